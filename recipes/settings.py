@@ -65,6 +65,15 @@ class Proof:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Verify:
+    """What is kept of each step for the launcher's `verify`."""
+
+    record: bool = setting(
+        False, "keep loss, gradient norm and a digest of each tensor for each step, in verify/ of the run folder"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """One training job as the trainer sees it. `train` is the recipe's own dataclass."""
 
@@ -92,6 +101,7 @@ class Settings:
     profile: Profile = group(Profile, "profiling")
     require_proof: bool = setting(True, "fail the run unless the requested precision was observed")
     proof: Proof = group(Proof, "what proves the precision")
+    verify: Verify = group(Verify, "the record that verify compares")
     train: Any = setting(None, "the recipe's hyper-parameters")
 
 

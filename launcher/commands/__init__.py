@@ -8,6 +8,7 @@ CALLED_ELSEWHERE = {
     **dict.fromkeys(("start", "submit", "launch", "train"), "run"),
     **dict.fromkeys(("log", "tail"), "logs"),
     **dict.fromkeys(("attach", "follow"), "watch"),
+    **dict.fromkeys(("replay", "check"), "verify"),
     **dict.fromkeys(("exec", "ssh", "bash"), "shell"),
 }
 """What other programs call a verb."""
@@ -21,6 +22,7 @@ VERBS = {
     "watch": "follow runs while they train",
     "cancel": "stop runs",
     "resume": "go on with a run that stopped",
+    "verify": "replay steps of a run, and name the first tensor that differs by a bit",
     "report": "tables and charts from runs",
     "fetch": "bring what runs on other hosts left",
     "rm": "delete runs",

@@ -58,12 +58,13 @@ def candidates(line: str) -> list[str]:
     verb = given[0] if given and "=" not in given[0] and not is_script(given[0]) else None
     if verb == "image":
         return sorted(word for word in _of_images(given[1:]) if word.startswith(last))
-    if verb not in (None, "run", "plan", "compare", "shell", "doctor") and not (verb == "resume" and len(given) > 1):
+    of_run = verb in ("resume", "verify") and len(given) > 1
+    if verb not in (None, "run", "plan", "compare", "shell", "doctor") and not of_run:
         return _runs(last)
     if "=" in last:
         key, _, value = last.partition("=")
         return [f"{key}={word}" for word in _values(key) if word.startswith(value)]
-    completions = [f"{word}=" for word in _keys(given)]
+    completions = [f"{word}=" for word in (_of_verify() if verb == "verify" else _keys(given))]
     if not given:
         completions += VERBS
     if given in ([], ["run"], ["plan"], ["compare"]):
@@ -103,6 +104,14 @@ def _keys(given: Sequence[str]) -> Iterable[str]:
 
         keys |= {"scale", *(f"{PREFIX}{name}" for name in fields_of(Compare))}
     return keys
+
+
+def _of_verify() -> list[str]:
+    """The keys that may follow `verify RUN`."""
+    from launcher.config.schema import REACH, key_types
+
+    cluster = (key for key in key_types() if key.startswith("cluster."))
+    return ["step", "detach", "run_root", *(key for key in cluster if key.split(".")[1] not in ("kind", *REACH))]
 
 
 def _values(key: str) -> list[str]:

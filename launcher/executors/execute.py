@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,15 @@ def prepare(
     code: Mapping[str, Path] | None = None,
     came_from: Mapping[str, Any] | None = None,
     passed: Mapping[str, str] | None = None,
+    furnish: Callable[[Path], None] | None = None,
 ) -> Path:
     """Make a plan's run folder, ready to be started: snapshot, `plan.json`, `run.sh`, `provenance.json`.
 
     An unbound plan gets a new run id. `code` is the files that the plan's digest was taken of; without it the snapshot
     has to be there already. `came_from` is `provenance(plan)` where that is known already, since asking git takes
     longer than all the rest. `passed` is the values of the variables that the job gets from the shell where it was
-    asked for; without them they are this process's. Raises `UsageError` where the folder can't be made; then nothing is
-    left.
+    asked for; without them they are this process's. `furnish` puts further files into the new folder. Raises
+    `UsageError` where the folder can't be made; then nothing is left.
     """
     root = Path(plan.run_root)
     try:
@@ -50,6 +51,8 @@ def prepare(
     except OSError as error:
         raise UsageError(f"run_root={plan.run_root}: {of_system(error)}") from None
     try:
+        if furnish:
+            furnish(folder)
         # First the plan, which names the snapshot: `rm` deletes those that no plan names.
         write(plan, folder, passed)
         _check_cache(plan)

@@ -49,7 +49,7 @@ def resume_here(
     ownership.refuse_anothers("resume", wanted)
     with contextlib.ExitStack() as held:
         for run in wanted:
-            held.enter_context(_alone(run.folder))
+            held.enter_context(alone(run.folder))
         return _submit(wanted, assignments, secrets, is_sweep, start)
 
 
@@ -57,8 +57,8 @@ def _submit(
     wanted: Sequence[Run], assignments: dict[str, str], secrets: Mapping[str, bytes], is_sweep: bool, start: Start
 ) -> tuple[list[Path], str]:
     seen = backends.look(wanted, fresh=True)
-    values_of = {row.run: _values_of(row) for row in seen}
-    before = {run: record.from_json(values) for run, values in values_of.items()}
+    recorded = {row.run: values_of(row) for row in seen}
+    before = {run: record.from_json(values) for run, values in recorded.items()}
     for row in seen:
         _check_further(row, before[row.run], assignments)
     plan_of = {run: changes(plan, assignments) for run, plan in before.items()}
@@ -67,10 +67,10 @@ def _submit(
     )
     changed = [plan_of[row.run] for row in chosen]
     for plan in changed:
-        _check_place(plan)
-        _check_secrets(plan, secrets)
+        check_place(plan)
+        check_secrets(plan, secrets)
     folders = [row.run.folder for row in chosen]
-    patched = {row.run.folder: as_recorded(values_of[row.run], plan_of[row.run]) for row in chosen}
+    patched = {row.run.folder: as_recorded(recorded[row.run], plan_of[row.run]) for row in chosen}
     submission.check(changed)
     for folder, plan in zip(folders, changed, strict=True):
         own = job_environment.own_secrets(plan.secrets, plan.run_dir)
@@ -80,7 +80,7 @@ def _submit(
     return folders, changed[0].queue
 
 
-def _check_place(plan: Plan) -> None:
+def check_place(plan: Plan) -> None:
     """Refuse a run that would fail at once: its code or its Python is gone, or its GPUs are taken. Raises
     `LauncherError`."""
     if not code_store.is_there(Path(plan.code_dir).parent, plan.code):
@@ -101,7 +101,7 @@ def _check_place(plan: Plan) -> None:
             raise UsageError(f"{error} (command line)") from None
 
 
-def _check_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:
+def check_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:
     """Refuse a run whose secrets ended with it and were not given, and secrets that it has not. Raises `UsageError`."""
     own = job_environment.own_secrets(plan.secrets, plan.run_dir)
     for name in secrets:
@@ -117,7 +117,7 @@ def _check_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Lock a run: two launchers that resume it at once would start it twice. Raises `UsageError`."""
     with open(os.open(folder / ".resume", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as lock:
         try:
@@ -251,9 +251,10 @@ def _check_further(row: Seen, plan: Plan, assignments: dict[str, str]) -> None:
             raise UsageError(f"{key}={text}: {row.run.id} has done {done} {key} already; say more (command line)")
 
 
-def _values_of(row: Seen) -> dict[str, Any]:
+def values_of(row: Seen) -> dict[str, Any]:
+    """The JSON of a run's newest plan. Raises `UsageError`."""
     if row.files.copied:
-        raise UsageError(f"{row.run.id} can't be resumed from {row.run.folder}: {backends.COPIED}")
+        raise UsageError(f"{row.run.id} can't be started again from {row.run.folder}: {backends.COPIED}")
     try:
         values = store.read_json(store.plan_path(row.run.folder), own_in=row.run.root)
     except Damaged as error:

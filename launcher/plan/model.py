@@ -1,4 +1,4 @@
-"""The result of planning as values: `Plan`, and what it has of a container, a script and a comparison."""
+"""The result of planning as values: `Plan`, and what it has of a container, a script, a replay and a comparison."""
 
 from __future__ import annotations
 
@@ -72,6 +72,18 @@ class ScriptPlan:
     def line(self) -> str:
         """File and arguments, as one would type them."""
         return shlex.join([self.file.removeprefix("script/"), *self.arguments])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayPlan:
+    """The replay of some steps of another run, by `verify`."""
+
+    run: str
+    """The run's id."""
+    first: int
+    """Step of the checkpoint to start from; 0 is the run's beginning."""
+    step: int
+    """The last step to replay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,6 +192,8 @@ class Plan:
     """Seconds between samples of GPUs and hosts; 0 is none."""
     script: ScriptPlan | None = None
     """The user's own script, where that is the recipe."""
+    replay: ReplayPlan | None = None
+    """The steps of another run that it replays, where `verify` made it."""
     after: str | None = None
     swept: tuple[tuple[str, Any], ...] = ()
     advice: tuple[str, ...] = ()

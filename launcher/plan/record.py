@@ -23,7 +23,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
     # A plain run's plan speaks of no comparison.
     unused = (name for name in ("inherited", "passed", "left_behind") if not values[name])
     absent = (*unused, *(() if plan.arms else ("comparison", "published", "arms")), *(() if plan.arm else ("arm",)))
-    absent = (*absent, *(("shared",) if plan.shared is None else ()))
+    absent = (*absent, *(name for name in ("shared", "replay") if values[name] is None))
     return {key: value for key, value in values.items() if key not in absent}
 
 

@@ -223,6 +223,14 @@ class Compared(NamedTuple):
     arms: tuple[ComparedArm, ...] = ()
 
 
+class Verified(NamedTuple):
+    """result.json of a replay: what it says of the run that it replayed."""
+
+    verdict: str | None = None
+    why: str | None = None
+    run: str | None = None
+
+
 class ResultRecord(NamedTuple):
     """result.json, as `recipes.result` writes it, and a comparison's job."""
 
@@ -249,6 +257,7 @@ class ResultRecord(NamedTuple):
     digests: Mapping[str, str] = {}
     hardware: Mapping[str, str] = {}
     comparison: Compared | None = None
+    verify: Verified = Verified()
 
 
 class Code(NamedTuple):

@@ -37,6 +37,7 @@ REQUESTS = {
     "cancel": Request("launcher.executors.ssh.handlers:cancel", seconds=180.0),
     "unended": Request("launcher.executors.ssh.handlers:unended", seconds=90.0),
     "resume": Request("launcher.executors.ssh.handlers:resume", seconds=600.0),
+    "verify": Request("launcher.executors.ssh.handlers:verify", seconds=600.0),
     "remove": Request("launcher.executors.ssh.handlers:remove", seconds=600.0),
     "contents": Request("launcher.executors.ssh.handlers:contents", seconds=180.0, size=2**25),
     "files": Request("launcher.executors.ssh.handlers:files", seconds=600.0),  # it may hash what is here already, first

@@ -91,6 +91,8 @@ def outcome(result: ResultRecord) -> list[tuple[str, str]]:
     rows = []
     if result.comparison:
         rows.append(("verdict", result.comparison.verdict or ""))
+    if (verified := result.verify).verdict == "same":  # else the headline has it, as the reason why the replay failed
+        rows.append(("verify", f"same: {verified.why}"))
     if accuracy := accuracy_of(result):
         loss, test = result.eval.get("loss"), result.eval.get("test_accuracy")
         rows.append(("accuracy", accuracy + (f" (held out, loss {units.number(loss)})" if loss is not None else "")))

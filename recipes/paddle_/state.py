@@ -19,7 +19,8 @@ from paddle import nn
 from recipes.paddle_.devices import World, device_line
 from recipes.paddle_.precision.base import Precision
 from recipes.settings import Settings
-from recipes.trainer import checkpoint
+from recipes.trainer import checkpoint, digests
+from recipes.trainer.checkpoint import Checkpoint
 from recipes.trainer.progress import Progress, refuse_another_job, restored, to_dict
 from recipes.typed import SettingsError, plain
 
@@ -96,7 +97,7 @@ class State:
             return None
         arrays = self.tensors.arrays()
         rest = {"progress": to_dict(progress), "precision": self.precision.state_dict()}
-        facts = {"settings": plain(self.settings), **self._machine()}
+        facts = {"settings": plain(self.settings), **self.machine()}
         keep = self.settings.checkpoint.keep
         return checkpoint.save(folder, progress.step, FILE, lambda file: write(file, arrays, rest), facts, keep, check)
 
@@ -109,9 +110,17 @@ class State:
             self.tensors.restore(saved)
             rest = json.loads(bytes(saved["rest"]).decode())
         self.precision.load_state_dict(rest["precision"])
-        return restored(rest["progress"], latest, self._machine()), latest.path
+        return restored(rest["progress"], latest, self.machine()), latest.path
 
-    def _machine(self) -> dict[str, Any]:
+    def digests(self) -> dict[str, bytes]:
+        return digests.of_arrays(self.tensors.arrays())
+
+    def saved_digests(self, found: Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
+        with numpy.load(found.state, allow_pickle=False) as saved:
+            rest = json.loads(bytes(saved["rest"]).decode())
+            return digests.of_arrays({name: saved[name] for name in saved.files if name != "rest"}), rest["progress"]
+
+    def machine(self) -> dict[str, Any]:
         """What must be equal for the next attempt to repeat this one's arithmetic."""
         return {
             "world_size": self.world.size,

@@ -22,7 +22,8 @@ from recipes.settings import Settings
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.hardware import device_name
 from recipes.tensorflow_.precision.base import Precision
-from recipes.trainer import checkpoint
+from recipes.trainer import checkpoint, digests
+from recipes.trainer.checkpoint import Checkpoint
 from recipes.trainer.progress import Progress, refuse_another_job, restored, to_dict
 from recipes.typed import SettingsError, plain
 
@@ -129,6 +130,17 @@ class State:
         self.trained.precision.load_state_dict(beside["precision"])
         progress = {**beside["progress"], "reports": tuple(beside["progress"]["reports"])}
         return restored(progress, latest, _machine(self.world)), latest.path
+
+    def machine(self) -> dict[str, Any]:
+        return _machine(self.world)
+
+    def digests(self) -> dict[str, bytes]:
+        values = {name: variable.numpy() for name, variable in self.trained.variables().items()}
+        return digests.of_arrays(values)
+
+    def saved_digests(self, found: Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
+        values, beside = read(found.state)
+        return digests.of_arrays(values), beside["progress"]
 
 
 def write(file: BinaryIO, values: Mapping[str, numpy.ndarray], beside: Mapping[str, Any]) -> None:

@@ -11,10 +11,11 @@ from typing import Any, BinaryIO
 import torch
 
 from recipes.settings import Settings
-from recipes.torch_ import devices, resharding
+from recipes.torch_ import devices, digests, resharding
 from recipes.torch_.devices import World
 from recipes.torch_.trained import Trained
 from recipes.trainer import checkpoint
+from recipes.trainer.checkpoint import Checkpoint
 from recipes.trainer.progress import Progress, refuse_another_job, restored, to_dict
 from recipes.typed import SettingsError, plain
 
@@ -96,6 +97,20 @@ class State:
             raise
         except ValueError as error:
             raise resharding.refusal(found.path, found.shards, self.world.size, sharded, error) from None
+
+    def machine(self) -> dict[str, Any]:
+        return _machine(self.world)
+
+    def digests(self) -> dict[str, bytes]:
+        return digests.of_state(self.trained.state(), self._names())
+
+    def saved_digests(self, found: Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
+        saved = read(found.state)
+        return digests.of_state(saved, self._names(), self.trained.state()), saved["progress"]
+
+    def _names(self) -> list[list[str]]:
+        masters = self.trained.precision.master_parameters()
+        return digests.parameter_names(self.trained.model, self.trained.optimizers, masters)
 
 
 def write(file: BinaryIO, state: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ FREE = (
     "checkpoint",
     "profile",
     "require_proof",
+    "verify",
     "deterministic",
     "device",
     "data.dir",
@@ -43,6 +44,8 @@ class Progress:
     """Whether every attempt is deterministic, and resumed on the same kind of machine."""
     data: str = ""
     """Digest of the data, where a run resumes on the same data alone."""
+    facts: tuple[dict[str, Any], ...] = ()
+    """What shaped the arithmetic of the attempt that did the last of them, on each rank."""
     reports: tuple[dict[str, Any], ...] = ()
     """What observers saw, on all ranks."""
 

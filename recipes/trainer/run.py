@@ -16,7 +16,7 @@ from recipes.metrics import Summary
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.result import Result
 from recipes.run_folder import Superseded
-from recipes.trainer import result_fields
+from recipes.trainer import replay, result_fields
 from recipes.trainer.profiling import Profiler
 from recipes.trainer.recorder import Device
 from recipes.trainer.training import Evaluate, Executor, Observer, State, Training
@@ -47,6 +47,7 @@ class Run(ABC):
         self._training: Training | None = None
         self._data_digest = ""
         self._work: TokenWork | None = None
+        self._verdict: dict[str, Any] = {}
 
     @property
     @abstractmethod
@@ -138,11 +139,25 @@ class Run(ABC):
             profiler=self.profiler(),
             data_digest=data_digest if same_data else "",
             tokens=work.per_sample if work else 0,
+            facts={
+                "cpu": self.hardware()["cpu"],
+                "data": data_digest,
+                "code": self._chosen.plan.get("code"),
+                "versions": self.versions(),
+            },
+            request=replay.request_of(self._chosen.plan),
         )
         self._introduce(training, data)
+        if training.replay and (obstacles := training.replay.obstacles(training.facts, training.first)):
+            unknown = {"verdict": "unknown", "why": "nothing was replayed"}
+            self._leave_verdict(training.replay.not_comparable(obstacles), unknown, self.device.peak_memory())
+            return
         reached = training.run(executor, evaluate)
         observed = training.observed()
         memory = max(self._group.gather(self.device.peak_memory()))
+        if reached and training.replay and training.done == training.last:
+            self._leave_verdict(training.replay.verdict(), observed, memory)
+            return
         if not reached:
             self.exit_code = STOPPED
             self._leave_result("stopped", None, observed, memory, self.scale())
@@ -153,6 +168,15 @@ class Run(ABC):
         self._conclude(training, observed, memory)
         if problem and self._group.rank == 0:
             print(f"{self.settings.recipe}: {problem}", file=sys.stderr)
+
+    def _leave_verdict(self, verdict: dict[str, Any], observed: dict[str, Any], memory: int) -> None:
+        """End a replay with what it says of the run."""
+        self._verdict = verdict
+        sentence = f"{verdict['verdict']}: {verdict['why']}"
+        same = verdict["verdict"] == replay.SAME
+        self.exit_code = DONE if same else FAILED
+        self._leave_result("done" if same else "failed", None if same else sentence, observed, memory, self.scale())
+        self.say(sentence)
 
     def _leave_result(
         self,
@@ -191,6 +215,7 @@ class Run(ABC):
             determinism="exact" if training.exact else "best_effort",
             resumed_from=training.first if training.resumed_from else None,
             profile=training.profiling.found,
+            verify=self._verdict,
             versions=self.versions(),
             digests=result_fields.digests(self._chosen.plan, self._data_digest),
             hardware=self.hardware(),
@@ -212,7 +237,10 @@ class Run(ABC):
             parts.append(f"over {self._devices} {'ranks' if self._devices == self._group.size else 'devices'}")
         if settings.accumulate > 1:
             parts.append(f"in {settings.accumulate} micro-batches")
-        self.say(f"{' '.join(parts)}, {_steps(training.total)}")
+        self.say(f"{' '.join(parts)}, {_steps(training.last)}")
+        if training.replay:
+            asked = training.replay.request
+            self.say(f"replay of steps {asked.first + 1} to {asked.step} of {asked.run}")
         if training.profiling.note:
             self.say(training.profiling.note)
 
@@ -245,8 +273,8 @@ class Run(ABC):
     def _proof_problem(self, observed: dict[str, Any], training: Training) -> str | None:
         """Why the proof fails the run, in one sentence."""
         level, why = self.settings.amp.level, observed["why"]
-        if training.done < training.total:
-            why += f"; so it ended after step {training.done:,} of {training.total:,}"
+        if training.done < training.last:
+            why += f"; so it ended after step {training.done:,} of {training.last:,}"
         if observed["verdict"] == "contradicted":
             return f"what ran was not amp={level}: {why}"
         if observed["verdict"] == "unknown" and self.settings.require_proof:

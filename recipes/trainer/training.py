@@ -20,9 +20,12 @@ from recipes.precision import verdict
 from recipes.preemption import StopPoller
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
+from recipes.step_record import StepRecord
+from recipes.trainer.checkpoint import Checkpoint
 from recipes.trainer.profiling import Profiler, Profiling
 from recipes.trainer.progress import Progress
 from recipes.trainer.recorder import Device, Executed, Recorder
+from recipes.trainer.replay import Replay, Request
 from recipes.trainer.world import ProcessGroup
 from recipes.typed import SettingsError
 
@@ -31,16 +34,26 @@ Evaluate = Callable[[], Mapping[str, float]]
 
 
 class State(Protocol):
-    """Everything that a run's steps change, saved and restored. Every method is collective."""
+    """Everything that a run's steps change, saved and restored."""
 
     def save(self, folder: Path, progress: Progress, check: Callable[[], None]) -> Path | None:
-        """Write a checkpoint of all ranks on rank 0, and return its path there. `check` is `checkpoint.save`'s."""
+        """Write a checkpoint of all ranks on rank 0, and return its path there. `check` is `checkpoint.save`'s.
+        Collective."""
 
     def resume(self, folder: Path) -> tuple[Progress, Path] | None:
-        """Restore the newest intact checkpoint, if there is one; return its progress and its path.
+        """Restore the newest intact checkpoint, if there is one; return its progress and its path. Collective.
 
         Raises `SettingsError` for the checkpoint of another job.
         """
+
+    def machine(self) -> dict[str, Any]:
+        """What has to be equal for another process to repeat this one's arithmetic."""
+
+    def digests(self) -> dict[str, bytes]:
+        """A digest of each tensor of this rank, by name."""
+
+    def saved_digests(self, found: Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
+        """The digests of a saved state as rank 0 would have them, and the progress saved with it."""
 
 
 class Observer(Protocol):
@@ -90,8 +103,12 @@ class Training:
         profiler: Profiler | None = None,
         data_digest: str = "",
         tokens: int = 0,
+        facts: Mapping[str, Any] | None = None,
+        request: Request | None = None,
     ) -> None:
-        """With `data_digest` a run resumes on data of that digest alone. `tokens` are those of a sample of text."""
+        """With `data_digest` a run resumes on data of that digest alone. `tokens` are those of a sample of text.
+        `facts` are versions, data and processor, which decide on the last bits of results; `request` is for the replay
+        of some steps of another run."""
         self.settings = settings
         self.group = group
         self.samples = samples
@@ -106,13 +123,15 @@ class Training:
             RunFolder(path=folder, attempt=int(launched)).check_ours()
         resumed = state.resume(folder / "checkpoints") if folder else None
         before, self.resumed_from = resumed or (Progress(exact=exact), None)
-        if data_digest and before.data and before.data != data_digest:
+        if data_digest and before.data and before.data != data_digest and request is None:
             raise SettingsError(
                 f"data={settings.data.name} is other data than the run in {folder} was trained on: {data_digest}, not "
                 f"{before.data}; give it that data, or name another run folder to start anew",
                 "data.name",
             )
         before = dataclasses.replace(before, data=data_digest)
+        if request and before.step == request.first:  # from here on it is the replay's own
+            before = dataclasses.replace(before, seconds=0.0, metrics_offset=0, reports=())
         if before.step > self.total:
             raise SettingsError(
                 f"the run in {folder} has done {before.step} steps, and this asks for {self.total} in all; "
@@ -122,22 +141,30 @@ class Training:
         self.first = self.done = before.step
         self.attempt = int(launched) if launched else run_folder.next_attempt(folder, before.attempt)
         self.exact = exact and before.exact
+        self.last = request.step if request else self.total
+        self.facts = {**state.machine(), **(facts or {}), "exact": self.exact}
+        self._facts = tuple(group.gather(self.facts))
         self.recorder = Recorder(group, device, settings.batch, before.skipped, tokens)
         self.folder = RunFolder(path=folder, attempt=self.attempt) if folder else None
         self.metrics = self._open_metrics(before)
+        self._record: StepRecord | None = None
+        if self.folder and settings.verify.record:
+            group.broadcast(None)  # rank 0 has made the folder
+            self._record = StepRecord(self.folder.path, group.rank, self.facts, self.first)
+        self.replay = Replay(request, folder, group, state) if request and folder else None
         self._before = before
         self._seconds = seconds
         self._say = say
         self._state = state
         self._observer = observer
         self._divergence = divergence
-        self._planned = choose_steps(self.total, settings.seed, self.first + 1)
+        self._planned = choose_steps(self.last, settings.seed, self.first + 1)
         self._epoch: list[dict[str, Any]] = []
         self._said_unknown = False
         self.profiling = Profiling(settings.profile, profiler, folder)
         every = settings.checkpoint.stop_every
-        last = min(self.total, (self.first // every + 1) * every) if every else self.total
-        self.profiling.choose(self.first + 1, last, self._planned, goes_on=last < self.total)
+        last = min(self.last, (self.first // every + 1) * every) if every else self.last
+        self.profiling.choose(self.first + 1, last, self._planned, goes_on=last < self.last)
 
     def run(self, executor: Executor, evaluate: Evaluate | None) -> bool:
         """Run the remaining steps, or stop at the first proof that the mode asked for is not what runs.
@@ -145,12 +172,12 @@ class Training:
         Returns whether that is the end; if not, a request to stop was met.
         """
         self._begin()
-        warm = self.first + metrics.warm_up(self._rest(self.first, self.total - self.first))
+        warm = self.first + metrics.warm_up(self._rest(self.first, self.last - self.first))
         poller = StopPoller(self.group, self.folder and self.folder.stop)
         epoch = self.first // self.steps_per_epoch
         shares = executor.shares(self._order(epoch), epoch)
         number = self.first
-        while number < self.total:
+        while number < self.last:
             if poller.due(number):
                 self._flush()
                 if poller.poll(number):
@@ -173,24 +200,28 @@ class Training:
             timed = number >= warm and not (watched or executed.prepared or self.profiling.running)
             self.recorder.end(executed, first=number + 1, count=count, epoch=epoch, timed=timed)
             self.done = number = number + count
+            if self._record:
+                self._record.add(number, self._state.digests())
             self.profiling.after(number)
-            if watched and number < self.total and self._is_hopeless():
+            if watched and number < self.last and self._is_hopeless():
                 self._flush()  # further steps would be wasted, and what they leave is nothing to go on from
                 return True
             if number % self.steps_per_epoch == 0 or number == self.total:
                 self._end_epoch(epoch, evaluate)
             every = self.settings.checkpoint.every
-            if number == self.total or (every and number % every == 0):
+            if self.replay and number == self.last:
+                self._flush()  # it is compared, and not saved
+            elif number == self.last or (every and number % every == 0):
                 self._save()
             stop_every = self.settings.checkpoint.stop_every
-            if stop_every and number % stop_every == 0 and number < self.total:
+            if stop_every and number % stop_every == 0 and number < self.last:
                 self._stop()
                 return False
         return True
 
     def _at_once(self, number: int, most: int) -> int:
         """How many steps the next execution runs: up to the epoch's end, the next checkpoint or the run's end."""
-        count = min(most, self.steps_per_epoch - number % self.steps_per_epoch, self.total - number)
+        count = min(most, self.steps_per_epoch - number % self.steps_per_epoch, self.last - number)
         every = self.settings.checkpoint.every
         return self._rest(number, min(count, every - number % every) if every else count)
 
@@ -201,7 +232,7 @@ class Training:
 
     def observed(self) -> dict[str, Any]:
         """result.json's "observed": the verdict over all ranks, and over all steps seen since the run began."""
-        planned = self._planned if self.done == self.total else set()
+        planned = self._planned if self.done == self.last else set()
         found = verdict.observed(self._reports(), planned, self.settings.proof.share)
         return verdict.without_updates(found, self.done) if 0 < self.done == self.recorder.skipped else found
 
@@ -239,12 +270,16 @@ class Training:
         if self.resumed_from is not None:
             self._say(f"goes on after step {self.first} from {self.resumed_from}")
             lost = self.first - self.metrics.summary.steps
-            if lost > 0:
+            if lost > 0 and not self.replay:
                 self._say(f"metrics.jsonl is damaged: it lacks {lost} of those steps, and so does what sums them up")
+        if self._record and self.replay and self.first and self.group.rank == 0:
+            # The state that was loaded, against the record's; that of other ranks is in no checkpoint.
+            self._record.add(self.first, self._state.digests())
+            self._record.write([{"step": self.first, "loss": None, "grad_norm": None}])
         self.event(
             "start",
             attempt=self.attempt,
-            total_steps=self.total,
+            total_steps=self.last,
             epochs=self.settings.epochs,
             resumed_from=self.first if self.resumed_from else None,
             world_size=self.group.size,
@@ -264,6 +299,8 @@ class Training:
         self._epoch += rows
         self.check_ours()
         self.metrics.append(rows)
+        if self._record:
+            self._record.write(rows)
         self._divergence.check(rows)  # before anything is saved of diverged weights
 
     def _end_epoch(self, epoch: int, evaluate: Evaluate | None) -> None:
@@ -303,6 +340,7 @@ class Training:
             seconds=self.seconds(),
             metrics_offset=self.metrics.offset(),
             exact=self.exact,
+            facts=self._facts,
             reports=self._reports(),
         )
         path = self._state.save(self.folder.checkpoints, progress, self.check_ours)

@@ -17,7 +17,8 @@ from launcher.errors import UsageError
 from launcher.executors import backends, stopping
 from launcher.executors.remove import remove as remove_runs
 from launcher.executors.resume import resume_here
-from launcher.runs import log_pieces
+from launcher.executors.verify import verify_here
+from launcher.runs import log_pieces, run_ids
 from launcher.runs.remote_record import OURS
 from launcher.runs.store import Run
 from launcher.ssh import run_answer
@@ -102,6 +103,23 @@ def resume(
     contents = {name: base64.b64decode(text) for name, text in secrets.items()}
     folders, _ = resume_here(_runs(runs), dict(assignments), contents, is_sweep=sweep is not None)
     return [folder.name for folder in folders]
+
+
+def verify(
+    run: Mapping[str, str],
+    name: str,
+    token: str,
+    step: int | None,
+    assignments: Mapping[str, str],
+    secrets: Mapping[str, str],
+) -> list[Any]:
+    """Replay a run, as the run `name`. Returns the steps of its start and end, and whether each is recorded."""
+    if not run_ids.is_id(name):
+        raise UsageError(f"{name} is not the name of a run")
+    contents = {key: base64.b64decode(text) for key, text in secrets.items()}
+    (original,) = _runs([run])
+    found = verify_here(original, step, dict(assignments), contents, name=name, token=token)
+    return [found.first, found.step, found.recorded]
 
 
 def remove(runs: Sequence[Mapping[str, str]], force: bool) -> None:

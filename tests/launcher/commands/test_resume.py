@@ -13,7 +13,7 @@ from launcher.commands import shell
 from launcher.errors import UsageError
 from launcher.executors import submission
 from launcher.executors.backends import look
-from launcher.executors.resume import _alone, changes
+from launcher.executors.resume import alone, changes
 from launcher.plan.resolve import resolve
 from launcher.runs.store import Run
 from launcher.ui.summary import elapsed
@@ -201,7 +201,7 @@ def test_an_unknown_run_is_named_with_the_nearest(capsys: pytest.CaptureFixture[
 
 
 def test_two_launchers_do_not_resume_a_run_at_once(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with _alone(failed):
+    with alone(failed):
         assert main(["resume", failed.name]) == 2
     assert "is being resumed by another launcher" in capsys.readouterr().err
     assert main(["resume", failed.name]) == 0

@@ -1,0 +1,205 @@
+"""Replaying some steps of a run of this machine, in a run folder of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.config import job_environment
+from launcher.config.launch_checks import LONGEST_NAME
+from launcher.errors import UsageError
+from launcher.executors import backends, execute, resume, submission
+from launcher.executors.submission import Start
+from launcher.plan import record
+from launcher.plan.model import PLACEHOLDER, Plan, ReplayPlan
+from launcher.runs import ownership, run_ids, store
+from launcher.runs.schema import ResultRecord
+from launcher.runs.store import SECRETS, Run
+from recipes import records, step_record
+
+ORIGINAL = "original"
+"""Folder of a replay with what it is compared with: the run's record, and the checkpoint of the last step."""
+CHECKPOINTS = "checkpoints"
+
+
+class Started(NamedTuple):
+    """A replay that was started."""
+
+    folder: Path
+    first: int
+    """Step of the checkpoint that it starts from; 0 is the run's beginning."""
+    step: int
+    """The last step that it replays."""
+    recorded: bool
+    """Whether each step is compared, or the last one's checkpoint alone."""
+
+
+def verify_here(
+    run: Run,
+    step: int | None,
+    assignments: dict[str, str],
+    secrets: Mapping[str, bytes],
+    *,
+    start: Start = submission.start,
+    name: str = PLACEHOLDER,
+    token: str | None = None,
+) -> Started:
+    """Replay a run up to `step`, None for the last one that can be compared, with the `secrets` that ended with it.
+
+    The replay gets the run id `name`, and `token` into its provenance, where these are given. Raises `LauncherError`,
+    and then nothing is left.
+    """
+    ownership.refuse_anothers("verify", [run])
+    with resume.alone(run.folder):
+        (row,) = backends.look([run], fresh=True)
+        values = resume.values_of(row)
+        before = record.from_json(values)
+        _check_kind(run, before, values)
+        if not row.state.finished:
+            raise UsageError(f"{run.id} is {row.state.name}; only a run that has ended can be verified")
+        if store.read(ResultRecord, run.folder / "result.json").determinism == "best_effort":
+            raise UsageError(
+                f"{run.id} is not comparable: its result is best_effort, so that a replay may differ in the last bits; "
+                "say deterministic=true for a run that is to be verified"
+            )
+        replay, recorded = _choose(run, step)
+        plan = _plan(resume.changes(before, _of_cluster(assignments)), replay, name)
+        resume.check_place(plan)
+        resume.check_secrets(before, secrets)
+        submission.check([plan])
+
+        def furnish(folder: Path) -> None:
+            lay_down(run.folder, folder, replay, recorded)
+            own = job_environment.own_secrets(before.secrets, before.run_dir)
+            held = {name: secrets.get(name) or path.read_bytes() for name, path in own.items()}
+            job_environment.lay_secrets({folder / SECRETS / name: content for name, content in held.items()})
+
+        came_from = {**store.read_or_empty(run.folder / "provenance.json"), "command": _command(plan)}
+        came_from = {key: value for key, value in came_from.items() if key != "token"}
+        folder = execute.prepare(plan, None, {**came_from, **({"token": token} if token else {})}, furnish=furnish)
+    submission.start_or_discard([folder], [plan.bind(folder.name)], None, None, start)
+    return Started(folder, replay.first, replay.step, recorded)
+
+
+def _check_kind(run: Run, plan: Plan, values: Mapping[str, Any]) -> None:
+    """Refuse what is not one of our trainers. Raises `UsageError`."""
+    if plan.arms:
+        raise UsageError(f"{run.id} is a comparison; verify takes a run of a single mode")
+    if plan.script is not None:
+        raise UsageError(
+            f"{run.id} runs a script of your own ({plan.script.line()}), whose checkpoints and steps only it can "
+            "repeat; verify takes runs of recipes"
+        )
+    if plan.replay is not None:
+        raise UsageError(f"{run.id} is itself a replay, of {plan.replay.run}: verify that one")
+    if "verify" not in values["settings"]:
+        raise UsageError(f"{run.id} began with code that has no verify; it can't be replayed")
+
+
+def _choose(run: Run, step: int | None) -> tuple[ReplayPlan, bool]:
+    """What to replay, and whether each of its steps is recorded. Raises `UsageError`."""
+    saved = saved_steps(run.folder)
+    last = recorded_until(run.folder)
+    choices = f"step={', '.join(map(str, saved))}" if saved else "it has none"
+    if step is None:
+        if not saved and not last:
+            raise UsageError(f"{run.id} has neither a checkpoint nor a record, so nothing can be compared")
+        step = last or saved[-1]
+    elif last and step > last:
+        raise UsageError(f"step={step}: {run.id} has recorded steps 1 to {last} (command line)")
+    elif not last and step not in saved:
+        raise UsageError(
+            f"step={step}: {run.id} has no record of each step (verify.record=true keeps one), so only steps with a "
+            f"checkpoint can be compared: {choices} (command line)"
+        )
+    first = max((each for each in saved if each < step), default=0)
+    return ReplayPlan(run=run.id, first=first, step=step), bool(last)
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """The steps that a run has checkpoints of, in order."""
+    names = (path.parent.name.removeprefix("step-") for path in folder.glob(f"{CHECKPOINTS}/step-*/manifest.json"))
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def recorded_until(folder: Path) -> int:
+    """The last step that a run has recorded; 0 where it has recorded none. Raises `UsageError` for a damaged record."""
+    path, last = step_record.path_of(folder, 0), 0
+    try:
+        for row in step_record.read(path):
+            last = row.step
+    except FileNotFoundError:
+        return 0
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} can't be read: {error}") from None
+    return last
+
+
+def _of_cluster(assignments: dict[str, str]) -> dict[str, str]:
+    for key, text in assignments.items():
+        if not key.startswith("cluster."):
+            raise UsageError(f"{key}={text}: a replay has the settings of the run; only cluster.* may change")
+    return assignments
+
+
+def _plan(plan: Plan, replay: ReplayPlan, name: str) -> Plan:
+    """The run's plan as that of its replay."""
+    settings = {
+        **plan.settings,
+        "checkpoint": {**plan.settings["checkpoint"], "keep": 1, "stop_every": 0},
+        "profile": {**plan.settings["profile"], "tool": "none"},
+        "verify": {"record": True},
+    }
+    own = job_environment.own_secrets(plan.secrets, plan.run_dir)
+    moved = {each: f"{plan.run_root}/{PLACEHOLDER}/{SECRETS}/{each}" for each in own}
+    unbound = dataclasses.replace(
+        plan,
+        schema=2,
+        run_id=PLACEHOLDER,
+        name=f"verify-{run_ids.words_of(replay.run)}"[:LONGEST_NAME],
+        settings=settings,
+        secrets={**plan.secrets, **moved},
+        replay=replay,
+        after=None,
+        swept=(),
+        advice=(),
+        command=("verify", replay.run, f"step={replay.step}"),
+    )
+    return unbound if name == PLACEHOLDER else unbound.bind(name)
+
+
+def _command(plan: Plan) -> list[str]:
+    return ["python", "-m", "launcher", *plan.command]
+
+
+def lay_down(run: Path, folder: Path, replay: ReplayPlan, recorded: bool) -> None:
+    """Put into a replay's folder what it needs of the run: the checkpoints of its first and last step, the record, the
+    variables that were passed on."""
+    for step, place in ((replay.first, folder), (replay.step, folder / ORIGINAL)):
+        name = f"step-{step:09d}"
+        if (run / CHECKPOINTS / name / "manifest.json").exists():
+            _link(run / CHECKPOINTS / name, place / CHECKPOINTS / name)
+    if recorded:
+        _link(run / step_record.FOLDER, folder / ORIGINAL / step_record.FOLDER)
+    environment = run / job_environment.FILE
+    if environment.exists():
+        shutil.copy2(environment, folder / job_environment.FILE)
+
+
+def _link(source: Path, target: Path) -> None:
+    """The files of a folder in another one, as hard links where the file system has them: nothing writes into a
+    checkpoint or a record of an ended run, and a state may be of many GiB."""
+    for made in (target.parent.parent, target.parent, target):
+        if not made.exists():
+            records.make_folder(made)
+    for path in source.iterdir():
+        if path.name.startswith(".") or not path.is_file():
+            continue
+        try:
+            os.link(path, target / path.name)
+        except OSError:
+            shutil.copy2(path, target / path.name)

@@ -1,0 +1,213 @@
+"""The replay of some steps of another run, for the launcher's `verify`, and what it says of that run.
+
+The launcher puts into the replay's folder what it needs of the run: the checkpoint that it starts from among its own
+checkpoints, and in `original/` the run's record (`recipes.step_record`) and the checkpoint of the last step, as
+far as these exist.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from recipes import step_record
+from recipes.step_record import Row
+from recipes.trainer import checkpoint
+from recipes.trainer.checkpoint import Checkpoint
+from recipes.trainer.world import ProcessGroup
+from recipes.typed import leaves
+
+ORIGINAL = "original"
+SAME, DIFFERS, NOT_COMPARABLE = "same", "differs", "not comparable"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What to replay."""
+
+    run: str
+    """The run's id."""
+    first: int
+    """Step of the checkpoint to start from; 0 is the run's beginning."""
+    step: int
+    """The last step to replay."""
+
+
+class Difference(NamedTuple):
+    """The first step of a rank that differs, and what of it does."""
+
+    step: int
+    rank: int
+    tensors: Sequence[str]
+    """The tensors that differ, in the order of the record."""
+    of: int
+    """How many were compared."""
+    others: Sequence[str]
+    """`loss`, `gradient norm`: what else differs."""
+    saved: bool = False
+    """Whether the checkpoint of that step differs, rather than the record."""
+
+
+class Source(Protocol):
+    """What of `recipes.trainer.training.State` a comparison needs."""
+
+    def digests(self) -> Mapping[str, bytes]:
+        """A digest of each tensor of this rank, by name."""
+
+    def saved_digests(self, found: Checkpoint) -> tuple[Mapping[str, bytes], Mapping[str, Any]]:
+        """The digests of a saved state as rank 0 would have them, and the progress saved with it."""
+
+
+def request_of(plan: Mapping[str, Any]) -> Request | None:
+    """The replay that a plan asks for; None for any other run."""
+    values = plan.get("replay")
+    return Request(run=values["run"], first=values["first"], step=values["step"]) if values else None
+
+
+class Replay:
+    """Compares a replay with the run. Every method is collective."""
+
+    def __init__(self, request: Request, folder: Path, group: ProcessGroup, source: Source) -> None:
+        self.request = request
+        self._folder = folder
+        self._group = group
+        self._source = source
+        self._recorded = step_record.path_of(folder / ORIGINAL, 0).exists()
+        self._saved: tuple[Mapping[str, bytes], Mapping[str, Any]] | None = None
+        if group.rank == 0:
+            last = checkpoint.newest(folder / ORIGINAL / "checkpoints", warn=print)
+            # Of shards the record alone can tell.
+            self._saved = source.saved_digests(last) if last and not last.shards else None
+
+    def obstacles(self, facts: Mapping[str, Any], begun: int) -> list[str]:
+        """Why the two can't be compared; empty where they can. `facts` are this rank's, `begun` the step that the
+        replay starts after."""
+        request = self.request
+        if begun < request.first:
+            return [f"the checkpoint of step {request.first} is damaged"]
+        saved = self._group.broadcast(None if self._saved is None else list(self._saved[1].get("facts", ())))
+        mine: list[str] = []
+        if self._recorded:
+            try:
+                before = [row.facts for row in self._rows(ORIGINAL) if row.step > request.first]
+            except (OSError, ValueError) as error:
+                before, mine = [], [str(error)]
+            kinds = [value for value, _ in itertools.groupby(before)]
+            mine += [] if mine or len(before) == request.step - request.first else ["the record lacks some steps"]
+        else:
+            kinds = saved[self._group.rank : self._group.rank + 1] if saved else []
+            mine += (
+                [] if kinds else [f"the checkpoint of step {request.step} is damaged, or in shards of several ranks"]
+            )
+        mine += [why for each in kinds for why in differing(each, facts)]
+        return list(dict.fromkeys(why for each in self._group.gather(mine) for why in each))
+
+    def verdict(self) -> dict[str, Any]:
+        """result.json's "verify"."""
+        request = self.request
+        found = self._group.gather(self._difference())
+        first = min((each for each in found if each is not None), default=None, key=lambda each: (each[0], each[1]))
+        first = first and Difference(*first)
+        count = len(self._source.digests())
+        values = {"run": request.run, "first": request.first, "step": request.step, "recorded": self._recorded}
+        if first is None:
+            return {"verdict": SAME, "why": self._same(count), **values, "difference": None}
+        difference = {
+            "step": first.step,
+            "rank": first.rank,
+            "tensor": first.tensors[0] if first.tensors else None,
+            "tensors": len(first.tensors),
+            "of": first.of,
+            "others": list(first.others),
+        }
+        return {"verdict": DIFFERS, "why": self._differs(first), **values, "difference": difference}
+
+    def not_comparable(self, obstacles: Sequence[str]) -> dict[str, Any]:
+        """The same for two that can't be compared."""
+        request = self.request
+        values = {"run": request.run, "first": request.first, "step": request.step, "recorded": self._recorded}
+        return {"verdict": NOT_COMPARABLE, "why": "; ".join(obstacles), **values, "difference": None}
+
+    def _rows(self, folder: str) -> list[Row]:
+        path = step_record.path_of(self._folder / folder, self._group.rank)
+        return [row for row in step_record.read(path) if self.request.first <= row.step <= self.request.step]
+
+    def _difference(self) -> Difference | None:
+        """The first difference that this rank sees."""
+        if self._recorded:
+            replayed = {row.step: row for row in self._rows("")}
+            for row in self._rows(ORIGINAL):
+                if row.step in replayed and (found := self._compare(row, replayed[row.step])):
+                    return found
+        if self._saved is not None:
+            now, saved = self._source.digests(), self._saved[0]
+            if unlike := _unlike(saved, now):
+                return Difference(self.request.step, self._group.rank, unlike, len(saved), (), saved=True)
+        return None
+
+    def _compare(self, before: Row, now: Row) -> Difference | None:
+        unlike = _unlike(before.digests, now.digests)
+        pairs = (("loss", before.loss, now.loss), ("gradient norm", before.grad_norm, now.grad_norm))
+        replayed = before.step > self.request.first  # else it is the checkpoint's, which has no loss
+        others = [name for name, one, other in pairs if one != other and replayed]
+        rank = self._group.rank
+        return Difference(before.step, rank, unlike, len(before.digests), others) if unlike or others else None
+
+    def _same(self, count: int) -> str:
+        request, size = self.request, self._group.size
+        start = f"replayed from {_start(request.first)}"
+        if not self._recorded:
+            return (
+                f"the checkpoint of step {request.step} of {request.run}, {start}, is bit-identical in {count} tensors"
+            )
+        several = request.step > request.first + 1
+        steps = f"steps {request.first + 1} to {request.step}" if several else f"step {request.step}"
+        norm = ", gradient norm" if any(row.grad_norm for row in self._rows(ORIGINAL)) else ""
+        what = f"loss{norm} and {count} tensors{f' on each of {size} ranks' if size > 1 else ''}"
+        return f"{steps} of {request.run}, {start}, {'are' if several else 'is'} bit-identical in {what}"
+
+    def _differs(self, first: Difference) -> str:
+        request = self.request
+        where = f" on rank {first.rank}" if self._group.size > 1 else ""
+        names = f"{first.tensors[0]}{where} ({len(first.tensors)} of {first.of} tensors)" if first.tensors else ""
+        others = " and ".join(first.others)
+        what = f"{names}, and in its {others}" if names and others else names or f"its {others}{where}"
+        if first.saved:
+            know = "" if self._recorded else "; verify.record=true would tell the first step that does"
+            return f"the checkpoint of step {first.step} of {request.run} differs in {what}{know}"
+        return f"step {first.step} of {request.run} is the first that differs, in {what}"
+
+
+def _start(first: int) -> str:
+    return f"the checkpoint of step {first}" if first else "its beginning"
+
+
+def _unlike(before: Mapping[str, bytes], now: Mapping[str, bytes]) -> list[str]:
+    """Names of tensors that differ, or that only one of the two has."""
+    return [name for name in {**before, **now} if before.get(name) != now.get(name)]
+
+
+_WORDS = {
+    "cpu": "CPU",
+    "device": "device",
+    "threads": "number of threads",
+    "world_size": "number of ranks",
+    "data": "data digest",
+    "code": "code digest",
+}
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """In words, the facts that decide on the last bits of the arithmetic, and differ. A run that does not repeat
+    itself can't be compared at all."""
+    if not before.get("exact"):
+        return ["the run is best_effort; deterministic=true makes one that repeats bit by bit"]
+    one, other = leaves(before), leaves(now)
+    return [
+        f"{_WORDS.get(key, key.removeprefix('versions.'))}: {one.get(key)} in the run, {other.get(key)} in the replay"
+        for key in sorted({*one, *other} - {"exact"})
+        if one.get(key) != other.get(key)
+    ]

@@ -1,0 +1,140 @@
+"""`verify`: a real run with a fault in memory, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from launcher.__main__ import main
+from launcher.commands.completion import candidates
+from launcher.executors import submission
+from launcher.runs.store import read_json, write_json
+from tests.launcher.stand_in import lay
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+FLIP = """
+def _faulty(run: Run) -> None:
+    import os
+    fit = run.fit
+
+    def fit_faulty(*, step, model, **others):
+        done = []
+
+        def faulty(batch):
+            outcome = step(batch)
+            done.append(batch)
+            if len(done) == 11 and os.path.exists(os.environ["FAULT"]):
+                next(model.parameters()).detach().view(torch.uint8).numpy()[0, 0] ^= 1
+            return outcome
+
+        fit(step=faulty, model=model, **others)
+
+    run.fit = fit_faulty
+    train(run)
+
+
+if __name__ == "__main__":
+    loop.start("faulty", _faulty)
+"""
+
+
+def own_recipe(folder: Path) -> Path:
+    """`simplenet` as a person's own recipe, in which a bit flips after step 11 while the file $FAULT is there."""
+    for name in ("recipe", "recipes/torch_"):
+        (folder / name).mkdir(parents=True)
+    (folder / "recipe" / "faulty.yaml").write_text("recipe: faulty\n")
+    plain = (RECIPES / "simplenet.py").read_text().replace("simplenet", "faulty")
+    (folder / "recipes" / "faulty.py").write_text(plain)
+    torch = (RECIPES / "torch_" / "simplenet.py").read_text().split('\n\nif __name__ == "__main__":')[0]
+    (folder / "recipes" / "torch_" / "faulty.py").write_text(torch.replace("simplenet", "faulty") + FLIP)
+    return folder
+
+
+def test_a_real_run_is_verified_and_a_fault_in_memory_named(
+    tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = tmp_path / "fault"
+    fault.touch()
+    words = ("recipe=faulty", "amp=o0", "batch=16", "train.width=32", "steps=12", "checkpoint.every=5", "gpus=0")
+    here = (f"run_root={root}", f"env.FAULT={fault}", "env.OMP_NUM_THREADS=1", "telemetry.every=0")
+    assert main(["--config-dir", str(own_recipe(tmp_path / "own")), *words, *here, "verify.record=true"]) == 0
+    fault.unlink()
+    (run,) = root.glob("2*")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".resume"}
+    capsys.readouterr()
+    assert main(["verify", run.name, "step=10"]) == 0
+    said = capsys.readouterr()
+    assert f"replays steps 1 to 10 of {run.name} from its beginning, against its record of each step" in said.err
+    assert re.search(
+        rf"^same: steps \d+ to 10 of {run.name}, .* bit-identical in loss and \d+ tensors$", said.out, re.M
+    )
+    assert main(["verify", run.name]) == 1
+    said = capsys.readouterr()
+    sentence = f"step 11 of {run.name} is the first that differs, in model.linears.0.weight (1 of "
+    assert f"differs: {sentence}" in said.out
+    replay = max(root.glob("2*"))
+    assert main(["ls", replay.name]) == 0
+    assert sentence in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in before} == before
+    assert main(["verify", replay.name]) == 2
+    assert f"is itself a replay, of {run.name}" in capsys.readouterr().err
+    assert main(["verify", run.name, "step=13"]) == 2
+    assert f"step=13: {run.name} has recorded steps 1 to 12" in capsys.readouterr().err
+    assert len(list(root.glob("2*"))) == 3
+
+
+@pytest.fixture
+def ended(tmp_path: Path, program: Path) -> Path:
+    """A run of a recipe that has ended, and left no checkpoint."""
+    plan, folder = lay(tmp_path, program)
+    submission.start([folder], [plan])
+    assert main(["watch", folder.name]) == 0
+    return folder
+
+
+def refusal(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert main(["verify", folder.name, *words]) == 2
+    assert [path.name for path in folder.parent.glob("2*")] == [folder.name]
+    return capsys.readouterr().err
+
+
+def test_what_cannot_be_verified_is_refused_in_words(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "has neither a checkpoint nor a record" in refusal(ended, capsys)
+    for step in ("0", "-1", "x", "1.5"):
+        assert f"step={step} should be a whole number from 1" in refusal(ended, capsys, f"step={step}")
+    (ended / "checkpoints" / "step-000000100").mkdir(parents=True)
+    write_json(ended / "checkpoints" / "step-000000100" / "manifest.json", {})
+    assert "only steps with a checkpoint can be compared: step=100" in refusal(ended, capsys, "step=7")
+    assert "batch=3: a replay has the settings of the run" in refusal(ended, capsys, "batch=3")
+    assert "verify has no flag --now" in refusal(ended, capsys, "--now")
+    write_json(ended / "result.json", {"attempts": 1, "determinism": "best_effort"})
+    assert "is not comparable: its result is best_effort" in refusal(ended, capsys)
+    plan = read_json(ended / "plan.json")
+    del plan["settings"]["verify"]
+    write_json(ended / "plan.json", plan)
+    assert "began with code that has no verify" in refusal(ended, capsys)
+
+
+def test_a_run_that_goes_on_is_refused(tmp_path: Path, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, folder = lay(tmp_path, program, env={"BEHAVIOUR": "time.sleep(60)"})
+    submission.start([folder], [plan])
+    assert re.search(r" is (queued|running); only a run that has ended can be verified", refusal(folder, capsys))
+    assert main(["cancel", folder.name, "--now"]) == 0
+
+
+def test_a_script_of_ones_own_is_refused(tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "own.py"
+    script.write_text("print(1)\n")
+    assert main([str(script), f"run_root={root}", "gpus=0", "amp=o0", "require_proof=false", "telemetry.every=0"]) == 0
+    (folder,) = root.glob("2*")
+    assert "runs a script of your own (own.py)" in refusal(folder, capsys)
+
+
+def test_help_and_completion_know_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--help"]) == 0
+    assert "exit codes: 0 same, 1 differs, 2 not comparable" in capsys.readouterr().out
+    assert candidates("python -m launcher veri") == ["verify", "verify.record="]
+    assert candidates("python -m launcher verify calm-lake st") == ["step="]
