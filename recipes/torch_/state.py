@@ -85,7 +85,7 @@ class State:
         progress = restored(saved["progress"], found, _machine(self.world))
         return dataclasses.replace(progress, exact=progress.exact and sharded == bool(found.shards)), found.path
 
-    def _reshard(self, found: checkpoint.Checkpoint, saved: dict[str, Any], sharded: bool) -> None:
+    def _reshard(self, found: Checkpoint, saved: dict[str, Any], sharded: bool) -> None:
         """Take up a checkpoint of shards, or one file in a sharded model."""
         try:
             if found.shards:
