@@ -52,6 +52,7 @@ BENCHMARKS = {
     "tensorflow-input-cifar": "steps_tensorflow:input_cifar",
     "paddle-step-simplenet": "steps_paddle:simplenet",
     "masters": "masters:step",
+    "verify-record": "step_record:cost",
     "telemetry": "telemetry:cost",
     "slurm-submit": "slurm:submit",
     "slurm-sweep": "slurm:sweep",
