@@ -24,7 +24,7 @@ def test_every_field_of_the_schema_is_there(tmp_path):
         *("schema", "run", "status", "reason", "attempts", "framework", "recipe", "mechanism", "requested"),
         *("effective", "observed", "throughput", "peak_memory_bytes", "loss", "eval", "loss_scale", "updates"),
         *("epochs", "steps", "wall_seconds", "world_size", "determinism", "resumed_from", "profile", "versions"),
-        *("digests", "hardware"),
+        *("digests", "hardware", "verify"),
     }
 
 
