@@ -137,6 +137,7 @@ RECIPE = Recipe(
         ),
         "synthetic": DataLayout(samples=40_000, help="random images of CIFAR-100's shape"),
     },
+    unsharded="its convolutions have channels_last weights, and torch's fully_shard takes contiguous ones only",
     layers=layers,
     epsilons={"Adam": ADAM_EPSILON},
 )

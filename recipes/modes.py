@@ -22,6 +22,7 @@ MEANINGS = {
     "float32": "nothing is cast; tf32= says whether float32 products are TF32",
     "autocast": "torch.autocast by operation lists, with a gradient scaler for float16",
     "half_model_fp32_masters": "the model cast but for its norms, float32 masters unless switched off, autocast",
+    "sharded_fp32_masters": "parallel=fsdp: float32 shards as masters, half precision gathered from them, autocast",
     "half_model": "model and inputs cast, the loss in float32",
     "half_model_stochastic": "the same, weights stepped in float32 and rounded at random (amp.rounding=stochastic)",
     "grappler": "TensorFlow's graph rewrite, auto_mixed_precision, by operation lists; xla=true compiles what it made",
@@ -55,6 +56,12 @@ def rows(frameworks: Sequence[str] = FRAMEWORKS) -> Iterator[tuple[str, ...]]:
             if framework == "torch" and level == "o3":
                 stochastic = support_for(framework, level, "bfloat16", xla, device, rounding="stochastic")
                 yield framework, f"{level} stochastic", "bfloat16", device, str(xla).lower(), _cell(stochastic)
+            if framework == "torch" and level == "o2":
+                sharded = support_for(framework, level, "bfloat16", xla, device, parallel="fsdp")
+                yield framework, f"{level} fsdp", "either", device, str(xla).lower(), _cell(sharded)
+        if framework != "torch":
+            cell = _cell(support_for(framework, "o2", "float16", False, "cuda", parallel="fsdp"))
+            yield framework, "any fsdp", "any", "any", "any", cell
         if framework != "tensorflow":
             cell = _cell(support_for(framework, "o1", "float16", True, "cpu"))
             yield framework, "any", "any", "any", "true", cell

@@ -103,6 +103,8 @@ class Recipe:
     """By name, its optimizers that divide by the root of squared gradients: what each adds to that root."""
     max_pools: bool = False
     """Whether its network takes maxima of neighbouring values, whose gradient XLA has no deterministic program for."""
+    unsharded: str = ""
+    """Why its network can't be sharded over ranks (parallel=fsdp); empty where it can."""
     takes: tuple[str, ...] | None = None
     """The settings that its trainers read, besides `train`; None is all of them."""
 

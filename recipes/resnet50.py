@@ -147,5 +147,6 @@ RECIPE = Recipe(
             help="ImageNet as TFRecord files in data.dir",
         ),
     },
+    unsharded="its convolutions have channels_last weights, and torch's fully_shard takes contiguous ones only",
     layers=layers,
 )

@@ -36,7 +36,8 @@ class Result:
     effective: dict[str, Any]
     """The same, every auto resolved."""
     observed: dict[str, Any]
-    """verdict, why, dtype, half_flop_share, param_dtypes, reduce_dtype, tf32, xla_clusters, device: as seen."""
+    """verdict, why, dtype, half_flop_share, param_dtypes, reduce_dtype, gather_dtype, state_dtype, tf32, xla_clusters,
+    device: as seen."""
     throughput: dict[str, Any]
     """unit, mean, median, p10, p90, warmup_steps, steps. For text also `mfu` and `flops_per_token`
     (`recipes.trainer.utilization`). For a script also `counted`, the optimizer whose steps these are, or `why` no rate

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from recipes.precision.gemm import FORMATS, HALF
 from recipes.precision.gemm_layers import Chosen, Linear, choose
-from recipes.precision.levels import ENOUGH, MODES, PRESETS, Amp, Framework, LossScale
+from recipes.precision.levels import ENOUGH, MODES, PRESETS, Amp, Framework, LossScale, Parallel
+from recipes.precision.support import STOCHASTIC_SHARDS
 from recipes.recipe import NAMES, Recipe, find
 from recipes.typed import (
     SettingsError,
@@ -92,6 +93,9 @@ class Settings:
     xla: bool = setting(False, "TensorFlow: compile with XLA")
     steps_per_execution: int = setting(1, "TensorFlow: optimizer steps of one tf.function call")
     compile: bool = setting(False, "torch: compile with torch.compile")
+    parallel: Parallel | None = setting(
+        None, "torch, several ranks: ddp copies the model to each, fsdp shards it over them; null is ddp"
+    )
     tf32: bool | None = setting(
         None, "TF32 matmul and convolution on float32 operands; null is off at o0 and on elsewhere"
     )
@@ -141,6 +145,17 @@ def check(settings: Settings, world_size: int = 1) -> None:
             "for TensorFlow say xla=true" if settings.framework == "tensorflow" else "Paddle has no counterpart here"
         )
         raise SettingsError(f"compile=true is torch.compile; {instead}", "compile")
+    if settings.parallel and settings.framework != "torch":
+        raise SettingsError(
+            f"parallel={settings.parallel} is torch's, and this is framework={settings.framework}; leave it out",
+            "parallel",
+        )
+    if settings.parallel == "fsdp" and recipe.unsharded:
+        raise SettingsError(
+            f"parallel=fsdp: recipe={recipe.name} can't be sharded: {recipe.unsharded}; say parallel=ddp", "parallel"
+        )
+    if settings.parallel == "fsdp" and settings.amp.rounding == "stochastic":
+        raise SettingsError(STOCHASTIC_SHARDS, "parallel")
     for key in ("epochs", "steps"):
         value = getattr(settings, key)
         if value is not None and value < 1:

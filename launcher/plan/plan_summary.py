@@ -13,6 +13,7 @@ def summary(plan: Plan) -> str:
     if len(plan.gpu_pool) > plan.gpus:
         devices += f" (free ones of {len(plan.gpu_pool)}, chosen when it starts)"
     nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
+    nodes += ", sharded (fsdp)" if plan.settings.get("parallel") == "fsdp" else ""
     return f"{what} in {plan.framework} at {mode(plan)}{batch}, {devices}{nodes}, {plan.host}"
 
 

@@ -189,6 +189,7 @@ def _precision(spec: JobSpec, facts: Facts, device: str, capability: tuple[int, 
         environ=environ,
         tf32=training.tf32,
         xla=training.xla,
+        parallel=training.parallel,
     )
 
 

@@ -18,6 +18,7 @@ Name = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-tr
 Rounding = Literal["nearest", "stochastic"]
 Framework = Literal["torch", "tensorflow", "paddle"]
 Device = Literal["cpu", "cuda"]
+Parallel = Literal["ddp", "fsdp"]
 ScaleMode = Literal["auto", "dynamic", "static", "none"]
 
 LEVELS: dict[str, str] = {

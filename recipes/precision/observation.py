@@ -4,7 +4,8 @@
      "rule": {"level", "dtype", "allow", "deny", "either", "keep_fp32", "masters", "tf32", "device",
               "float32_parameters",                      "either": may run in both dtypes; the last: all are float32
               "lists": "refused",                        only where amp.deny is refused
-              "rounding": "stochastic"},                 only where it is
+              "rounding": "stochastic",                  only where it is
+              "parallel": "fsdp"},                       only where parameters are due in shards
      "calls": [{"operation", "functions", "backward", "dtype", "kept", "compiled", "device", "calls", "flops"}],
      "listed": [{"function", "dtypes", "calls"}],        functions of allow and deny, dtypes of their tensors in order
      "unseen": [function],                               functions of allow and deny whose calls can't be seen
@@ -15,9 +16,12 @@
      "audit": "",                                        where a second observer disagrees
      "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],
      "optimizer": {dtype: elements},                     what optimizers stepped; empty where no step was taken
+     "optimizer_state": {dtype: elements},               what optimizers keep for each weight; a rank's shards of it
      "reduced": {dtype: elements},                       gradients summed over ranks; empty where none were seen
      "rounded": {"weights", "between", "up", "expected_up", "farther", "expected_farther", "variance", "outside",
                  "carried"},                             counts of weights, only where amp.rounding is stochastic
+     "gathered": {dtype: elements},                      parameters that ranks gathered from their shards to compute
+     "shards": {"elements", "of"},                       parameters in shards: this rank's part, and of how many
      "float32": {"switches": {name: setting}, "arithmetic": {product: "float32" | "tf32" | "bfloat16"}},
      "xla_clusters": None,
      "problems": [text],                                 why this step couldn't be observed
@@ -88,6 +92,8 @@ def head(
         rule["lists"] = resolved.lists
     if resolved.rounding != "nearest":
         rule["rounding"] = resolved.rounding
+    if resolved.parallel == "fsdp":
+        rule["parallel"] = resolved.parallel
     if float32_parameters is not None:
         rule["float32_parameters"] = float32_parameters
     return {
@@ -109,8 +115,11 @@ def head(
         "audit": "",
         "parameters": list(parameters),
         "optimizer": {},
+        "optimizer_state": {},
         "reduced": {},
         "rounded": {},
+        "gathered": {},
+        "shards": {"elements": 0, "of": 0},
         "float32": {"switches": {}, "arithmetic": {}},
         "xla_clusters": None,
         "problems": [],

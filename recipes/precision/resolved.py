@@ -43,6 +43,8 @@ class ResolvedPrecision:
     infer: tuple[str, ...]
     clear: tuple[str, ...]
     lists: Lists = "applied"
+    parallel: str = "ddp"
+    """How torch trains on several ranks: ddp or fsdp."""
 
     @property
     def level(self) -> str:
@@ -74,6 +76,7 @@ def resolve(
     environ: Mapping[str, str],
     tf32: bool | None = None,
     xla: bool = False,
+    parallel: str | None = None,
     support: Callable[[str], Support] | None = None,
 ) -> ResolvedPrecision:
     """The request, resolved for `device` (cpu or cuda) with a GPU's compute `capability`, None where it isn't known.
@@ -88,7 +91,7 @@ def resolve(
     if amp.level != "o0" and (device == "cpu" or capability is not None):
         check(dataclasses.replace(amp, dtype=dtype), loss_scale, framework)
     if support is None:
-        found = support_for(framework, amp.level, dtype, xla, device, amp.master_weights, amp.rounding)
+        found = support_for(framework, amp.level, dtype, xla, device, amp.master_weights, amp.rounding, parallel)
     else:
         found = support(dtype)
     if found.unsupported:
@@ -104,6 +107,7 @@ def resolve(
         tf32=resolve_tf32(tf32, amp.level, device, capability, environ),
         xla=xla,
         lists=found.lists,
+        parallel=parallel or "ddp",
         **_lists(amp, framework),
     )
 

@@ -266,12 +266,19 @@ def _parameters(report: Report) -> Iterator[Finding]:
         yield UNKNOWN, "the model has no floating-point parameters"
     names = {"norm": "parameters of norms", "kept": "parameters kept in float32"}
     for entry in report["parameters"]:
-        by_level = level in ("o0", "o1") or (entry["group"] == "norm" and level == "o2")
+        masters = level == "o2" and rule["masters"] and rule.get("parallel") == "fsdp"
+        by_level = computes_in_float32(entry, rule) or masters
         in_float32 = entry["group"] == "kept" or rule.get("float32_parameters", by_level)
         expected = "float32" if in_float32 else half
         if entry["dtype"] != expected:
             what = names.get(entry["group"], "parameters")
             yield CONTRADICTED, f"{entry['elements']} {what} are {entry['dtype']}, but {level} makes them {expected}"
+
+
+def computes_in_float32(entry: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
+    """Whether the level computes with these of the report's `parameters` in float32."""
+    norm = entry["group"] == "norm" and rule["level"] == "o2"
+    return norm or entry["group"] == "kept" or rule["level"] in ("o0", "o1")
 
 
 def _reduction(report: Report) -> Iterator[Finding]:

@@ -12,6 +12,11 @@ Lists = Literal["applied", "observed", "refused"]
 """How `amp.deny` is treated. Where a script or its library applies the precision, an operation on the list may run in
 float32, which is only observed; where the precision is applied around a script, the list is refused."""
 
+STOCHASTIC_SHARDS = (
+    "amp.rounding=stochastic with parallel=fsdp: shards of half-precision weights are stepped as they are; say "
+    "parallel=ddp, or amp=o2"
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Support:
@@ -31,14 +36,16 @@ def support_for(
     device: str,
     master_weights: bool | None = None,
     rounding: str = "nearest",
+    parallel: str | None = None,
 ) -> Support:
     """What carries `level` out in `framework`, with the dtype resolved (`float32` at o0) and a known device.
 
-    Where `rounding` is stochastic, `recipes.precision.checks` has refused all but o3 in bfloat16 in torch.
+    Where `rounding` is stochastic, `recipes.precision.checks` has refused all but o3 in bfloat16 in torch. `parallel`
+    is ddp or fsdp in torch; None is ddp there, and all that the other frameworks have.
     """
     if framework not in ("torch", "tensorflow", "paddle"):
         raise SettingsError(f"framework={framework} is not one of torch, tensorflow, paddle", "framework")
-    why = _unsupported(framework, level, dtype, xla, device)
+    why = _unsupported(framework, level, dtype, xla, device, rounding, parallel)
     if why:
         return Support(unsupported=why)
     if level == "o0":
@@ -49,7 +56,8 @@ def support_for(
     if framework == "torch":
         if rounding == "stochastic":
             return Support(mechanism="half_model_stochastic")
-        by_level = {"o1": "autocast", "o2": "half_model_fp32_masters", "o3": "half_model"}
+        with_masters = "sharded_fp32_masters" if parallel == "fsdp" else "half_model_fp32_masters"
+        by_level = {"o1": "autocast", "o2": with_masters, "o3": "half_model"}
         return Support(mechanism="half_model_no_masters" if without_masters else by_level[level])
     by_level = {"o1": "auto_cast", "o2": "decorate_auto_cast", "o3": "decorate_no_masters"}
     return Support(mechanism=by_level["o3" if without_masters else level])
@@ -69,7 +77,13 @@ def gemm_support(gemm: str, device: str, capability: tuple[int, int] | None) -> 
     return Support(mechanism=wanted.mechanism)
 
 
-def _unsupported(framework: str, level: str, dtype: str, xla: bool, device: str) -> str:
+def _unsupported(
+    framework: str, level: str, dtype: str, xla: bool, device: str, rounding: str, parallel: str | None
+) -> str:
+    if parallel and framework != "torch":
+        return f"parallel={parallel} is torch's; leave it out"
+    if parallel == "fsdp" and rounding == "stochastic":
+        return STOCHASTIC_SHARDS
     if xla and framework == "torch":
         return "xla=true is TensorFlow's compiler; for torch say compile=true"
     if xla and framework == "paddle":

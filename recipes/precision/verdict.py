@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from recipes.precision import rounding
+from recipes.precision import rounding, shard_rules
 from recipes.precision.call_summary import Call, describe, flops, is_half, percent, phase
 from recipes.precision.levels import ENOUGH
 from recipes.precision.step_rules import (
@@ -50,7 +50,9 @@ def observed(reports: Iterable[Report], planned: Iterable[int] = (), share: floa
         "dtype": _most(work),
         "half_flop_share": round(half / work.total(), 6) if work.total() else None,
         "param_dtypes": dict(elements),
-        "reduce_dtype": _reduce_dtype(reports),
+        "reduce_dtype": _dtype_of(reports, "reduced"),
+        "gather_dtype": _dtype_of(reports, "gathered"),
+        "state_dtype": _dtype_of(reports, "optimizer_state"),
         "tf32": ("tf32" in arithmetic) if arithmetic else None,
         "xla_clusters": last["xla_clusters"] if last else None,
         "device": _most(devices),
@@ -115,11 +117,13 @@ def _of_steps(reports: Sequence[Report], share: float, one_rank: bool = False) -
         absent = set(range(present[0]["world_size"])) - {report["rank"] for report in present}
         if absent and not one_rank:
             yield UNKNOWN, f"step {step} was not observed on rank {', '.join(map(str, sorted(absent)))}"
+        if not absent:
+            yield from shard_rules.across_ranks(present)
     if any(report["rule"] != reports[0]["rule"] for report in reports):
         yield CONTRADICTED, "not all observed steps and ranks had the same precision settings"
     for report in reports:
         place = f"step {report['step']}" + (f" on rank {report['rank']}" if report["world_size"] > 1 else "")
-        for kind, text in findings_of(report, share):
+        for kind, text in (*findings_of(report, share), *shard_rules.findings(report)):
             yield kind, f"{place}: {text}"
     yield from _optimizer(reports, one_rank)
     if _is_rounded(reports):
@@ -186,8 +190,9 @@ def _summary(reports: Sequence[Report]) -> str:
     return (
         f"{dtype} in {' and '.join(shares)} matrix FLOPs at step{'s' * (len(steps) > 1)} "
         f"{', '.join(map(str, steps))} on {ranks} rank{'s' * (ranks > 1)}"
-        + (f"; gradients summed over the ranks in {reduced}" if (reduced := _reduce_dtype(reports)) else "")
+        + (f"; gradients summed over the ranks in {reduced}" if (reduced := _dtype_of(reports, "reduced")) else "")
         + (f"; {rounding.summary(reports)}" if _is_rounded(reports) else "")
+        + (f"; {shards}" if (shards := shard_rules.summary(reports[-1])) else "")
         + (f"; kept in float32 as requested: {describe(asked)}" if asked else "")
         + (f"; in other dtypes: {describe(other)}" if other else "")
     )
@@ -198,12 +203,12 @@ def _is_rounded(reports: Sequence[Report]) -> bool:
     return any(report["rule"].get("rounding") == "stochastic" for report in reports)
 
 
-def _reduce_dtype(reports: Iterable[Report]) -> str | None:
-    """In which gradients were summed over the ranks; None where no sum was seen."""
-    reduced: Counter[str] = Counter()
+def _dtype_of(reports: Iterable[Report], what: str) -> str | None:
+    """The dtype of most elements that the reports have as `what`, such as `reduced`; None where none was seen."""
+    elements: Counter[str] = Counter()
     for report in reports:
-        reduced.update(report.get("reduced", {}))
-    return _most(reduced)
+        elements.update(report.get(what, {}))
+    return _most(elements)
 
 
 def _most(counts: Counter[str]) -> str | None:

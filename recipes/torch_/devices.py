@@ -31,6 +31,8 @@ class World(ProcessGroup):
     members: tuple[RankInfo, ...] = ()
     gpus: Any = None
     """NCCL's process group, for gradients; None on a CPU or alone."""
+    mesh: Any = None
+    """The ranks as a device mesh, over which models are sharded; None where they are not."""
 
     def broadcast(self, value: T) -> T:
         """Rank 0's value, on every rank."""
@@ -65,8 +67,14 @@ class World(ProcessGroup):
         return nn.parallel.DistributedDataParallel(model, process_group=self.gpus)
 
     def gradients(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-        """Around one micro-batch's forward and backward: only the last of a step reduces gradients over the ranks."""
-        return contextlib.nullcontext() if last or self.size == 1 else model.no_sync()  # type: ignore[operator]
+        """Around one micro-batch's forward and backward: only the last of a step reduces gradients over the ranks.
+
+        Sharded ones are reduced each time and added up in float32 shards: unreduced they would be as large as the model
+        on every rank.
+        """
+        if last or self.size == 1 or self.mesh is not None:
+            return contextlib.nullcontext()
+        return model.no_sync()  # type: ignore[operator]
 
     def agree_on_statistics(self, model: nn.Module) -> None:
         """Give every rank the running statistics of rank 0's norms: each has its own of its own samples. Collective."""
@@ -75,15 +83,16 @@ class World(ProcessGroup):
 
     def leave(self) -> None:
         """Wait for the other ranks to get here, and part."""
-        if self.size > 1:
+        if self.size > 1 or self.mesh is not None:
             distributed.barrier()
             distributed.destroy_process_group()
 
 
-def join(device: str, expected_size: int | None, environ: Mapping[str, str]) -> World:
+def join(device: str, expected_size: int | None, environ: Mapping[str, str], *, sharded: bool = False) -> World:
     """Meet the other ranks of the job, as torchrun's variables describe them, and check where everyone is.
 
-    `device` is auto, cpu or cuda; `expected_size` the number of ranks that was planned, None where nobody said.
+    `device` is auto, cpu or cuda; `expected_size` the number of ranks that was planned, None where nobody said;
+    `sharded` says that models will be sharded over the ranks, be it over one.
     Raises `PlacementError` with a table of all ranks, on every rank alike.
     """
     rank, size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
@@ -91,14 +100,21 @@ def join(device: str, expected_size: int | None, environ: Mapping[str, str]) -> 
         torch.set_num_threads(threads)
     if size > 1:
         distributed.init_process_group("gloo")
+    elif sharded:
+        distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     mine = torch.device(kind, int(environ.get("LOCAL_RANK", "0"))) if kind == "cuda" else torch.device(kind)
     members = _gather(rank_info(rank, mine, environ), size)
     check_placement(members, expected_size)
     if kind == "cuda":
         torch.cuda.set_device(mine)
-    gpus = distributed.new_group(backend="nccl") if size > 1 and kind == "cuda" else None
-    return World(rank=rank, size=size, device=mine, members=tuple(members), gpus=gpus)
+    gpus = distributed.new_group(backend="nccl") if (size > 1 or sharded) and kind == "cuda" else None
+    mesh = None
+    if sharded:
+        from torch.distributed.device_mesh import DeviceMesh  # slow to import, and rarely needed
+
+        mesh = DeviceMesh.from_group(gpus or distributed.group.WORLD, kind)
+    return World(rank=rank, size=size, device=mine, members=tuple(members), gpus=gpus, mesh=mesh)
 
 
 def rank_info(rank: int, device: torch.device, environ: Mapping[str, str]) -> RankInfo:

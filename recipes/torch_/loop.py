@@ -21,7 +21,7 @@ from recipes.precision.resolved import ResolvedPrecision, resolve
 from recipes.torch_ import devices, hardware, profiling
 from recipes.torch_.devices import World
 from recipes.torch_.observe.observer import PrecisionObserver
-from recipes.torch_.precision import Precision, StepOutcome
+from recipes.torch_.precision import Precision, StepOutcome, sharding
 from recipes.torch_.recorder import TorchDevice
 from recipes.torch_.spec import capability_of
 from recipes.torch_.state import State
@@ -69,7 +69,9 @@ def main(recipe: str, train: Callable[[Run], None], words: Sequence[str]) -> int
     began = time.monotonic()
 
     def make_run(chosen: Arguments) -> Run:
-        world = devices.join(chosen.settings.device, arguments.planned_ranks(chosen.plan), os.environ)
+        settings = chosen.settings
+        sharded = settings.parallel == "fsdp"
+        world = devices.join(settings.device, arguments.planned_ranks(chosen.plan), os.environ, sharded=sharded)
         return Run(chosen, world, began)
 
     module = f"recipes.torch_.{recipe}"
@@ -94,6 +96,7 @@ class Run(shared.Run):
             environ=os.environ,
             tf32=settings.tf32,
             xla=settings.xla,
+            parallel=settings.parallel,
         )
         self.precision = Precision.apply(resolved, device, compile=settings.compile)
         asked = settings.deterministic
@@ -102,8 +105,15 @@ class Run(shared.Run):
         torch.manual_seed(self.settings.seed % 2**63)
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The cast model, spread over the ranks and compiled as asked. From here on each rank draws its own dropout."""
-        wrapped = self.world.wrap(model)
+        """The cast model, spread over the ranks and compiled as asked. From here on each rank draws its own dropout.
+
+        Under parallel=fsdp it is changed in place, and its parameters are other ones from here on: optimizers come
+        after this.
+        """
+        if self.world.mesh is not None:
+            wrapped = sharding.shard(model, self.mode, self.world.mesh)
+        else:
+            wrapped = self.world.wrap(model)
         if self.world.size > 1:
             devices.seed_rank(self.settings.seed, self.world.rank)
         return torch.compile(wrapped) if self.settings.compile else wrapped  # type: ignore[return-value]

@@ -235,6 +235,10 @@ class Run(ABC):
         parts = [f"batch {settings.batch}"]
         if self._devices > 1:
             parts.append(f"over {self._devices} {'ranks' if self._devices == self._group.size else 'devices'}")
+            if self.mode.framework == "torch":
+                parts.append(f"by {self.mode.parallel}")
+        elif self.mode.parallel == "fsdp":
+            parts.append("on one rank, which holds all shards")
         if settings.accumulate > 1:
             parts.append(f"in {settings.accumulate} micro-batches")
         self.say(f"{' '.join(parts)}, {_steps(training.last)}")

@@ -44,6 +44,8 @@ class Record:
     """Operations that may have multiplied matrices and couldn't be counted -> times."""
     reduced: Counter[str] = field(default_factory=Counter)
     """dtype -> elements of gradients that were summed over ranks in it."""
+    gathered: Counter[str] = field(default_factory=Counter)
+    """dtype -> elements of parameters that were gathered from all ranks in it."""
 
 
 _WIDTH = {"complex128": 16, "float64": 8, "complex64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -55,6 +57,11 @@ def widest(dtypes: Iterable[str]) -> str:
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's shard of a sharded tensor; any other is returned as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def tensors(values: Sequence[Any]) -> list[torch.Tensor]:

@@ -16,7 +16,8 @@ from recipes.precision.observation import Guard
 from recipes.torch_.observe import flops
 from recipes.torch_.observe.calls import Call, Record, dtype_name, tensors
 
-LIGHT, COMPOSITE, MATRIX, REDUCTION, UNKNOWN = "light", "composite", "matrix", "reduction", "unknown"
+LIGHT, COMPOSITE, MATRIX, UNKNOWN = "light", "composite", "matrix", "unknown"
+REDUCTION, GATHERING = "reduction", "gathering"
 
 
 class DispatchObserver(TorchDispatchMode):
@@ -78,8 +79,8 @@ class DispatchObserver(TorchDispatchMode):
         if kind == UNKNOWN:
             self.record.unaccounted[str(func)] += 1
             return func, None
-        if kind == REDUCTION:
-            self._record_reduction(func, args)
+        if kind in (REDUCTION, GATHERING):
+            self._record_collective(func, args, kind)
             return func, None
         if kind == COMPOSITE:
             return _parts(func), None
@@ -98,12 +99,13 @@ class DispatchObserver(TorchDispatchMode):
         """Whether the optimizer's own arithmetic is running. Its closure's forward and backward are not part of it."""
         return bool(self.optimizer_steps) and not torch.is_grad_enabled() and not in_backward()
 
-    def _record_reduction(self, func: Any, args: Any) -> None:
-        """DDP and FSDP reduce gradients in flat buffers; tensors of more dimensions are a model's own activations."""
-        reduced = args[1:2] if "reduce_scatter_base" in func._schema.name else args[:1]
-        for each in tensors(reduced):
+    def _record_collective(self, func: Any, args: Any, kind: str) -> None:
+        """DDP and FSDP reduce gradients, and FSDP gathers parameters, in flat buffers; tensors of more dimensions are a
+        model's own activations."""
+        counts = self.record.reduced if kind == REDUCTION else self.record.gathered
+        for each in tensors(args[1:2] if "reduce_scatter_base" in func._schema.name else args[:1]):
             if each.dim() == 1 and each.is_floating_point():
-                self.record.reduced[dtype_name(each.dtype)] += each.numel()
+                counts[dtype_name(each.dtype)] += each.numel()
 
     def _matrices(self, func: Any, args: Any) -> Callable[[Any, Any, Any], None] | None:
         """A function that records a matrix operation after it ran; None where its work can't be counted."""
@@ -218,4 +220,6 @@ def _kind(func: Any) -> str:
         return UNKNOWN
     if "c10d" in namespace and "reduce" in name:
         return REDUCTION
+    if name == "_allgather_base_":
+        return GATHERING
     return MATRIX if flops.is_matrix_operation(name) else LIGHT

@@ -24,7 +24,7 @@ from torch import distributed, nn
 from recipes.precision import observation, verdict
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.torch_.observe import dispatch_observer
-from recipes.torch_.observe.calls import dtype_name
+from recipes.torch_.observe.calls import dtype_name, local
 from recipes.torch_.observe.step_observer import StepObserver
 from recipes.torch_.precision.cast import NORMS
 from recipes.trainer.training import choose_steps
@@ -95,7 +95,7 @@ class PrecisionObserver:
 
     def _head(self, number: int, evaluation: bool) -> dict[str, Any]:
         ranks = distributed.is_available() and distributed.is_initialized()
-        return observation.head(
+        head = observation.head(
             number,
             self._resolved,
             rank=distributed.get_rank() if ranks else 0,
@@ -103,6 +103,12 @@ class PrecisionObserver:
             parameters=self._parameters(),
             evaluation=evaluation,
         )
+        sharded = [each for each in self._owners() if hasattr(each, "to_local") and each.is_floating_point()]
+        elements = {
+            "elements": sum(local(each).numel() for each in sharded),
+            "of": sum(each.numel() for each in sharded),
+        }
+        return {**head, "shards": elements}
 
     def _owners(self) -> dict[nn.Parameter, tuple[nn.Module, bool]]:
         """The module of each parameter, and whether it is kept in float32; a shared one is if any of its modules is."""
@@ -118,7 +124,7 @@ class PrecisionObserver:
         for parameter, (module, kept) in self._owners().items():
             if parameter.is_floating_point():
                 group = "kept" if kept else "norm" if isinstance(module, NORMS) else "other"
-                elements[group, dtype_name(parameter.dtype)] += parameter.numel()
+                elements[group, dtype_name(local(parameter).dtype)] += parameter.numel()
         return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
 
 

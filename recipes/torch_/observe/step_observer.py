@@ -16,7 +16,7 @@ from recipes.precision.observation import Guard
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.precision.step_rules import EXACT_SWITCHES
 from recipes.torch_.observe import compiled, dispatch_observer, float32_probe, flops, profiler_audit, recomputation
-from recipes.torch_.observe.calls import Call, dtype_name
+from recipes.torch_.observe.calls import Call, dtype_name, local
 from recipes.torch_.observe.flops import Unaccounted
 from recipes.torch_.observe.rounding import RoundingObserver
 
@@ -42,6 +42,7 @@ class StepObserver:
         self._owners_by_address: dict[int, tuple[nn.Module, bool]] = {}
         self._stepped: Counter[str] = Counter()
         self._rounding = RoundingObserver(guard) if rounding else None
+        self._state: Counter[str] = Counter()
         self._switches: dict[str, str] = {}
         self._arithmetic: dict[str, str] = {}
         self._probed: set[bool] = set()
@@ -79,8 +80,10 @@ class StepObserver:
             "unaccounted": dict(self.mode.record.unaccounted),
             "audit": profiler_audit.disagreement(calls, seen) if self._profile is not None else "",
             "optimizer": dict(self._stepped),
+            "optimizer_state": dict(self._state),
             "reduced": dict(self.mode.record.reduced),
             "rounded": self._rounding.counts() if self._rounding is not None else {},
+            "gathered": dict(self.mode.record.gathered),
             "float32": {"switches": self._switches, "arithmetic": self._arithmetic},
             "problems": self.problems,
         }
@@ -96,6 +99,11 @@ class StepObserver:
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.mode.optimizer_steps -= 1
+        with self._guard():
+            for entry in optimizer.state.values():
+                for each in entry.values() if isinstance(entry, dict) else ():
+                    if isinstance(each, torch.Tensor) and each.dim() and each.is_floating_point():
+                        self._state[dtype_name(local(each).dtype)] += local(each).numel()
 
     def _on_float32(self, device: torch.device) -> None:
         """Float32 is about to be multiplied: record the switches, and once a phase the arithmetic."""
@@ -119,6 +127,7 @@ class StepObserver:
 
     def _count_compiled(self, artifact: Any, inputs: Sequence[Any]) -> None:
         record = self.mode.record
+        self._owners_by_address.clear()
         missing = compiled.missing()
         if missing:
             record.unaccounted[f"compiled code (this torch has no {missing})"] += 1
@@ -137,9 +146,10 @@ class StepObserver:
     def _owner(self, tensor: torch.Tensor) -> tuple[nn.Module, bool] | None:
         """The module whose parameter has the tensor's memory, and whether it is kept in float32."""
         if not self._owners_by_address:
-            for parameter, owner in self._owners.items():
-                local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-                self._owners_by_address[local.untyped_storage().data_ptr()] = owner
+            # Not the parameters of `_owners`: a module of a sharded model has others while it computes.
+            for module, kept in sorted(dict.fromkeys(self._owners.values()), key=lambda owner: owner[1]):
+                for parameter in module.parameters(recurse=False):
+                    self._owners_by_address[local(parameter).untyped_storage().data_ptr()] = (module, kept)
         owner = self._owners_by_address.get(tensor.untyped_storage().data_ptr())
         if owner is not None and owner[0] in self._kept:
             self.mode.kept_ran.add(owner[0])

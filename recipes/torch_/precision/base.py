@@ -179,6 +179,8 @@ class Precision:
             scaler.unscale_(optimizer)
             parameters = [each for group in optimizer.param_groups for each in group["params"]]
             norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
+            if hasattr(norm, "full_tensor"):  # of shards: each rank has its part of it
+                norm = norm.full_tensor()
         scale = scaler.snapshot()
         scaler.step(optimizer)
         return StepOutcome(overflowed=scaler.overflowed(optimizer), loss_scale=scale, grad_norm=norm)

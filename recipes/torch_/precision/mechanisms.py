@@ -202,6 +202,13 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
         self._masters.load_state_dict(state["masters"])
 
 
+class ShardedFloat32Masters(Autocast, mechanism="sharded_fp32_masters"):
+    """o2 under parallel=fsdp: the float32 shards of the parameters are the masters, and half precision is gathered.
+
+    The model stays float32 here; `recipes.torch_.precision.sharding` makes it half-precision, except norms.
+    """
+
+
 class HalfModel(Autocast, mechanism="half_model"):
     """o3: half precision throughout, inputs included. Only the loss is float32, by `output`."""
 

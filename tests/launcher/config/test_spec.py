@@ -75,6 +75,16 @@ SCRIPT = ("recipe=script", "script=train.py")
             (*SCRIPT, "script.stop_signal=INT", "train.bare=true", "require_proof=false"),
             "script.stop_signal=INT: with train.bare=true run.sh sends TERM",
         ),
+        (("parallel=zero",), "parallel=zero is not one of ddp, fsdp"),
+        (
+            ("framework=tensorflow", "parallel=fsdp"),
+            "parallel=fsdp is torch's, and this is framework=tensorflow; leave it out",
+        ),
+        (("framework=paddle", "recipe=simplenet", "parallel=ddp"), "parallel=ddp is torch's"),
+        (("recipe=resnet50", "parallel=fsdp"), "recipe=resnet50 can't be sharded: its convolutions have channels_last"),
+        (("recipe=gan", "data=digits", "parallel=fsdp"), "fully_shard doesn't follow; say parallel=ddp (command line)"),
+        (("amp=o3", "amp.rounding=stochastic", "parallel=fsdp"), "amp.rounding=stochastic with parallel=fsdp"),
+        ((*SCRIPT, "parallel=fsdp"), "parallel=fsdp: recipe=script decides that by itself"),
         (("proof.share=85",), "proof.share=85 must be above 0 and at most 1"),
     ],
 )

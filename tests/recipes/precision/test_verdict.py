@@ -540,6 +540,8 @@ def test_observed_has_the_fields_of_the_result() -> None:
         "half_flop_share": 1.0,
         "param_dtypes": {"bfloat16": 10, "float32": 2},
         "reduce_dtype": None,
+        "gather_dtype": None,
+        "state_dtype": None,
         "tf32": False,
         "xla_clusters": None,
         "device": "cpu",

@@ -355,7 +355,7 @@ def test_two_ranks_train_together(tmp_path, name):
     """In evaluation two ranks would compute what one does; in training each has norms and dropout of its own."""
     words = small(name, "amp=o2", "batch=8", "steps=3", "accumulate=2", f"run={tmp_path}")
     said = succeed(words, ranks=2, program=("-m", f"recipes.torch_.{name}"))
-    assert "over 2 ranks in 2 micro-batches" in said
+    assert "over 2 ranks by ddp in 2 micro-batches" in said
     found = result(tmp_path)
     assert (found["observed"]["verdict"], found["world_size"]) == ("proved", 2)
     assert all(0 < row["loss"] < 10 for row in steps(tmp_path))

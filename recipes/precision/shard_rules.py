@@ -1,0 +1,95 @@
+"""What observed steps show of parameters in shards (parallel=fsdp): that there are shards, what is gathered from them
+for computing, how gradients are reduced into them, and the optimizer's state of them.
+
+The dtype of the shards themselves is that of the report's `parameters`, in `step_rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from recipes.precision.call_summary import is_half, percent
+from recipes.precision.levels import ENOUGH
+from recipes.precision.step_rules import CONTRADICTED, UNKNOWN, Finding, Report, computes_in_float32
+
+MOST_GATHERS = 2
+"""In how many of a step's gathers a parameter may be for one that another is in: the first in forward and in backward,
+the second only in forward, because it stays gathered until its gradient is known."""
+
+
+def findings(report: Report) -> Iterator[Finding]:
+    """Findings of one step on one rank, where its rule is that of shards."""
+    rule = report["rule"]
+    if rule.get("parallel") != "fsdp" or report.get("evaluation") or report["problems"]:
+        return
+    total = sum(entry["elements"] for entry in report["parameters"])
+    sharded = report["shards"]["of"]
+    if sharded < total:
+        yield CONTRADICTED, f"parallel=fsdp, but {total - sharded} of {total} parameters are not in shards"
+    if rule["level"] != "o3" and not (rule["level"] == "o2" and not rule["masters"]):
+        narrow = {dtype: count for dtype, count in report["optimizer_state"].items() if is_half(dtype)}
+        for dtype, count in sorted(narrow.items()):
+            yield (
+                CONTRADICTED,
+                f"{count} elements of the optimizer's state are {dtype}, but {rule['level']} has float32",
+            )
+    if report["world_size"] == 1:
+        return  # nothing is gathered from other ranks, and nothing summed over them
+    if not report["reduced"]:
+        yield UNKNOWN, "no sum of gradients over the ranks was seen"
+    yield from _gathered(report)
+
+
+def across_ranks(reports: Sequence[Report]) -> Iterator[Finding]:
+    """Findings of one step, from the reports of all ranks: together their shards are the model."""
+    shards = [report["shards"] for report in reports if report["rule"].get("parallel") == "fsdp"]
+    held = sum(each["elements"] for each in shards)
+    if shards and held != shards[0]["of"]:
+        yield (
+            CONTRADICTED,
+            f"step {reports[0]['step']}: the ranks hold {held} elements of parameters, and the model has "
+            f"{shards[0]['of']}: it is not sharded over them",
+        )
+
+
+def _gathered(report: Report) -> Iterator[Finding]:
+    """Parameters that are computed with in half precision are gathered in it, and the others in float32."""
+    rule, gathered = report["rule"], report["gathered"]
+    if not gathered:
+        yield UNKNOWN, "parameters are in shards, and no gathering of them was seen"
+        return
+    level, half = rule["level"], rule["dtype"]
+    wide = sum(entry["elements"] for entry in report["parameters"] if computes_in_float32(entry, rule))
+    narrow = sum(entry["elements"] for entry in report["parameters"]) - wide
+    total, in_half, in_float32 = sum(gathered.values()), gathered.get(half, 0), gathered.get("float32", 0)
+    others = sorted(set(gathered) - {half, "float32"})
+    if others:
+        yield CONTRADICTED, f"parameters were gathered in {' and '.join(others)}, but {level} computes in {half}"
+    if level == "o0":
+        return
+    due = total if not narrow else MOST_GATHERS * wide / narrow * in_half  # at most so many in float32
+    if narrow and in_float32 - due > (1 - ENOUGH) * total:
+        yield (
+            CONTRADICTED,
+            f"{percent(in_float32, total)} of what was gathered of the parameters was float32, but {level} computes "
+            f"with {narrow} of {wide + narrow} in {half}",
+        )
+    if wide and in_float32 * MOST_GATHERS * max(narrow, 1) < ENOUGH * wide * in_half:
+        yield (
+            CONTRADICTED,
+            f"{in_float32} elements were gathered in float32 and {in_half} in {half}, but {level} computes with {wide} "
+            f"of {wide + narrow} in float32",
+        )
+
+
+def summary(report: Report) -> str:
+    """The dtypes of shards and of what was gathered from them, for the verdict; empty where nothing is in shards."""
+    if report["rule"].get("parallel") != "fsdp":
+        return ""
+    shards = _dtypes({entry["dtype"]: 1 for entry in report["parameters"]})
+    gathered = f", gathered in {_dtypes(report['gathered'])}" if report["gathered"] else ""
+    return f"parameters in shards of {shards}{gathered}"
+
+
+def _dtypes(counts: Mapping[str, int]) -> str:
+    return " and ".join(sorted(counts, key=lambda dtype: -counts[dtype]))

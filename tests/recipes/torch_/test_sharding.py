@@ -1,0 +1,302 @@
+"""parallel=fsdp on several gloo ranks: what is computed, what is reduced, what is saved, and what proves it."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.multiprocessing import get_context
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from recipes.gpt import GptSettings
+from recipes.precision.levels import Amp, LossScale
+from recipes.precision.resolved import resolve
+from recipes.torch_.gpt import Net
+from recipes.torch_.observe.observer import PrecisionObserver, gather, observed
+from recipes.torch_.precision import Precision, sharding
+from recipes.typed import SettingsError
+
+RANKS = 2
+CPU = torch.device("cpu")
+TINY = {"vocab_size": 64, "layers": 2, "width": 32, "heads": 2, "context": 16}
+
+
+def precision_of(amp: Amp, scale: LossScale | None = None, parallel: str = "fsdp") -> Precision:
+    return Precision.apply(
+        resolve(
+            amp,
+            scale or LossScale(init=8.0),
+            framework="torch",
+            device="cpu",
+            capability=None,
+            environ={},
+            parallel=parallel,
+        ),
+        CPU,
+    )
+
+
+def sharded(precision: Precision, net: nn.Module) -> nn.Module:
+    mesh = DeviceMesh.from_group(distributed.group.WORLD, "cpu")
+    return sharding.shard(precision.cast(net), precision.resolved, mesh)
+
+
+def whole(model: nn.Module) -> list[torch.Tensor]:
+    return [each.full_tensor().detach() for each in model.parameters()]
+
+
+class Training:
+    """A few steps of a small network, on other samples on each rank."""
+
+    def __init__(self, amp: Amp, parallel: str = "fsdp", prepare: Any = None, **settings: Any) -> None:
+        torch.manual_seed(0)
+        self.precision = precision_of(amp, parallel=parallel)
+        self.net: Any = Net(GptSettings(**{**TINY, **settings}))
+        if prepare is not None:
+            self.net = prepare(self.precision, self.net)
+        elif parallel == "fsdp":
+            self.net = sharded(self.precision, self.net)
+        else:
+            self.net = DistributedDataParallel(self.precision.cast(self.net))
+        adam = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        self.optimizer = self.precision.optimizer(self.net, adam)
+        self.samples = torch.Generator().manual_seed(distributed.get_rank())
+        self.observer = PrecisionObserver(self.net, self.precision.resolved)
+
+    def step(self, factor: float = 1.0) -> Any:
+        ids = torch.randint(0, 64, (2, 17), generator=self.samples)
+        with self.precision.forward():
+            logits = self.precision.output(self.net(ids[:, :-1]))
+        loss = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+        self.precision.backward(loss * factor)
+        outcome = self.precision.step(self.optimizer, clip=1.0)
+        self.precision.update()
+        self.optimizer.zero_grad()
+        return outcome
+
+    def observed(self) -> dict[str, Any]:
+        for number in (1, 2):
+            with self.observer.step(number):
+                self.step()
+        return observed(gather(self.observer.reports), {1, 2})
+
+
+def trains_as_ddp_does(rank: int, amp: Amp, **settings: Any) -> None:
+    one, other = Training(amp, **settings), Training(amp, parallel="ddp", **settings)
+    for _ in range(4):
+        first, second = one.step(), other.step()
+        assert float(first.grad_norm) == pytest.approx(float(second.grad_norm), rel=1e-3)
+    masters = [each.detach() for each in other.precision.master_parameters().values()]
+    for mine, theirs in zip(whole(one.net), masters, strict=True):
+        assert (mine - theirs).norm() < 1e-3 * theirs.norm()  # Adam turns a last bit of a gradient near 0 into a step
+
+
+def one_rank_overflows(rank: int) -> None:
+    training = Training(Amp(level="o2", dtype="float16"))
+    before = whole(training.net)
+    outcome = training.step(factor=float("inf") if rank == 1 else 1.0)
+    assert not outcome.applied
+    assert training.precision.scale == 4.0
+    assert all(torch.equal(*each) for each in zip(before, whole(training.net), strict=True))
+    assert training.step().applied
+    assert not torch.equal(before[0], whole(training.net)[0])
+
+
+def equal_gradients_add_up(rank: int, dtype: str) -> None:
+    """512 micro-batches of 1/512 each; and 256 on one rank, 1 and 1 and 1 on the other: bfloat16 has neither sum."""
+    precision = precision_of(Amp(level="o2", dtype=dtype), LossScale(mode="none"))
+    net = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(net.weight)
+    model = sharded(precision, net)
+    optimizer = precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    for gradients, norm in (([2.0**-9] * 512, 1.0), ([1.0] * 3 if rank else [256.0, 0.0, 0.0], 129.5)):
+        for gradient in gradients:
+            with precision.forward():
+                loss = model(torch.full((1, 1), gradient)).float().sum()
+            precision.backward(loss)
+        assert precision.step(optimizer, clip=1e9).grad_norm.item() == norm
+        optimizer.zero_grad()
+
+
+def blocks_norms_and_kept_modules_are_apart(rank: int) -> None:
+    precision = precision_of(Amp(level="o2", keep_fp32=("blocks.1.mlp",)))
+    model = sharded(precision, Net(GptSettings(**TINY, tied=True)))
+    apart = {name for name, each in model.named_modules() if hasattr(each, "unshard")}
+    norms = {f"blocks.{block}.norm{norm}" for block in range(2) for norm in (1, 2)}
+    assert apart == {"", "blocks.0", "blocks.1", "blocks.1.mlp", "norm", *norms}
+    ids = torch.ones(2, 8, dtype=torch.int64)
+    seen: dict[str, torch.dtype] = {}
+    for name in ("blocks.0.norm1", "blocks.0.mlp.up", "blocks.1.mlp.up"):
+        module = model.get_submodule(name)
+        module.register_forward_hook(
+            lambda module, _, out, name=name: seen.update({name: out.dtype, f"{name}.weight": module.weight.dtype}),
+            prepend=True,
+        )
+    with precision.forward():
+        model(ids)
+    float32, half = torch.float32, torch.bfloat16
+    assert seen["blocks.0.norm1.weight"] is float32
+    assert (seen["blocks.0.mlp.up"], seen["blocks.0.mlp.up.weight"]) == (half, half)
+    assert (seen["blocks.1.mlp.up"], seen["blocks.1.mlp.up.weight"]) == (float32, float32)
+    with pytest.raises(SettingsError, match=r"amp\.keep_fp32 matches head.*shares weight with.*parallel=ddp"):
+        sharded(precision_of(Amp(level="o2", keep_fp32=("head",))), Net(GptSettings(**TINY, tied=True)))
+
+
+def proved(rank: int, amp: Amp, **settings: Any) -> None:
+    found = Training(amp, **settings).observed()
+    assert found["verdict"] == "proved", found["why"]
+    half = {"float16": "float16"}.get(amp.dtype, "bfloat16")
+    stored, gathered, summed = {
+        "o0": ("float32", "float32", "float32"),
+        "o1": ("float32", "float32", "float32"),
+        "o2": ("float32", half, "float32"),
+        "o3": (half, half, half),
+    }[amp.level]
+    assert set(found["param_dtypes"]) == {stored}
+    assert (found["gather_dtype"], found["reduce_dtype"], found["state_dtype"]) == (gathered, summed, stored)
+    assert f"parameters in shards of {stored}, gathered in {gathered}" in found["why"]
+
+
+def contradicted(rank: int, text: str, amp: Amp | None = None, prepare: Any = None, spoil: Any = None) -> None:
+    training = Training(amp or Amp(level="o2"), prepare=prepare)
+    if spoil is not None:
+        spoil(training, rank)
+    found = training.observed()
+    assert found["verdict"] == "contradicted", found["why"]
+    assert text in found["why"]
+
+
+def by_policies(**body: Any) -> Any:
+    """A cast model sharded with a policy of another author."""
+
+    def prepare(precision: Precision, net: nn.Module) -> nn.Module:
+        precision.cast(net)
+        norm = MixedPrecisionPolicy(output_dtype=torch.bfloat16, cast_forward_inputs=False)
+        policy = MixedPrecisionPolicy(cast_forward_inputs=False, **body)
+        mesh = DeviceMesh.from_group(distributed.group.WORLD, "cpu")
+        for module in list(net.modules()) if "norms" not in body else []:
+            if isinstance(module, nn.RMSNorm):
+                fully_shard(module, mesh=mesh, mp_policy=norm)
+        return fully_shard(net, mesh=mesh, mp_policy=policy)
+
+    return prepare
+
+
+def norms_like_all_else(precision: Precision, net: nn.Module) -> nn.Module:
+    mesh = DeviceMesh.from_group(distributed.group.WORLD, "cpu")
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    return fully_shard(precision.cast(net), mesh=mesh, mp_policy=policy)
+
+
+def cast_shards(training: Training, rank: int) -> None:
+    training.net.bfloat16()
+
+
+def without_autocast(training: Training, rank: int) -> None:
+    if rank == 1:
+        training.precision.forward = contextlib.nullcontext  # type: ignore[method-assign]
+
+
+def half_state(training: Training, rank: int) -> None:
+    """An average of gradients in half precision, as it is after the step."""
+    average = HalfAverage(training.net.parameters(), lr=1e-2)
+    training.optimizer = training.precision.optimizer(training.net, average)
+
+
+class HalfAverage(torch.optim.SGD):
+    """SGD that keeps a momentum in bfloat16."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter] = {"momentum_buffer": parameter.grad.bfloat16()}
+
+
+HALF = torch.bfloat16
+SCENARIOS: dict[str, Any] = {
+    "as-ddp-o0": lambda rank: trains_as_ddp_does(rank, Amp(level="o0")),
+    "as-ddp-o2-bfloat16": lambda rank: trains_as_ddp_does(rank, Amp(level="o2", dtype="bfloat16")),
+    "as-ddp-o2-float16": lambda rank: trains_as_ddp_does(rank, Amp(level="o2", dtype="float16")),
+    "as-ddp-recompute": lambda rank: trains_as_ddp_does(rank, Amp(level="o2"), recompute="full"),
+    "one-rank-overflows": one_rank_overflows,
+    "equal-gradients-bfloat16": lambda rank: equal_gradients_add_up(rank, "bfloat16"),
+    "equal-gradients-float16": lambda rank: equal_gradients_add_up(rank, "float16"),
+    "apart": blocks_norms_and_kept_modules_are_apart,
+    "proved-o0": lambda rank: proved(rank, Amp(level="o0")),
+    "proved-o1": lambda rank: proved(rank, Amp(level="o1")),
+    "proved-o2": lambda rank: proved(rank, Amp(level="o2")),
+    "proved-o2-float16": lambda rank: proved(rank, Amp(level="o2", dtype="float16")),
+    "proved-o2-selective": lambda rank: proved(rank, Amp(level="o2"), recompute="selective"),
+    "proved-o3": lambda rank: proved(rank, Amp(level="o3")),
+    "reduced-in-half": lambda rank: contradicted(
+        rank,
+        "of the gradients were summed over the ranks in bfloat16, but o2 does that in float32",
+        prepare=by_policies(param_dtype=HALF, reduce_dtype=HALF),
+    ),
+    "gathered-in-float32": lambda rank: contradicted(
+        rank, "of what was gathered of the parameters was float32, but o2", prepare=by_policies()
+    ),
+    "norms-in-half": lambda rank: contradicted(
+        rank, "0 elements were gathered in float32", prepare=norms_like_all_else
+    ),
+    "shards-in-half": lambda rank: contradicted(
+        rank, "parameters are bfloat16, but o2 makes them float32", spoil=cast_shards
+    ),
+    "not-sharded": lambda rank: contradicted(
+        rank, "parameters are not in shards", prepare=lambda precision, net: precision.cast(net)
+    ),
+    "state-in-half": lambda rank: contradicted(rank, "of the optimizer's state are bfloat16", spoil=half_state),
+    "one-rank-without-autocast": lambda rank: contradicted(
+        rank, "step 1 on rank 1: 0.0% of forward", amp=Amp(level="o1"), spoil=without_autocast
+    ),
+}
+
+
+def take_part(rank: int, store: str, results: Any) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
+    for name, scenario in SCENARIOS.items():
+        problem = ""
+        try:
+            scenario(rank)
+        except Exception:
+            problem = traceback.format_exc()
+        problems: list[Any] = [None] * RANKS
+        distributed.all_gather_object(problems, problem)
+        if rank == 0:
+            results.put((name, "\n".join(each for each in problems if each)))
+    distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """All scenarios in one pair of processes, since starting torch twice takes longer than they do."""
+    context = get_context("spawn")
+    results = context.SimpleQueue()
+    store = tmp_path_factory.mktemp("ranks") / "store"
+    ranks = [context.Process(target=take_part, args=(rank, str(store), results)) for rank in range(RANKS)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join(180)
+    stuck = [each for each in ranks if each.is_alive()]
+    for each in stuck:
+        each.kill()
+    seen: dict[str, str] = {}
+    while not results.empty():
+        name, problem = results.get()
+        seen[name] = problem
+    assert not stuck, f"stuck after {list(seen)}"
+    return seen
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_two_ranks(outcomes: dict[str, str], name: str) -> None:
+    assert outcomes[name] == ""
