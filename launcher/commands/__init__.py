@@ -25,6 +25,7 @@ VERBS = {
     "verify": "replay steps of a run, and name the first tensor that differs by a bit",
     "report": "tables and charts from runs",
     "fetch": "bring what runs on other hosts left",
+    "export": "write a run's weights as one safetensors file",
     "rm": "delete runs",
     "shell": "open a terminal in a job's environment",
     "image": "list, show and fetch container images",

@@ -34,7 +34,7 @@ def take_apart(trained: Trained) -> Named:
     """The state of a sharded model. Its values are sharded tensors; what each rank has whole is in the rest."""
     own, tied = _by_name(trained.model)
     values = {f"model/{name}": each.detach() for name, each in own.items() if _is_shard(each)}
-    whole = {name: each for name, each in own.items() if not _is_shard(each)}
+    whole = {name: _detached(each) for name, each in own.items() if not _is_shard(each)}
     optimizers = []
     for number, optimizer in enumerate(trained.optimizers):
         names = _names(trained, optimizer)
@@ -120,13 +120,18 @@ def load(trained: Trained, state: Named) -> None:
     trained.precision.load_state_dict({**state.rest["precision"], "masters": masters})
 
 
-def read_shards(found: Checkpoint, rest: dict[str, Any], model: nn.Module | None = None) -> Named:
-    """A checkpoint of shards: sharded as `model` is, or whole. Raises `ValueError` for one that can't be read."""
+def read_shards(found: Checkpoint, rest: dict[str, Any], model: nn.Module | None = None, only: str = "") -> Named:
+    """A checkpoint of shards: sharded as `model` is, or whole; `only` the values whose names begin so.
+
+    Raises `ValueError` for one that can't be read.
+    """
     from recipes.torch_ import shards
 
     own = _by_name(model)[0] if model is not None else {}
     targets: dict[str, torch.Tensor] = {}
     for key, described in shards.describe(found.path, found.manifest["files"]).items():
+        if not key.startswith(only):
+            continue
         kind, _, name = key.partition("/")
         if kind == "optimizers":
             name = name.partition("/")[2].rpartition("/")[0]
@@ -183,6 +188,10 @@ def _is_shard(value: Any) -> bool:
     from torch.distributed.tensor import DTensor
 
     return isinstance(value, DTensor)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _as(own: Any, value: Any) -> Any:

@@ -28,25 +28,10 @@ from recipes.torch_.state import State
 from recipes.torch_.trained import Trained
 from recipes.trainer.progress import Progress
 from recipes.typed import SettingsError
+from tests.recipes.torch_.sharded_net import FEATURES, Net
 
-BATCH, FEATURES, SAMPLES = 8, 12, 64
+BATCH, SAMPLES = 8, 64
 SHARDED = os.environ.get("FSDP", "1") == "1"
-
-
-class Net(nn.Module):
-    """With what is hard to shard: tied weights, a buffer, sizes that ranks don't divide."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.first = nn.Linear(FEATURES, width)
-        self.norm = nn.BatchNorm1d(width)
-        self.second = nn.Linear(width, FEATURES, bias=False)
-        self.third = nn.Linear(width, FEATURES, bias=False)
-        self.third.weight = self.second.weight
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        found = self.norm(self.first(inputs)).tanh()
-        return self.second(found) + self.third(found.square())
 
 
 def main(folder: Path, steps: int) -> int:

@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from recipes.torch_ import shards
+from recipes.torch_ import export, shards
 from recipes.trainer import checkpoint
+from tests.recipes.torch_.sharded_net import Net
 from tests.recipes.torch_.trainers import environment
 
 TRAINER = str(Path(__file__).with_name("sharded_trainer.py"))
@@ -79,7 +81,9 @@ def one(tmp_path_factory) -> dict[str, Any]:
 def four(tmp_path_factory) -> Path:
     """Checkpoints of four ranks."""
     folder = tmp_path_factory.mktemp("four") / "checkpoints"
-    assert train(4, folder, 4)["exact"]
+    found = train(4, folder, 4)
+    assert found["exact"]
+    (folder.parent / "found.json").write_text(json.dumps(found))
     return folder
 
 
@@ -188,3 +192,14 @@ def test_an_index_with_code_in_it_or_another_folders_file_is_not_read(tmp_path, 
     with pytest.raises(ValueError, match=r"names posix\.mkdir"):
         shards.describe(folder, files)
     assert not (tmp_path / "ran").exists()
+
+
+def test_shards_are_exported_as_a_plain_model_loads_them(tmp_path, four):
+    assert export.main([f"run={four.parent}", f"file={tmp_path / 'file'}", "step=4"]) == 0
+    found = load_file(tmp_path / "file")
+    net = Net(7)
+    net.load_state_dict(found)
+    assert net.third.weight is net.second.weight
+    assert found["norm.num_batches_tracked"].dtype == torch.int64
+    trained = weights(json.loads((four.parent / "found.json").read_text()))
+    assert all(torch.equal(each, trained[name]) for name, each in net.state_dict().items())

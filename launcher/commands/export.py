@@ -1,0 +1,75 @@
+"""`export`: write the weights of a run as one safetensors file, by a Python that has torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import recipes
+from launcher.commands.arguments import Parser, select, split
+from launcher.config.paths import expanded
+from launcher.errors import UsageError
+from launcher.probe import pythons
+from launcher.runs import ownership, run_roots, store
+from launcher.runs.store import Run
+
+MODULE = "recipes.torch_.export"
+OWN = ("step", "python", "overwrite")
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser(
+        "export",
+        "RUN [FILE] [step=N] [overwrite=true] [python=PATH]",
+        "Write the weights of a torch run as one float32 safetensors file: every parameter by its name, masters where "
+        "there are any, of the newest checkpoint or that of step N. FILE is RUN-step-N.safetensors or "
+        "RUN.safetensors in this folder unless named; one that is there is replaced with overwrite=true alone. It is "
+        "read by the run's own Python where that is here, else by this one, or by python=PATH, which needs torch and "
+        "safetensors (pip install 'amp-launcher[export]'). A run elsewhere is fetched first.",
+    )
+    words = parser.parse_intermixed_args(arguments).words
+    own = dict(word.split("=", 1) for word in words if word.partition("=")[0] in OWN and "=" in word)
+    names, roots = split([word for word in words if word.partition("=")[0] not in OWN])
+    if not 1 <= len(names) <= 2:
+        raise UsageError("export takes one run and one file: python -m launcher export RUN [FILE] [step=N]")
+    (selected,) = select(names[:1], roots)
+    if selected.sweep is not None:
+        raise UsageError(f"{selected.sweep} is a sweep; name one of its runs, as {selected.runs[0].id}")
+    (run,) = selected.runs
+    ownership.refuse_anothers("export", [run])
+    plan = store.read_or_empty(store.plan_path(run.folder), own_in=run.root)
+    _check(run, plan)
+    step = f"-step-{own['step']}" if "step" in own else ""
+    file = expanded(names[1] if len(names) == 2 else f"{run.id}{step}.safetensors").absolute()
+    given = [f"{key}={own[key]}" for key in ("step", "overwrite") if key in own]
+    with tempfile.TemporaryDirectory(prefix="launcher-") as folder:
+        os.symlink(os.path.abspath(recipes.__path__[0]), f"{folder}/recipes")  # of all that is beside it, this alone
+        command = [_python(run, plan, own.get("python")), "-m", MODULE, f"run={run.folder}", f"file={file}", *given]
+        try:
+            return subprocess.run(command, cwd=folder).returncode
+        except OSError as error:
+            raise UsageError(f"{command[0]} can't be started: {error.strerror}; say python=PATH") from None
+
+
+def _check(run: Run, plan: Mapping[str, Any]) -> None:
+    """Refuse what can't be exported, before torch is imported for it. Raises `UsageError`."""
+    if plan.get("script"):
+        raise UsageError(f"{run.id} is a script of your own, which saves its weights as it likes; nothing to export")
+    if plan.get("arms"):
+        raise UsageError(f"{run.id} is a comparison, whose arms are not exported; run the arm that you want by itself")
+    if plan.get("framework", "torch") != "torch":
+        raise UsageError(f"{run.id} is framework={plan['framework']}, and export is for torch")
+    if run_roots.is_remote(run.root) and not (run.folder / "checkpoints").is_dir():
+        raise UsageError(f"the checkpoints of {run.id} are on its host; say `python -m launcher fetch {run.id}` first")
+
+
+def _python(run: Run, plan: Mapping[str, Any], named: str | None) -> str:
+    """What has torch: the run's own Python, where it is one of this machine's."""
+    own = plan.get("python")
+    here = not plan.get("container") and not run_roots.is_remote(run.root)
+    if named is None and here and isinstance(own, str) and os.access(own, os.X_OK):
+        return own
+    return pythons.resolve(named)

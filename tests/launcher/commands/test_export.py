@@ -1,0 +1,78 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from launcher.__main__ import main
+from launcher.runs import store
+from recipes.torch_ import state
+from recipes.trainer import checkpoint
+
+from ..run_folders import NAME, finished
+
+
+def save(folder, step):
+    saved = {"model": {"weight": torch.full((2,), step / 3).bfloat16()}, "precision": {"masters": {}}}
+    facts = {"settings": {"framework": "torch"}}
+    checkpoint.save(folder / "checkpoints", step, state.FILE, lambda file: state.write(file, saved), facts, keep=9)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_newest_checkpoint_or_that_of_a_step_becomes_a_file_here(root, tmp_path, capfd):
+    folder = finished(root)
+    save(folder, 3)
+    save(folder, 6)
+    assert main(["export", "brave"]) == 0
+    assert "step 6 of " in capfd.readouterr().out
+    assert torch.equal(load_file(f"{NAME}.safetensors")["weight"], torch.full((2,), 2.0))
+    assert main(["export", "brave", "step=3", "other.safetensors"]) == 0
+    assert load_file("other.safetensors")["weight"].dtype == torch.float32
+    before = (tmp_path / "other.safetensors").read_bytes()
+    capfd.readouterr()
+    assert main(["export", "brave", "other.safetensors"]) == 2
+    assert "is there already; name another file, or say overwrite=true" in capfd.readouterr().err
+    assert (tmp_path / "other.safetensors").read_bytes() == before
+    assert main(["export", "brave", "other.safetensors", "overwrite=true"]) == 0
+    assert (tmp_path / "other.safetensors").read_bytes() != before
+    assert sorted(each.name for each in tmp_path.glob("*.safetensors*")) == [f"{NAME}.safetensors", "other.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("words", "plan", "said"),
+    [
+        (["export"], {}, "export takes one run and one file"),
+        (["export", "brave", "a", "b"], {}, "export takes one run and one file"),
+        (["export", "brave", "steps=3"], {}, "unknown key steps"),
+        (["export", "brave"], {}, "has no checkpoint yet"),
+        (["export", "brave"], {"script": {"path": "train.py"}}, "is a script of your own"),
+        (["export", "brave"], {"framework": "tensorflow"}, "framework=tensorflow, and export is for torch"),
+        (["export", "brave"], {"arms": [{"name": "o1"}]}, "is a comparison"),
+        (["export", "brave", "python=/no/python"], {}, "/no/python can't be started"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_in_words(root, capfd, words, plan, said):
+    folder = finished(root)
+    store.write_json(folder / "plan.json", {"schema": 1, "name": "mnist-o2", **plan})
+    assert main(words) == 2
+    error = capfd.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_a_python_without_torch_or_safetensors_is_told_what_to_install(root, tmp_path, capfd):
+    save(finished(root), 3)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    python = tmp_path / "bare" / "bin" / "python"
+    assert main(["export", "brave", f"python={python}"]) == 2
+    assert "pip install 'amp-launcher[torch]'" in capfd.readouterr().err
+    (packages,) = (tmp_path / "bare" / "lib").glob("*/site-packages")
+    hide = "import sys; sys.modules['safetensors'] = None; sys.path += " + repr([p for p in sys.path if "site-" in p])
+    (packages / "hide.pth").write_text(hide)
+    assert main(["export", "brave", f"python={python}"]) == 2
+    assert f"{python} has no safetensors: pip install 'amp-launcher[export]'" in capfd.readouterr().err

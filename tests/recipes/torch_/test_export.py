@@ -1,0 +1,103 @@
+"""`recipes.torch_.export`: a safetensors file that a plain model loads."""
+
+from __future__ import annotations
+
+import math
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch.nn.functional import cross_entropy
+
+from recipes import gpt
+from recipes.data import tokens
+from recipes.precision.levels import Amp, LossScale
+from recipes.settings import Data
+from recipes.torch_ import export, loop
+from recipes.torch_.gpt import Net, train
+from recipes.torch_.precision import Precision
+from recipes.torch_.state import FILE, write
+from recipes.trainer import checkpoint
+from tests.recipes.torch_.trainers import last_state, result
+
+SMALL = ["batch=4", "steps=2", "train.layers=2", "train.width=32", "train.context=32", "train.held_out=4"]
+HYPER = gpt.GptSettings(layers=2, width=32, context=32, held_out=4)
+
+
+def exported(run: Path, *words: str) -> tuple[int, Path]:
+    file = run / "weights.safetensors"
+    return export.main([f"run={run}", f"file={file}", *words]), file
+
+
+@pytest.mark.parametrize("level", ["o0", "o1", "o2", "o3"])
+def test_a_plain_model_with_the_exported_weights_measures_what_the_run_did(tmp_path, level):
+    assert loop.main("gpt", train, [f"amp={level}", "recipe=gpt", *SMALL, f"run={tmp_path}"]) == loop.DONE
+    code, file = exported(tmp_path)
+    assert code == 0
+    weights = load_file(file)
+    assert {each.dtype for each in weights.values()} == {torch.float32}
+    net = Net(HYPER)
+    net.load_state_dict(weights)
+    saved = last_state(tmp_path)
+    for name, each in net.named_parameters():
+        own = saved["precision"]["masters"].get(name, saved["model"][name])
+        assert torch.equal(each, own.float()), name
+    assert torch.equal(weights["head.weight"], weights["embedding.weight"])
+    with safe_open(file, "pt") as opened:
+        assert opened.metadata() == {"format": "pt", "run": tmp_path.name, "step": "2"}
+    assert measured(net, level) == pytest.approx(result(tmp_path)["eval"]["loss"], abs=1e-6)
+
+
+@torch.no_grad()
+def measured(net: Net, level: str) -> float:
+    text = tokens.load(Data(name="stdlib"), HYPER)
+    precision = Precision.of(Amp(level=level), LossScale(), torch.device("cpu"))
+    net = precision.cast(net).eval()
+    indices = torch.arange(HYPER.held_out).numpy() * len(text.held_out) // HYPER.held_out
+    samples = torch.from_numpy(text.held_out.samples(indices))
+    with precision.forward():
+        logits = precision.output(net(samples[:, :-1]))
+    loss = cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten()).item()
+    assert math.isfinite(loss)
+    return loss
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_there(tmp_path, capsys):
+    assert loop.main("gpt", train, ["amp=o0", "recipe=gpt", *SMALL, f"run={tmp_path}"]) == loop.DONE
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        code, file = exported(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert code == 1
+    assert "File too large" in capsys.readouterr().err
+    assert not file.exists()
+    assert not [each for each in tmp_path.iterdir() if "weights" in each.name]
+
+
+def test_what_cannot_be_exported_is_refused_in_words(tmp_path, capsys):
+    def save(step: int, framework: str = "torch") -> Path:
+        facts = {"settings": {"framework": framework}}
+        return checkpoint.save(tmp_path / "checkpoints", step, FILE, lambda file: write(file, {}), facts, keep=9)
+
+    def refused(*words: str) -> str:
+        assert exported(tmp_path, *words)[0] == 2
+        return capsys.readouterr().err
+
+    assert "has no checkpoint yet" in refused()
+    save(3)
+    save(6)
+    assert "has no checkpoint of step 4; it has those of 3, 6" in refused("step=4")
+    assert "step=x" in refused("step=x")
+    assert "there is no folder /no/folder" in refused("file=/no/folder/file")
+    assert "is a folder; name a file in it" in refused(f"file={tmp_path}")
+    assert "export takes run=, file=, step=, overwrite=, not steps=3" in refused("steps=3")
+    (save(9) / FILE).unlink()
+    assert f"step-000000009/{FILE}" in refused("step=9")
+    save(12, "paddle")
+    assert "is framework=paddle, and export is for torch" in refused()
+    assert not (tmp_path / "weights.safetensors").exists()
