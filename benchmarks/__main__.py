@@ -34,6 +34,7 @@ BENCHMARKS = {
     "step-gpt-o2": "steps_gpt:o2",
     "step-gpt-o1-float16": "steps_gpt:o1_float16",
     "step-gpt-o2-float16": "steps_gpt:o2_float16",
+    "step-gpt-fsdp": "sharded:fsdp",
     "step-nanogpt": "steps_gpt:nanogpt",
     "observer-step": "observer:step",
     "observer-others": "observer:others",

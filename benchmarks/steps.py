@@ -66,7 +66,7 @@ def step(
     claim: str = "",
 ) -> Measured:
     """The recipe's step at most `limit` times the other one, `theirs`."""
-    turns = _run(folder, trainer, hand)
+    turns = take_turns(folder, trainer, hand)
     ours = f"the recipe's step at {trainer.level}"
     return Measured(
         name=name,
@@ -88,7 +88,7 @@ def step(
 
 def added(folder: Path, name: str, trainer: Trainer, hand: HandWritten) -> Measured:
     """What the recipe adds to a step, seen on one that computes next to nothing."""
-    turns = _run(folder, trainer, hand)
+    turns = take_turns(folder, trainer, hand)
     mine, others = turns.ours.cpu, turns.theirs.cpu
     more = statistics.median(one - other for one, other in zip(mine.seconds, others.seconds, strict=True))
     ours, allowed = "the recipe's step", f"a hand-written step and {MAY_ADD * 1e3:g} ms"
@@ -109,7 +109,7 @@ def added(folder: Path, name: str, trainer: Trainer, hand: HandWritten) -> Measu
 
 def input_share(folder: Path, name: str, trainer: Trainer, take: HandWritten) -> Measured:
     """Making a batch, by `take`, at most a fiftieth of the recipe's step, which makes it and learns from it."""
-    turns = _run(folder, trainer, take)
+    turns = take_turns(folder, trainer, take)
     ours, theirs = "making a batch", "the step, which makes its batch itself"
     return Measured(
         name=name,
@@ -125,7 +125,7 @@ def input_share(folder: Path, name: str, trainer: Trainer, take: HandWritten) ->
 _HOW = f"one thread, CPU time over blocks of {BLOCK} steps"
 
 
-def _run(folder: Path, trainer: Trainer, hand: HandWritten) -> Turns:
+def take_turns(folder: Path, trainer: Trainer, hand: HandWritten) -> Turns:
     """Train as the words say, on the CPU, the hand-written loop taking its turns between the recipe's steps."""
     if importlib.util.find_spec(trainer.framework) is None:
         raise Skipped(f"{trainer.framework} is not installed")

@@ -97,7 +97,7 @@ def by_hand(run: Run) -> HandStep:
             master.grad = torch.zeros_like(master)
     gradients = [each.grad for each in masters]
     stepped = [*masters, *norms]
-    optimizer = _adam(masters, norms, hyper)
+    optimizer = adam(masters, norms, hyper)
     rates = map(recipe.schedule(run.settings, len(text)), itertools.count())
     scaler = torch.amp.GradScaler("cpu", enabled=half == torch.float16)
 
@@ -137,7 +137,7 @@ def nanogpt_loop(run: Run) -> HandStep:
     net = Net(hyper)
     matrices = [each for each in net.parameters() if each.ndim > 1]
     norms = [each for each in net.parameters() if each.ndim == 1]
-    optimizer = _adam(matrices, norms, hyper)
+    optimizer = adam(matrices, norms, hyper)
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     numbers = itertools.count()
 
@@ -171,7 +171,7 @@ def nanogpt_loop(run: Run) -> HandStep:
     return step
 
 
-def _adam(matrices: list[torch.Tensor], norms: list[torch.Tensor], hyper: GptSettings) -> torch.optim.Optimizer:
+def adam(matrices: list[torch.Tensor], norms: list[torch.Tensor], hyper: GptSettings) -> torch.optim.Optimizer:
     groups = [{"params": matrices, "weight_decay": hyper.weight_decay}, {"params": norms, "weight_decay": 0.0}]
     betas = (hyper.beta1, hyper.beta2)
     return torch.optim.AdamW(groups, lr=hyper.lr, betas=betas, eps=recipe.EPSILON, fused=True)
@@ -180,7 +180,8 @@ def _adam(matrices: list[torch.Tensor], norms: list[torch.Tensor], hyper: GptSet
 def captured(*words: str) -> tuple[Run, dict[str, Any]]:
     """gpt set up on the CPU as its trainer does, and what it would have handed to `Run.fit`."""
     chosen = arguments.parse([*words, "device=cpu"], "gpt", "torch")
-    run = Run(chosen, devices.join("cpu", None, {}), time.monotonic())
+    world = devices.join("cpu", None, {}, sharded=chosen.settings.parallel == "fsdp")
+    run = Run(chosen, world, time.monotonic())
     found: dict[str, Any] = {}
     run.fit = found.update  # type: ignore[method-assign,assignment]
     trainer_of_gpt.train(run)

@@ -1,0 +1,108 @@
+"""gpt's step under parallel=fsdp on two ranks of gloo against the same step with `fully_shard` written by hand."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_
+
+from benchmarks import steps
+from benchmarks.measure import Measured, Timing
+from benchmarks.steps import HandStep
+from benchmarks.steps_gpt import ABOUT, LIMIT, adam, trainer
+from recipes import gpt as recipe
+from recipes.data import tokens
+from recipes.torch_.gpt import Net, RmsNorm
+from recipes.torch_.loop import Run
+
+RANKS = 2
+WORDS = ("amp=o2", "amp.dtype=bfloat16", "parallel=fsdp")
+SIZES = ("steps=130",)
+
+
+def fsdp(folder: Path) -> Measured:
+    """CPU time of both ranks together, since each waits for the other."""
+    spawned = multiprocessing.get_context("spawn")
+    with spawned.Pool(RANKS) as pool, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        found = pool.starmap(_rank, [(folder, (*WORDS, *SIZES), rank, port) for rank in range(RANKS)], chunksize=1)
+    ours, theirs = "the recipe's step, sharded", "fully_shard by hand"
+    parts = {name: [each[name] for each in found] for name in found[0]}
+    return Measured(
+        name="step-gpt-fsdp",
+        claim=f"a step of gpt at o2 under parallel=fsdp at most {LIMIT} times one with fully_shard written by hand",
+        limit=LIMIT,
+        ours=ours,
+        theirs=theirs,
+        timings={
+            ours: _together(parts["ours"]),
+            theirs: _together(parts["theirs"]),
+            f"{ours}, on the clock of rank 0": Timing(seconds=parts["our clock"][0]),
+            f"{theirs}, on the clock of rank 0": Timing(seconds=parts["their clock"][0]),
+        },
+        note=f"bfloat16, {ABOUT} over {RANKS} ranks of gloo, one thread each, CPU time of both",
+    )
+
+
+def _together(ranks: list[tuple[float, ...]]) -> Timing:
+    return Timing(seconds=tuple(map(sum, zip(*ranks, strict=True))))
+
+
+def _rank(folder: Path, words: tuple[str, ...], rank: int, port: int) -> dict[str, tuple[float, ...]]:
+    """One rank's seconds a step, block by block."""
+    own = folder / str(rank)
+    own.mkdir()
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    turns = steps.take_turns(own, trainer(words, ""), by_hand)
+    return {
+        "ours": turns.ours.cpu.seconds,
+        "theirs": turns.theirs.cpu.seconds,
+        "our clock": turns.ours.clock.seconds,
+        "their clock": turns.theirs.clock.seconds,
+    }
+
+
+def by_hand(run: Run) -> HandStep:
+    """Blocks and norms sharded apart, norms in float32, everything else gathered in half precision."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    hyper, half = run.settings.train, run.precision.dtype
+    text = tokens.load(run.settings.data, hyper).train
+    net = Net(hyper)
+    body = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    norm = MixedPrecisionPolicy(output_dtype=half, cast_forward_inputs=False)
+    for module in net.modules():
+        if isinstance(module, RmsNorm):
+            fully_shard(module, mp_policy=norm, reshard_after_forward=False)
+    for block in net.blocks:
+        fully_shard(block, mp_policy=body)
+    fully_shard(net, mp_policy=body)
+    weights: list[Any] = list(net.parameters())
+    optimizer = adam([each for each in weights if each.ndim > 1], [each for each in weights if each.ndim == 1], hyper)
+    rates = map(recipe.schedule(run.settings, len(text)), itertools.count())
+
+    def step(chosen: numpy.ndarray) -> torch.Tensor:
+        rate = next(rates)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        samples = torch.from_numpy(text.samples(chosen))
+        logits = net(samples[:, :-1]).float()
+        loss = cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten())
+        loss.backward()
+        clip_grad_norm_(weights, hyper.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
