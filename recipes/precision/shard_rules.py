@@ -13,8 +13,8 @@ from recipes.precision.levels import ENOUGH
 from recipes.precision.step_rules import CONTRADICTED, UNKNOWN, Finding, Report, computes_in_float32
 
 MOST_GATHERS = 2
-"""In how many of a step's gathers a parameter may be for one that another is in: the first in forward and in backward,
-the second only in forward, because it stays gathered until its gradient is known."""
+"""How often a parameter is gathered where another is gathered once: in forward and in backward, where the other stays
+gathered in between."""
 
 
 def findings(report: Report) -> Iterator[Finding]:
@@ -67,8 +67,7 @@ def _gathered(report: Report) -> Iterator[Finding]:
         yield CONTRADICTED, f"parameters were gathered in {' and '.join(others)}, but {level} computes in {half}"
     if level == "o0":
         return
-    due = total if not narrow else MOST_GATHERS * wide / narrow * in_half  # at most so many in float32
-    if narrow and in_float32 - due > (1 - ENOUGH) * total:
+    if narrow and in_float32 - MOST_GATHERS * wide / narrow * in_half > (1 - ENOUGH) * total:
         yield (
             CONTRADICTED,
             f"{percent(in_float32, total)} of what was gathered of the parameters was float32, but {level} computes "

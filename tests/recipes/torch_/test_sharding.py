@@ -98,6 +98,32 @@ def trains_as_ddp_does(rank: int, amp: Amp, **settings: Any) -> None:
         assert (mine - theirs).norm() < 1e-3 * theirs.norm()  # Adam turns a last bit of a gradient near 0 into a step
 
 
+def batch_norms_train_as_under_ddp(rank: int) -> None:
+    """Each rank normalizes by its own samples, and keeps statistics of its own that are not sharded."""
+    found = []
+    for parallel in ("fsdp", "ddp"):
+        torch.manual_seed(0)
+        precision = precision_of(Amp(level="o2"), parallel=parallel)
+        net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+        model = sharded(precision, net) if parallel == "fsdp" else DistributedDataParallel(precision.cast(net))
+        optimizer = precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        images = torch.Generator().manual_seed(rank)
+        for _ in range(3):
+            with precision.forward():
+                outputs = precision.output(model(precision.input(torch.randn(4, 3, 8, 8, generator=images))))
+            precision.backward(outputs.square().mean())
+            precision.step(optimizer)
+            precision.update()
+            optimizer.zero_grad()
+        assert net[1].running_mean.dtype == torch.float32
+        found.append([*(each.detach() for each in precision.master_parameters().values()), net[1].running_mean])
+    if rank:  # DDP gives the other ranks the first one's statistics
+        found = [each[:-1] for each in found]
+    for mine, theirs in zip(*found, strict=True):
+        mine = mine.full_tensor() if hasattr(mine, "full_tensor") else mine
+        assert (mine - theirs).norm() < 1e-3 * theirs.norm()
+
+
 def one_rank_overflows(rank: int) -> None:
     training = Training(Amp(level="o2", dtype="float16"))
     before = whole(training.net)
@@ -225,6 +251,7 @@ SCENARIOS: dict[str, Any] = {
     "as-ddp-o2-bfloat16": lambda rank: trains_as_ddp_does(rank, Amp(level="o2", dtype="bfloat16")),
     "as-ddp-o2-float16": lambda rank: trains_as_ddp_does(rank, Amp(level="o2", dtype="float16")),
     "as-ddp-recompute": lambda rank: trains_as_ddp_does(rank, Amp(level="o2"), recompute="full"),
+    "as-ddp-batch-norm": batch_norms_train_as_under_ddp,
     "one-rank-overflows": one_rank_overflows,
     "equal-gradients-bfloat16": lambda rank: equal_gradients_add_up(rank, "bfloat16"),
     "equal-gradients-float16": lambda rank: equal_gradients_add_up(rank, "float16"),

@@ -1,0 +1,38 @@
+"""parallel=fsdp on two nodes of the real Slurm: proved on both, and the losses of parallel=ddp."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.launcher.slurm.submitted import Submitted, all_submitted
+from tests.recipes.torch_.trainers import steps
+from tests.testbed.facts import Testbed
+
+JOB = (
+    *("recipe=gpt", "nodes=2", "amp=o2", "steps=8", "batch=4", "checkpoint.every=0"),
+    *("train.layers=2", "train.width=32", "train.heads=2", "train.context=32", "train.held_out=4"),
+)
+
+
+@pytest.fixture(scope="module")
+def submitted(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submitted]:
+    root = tmp_path_factory.mktemp("sharded")
+    jobs = {parallel: (*JOB, f"parallel={parallel}") for parallel in ("ddp", "fsdp")}
+    with all_submitted(testbed, root, jobs) as found:
+        yield found
+
+
+@pytest.mark.slow
+def test_shards_on_two_nodes_train_as_copies_do_and_are_proved_on_both(submitted: Submitted) -> None:
+    results = {parallel: submitted.done(parallel) for parallel in ("ddp", "fsdp")}
+    assert {found["world_size"] for found in results.values()} == {2}
+    found = results["fsdp"]
+    assert (found["mechanism"], found["effective"]["parallel"]) == ("sharded_fp32_masters", "fsdp")
+    observed = found["observed"]
+    assert observed["verdict"] == "proved", observed["why"]
+    assert set(observed["param_dtypes"]) == {"float32"}
+    assert [observed[f"{what}_dtype"] for what in ("gather", "reduce", "state")] == ["bfloat16", "float32", "float32"]
+    losses = {parallel: [row["loss"] for row in steps(submitted.folder(parallel))] for parallel in results}
+    assert losses["fsdp"] == pytest.approx(losses["ddp"], abs=1e-3)
