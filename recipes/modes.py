@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import get_args
 
 from recipes import library_switch, script
+from recipes.precision.gemm import FORMATS, INSTALL, ROLES
 from recipes.precision.levels import LEVELS, Amp, Framework
 from recipes.precision.support import Support, support_for
 from recipes.settings import Settings
@@ -37,6 +38,7 @@ MEANINGS = {
 """What each mechanism is."""
 HEADER = ("framework", "level", "dtype", "device", "xla", "carried out by")
 SCRIPT_HEADER = ("library of a script", "level", "dtype", "device", "carried out by")
+GEMM_HEADER = ("amp.gemm", "forward", "input gradient", "weight gradient", "multiples of", "capability", "CPU", "by")
 _END = re.compile(r" \(|; say |, or let ")
 """The end of the reason in a script's row, where advice begins."""
 
@@ -87,6 +89,14 @@ def script_rows() -> Iterator[tuple[str, ...]]:
             yield library or "none of these", level, dtype, device, cell
 
 
+def gemm_rows() -> Iterator[tuple[str, ...]]:
+    """The rows for number formats of linear layers' products, at o1 and o2 in bfloat16 in torch."""
+    for name, each in FORMATS.items():
+        operands = (" x ".join(dict.fromkeys(each.operands(role))) for role in ROLES)
+        capability = ".".join(map(str, each.capability))
+        yield name, *operands, str(each.multiple), capability, "yes" if each.cpu else "no", each.mechanism
+
+
 def _cell(support: Support) -> str:
     return support.mechanism or f"nothing: {support.unsupported}"
 
@@ -98,7 +108,7 @@ def main(words: Sequence[str]) -> int:
         return 2
     tables = [[HEADER, *rows(words or FRAMEWORKS)]]
     if not words or "torch" in words:
-        tables.append([SCRIPT_HEADER, *script_rows()])
+        tables += [[SCRIPT_HEADER, *script_rows()], [GEMM_HEADER, *gemm_rows()]]
     for table in tables:
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         for row in table:
@@ -108,6 +118,9 @@ def main(words: Sequence[str]) -> int:
     for name, meaning in MEANINGS.items():
         if name in shown:
             print(f"{name:26}  {meaning}")
+    if not words or "torch" in words:
+        print(f"{'torchao':26}  converts linear layers but for the last; {INSTALL['torchao']}")
+        print(f"{'transformer_engine':26}  in its own modules, of a script's model; {INSTALL['transformer_engine']}")
     print("On a GPU float16 wants compute capability 7.0, bfloat16 and TF32 8.0.")
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.plan.model import Plan
+from recipes.precision.gemm import FORMATS, HALF
 
 
 def summary(plan: Plan) -> str:
@@ -31,6 +32,8 @@ def _precision(plan: Plan) -> str:
     parts = []
     if plan.settings["amp"]["level"] != "o0":
         parts.append(known.dtype or "float16 or bfloat16 by its GPU")
+        gemm = plan.settings["amp"].get("gemm", HALF)  # plans of older versions have none
+        parts += [f"{gemm} by {FORMATS[gemm].mechanism}"] if gemm != HALF else []
         if known.loss_scale != "none":
             parts.append(f"{known.loss_scale} loss scale" if known.loss_scale else "a loss scale if float16")
     if plan.settings["device"] == "cuda":

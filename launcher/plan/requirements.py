@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from launcher.config.spec import JobSpec
 from launcher.probe.facts import Facts, Gpu
 from launcher.probe.questions import data_files
+from recipes.precision.gemm import FORMATS, HALF, INSTALL, library_problem
 from recipes.recipe import DataLayout
 from recipes.typed import SettingsError
 
@@ -74,6 +75,19 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
             f"framework={framework} is not installed for {facts.python} on {facts.host}: "
             f"pip install 'amp-launcher[{framework}]', or name another Python with python=",
             "framework",
+        )
+
+
+def check_gemm(spec: JobSpec, facts: Facts) -> None:
+    """Refuse a number format whose library this Python lacks."""
+    gemm = spec.training.amp.gemm
+    if gemm == HALF:
+        return
+    library = FORMATS[gemm].mechanism
+    if problem := library_problem(gemm, facts.packages.get(library, "")):
+        raise SettingsError(
+            f"{problem} for {facts.python} on {facts.host}: {INSTALL[library]}, or name another Python with python=",
+            "amp.gemm",
         )
 
 

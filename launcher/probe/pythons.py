@@ -18,8 +18,10 @@ PACKAGES = {
     "torch": ("torch",),
     "tensorflow": ("tensorflow", "tensorflow-cpu+cpu"),
     "paddle": ("paddlepaddle-gpu", "paddlepaddle+cpu"),
+    "torchao": ("torchao",),
+    "transformer_engine": ("transformer-engine",),
 }
-"""Module -> pip's names of its builds; after a plus, a suffix that the version lacks."""
+"""Module -> pip's names of its builds; after a plus, a suffix that the version lacks. The last two are for amp.gemm."""
 
 
 def resolve(named: str | None) -> str:

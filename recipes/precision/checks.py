@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from recipes.precision import operations
-from recipes.precision.gemm import HALF
+from recipes.precision.gemm import FORMATS, HALF
 from recipes.precision.levels import MODES, Amp, LossScale, named_operations
 from recipes.typed import SettingsError, plain, show
 
@@ -108,6 +108,12 @@ def _check_gemm(amp: Amp, framework: str) -> None:
             f"amp.gemm={amp.gemm} with amp.dtype=float16: what these formats round comes from bfloat16, whose range "
             "float16 lacks; say amp.dtype=bfloat16",
             "amp.dtype",
+        )
+    if FORMATS[amp.gemm].mechanism == "transformer_engine" and amp.gemm_exclude is not None:
+        raise SettingsError(
+            f"amp.gemm_exclude={show(amp.gemm_exclude)} with amp.gemm={amp.gemm}: TransformerEngine's modules all "
+            "multiply in it, and no other layer does; leave it out",
+            "amp.gemm_exclude",
         )
     for key in ("allow", "deny"):
         if "linear" in operations.canonical(getattr(amp, key), f"amp.{key}"):

@@ -19,6 +19,14 @@ HALF = "half"
 """The `amp.gemm` under which the level alone decides."""
 
 
+Mechanism = Literal["torchao", "transformer_engine"]
+"""The library that carries a format out, as Python imports it."""
+INSTALL: Mapping[Mechanism, str] = {
+    "torchao": "pip install 'amp-launcher[fp8]'",
+    "transformer_engine": "pip install --no-build-isolation 'transformer_engine[pytorch]'",
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GemmFormat:
     """The dtypes of the operands by role, in torch's names, and what the format needs."""
@@ -34,9 +42,11 @@ class GemmFormat:
     which sums over them, is not in half precision."""
     capability: tuple[int, int]
     """First compute capability whose matrix units take these operands."""
-    mechanism: Literal["torchao", "transformer_engine"]
+    mechanism: Mechanism
     recipe: str
     """Its name in that library."""
+    oldest: tuple[int, int]
+    """That library's first release that has it, of those that were tried or documented."""
     cpu: bool = False
     """Whether torch has the kernels for a CPU."""
 
@@ -65,6 +75,7 @@ FORMATS: Mapping[str, GemmFormat] = {
         capability=(8, 9),
         mechanism="torchao",
         recipe="tensorwise",
+        oldest=(0, 18),
         cpu=True,
     ),
     "fp8-rowwise": GemmFormat(
@@ -75,6 +86,7 @@ FORMATS: Mapping[str, GemmFormat] = {
         capability=(8, 9),
         mechanism="torchao",
         recipe="rowwise",
+        oldest=(0, 18),
         cpu=True,
     ),
     "fp8-rowwise-gw-hp": GemmFormat(
@@ -85,6 +97,7 @@ FORMATS: Mapping[str, GemmFormat] = {
         capability=(8, 9),
         mechanism="torchao",
         recipe="rowwise_with_gw_hp",
+        oldest=(0, 18),
         cpu=True,
     ),
     "fp8-delayed": GemmFormat(
@@ -95,6 +108,7 @@ FORMATS: Mapping[str, GemmFormat] = {
         capability=(8, 9),
         mechanism="transformer_engine",
         recipe="DelayedScaling",
+        oldest=(1, 0),
     ),
     "mxfp8": GemmFormat(
         forward=(_E4M3, _E4M3),
@@ -104,6 +118,7 @@ FORMATS: Mapping[str, GemmFormat] = {
         capability=(10, 0),
         mechanism="transformer_engine",
         recipe="MXFP8BlockScaling",
+        oldest=(2, 0),
     ),
     "nvfp4": GemmFormat(
         forward=(_FP4, _FP4),
@@ -113,6 +128,18 @@ FORMATS: Mapping[str, GemmFormat] = {
         capability=(10, 0),
         mechanism="transformer_engine",
         recipe="NVFP4BlockScaling",
+        oldest=(2, 8),
     ),
 }
 """By the value of `amp.gemm`; half is none of them."""
+
+
+def library_problem(gemm: str, version: str) -> str:
+    """Why this version of the format's library won't do, empty where it does; "" is not installed."""
+    wanted = FORMATS[gemm]
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if version and (len(numbers) < 2 or numbers >= wanted.oldest):  # an unknown version is left to the trainer
+        return ""
+    found = f"there is {version}" if version else "it is not installed"
+    oldest = ".".join(map(str, wanted.oldest))
+    return f"amp.gemm={gemm} needs {wanted.mechanism} {oldest} or newer, and {found}"

@@ -29,6 +29,7 @@ KEPT = tuple(
     getattr(torch.ops.aten, name).default
     for name in (
         "mm",
+        "_scaled_mm",
         "_scaled_dot_product_flash_attention_for_cpu",
         "_scaled_dot_product_flash_attention",
         "_scaled_dot_product_efficient_attention",

@@ -17,6 +17,7 @@ from torch import nn
 
 from recipes import arguments, sampling
 from recipes.arguments import Arguments
+from recipes.precision.gemm_layers import Chosen
 from recipes.precision.resolved import ResolvedPrecision, resolve
 from recipes.torch_ import devices, hardware, profiling
 from recipes.torch_.devices import World
@@ -172,6 +173,11 @@ class Run(shared.Run):
 
     def scale(self) -> float | None:
         return self.precision.scale
+
+    @property
+    def converted(self) -> Chosen | None:
+        precision = self.precision
+        return Chosen(precision.gemm_layers, precision.gemm_left_out) if precision.gemm_layers else None
 
     def remarks(self) -> list[str]:
         restored = max(self.world.gather(self.precision.restored_total))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from recipes.precision.gemm import FORMATS, HALF
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.settings import Settings
 
@@ -16,6 +17,7 @@ def requested(settings: Settings) -> dict[str, Any]:
     return {
         "amp": settings.amp.level,
         "dtype": settings.amp.dtype,
+        "gemm": settings.amp.gemm,
         "loss_scale": settings.loss_scale.mode,
         "xla": settings.xla,
         "compile": settings.compile,
@@ -56,6 +58,8 @@ def mode_lines(settings: Settings, precision: ResolvedPrecision) -> list[str]:
         if settings.loss_scale.mode == "auto":
             scaling += f" (loss_scale=auto, {precision.dtype})"
     how = f" by {precision.mechanism}" if settings.amp.level != "o0" else ""
+    if precision.gemm != HALF:
+        why += f", linear layers in {precision.gemm} by {FORMATS[precision.gemm].mechanism}"
     lines = [f"amp={settings.amp.level}: {precision.dtype}{how}{why}, {scaling}"]
     if precision.device == "cuda":
         lines.append(f"float32 products in {'TF32' if precision.tf32 else 'IEEE float32'}")

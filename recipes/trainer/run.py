@@ -13,6 +13,7 @@ from recipes import result, run_folder, settings
 from recipes.arguments import Arguments
 from recipes.divergence import Detector
 from recipes.metrics import Summary
+from recipes.precision import gemm_layers
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.result import Result
 from recipes.run_folder import Superseded
@@ -80,6 +81,11 @@ class Run(ABC):
 
     def profiler(self) -> Profiler | None:
         """The profiler, if one was asked for and the framework has it."""
+        return None
+
+    @property
+    def converted(self) -> gemm_layers.Chosen | None:
+        """The linear layers that `amp.gemm` converted and left out; None at half."""
         return None
 
     def remarks(self) -> list[str]:
@@ -232,6 +238,8 @@ class Run(ABC):
         self.say(f"{self.where()}, seed {settings.seed}, {repeats}")
         for line in result_fields.mode_lines(settings, self.mode):
             self.say(line)
+        if chosen := self.converted:
+            self.say(gemm_layers.line(settings.amp.gemm, *chosen))
         parts = [f"batch {settings.batch}"]
         if self._devices > 1:
             parts.append(f"over {self._devices} {'ranks' if self._devices == self._group.size else 'devices'}")

@@ -10,17 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from recipes.precision.gemm import FORMATS
+from recipes.precision.gemm import FORMATS, INSTALL, library_problem
 from recipes.precision.gemm_layers import Chosen, Linear, choose
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.torch_.precision.cast import CAST
 from recipes.typed import SettingsError
 
-OLDEST = (0, 18)
-"""torchao's first release that `convert` was tested with."""
 LOGGERS = ("torchao", "torch.utils._pytree")
 NOISE = ("Failed to load ", "Skipping import of cpp extensions", "<enum 'KernelPreference'> is an Enum subclass")
-INSTALL = "pip install 'amp-launcher[fp8]'"
 
 
 def convert(model: nn.Module, resolved: ResolvedPrecision) -> Chosen:
@@ -31,7 +28,7 @@ def convert(model: nn.Module, resolved: ResolvedPrecision) -> Chosen:
     linears = {name: each for name, each in model.named_modules() if name and isinstance(each, nn.Linear)}
     sizes = {name: Linear(each.in_features, each.out_features, unfit=_unfit(each)) for name, each in linears.items()}
     chosen = choose(resolved.amp, sizes, type(model).__name__)
-    float8 = _import()
+    float8 = _import(resolved.gemm)
     converted = {id(linears[name]) for name in chosen.converted}
     float8.convert_to_float8_training(
         model,
@@ -57,19 +54,16 @@ def _cast_input(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[to
     return (first.to(torch.get_autocast_dtype(kind)),) if torch.is_autocast_enabled(kind) else None
 
 
-def _import() -> Any:
+def _import(gemm: str) -> Any:
     with _quiet():
         try:
             import torchao
             from torchao import float8
         except ImportError as error:
-            raise SettingsError(
-                f"amp.gemm needs torchao, which can't be imported ({error}): {INSTALL}", "amp.gemm"
-            ) from None
-    version = torchao.__version__
-    if tuple(map(int, version.split(".")[:2])) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise SettingsError(f"amp.gemm needs torchao {oldest} or newer, and this is {version}: {INSTALL}", "amp.gemm")
+            message = f"amp.gemm={gemm} needs torchao, which can't be imported ({error}): {INSTALL['torchao']}"
+            raise SettingsError(message, "amp.gemm") from None
+    if problem := library_problem(gemm, torchao.__version__):
+        raise SettingsError(f"{problem}: {INSTALL['torchao']}", "amp.gemm")
     return float8
 
 

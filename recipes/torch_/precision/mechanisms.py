@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from recipes.precision.gemm import HALF
+from recipes.precision.gemm import FORMATS, HALF
 from recipes.precision.resolved import ResolvedPrecision
-from recipes.torch_.precision import float8
+from recipes.torch_.precision import float8, transformer_engine
 from recipes.torch_.precision.base import Precision, StepOutcome
 from recipes.torch_.precision.cast import NORMS, floats_to, matching, to_dtype
 from recipes.torch_.precision.float32_modules import compute_in_float32
@@ -37,6 +37,8 @@ class Autocast(Precision, mechanism="autocast"):
             self._lists = OperationLists(resolved.allow, resolved.deny, self.dtype, device.type)
         self._cast: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         """The modules of all models that were cast."""
+        formats = FORMATS.get(resolved.gemm)
+        self._by_transformer_engine = formats is not None and formats.mechanism == "transformer_engine"
         self._stepping = False
         self._statistics = RunningStatistics() if resolved.loss_scale.mode != "none" else None
         self._unscaled: set[torch.Tensor] = set()
@@ -48,7 +50,9 @@ class Autocast(Precision, mechanism="autocast"):
         kept = [model.get_submodule(name) for name in self.kept]
         refuse_unreachable(model, kept, self.resolved.allow, self.resolved.deny)
         self._convert(model, kept)
-        if self.resolved.gemm != HALF:
+        if self._by_transformer_engine:
+            self.gemm_layers, self.gemm_left_out = transformer_engine.find(model, kept, self.resolved.gemm)
+        elif self.resolved.gemm != HALF:
             self.gemm_layers, self.gemm_left_out = float8.convert(model, self.resolved)
         for module in model.modules():
             self._cast.add(module)
@@ -91,7 +95,10 @@ class Autocast(Precision, mechanism="autocast"):
         if self._statistics is not None:
             self._statistics.remember()
         autocast = torch.autocast(self.device.type, dtype=self.dtype)
-        return autocast if self._lists is None else _both(autocast, self._lists)
+        others = [] if self._lists is None else [self._lists]
+        if self._by_transformer_engine:
+            others.append(transformer_engine.autocast(self.resolved.gemm))
+        return _all(autocast, *others) if others else autocast
 
     def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
         self._stepping = True
@@ -282,6 +289,8 @@ class _CopyLoaded:
 
 
 @contextlib.contextmanager
-def _both(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> Any:
-    with outer, inner:
+def _all(*managers: AbstractContextManager[Any]) -> Any:
+    with contextlib.ExitStack() as stack:
+        for each in managers:
+            stack.enter_context(each)
         yield

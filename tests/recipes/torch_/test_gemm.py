@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import itertools
 import subprocess
 import sys
+import types
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,11 +23,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from recipes import arguments
 from recipes.precision.gemm import FORMATS, ROLES
 from recipes.precision.levels import Amp, LossScale
+from recipes.precision.resolved import resolve
 from recipes.recipe import find
 from recipes.settings import gemm_layers
 from recipes.torch_.gpt import Net as Gpt
 from recipes.torch_.mnist import Net as Mnist
-from recipes.torch_.precision import Precision
+from recipes.torch_.precision import Precision, transformer_engine
 from recipes.torch_.simplenet import Net as SimpleNet
 from recipes.typed import SettingsError
 
@@ -182,7 +186,7 @@ def test_torchao_that_is_missing_or_old_is_refused_with_the_install_line(monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(torchao, "__version__", "0.17.1+cpu")
-        with pytest.raises(SettingsError, match=r"needs torchao 0.18 or newer, and this is 0.17.1\+cpu: pip install"):
+        with pytest.raises(SettingsError, match=r"needs torchao 0.18 or newer, and there is 0.17.1\+cpu: pip install"):
             of("o1", "fp8-rowwise").cast(net())
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(
@@ -200,6 +204,88 @@ def test_one_rank_under_ddp_trains_as_without(tmp_path: Any):
         assert train(precision, DistributedDataParallel(precision.cast(net())), 3) == expected
     finally:
         distributed.destroy_process_group()
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """A stand-in for TransformerEngine, which imports only where there is CUDA: which recipe was in force when."""
+    names = ("", ".common", ".common.recipe", ".pytorch", ".pytorch.module", ".pytorch.module.base")
+    modules = {name: types.ModuleType(f"transformer_engine{name}") for name in names}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        if name:
+            setattr(modules[name.rpartition(".")[0]], name.rpartition(".")[2], module)
+    in_force: list[Any] = []
+
+    class Module(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            in_force.append(current[-1])
+            return nn.functional.linear(inputs, self.weight)
+
+    class Linear(Module):
+        def __init__(self, inputs: int, outputs: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(outputs, inputs))
+
+    class Recipe:
+        pass
+
+    current: list[Any] = [None]
+
+    @contextlib.contextmanager
+    def autocast(enabled: bool, recipe: Any) -> Iterator[None]:
+        current.append(recipe if enabled else None)
+        yield
+        current.pop()
+
+    modules[""].__version__ = "2.8.0"
+    modules[".common.recipe"].MXFP8BlockScaling = modules[".common.recipe"].NVFP4BlockScaling = Recipe
+    modules[".pytorch.module.base"].TransformerEngineBaseModule = Module
+    modules[".pytorch"].autocast, modules[".pytorch"].Linear = autocast, Linear
+    transformer_engine._import.cache_clear()
+    yield in_force
+    transformer_engine._import.cache_clear()
+    transformer_engine._recipe.cache_clear()
+
+
+def applied(gemm: str, **others: Any) -> Precision:
+    """As on a GPU that has the format, applied to a model on the CPU."""
+    amp = Amp(level="o2", gemm=gemm, **others)  # type: ignore[arg-type]
+    found = resolve(amp, LossScale(), framework="torch", device="cuda", capability=(10, 0), environ={})
+    return Precision.apply(dataclasses.replace(found, device="cpu", tf32=False), CPU)
+
+
+@pytest.mark.parametrize("gemm", ["mxfp8", "nvfp4"])
+def test_modules_of_transformer_engine_run_under_its_autocast(engine: list[Any], gemm: str):
+    import transformer_engine.pytorch as te
+
+    precision = applied(gemm)
+    model = precision.cast(nn.Sequential(te.Linear(64, 64), nn.Linear(64, 32)))
+    with precision.forward():
+        model(INPUTS)
+        model(INPUTS)
+    assert type(engine[0]).__name__ == "Recipe" and engine[0] is engine[1]
+    assert (precision.gemm_layers, precision.gemm_left_out) == (("0",), {"1": "not a module of TransformerEngine"})
+
+
+def test_what_transformer_engine_can_not_do_is_refused(engine: list[Any]):
+    import transformer_engine.pytorch as te
+
+    with pytest.raises(SettingsError, match="in modules of its own, and Sequential has none; build it of transformer"):
+        applied("mxfp8").cast(net())
+    with pytest.raises(SettingsError, match=r"amp.keep_fp32 names 0, which multiplies in mxfp8 wherever it is"):
+        applied("mxfp8", keep_fp32=("0",)).cast(nn.Sequential(te.Linear(64, 64)))
+    with pytest.raises(SettingsError, match=r"TransformerEngine's modules all multiply in it"):
+        applied("mxfp8", gemm_exclude=("head",))
+
+
+def test_transformer_engine_that_is_missing_or_old_is_refused(engine: list[Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.modules["transformer_engine"], "__version__", "2.1.0+cu13")
+    with pytest.raises(SettingsError, match=r"transformer_engine 2.8 or newer, and there is 2.1.0\+cu13: pip inst"):
+        applied("nvfp4").cast(net())
+    monkeypatch.setitem(sys.modules, "transformer_engine", None)
+    with pytest.raises(SettingsError, match=r"needs TransformerEngine, which can't be imported .*: pip install"):
+        applied("nvfp4").cast(net())
 
 
 @pytest.mark.slow

@@ -1,0 +1,24 @@
+"""What a plan says of `amp.gemm`: the layers that it converts and leaves out, and what isn't known before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from launcher.config.spec import JobSpec
+from recipes import settings
+from recipes.precision.gemm import FORMATS, HALF
+from recipes.precision.gemm_layers import line
+
+
+def advice(spec: JobSpec, device: str, devices: int) -> Iterator[str]:
+    """Sentences for people; `devices` is the number of them on all nodes."""
+    gemm = spec.training.amp.gemm
+    if gemm == HALF:
+        return
+    if chosen := settings.gemm_layers(spec.training, spec.recipe, devices):
+        yield line(gemm, *chosen)
+    if device == "cpu":
+        yield f"amp.gemm={gemm} on a CPU shows that it is applied; it is slower than bfloat16 there"
+    if spec.launch.container.kind != "none":
+        library = FORMATS[gemm].mechanism
+        yield f"amp.gemm={gemm} needs {library} in the image, which isn't known here; without it the run ends at once"

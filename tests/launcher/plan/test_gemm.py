@@ -1,0 +1,66 @@
+"""What a plan says of `amp.gemm`, and what it refuses by what the host has."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from launcher.errors import UsageError
+from launcher.plan.gemm import advice
+from launcher.plan.model import Plan
+from launcher.plan.plan_summary import summary
+from launcher.plan.resolve import resolve
+from launcher.probe.facts import Facts
+from tests.launcher.hosts import LAPTOP, TWO_A100, gpu, spec_of
+
+WITH_TORCHAO = {"torch": "2.13.0", "torchao": "0.18.0"}
+CPU = dataclasses.replace(LAPTOP, packages=WITH_TORCHAO)
+H100 = dataclasses.replace(CPU, gpus=tuple(gpu(index, "9.0", "NVIDIA H100 80GB HBM3") for index in range(2)))
+
+
+def plan_of(*words: str, facts: Facts = CPU) -> Plan:
+    return resolve(spec_of("recipe=gpt", *words), facts)
+
+
+def test_the_plan_names_the_format_its_library_and_what_is_left_out():
+    plan = plan_of("amp=fp8")
+    assert "at o2 (half_model_fp32_masters), bfloat16, fp8-tensorwise by torchao, batch 8, cpu" in summary(plan)
+    assert plan.advice[:2] == (
+        "amp.gemm=fp8-tensorwise: 16 linear layers converted; left in half precision: head (the output layer)",
+        "amp.gemm=fp8-tensorwise on a CPU shows that it is applied; it is slower than bfloat16 there",
+    )
+    assert (plan.name, plan.words[0]) == ("gpt-fp8", "amp=fp8")
+
+
+def test_on_a_gpu_it_says_nothing_of_slowness():
+    assert not [line for line in plan_of("amp=fp8", facts=H100).advice if "slower" in line]
+
+
+@pytest.mark.parametrize(
+    ("words", "facts", "says"),
+    [
+        (("amp=fp8",), LAPTOP, r"torchao 0.18 or newer, and it is not installed for /opt/venv/bin/python on box: pip"),
+        (
+            ("amp=fp8",),
+            dataclasses.replace(CPU, packages={**WITH_TORCHAO, "torchao": "0.9.0+cu128"}),
+            r"torchao 0.18 or newer, and there is 0.9.0\+cu128 for .*pip install 'amp-launcher\[fp8\]'",
+        ),
+        (
+            ("amp=fp8",),
+            dataclasses.replace(TWO_A100, packages=WITH_TORCHAO),
+            r"needs compute capability 8.9, and this GPU has 8.0; say amp=o1 or amp=o2",
+        ),
+        (("amp=fp8", "batch=2", "train.context=8"), H100, "must be a multiple of 16, and recipe=gpt has 8 on a device"),
+    ],
+)
+def test_what_this_host_can_not_do_is_refused(words: tuple[str, ...], facts: Facts, says: str):
+    with pytest.raises(UsageError, match=says):
+        plan_of(*words, "gpus=2" if facts is H100 else "seed=0", facts=facts)
+
+
+def test_in_an_image_the_library_is_said_to_be_unknown():
+    spec = spec_of("recipe=gpt", "amp=fp8", "container=docker", "image=ngc-pytorch:25.06")
+    assert list(advice(spec, "cuda", 1))[-1] == (
+        "amp.gemm=fp8-tensorwise needs torchao in the image, which isn't known here; without it the run ends at once"
+    )
