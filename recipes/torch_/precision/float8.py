@@ -13,7 +13,7 @@ from torch import nn
 from recipes.precision.gemm import FORMATS, INSTALL, library_problem
 from recipes.precision.gemm_layers import Chosen, Linear, choose
 from recipes.precision.resolved import ResolvedPrecision
-from recipes.torch_.precision.cast import CAST
+from recipes.torch_.precision.cast import CAST, floats_to
 from recipes.typed import SettingsError
 
 LOGGERS = ("torchao", "torch.utils._pytree")
@@ -29,14 +29,21 @@ def convert(model: nn.Module, resolved: ResolvedPrecision) -> Chosen:
     sizes = {name: Linear(each.in_features, each.out_features, unfit=_unfit(each)) for name, each in linears.items()}
     chosen = choose(resolved.amp, sizes, type(model).__name__)
     float8 = _import(resolved.gemm)
-    converted = {id(linears[name]) for name in chosen.converted}
+    names: dict[int, list[str]] = {id(linears[name]): [] for name in chosen.converted}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if id(module) in names:
+            names[id(module)].append(name)
     float8.convert_to_float8_training(
         model,
-        module_filter_fn=lambda module, name: id(module) in converted,
+        module_filter_fn=lambda module, name: id(module) in names,
         config=float8.Float8LinearConfig.from_recipe_name(FORMATS[resolved.gemm].recipe),
     )
-    for name in chosen.converted:
-        model.get_submodule(name).register_forward_pre_hook(_cast_input)
+    for first, *others in names.values():
+        layer = model.get_submodule(first)
+        layer.register_forward_pre_hook(_cast_inputs, with_kwargs=True)
+        for name in others:  # torchao replaces a layer in one of its places
+            parent, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(parent), leaf, layer)
     return chosen
 
 
@@ -46,12 +53,14 @@ def _unfit(layer: nn.Linear) -> str:
     return "" if layer.weight.dtype in CAST else f"its weights are {layer.weight.dtype}"
 
 
-def _cast_input(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
+def _cast_inputs(layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
     """What autocast does for a linear layer's input. torchao asks for CUDA's autocast alone, and so leaves inputs in
     float32 on a CPU, where the products that stay in half precision would become float32."""
-    (first,) = inputs
-    kind = first.device.type
-    return (first.to(torch.get_autocast_dtype(kind)),) if torch.is_autocast_enabled(kind) else None
+    kind = layer.weight.device.type
+    if not torch.is_autocast_enabled(kind):
+        return None
+    dtype = torch.get_autocast_dtype(kind)
+    return floats_to(inputs, dtype), floats_to(named, dtype)
 
 
 def _import(gemm: str) -> Any:

@@ -66,7 +66,7 @@ def of(level: str, gemm: str, **others: Any) -> Precision:
 
 
 def train(precision: Precision, model: nn.Module, steps: int, see: Products | None = None) -> list[float]:
-    optimizer = precision.optimizer(model, torch.optim.AdamW(model.parameters(), lr=1e-4))
+    optimizer = precision.optimizer(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
     losses = []
     for _ in range(steps):
         with see or contextlib.nullcontext():
@@ -80,7 +80,7 @@ def train(precision: Precision, model: nn.Module, steps: int, see: Products | No
     return losses
 
 
-@pytest.mark.parametrize(("level", "gemm"), itertools.product(("o1", "o2"), ON_CPU))
+@pytest.mark.parametrize(("level", "gemm"), list(itertools.product(("o1", "o2"), ON_CPU)))
 def test_each_role_multiplies_in_its_format_and_all_else_in_bfloat16(level: str, gemm: str):
     precision = of(level, gemm)
     model, see = precision.cast(net()), Products()
@@ -93,11 +93,13 @@ def test_each_role_multiplies_in_its_format_and_all_else_in_bfloat16(level: str,
     assert (precision.gemm_layers, precision.gemm_left_out) == (("0", "3"), {"4": "the output layer"})
 
 
-@pytest.mark.parametrize(("level", "gemm"), itertools.product(("o1", "o2"), ON_CPU))
+@pytest.mark.parametrize(
+    ("level", "gemm"), [("o1", "fp8-rowwise-gw-hp"), ("o2", "fp8-tensorwise"), ("o2", "fp8-rowwise")]
+)
 def test_float32_weights_are_stepped_and_the_loss_falls_as_in_bfloat16(level: str, gemm: str):
     precision, half = of(level, gemm), of(level, "half")
     model, twin = precision.cast(net()), half.cast(net())
-    losses, others = train(precision, model, 30), train(half, twin, 30)
+    losses, others = train(precision, model, 12), train(half, twin, 12)
     weights, initial = precision.master_parameters(), dict(net().named_parameters())
     assert weights.keys() == initial.keys()
     for name, weight in weights.items():
@@ -136,8 +138,8 @@ def test_a_layer_in_two_places_is_converted_in_both():
     shared = nn.Linear(64, 64)
     model = nn.ModuleDict({"first": shared, "second": shared, "last": nn.Linear(64, 8)})
     of("o1", "fp8-tensorwise").cast(model)
-    assert type(model["first"]).__name__ == type(model["second"]).__name__ == "Float8Linear"
-    assert model["first"].weight is model["second"].weight
+    assert type(model["first"]).__name__ == "Float8Linear"
+    assert model["first"] is model["second"] is not shared
 
 
 def test_kept_modules_stay_in_float32():
