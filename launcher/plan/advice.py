@@ -28,14 +28,17 @@ MUCH = 0.5
 """Share of a GPU's memory from which the least that is needed is worth telling."""
 
 
-def check(spec: JobSpec, gpus: Sequence[Gpu], device: str) -> None:
+def check(spec: JobSpec, gpus: Sequence[Gpu], device: str, devices: int) -> None:
     """Refuse a model that the known GPUs have too little memory for. Raises `SettingsError`."""
     training = spec.training
-    least, memory = _least_memory(spec), _memory(gpus)
+    least, memory = _least_memory(spec, devices), _memory(gpus)
     if device == "cuda" and memory and least > memory:
+        torch = training.framework == "torch" and not spec.recipe.unsharded
+        shards = torch and _least_in_shards(spec, devices) <= memory
         raise SettingsError(
             f"recipe={spec.recipe.name} with these settings needs {_gib(least)} for weights and gradients alone at "
-            f"amp={training.amp.level}, and {_card(gpus)} has {_gib(memory)}; make the model smaller",
+            f"amp={training.amp.level}, and {_card(gpus)} has {_gib(memory)}; "
+            f"{'say parallel=fsdp, which shards it over them' if shards else 'make the model smaller'}",
             "train",
         )
 
@@ -63,7 +66,7 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
         if share * _rows(layers) % unit:
             what = "batch per device and micro-batch" if training.accumulate > 1 else "batch per device"
             sentences.append(f"tensor cores want multiples of {unit} in {name}: the {what} is {share}")
-    return (*sentences, *_advice_on_memory(spec, gpus, dtype, share))
+    return (*sentences, *_advice_on_memory(spec, gpus, dtype, share, devices))
 
 
 def _advice_on_instances(gpus: Sequence[Gpu]) -> Iterator[str]:
@@ -76,10 +79,10 @@ def _advice_on_instances(gpus: Sequence[Gpu]) -> Iterator[str]:
         )
 
 
-def _advice_on_memory(spec: JobSpec, gpus: Sequence[Gpu], dtype: str, share: int) -> Iterator[str]:
+def _advice_on_memory(spec: JobSpec, gpus: Sequence[Gpu], dtype: str, share: int, devices: int) -> Iterator[str]:
     """The least memory needed for `share` samples at once on a device, where that is much of the smallest GPU."""
     memory = _memory(gpus)
-    weights, sample = _least_memory(spec), _outputs(spec) * ITEM[dtype]
+    weights, sample = _least_memory(spec, devices), _outputs(spec) * ITEM[dtype]
     needed = weights + share * sample
     if not memory or needed <= MUCH * memory:
         return
@@ -128,11 +131,21 @@ def _rows(layers: Sequence[Layer]) -> int:
     return layers[-1].pixels if layers and layers[-1].kind == "linear" else 1
 
 
-def _least_memory(spec: JobSpec) -> int:
+def _least_memory(spec: JobSpec, devices: int) -> int:
     training = spec.training
-    weights = sum(layer.weights for layer in spec.recipe.layers(training.train))
+    if training.parallel == "fsdp":
+        return _least_in_shards(spec, devices)
     without_masters = training.amp.level == "o2" and training.amp.master_weights is False
-    return weights * BYTES["o3" if without_masters else training.amp.level]
+    return _weights(spec) * BYTES["o3" if without_masters else training.amp.level]
+
+
+def _least_in_shards(spec: JobSpec, devices: int) -> int:
+    """Each device's part; but before it is sharded, the model is whole on each, in float32."""
+    return _weights(spec) * max(ITEM["float32"], BYTES[spec.training.amp.level] // devices)
+
+
+def _weights(spec: JobSpec) -> int:
+    return sum(layer.weights for layer in spec.recipe.layers(spec.training.train))
 
 
 def _outputs(spec: JobSpec) -> int:

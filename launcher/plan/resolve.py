@@ -51,7 +51,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     settings.check(training, launch.nodes * devices)
     capability = _capability(spec, facts, gpus, count)
     precision = _precision(spec, facts, device, capability)
-    plan_advice.check(spec, gpus, device)
+    plan_advice.check(spec, gpus, device, launch.nodes * devices)
     gpu_choice.check_free(spec, facts, gpus, count)
     named = tuple(str(gpu.index) for gpu in gpus) if len(gpus) == count else None
     profilers.check(spec, facts, device)

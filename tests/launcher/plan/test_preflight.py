@@ -139,6 +139,17 @@ def test_a_model_that_surely_does_not_fit_is_refused_and_one_that_leaves_little_
     )
 
 
+def test_a_model_that_fits_in_shards_alone_is_refused_with_the_key_that_shards_it() -> None:
+    cards = tuple(dataclasses.replace(gpu(index, "8.0", "A2"), memory_mib=8000) for index in range(2))
+    two = dataclasses.replace(LAPTOP, gpus=cards)
+    words = ("recipe=simplenet", "amp=o2", "train.width=14336", "gpus=2")
+    with pytest.raises(UsageError, match=r"needs 13.8 GiB .* say parallel=fsdp, which shards it over them"):
+        resolve(spec_of(*words), two)
+    assert any("weights and gradients take at least 6.9 GiB" in each for each in advice(two, *words, "parallel=fsdp"))
+    with pytest.raises(UsageError, match="make the model smaller"):
+        resolve(spec_of("recipe=simplenet", "train.width=16384", "gpus=2", "parallel=fsdp"), two)
+
+
 # What ResNet-50's 53 convolutions put out for an image of 224 x 224 is 11.1 million numbers, most norms as many.
 @pytest.mark.parametrize(
     ("words", "says"),
