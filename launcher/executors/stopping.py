@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,22 @@ class Ended(NamedTuple):
     seen: Seen
     why_not: str
     """Why it could not be ended; empty if it was."""
+
+
+class Stop(NamedTuple):
+    """How a run stops by itself when it is asked to."""
+
+    script: bool
+    """Whether it is a user's own script; a recipe reads STOP."""
+    signal: str | None
+    """The signal that asks a script, without `SIG`; None for a script that can't be asked, and for a recipe."""
+    grace: float
+    """Seconds that it has to end."""
+
+    @property
+    def possible(self) -> bool:
+        """Whether the run can be asked."""
+        return not self.script or self.signal is not None
 
 
 def request_stop(folder: Path) -> None:
@@ -83,8 +99,9 @@ def cancel(
     another user's.
     """
     ownership.refuse_anothers("cancel", wanted)
+    stops = {run.folder: stop_of(run.folder) for run in wanted}
     if stop_grace is None:
-        stop_grace = max((grace_of(run.folder) for run in wanted if can_be_asked(run.folder)), default=STOP_GRACE)
+        stop_grace = max((stop.grace for stop in stops.values() if stop.possible), default=STOP_GRACE)
     far = [run for run in wanted if run_roots.is_remote(run.root)]
     if far:
         from launcher.ssh import actions
@@ -95,11 +112,16 @@ def cancel(
         found = {row.seen.run: row for row in ended}
         found.update({row.run: Ended(row, failed.get(row.run, "")) for row in backends.look(far)})
         return [found[run] for run in wanted]
-    return _cancel_here(wanted, now, stop_grace, term_grace, say)
+    return _cancel_here(wanted, stops, now, stop_grace, term_grace, say)
 
 
 def _cancel_here(
-    wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: float, say: Callable[[str], None]
+    wanted: Sequence[Run],
+    stops: Mapping[Path, Stop],
+    now: bool,
+    stop_grace: float,
+    term_grace: float,
+    say: Callable[[str], None],
 ) -> list[Ended]:
     rest = unended(backends.look(wanted))
     for row in rest:
@@ -110,9 +132,9 @@ def _cancel_here(
     failed = _end(waiting, 0)
     rest = [row for row in rest if row.run not in waiting]
     ended = bool(waiting or rest)
-    asked = [row for row in rest if not now and not row.state.finished and can_be_asked(row.run.folder)]
+    asked = [row for row in rest if not now and not row.state.finished and stops[row.run.folder].possible]
     deadline = time.monotonic() + stop_grace
-    for request in _requests([row.run.folder for row in asked]):
+    for request in _requests([stops[row.run.folder] for row in asked]):
         say(f"{request}; what has not ended in {stop_grace:.0f} s is killed (cancel --now kills at once)")
     failed |= _kill([row for row in rest if row not in asked], 0 if now else term_grace, say)
     if asked:
@@ -126,11 +148,9 @@ def _cancel_here(
     return [Ended(row, failed.get(_folder(row.run), "")) for row in after]
 
 
-def _requests(folders: Sequence[Path]) -> Iterator[str]:
+def _requests(stops: Sequence[Stop]) -> Iterator[str]:
     """What these runs were asked, for people: a recipe stops at its next step, a script by its signal."""
-    scripts = [store.read(PlanRecord, store.plan_path(folder), ("script",)).script for folder in folders]
-    signals = Counter(script.stop_signal if script else None for script in scripts)
-    for name, count in signals.items():
+    for name, count in Counter(stop.signal for stop in stops).items():
         if name is None:
             yield f"asked {count} run{'s' * (count > 1)} to save and stop at the next step"
         else:
@@ -152,21 +172,15 @@ def _end(wanted: Sequence[Run], grace: float) -> dict[str, str]:
     return backends.end({_folder(run): store.load(_folder(run)) for run in wanted}, grace) if wanted else {}
 
 
-def can_be_asked(folder: Path) -> bool:
-    """Whether the run can be asked to stop; a user's script without a stop signal can't."""
-    script = store.read(PlanRecord, store.plan_path(folder), ("script",)).script
-    return script is None or script.stop_signal is not None
-
-
-def is_script(folder: Path) -> bool:
-    """Whether the run is a user's own script."""
-    return store.read(PlanRecord, folder / "plan.json", ("script",)).script is not None
-
-
-def grace_of(folder: Path) -> float:
-    """Seconds that the run has to end by itself after it is asked to stop."""
-    seconds = store.read(PlanRecord, store.plan_path(folder), ("cluster",)).cluster.stop_before
-    return STOP_GRACE if seconds is None else float(seconds)
+def stop_of(folder: Path) -> Stop:
+    """How the run stops, by the plan that holds now."""
+    plan = store.read(PlanRecord, store.plan_path(folder), ("script", "cluster"))
+    seconds = plan.cluster.stop_before
+    return Stop(
+        script=plan.script is not None,
+        signal=plan.script.stop_signal if plan.script else None,
+        grace=STOP_GRACE if seconds is None else float(seconds),
+    )
 
 
 def unended(seen: Sequence[Seen]) -> list[Seen]:

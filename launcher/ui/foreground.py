@@ -86,11 +86,11 @@ def stay(folders: Sequence[Path], last_words: LastWords) -> int:
             stopping.kill_all(folders)
             return
         for folder in folders:
-            if stopping.can_be_asked(folder):
+            if stopping.stop_of(folder).possible:
                 stopping.request_stop(folder)
 
     # The output of several runs, or of the blocks of a comparison, would be mixed up.
-    output = len(folders) == 1 and stopping.is_script(folders[0]) and not _has_arms(folders[0])
+    output = len(folders) == 1 and _is_single_script(folders[0])
     if output:
         last_words = _after_output
     states = watch(folders, on_interrupt=on_interrupt, last_words=last_words, output=output)
@@ -104,5 +104,6 @@ def _after_output(states: Mapping[Path, State], width: int) -> list[str]:
     return summary.of_run(folder, state, time.time(), width, printed=True)
 
 
-def _has_arms(folder: Path) -> bool:
-    return bool(store.read(PlanRecord, folder / "plan.json", ("arms",)).arms)
+def _is_single_script(folder: Path) -> bool:
+    plan = store.read(PlanRecord, folder / "plan.json", ("script", "arms"))
+    return plan.script is not None and not plan.arms

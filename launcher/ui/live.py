@@ -112,10 +112,11 @@ def _refresh(open_ones: Sequence[_Followed]) -> None:
 
 def _answer(run_dirs: Sequence[Path]) -> str:
     """The effect of the first Ctrl-C, in words."""
-    if not any(stopping.can_be_asked(folder) for folder in run_dirs):
+    stops = [stopping.stop_of(folder) for folder in run_dirs]
+    if not any(stop.possible for stop in stops):
         return "with script.stop_signal=null a script runs to its end; Ctrl-C again kills it"
-    if all(stopping.is_script(folder) for folder in run_dirs):
-        seconds = max(map(stopping.grace_of, run_dirs))
+    if all(stop.script for stop in stops):
+        seconds = max(stop.grace for stop in stops)
         return f"asked to stop; killed if it has not ended in {seconds:.0f} s; Ctrl-C again kills at once"
     return "asked to save and stop at the next step; Ctrl-C again kills"
 

@@ -54,6 +54,16 @@ def test_a_cancelled_run_saves_first_where_it_can(root):
     assert selection.unfinished([str(root)]) == []
 
 
+def test_cancel_reads_the_plan_of_a_run_once(root, monkeypatch):
+    folder = make(root, trainer=STEPPING)
+    start(folder)
+    until(lambda: (folder / "metrics.jsonl").exists())
+    plans, read = [], store.read_json
+    monkeypatch.setattr(store, "read_json", lambda path, own_in=None: (plans.append(str(path)), read(path, own_in))[1])
+    cancel(folder, say=lambda text: None)
+    assert [path for path in plans if path.endswith("plan.json")] == [str(folder / "plan.json")]
+
+
 @pytest.mark.parametrize(("trainer", "code"), [(WITHOUT_STOP, 143), (DEAF, 137)], ids=["by TERM", "by KILL"])
 def test_a_run_that_does_not_stop_is_ended_after_the_grace(root, trainer, code):
     folder = make(root, trainer=trainer)
