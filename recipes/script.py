@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -105,7 +106,7 @@ def in_image(named: str) -> bool:
     return named.startswith(IN_IMAGE)
 
 
-def read(text: str) -> Source:
+def read(text: str | bytes) -> Source:
     """Read the text of a Python file."""
     try:
         tree = parsed(text)
@@ -133,8 +134,10 @@ def read(text: str) -> Source:
     )
 
 
+@functools.lru_cache(maxsize=16)  # a plan asks for the tree of a script four times
 def parsed(text: str | bytes) -> ast.Module:
-    """The text of a Python file as a tree. Raises `SyntaxError`, also for what Python refuses otherwise."""
+    """The text of a Python file as a tree, not to be changed. Raises `SyntaxError`, also for what Python refuses
+    otherwise."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python shows them when it runs the script

@@ -45,12 +45,11 @@ def _scripts(specs: Sequence[JobSpec]) -> dict[str, Script]:
         path = user_code.absolute(named)
         user_code.check(named, path, alone=bare)
         script_text.check(named, path, exactly=any(_starts_here(spec) for spec in specs if spec.launch.script == named))
-        text = path.read_text(encoding="utf-8", errors="replace")
         collected = user_code.collect(path, job_files.included(specs, named))
         found[named] = Script(
             path=str(path),
             name=user_code.name_in_snapshot(path),
-            source=script.read(text),
+            source=script.read(path.read_bytes()),
             root=str(collected.root),
             credentials=collected.credentials,
             lacking=user_code.left_out_imports(path, collected),

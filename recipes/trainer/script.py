@@ -128,7 +128,7 @@ def parse(words: Sequence[str], framework: str) -> Started:
         raise SettingsError("script=FILE is missing (command line)", "script")
     file = Path(own["script"]).absolute()
     try:
-        source = script.read(file.read_text(encoding="utf-8", errors="replace"))
+        source = script.read(file.read_bytes())
     except OSError as error:
         raise SettingsError(f"script={file}: {error.strerror}", "script") from None
     return Started(
