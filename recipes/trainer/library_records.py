@@ -153,10 +153,17 @@ def _of_lightning(rows: Iterable[tuple[int, Mapping[str, float]]]) -> Records:
 
 
 def _held_out(entry: Mapping[str, Any]) -> dict[str, float]:
-    held_out = {name: value for name, value in entry.items() if HELD_OUT.match(name) and _is_number(value)}
-    accuracies = [float(value) for name, value in held_out.items() if name.endswith(("accuracy", "acc"))]
-    losses = [float(value) for name, value in held_out.items() if name.endswith("loss")]
-    return {**({"accuracy": accuracies[0]} if accuracies else {}), **({"loss": losses[0]} if losses else {})}
+    names = held_out_names(name for name, value in entry.items() if _is_number(value))
+    return {measure: float(entry[name]) for measure, name in names.items()}
+
+
+def held_out_names(names: Iterable[str]) -> dict[str, str]:
+    """The names among these of `accuracy` and `loss` on held-out samples; the shortest where there are several losses,
+    as `val_loss` is the sum of `val_head1_loss` and `val_head2_loss`."""
+    held_out = [name for name in names if HELD_OUT.match(name)]
+    accuracies = [name for name in held_out if name.endswith(("accuracy", "acc"))]
+    losses = sorted((name for name in held_out if name.endswith("loss")), key=len)
+    return {measure: named[0] for measure, named in (("accuracy", accuracies), ("loss", losses)) if named}
 
 
 def _last_saved(recent: Sequence[tuple[float, Path]]) -> tuple[int, float] | None:

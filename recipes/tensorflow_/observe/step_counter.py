@@ -22,6 +22,7 @@ from tensorflow.python.eager.polymorphic_function.polymorphic_function import Fu
 
 from recipes.tensorflow_.observe.hooks import after, replaced
 from recipes.tensorflow_.observe.script_observer import ScriptObserver
+from recipes.trainer.library_records import held_out_names
 from recipes.trainer.step_meter import StepMeter
 
 FIRST_EXECUTIONS = 3
@@ -81,9 +82,7 @@ class StepCounter:
     def _on_epoch(self, logs: Mapping[str, Any]) -> None:
         if "loss" in logs:
             self._meter.report_loss(float(logs["loss"]))
-        accuracies = [name for name in logs if name.startswith("val_") and name.endswith(("accuracy", "acc"))]
-        measures = {"accuracy": accuracies[:1], "loss": ["val_loss"] if "val_loss" in logs else []}
-        if values := {measure: float(logs[name]) for measure, names in measures.items() for name in names}:
+        if values := {measure: float(logs[name]) for measure, name in held_out_names(logs).items()}:
             self._meter.evaluated(values)
 
     def _made(self, optimizer: keras.Optimizer) -> None:

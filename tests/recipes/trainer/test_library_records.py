@@ -191,3 +191,16 @@ def test_only_files_of_this_user_are_opened(tmp_path, monkeypatch):
     assert library_records.read([tmp_path], 0).steps == {1: {"loss": 0.5}}
     monkeypatch.setattr(os, "geteuid", lambda: record.stat().st_uid + 1)
     assert library_records.read([tmp_path], 0) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["loss", "accuracy", "lr"], {}),
+        (["val_head1_loss", "val_loss", "val_head2_acc"], {"loss": "val_loss", "accuracy": "val_head2_acc"}),
+        (["eval_loss", "eval_accuracy", "eval_runtime"], {"loss": "eval_loss", "accuracy": "eval_accuracy"}),
+        (["validation/acc", "value_loss"], {"accuracy": "validation/acc"}),
+    ],
+)
+def test_measures_on_held_out_samples_are_known_by_their_names(names, expected):
+    assert library_records.held_out_names(names) == expected
