@@ -50,6 +50,8 @@ def convert(model: nn.Module, resolved: ResolvedPrecision) -> Chosen:
 def _unfit(layer: nn.Linear) -> str:
     if type(layer) is not nn.Linear:
         return f"a {type(layer).__name__}, whose own forward would be lost"
+    if layer._forward_pre_hooks or layer._forward_hooks or layer._backward_pre_hooks or layer._backward_hooks:
+        return "it has hooks, which would be lost"
     return "" if layer.weight.dtype in CAST else f"its weights are {layer.weight.dtype}"
 
 

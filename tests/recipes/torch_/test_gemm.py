@@ -134,6 +134,14 @@ def test_layers_that_others_call_by_their_weights_are_left_out():
     }
 
 
+def test_a_layer_with_hooks_is_left_out():
+    model = net()
+    model[0].register_forward_hook(lambda *_: None)
+    precision = of("o1", "fp8-tensorwise")
+    precision.cast(model)
+    assert (precision.gemm_layers, precision.gemm_left_out["0"]) == (("3",), "it has hooks, which would be lost")
+
+
 def test_a_layer_in_two_places_is_converted_in_both():
     shared = nn.Linear(64, 64)
     model = nn.ModuleDict({"first": shared, "second": shared, "last": nn.Linear(64, 8)})
