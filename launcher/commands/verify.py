@@ -12,7 +12,7 @@ from launcher.errors import UsageError
 from launcher.executors.verify import Started, verify_here
 from launcher.runs import run_roots, selection
 from launcher.runs.states import State
-from launcher.ui import summary
+from launcher.ui import summary, tables
 from launcher.ui.foreground import leave, stay
 from recipes.typed import SettingsError, from_text
 
@@ -27,7 +27,7 @@ recorded step unless given. With verify.record=true a run records loss, gradient
 each step, and the first step and tensor that differ are named. Without it the checkpoint of step N is compared.
 
 cluster.KEY=value changes where it goes, as cluster.constraint=... or cluster.flags=[--nodelist=node2] on Slurm: another
-host of the same kind tells a faulty one. detach=true returns at once. secrets.NAME is needed again, as for resume.
+node of the same kind tells a faulty one. detach=true returns at once. secrets.NAME is needed again, as for resume.
 
 The verdict is `same`, `differs` or `not comparable`, with the reason: another CPU or GPU model, number of threads,
 version or data, or a run that is best_effort, is never called corruption.
@@ -86,7 +86,7 @@ def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
     verified = summary.result_of(folder, state, ("attempts", "verify")).verify
     if verified.verdict not in CODES:
         return [f"no verdict on {folder.name}", *summary.last_words(states, width)]
-    return [f"{verified.verdict}: {verified.why}", f"folder  {summary.place_of(folder)}"]
+    return [tables.clean(f"{verified.verdict}: {verified.why}"), f"folder  {summary.place_of(folder)}"]
 
 
 def code_of(folder: Path) -> int:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from launcher.config import job_environment
 from launcher.config.launch_checks import LONGEST_NAME
+from launcher.config.schema import REACH
 from launcher.errors import UsageError
 from launcher.executors import backends, execute, resume, submission
 from launcher.executors.submission import Start
@@ -20,6 +21,7 @@ from launcher.runs import ownership, run_ids, store
 from launcher.runs.schema import ResultRecord
 from launcher.runs.store import SECRETS, Run
 from recipes import records, step_record
+from recipes.typed import nearest
 
 ORIGINAL = "original"
 """Folder of a replay with what it is compared with: the run's record, and the checkpoint of the last step."""
@@ -67,8 +69,9 @@ def verify_here(
                 "say deterministic=true for a run that is to be verified"
             )
         replay, recorded = _choose(run, step)
-        plan = _plan(resume.changes(before, _of_cluster(assignments)), replay, name)
-        resume.check_place(plan)
+        changed = resume.changes(before, _of_cluster(before, assignments))
+        resume.check_place(changed)
+        plan = _plan(changed, replay, name)
         resume.check_secrets(before, secrets)
         submission.check([plan])
 
@@ -139,10 +142,19 @@ def recorded_until(folder: Path) -> int:
     return last
 
 
-def _of_cluster(assignments: dict[str, str]) -> dict[str, str]:
+def _of_cluster(plan: Plan, assignments: dict[str, str]) -> dict[str, str]:
+    """The assignments. Raises `UsageError` for one that would change more than where the cluster puts the replay."""
+    allowed = [f"cluster.{name}" for name in plan.cluster if name not in ("kind", *REACH)]
     for key, text in assignments.items():
-        if not key.startswith("cluster."):
-            raise UsageError(f"{key}={text}: a replay has the settings of the run; only cluster.* may change")
+        if key in ("cluster", "cluster.kind", *(f"cluster.{name}" for name in REACH)):
+            raise UsageError(
+                f"{key}={text}: a replay starts from the run's files, on {plan.cluster['kind']} as the run"
+            )
+        if key not in allowed:
+            raise UsageError(
+                f"{key}={text}: a replay has the settings of the run{nearest(key, allowed)}; these can change: "
+                f"step, {', '.join(allowed)}"
+            )
     return assignments
 
 

@@ -8,6 +8,7 @@ far as these exist.
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,6 +131,13 @@ class Replay:
         request = self.request
         values = {"run": request.run, "first": request.first, "step": request.step, "recorded": self._recorded}
         return {"verdict": NOT_COMPARABLE, "why": "; ".join(obstacles), **values, "difference": None}
+
+    def clear(self) -> None:
+        """Delete the checkpoints of a replay that has its verdict, on rank 0: links to those of the run, which would
+        keep their disk space from being freed with them."""
+        if self._group.rank == 0:
+            for folder in (self._folder / "checkpoints", self._folder / ORIGINAL):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _rows(self, folder: str) -> list[Row]:
         path = step_record.path_of(self._folder / folder, self._group.rank)

@@ -162,7 +162,10 @@ class Run(ABC):
         observed = training.observed()
         memory = max(self._group.gather(self.device.peak_memory()))
         if reached and training.replay and training.done == training.last:
-            self._leave_verdict(training.replay.verdict(), observed, memory)
+            verdict = training.replay.verdict()
+            if verdict["verdict"] == replay.SAME:  # else they are evidence
+                training.replay.clear()
+            self._leave_verdict(verdict, observed, memory)
             return
         if not reached:
             self.exit_code = STOPPED

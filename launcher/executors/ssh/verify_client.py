@@ -50,7 +50,7 @@ def verify(run: Run, step: int | None, assignments: Mapping[str, str], secrets: 
         )
     except Unreachable as error:
         raise Unreachable(
-            f"{error}\n{folder.name} may have been started or not; `ls {folder.name}` says so once it answers"
+            f"{error}; {folder.name} may have been started or not: `ls {folder.name}` says so once it answers"
         ) from None
     except LauncherError:
         execute.discard(folder)

@@ -10,6 +10,7 @@ import pytest
 from launcher.__main__ import main
 from launcher.commands.completion import candidates
 from launcher.executors import submission
+from launcher.plan.model import ScriptPlan
 from launcher.runs.store import read_json, write_json
 from tests.launcher.stand_in import lay
 
@@ -70,10 +71,12 @@ def test_a_real_run_is_verified_and_a_fault_in_memory_named(
     assert re.search(
         rf"^same: steps \d+ to 10 of {run.name}, .* bit-identical in loss and \d+ tensors$", said.out, re.M
     )
+    same = max(root.glob("2*"))
     assert main(["verify", run.name]) == 1
     said = capsys.readouterr()
     sentence = f"step 11 of {run.name} is the first that differs, in model.linears.0.weight (1 of "
     assert f"differs: {sentence}" in said.out
+    assert not any((same / name).exists() for name in ("checkpoints", "original"))
     replay = max(root.glob("2*"))
     assert main(["ls", replay.name]) == 0
     assert sentence in capsys.readouterr().out
@@ -108,7 +111,10 @@ def test_what_cannot_be_verified_is_refused_in_words(ended: Path, capsys: pytest
     (ended / "checkpoints" / "step-000000100").mkdir(parents=True)
     write_json(ended / "checkpoints" / "step-000000100" / "manifest.json", {})
     assert "only steps with a checkpoint can be compared: step=100" in refusal(ended, capsys, "step=7")
-    assert "batch=3: a replay has the settings of the run" in refusal(ended, capsys, "batch=3")
+    assert "batch=3: a replay has the settings of the run; these can change: step, " in refusal(
+        ended, capsys, "batch=3"
+    )
+    assert "cluster.host=b: a replay starts from the run's files" in refusal(ended, capsys, "cluster.host=b")
     assert "verify has no flag --now" in refusal(ended, capsys, "--now")
     write_json(ended / "result.json", {"attempts": 1, "determinism": "best_effort"})
     assert "is not comparable: its result is best_effort" in refusal(ended, capsys)
@@ -125,11 +131,11 @@ def test_a_run_that_goes_on_is_refused(tmp_path: Path, program: Path, capsys: py
     assert main(["cancel", folder.name, "--now"]) == 0
 
 
-def test_a_script_of_ones_own_is_refused(tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script = tmp_path / "own.py"
-    script.write_text("print(1)\n")
-    assert main([str(script), f"run_root={root}", "gpus=0", "amp=o0", "require_proof=false", "telemetry.every=0"]) == 0
-    (folder,) = root.glob("2*")
+def test_a_script_of_ones_own_is_refused(tmp_path: Path, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = ScriptPlan(file="script/own.py", in_image=False, workdir=str(tmp_path))
+    plan, folder = lay(tmp_path, program, script=script)
+    submission.start([folder], [plan])
+    main(["watch", folder.name])
     assert "runs a script of your own (own.py)" in refusal(folder, capsys)
 
 

@@ -227,6 +227,14 @@ def test_a_command_on_a_run_of_a_lying_host_ends_with_its_exit_code(victim):
         assert said.code == code and BAD in said.out + said.err
 
 
+@pytest.mark.parametrize("answer", ["5", "[1,2]", "[1,2,3]", "[-1,2,True]", "[1,'x',True]"])
+def test_a_lie_about_a_replay_is_refused_and_its_record_kept(victim, answer):
+    """The replay may have been started all the same."""
+    victim.liar.says(answering("verify", f"answer({answer})"))
+    said = victim.type_only("verify", RUN)
+    assert said.code == 3 and "may have been started or not" in said.err
+
+
 def test_a_defect_over_there_is_its_own_message(victim, tmp_path):
     """With the launcher's own far side: an argument that it can't know."""
     address = victim.liar.address(python=sys.executable)

@@ -20,6 +20,9 @@ def test_a_training_run_over_ssh_is_proved_and_fetched(far, testbed, tmp_path):
     assert result["requested"]["amp"] == "o2"
     assert len((tmp_path / run / "metrics.jsonl").read_text().splitlines()) >= 12
     assert any((tmp_path / run / "checkpoints").rglob("*.pt"))
+    said = far.type("verify", run)
+    assert said.code == 0, said.err + said.out
+    assert f"same: the checkpoint of step 12 of {run}, replayed from its beginning, is bit-identical in " in said.out
 
 
 def test_a_training_run_in_a_container_over_ssh_is_proved(far, testbed):
