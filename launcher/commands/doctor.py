@@ -224,7 +224,7 @@ def _proof(result: ResultRecord) -> Finding:
     verdict, why = observed.verdict or "unknown", observed.why or "nothing was observed"
     if verdict == "proved":
         return ok("proof", f"proved: {why}")
-    return problem("proof", f"{verdict}: {why}", "the mode was not observed; docs/precision.md lists what it needs")
+    return problem("proof", f"{verdict}: {why}", "the mode was not proved; docs/precision.md lists what that needs")
 
 
 def _remove(run: Run) -> None:

@@ -37,6 +37,7 @@ from launcher.runs.states import Name, State
 from launcher.ui import tables
 from recipes import result
 from recipes.metrics import RATES, finite
+from recipes.precision.findings import WORST_FIRST
 from recipes.result import Result
 
 _STATUS: Mapping[str, Literal["done", "failed", "stopped"]] = {
@@ -44,7 +45,6 @@ _STATUS: Mapping[str, Literal["done", "failed", "stopped"]] = {
     "stopped": "stopped",
     "cancelled": "stopped",
 }
-_WORST_FIRST = ("contradicted", "unknown", "proved")
 
 
 def document(folder: Path, state: State) -> dict[str, Any] | None:
@@ -124,7 +124,7 @@ def _reason(state: State, evidence: Sequence[Evidence]) -> str | None:
 def _proof(evidence: Sequence[Evidence]) -> dict[str, str]:
     """Proved if every arm is, else the worst verdict."""
     verdicts = [run.result.observed.verdict or "unknown" for run in evidence]
-    worst = next((candidate for candidate in _WORST_FIRST if candidate in verdicts), "unknown")
+    worst = next((candidate for candidate in WORST_FIRST if candidate in verdicts), "unknown")
     if worst == "proved":
         return {"verdict": worst, "why": "every arm is proved"}
     why = [

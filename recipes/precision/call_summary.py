@@ -15,7 +15,13 @@ def flops(calls: Iterable[Call]) -> int:
 
 
 def is_half(dtype: str) -> bool:
-    return dtype in ("float16", "bfloat16") or dtype.startswith("float8")
+    """Or narrower."""
+    return dtype in ("float16", "bfloat16") or is_narrow(dtype)
+
+
+def is_narrow(dtype: str) -> bool:
+    """Whether it is a floating-point dtype of eight bits or fewer."""
+    return dtype.startswith(("float8", "float4"))
 
 
 def describe(calls: Iterable[Call], most: int = 3) -> str:

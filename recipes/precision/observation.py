@@ -5,8 +5,11 @@
               "float32_parameters",                      "either": may run in both dtypes; the last: all are float32
               "lists": "refused",                        only where amp.deny is refused
               "rounding": "stochastic",                  only where it is
-              "parallel": "fsdp"},                       only where parameters are due in shards
-     "calls": [{"operation", "functions", "backward", "dtype", "kept", "compiled", "device", "calls", "flops"}],
+              "parallel": "fsdp",                        only where parameters are due in shards
+              "gemm": {"format", "layers": [name], "left_out": {name: reason}, "environment": {variable: value}}},
+                                                         only where amp.gemm isn't half
+     "calls": [{"operation", "functions", "backward", "role", "dtype", "kept", "compiled", "device", "calls", "flops",
+                "operands": [dtype], "emulates": [dtype], "layers": [name] or None}],
      "listed": [{"function", "dtypes", "calls"}],        functions of allow and deny, dtypes of their tensors in order
      "unseen": [function],                               functions of allow and deny whose calls can't be seen
      "asked": {list: {meaning: as written}},             the user's own entries of amp's lists and of keep_fp32
@@ -28,17 +31,25 @@
      "grows": True}                                      only where more will be observed before the report is final
 
 A call's dtype is the widest of its matrices'. `functions` are those that it may have come from; `kept` is None
-where it isn't known whether it was inside a module of `keep_fp32`. Of rounded weights, `between` two bfloat16 values
-are those that an optimizer's float32 result was between, `up` is away from zero, `farther` not the nearer of the two,
-`outside` neither of them, and `carried` were between two values before the step already (`recipes.precision.rounding`).
+where it isn't known whether it was inside a module of `keep_fp32`. `role` is one of `recipes.precision.gemm.ROLES`,
+empty where it can't be told. The last three keys are there under `amp.gemm`, and where a dtype is narrower than half:
+`operands` in the order of `GemmFormat`, `emulates` the narrower dtypes that they were rounded to before, `layers` the
+modules with the weights, None where they can't be told. Reports of older runs lack `role` and these.
+
+Of rounded weights, `between` two bfloat16 values are those that an optimizer's float32 result was between, `up` is away
+from zero, `farther` not the nearer of the two, `outside` neither of them, and `carried` were between two values before
+the step already (`recipes.precision.rounding`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from recipes.precision.gemm import HALF
+from recipes.precision.gemm_rules import OVERRIDES
 from recipes.precision.operations import PADDLE
 from recipes.precision.resolved import ResolvedPrecision
 
@@ -71,10 +82,13 @@ def head(
     parameters: Sequence[dict[str, Any]],
     float32_parameters: bool | None = None,
     evaluation: bool = False,
+    gemm_layers: Sequence[str] = (),
+    gemm_left_out: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """The report of a step before it is observed: the rule that it is judged by, and the parameters as they are.
 
-    `float32_parameters` is None where the level decides the dtype of parameters.
+    `float32_parameters` is None where the level decides the dtype of parameters. `gemm_layers` are the linear layers
+    that `amp.gemm` is for, `gemm_left_out` the others with the reasons.
     """
     amp, observed_only = resolved.amp, resolved.lists == "observed"
     rule = {
@@ -96,6 +110,13 @@ def head(
         rule["parallel"] = resolved.parallel
     if float32_parameters is not None:
         rule["float32_parameters"] = float32_parameters
+    if resolved.gemm != HALF:
+        rule["gemm"] = {
+            "format": resolved.gemm,
+            "layers": list(gemm_layers),
+            "left_out": dict(gemm_left_out or {}),
+            "environment": {name: os.environ[name] for name in OVERRIDES if name in os.environ},
+        }
     return {
         "rank": rank,
         "world_size": world_size,

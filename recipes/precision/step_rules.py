@@ -9,14 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from recipes.precision.call_summary import Call, describe, flops, is_half, percent, phase, times
+from recipes.precision import gemm_rules
+from recipes.precision.call_summary import Call, describe, flops, is_half, is_narrow, percent, phase, times
+from recipes.precision.findings import CONTRADICTED, UNKNOWN, Finding, Report
 from recipes.precision.levels import ENOUGH
-
-Report = Mapping[str, Any]
-Finding = tuple[str, str]
-"""`contradicted` or `unknown`, and the sentence that says why."""
-
-PROVED, CONTRADICTED, UNKNOWN = "proved", "contradicted", "unknown"
 
 ATTENTION = "scaled_dot_product_attention"
 GRADIENTS = 2.5
@@ -47,7 +43,12 @@ def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
     if rule["level"] == "o0":
         yield from _no_half(calls)
     else:
-        yield from _half_where_due(calls, rule, share, report.get("grows", False))
+        rest = gemm_rules.split(report)[1]
+        yield from gemm_rules.too_narrow(rest, rule)
+        if "gemm" in rule:
+            yield from gemm_rules.findings(report, share)
+        of_level = [call for call in rest if not is_narrow(call["dtype"])]
+        yield from _half_where_due(of_level, rule, share, report.get("grows", False))
         yield from _lists(report)
     yield from _parameters(report)
     yield from _reduction(report)

@@ -1,4 +1,4 @@
-"""Whether what ran is the requested precision: `proved`, `contradicted` or `unknown`, and why.
+"""Whether what ran is the requested precision: `proved`, `contradicted`, `emulated` or `unknown`, and why.
 
 Judged are the reports (`recipes.precision.observation`) of the observed steps of each rank.
 """
@@ -9,19 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from recipes.precision import rounding, shard_rules
+from recipes.precision import gemm_rules, rounding, shard_rules
 from recipes.precision.call_summary import Call, describe, flops, is_half, percent, phase
+from recipes.precision.findings import CONTRADICTED, PROVED, UNKNOWN, WORST_FIRST, Finding, Report
 from recipes.precision.levels import ENOUGH
-from recipes.precision.step_rules import (
-    CONTRADICTED,
-    PROVED,
-    UNKNOWN,
-    Finding,
-    Report,
-    allowed_dtypes,
-    findings_of,
-    uncertain_functions,
-)
+from recipes.precision.step_rules import allowed_dtypes, findings_of, uncertain_functions
 
 REASONS = 4
 """The most reasons that `why` gives."""
@@ -103,7 +95,7 @@ def unmatched(reports: Sequence[Report]) -> list[str]:
 
 
 def _verdict(reports: Sequence[Report], findings: Sequence[Finding]) -> tuple[str, str]:
-    for verdict in (CONTRADICTED, UNKNOWN):
+    for verdict in WORST_FIRST:
         reasons = list(dict.fromkeys(text for kind, text in findings if kind == verdict))
         if reasons:
             more = f"; and {len(reasons) - REASONS} more" if len(reasons) > REASONS else ""
@@ -169,16 +161,34 @@ def _optimizer(reports: Sequence[Report], more_to_come: bool) -> Iterator[Findin
 
 def _summary(reports: Sequence[Report]) -> str:
     reports = _of_training(reports)
-    rule = reports[0]["rule"]
-    dtype, calls = rule["dtype"], _calls(reports)
+    gemms = gemm_rules.summary(reports)
+    calls = [call for report in reports for call in gemm_rules.split(report)[1]]
+    steps = sorted({report["step"] for report in reports})
+    ranks = max(report["world_size"] for report in reports)
+    where = f"at step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))} on {ranks} rank{'s' * (ranks > 1)}"
+    return (
+        (f"{gemms}; of the rest, " if gemms and calls else gemms)
+        + (_of_level(calls, reports[0]["rule"]) if calls else "")
+        + f" {where}"
+        + (f"; gradients summed over the ranks in {reduced}" if (reduced := _dtype_of(reports, "reduced")) else "")
+        + (f"; {rounding.summary(reports)}" if _is_rounded(reports) else "")
+        + (f"; {shards}" if (shards := shard_rules.summary(reports[-1])) else "")
+        + (_others(calls, reports[0]["rule"]) if calls else "")
+    )
+
+
+def _of_level(calls: Sequence[Call], rule: Mapping[str, Any]) -> str:
     shares = []
     for backward in (False, True):
         part = [call for call in calls if call["backward"] is backward]
-        done = flops(call for call in part if call["dtype"] == dtype)
+        done = flops(call for call in part if call["dtype"] == rule["dtype"])
         shares.append(f"{percent(done, flops(part))} of {phase(backward)}")
-    steps = sorted({report["step"] for report in reports})
-    ranks = max(report["world_size"] for report in reports)
-    rest = [call for call in calls if call["dtype"] != dtype]
+    return f"{rule['dtype']} in {' and '.join(shares)} matrix FLOPs"
+
+
+def _others(calls: Sequence[Call], rule: Mapping[str, Any]) -> str:
+    """The products in other dtypes than the level's."""
+    rest = [call for call in calls if call["dtype"] != rule["dtype"]]
     either = set(rule.get("either", ()))
     asked = [
         call
@@ -187,14 +197,8 @@ def _summary(reports: Sequence[Report]) -> str:
         and ("float32" in allowed_dtypes(call, rule) or (call["functions"] and either.issuperset(call["functions"])))
     ]
     other = [call for call in rest if call not in asked]
-    return (
-        f"{dtype} in {' and '.join(shares)} matrix FLOPs at step{'s' * (len(steps) > 1)} "
-        f"{', '.join(map(str, steps))} on {ranks} rank{'s' * (ranks > 1)}"
-        + (f"; gradients summed over the ranks in {reduced}" if (reduced := _dtype_of(reports, "reduced")) else "")
-        + (f"; {rounding.summary(reports)}" if _is_rounded(reports) else "")
-        + (f"; {shards}" if (shards := shard_rules.summary(reports[-1])) else "")
-        + (f"; kept in float32 as requested: {describe(asked)}" if asked else "")
-        + (f"; in other dtypes: {describe(other)}" if other else "")
+    return (f"; kept in float32 as requested: {describe(asked)}" if asked else "") + (
+        f"; in other dtypes: {describe(other)}" if other else ""
     )
 
 

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from recipes.precision import verdict
+from recipes.precision.findings import EMULATED
 from recipes.settings import Settings
+
+_FAULTS = {
+    verdict.CONTRADICTED: "is not applied",
+    EMULATED: "is emulated",
+    verdict.UNKNOWN: "can't be proved",
+}
 
 
 class NotProved(BaseException):
@@ -38,8 +45,10 @@ class EarlyVerdict:
             self.observed = {**verdict.observed(reports, share=share), "verdict": kind, "why": why}
             raise NotProved(self.reason)
         if kind not in self._warned and self._rank == 0:
-            fault = f"amp={level} is not applied" if kind == verdict.CONTRADICTED else f"amp={level} can't be proved"
-            print(f"script: warning: {fault}: {why}; it continues (require_proof=false)", file=sys.stderr)
+            print(
+                f"script: warning: amp={level} {_FAULTS[kind]}: {why}; it continues (require_proof=false)",
+                file=sys.stderr,
+            )
         self._warned.add(kind)
 
 
@@ -47,6 +56,8 @@ def problem(level: str, required: bool, kind: str, why: str) -> str | None:
     """Why a verdict fails the run, in one sentence; None where it doesn't."""
     if kind == verdict.CONTRADICTED:
         return f"what ran was not amp={level}: {why}"
+    if kind == EMULATED and required:
+        return f"amp={level} was emulated: {why} (require_proof=false lets that pass)"
     if kind == verdict.UNKNOWN and required:
         return f"nothing proves that amp={level} ran: {why} (require_proof=false lets that pass)"
     return None

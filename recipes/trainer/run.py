@@ -17,7 +17,7 @@ from recipes.precision import gemm_layers
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.result import Result
 from recipes.run_folder import Superseded
-from recipes.trainer import replay, result_fields
+from recipes.trainer import early, replay, result_fields
 from recipes.trainer.profiling import Profiler
 from recipes.trainer.recorder import Device
 from recipes.trainer.training import Evaluate, Executor, Observer, State, Training
@@ -287,14 +287,10 @@ class Run(ABC):
 
     def _proof_problem(self, observed: dict[str, Any], training: Training) -> str | None:
         """Why the proof fails the run, in one sentence."""
-        level, why = self.settings.amp.level, observed["why"]
+        why = observed["why"]
         if training.done < training.last:
             why += f"; so it ended after step {training.done:,} of {training.last:,}"
-        if observed["verdict"] == "contradicted":
-            return f"what ran was not amp={level}: {why}"
-        if observed["verdict"] == "unknown" and self.settings.require_proof:
-            return f"nothing proves that amp={level} ran: {why} (require_proof=false lets that pass)"
-        return None
+        return early.problem(self.settings.amp.level, self.settings.require_proof, observed["verdict"], why)
 
 
 def _steps(count: int) -> str:

@@ -17,6 +17,7 @@ from recipes import metrics, run_folder, sampling
 from recipes.divergence import Detector
 from recipes.metrics import MetricsWriter
 from recipes.precision import verdict
+from recipes.precision.findings import EMULATED
 from recipes.preemption import StopPoller
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
@@ -239,7 +240,7 @@ class Training:
     def _is_hopeless(self) -> bool:
         """Whether no later step can still prove the mode. Where no proof is required, that is printed once instead."""
         kind, why = self.group.broadcast(verdict.judge_so_far(self._reports(), self.settings.proof.share))
-        if kind == verdict.UNKNOWN and not self.settings.require_proof:
+        if kind in (verdict.UNKNOWN, EMULATED) and not self.settings.require_proof:
             if not self._said_unknown:
                 self._say(f"no proof: {why} (require_proof=false lets that pass)")
             self._said_unknown = True
