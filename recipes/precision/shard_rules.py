@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from recipes.precision.call_summary import is_half, percent
+from recipes.precision.findings import CONTRADICTED, UNKNOWN, Finding, Report
 from recipes.precision.levels import ENOUGH
-from recipes.precision.step_rules import CONTRADICTED, UNKNOWN, Finding, Report, computes_in_float32
+from recipes.precision.step_rules import computes_in_float32
 
 MOST_GATHERS = 2
 """How often a parameter is gathered where another is gathered once: in forward and in backward, where the other stays

@@ -144,7 +144,9 @@ class Run(shared.Run):
         trained = Trained(model=model, optimizers=optimizers, precision=self.precision)
         self._train(
             state=State(trained=trained, settings=self.settings, world=self.world),
-            observer=PrecisionObserver(model, self.precision.resolved),
+            observer=PrecisionObserver(
+                model, self.precision.resolved, self.precision.gemm_layers, self.precision.gemm_left_out
+            ),
             executor=_Steps(step, optimizers, load, schedule, self),
             evaluate=evaluate,
             samples=samples,

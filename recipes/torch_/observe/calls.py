@@ -9,6 +9,22 @@ from typing import Any
 
 import torch
 
+from recipes.precision.gemm import Role
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What is known of one product."""
+
+    role: Role | None = None
+    """None where it can't be told."""
+    layer: str | None = None
+    """The module with the weight; empty for a product without weights, None where it can't be told."""
+    formats: tuple[str, ...] = ()
+    """The dtypes of its operands in the order of `recipes.precision.gemm.GemmFormat`."""
+    emulates: tuple[str, ...] = ()
+    """The narrower dtypes that they were rounded to and widened from, in the same order; empty where none was."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
@@ -28,6 +44,7 @@ class Call:
     functions: tuple[str, ...] = ()
     """The torch function that it came from; several where it is one of these."""
     compiled: bool = False
+    told: Told = Told()
 
     @property
     def dtype(self) -> str:
@@ -52,7 +69,7 @@ _WIDTH = {"complex128": 16, "float64": 8, "complex64": 8, "float32": 4, "float16
 
 
 def widest(dtypes: Iterable[str]) -> str:
-    return max(dtypes, key=lambda each: _WIDTH.get(each, 1))
+    return max(dtypes, key=lambda each: _WIDTH.get(each, 0.5 if each.startswith("float4") else 1))
 
 
 def dtype_name(dtype: torch.dtype) -> str:

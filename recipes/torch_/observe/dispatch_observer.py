@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from recipes.precision.observation import Guard
 from recipes.torch_.observe import flops
-from recipes.torch_.observe.calls import Call, Record, dtype_name, tensors
+from recipes.torch_.observe.calls import Call, Record, Told, dtype_name, tensors
+from recipes.torch_.observe.lineage import SAME_DATA
+from recipes.torch_.observe.roles import Roles
 
-LIGHT, COMPOSITE, MATRIX, UNKNOWN = "light", "composite", "matrix", "unknown"
+LIGHT, FOLLOWED, COMPOSITE, MATRIX, UNKNOWN = "light", "followed", "composite", "matrix", "unknown"
 REDUCTION, GATHERING = "reduction", "gathering"
+_PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
 class DispatchObserver(TorchDispatchMode):
     """Records matrix products and convolutions, forward and backward apart, without the optimizer's own.
 
-    `kept` are the modules that should compute in float32. `on_float32(device)` is called before each operation that
-    multiplies float32, under the same settings.
+    `kept` are the modules that should compute in float32, `names` all modules. `on_float32(device)` is called before
+    each operation that multiplies float32, under the same settings.
     """
 
     supports_higher_order_operators = True
@@ -34,10 +38,12 @@ class DispatchObserver(TorchDispatchMode):
         kept: Collection[torch.nn.Module],
         on_float32: Callable[[torch.device], None],
         guard: Guard | None = None,
+        names: Mapping[torch.nn.Module, str] | None = None,
     ) -> None:
         super().__init__()
         self.guard = guard or Guard()
         self.record = Record()
+        self.roles = Roles({} if names is None else names)
         self.optimizer_steps = 0
         """Above zero while an optimizer steps."""
         self._pauses = 0
@@ -55,6 +61,8 @@ class DispatchObserver(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(each not in _PLAIN for each in types):
+            return NotImplemented  # the subclass runs its own parts, which come here one by one
         run, after = func, None
         with self.guard():
             run, after = self._before(func, args)
@@ -76,6 +84,8 @@ class DispatchObserver(TorchDispatchMode):
             self._running_kept()
         if kind == LIGHT or self._pauses or self.in_optimizer():
             return func, None
+        if kind == FOLLOWED:
+            return func, self._followed(func)
         if kind == UNKNOWN:
             self.record.unaccounted[str(func)] += 1
             return func, None
@@ -107,6 +117,10 @@ class DispatchObserver(TorchDispatchMode):
             if each.dim() == 1 and each.is_floating_point():
                 counts[dtype_name(each.dtype)] += each.numel()
 
+    def _followed(self, func: Any) -> Callable[[Any, Any, Any], None]:
+        name = func._schema.name.partition("::")[2]
+        return lambda args, kwargs, out: self.roles.lineage.follow(name, args, out)
+
     def _matrices(self, func: Any, args: Any) -> Callable[[Any, Any, Any], None] | None:
         """A function that records a matrix operation after it ran; None where its work can't be counted."""
         name = func._schema.name.partition("::")[2]
@@ -118,6 +132,8 @@ class DispatchObserver(TorchDispatchMode):
         operands = tuple((dtype_name(each.dtype), tuple(each.shape)) for each in matrices)
         if any(dtype == "float32" for dtype, _ in operands):
             self._on_float32(matrices[0].device)
+        backward = in_backward()
+        told = self._told(matrices, backward)
 
         def record_call(args: Any, kwargs: Any, out: Any) -> None:
             if formula is not None:
@@ -125,7 +141,6 @@ class DispatchObserver(TorchDispatchMode):
                 count = formula(args, produced[0].shape if produced else ())
             else:
                 count = int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=out))
-            backward = in_backward()
             origin = self._origin(backward)
             call = Call(
                 operation=name,
@@ -135,10 +150,18 @@ class DispatchObserver(TorchDispatchMode):
                 device=matrices[0].device.type,
                 kept=self._is_kept(backward, origin),
                 origin=origin if backward else -1,
+                told=told,
             )
             self.record.calls.append(call)
 
         return record_call
+
+    def _told(self, matrices: Sequence[torch.Tensor], backward: bool) -> Told:
+        newest = torch.autograd._get_sequence_nr() - 1
+        if not backward:
+            return self.roles.forward(matrices, newest)
+        node = torch._C._current_autograd_node()
+        return self.roles.backward(matrices, -1 if node is None else node._sequence_nr(), newest)
 
     def _origin(self, backward: bool) -> int:
         """Index of the forward call that the call about to be recorded belongs to.
@@ -213,6 +236,8 @@ def _has_kernel(func: Any, key: str) -> bool:
 def _kind(func: Any) -> str:
     if isinstance(func, HigherOrderOperator):
         return COMPOSITE if func in flop_registry else UNKNOWN
+    if func._schema.name.startswith("prim::"):
+        return LIGHT  # questions to a tensor, such as its device, which the dispatcher doesn't have
     if _has_kernel(func, "CompositeImplicitAutograd") and not (_has_kernel(func, "CPU") or _has_kernel(func, "CUDA")):
         return COMPOSITE  # arrives undecomposed in inference mode only
     namespace, _, name = func._schema.name.partition("::")
@@ -222,4 +247,6 @@ def _kind(func: Any) -> str:
         return REDUCTION
     if name == "_allgather_base_":
         return GATHERING
-    return MATRIX if flops.is_matrix_operation(name) else LIGHT
+    if flops.is_matrix_operation(name):
+        return MATRIX
+    return FOLLOWED if name in SAME_DATA else LIGHT

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -49,18 +49,27 @@ def observed(reports: Iterable[dict[str, Any]], planned: Iterable[int] = ()) -> 
 class PrecisionObserver:
     """Observes single training steps of `model`, which may be wrapped by DDP or compiled, in a `resolved` precision."""
 
-    def __init__(self, model: nn.Module, resolved: ResolvedPrecision) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        resolved: ResolvedPrecision,
+        gemm_layers: Sequence[str] = (),
+        gemm_left_out: Mapping[str, str] | None = None,
+    ) -> None:
+        """`gemm_layers` are the linear layers that `amp.gemm` is for, `gemm_left_out` the others, each with the reason
+        (`Precision.gemm_layers`, `Precision.gemm_left_out`)."""
         self.reports: list[dict[str, Any]] = []
         """One for each step observed on this rank, ready for JSON; they may be saved and restored on resuming."""
         self._model = model
         self._resolved = resolved
+        self._gemm_layers = tuple(gemm_layers)
+        self._gemm_left_out = dict(gemm_left_out or {})
         self._kept: dict[nn.Module, set[str]] = {}
         """Modules kept in float32, with the patterns of `amp.keep_fp32` that name them or what they are in."""
-        names = _names(model)
-        for module, name in names.items():
+        self._names = names_of(model)
+        for module, name in self._names.items():
             parents = [".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 2)]
             self._keep(module, parents)
-        self._modules = list(names)
 
     def _keep(self, module: nn.Module, names: Iterable[str]) -> None:
         """Record the module as kept if a pattern matches one of these names."""
@@ -78,7 +87,8 @@ class PrecisionObserver:
             self.reports.append({**head, "problems": [f"this torch has no {missing}"]})
             return
         guard, stack = observation.Guard(), contextlib.ExitStack()
-        step = StepObserver(self._kept, self._owners(), guard, rounding=self._resolved.rounding != "nearest")
+        rounding = self._resolved.rounding != "nearest"
+        step = StepObserver(self._kept, self._owners(), self._names, self._gemm_layers, guard, rounding=rounding)
         with guard():
             step.start(stack)
         try:
@@ -102,6 +112,8 @@ class PrecisionObserver:
             world_size=distributed.get_world_size() if ranks else 1,
             parameters=self._parameters(),
             evaluation=evaluation,
+            gemm_layers=self._gemm_layers,
+            gemm_left_out=self._gemm_left_out,
         )
         sharded = [each for each in self._owners() if hasattr(each, "to_local") and each.is_floating_point()]
         elements = {
@@ -113,7 +125,7 @@ class PrecisionObserver:
     def _owners(self) -> dict[nn.Parameter, tuple[nn.Module, bool]]:
         """The module of each parameter, and whether it is kept in float32; a shared one is if any of its modules is."""
         owners: dict[nn.Parameter, tuple[nn.Module, bool]] = {}
-        for module in self._modules:
+        for module in self._names:
             for parameter in module.parameters(recurse=False):
                 if module in self._kept or parameter not in owners:
                     owners[parameter] = (module, module in self._kept)
@@ -128,7 +140,7 @@ class PrecisionObserver:
         return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
 
 
-def _names(model: nn.Module) -> dict[nn.Module, str]:
+def names_of(model: nn.Module) -> dict[nn.Module, str]:
     """Each module with its name in the model as it was before wrapping."""
     while True:
         inner = getattr(model, "_orig_mod", None)

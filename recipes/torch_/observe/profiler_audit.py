@@ -176,9 +176,10 @@ class _Reader:
                 self.audit.listed[self._operations[operation], _floating(_innermost(event))] += 1
         if operation in flops.FORMULAS:
             seen = _seen(event, operation, context)
-            if seen.operands and not self._excluded(event, context) and not self._is_recalled(event):
-                (self.audit.compiled if context.compiled else self.audit.eager).append(seen)
-            return
+            if seen.operands:
+                if not self._excluded(event, context) and not self._is_recalled(event):
+                    (self.audit.compiled if context.compiled else self.audit.eager).append(seen)
+                return
         for child in event.children:
             self.walk(child, context)
 

@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from recipes.precision.observation import Guard
 from recipes.torch_.observe import dispatch_observer
-from recipes.torch_.observe.observer import PrecisionObserver
+from recipes.torch_.observe.observer import PrecisionObserver, names_of
 from recipes.torch_.precision import Precision
 from recipes.trainer.profiling import Profiling
 
@@ -153,7 +153,7 @@ class _SpanObserver(PrecisionObserver):
 
     def __init__(self, module: nn.Module, precision: Precision) -> None:
         self._known: dict[nn.Parameter, tuple[nn.Module, bool]] = {}
-        super().__init__(module, precision.resolved)
+        super().__init__(module, precision.resolved, precision.gemm_layers, precision.gemm_left_out)
         self._precision = precision
         self._seen: set[int] = set()
         self.add(module)
@@ -167,7 +167,8 @@ class _SpanObserver(PrecisionObserver):
             self._seen.add(id(each))
             for inner in each.modules() if name in kept else ():
                 self._keep(inner, [name])
-        self._modules = list(dict.fromkeys([*self._modules, *module.modules()]))
+        for each, name in names_of(module).items():
+            self._names.setdefault(each, name)
         self._known.update(super()._owners())
 
     def _owners(self) -> dict[nn.Parameter, tuple[nn.Module, bool]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,21 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from recipes.precision.call_summary import is_narrow
 from recipes.precision.observation import Guard
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.precision.step_rules import EXACT_SWITCHES
-from recipes.torch_.observe import compiled, dispatch_observer, float32_probe, flops, profiler_audit, recomputation
+from recipes.torch_.observe import (
+    compiled,
+    dispatch_observer,
+    float32_probe,
+    flops,
+    graph_text,
+    profiler_audit,
+    recomputation,
+)
 from recipes.torch_.observe.calls import Call, dtype_name, local
+from recipes.torch_.observe.compiled_roles import CompiledRoles
 from recipes.torch_.observe.flops import Unaccounted
 from recipes.torch_.observe.rounding import RoundingObserver
 
@@ -28,12 +38,16 @@ class StepObserver:
         self,
         kept: Mapping[nn.Module, Iterable[str]],
         owners: dict[nn.Parameter, tuple[nn.Module, bool]],
+        names: Mapping[nn.Module, str],
+        gemm_layers: Collection[str],
         guard: Guard,
         rounding: bool = False,
     ) -> None:
-        """`kept` are the modules of `amp.keep_fp32`, with the patterns that matched them; `rounding` says that the
-        rounding of weights is observed."""
-        self.mode = dispatch_observer.DispatchObserver(kept, self._on_float32, guard)
+        """`kept` are the modules of `amp.keep_fp32`, with the patterns that matched them; `names` all modules';
+        `rounding` says that the rounding of weights is observed."""
+        self.mode = dispatch_observer.DispatchObserver(kept, self._on_float32, guard, names)
+        self._gemm_layers = frozenset(gemm_layers)
+        self._compiled_roles = CompiledRoles(names)
         self._guard = guard
         self._profile: Any = None
         self.problems: list[str] = []
@@ -70,7 +84,7 @@ class StepObserver:
         seen = profiler_audit.read(self._profile, listed) if self._profile is not None else profiler_audit.Audit()
         calls = self.mode.record.calls
         return {
-            "calls": _aggregate(_with_functions(calls, seen)),
+            "calls": _aggregate(_with_functions(calls, seen), self._gemm_layers),
             "listed": [
                 {"function": function, "dtypes": list(dtypes), "calls": count}
                 for (function, dtypes), count in seen.listed.items()
@@ -133,13 +147,14 @@ class StepObserver:
             record.unaccounted[f"compiled code (this torch has no {missing})"] += 1
             return
         try:
-            graph = compiled.parse(artifact.inductor_post_grad_graph_str)
+            graph = graph_text.parse(artifact.inductor_post_grad_graph_str)
             found = compiled.calls(graph, inputs, dispatch_observer.in_backward(), bool(self._kept), self._owner)
         except (SyntaxError, Unaccounted) as error:
             record.unaccounted[f"compiled code ({error})"] += 1
             return
         record.unaccounted.update(graph.unaccounted)
-        record.calls.extend(found)
+        told = self._compiled_roles.tell(graph, inputs)
+        record.calls.extend(replace(call, told=each) for call, each in zip(found, told, strict=True))
         if any(call.dtype == "float32" for call in found):
             self._on_float32(next(each.device for each in inputs if isinstance(each, torch.Tensor)))
 
@@ -171,24 +186,34 @@ def _with_functions(calls: Sequence[Call], seen: profiler_audit.Audit) -> Iterat
             yield replace(call, functions=found or flops.functions(call.operation, call.operands))
 
 
-def _aggregate(calls: Iterable[Call]) -> list[dict[str, Any]]:
-    total: dict[tuple[Any, ...], list[int]] = {}
+def _aggregate(calls: Iterable[Call], gemm_layers: Collection[str]) -> list[dict[str, Any]]:
+    total: dict[tuple[Any, ...], list[Call]] = {}
     for call in calls:
+        told = call.told
         key = (call.operation, call.functions, call.backward, call.dtype, call.kept, call.compiled, call.device)
-        entry = total.setdefault(key, [0, 0])
-        entry[0] += 1
-        entry[1] += call.flops
-    return [
-        {
-            "operation": operation,
-            "functions": list(functions),
-            "backward": backward,
-            "dtype": dtype,
-            "kept": kept,
-            "compiled": in_compiled,
-            "device": device,
-            "calls": count,
-            "flops": work,
-        }
-        for (operation, functions, backward, dtype, kept, in_compiled, device), (count, work) in total.items()
-    ]
+        place = told.layer if told.layer is None else told.layer in gemm_layers
+        total.setdefault((*key, told.role, told.formats, told.emulates, place), []).append(call)
+    return [_entry(each, bool(gemm_layers)) for each in total.values()]
+
+
+def _entry(calls: Sequence[Call], names_layers: bool) -> dict[str, Any]:
+    """Calls that are alike, as a report has them. Without `amp.gemm` only narrow products name their layers."""
+    call = calls[0]
+    entry = {
+        "operation": call.operation,
+        "functions": list(call.functions),
+        "backward": call.backward,
+        "role": call.told.role or "",
+        "dtype": call.dtype,
+        "kept": call.kept,
+        "compiled": call.compiled,
+        "device": call.device,
+        "calls": len(calls),
+        "flops": sum(each.flops for each in calls),
+    }
+    if names_layers or is_narrow(call.dtype):
+        layers = [each.told.layer for each in calls]
+        entry["operands"] = list(call.told.formats)
+        entry["emulates"] = list(call.told.emulates)
+        entry["layers"] = None if None in layers else list(dict.fromkeys(filter(None, layers)))
+    return entry

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from recipes.torch_.observe import compiled, dispatch_observer, profiler_audit
+from recipes.torch_.observe import compiled, dispatch_observer, graph_text, profiler_audit
 from recipes.torch_.observe.flops import Unaccounted
 
 GRAPH = """class GraphModule(torch.nn.Module):
@@ -34,7 +34,7 @@ def calls_of(size: int, weight: torch.Tensor | None = None, keeps: bool = False)
     weight = torch.zeros(10, 32) if weight is None else weight
     owners = {weight.data_ptr(): (head, True)}
     inputs = [weight, size, torch.zeros(size, 32)]
-    graph = compiled.parse(GRAPH)
+    graph = graph_text.parse(GRAPH)
     return compiled.calls(graph, inputs, False, keeps, lambda tensor: owners.get(tensor.data_ptr()))
 
 
@@ -49,7 +49,7 @@ def test_products_are_found_with_the_dtypes_that_they_have_in_the_graph() -> Non
 def test_the_graph_of_a_forward_without_gradients_is_read_too() -> None:
     unnamed = GRAPH.replace("class GraphModule(", "class <lambda>(")
     assert unnamed != GRAPH
-    assert compiled.parse(unnamed) == compiled.parse(GRAPH)
+    assert graph_text.parse(unnamed) == graph_text.parse(GRAPH)
 
 
 @pytest.mark.parametrize("size", [4, 9])
@@ -70,11 +70,11 @@ def test_a_product_with_a_parameter_is_told_by_the_module_whose_it_is() -> None:
 
 
 def test_operations_of_unknown_libraries_are_unaccounted() -> None:
-    assert compiled.parse(GRAPH).unaccounted == ("mylib.product in compiled code",)
+    assert graph_text.parse(GRAPH).unaccounted == ("mylib.product in compiled code",)
 
 
 def test_a_size_that_cannot_be_worked_out_is_unaccounted() -> None:
-    graph = compiled.parse(GRAPH.replace("Max(1, s77 - 2)", "Mystery(s77)"))
+    graph = graph_text.parse(GRAPH.replace("Max(1, s77 - 2)", "Mystery(s77)"))
     with pytest.raises(Unaccounted, match=r"size Mystery\(s77\)"):
         compiled.calls(graph, [torch.zeros(10, 32), 4, torch.zeros(4, 32)], False, False, lambda tensor: None)
 

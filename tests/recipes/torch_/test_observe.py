@@ -170,13 +170,14 @@ def test_every_product_of_a_step_is_counted_exactly() -> None:
     training = Training(Dense, O1)
     training.run(1, watched={1})
     counted = {
-        (each["operation"], each["backward"]): (each["calls"], each["flops"])
+        (each["operation"], each["role"]): (each["calls"], each["flops"])
         for each in training.observer.reports[0]["calls"]
     }
     first, second = 2 * 4 * 32 * 64, 2 * 4 * 64 * 10
     assert counted == {
-        ("addmm", False): (2, first + second),
-        ("mm", True): (3, 2 * second + first),  # the inputs need no gradient
+        ("addmm", "forward"): (2, first + second),
+        ("mm", "input_gradient"): (1, second),  # the inputs need no gradient
+        ("mm", "weight_gradient"): (2, first + second),
     }
 
 

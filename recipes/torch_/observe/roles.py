@@ -1,0 +1,161 @@
+"""The role of each matrix product that ran eagerly, and the linear layer that it belongs to, by the lineage of its
+operands: sizes don't tell a gradient's product from another.
+
+In forward one operand is a layer's weight, the other its input. In backward the product that has the weight is the
+input's gradient, the product that has the input is the weight's. A forward that activation checkpointing runs again is
+forward.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+import torch
+from torch import nn
+from torch.utils import checkpoint
+
+from recipes.precision.call_summary import is_narrow
+from recipes.precision.gemm import Role
+from recipes.torch_.observe.calls import Told, dtype_name
+from recipes.torch_.observe.lineage import Lineage
+
+FORWARD: Role = "forward"
+INPUT_GRADIENT: Role = "input_gradient"
+WEIGHT_GRADIENT: Role = "weight_gradient"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Forward:
+    """A forward product with a weight."""
+
+    sequence: int
+    """Autograd's newest number when it ran."""
+    layer: str | None
+
+
+class Layers:
+    """The names of the modules by their weights."""
+
+    def __init__(self, names: Mapping[nn.Module, str]) -> None:
+        self.names = names
+        self._found: dict[int, str | None] = {}
+
+    def name(self, parameter: nn.Parameter, running: nn.Module | None = None) -> str | None:
+        """The module that has the parameter, the `running` one if it does; a linear layer before others."""
+        if running is not None and _has(running, parameter):
+            return self.names[running]
+        key = id(parameter)
+        if key not in self._found:
+            owners = [module for module in self.names if _has(module, parameter)]
+            owners.sort(key=lambda module: not isinstance(module, nn.Linear))
+            self._found[key] = self.names[owners[0]] if owners else None
+        return self._found[key]
+
+
+class Roles:
+    """The roles of the products of one step."""
+
+    def __init__(self, names: Mapping[nn.Module, str]) -> None:
+        self.lineage = Lineage()
+        self.layers = Layers(names)
+        self._by_weight: defaultdict[int, list[_Forward]] = defaultdict(list)
+        self._by_input: defaultdict[int, list[_Forward]] = defaultdict(list)
+        self._forwards: list[_Forward] = []
+        self._without_weight: set[int] = set()
+        """Autograd's numbers of forward products without a weight."""
+        self._thread = threading.get_ident()  # autograd numbers the nodes of each thread anew
+
+    def forward(self, matrices: Sequence[torch.Tensor], sequence: int) -> Told:
+        """Of a forward product; `sequence` is autograd's newest number."""
+        running, _ = _running(self.layers.names)
+        return self._forward(matrices, sequence, running)
+
+    def backward(self, matrices: Sequence[torch.Tensor], node: int, sequence: int) -> Told:
+        """Of a product that ran in backward; `node` is autograd's number of the node that runs, -1 for none."""
+        running, again = _running(self.layers.names)
+        if again:
+            return self._forward(matrices, sequence, running)
+        if node in self._without_weight or len(matrices) != 2:
+            return self._told(INPUT_GRADIENT, "", matrices, range(len(matrices)))
+        origins = [self.lineage.origin(each) for each in matrices]
+        known: list[tuple[Role, defaultdict[int, list[_Forward]]]] = [
+            (INPUT_GRADIENT, self._by_weight),
+            (WEIGHT_GRADIENT, self._by_input),
+        ]
+        for role, forwards in known:
+            for position, origin in enumerate(origins):
+                if origin.memory in forwards:
+                    layer = self._layer_of(forwards[origin.memory], node)
+                    return self._told(role, layer, matrices, (1 - position, position))
+        nearest = self._at(node)
+        return Told(layer=nearest.layer if nearest is not None and nearest.sequence == node else None)
+
+    def _forward(self, matrices: Sequence[torch.Tensor], sequence: int, running: nn.Module | None) -> Told:
+        numbered = threading.get_ident() == self._thread
+        origins = [self.lineage.origin(each) for each in matrices]
+        weights = [index for index, each in enumerate(origins) if each.parameter is not None]
+        weight, layer = -1, None
+        if weights:
+            weight = weights[-1]
+            parameter = origins[weight].parameter
+            assert parameter is not None
+            layer = self.layers.name(parameter, running)
+        elif isinstance(running, nn.Linear) and len(matrices) == 2:  # its weight was computed
+            weight, layer = 1, self.layers.names[running]
+        if weight < 0:
+            if numbered:
+                self._without_weight.add(sequence)
+            return self._told(FORWARD, "", matrices, range(len(matrices)))
+        forward = _Forward(sequence=sequence, layer=layer)
+        if numbered:
+            self._forwards.append(forward)
+        self._by_weight[origins[weight].memory].append(forward)
+        others = [index for index in range(len(matrices)) if index != weight]
+        for index in others:
+            self._by_input[origins[index].memory].append(forward)
+        return self._told(FORWARD, layer, matrices, (*others, weight))
+
+    def _told(self, role: Role, layer: str | None, matrices: Sequence[torch.Tensor], order: Sequence[int]) -> Told:
+        dtypes = tuple(dtype_name(matrices[each].dtype) for each in order)
+        narrowed = tuple(self.lineage.origin(matrices[each]).narrowed for each in order)
+        emulated = all(narrowed) and not any(is_narrow(each) for each in dtypes)
+        return Told(role=role, layer=layer, formats=dtypes, emulates=narrowed if emulated else ())
+
+    def _layer_of(self, forwards: Sequence[_Forward], node: int) -> str | None:
+        """One weight may be of several layers, one input often is: then the running node tells."""
+        layers = {each.layer for each in forwards}
+        if len(layers) == 1:
+            return layers.pop()
+        nearest = self._at(node)
+        return nearest.layer if nearest is not None and nearest.layer in layers else None
+
+    def _at(self, node: int) -> _Forward | None:
+        """The first forward product since autograd made the node. A function of one's own has made others within."""
+        later = [each for each in self._forwards if each.sequence >= node >= 0]
+        return min(later, key=lambda each: each.sequence, default=None)
+
+
+def _has(module: nn.Module, parameter: nn.Parameter) -> bool:
+    return any(each is parameter for each in module._parameters.values())
+
+
+_ENGINE = "_engine_run_backward"
+
+
+def _running(names: Mapping[nn.Module, str]) -> tuple[nn.Module | None, bool]:
+    """The innermost known module on the Python stack, and whether code that runs in backward is a forward again."""
+    frame: FrameType | None = sys._getframe(1)
+    innermost, again = None, False
+    while frame is not None and frame.f_code.co_name != _ENGINE:
+        if frame.f_code.co_name == "_call_impl":
+            module = frame.f_locals.get("self")
+            if innermost is None and isinstance(module, nn.Module) and module in names:
+                innermost = module
+        again = again or frame.f_code.co_filename == checkpoint.__file__
+        frame = frame.f_back
+    return innermost, again or innermost is not None

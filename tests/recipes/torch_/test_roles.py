@@ -1,0 +1,207 @@
+"""The role and the layer of real products, in eight bits by torchao and otherwise, where sizes tell nothing."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from recipes.precision import verdict
+from recipes.precision.gemm import FORMATS
+from recipes.precision.levels import Amp
+from recipes.torch_.observe import compiled
+from tests.recipes.torch_ import observed_runs
+from tests.recipes.torch_.observed_runs import Training
+
+float8 = pytest.importorskip("torchao.float8")
+
+O2 = Amp(level="o2", dtype="bfloat16")
+ROWS, WIDTH = 16, 32
+ONE = 2 * ROWS * WIDTH * WIDTH
+"""The work of one product of a square layer."""
+LAYERS = ("first", "second", "third")
+BITS = {"fp8-tensorwise": "tensorwise", "fp8-rowwise": "rowwise", "fp8-rowwise-gw-hp": "rowwise_with_gw_hp"}
+
+
+class Square(nn.Module):
+    """Layers of one size, two of them on the same input, with attention between them and a head."""
+
+    def __init__(self, recompute: str = "none") -> None:
+        super().__init__()
+        self.recompute = recompute
+        self.first = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.second, self.third = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, 10)
+
+    def block(self, inputs: torch.Tensor) -> torch.Tensor:
+        scores = (self.second(inputs) @ inputs.t()).softmax(-1)
+        return scores @ self.third(inputs)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = functional.relu(self.first(inputs.to(self.first.weight.dtype)))
+        if self.recompute == "none":
+            return self.head(self.block(hidden))
+        return self.head(checkpoint(self.block, hidden, use_reentrant=self.recompute == "reentrant"))
+
+    @staticmethod
+    def images() -> torch.Tensor:
+        return torch.randn(ROWS, WIDTH)
+
+
+@pytest.fixture(autouse=True)
+def enough_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observed_runs, "BATCH", ROWS)
+
+
+def convert(training: Training, names: tuple[str, ...] = LAYERS, **config: Any) -> None:
+    """In eight bits by torchao, the layers of these names."""
+    made = float8.Float8LinearConfig(**config)
+    float8.convert_to_float8_training(training.net, config=made, module_filter_fn=lambda module, name: name in names)
+
+
+def in_format(gemm: str) -> Callable[[Training], None]:
+    def prepare(training: Training) -> None:
+        config = float8.Float8LinearConfig.from_recipe_name(BITS[gemm])
+        keep = functools.partial(lambda module, name: name in LAYERS)
+        float8.convert_to_float8_training(training.net, config=config, module_filter_fn=keep)
+
+    return prepare
+
+
+def watched(prepare: Callable[[Training], None], make: Callable[[], nn.Module] = Square, **options: Any) -> Training:
+    """One observed step."""
+    training = Training(make, O2, prepare=prepare, **options)
+    training.observer._gemm_layers = LAYERS
+    with training.observer.step(1):
+        training.step()
+    return training
+
+
+def found(training: Training, gemm: str = "fp8-tensorwise") -> dict[str, Any]:
+    for report in training.observer.reports:
+        report["rule"]["gemm"] = {"format": gemm, "layers": list(LAYERS), "left_out": {"head": "too narrow"}}
+    return verdict.observed(training.observer.reports)
+
+
+def work(training: Training, layers: tuple[str, ...] = LAYERS) -> dict[tuple[str, str], int]:
+    """FLOPs of these layers by role and operands."""
+    total: dict[tuple[str, str], int] = {}
+    for call in training.observer.reports[0]["calls"]:
+        if set(call["layers"]) & set(layers):
+            key = call["role"], " x ".join(call["operands"])
+            total[key] = total.get(key, 0) + call["flops"]
+    return total
+
+
+@pytest.mark.parametrize("recompute", ["none", "free", "reentrant"])
+@pytest.mark.parametrize("gemm", BITS)
+def test_each_role_runs_in_what_its_format_promises(gemm: str, recompute: str) -> None:
+    training = watched(in_format(gemm), lambda: Square(recompute))
+    of = {role: " x ".join(FORMATS[gemm].operands(role)) for role in ("forward", "input_gradient", "weight_gradient")}
+    again = 0 if recompute == "none" else 2 * ONE
+    assert work(training) == {
+        ("forward", of["forward"]): 3 * ONE + again,
+        ("input_gradient", of["input_gradient"]): 3 * ONE,
+        ("weight_gradient", of["weight_gradient"]): 3 * ONE,
+    }
+    assert found(training, gemm)["verdict"] == "proved", found(training, gemm)["why"]
+
+
+@pytest.mark.skipif(bool(compiled.missing()), reason="this torch's compiled code can't be read")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize(("gemm", "recompute"), [("fp8-tensorwise", "none"), ("fp8-rowwise-gw-hp", "free")])
+def test_compiled_code_shows_the_same_roles(gemm: str, recompute: str) -> None:
+    torch._dynamo.reset()
+    training = watched(in_format(gemm), lambda: Square(recompute), compile=True)
+    assert {call["compiled"] for call in training.observer.reports[0]["calls"]} == {True}
+    of = {role: " x ".join(FORMATS[gemm].operands(role)) for role in ("forward", "input_gradient", "weight_gradient")}
+    counted = work(training)
+    assert counted.pop(("forward", of["forward"])) >= 3 * ONE
+    assert counted == {
+        ("input_gradient", of["input_gradient"]): 2 * ONE,
+        ("weight_gradient", of["weight_gradient"]): 3 * ONE,
+    }
+    assert found(training, gemm)["verdict"] == "proved", found(training, gemm)["why"]
+
+
+def test_products_without_weights_are_of_no_layer() -> None:
+    calls = watched(lambda training: None).observer.reports[0]["calls"]
+    attention = [call for call in calls if not call["layers"]]
+    assert {(call["role"], call["calls"]) for call in attention} == {("forward", 2), ("input_gradient", 4)}
+
+
+def test_half_precision_has_roles_too() -> None:
+    training = watched(lambda training: None)
+    pair = "bfloat16 x bfloat16"
+    assert work(training)[("forward", pair)] == 3 * ONE
+    assert work(training)[("input_gradient", pair)] == 2 * ONE, "the inputs need no gradient"
+    assert work(training)[("weight_gradient", pair)] == 3 * ONE
+
+
+def judged(prepare: Callable[[Training], None], **options: Any) -> tuple[str, str]:
+    observed = found(watched(prepare, **options))
+    return observed["verdict"], observed["why"]
+
+
+def test_emulated_products_are_emulated_and_never_proved() -> None:
+    kind, why = judged(lambda training: convert(training, emulate=True))
+    assert (kind, "rounded to float8_e4m3fn and then multiplied in float32" in why) == ("emulated", True)
+
+
+def test_eight_bits_asked_and_bfloat16_run_is_contradicted() -> None:
+    kind, why = judged(lambda training: None)
+    assert (kind, "0.0% of forward ran in float8_e4m3fn" in why) == ("contradicted", True)
+
+
+def test_a_filter_that_names_no_layer_is_contradicted() -> None:
+    kind, _ = judged(lambda training: convert(training, ("layers.0", "layers.1")))
+    assert kind == "contradicted"
+
+
+def test_a_layer_in_eight_bits_that_was_left_out_is_contradicted() -> None:
+    class Wide(Square):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(WIDTH, WIDTH)
+
+    kind, why = judged(lambda training: convert(training, (*LAYERS, "head")), make=Wide)
+    assert (kind, "head ran in float8_e4m3fn, but amp.gemm=fp8-tensorwise is not for it" in why) == (
+        "contradicted",
+        True,
+    )
+
+
+def test_a_layer_that_was_put_back_after_the_conversion_is_contradicted() -> None:
+    def put_back(training: Training) -> None:
+        convert(training)
+        plain = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16)
+        plain.weight, plain.bias = training.net.second.weight, training.net.second.bias
+        training.net.second = plain
+
+    kind, why = judged(put_back)
+    assert (kind, "66.6% of forward ran in float8_e4m3fn" in why, "; second ran in bfloat16" in why) == (
+        "contradicted",
+        True,
+        True,
+    )
+
+
+def test_another_format_than_the_one_asked_for_is_contradicted() -> None:
+    kind, why = judged(in_format("fp8-rowwise"))
+    assert (kind, "ran in float8_e4m3fn, but amp.gemm=fp8-tensorwise promises float8_e5m2" in why) == (
+        "contradicted",
+        True,
+    )
+
+
+def test_eight_bits_without_amp_gemm_are_contradicted() -> None:
+    training = watched(convert)
+    observed = verdict.observed(training.observer.reports)
+    assert (observed["verdict"], "narrower than amp=o2 asks for" in observed["why"]) == ("contradicted", True)
