@@ -282,7 +282,8 @@ class Run(ABC):
         if self._work is None:
             return found
         dtype = "tf32" if self.mode.dtype == "float32" and self.mode.tf32 else self.mode.dtype
-        share = utilization(found["mean"], self._work, self.hardware()["gpu"], dtype, self._devices)
+        gpu, gemm = self.hardware()["gpu"], self.mode.gemm
+        share = utilization(found["mean"], self._work, gpu, dtype, self._devices, gemm)
         return {**found, "unit": "tokens/s", "mfu": share, "flops_per_token": self._work.flops}
 
     def _proof_problem(self, observed: dict[str, Any], training: Training) -> str | None:

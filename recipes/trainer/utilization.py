@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from recipes.precision.gemm import HALF
+
 _HALF = ("float16", "bfloat16")
 _AMPERE = {"float32": 19.5, "tf32": 156.0, **dict.fromkeys(_HALF, 312.0)}
 _HOPPER = {"float32": 67.0, "tf32": 494.7, **dict.fromkeys(_HALF, 989.4)}
@@ -50,9 +52,12 @@ def peak(gpu: str | None, dtype: str) -> float | None:
 
 
 def utilization(
-    tokens_per_second: float | None, work: TokenWork, gpu: str | None, dtype: str, devices: int
+    tokens_per_second: float | None, work: TokenWork, gpu: str | None, dtype: str, devices: int, gemm: str = HALF
 ) -> float | None:
-    """From 0 to 1, over all devices; None where the rate or the peak isn't known."""
+    """From 0 to 1, over all devices; None where the rate or the peak isn't known, and under `amp.gemm`: products in two
+    formats have two peaks, and no share of one of them is well defined."""
+    if gemm != HALF:
+        return None
     most = peak(gpu, dtype)
     if most is None or tokens_per_second is None:
         return None

@@ -40,3 +40,4 @@ def test_the_share_is_of_all_devices():
     work = TokenWork(per_sample=1024, flops=6 * 10**9)
     assert utilization(208_000.0, work, "NVIDIA A100-SXM4-80GB", "bfloat16", 8) == pytest.approx(0.5)
     assert utilization(None, work, "NVIDIA A100-SXM4-80GB", "bfloat16", 8) is None
+    assert utilization(208_000.0, work, "NVIDIA A100-SXM4-80GB", "bfloat16", 8, "fp8-tensorwise") is None
