@@ -9,6 +9,7 @@ from typing import Any
 from launcher.config import job_environment, rewrite_variables
 from launcher.config.schema import Launch, SlurmCluster, SshCluster, stop_signal
 from launcher.runs import address as addresses
+from recipes.precision.gemm import HALF, OVERRIDES
 from recipes.script import NGC_TENSORFLOW1, in_image
 from recipes.settings import Settings
 from recipes.typed import SettingsError, not_a_choice, refuse_control_characters, show
@@ -46,6 +47,12 @@ def check(launch: Launch, training: Settings) -> None:
     if training.framework == "paddle" and launch.nodes > 1:
         raise SettingsError(f"nodes={launch.nodes}: framework=paddle runs on one node here; say nodes=1", "nodes")
     _check_script(launch, training)
+    for name in [name for name in OVERRIDES if name in launch.env and training.amp.gemm != HALF]:
+        raise SettingsError(
+            f"env.{name}={launch.env[name] or ''} {OVERRIDES[name]}, and amp.gemm={training.amp.gemm} asks for that "
+            "one; leave the variable out, or say amp.gemm=half",
+            f"env.{name}",
+        )
     rewrite_variables.check(training, {name: value or "" for name, value in launch.env.items()})
 
 

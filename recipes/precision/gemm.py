@@ -143,3 +143,9 @@ def library_problem(gemm: str, version: str) -> str:
     found = f"there is {version}" if version else "it is not installed"
     oldest = ".".join(map(str, wanted.oldest))
     return f"amp.gemm={gemm} needs {wanted.mechanism} {oldest} or newer, and {found}"
+
+
+OVERRIDES: Mapping[str, str] = {
+    "NVTE_BACKWARD_OVERRIDE": "has TransformerEngine compute gradients in another format than its recipe's",
+}
+"""Variables of the environment that change formats without a setting -> what they do."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from recipes.precision.call_summary import Call, flops, is_narrow, percent
 from recipes.precision.findings import CONTRADICTED, EMULATED, UNKNOWN, Finding, Report
-from recipes.precision.gemm import FORMATS, ROLES, Role
+from recipes.precision.gemm import FORMATS, OVERRIDES, ROLES, Role
 from recipes.precision.levels import ENOUGH
 
 IN_WORDS: Mapping[Role, str] = {
@@ -19,10 +19,6 @@ IN_WORDS: Mapping[Role, str] = {
     "input_gradient": "the input gradients",
     "weight_gradient": "the weight gradients",
 }
-OVERRIDES: Mapping[str, str] = {
-    "NVTE_BACKWARD_OVERRIDE": "has TransformerEngine compute gradients in another format than its recipe's",
-}
-"""Variables of the environment that change formats without a setting -> what they do."""
 
 
 def split(report: Report) -> tuple[list[Call], list[Call]]:

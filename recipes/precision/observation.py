@@ -48,8 +48,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from recipes.precision.gemm import HALF
-from recipes.precision.gemm_rules import OVERRIDES
+from recipes.precision.gemm import HALF, OVERRIDES
 from recipes.precision.operations import PADDLE
 from recipes.precision.resolved import ResolvedPrecision
 

@@ -40,6 +40,7 @@ SCRIPT = ("recipe=script", "script=train.py")
         (("framework=paddle", "recipe=gan"), "recipe gan is available in torch, tensorflow"),
         (("env.CUDA_VISIBLE_DEVICES=1",), "say visible_gpus=[...]"),
         (("env.LAUNCHER_QUEUE=short",), "env.LAUNCHER_QUEUE: LAUNCHER_QUEUE is set by the launcher itself"),
+        (("recipe=gpt", "amp=fp8", "env.NVTE_BACKWARD_OVERRIDE=high_precision"), "leave the variable out"),
         (("env.A-B=1",), "is not a name for an environment variable"),
         (("env.A=1", "secrets.A=/x"), "A is given both as env.A and as secrets.A"),
         (("gpus=2", "visible_gpus=[1]"), "name different numbers of GPUs"),

@@ -40,3 +40,17 @@ def test_masters_are_expected_at_o2_alone_unless_they_were_declined(amp: Amp, ma
 def test_the_rule_speaks_of_float32_parameters_only_where_the_framework_does() -> None:
     assert "float32_parameters" not in head()["rule"]
     assert head(float32_parameters=True)["rule"]["float32_parameters"] is True
+
+
+def test_the_rule_has_the_layers_of_amp_gemm_and_what_the_environment_overrides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    amp = Amp(level="o2", dtype="bfloat16", gemm="fp8-tensorwise")
+    assert "gemm" not in head(Amp(level="o2"))["rule"]
+    monkeypatch.setenv("NVTE_BACKWARD_OVERRIDE", "high_precision")
+    assert head(amp, gemm_layers=("up", "down"), gemm_left_out={"head": "the output layer"})["rule"]["gemm"] == {
+        "format": "fp8-tensorwise",
+        "layers": ["up", "down"],
+        "left_out": {"head": "the output layer"},
+        "environment": {"NVTE_BACKWARD_OVERRIDE": "high_precision"},
+    }
