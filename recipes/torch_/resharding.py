@@ -1,13 +1,11 @@
 """A run's tensors by their parameters' names: what a checkpoint has to hold for any number of ranks to go on with it.
 
-`values` are tensors by `model/NAME` and `optimizers/NUMBER/NAME/KEY`: sharded, or whole. A parameter's value is that of
-its float32 master where it has one. `rest` is everything else.
+`values` are tensors by `model/NAME` and `optimizers/NUMBER/NAME/KEY`: sharded, or whole. `rest` is everything else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -51,26 +49,6 @@ def take_apart(trained: Trained) -> Named:
     return Named(values, rest)
 
 
-def named(saved: Mapping[str, Any], trained: Trained) -> Named:
-    """The state that one file has, by the names of the model that is to have it."""
-    weights, tied = weights_of(saved)
-    values = {f"model/{name}": each for name, each in weights.items() if isinstance(each, torch.Tensor)}
-    whole = {name: each for name, each in weights.items() if not isinstance(each, torch.Tensor)}
-    optimizers = []
-    for number, (optimizer, kept) in enumerate(zip(trained.optimizers, saved["optimizers"], strict=True)):
-        names = list(_names(trained, optimizer).values())
-        groups = [{**group, "params": [names[each] for each in group["params"]]} for group in kept["param_groups"]]
-        state: dict[str, dict[str, Any]] = {name: {} for name in names}
-        for position, values_of in kept["state"].items():
-            for key, value in values_of.items():
-                if isinstance(value, torch.Tensor) and value.ndim:
-                    values[f"optimizers/{number}/{names[position]}/{key}"] = value
-                else:
-                    state[names[position]][key] = value
-        optimizers.append({"state": state, "groups": groups})
-    return Named(values, {**saved, "model": whole, "tied": tied, "optimizers": optimizers})
-
-
 def weights_of(saved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """The weights in a state of one file, float32 masters where there are any, by name; and the names that tied weights
     have besides.
@@ -96,28 +74,24 @@ def weights_of(saved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]
 
 
 def load(trained: Trained, state: Named) -> None:
-    """Give the state to a model and its optimizers, sharded or not. Raises `ValueError` where it is another model's."""
+    """Give the state to a sharded model and its optimizers. Raises `ValueError` where it is another model's."""
     own, tied = _by_name(trained.model)
     saved = {**state.rest["model"], **_part(state.values, "model/")}
     _refuse_others(own, saved)
-    weights = {name: _as(own[name], value) for name, value in saved.items()}
-    weights |= {name: weights[first] for name, first in tied.items()}
-    trained.model.load_state_dict(weights)
+    trained.model.load_state_dict({**saved, **{name: saved[first] for name, first in tied.items()}})
     for number, (optimizer, kept) in enumerate(zip(trained.optimizers, state.rest["optimizers"], strict=True)):
         names = _names(trained, optimizer)
         if [name for group in kept["groups"] for name in group["params"]] != list(names.values()):
             raise ValueError(f"its optimizer {number} steps other parameters")
         found: dict[int, dict[str, Any]] = {}
-        for position, (parameter, name) in enumerate(names.items()):
-            sharded = _part(state.values, f"optimizers/{number}/{name}/")
-            entries = {**kept["state"].get(name, {}), **sharded}
+        for position, name in enumerate(names.values()):
+            entries = {**kept["state"][name], **_part(state.values, f"optimizers/{number}/{name}/")}
             if entries:
-                found[position] = {key: _as(parameter, value) for key, value in entries.items()}
+                found[position] = entries
         count = iter(range(len(names)))
         groups = [{**group, "params": [next(count) for _ in group["params"]]} for group in kept["groups"]]
         optimizer.load_state_dict({"state": found, "param_groups": groups})
-    masters = {name: saved[name] for name in trained.precision.state_dict()["masters"]}
-    trained.precision.load_state_dict({**state.rest["precision"], "masters": masters})
+    trained.precision.load_state_dict(state.rest["precision"])
 
 
 def read_shards(found: Checkpoint, rest: dict[str, Any], model: nn.Module | None = None, only: str = "") -> Named:
@@ -140,11 +114,15 @@ def read_shards(found: Checkpoint, rest: dict[str, Any], model: nn.Module | None
     return Named(targets, rest)
 
 
-def refusal(path: Path, shards: int, ranks: int, sharded: bool, why: ValueError) -> SettingsErrorOfAll:
-    """Why a run can't go on from a checkpoint of another sharding."""
-    was = f"shards of {shards} rank{'s' * (shards > 1)}" if shards else "one whole state"
-    now = f"{'has shards' if sharded else 'has whole weights'} on {ranks} rank{'s' * (ranks > 1)}"
-    return SettingsErrorOfAll(f"{path} was saved as {was}, and this run {now}; it can't be resharded: {why}", "run")
+def refusal(found: Checkpoint, ranks: int, sharded: bool, why: str) -> SettingsErrorOfAll:
+    """Why a run of so many ranks can't go on from a checkpoint of another sharding."""
+    was = f"shards of {_ranks(found.shards)}" if found.shards else "one whole state"
+    now = f"{'has shards' if sharded else 'has whole weights'} on {_ranks(ranks)}"
+    return SettingsErrorOfAll(f"{found.path} was saved as {was}, and this run {now}; {why}", "parallel")
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'s' * (count > 1)}"
 
 
 def _by_name(model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
@@ -162,9 +140,8 @@ def _by_name(model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _names(trained: Trained, optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, str]:
-    """The weights that an optimizer steps, in its order, with the names of their parameters."""
-    names = {each: name for name, each in trained.precision.master_parameters().items()}
-    names |= {each: name for name, each in _by_name(trained.model)[0].items() if isinstance(each, nn.Parameter)}
+    """The parameters that an optimizer steps, in its order, with their names."""
+    names = {each: name for name, each in _by_name(trained.model)[0].items() if isinstance(each, nn.Parameter)}
     return {each: names[each] for group in optimizer.param_groups for each in group["params"]}
 
 
@@ -192,16 +169,6 @@ def _is_shard(value: Any) -> bool:
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
-
-
-def _as(own: Any, value: Any) -> Any:
-    """A whole value, sharded as `own` is; a single number, or what is sharded already, as it is."""
-    if not _is_shard(own) or not isinstance(value, torch.Tensor) or _is_shard(value) or not value.ndim:
-        return value
-    from torch.distributed.tensor import distribute_tensor
-
-    whole = value.to(own.device)
-    return distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)  # every rank has the whole
 
 
 def _empty_like(own: Any, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import Any, BinaryIO
 import torch
 
 from recipes.settings import Settings
-from recipes.torch_ import devices, digests, resharding
+from recipes.torch_ import devices, resharding
 from recipes.torch_.devices import World
 from recipes.torch_.trained import Trained
 from recipes.trainer import checkpoint
-from recipes.trainer.checkpoint import Checkpoint
 from recipes.trainer.progress import Progress, refuse_another_job, restored, to_dict
 from recipes.typed import SettingsError, plain
 
@@ -75,42 +73,25 @@ class State:
         refuse_another_job(found, self.settings)
         saved = read(found.state)
         sharded = resharding.is_sharded(self.trained.model)
-        if sharded or found.shards:
-            self.world.on_all(lambda: self._reshard(found, saved, sharded))
+        if sharded != bool(found.shards):
+            why = "say parallel= as it was saved, or name another run folder to start anew"
+            raise resharding.refusal(found, self.world.size, sharded, why)
+        if sharded:
+            self.world.on_all(lambda: self._load_shards(found, saved))
         else:
             self.trained.load(saved)
         random = saved["random"]
         if self.world.rank < len(random):
             devices.set_random_state(random[self.world.rank], self.world.device)
-        progress = restored(saved["progress"], found, _machine(self.world))
-        return dataclasses.replace(progress, exact=progress.exact and sharded == bool(found.shards)), found.path
+        return restored(saved["progress"], found, _machine(self.world)), found.path
 
-    def _reshard(self, found: Checkpoint, saved: dict[str, Any], sharded: bool) -> None:
-        """Take up a checkpoint of shards, or one file in a sharded model."""
+    def _load_shards(self, found: checkpoint.Checkpoint, saved: dict[str, Any]) -> None:
         try:
-            if found.shards:
-                state = resharding.read_shards(found, saved, self.trained.model)
-            else:
-                state = resharding.named(saved, self.trained)
-            resharding.load(self.trained, state)
+            resharding.load(self.trained, resharding.read_shards(found, saved, self.trained.model))
         except SettingsError:
             raise
         except ValueError as error:
-            raise resharding.refusal(found.path, found.shards, self.world.size, sharded, error) from None
-
-    def machine(self) -> dict[str, Any]:
-        return _machine(self.world)
-
-    def digests(self) -> dict[str, bytes]:
-        return digests.of_state(self.trained.state(), self._names())
-
-    def saved_digests(self, found: Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
-        saved = read(found.state)
-        return digests.of_state(saved, self._names(), self.trained.state()), saved["progress"]
-
-    def _names(self) -> list[list[str]]:
-        masters = self.trained.precision.master_parameters()
-        return digests.parameter_names(self.trained.model, self.trained.optimizers, masters)
+            raise resharding.refusal(found, self.world.size, True, f"it can't be resharded: {error}") from None
 
 
 def write(file: BinaryIO, state: Mapping[str, Any]) -> None:

@@ -108,13 +108,14 @@ def test_saved_on_four_ranks_resumed_on_two_then_one_then_four(tmp_path, one, fo
     assert all((folder / f"step-{STEPS:09d}" / name).is_file() for name in manifest["files"])
 
 
-def test_shards_are_resumed_without_shards_and_the_other_way_round(tmp_path, one, four):
-    folder = copied(four, tmp_path / "checkpoints")
-    whole = train(1, folder, 8, FSDP="0")
-    sharded = train(2, folder, STEPS)
-    assert (whole["from"], sharded["from"]) == (4, 8)
-    assert not (whole["exact"] or sharded["exact"])
-    assert [*whole["losses"], *sharded["losses"]] == pytest.approx(one["losses"][4:], abs=1e-5)
+def test_shards_and_whole_weights_are_not_mixed_up(tmp_path, four):
+    codes, _, err = end(start(1, copied(four, tmp_path / "shards"), 8, FSDP="0"))
+    assert codes == [2]
+    assert "was saved as shards of 4 ranks, and this run has whole weights on 1 rank; say parallel=" in err[0]
+    train(1, tmp_path / "whole", 1, FSDP="0")
+    codes, _, err = end(start(1, tmp_path / "whole", 8))
+    assert codes == [2]
+    assert "was saved as one whole state, and this run has shards on 1 rank; say parallel=" in err[0]
 
 
 @pytest.mark.slow
