@@ -104,10 +104,11 @@ class StochasticRounding:
             for watcher in WATCHERS:
                 watcher(values, parameter.detach())
             _release(copy, parameter)
+        self._filled = []
         self._steps += 1
 
     def release(self) -> None:
-        """After a step, completed or not: the copies hold no memory."""
+        """After a step that may have failed: no copy holds memory."""
         for copy, parameter in self._filled:
             _release(copy, parameter)
         self._filled = []
