@@ -10,10 +10,11 @@ from typing import Any, BinaryIO
 import torch
 
 from recipes.settings import Settings
-from recipes.torch_ import devices, resharding
+from recipes.torch_ import devices, digests, resharding
 from recipes.torch_.devices import World
 from recipes.torch_.trained import Trained
 from recipes.trainer import checkpoint
+from recipes.trainer.checkpoint import Checkpoint
 from recipes.trainer.progress import Progress, refuse_another_job, restored, to_dict
 from recipes.typed import SettingsError, plain
 
@@ -85,13 +86,27 @@ class State:
             devices.set_random_state(random[self.world.rank], self.world.device)
         return restored(saved["progress"], found, _machine(self.world)), found.path
 
-    def _load_shards(self, found: checkpoint.Checkpoint, saved: dict[str, Any]) -> None:
+    def _load_shards(self, found: Checkpoint, saved: dict[str, Any]) -> None:
         try:
             resharding.load(self.trained, resharding.read_shards(found, saved, self.trained.model))
         except SettingsError:
             raise
         except ValueError as error:
             raise resharding.refusal(found, self.world.size, True, f"it can't be resharded: {error}") from None
+
+    def machine(self) -> dict[str, Any]:
+        return _machine(self.world)
+
+    def digests(self) -> dict[str, bytes]:
+        return digests.of_state(self.trained.state(), self._names())
+
+    def saved_digests(self, found: Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
+        saved = read(found.state)
+        return digests.of_state(saved, self._names(), self.trained.state()), saved["progress"]
+
+    def _names(self) -> list[list[str]]:
+        masters = self.trained.precision.master_parameters()
+        return digests.parameter_names(self.trained.model, self.trained.optimizers, masters)
 
 
 def write(file: BinaryIO, state: Mapping[str, Any]) -> None:
