@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.campaign import ceilings, checks, kernels, turns
+from benchmarks.campaign import ceilings, checks, kernels, language, turns
 from benchmarks.campaign.aims import Aim, judge
 from benchmarks.campaign.recipes import task
 from benchmarks.campaign.rows import Bench, Budget, Row, Task
@@ -42,6 +42,7 @@ def tasks() -> list[Task]:
     return [
         *ceilings.tasks(),
         *checks.tasks(),
+        *language.checks(),
         task("simplenet", "o0 ieee", "amp=o0", "tf32=false", estimate=20),
         task("simplenet", "o0 tf32", "amp=o0", "tf32=true", rehearsed=False),
         task("simplenet", "o1", "amp=o1"),
@@ -52,6 +53,7 @@ def tasks() -> list[Task]:
         task("resnet50", "o1 256", "amp=o1", "batch=256"),
         task("resnet50", "o2 256", "amp=o2", "batch=256"),
         *turns.tasks(),
+        *language.tasks(),
         task("resnet50", "o0 ieee 128", "amp=o0", "tf32=false", "batch=128"),
         task("resnet50", "o1 float16 256", "amp=o1", "amp.dtype=float16", "batch=256", rehearsed=False),
         task("resnet50", "o2 float16 256", "amp=o2", "amp.dtype=float16", "batch=256", rehearsed=False),
@@ -78,6 +80,7 @@ def tasks() -> list[Task]:
 COMPILED = [
     task("resnet50", "o1 compiled 256", "amp=o1", "compile=true", "batch=256", estimate=100, rehearsed=False),
     task("resnet50", "o1 compiled 512", "amp=o1", "compile=true", "batch=512", estimate=100, rehearsed=False),
+    *language.compiled(),
 ]
 
 
@@ -158,7 +161,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def is_broken(row: Row) -> bool:
     """Whether a check failed or a row has no value for another reason than time or memory."""
-    excused = ("out of time", "out of memory", "not rehearsed")
+    excused = ("out of time", "out of memory", "not rehearsed", "not on this device")
     return row.passed is False or (bool(row.left_out) and not row.left_out.startswith(excused))
 
 
@@ -195,6 +198,8 @@ def details(row: Row) -> str:
         parts.append("THE LOSS IS NOT FINITE")
     if more.get("ratios"):
         parts.append(f"{min(more['ratios']):.3f} to {max(more['ratios']):.3f}")
+    if more.get("published_gains"):
+        parts.append(more["published_gains"])
     if more.get("busy_seconds"):
         parts.append(f"{more['busy_seconds'] * 1000:.4g} ms busy a step")
     return ", ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.campaign import turns
+from benchmarks.campaign import language, turns
 from benchmarks.campaign.rows import Row
 
 
@@ -50,6 +50,14 @@ def judge(rows: Sequence[Row]) -> list[Aim]:
     ]
     by_hand = values.get((turns.PART, turns.BY_HAND))
     aims.append(("ResNet-50's o2 at least as fast as one by hand, within 2%", 0.98, by_hand))
+    aims += [
+        (
+            f"gpt at {gemm}, compiled, at least as fast as in bfloat16",
+            1.0,
+            values.get((language.PART, language.gain(gemm))),
+        )
+        for gemm in language.GEMMS
+    ]
     return [Aim(claim=claim, least=least, found=found) for claim, least, found in aims]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.campaign.recipes import capture, quietly, step_of
+from benchmarks.campaign.recipes import capture, data_of, quietly, step_of
 from benchmarks.campaign.rows import Bench, Row, Task
 from recipes.precision.levels import Amp, LossScale
 from recipes.torch_ import loop, mnist, simplenet
@@ -52,7 +52,7 @@ def tasks() -> list[Task]:
     ]
 
 
-def _row(name: str, passed: bool, **more: Any) -> Row:
+def row(name: str, passed: bool, **more: Any) -> Row:
     return Row(part=PART, name=name, passed=passed, more=more)
 
 
@@ -60,22 +60,22 @@ def _float32(bench: Bench) -> list[Row]:
     """By arithmetic: never TF32 where it is off; where it is on, matrix products use it, and convolutions may."""
     switch_tf32(False)
     found = float32_probe.arithmetic(bench.device)
-    rows = [_row("float32 products are IEEE's", set(found.values()) == {"float32"}, **found)]
+    rows = [row("float32 products are IEEE's", set(found.values()) == {"float32"}, **found)]
     if bench.device.type == "cuda":
         switch_tf32(True)
         found = float32_probe.arithmetic(bench.device)
         switch_tf32(False)
         right = found["matmul"] == found["bmm"] == "tf32" and found["convolution"] in ("tf32", "float32")
-        rows.append(_row("float32 products are TF32 where it is on", right, **found))
+        rows.append(row("float32 products are TF32 where it is on", right, **found))
     return rows
 
 
 def _trainer(bench: Bench, level: str, dtype: str) -> Row:
     """A whole run of the real trainer: done, and proved on the device that it was meant for."""
     size = ("batch=2", "steps=2") if bench.tiny else ("batch=512", "steps=40")
-    code, said, result = _trained(bench, mnist, f"amp={level}", f"amp.dtype={dtype}", *size)
+    code, said, result = trained(bench, mnist, f"amp={level}", f"amp.dtype={dtype}", *size)
     observed = result.get("observed") or {}
-    return _row(
+    return row(
         f"trainer at {level} {dtype}" if level != "o0" else "trainer at o0",
         code == 0 and observed.get("verdict") == "proved",
         exit_code=code,
@@ -96,17 +96,17 @@ def published() -> Task:
 def _published(bench: Bench) -> list[Row]:
     """A rehearsal's is too small to end there: it has to end."""
     size = ("train.width=64", "batch=16") if bench.tiny else ()
-    code, said, result = _trained(bench, simplenet, "amp=o0", "tf32=false", *size)
+    code, said, result = trained(bench, simplenet, "amp=o0", "tf32=false", *size)
     last = (result.get("loss") or {}).get("last")
     near = code == 0 and (bench.tiny or abs(last / PUBLISHED - 1) < SCATTER)
-    return [_row("simplenet ends at its published loss", near, loss=last, published=PUBLISHED, said=said[-300:])]
+    return [row("simplenet ends at its published loss", near, loss=last, published=PUBLISHED, said=said[-300:])]
 
 
-def _trained(bench: Bench, recipe: Any, *words: str) -> tuple[int, str, dict[str, Any]]:
+def trained(bench: Bench, recipe: Any, *words: str) -> tuple[int, str, dict[str, Any]]:
     """A whole run of the real trainer: its exit code, what it said, and its result."""
     with tempfile.TemporaryDirectory(prefix="check-") as folder:
         name = recipe.__name__.rpartition(".")[2]
-        job = [*words, "data=synthetic", f"device={bench.device.type}", "checkpoint.every=0", f"run={folder}/run"]
+        job = [*words, *data_of(name), f"device={bench.device.type}", "checkpoint.every=0", f"run={folder}/run"]
         code, said = quietly(lambda: loop.main(name, recipe.train, job))
         path = Path(folder, "run", "result.json")
         return code, said, json.loads(path.read_text()) if path.exists() else {}
@@ -119,12 +119,12 @@ def _losses(bench: Bench) -> list[Row]:
     for dtype in ("float16", "bfloat16"):
         found = {level: _small_net(bench, level, dtype, 0.1) for level in ("o1", "o2")}
         gaps = {level: abs(loss - reference) / reference for level, loss in found.items()}
-        rows.append(_row(f"losses agree, {dtype}", max(gaps.values()) < TOLERANCE, o0=reference, **found, gaps=gaps))
+        rows.append(row(f"losses agree, {dtype}", max(gaps.values()) < TOLERANCE, o0=reference, **found, gaps=gaps))
     slow = {
         level: _small_net(bench, level, "bfloat16" if level != "o0" else "auto", 1e-4) for level in ("o0", "o2", "o3")
     }
     kept, lost = abs(slow["o2"] - slow["o0"]), abs(slow["o3"] - slow["o0"])
-    rows.append(_row("o2 keeps the small updates that o3 loses", kept < lost, **slow))
+    rows.append(row("o2 keeps the small updates that o3 loses", kept < lost, **slow))
     return rows
 
 
@@ -168,7 +168,7 @@ def _overflow(bench: Bench) -> list[Row]:
             weights.append(net.weight.detach().clone())
         kept, moved = torch.equal(before, weights[0]), not torch.equal(before, weights[1])
         right = outcomes == [False, True] and kept and moved and precision.scale == 2.0**9
-        rows.append(_row(f"an overflow at {level} is skipped", right, applied=outcomes, scale=precision.scale))
+        rows.append(row(f"an overflow at {level} is skipped", right, applied=outcomes, scale=precision.scale))
     return rows
 
 
@@ -190,6 +190,6 @@ def _memory(bench: Bench) -> list[Row]:
         peak = bench.peak_memory()
         each = None if peak is None else (peak - before) / (layers * width**2)
         near = each is None or abs(each / expected - 1) < 0.15
-        rows.append(_row(f"memory at {level}", near, bytes_each=each, expected=expected))
+        rows.append(row(f"memory at {level}", near, bytes_each=each, expected=expected))
         del step
     return rows

@@ -21,6 +21,7 @@ CASES = (
     ("resnet50", ("amp=o0", "tf32=true", "batch=256")),
     ("efficientnet", ("amp=o2", "batch=256")),
     ("gan", ("amp=o2",)),
+    ("gpt", ("amp=o2",)),
 )
 
 

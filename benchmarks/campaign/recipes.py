@@ -23,8 +23,31 @@ TINY = {
     "resnet50": ("batch=2", "train.image_size=32", "train.width=8", "train.classes=10", "train.stages=[1,1]"),
     "efficientnet": ("batch=2", "train.image_size=32", "train.stages=[1,1]"),
     "gan": ("batch=2", "train.channels=[8,8,4,2]"),
+    "gpt": (
+        "batch=4",
+        "train.layers=1",
+        "train.width=32",
+        "train.heads=2",
+        "train.context=32",
+        "train.vocab_size=256",
+        "train.held_out=4",
+    ),
 }
 """For a rehearsal, in place of what is asked for."""
+
+FULL = {
+    "gpt": (
+        "batch=4",
+        "train.layers=4",
+        "train.width=4096",
+        "train.heads=32",
+        "train.context=2048",
+        "train.vocab_size=32768",
+        "train.tied=false",
+    )
+}
+"""Sizes in place of a recipe's own, which are a CPU's. The layers of a model of eight billion weights, fewer of them:
+narrow ones gain nothing from eight bits."""
 
 Captured = tuple[Run, dict[str, Any]]
 
@@ -43,10 +66,10 @@ def task(recipe: str, name: str, *words: str, estimate: float = 12.0, rehearsed:
 def capture(bench: Bench, recipe: str, words: Sequence[str]) -> Captured:
     """The recipe set up as its trainer does, and what it would have handed to `Run.fit`."""
     module = importlib.import_module(f"recipes.torch_.{recipe}")
-    own = TINY[recipe] if bench.tiny else ()
+    own = TINY[recipe] if bench.tiny else FULL.get(recipe, ())
     keys = {each.partition("=")[0] for each in own}
     asked = [each for each in words if each.partition("=")[0] not in keys]
-    chosen = arguments.parse([*asked, *own, "data=synthetic", f"device={bench.device.type}"], recipe, "torch")
+    chosen = arguments.parse([*asked, *own, *data_of(recipe), f"device={bench.device.type}"], recipe, "torch")
     run = Run(chosen, devices.join(bench.device.type, None, {}), time.monotonic())
     captured: dict[str, Any] = {}
     run.fit = captured.update  # type: ignore[method-assign,assignment]
@@ -66,19 +89,26 @@ def capture(bench: Bench, recipe: str, words: Sequence[str]) -> Captured:
     return run, captured
 
 
+def data_of(recipe: str) -> list[str]:
+    """The data set that needs no file: random, or for text the recipe's own."""
+    return [] if recipe == "gpt" else ["data=synthetic"]
+
+
 def step_of(captured: Captured) -> Callable[[], Any]:
     """The recipe's step on one and the same batch."""
     run, fit = captured
     settings = run.settings
-    batch = torch.arange(settings.batch, device=run.world.device).view(settings.accumulate, -1) % fit["samples"]
-    return lambda: fit["step"](batch)
+    batch = torch.arange(settings.batch).view(settings.accumulate, -1) % fit["samples"]
+    given = fit["load"](0, batch.numpy()) if fit.get("load") else batch.to(run.world.device)
+    return lambda: fit["step"](given)
 
 
 def _measure(bench: Bench, recipe: str, name: str, words: Sequence[str]) -> Row:
     captured = capture(bench, recipe, words)
     run, fit = captured
     step = step_of(captured)
-    observer = PrecisionObserver(fit["model"], run.precision.resolved)
+    precision = run.precision
+    observer = PrecisionObserver(fit["model"], precision.resolved, precision.gemm_layers, precision.gemm_left_out)
     with observer.step(1):  # before anything is compiled, as in a run of the trainer
         first, _ = step()
     bench.forget()
@@ -103,7 +133,12 @@ def _measure(bench: Bench, recipe: str, name: str, words: Sequence[str]) -> Row:
     }
     if recipe == "simplenet":
         more["tflops"] = simplenet_flops(run.settings) / seconds / 1e12
-    return Row(part=recipe, name=name, value=run.settings.batch / seconds, unit="samples/s", more=more)
+    rate = run.settings.batch / seconds
+    work = fit.get("work")
+    if work is None:
+        return Row(part=recipe, name=name, value=rate, unit="samples/s", more=more)
+    more["tflops"] = rate * work.per_sample * work.flops / 1e12
+    return Row(part=recipe, name=name, value=rate * work.per_sample, unit="tokens/s", more=more)
 
 
 def simplenet_flops(settings: Any) -> float:

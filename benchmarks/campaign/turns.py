@@ -20,7 +20,7 @@ from recipes.torch_ import resnet50
 
 PART = "by turns"
 ROUNDS, STEPS = 7, 8
-RECIPES = {"simplenet": (), "resnet50": ("batch=256",), "efficientnet": ("batch=256",), "gan": ()}
+RECIPES = {"simplenet": (), "resnet50": ("batch=256",), "efficientnet": ("batch=256",), "gan": (), "gpt": ()}
 BY_HAND = "resnet50 by hand / o2"
 
 
@@ -41,16 +41,18 @@ def tasks() -> list[Task]:
 
 def _levels(bench: Bench, recipe: str) -> list[Row]:
     o1, o2 = (step_of(capture(bench, recipe, (f"amp={level}", *RECIPES[recipe]))) for level in ("o1", "o2"))
-    return [_row(bench, of(recipe), o1, o2)]
+    return [row(bench, of(recipe), o1, o2)]
 
 
 def _by_hand(bench: Bench) -> list[Row]:
     captured = capture(bench, "resnet50", ("amp=o2", "batch=256"))
-    return [_row(bench, BY_HAND, _hand_written(captured), step_of(captured))]
+    return [row(bench, BY_HAND, _hand_written(captured), step_of(captured))]
 
 
-def _row(bench: Bench, name: str, other: Callable[[], Any], ours: Callable[[], Any]) -> Row:
-    """How many times as long the other takes: above 1, ours is the faster."""
+def row(
+    bench: Bench, name: str, other: Callable[[], Any], ours: Callable[[], Any], part: str = PART, **more: Any
+) -> Row:
+    """How many times as long the other takes: above 1, ours is the faster. `more` is worth seeing beside it."""
     for act in (other, ours):
         bench.warm(act, 5)
     ratios = []
@@ -58,8 +60,8 @@ def _row(bench: Bench, name: str, other: Callable[[], Any], ours: Callable[[], A
         turns = (other, ours) if number % 2 == 0 else (ours, other)
         taken = {act: _block(bench, act) for act in turns}
         ratios.append(taken[other] / taken[ours])
-    more = {"ratios": ratios, "rounds": len(ratios), "steps_each": STEPS}
-    return Row(part=PART, name=name, value=statistics.median(ratios), unit="x", more=more)
+    more = {"ratios": ratios, "rounds": len(ratios), "steps_each": STEPS, **more}
+    return Row(part=part, name=name, value=statistics.median(ratios), unit="x", more=more)
 
 
 def _block(bench: Bench, act: Callable[[], Any]) -> float:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks import gpu
+from benchmarks.campaign import language
 from benchmarks.campaign.aims import judge
 from benchmarks.campaign.recipes import simplenet_flops, task
 from benchmarks.campaign.rows import Bench, Budget, Row, Task
@@ -44,7 +45,8 @@ def test_a_rehearsal_runs_every_part_to_its_end_and_says_that_it_is_one(rehearsa
     assert said.startswith(gpu.REHEARSAL)
     assert document["rehearsal"] and document["aims"] == []
     with_value = {row["part"] for row in document["rows"] if row["value"] is not None or row["passed"]}
-    assert with_value == {"ceiling", "check", "simplenet", "resnet50", "efficientnet", "gan", "by turns", "kernels"}
+    recipes = {"simplenet", "resnet50", "efficientnet", "gan", "gpt"}
+    assert with_value == {"ceiling", "check", *recipes, "by turns", "kernels"}
     assert {row["left_out"] for row in document["rows"]} == {"", "not rehearsed"}
 
 
@@ -144,6 +146,21 @@ def test_with_its_gpu_broken_a_process_leaves_what_is_to_come_to_others(
 
 def test_a_loss_that_is_not_finite_is_told() -> None:
     assert "NOT FINITE" in gpu.line(row("resnet50", "o2", 1.0, loss=[7.0, None], finite=False))
+
+
+def test_published_gains_stand_beside_the_measured_one() -> None:
+    gemm = "fp8-rowwise"
+    found = gpu.line(row("gpt", language.gain(gemm), 1.2, ratios=[1.1, 1.3], published_gains=language.PUBLISHED[gemm]))
+    assert "1.100 to 1.300, published: 1.10 (Llama3-8B, 8 H100" in found
+
+
+def test_a_number_format_that_the_device_lacks_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language, "capability_of", lambda device: (8, 0))
+    on_a100 = dataclasses.replace(TINY, device=torch.device("cuda"))
+    tasks = [each for each in (*language.tasks(), *language.compiled()) if "fp8" in each.name]
+    rows = [found for each in tasks for found in each.run(on_a100)]
+    assert len(rows) == 2 * len(language.GEMMS)
+    assert all("needs compute capability 8.9" in each.left_out and not gpu.is_broken(each) for each in rows)
 
 
 def test_simplenets_operations_are_those_of_its_products() -> None:
