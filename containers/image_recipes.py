@@ -73,7 +73,7 @@ CPU = ImageRecipe(
     labels={"org.opencontainers.image.title": "cpu"},
     run=_launched("cpu", "device=cpu"),
 )
-RECIPES = {each.name: each for each in (PYTORCH, TENSORFLOW, PADDLE, INTERACTIVE, CPU)}
+RECIPES = {recipe.name: recipe for recipe in (PYTORCH, TENSORFLOW, PADDLE, INTERACTIVE, CPU)}
 
 
 def find(name: str) -> ImageRecipe:

@@ -144,7 +144,7 @@ def _check_mounts(container: Container, missing: Collection[str]) -> None:
             raise SettingsError(f"mounts={shown}: {mount.source} is not there", "mounts")
         for path in (mount.source, mount.target):
             parts = path.split("/")
-            if len(path.encode()) > MAX_PATH or any(len(each.encode()) > MAX_COMPONENT for each in parts):
+            if len(path.encode()) > MAX_PATH or any(len(part.encode()) > MAX_COMPONENT for part in parts):
                 raise SettingsError(f"mounts={path[:60]}...: no file system takes a path that long", "mounts")
     for name, path in container.secrets.items():
         if path in missing:
@@ -172,7 +172,7 @@ def _check_apptainer(container: Container, runtime: Runtime) -> None:
             "image",
         )
     for name, value in container.environment.items():
-        if any(each in value for each in apptainer.LOSING):
+        if any(character in value for character in apptainer.LOSING):
             raise SettingsError(
                 f"env.{name}: {runtime.kind} loses U+0080 and U+0081, and with them the job's environment",
                 f"env.{name}",
@@ -181,7 +181,7 @@ def _check_apptainer(container: Container, runtime: Runtime) -> None:
         return
     version = ".".join(map(str, runtime.version))
     for name, value in container.environment.items():
-        if any(each in value for each in '$`\\"'):
+        if any(character in value for character in '$`\\"'):
             raise SettingsError(
                 f'env.{name}: {runtime.product} {version} runs $, `, \\ and " of a value in a shell; '
                 "a newer one, or a file that holds the value, would do",

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import os
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0 if any(each in words for each in QUIET) else 141
+        return 0 if any(flag in words for flag in QUIET) else 141
     except OSError as error:
         from launcher.admit import clean
 

@@ -23,7 +23,7 @@ _CACHE_TAG = "CACHEDIR.TAG"
 _LARGEST_KEY = 64 * 2**10
 """Bytes; no private key is larger."""
 
-_name = re.compile("|".join(fnmatch.translate(each) for each in _CREDENTIALS), re.IGNORECASE)
+_name = re.compile("|".join(fnmatch.translate(pattern) for pattern in _CREDENTIALS), re.IGNORECASE)
 _KEY_STARTS_WITHIN = 1024
 """Bytes: other text may come first, as the attributes that openssl writes."""
 _key = re.compile(rb"^[ \t]*(-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File-|openssh-key-v1)", re.MULTILINE)
@@ -51,7 +51,7 @@ def is_credential(path: Path, root: Path) -> bool:
 
 def is_derived(folder: Path) -> bool:
     """Whether a folder is a virtual environment or a cache, which can be made again, or git's own."""
-    return folder.name in (".git", *_CACHES) or any((folder / each).exists() for each in (*_ENVIRONMENTS, _CACHE_TAG))
+    return folder.name in (".git", *_CACHES) or any((folder / name).exists() for name in (*_ENVIRONMENTS, _CACHE_TAG))
 
 
 def is_debris(name: str) -> bool:

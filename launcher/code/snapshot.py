@@ -42,7 +42,7 @@ def collect(package: Path) -> dict[str, Path]:
     ignored = _ignored(package)
     root = package.resolve()
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(each for each in folders if not exclusions.is_derived(Path(folder, each)))
+        folders[:] = sorted(name for name in folders if not exclusions.is_derived(Path(folder, name)))
         for name in sorted(names):
             path = package / Path(folder).relative_to(root) / name
             if path in ignored or not path.is_file() or exclusions.is_debris(name):

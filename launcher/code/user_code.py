@@ -167,7 +167,7 @@ def _of_runs(folder: Path) -> bool:
     return (
         folder.name == store.UNFINISHED
         or code_store.is_folder(folder.name)
-        or all((folder / each).is_file() for each in ("plan.json", "run.sh"))
+        or all((folder / name).is_file() for name in ("plan.json", "run.sh"))
     )
 
 

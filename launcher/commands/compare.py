@@ -33,7 +33,7 @@ keys, beside those of `run --help`:
 def main(arguments: Sequence[str]) -> int:
     ours = list(arguments).index("--") if "--" in arguments else len(arguments)
     look = "--plan" in arguments[:ours]
-    typed = [*(each for each in arguments[:ours] if each != "--plan"), *arguments[ours:]]
+    typed = [*(word for word in arguments[:ours] if word != "--plan"), *arguments[ours:]]
     words = request.take_apart(typed, own=("plan",), starts=True)
     if words.help:
         print(HELP.format(keys="\n".join(_keys())), end="")

@@ -126,7 +126,7 @@ def _values(key: str) -> list[str]:
     annotation = annotation_of(key)
     if annotation is bool or bool in get_args(annotation):
         return ["false", "true"]
-    return [each for each in get_args(annotation) if isinstance(each, str)]
+    return [choice for choice in get_args(annotation) if isinstance(choice, str)]
 
 
 def _of_images(given: Sequence[str]) -> list[str]:
@@ -150,4 +150,4 @@ def _runs(last: str) -> list[str]:
 
     names = {name for root in run_roots.known() for name in (*selection.run_names(root), *selection.sweep_names(root))}
     newest = sorted(names, reverse=True)
-    return [each for name in newest for each in (name, run_ids.words_of(name)) if each.startswith(last)][:50]
+    return [word for name in newest for word in (name, run_ids.words_of(name)) if word.startswith(last)][:50]

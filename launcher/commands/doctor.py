@@ -60,14 +60,14 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     overrides = _small(words.overrides)
     specs = request.understand(request.compose(request.Words(overrides=overrides, config_dirs=words.config_dirs)))
-    found = []
-    for each in examine(specs[:1]):
-        found.append(each)
+    findings = []
+    for finding in examine(specs[:1]):
+        findings.append(finding)
         if not words.json:
-            print("\n".join(lines(each)), flush=True)
-    problems = sum(each.level == "problem" for each in found)
+            print("\n".join(lines(finding)), flush=True)
+    problems = sum(finding.level == "problem" for finding in findings)
     if words.json:
-        print(json.dumps({"schema": 1, "well": not problems, "findings": [plain(each) for each in found]}, indent=1))
+        print(json.dumps({"schema": 1, "well": not problems, "findings": list(map(plain, findings))}, indent=1))
     elif problems:
         print(f"{problems} problem{'s' * (problems > 1)} found")
     else:
@@ -186,7 +186,7 @@ def _job(run: Run) -> Iterator[Finding]:
         _remove(run)
         return
     _, last = log_tail.read(run.folder, state.attempt)
-    tail = "".join(f"\n{'':20}{tables.clean(each)}" for each in _words(last)[-LINES:])
+    tail = "".join(f"\n{'':20}{tables.clean(line)}" for line in _words(last)[-LINES:])
     mend = hints.known("\n".join([state.reason, *last])) or f"`logs {run.id}` shows all of it"
     yield problem("job", f"{state.name}: {state.reason}{tail}", mend)
 

@@ -19,8 +19,8 @@ def main(arguments: list[str]) -> int:
         "already are skipped, and an interrupted fetch continues where it was.",
     )
     options = parser.parse_intermixed_args(arguments)
-    to = next((each.partition("=")[2] for each in options.words if each.startswith("to=")), None)
-    names, roots = split([each for each in options.words if not each.startswith("to=")])
+    to = next((word.partition("=")[2] for word in options.words if word.startswith("to=")), None)
+    names, roots = split([word for word in options.words if not word.startswith("to=")])
     roots = [root for root in roots if run_roots.is_remote(root)]
     if not roots:
         raise UsageError("fetch: no run of yours is on another host; those of this machine are here already")

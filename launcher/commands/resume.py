@@ -27,15 +27,15 @@ as over SSH, ended with it: say secrets.NAME=FILE, or secrets.NAME for its value
 
 
 def main(arguments: Sequence[str]) -> int:
-    if any(each in ("-h", "--help") for each in arguments):
+    if any(word in ("-h", "--help") for word in arguments):
         print(HELP, end="")
         return 0
     for flag in arguments:
         if flag.startswith("-"):
             raise UsageError(f"resume has no flag {flag} (only --help); what may change is said as key=value")
-    names = [each for each in arguments if "=" not in each and not each.startswith("secrets.")]
-    secrets = job_environment.typed_secrets(each for each in arguments if each.startswith("secrets."))
-    assignments = dict(each.split("=", 1) for each in arguments if "=" in each and not each.startswith("secrets."))
+    names = [word for word in arguments if "=" not in word and not word.startswith("secrets.")]
+    secrets = job_environment.typed_secrets(word for word in arguments if word.startswith("secrets."))
+    assignments = dict(word.split("=", 1) for word in arguments if "=" in word and not word.startswith("secrets."))
     root = assignments.pop("run_root", None)
     detach = _boolean("detach", assignments.pop("detach", "false"))
     wait = _boolean("wait", assignments.pop("wait", "false"))
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         is_sweep = found.sweep is not None
         folders, queue = resume_here(found.runs, assignments, secrets, is_sweep=is_sweep, start=start)
         stays = wait or (queue == "direct" and not detach)
-    print(f"resuming {', '.join(each.name for each in folders)}", file=sys.stderr)
+    print(f"resuming {', '.join(folder.name for folder in folders)}", file=sys.stderr)
     return stay(folders, last_words) if stays else leave(folders)
 
 

@@ -111,7 +111,7 @@ def describe(whole: Plan) -> list[str]:
         lines += [*starts, ""]
     if whole.published:
         lines += [*_typed(whole), "", *published_table.lines(whole), ""]
-    lines += [f"note: {each}" for each in whole.advice]
+    lines += [f"note: {note}" for note in whole.advice]
     lines += [f"--- {whole.run_dir}/run.sh", render.render(whole)]
     control = whole.arms[0]
     return [*lines, f"--- {control.run_dir}/run.sh", render.render(control)]

@@ -81,11 +81,11 @@ def of_slurm(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
         yield advice(
             "partition",
             "no partition is named, and the cluster has no default one",
-            f"say cluster.partition= one of {', '.join(each.name for each in slurm.partitions)}",
+            f"say cluster.partition= one of {', '.join(known.name for known in slurm.partitions)}",
         )
     else:
         limit = units.duration(partition.max_minutes * 60) if partition.max_minutes else "no time limit"
-        types = ", ".join(each for each in partition.gpu_types if each)
+        types = ", ".join(gpu_type for gpu_type in partition.gpu_types if gpu_type)
         gpus = f"{partition.gpus_per_node} GPUs" if partition.gpus_per_node else "no GPUs (GRES)"
         gpus += f" ({types})" if types else ""
         said = f"{partition.name}: {partition.nodes} nodes of {partition.cpus_per_node} CPUs and {gpus}, {limit}"

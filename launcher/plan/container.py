@@ -175,7 +175,7 @@ def advice(spec: JobSpec, facts: Facts, count: int) -> tuple[str, ...]:
     if references.release_of(spec.launch.image, spec.launch.image_is) is not None:
         return ()
     problems = (
-        catalogue.cuda_problem(known.image_cuda, each) for each in _on_gpus(catalogue.Needs(), spec, facts, count)
+        catalogue.cuda_problem(known.image_cuda, needs) for needs in _on_gpus(catalogue.Needs(), spec, facts, count)
     )
     return tuple(
         f"image={spec.launch.image}: {problem}; expect the job to fail, unless the image holds another CUDA"

@@ -40,7 +40,7 @@ def from_json(values: Mapping[str, Any]) -> Plan:
     except (SettingsError, TypeError) as error:  # the latter where something is missing
         raise UsageError(f"this plan is damaged, or of another version: {error}") from None
     swept = tuple((str(key), value) for key, value in values.get("swept") or ())
-    return dataclasses.replace(plan, swept=swept, arms=tuple(from_json(each) for each in values.get("arms") or ()))
+    return dataclasses.replace(plan, swept=swept, arms=tuple(from_json(arm) for arm in values.get("arms") or ()))
 
 
 def _settings(plan: Plan) -> dict[str, Any]:

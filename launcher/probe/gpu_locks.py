@@ -71,7 +71,7 @@ def parse(lines: Iterable[str]) -> list[Seen]:
 
 def refusal(count: int, pool: Sequence[Seen], host: str) -> str:
     """Why so many GPUs can't be had of those; empty where they can."""
-    busy = [f"GPU {each.index}: {each.holder}" for each in pool if each.holder]
+    busy = [f"GPU {gpu.index}: {gpu.holder}" for gpu in pool if gpu.holder]
     free = len(pool) - len(busy)
     if count <= free:
         return ""

@@ -49,7 +49,7 @@ def with_holders(found: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The same GPUs, with their holders."""
     from launcher.probe import gpu_locks
 
-    holders = {each.uuid: each.holder for each in gpu_locks.look()} if found else {}
+    holders = {gpu.uuid: gpu.holder for gpu in gpu_locks.look()} if found else {}
     return tuple(dataclasses.replace(gpu, holder=holders.get(gpu.uuid, "")) for gpu in found)
 
 

@@ -60,7 +60,7 @@ def look(run_root: str) -> Host:
         time=time.time(),
         memory_mib=cgroup_limits.memory() // 2**20,
         bash=_bash(),
-        lacking=tuple(each for each in ("setsid", "flock") if shutil.which(each) is None),
+        lacking=tuple(program for program in ("setsid", "flock") if shutil.which(program) is None),
         free_mib=_free_mib(_existing(Path(run_root).expanduser().absolute())),
         tmp=tmp,
         tmp_free_mib=_free_mib(Path(tmp)),
@@ -68,11 +68,11 @@ def look(run_root: str) -> Host:
         shm_mib=_size_mib(Path("/dev/shm")),
         memlock_kib=-1 if limit == resource.RLIM_INFINITY else limit // 1024,
         infiniband=any(Path("/sys/class/infiniband").glob("*")),
-        nvidia_cards=sum(_is_nvidia_gpu(each) for each in Path("/sys/bus/pci/devices").glob("*")),
+        nvidia_cards=sum(_is_nvidia_gpu(device) for device in Path("/sys/bus/pci/devices").glob("*")),
         user_namespaces=_user_namespaces(),
         setuid_apptainer=_setuid_apptainer(),
         lost_variables=_lost_variables(),
-        proxies=tuple(each for each in _PROXIES if os.environ.get(each) or os.environ.get(each.upper())),
+        proxies=tuple(name for name in _PROXIES if os.environ.get(name) or os.environ.get(name.upper())),
         no_proxy=tuple((os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").replace(" ", "").split(",")),
     )
 
@@ -123,8 +123,8 @@ def _is_nvidia_gpu(device: Path) -> bool:
 def _lost_variables() -> tuple[str, ...]:
     if not (os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv")):
         return ()
-    first = {each.partition("=")[0] for each in _text("/proc/1/environ").split("\0")}
-    return tuple(each for each in _OF_IMAGES if each in first and each not in os.environ)
+    first = {entry.partition("=")[0] for entry in _text("/proc/1/environ").split("\0")}
+    return tuple(variable for variable in _OF_IMAGES if variable in first and variable not in os.environ)
 
 
 def _user_namespaces() -> str:
@@ -143,6 +143,6 @@ def _setuid_apptainer() -> bool:
     if program is None:
         return False
     prefix = Path(program).resolve().parent.parent
-    starters = [prefix / "libexec" / each / "bin" / "starter-suid" for each in ("apptainer", "singularity")]
-    starters += [prefix / "lib" / each.parent.parent.name / "bin" / "starter-suid" for each in starters]
-    return any(each.exists() and bool(each.stat().st_mode & 0o4000) for each in starters)
+    starters = [prefix / "libexec" / name / "bin" / "starter-suid" for name in ("apptainer", "singularity")]
+    starters += [prefix / "lib" / starter.parent.parent.name / "bin" / "starter-suid" for starter in starters]
+    return any(starter.exists() and bool(starter.stat().st_mode & 0o4000) for starter in starters)

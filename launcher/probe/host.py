@@ -56,7 +56,7 @@ def look(asked: Questions) -> Facts:
         run_root=str(run_root),
         run_root_problem=_run_root_problem(run_root, asked.shared),
         run_root_filesystem=_filesystem(run_root),
-        folders={each: tuple(sorted(os.listdir(expanded(each)))) for each in asked.folders if expanded(each).is_dir()},
+        folders={name: tuple(sorted(os.listdir(expanded(name)))) for name in asked.folders if expanded(name).is_dir()},
         file_sizes=dict(_sizes(asked.data_files)),
         missing=tuple(sorted(_missing(named, asked.mounts))),
         real_paths=dict(_real_paths(asked.inputs)),
@@ -81,11 +81,11 @@ def _sizes(named: Iterable[str]) -> Iterable[tuple[str, int | None]]:
 
 def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:
     """Missing paths: folders and inputs as named, mounts as absolute paths."""
-    yield from (each for each in named if not expanded(each).exists())
-    for each in sources:
-        source = Path(os.path.normpath(Path.cwd() / expanded(each)))
-        if not source.exists():
-            yield str(source)
+    yield from (name for name in named if not expanded(name).exists())
+    for source in sources:
+        path = Path(os.path.normpath(Path.cwd() / expanded(source)))
+        if not path.exists():
+            yield str(path)
 
 
 def _real_paths(named: Iterable[str]) -> Iterable[tuple[str, str]]:

@@ -79,14 +79,14 @@ def _packages() -> dict[str, str]:
 def _version(builds: Sequence[str], folder: Path) -> str:
     """The version of the package in this folder, of the first of its builds that is installed."""
     there = os.listdir(folder)
-    for distribution, plus, build in (each.partition("+") for each in builds):
+    for distribution, plus, build in (name.partition("+") for name in builds):
         start, end = f"{distribution.replace('-', '_')}-", ".dist-info"
         for name in there:
             if name.startswith(start) and name.endswith(end):
                 return f"{name[len(start) : -len(end)]}{plus}{build}"
     import importlib.metadata  # which takes longer to import than the rest of this module
 
-    for distribution, plus, build in (each.partition("+") for each in builds):
+    for distribution, plus, build in (name.partition("+") for name in builds):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return f"{importlib.metadata.version(distribution)}{plus}{build}"
     return "unknown"

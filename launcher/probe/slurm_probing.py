@@ -56,11 +56,11 @@ def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, 
             default=name.endswith("*"),
             up=found[0][1] == "up",
             max_minutes=slurm_units.minutes(found[0][2]),
-            nodes=sum(int(each[6]) for each in found),
-            gpus_per_node=max(slurm_units.gpus(each[4]) for each in found),
-            gpu_types=tuple(dict.fromkeys(name for each in found for name in slurm_units.gpu_types(each[4]))),
-            cpus_per_node=max(_count(each[3]) for each in found),
-            memory_mib_per_node=max(_count(each[7]) for each in found),
+            nodes=sum(int(row[6]) for row in found),
+            gpus_per_node=max(slurm_units.gpus(row[4]) for row in found),
+            gpu_types=tuple(dict.fromkeys(name for row in found for name in slurm_units.gpu_types(row[4]))),
+            cpus_per_node=max(_count(row[3]) for row in found),
+            memory_mib_per_node=max(_count(row[7]) for row in found),
         )
         for name, found in rows.items()
     )
@@ -71,7 +71,7 @@ def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, 
         max_array_size=int(values.get("MaxArraySize", "1001")),
         accounting="slurmdbd" in values.get("AccountingStorageType", ""),
         environment=environment,
-        nodes_are_here=all(_is_here(each[5], here) for found in rows.values() for each in found),
+        nodes_are_here=all(_is_here(row[5], here) for found in rows.values() for row in found),
     )
 
 

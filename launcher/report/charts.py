@@ -178,13 +178,13 @@ class _Scale:
             every = max(1, math.ceil((top - bottom) / TICKS))
             free = (top - bottom) * below / (1 - below)
             return cls(
-                2.0 ** (bottom - free), 2.0**top, [2.0**each for each in range(bottom, top + 1, every)], log2=True
+                2.0 ** (bottom - free), 2.0**top, [2.0**power for power in range(bottom, top + 1, every)], log2=True
             )
         low = min(low, 0.0) if zero else low
         unit = 1024.0 ** max(0, math.floor(math.log(high, 1024))) if sizes and high > 1 else 1.0
         if low == high:
             low, high = (low - 1, high + 1) if low == 0 else (low - abs(low) / 10, high + abs(high) / 10)
-        ticks = [unit * each for each in round_ticks(low / unit, high / unit)]
+        ticks = [unit * tick for tick in round_ticks(low / unit, high / unit)]
         if integers:
             ticks = [tick for tick in ticks if tick == int(tick)]
         return cls(low, high, ticks) if integers else cls(min(low, ticks[0]), max(high, ticks[-1]), ticks)

@@ -149,7 +149,7 @@ def _snapshot(evidence: Evidence) -> Path | None:
     root, digest = str(evidence.plan.run_root), str(evidence.plan.code)
     if not admit.is_name(digest) or not ownership.is_mine(evidence.run.folder, evidence.run.root):
         return None  # where another user's plan says is no place to look
-    return next((each / digest for each in code_store.folders(root) if (each / digest).is_dir()), None)
+    return next((folder / digest for folder in code_store.folders(root) if (folder / digest).is_dir()), None)
 
 
 def _files(folder: Path) -> set[str]:

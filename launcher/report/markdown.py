@@ -31,13 +31,13 @@ def _lines(document: Document) -> Iterator[str]:
 
 def _part(part: Part) -> Iterator[str]:
     if isinstance(part, Table):
-        yield f"| {' | '.join(escape(each) for each in part.header)} |"
+        yield f"| {' | '.join(escape(cell) for cell in part.header)} |"
         yield f"| {' | '.join('---:' if index in part.numbers else '---' for index in range(len(part.header)))} |"
         for row in part.rows:
             yield f"| {' | '.join(escape(cell.text) for cell in row)} |"
     elif isinstance(part, Code):
         # A fence longer than any run of backticks in the text.
-        fence = "`" * max(3, 1 + max((len(each) for each in re.findall(r"`+", part.text)), default=0))
+        fence = "`" * max(3, 1 + max((len(ticks) for ticks in re.findall(r"`+", part.text)), default=0))
         yield from (fence, *(tables.clean(line) for line in part.text.splitlines()), fence)
     elif isinstance(part, Prose):
         yield escape(part.text)

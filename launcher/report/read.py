@@ -90,7 +90,7 @@ def of_run(folder: Path, run: Run, state: State, read: bool, block: int = 0) -> 
             problems.append(f"{name} can't be read: {str(error).removeprefix(f'{path}: ')}")
             documents[name] = {}
         values, wrong = decode(cls, documents[name])
-        problems.extend(f"{name}: {each}, and left out" for each in wrong)
+        problems.extend(f"{name}: {problem}, and left out" for problem in wrong)
         return values
 
     plan, result = record(PlanRecord, "plan.json"), record(ResultRecord, "result.json")

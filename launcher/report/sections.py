@@ -87,7 +87,7 @@ def columns(wanted: Sequence[tuple[str, list[Cell], bool]], spare: Sequence[str]
         header=tuple(name for name, _, _ in kept),
         rows=tuple(zip(*(cells for _, cells, _ in kept), strict=True)),
         numbers=frozenset(index for index, (_, _, right) in enumerate(kept) if right),
-        spare=tuple(name for name in spare if any(name == each[0] for each in kept)),
+        spare=tuple(name for name in spare if any(name == row[0] for row in kept)),
     )
 
 

@@ -60,7 +60,7 @@ _WITHOUT_RANGE = (str, bool)
 def _plain(hint: Any) -> Any:
     """The type without None."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return next(each for each in typing.get_args(hint) if each is not type(None))
+        return next(kind for kind in typing.get_args(hint) if kind is not type(None))
     return hint
 
 

@@ -184,12 +184,12 @@ def end(targets: Sequence[Target], grace: float = TERM_GRACE) -> list[list[Proce
 
 
 def _all(targets: Sequence[Target]) -> list[Process]:
-    return [process for each in processes_of(targets) for process in each]
+    return [process for of_run in processes_of(targets) for process in of_run]
 
 
 def _without_shells(targets: Sequence[Target]) -> list[Process]:
     shells = {(target.shell.pid, target.shell.start) for target in targets if target.shell}
-    return [each for each in _all(targets) if (each.pid, each.start) not in shells]
+    return [process for process in _all(targets) if (process.pid, process.start) not in shells]
 
 
 def _wait(targets: Sequence[Target], seconds: float) -> bool:

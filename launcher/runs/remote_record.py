@@ -117,7 +117,7 @@ def admitted_log(value: Any) -> tuple[str, tuple[str, ...]] | None:
     if value is None:
         return None
     path, last = admit.items(value, "a log", 2, least=2)
-    told = (admit.text(each, "a line of a log") for each in admit.items(last, "lines of a log", LOG_LINES))
+    told = (admit.text(line, "a line of a log") for line in admit.items(last, "lines of a log", LOG_LINES))
     return admit.text(path, "the path of a log"), tuple(told)
 
 

@@ -48,5 +48,5 @@ def order(arms: Sequence[str], rounds: int) -> list[str]:
 
 def _on_one_node(runtime: Runtime) -> Runtime:
     """Pyxis starts its containers by srun, on all nodes."""
-    words = ("--nodes=1" if each.startswith("--nodes=") else each for each in runtime.command)
+    words = ("--nodes=1" if word.startswith("--nodes=") else word for word in runtime.command)
     return dataclasses.replace(runtime, command=tuple(words))

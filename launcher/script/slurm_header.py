@@ -12,7 +12,7 @@ from launcher.plan.slurm_check import NAMED
 
 def header(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
     """The `#SBATCH` lines of a plan."""
-    return [f"#SBATCH {each}" for each in options(plan, log=log, array=array)]
+    return [f"#SBATCH {option}" for option in options(plan, log=log, array=array)]
 
 
 def options(plan: Plan, *, log: str, array: str | None = None) -> list[str]:

@@ -112,7 +112,7 @@ def _start_in_place(plan: Plan) -> list[str]:
     bare = plan.script is not None and plan.script.bare and not plan.script.workdir
     own = (plan.script.folder(plan.run_dir),) if plan.script and bare else ()
     folders = (*wrapped.folders, *own)
-    lines += [f"[ -d {to_bash(each)} ] || mkdir -p -m 700 {to_bash(each)} || exit 1" for each in folders]
+    lines += [f"[ -d {to_bash(folder)} ] || mkdir -p -m 700 {to_bash(folder)} || exit 1" for folder in folders]
     lines += _links(plan) if own else []
     lines += ["remove_stale_container"] if wrapped.remove else []
     lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
@@ -138,8 +138,8 @@ def _links(plan: Plan) -> list[str]:
 
 def _read_inside(argv: tuple[Word, ...]) -> tuple[Word, ...]:
     """The same command with its late words read by a shell in the container: only there each task has its number."""
-    late = " ".join(f'"{each.before}${each.variable}"' for each in argv if isinstance(each, EnvArg))
-    plain = tuple(each for each in argv if isinstance(each, str))
+    late = " ".join(f'"{word.before}${word.variable}"' for word in argv if isinstance(word, EnvArg))
+    plain = tuple(word for word in argv if isinstance(word, str))
     # Behind `PYTHON -m MODULE`, which are the first three words.
     text = f'python=$1 module=$3; shift 3; exec "$python" -m "$module" {late} "$@"'
     return ("/bin/sh", "-c", text, "sh", *plain)

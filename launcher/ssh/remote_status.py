@@ -144,7 +144,7 @@ def _question(run: Run, pointer: Pointer, follow: bool) -> dict[str, Any]:
 def _arms(run: Run) -> list[str]:
     """The folders of the arms of a comparison, as its plan names them."""
     plan = store.read(PlanRecord, run.folder / "plan.json", ("arms",))
-    return [each.arm for each in plan.arms if admit.is_name(each.arm)]
+    return [arm.arm for arm in plan.arms if admit.is_name(arm.arm)]
 
 
 def measured(folder: Path, name: str) -> list[Any]:

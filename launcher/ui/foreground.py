@@ -47,7 +47,7 @@ def _submit(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> li
     from launcher.executors.base import executor_for, submit
 
     folders = submit(executor_for(plans, specs, facts), plans)
-    for text in dict.fromkeys(resources(each) for each in plans):
+    for text in dict.fromkeys(resources(plan) for plan in plans):
         if text:
             each = ", for each run" if len(plans) > 1 else ""
             print(f"submitted to {plans[0].cluster['kind']}{each}: {text}", file=sys.stderr)
