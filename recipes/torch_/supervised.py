@@ -15,6 +15,8 @@ from recipes.torch_.loop import Run, Step
 from recipes.torch_.precision import StepOutcome
 
 HELD_OUT_BATCH = 1000
+UNCOUNTED = -100
+"""A label that torch's cross-entropy leaves out."""
 
 
 def make_step(
@@ -57,7 +59,7 @@ def measure(
     correct, loss = 0.0, 0.0
     run.world.agree_on_statistics(net)
     net.eval()
-    for inputs, labels in batches:
+    for inputs, labels in _equally_many(run, batches):
         with run.precision.forward():
             logits = run.precision.output(net(run.precision.input(inputs))).flatten(0, -2)
         labels = labels.flatten()
@@ -66,6 +68,25 @@ def measure(
     net.train()
     correct, loss = run.world.sum([correct, loss])
     return {"accuracy": correct / count, "loss": loss / count}
+
+
+def _equally_many(
+    run: Run, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The batches; of a sharded model as many on every rank, since each forward gathers weights from all of them.
+
+    A rank that has no more gets a sample of rank 0, with labels that neither count as correct nor have a loss.
+    """
+    if run.world.mesh is None:
+        yield from batches
+        return
+    own = iter(batches)
+    batch = next(own, None)
+    inputs, labels = run.world.broadcast(None if batch is None else tuple(each[:1].cpu() for each in batch))
+    spare = inputs.to(run.world.device), torch.full_like(labels, UNCOUNTED, dtype=torch.int64, device=run.world.device)
+    while run.world.sum([float(batch is not None)])[0]:
+        yield spare if batch is None else batch
+        batch = next(own, None)
 
 
 def held_out(run: Run, count: int, at_once: int = HELD_OUT_BATCH) -> Iterator[numpy.ndarray]:

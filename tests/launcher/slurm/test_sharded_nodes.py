@@ -12,7 +12,7 @@ from tests.testbed.facts import Testbed
 
 JOB = (
     *("recipe=gpt", "nodes=2", "amp=o2", "steps=8", "batch=4", "checkpoint.every=0"),
-    *("train.layers=2", "train.width=32", "train.heads=2", "train.context=32", "train.held_out=4"),
+    *("train.layers=2", "train.width=32", "train.heads=2", "train.context=32", "train.held_out=3"),
 )
 
 
@@ -35,4 +35,6 @@ def test_shards_on_two_nodes_train_as_copies_do_and_are_proved_on_both(submitted
     assert set(observed["param_dtypes"]) == {"float32"}
     assert [observed[f"{what}_dtype"] for what in ("gather", "reduce", "state")] == ["bfloat16", "float32", "float32"]
     losses = {parallel: [row["loss"] for row in steps(submitted.folder(parallel))] for parallel in results}
+    held_out = {parallel: found["eval"] for parallel, found in results.items()}
+    assert held_out["fsdp"]["loss"] == pytest.approx(held_out["ddp"]["loss"], abs=1e-3)
     assert losses["fsdp"] == pytest.approx(losses["ddp"], abs=1e-3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 from recipes.gpt import GptSettings
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.resolved import resolve
+from recipes.torch_.devices import World
 from recipes.torch_.gpt import Net
 from recipes.torch_.observe.observer import PrecisionObserver, gather, observed
 from recipes.torch_.precision import Precision, sharding
+from recipes.torch_.supervised import held_out, measure
 from recipes.typed import SettingsError
 
 RANKS = 2
@@ -123,6 +126,22 @@ def batch_norms_train_as_under_ddp(rank: int) -> None:
     for mine, theirs in zip(*found, strict=True):
         mine = mine.full_tensor() if hasattr(mine, "full_tensor") else mine
         assert (mine - theirs).norm() < 1e-3 * theirs.norm()
+
+
+def ranks_measure_together(rank: int) -> None:
+    """Each forward gathers from both: a rank with fewer held-out samples, or none, must not leave the other waiting."""
+    precision = precision_of(Amp(level="o0"))
+    net = sharded(precision, nn.Linear(8, 4))
+    mesh = DeviceMesh.from_group(distributed.group.WORLD, "cpu")
+    run: Any = SimpleNamespace(world=World(rank=rank, size=RANKS, device=CPU, mesh=mesh), precision=precision)
+    inputs, labels = torch.randn(5, 8, generator=torch.Generator().manual_seed(0)), torch.arange(5) % 4
+    weight, bias = whole(net)
+    logits = inputs @ weight.T + bias
+    for count, at_once in ((5, 1), (5, 2), (1, 1)):
+        shares = [torch.from_numpy(each) for each in held_out(run, count, at_once)]
+        found = measure(run, net, ((inputs[each], labels[each]) for each in shares), count)
+        assert found["loss"] == pytest.approx(cross_entropy(logits[:count], labels[:count]).item(), rel=1e-5)
+        assert found["accuracy"] == (logits.argmax(1) == labels)[:count].float().mean().item()
 
 
 def one_rank_overflows(rank: int) -> None:
@@ -271,6 +290,7 @@ SCENARIOS: dict[str, Any] = {
     "as-ddp-o2-float16": lambda rank: trains_as_ddp_does(rank, Amp(level="o2", dtype="float16")),
     "as-ddp-recompute": lambda rank: trains_as_ddp_does(rank, Amp(level="o2"), recompute="full"),
     "as-ddp-batch-norm": batch_norms_train_as_under_ddp,
+    "measured-together": ranks_measure_together,
     "one-rank-overflows": one_rank_overflows,
     "equal-gradients-bfloat16": lambda rank: equal_gradients_add_up(rank, "bfloat16"),
     "equal-gradients-float16": lambda rank: equal_gradients_add_up(rank, "float16"),
