@@ -119,6 +119,11 @@ def _choose(run: Run, step: int | None) -> tuple[ReplayPlan, bool]:
             f"step={step}: {run.id} has no record of each step (verify.record=true keeps one), so only steps with a "
             f"checkpoint can be compared: {choices} (command line)"
         )
+    if not last and store.read_or_empty(run.folder / CHECKPOINTS / f"step-{step:09d}" / "manifest.json").get("shards"):
+        raise UsageError(
+            f"{run.id} is not comparable: its checkpoints are in shards of several ranks, and without a record of each "
+            "step (verify.record=true keeps one) these are not compared"
+        )
     first = max((each for each in saved if each < step), default=0)
     return ReplayPlan(run=run.id, first=first, step=step), bool(last)
 

@@ -100,9 +100,7 @@ class Replay:
             mine += [] if mine or len(before) == request.step - request.first else ["the record lacks some steps"]
         else:
             kinds = saved[self._group.rank : self._group.rank + 1] if saved else []
-            mine += (
-                [] if kinds else [f"the checkpoint of step {request.step} is damaged, or in shards of several ranks"]
-            )
+            mine += [] if kinds else [f"the checkpoint of step {request.step} is damaged"]
         mine += [why for each in kinds for why in differing(each, facts)]
         return list(dict.fromkeys(why for each in self._group.gather(mine) for why in each))
 

@@ -111,6 +111,9 @@ def test_what_cannot_be_verified_is_refused_in_words(ended: Path, capsys: pytest
     (ended / "checkpoints" / "step-000000100").mkdir(parents=True)
     write_json(ended / "checkpoints" / "step-000000100" / "manifest.json", {})
     assert "only steps with a checkpoint can be compared: step=100" in refusal(ended, capsys, "step=7")
+    write_json(ended / "checkpoints" / "step-000000100" / "manifest.json", {"shards": 2})
+    assert "its checkpoints are in shards of several ranks" in refusal(ended, capsys)
+    write_json(ended / "checkpoints" / "step-000000100" / "manifest.json", {})
     assert "batch=3: a replay has the settings of the run; these can change: step, " in refusal(
         ended, capsys, "batch=3"
     )
