@@ -36,6 +36,8 @@ class _Forward:
     sequence: int
     """Autograd's newest number when it ran."""
     layer: str | None
+    weight: tuple[int, ...]
+    """Its shape."""
 
 
 class Layers:
@@ -92,14 +94,25 @@ class Roles:
                 if origin.memory in forwards:
                     layer = self._layer_of(forwards[origin.memory], node)
                     return self._told(role, layer, matrices, (1 - position, position))
+        return self._by_node(matrices, node)
+
+    def _by_node(self, matrices: Sequence[torch.Tensor], node: int) -> Told:
+        """Of a product in backward whose operands are not known: selective activation checkpointing computes an input
+        again without the product that it was for. A result of the weight's shape is the weight's gradient."""
         nearest = self._at(node)
-        return Told(layer=nearest.layer if nearest is not None and nearest.sequence == node else None)
+        if nearest is None:
+            return Told()
+        result = matrices[0].shape[0], matrices[1].shape[-1]
+        if sorted(result) == sorted(nearest.weight):
+            order = (0, 1) if result == nearest.weight else (1, 0)
+            return self._told(WEIGHT_GRADIENT, nearest.layer, matrices, order)
+        return Told(layer=nearest.layer if nearest.sequence == node else None)
 
     def _forward(self, matrices: Sequence[torch.Tensor], sequence: int, running: nn.Module | None) -> Told:
         numbered = threading.get_ident() == self._thread
         origins = [self.lineage.origin(each) for each in matrices]
         weights = [index for index, each in enumerate(origins) if each.parameter is not None]
-        weight, layer = -1, None
+        weight, layer, parameter = -1, None, None
         if weights:
             weight = weights[-1]
             parameter = origins[weight].parameter
@@ -111,7 +124,8 @@ class Roles:
             if numbered:
                 self._without_weight.add(sequence)
             return self._told(FORWARD, "", matrices, range(len(matrices)))
-        forward = _Forward(sequence=sequence, layer=layer)
+        shape = tuple(matrices[weight].shape if parameter is None else parameter.shape)
+        forward = _Forward(sequence=sequence, layer=layer, weight=shape)
         if numbered:
             self._forwards.append(forward)
         self._by_weight[origins[weight].memory].append(forward)

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from recipes.precision import verdict
 from recipes.precision.gemm import FORMATS
 from recipes.precision.levels import Amp
+from recipes.torch_.gpt import KEPT
 from recipes.torch_.observe import compiled
 from tests.recipes.torch_ import observed_runs
 from tests.recipes.torch_.observed_runs import Training
@@ -48,6 +49,9 @@ class Square(nn.Module):
         hidden = functional.relu(self.first(inputs.to(self.first.weight.dtype)))
         if self.recompute == "none":
             return self.head(self.block(hidden))
+        if self.recompute == "selective":
+            kept = functools.partial(create_selective_checkpoint_contexts, list(KEPT))
+            return self.head(checkpoint(self.block, hidden, use_reentrant=False, context_fn=kept))
         return self.head(checkpoint(self.block, hidden, use_reentrant=self.recompute == "reentrant"))
 
     @staticmethod
@@ -100,12 +104,12 @@ def work(training: Training, layers: tuple[str, ...] = LAYERS) -> dict[tuple[str
     return total
 
 
-@pytest.mark.parametrize("recompute", ["none", "free", "reentrant"])
+@pytest.mark.parametrize("recompute", ["none", "free", "reentrant", "selective"])
 @pytest.mark.parametrize("gemm", BITS)
 def test_each_role_runs_in_what_its_format_promises(gemm: str, recompute: str) -> None:
     training = watched(in_format(gemm), lambda: Square(recompute))
     of = {role: " x ".join(FORMATS[gemm].operands(role)) for role in ("forward", "input_gradient", "weight_gradient")}
-    again = 0 if recompute == "none" else 2 * ONE
+    again = 2 * ONE if recompute in ("free", "reentrant") else 0
     assert work(training) == {
         ("forward", of["forward"]): 3 * ONE + again,
         ("input_gradient", of["input_gradient"]): 3 * ONE,
