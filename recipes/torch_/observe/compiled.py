@@ -25,9 +25,10 @@ _SYMBOL = re.compile(r"Sym\((?P<name>\w+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """Stands for a tensor where a formula asks for its shape."""
+    """Stands for a tensor where a formula asks for its shape, or whether two numbers are one element of it."""
 
     shape: tuple[int, ...]
+    dtype: str
 
 
 def missing() -> str:
@@ -102,7 +103,7 @@ def _call(
     def shape(value: Value) -> tuple[int, ...]:
         return tuple(_size(each, sizes) for each in value.sizes)
 
-    arguments = [Shaped(shape(each)) if isinstance(each, Value) else each for each in product.arguments]
+    arguments = [Shaped(shape(each), each.dtype) if isinstance(each, Value) else each for each in product.arguments]
     out = tuple(_size(each, sizes) for each in product.out)
     operands = tuple((each.dtype, shape(each)) for each in product.operands)
     if product.formula is None:

@@ -112,3 +112,18 @@ def test_this_torch_has_every_private_name_that_the_observer_needs() -> None:
     assert all(each.dtype is torch.float32 and each.storage_data_ptr for each in product.extra_fields.inputs)
     assert product.children[0].name == "aten::mm"
     assert product.extra_fields.sequence_number == -1
+
+
+SCALED = """
+class GraphModule(torch.nn.Module):
+    def forward(self, primals_1: "f4e2m1fnx2[128, 32][32, 1]cuda:0", primals_2: "f4e2m1fnx2[128, 32][32, 1]cuda:0"):
+        permute: "f4e2m1fnx2[32, 128][1, 32]cuda:0" = torch.ops.aten.permute.default(primals_2, [1, 0])
+        mm: "bf16[128, 128][128, 1]cuda:0" = torch.ops.aten._scaled_mm.default(primals_1, permute)
+        return (mm,)
+"""
+
+
+def test_two_numbers_of_four_bits_are_one_element_in_compiled_code_too() -> None:
+    inputs = [torch.zeros(128, 32), torch.zeros(128, 32)]
+    (call,) = compiled.calls(graph_text.parse(SCALED.strip()), inputs, False, False, lambda tensor: None)
+    assert (call.operation, call.dtype, call.flops) == ("_scaled_mm", "float4_e2m1fn_x2", 2 * 128 * 64 * 128)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
@@ -171,6 +172,33 @@ def test_a_scaled_product_is_counted_in_its_eight_bits() -> None:
     whole, one = functional.ScalingType.TensorWise, torch.tensor(1.0)
     (call,) = watched(lambda: functional.scaled_mm(left, right, one, whole, one, whole, output_dtype=half), False)
     assert (call.operation, call.dtype, call.flops) == ("_scaled_mm_v2", "float8_e4m3fn", 2 * 16 * 32 * 8)
+
+
+EIGHT, FIVE, FOUR = torch.float8_e4m3fn, torch.float8_e5m2, getattr(torch, "float4_e2m1fn_x2", None)
+
+
+@pytest.mark.skipif(FOUR is None, reason="this torch has no such dtype")
+def test_scaled_products_on_a_gpu_are_counted_in_the_dtypes_of_their_operands() -> None:
+    """Of fake tensors: there the kernels aren't needed. Two numbers of four bits are one element."""
+
+    def of(dtype: torch.dtype | None, *shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="cuda")
+
+    def multiply() -> torch.Tensor:
+        one, half = of(torch.float32), torch.bfloat16
+        torch._scaled_mm(of(FIVE, 16, 32), of(EIGHT, 48, 32).t(), one, one, out_dtype=half)
+        torch._scaled_mm(of(FOUR, 128, 32), of(FOUR, 128, 32).t(), of(EIGHT, 512), of(EIGHT, 512), out_dtype=half)
+        experts, ends = of(EIGHT, 4, 48, 32).transpose(-2, -1), of(torch.int32, 4)
+        scales = of(torch.float32, 16), of(torch.float32, 4, 48)
+        return torch._scaled_grouped_mm(of(EIGHT, 16, 32), experts, *scales, offs=ends, out_dtype=half)
+
+    with FakeTensorMode():
+        calls = watched(multiply, backward=False)
+    assert [(call.operation, call.told.formats, call.flops) for call in calls] == [
+        ("_scaled_mm", ("float8_e5m2", "float8_e4m3fn"), 2 * 16 * 32 * 48),
+        ("_scaled_mm", ("float4_e2m1fn_x2",) * 2, 2 * 128 * 64 * 128),
+        ("_scaled_grouped_mm", ("float8_e4m3fn",) * 2, 2 * 16 * 32 * 48),
+    ]
 
 
 def attended(compute: Callable[..., torch.Tensor]) -> torch.Tensor:
