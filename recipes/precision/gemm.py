@@ -133,6 +133,11 @@ FORMATS: Mapping[str, GemmFormat] = {
 }
 """By the value of `amp.gemm`; half is none of them."""
 
+OVERRIDES: Mapping[str, str] = {
+    "NVTE_BACKWARD_OVERRIDE": "has TransformerEngine compute gradients in another format than its recipe's",
+}
+"""Variables of the environment that change formats without a setting -> what they do."""
+
 
 def library_problem(gemm: str, version: str) -> str:
     """Why this version of the format's library won't do, empty where it does; "" is not installed."""
@@ -143,9 +148,3 @@ def library_problem(gemm: str, version: str) -> str:
     found = f"there is {version}" if version else "it is not installed"
     oldest = ".".join(map(str, wanted.oldest))
     return f"amp.gemm={gemm} needs {wanted.mechanism} {oldest} or newer, and {found}"
-
-
-OVERRIDES: Mapping[str, str] = {
-    "NVTE_BACKWARD_OVERRIDE": "has TransformerEngine compute gradients in another format than its recipe's",
-}
-"""Variables of the environment that change formats without a setting -> what they do."""

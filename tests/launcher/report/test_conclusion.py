@@ -74,6 +74,8 @@ def test_it_is_proved_only_if_every_arm_is(tmp_path):
     observed(tmp_path, "01", verdict="unknown", why="it was not seen")
     seen = ended(tmp_path, *both)["observed"]
     assert (seen["verdict"], seen["why"]) == ("unknown", "amp=o2: it was not seen")
+    observed(tmp_path, "01", verdict="emulated", why="in float32")
+    assert ended(tmp_path, *both)["observed"] == {"verdict": "emulated", "why": "amp=o2: in float32"}
     observed(tmp_path, "00", verdict="contradicted", why="float16 was")
     seen = ended(tmp_path, *both)["observed"]
     assert (seen["verdict"], seen["why"]) == ("contradicted", "amp=o0: float16 was")
