@@ -88,6 +88,8 @@ def read(path: Path) -> Iterator[Row]:
     facts: Mapping[str, Any] = {}
     with open(path) as file:
         for line in file:
+            if not line.endswith("\n"):
+                return  # the run was killed while it wrote this one
             try:
                 values = json.loads(line)
                 if "tensors" in values:

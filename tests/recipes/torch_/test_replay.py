@@ -193,6 +193,7 @@ def test_a_run_that_goes_on_has_each_step_in_its_record_once(tmp_path: Path) -> 
     row = json.loads(path.read_text().splitlines()[-1])
     with open(path, "a") as stream:  # steps after the last checkpoint, the last of them not written to its end
         stream.write(json.dumps({**row, "step": 7}) + '\n{"step": 8, "lo')
+    assert recorded_until(tmp_path) == 7
     train(tmp_path, *words)
     numbers = [values["step"] for values in map(json.loads, path.read_text().splitlines()) if "step" in values]
     assert numbers == list(range(1, 13))
