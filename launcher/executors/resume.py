@@ -25,9 +25,13 @@ from launcher.runs import ownership, store
 from launcher.runs.states import Seen
 from launcher.runs.store import Damaged, Run
 from recipes import records
+from recipes import settings as trainer_settings
+from recipes.recipe import find
 from recipes.typed import SettingsError, build, from_text, leaves, nearest, refuse_control_characters, show
 
 CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require_proof")
+RANKS = ("nodes", "gpus")
+"""Keys that may change for torch's own recipes, whose checkpoints any number of ranks goes on from."""
 RESUME_ARGUMENTS = "script.resume_arguments"
 OF_SCRIPTS = ("require_proof", RESUME_ARGUMENTS)
 """Keys that may change for a user's script, which decides the rest by itself."""
@@ -130,11 +134,12 @@ def alone(folder: Path) -> Iterator[None]:
 def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
     """The plan with those keys changed, in its settings and in the trainer's words. Raises `UsageError`."""
     settings: dict[str, Any] = {**plan.settings, "checkpoint": {**plan.settings["checkpoint"]}}
+    ranks: dict[str, int] = {}
     cluster, words, script = dict(plan.cluster), list(plan.words), plan.script
     for key, text in assignments.items():
         if plan.arms and not key.startswith("cluster."):
             raise UsageError(f"{key}={text}: the arms of a comparison stay as they are; only cluster.* may change")
-        own = CHANGEABLE if script is None else OF_SCRIPTS
+        own = OF_SCRIPTS if script else (*CHANGEABLE, *RANKS) if plan.framework == "torch" else CHANGEABLE
         allowed = [*own, *(f"cluster.{name}" for name in cluster if name not in ("kind", *REACH))]
         if key not in allowed:
             why = f"{key} can't change when a run is resumed{nearest(key, allowed)}"
@@ -151,8 +156,12 @@ def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
         if key.startswith("cluster."):
             cluster[key.removeprefix("cluster.")] = list(value) if isinstance(value, tuple) else value
             continue
-        if isinstance(value, int) and not isinstance(value, bool) and value < (0 if key == "checkpoint.every" else 1):
+        least = 0 if key in ("checkpoint.every", "gpus") else 1
+        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value < least):
             raise UsageError(f"{key}={text} is too small (command line)")
+        if key in RANKS:
+            ranks[key] = value
+            continue
         if key in ("epochs", "steps"):  # one of them says how long it takes
             other = "steps" if key == "epochs" else "epochs"
             settings[other] = None
@@ -164,7 +173,40 @@ def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
         else:
             settings[key] = value
     changed = dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words), script=script)
+    if ranks:
+        changed = _with_ranks(changed, **ranks)
     return _with_setup(changed, tuple(cluster["setup"])) if "cluster.setup" in assignments else changed
+
+
+def _with_ranks(plan: Plan, nodes: int | None = None, gpus: int | None = None) -> Plan:
+    """The plan on so many nodes, with so many GPUs of each. Raises `UsageError`."""
+    if nodes not in (None, 1) and plan.queue != "slurm":
+        raise UsageError(f"nodes={nodes} needs cluster=slurm; {plan.run_id} ran on one machine (command line)")
+    env = dict(plan.env)
+    if gpus is not None and gpus != plan.gpus:
+        if plan.container is not None:
+            raise UsageError(
+                f"gpus={gpus}: the container of {plan.run_id} has {plan.gpus}; start it anew (command line)"
+            )
+        device = plan.settings["device"]
+        if device == "cuda" and gpus == 0:
+            raise UsageError(f"gpus=0: {plan.run_id} trains on GPUs, and goes on on GPUs (command line)")
+        if plan.queue != "slurm":
+            if not 0 < gpus <= len(plan.gpu_pool):
+                raise UsageError(
+                    f"gpus={gpus}: {plan.run_id} began with {len(plan.gpu_pool)} to choose from (command line)"
+                )
+            env.pop("CUDA_VISIBLE_DEVICES", None)  # of more, run.sh shows those that it takes
+            if gpus == len(plan.gpu_pool):
+                env["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpu_pool)
+    gpus = plan.gpus if gpus is None else gpus
+    found = dataclasses.replace(plan, nodes=nodes or plan.nodes, gpus=gpus, processes=max(1, gpus), env=env)
+    try:
+        trainer = trainer_settings.from_values(found.settings, find(found.recipe))
+        trainer_settings.check(trainer, found.nodes * found.processes)
+    except SettingsError as error:
+        raise UsageError(f"{error} (command line)") from None
+    return found
 
 
 def _with_setup(plan: Plan, setup: tuple[str, ...]) -> Plan:
@@ -192,6 +234,9 @@ def as_recorded(values: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
         if "resume_arguments" not in values["script"]:
             raise UsageError(f"{RESUME_ARGUMENTS} can't change: {plan.run_id} began with code that has no such key")
         found["script"] = {**values["script"], "resume_arguments": list(plan.script.resume_arguments)}
+    for name in ("nodes", "gpus", "processes", "env"):
+        if getattr(plan, name) != getattr(before, name):
+            found[name] = getattr(plan, name)
     if plan.setup != before.setup:
         found["setup"] = list(plan.setup)
         if plan.arms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -13,7 +14,8 @@ from launcher.commands import shell
 from launcher.errors import UsageError
 from launcher.executors import submission
 from launcher.executors.backends import look
-from launcher.executors.resume import alone, changes
+from launcher.executors.resume import alone, as_recorded, changes
+from launcher.plan.record import to_json
 from launcher.plan.resolve import resolve
 from launcher.runs.store import Run
 from launcher.ui.summary import elapsed
@@ -193,6 +195,27 @@ def test_steps_take_the_place_of_epochs_and_back() -> None:
     by_epochs = changes(by_steps, {"epochs": "9"})
     assert (by_epochs.settings["epochs"], by_epochs.settings["steps"]) == (9, None)
     assert "steps=50" not in by_epochs.words
+
+
+def test_torch_goes_on_with_other_numbers_of_nodes_and_gpus() -> None:
+    plan = dataclasses.replace(resolve(spec_of("batch=8"), LAPTOP), queue="slurm", nodes=2, gpus=4, processes=4)
+    fewer = changes(plan, {"nodes": "1", "gpus": "2"})
+    assert (fewer.nodes, fewer.gpus, fewer.processes) == (1, 2, 2)
+    assert changes(plan, {"gpus": "0"}).processes == 1
+    here = dataclasses.replace(plan, queue="direct", nodes=1, gpu_pool=("a", "b"), env={"CUDA_VISIBLE_DEVICES": "0,1"})
+    values = as_recorded(to_json(here), changes(here, {"gpus": "1"}))
+    assert (values["gpus"], values["processes"], values["env"]) == (1, 1, {})
+    assert changes(here, {"gpus": "2"}).env["CUDA_VISIBLE_DEVICES"] == "a,b"
+    for before, key, text, says in (
+        (here, "nodes", "2", "nodes=2 needs cluster=slurm"),
+        (here, "gpus", "3", "began with 2 to choose from"),
+        (plan, "gpus", "3", "batch=8 does not divide by 6 devices"),
+        (plan, "gpus", "-1", "too small"),
+        (plan, "nodes", "0", "too small"),
+        (dataclasses.replace(plan, framework="tensorflow"), "nodes", "1", "nodes can't change"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            changes(before, {key: text})
 
 
 def test_an_unknown_run_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str], failed: Path) -> None:

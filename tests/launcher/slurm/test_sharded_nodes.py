@@ -38,3 +38,15 @@ def test_shards_on_two_nodes_train_as_copies_do_and_are_proved_on_both(submitted
     held_out = {parallel: found["eval"] for parallel, found in results.items()}
     assert held_out["fsdp"]["loss"] == pytest.approx(held_out["ddp"]["loss"], abs=1e-3)
     assert losses["fsdp"] == pytest.approx(losses["ddp"], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_shards_of_two_nodes_are_taken_up_by_one(submitted: Submitted) -> None:
+    submitted.done("fsdp")
+    folder = submitted.folder("fsdp")
+    resumed = submitted.launcher("resume", folder.name, "nodes=1", "steps=12", "wait=true")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    found = submitted.done("fsdp")
+    assert (found["world_size"], found["determinism"], found["resumed_from"]) == (1, "best_effort", 8)
+    assert found["observed"]["verdict"] == "proved", found["observed"]["why"]
+    assert [row["step"] for row in steps(folder)] == list(range(1, 13))
