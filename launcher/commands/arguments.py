@@ -38,6 +38,34 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self.verb}: {message}; {hint}")
 
 
+def runs_and_keys(verb: str, arguments: Sequence[str], hint: str) -> tuple[list[str], dict[str, str], dict[str, bytes]]:
+    """Names of runs, `key=value` by key, and `secrets.NAME` by name. `hint` goes with the refusal of a flag.
+
+    Raises `UsageError`.
+    """
+    from launcher.config.job_environment import typed_secrets
+
+    for flag in arguments:
+        if flag.startswith("-"):
+            raise UsageError(f"{verb} has no flag {flag} (only --help); {hint}")
+    words = [word for word in arguments if not word.startswith("secrets.")]
+    return (
+        [word for word in words if "=" not in word],
+        dict(word.split("=", 1) for word in words if "=" in word),
+        typed_secrets(word for word in arguments if word.startswith("secrets.")),
+    )
+
+
+def boolean(key: str, text: str) -> bool:
+    """The value of a key. Raises `UsageError`."""
+    from recipes.typed import SettingsError, from_text
+
+    try:
+        return bool(from_text(text, bool, key))
+    except SettingsError as error:
+        raise UsageError(f"{error} (command line)") from None
+
+
 def positive(text: str) -> int:
     """A whole number from 1, for argparse."""
     if not text.isdecimal() or int(text) < 1:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from launcher.commands.arguments import boolean, runs_and_keys
 from launcher.compare.ended import last_words
-from launcher.config import job_environment
 from launcher.errors import UsageError
 from launcher.executors.resume import resume_here
 from launcher.runs import run_roots, selection
 from launcher.ui.foreground import leave, stay
-from recipes.typed import SettingsError, from_text
 
 HELP = """\
 Go on with a run that stopped, failed, was cancelled or was lost, from its newest checkpoint, in the same folder.
@@ -31,15 +30,10 @@ def main(arguments: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in arguments):
         print(HELP, end="")
         return 0
-    for flag in arguments:
-        if flag.startswith("-"):
-            raise UsageError(f"resume has no flag {flag} (only --help); what may change is said as key=value")
-    names = [word for word in arguments if "=" not in word and not word.startswith("secrets.")]
-    secrets = job_environment.typed_secrets(word for word in arguments if word.startswith("secrets."))
-    assignments = dict(word.split("=", 1) for word in arguments if "=" in word and not word.startswith("secrets."))
+    names, assignments, secrets = runs_and_keys("resume", arguments, "what may change is said as key=value")
     root = assignments.pop("run_root", None)
-    detach = _boolean("detach", assignments.pop("detach", "false"))
-    wait = _boolean("wait", assignments.pop("wait", "false"))
+    detach = boolean("detach", assignments.pop("detach", "false"))
+    wait = boolean("wait", assignments.pop("wait", "false"))
     if len(names) != 1:
         raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
     found = selection.find(names[0], run_roots.named(root))
@@ -55,10 +49,3 @@ def main(arguments: Sequence[str]) -> int:
         stays = wait or (queue == "direct" and not detach)
     print(f"resuming {', '.join(folder.name for folder in folders)}", file=sys.stderr)
     return stay(folders, last_words) if stays else leave(folders)
-
-
-def _boolean(key: str, text: str) -> bool:
-    try:
-        return bool(from_text(text, bool, key))
-    except SettingsError as error:
-        raise UsageError(f"{error} (command line)") from None

@@ -7,14 +7,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.config import job_environment
+from launcher.commands.arguments import boolean, runs_and_keys
 from launcher.errors import UsageError
 from launcher.executors.verify import Started, verify_here
 from launcher.runs import run_roots, selection
 from launcher.runs.states import State
 from launcher.ui import summary, tables
 from launcher.ui.foreground import leave, stay
-from recipes.typed import SettingsError, from_text
 
 HELP = """\
 Replay some steps of a run from its checkpoint, and compare each bit with what the run left.
@@ -39,19 +38,13 @@ NO_VERDICT = 3
 
 
 def main(arguments: Sequence[str]) -> int:
-    if any(each in ("-h", "--help") for each in arguments):
+    if any(word in ("-h", "--help") for word in arguments):
         print(HELP, end="")
         return 0
-    for flag in arguments:
-        if flag.startswith("-"):
-            raise UsageError(f"verify has no flag {flag} (only --help); the step is said as step=N")
-    secrets = job_environment.typed_secrets(each for each in arguments if each.startswith("secrets."))
-    words = [each for each in arguments if not each.startswith("secrets.")]
-    names = [each for each in words if "=" not in each]
-    assignments = dict(each.split("=", 1) for each in words if "=" in each)
+    names, assignments, secrets = runs_and_keys("verify", arguments, "the step is said as step=N")
     root = assignments.pop("run_root", None)
     step = _step(assignments.pop("step", None))
-    detach = _boolean("detach", assignments.pop("detach", "false"))
+    detach = boolean("detach", assignments.pop("detach", "false"))
     if len(names) != 1:
         raise UsageError("verify takes one run: python -m launcher verify RUN [step=N]")
     found = selection.find(names[0], run_roots.named(root))
@@ -104,10 +97,3 @@ def _step(text: str | None) -> int | None:
     if not re.fullmatch(r"[1-9]\d{0,15}", text):
         raise UsageError(f"step={text} should be a whole number from 1 (command line)")
     return int(text)
-
-
-def _boolean(key: str, text: str) -> bool:
-    try:
-        return bool(from_text(text, bool, key))
-    except SettingsError as error:
-        raise UsageError(f"{error} (command line)") from None
