@@ -79,6 +79,19 @@ def _import(gemm: str) -> Any:
 
 
 @contextlib.contextmanager
+def fast_kernels(device: torch.device) -> Iterator[None]:
+    """On a CPU, without oneDNN. Where a CPU has AMX, torch 2.13 leaves products of two e4m3 operands to oneDNN's
+    reference kernel, which takes a thousand times as long as torch's own and gives the same."""
+    enabled = torch.backends.mkldnn.enabled
+    try:
+        if device.type == "cpu":
+            torch.backends.mkldnn.enabled = False
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = enabled
+
+
+@contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without what importing torchao 0.18 logs that no one can act on: libraries of kernels that aren't used here and
     that it can't load, and a call of torch that is deprecated. Everything else is shown."""

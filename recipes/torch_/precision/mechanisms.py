@@ -98,7 +98,13 @@ class Autocast(Precision, mechanism="autocast"):
         others = [] if self._lists is None else [self._lists]
         if self._by_transformer_engine:
             others.append(transformer_engine.autocast(self.resolved.gemm))
+        elif self.resolved.gemm != HALF:
+            others.append(float8.fast_kernels(self.device))
         return _all(autocast, *others) if others else autocast
+
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
+        with contextlib.nullcontext() if self.resolved.gemm == HALF else float8.fast_kernels(self.device):
+            super().backward(loss, optimizer)
 
     def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
         self._stepping = True

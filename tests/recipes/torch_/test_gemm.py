@@ -328,3 +328,14 @@ def test_the_table_says_what_torchao_promises(name: str):
         half = torch.bfloat16
         dtypes = [half if each.scaling_type is ScalingType.DISABLED else each.target_dtype for each in casts[role]]
         assert dtypes == [getattr(torch, each) for each in FORMATS[name].operands(role)]
+
+
+def test_on_a_cpu_products_do_without_onednn_and_leave_its_switch_as_it_was():
+    precision, enabled = of("o2", "fp8-rowwise"), []
+    model = precision.cast(net())
+    for layer in (model[3], model[4]):
+        layer.register_forward_pre_hook(lambda *_: enabled.append(torch.backends.mkldnn.enabled))
+        layer.register_full_backward_hook(lambda *_: enabled.append(torch.backends.mkldnn.enabled))
+    train(precision, model, 1)
+    assert enabled == [False] * 4
+    assert torch.backends.mkldnn.enabled
