@@ -1,7 +1,7 @@
 """What observed steps show of parameters in shards (parallel=fsdp): that there are shards, what is gathered from them
 for computing, how gradients are reduced into them, and the optimizer's state of them.
 
-The dtype of the shards themselves is that of the report's `parameters`, in `step_rules`.
+The dtype of the shards themselves is that of the report's `parameters`, in `value_rules`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from recipes.precision.call_summary import is_half, percent
 from recipes.precision.findings import CONTRADICTED, UNKNOWN, Finding, Report
 from recipes.precision.levels import ENOUGH
-from recipes.precision.step_rules import computes_in_float32
+from recipes.precision.value_rules import computes_in_float32
 
 MOST_GATHERS = 2
 """How often a parameter is gathered where another is gathered once: in forward and in backward, where the other stays

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from recipes.precision import gemm_rules
+from recipes.precision import gemm_rules, value_rules
 from recipes.precision.call_summary import Call, describe, flops, is_half, is_narrow, percent, phase, times
 from recipes.precision.findings import CONTRADICTED, UNKNOWN, Finding, Report
 from recipes.precision.levels import ENOUGH
@@ -17,8 +17,6 @@ from recipes.precision.levels import ENOUGH
 ATTENTION = "scaled_dot_product_attention"
 GRADIENTS = 2.5
 """The most work that a product's gradients are, in products: two, and for attention two and a half."""
-EXACT_SWITCHES = ("none", "ieee", "highest", "False", "unreadable")
-"""Settings that leave float32 products exact; where one is unreadable, the arithmetic shows."""
 
 
 def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
@@ -50,9 +48,9 @@ def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
         of_level = [call for call in rest if not is_narrow(call["dtype"])]
         yield from _half_where_due(of_level, rule, share, report.get("grows", False))
         yield from _lists(report)
-    yield from _parameters(report)
-    yield from _reduction(report)
-    yield from _float32(report)
+    yield from value_rules.parameters(report)
+    yield from value_rules.reduction(report)
+    yield from value_rules.float32(report)
 
 
 def allowed_dtypes(call: Call, rule: Mapping[str, Any]) -> set[str]:
@@ -258,57 +256,3 @@ def _lists(report: Report) -> Iterator[Finding]:
 
 def _operands(entry: Mapping[str, Any]) -> str:
     return " and ".join(dict.fromkeys(entry["dtypes"]))
-
-
-def _parameters(report: Report) -> Iterator[Finding]:
-    rule = report["rule"]
-    level, half = rule["level"], rule["dtype"]
-    if not report["parameters"] and not report.get("grows"):
-        yield UNKNOWN, "the model has no floating-point parameters"
-    names = {"norm": "parameters of norms", "kept": "parameters kept in float32"}
-    for entry in report["parameters"]:
-        masters = level == "o2" and rule["masters"] and rule.get("parallel") == "fsdp"
-        by_level = computes_in_float32(entry, rule) or masters
-        in_float32 = entry["group"] == "kept" or rule.get("float32_parameters", by_level)
-        expected = "float32" if in_float32 else half
-        if entry["dtype"] != expected:
-            what = names.get(entry["group"], "parameters")
-            yield CONTRADICTED, f"{entry['elements']} {what} are {entry['dtype']}, but {level} makes them {expected}"
-
-
-def computes_in_float32(entry: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
-    """Whether the level computes with these of the report's `parameters` in float32."""
-    norm = entry["group"] == "norm" and rule["level"] == "o2"
-    return norm or entry["group"] == "kept" or rule["level"] in ("o0", "o1")
-
-
-def _reduction(report: Report) -> Iterator[Finding]:
-    """What steps float32 weights is summed over the ranks in float32. Reports of older runs lack `reduced`."""
-    rule, reduced = report["rule"], report.get("reduced", {})
-    if rule["level"] == "o3" or (rule["level"] == "o2" and not rule["masters"]):
-        return
-    narrow = {dtype: elements for dtype, elements in reduced.items() if is_half(dtype)}
-    if sum(narrow.values()) > (1 - ENOUGH) * sum(reduced.values()):
-        yield (
-            CONTRADICTED,
-            f"{percent(sum(narrow.values()), sum(reduced.values()))} of the gradients were summed over the ranks in "
-            f"{' and '.join(sorted(narrow))}, but {rule['level']} does that in float32: give precision.optimizer the "
-            "model as DDP wraps it, and FSDP reduce_dtype=torch.float32",
-        )
-
-
-def _float32(report: Report) -> Iterator[Finding]:
-    """Whether float32 products were float32. At o0 not even a switch may allow them to be rounded."""
-    rule, found = report["rule"], report["float32"]
-    rounded = {name: dtype for name, dtype in found["arithmetic"].items() if dtype != "float32"}
-    if rule["tf32"]:
-        if rule["level"] == "o0" and found["arithmetic"] and "tf32" not in rounded.values():
-            yield CONTRADICTED, "tf32=true, but float32 products were not rounded to TF32"
-        rounded = {name: dtype for name, dtype in rounded.items() if dtype != "tf32"}
-    if rounded:
-        named = ", ".join(f"{name} to {dtype}" for name, dtype in sorted(rounded.items()))
-        yield CONTRADICTED, f"float32 products are rounded: {named}"
-    if rule["level"] == "o0" and not rule["tf32"]:
-        for name, setting in sorted(found["switches"].items()):
-            if setting not in EXACT_SWITCHES:
-                yield CONTRADICTED, f"{name}={setting} allows o0's float32 products to be rounded"

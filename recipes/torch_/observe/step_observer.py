@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from recipes.precision.call_summary import is_narrow
 from recipes.precision.observation import Guard
 from recipes.precision.resolved import ResolvedPrecision
-from recipes.precision.step_rules import EXACT_SWITCHES
+from recipes.precision.value_rules import EXACT_SWITCHES
 from recipes.torch_.observe import (
     compiled,
     dispatch_observer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recipes.precision.step_rules import EXACT_SWITCHES
+from recipes.precision.value_rules import EXACT_SWITCHES
 from recipes.torch_.observe import float32_probe
 
 CPU = torch.device("cpu")

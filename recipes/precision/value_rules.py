@@ -1,0 +1,69 @@
+"""What one observed step shows of the dtypes of parameters and of gradients' sums over ranks, and of how float32
+products are rounded, against its level's rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from recipes.precision.call_summary import is_half, percent
+from recipes.precision.findings import CONTRADICTED, UNKNOWN, Finding, Report
+from recipes.precision.levels import ENOUGH
+
+EXACT_SWITCHES = ("none", "ieee", "highest", "False", "unreadable")
+"""Settings that leave float32 products exact; where one is unreadable, the arithmetic shows."""
+
+
+def parameters(report: Report) -> Iterator[Finding]:
+    rule = report["rule"]
+    level, half = rule["level"], rule["dtype"]
+    if not report["parameters"] and not report.get("grows"):
+        yield UNKNOWN, "the model has no floating-point parameters"
+    names = {"norm": "parameters of norms", "kept": "parameters kept in float32"}
+    for entry in report["parameters"]:
+        masters = level == "o2" and rule["masters"] and rule.get("parallel") == "fsdp"
+        by_level = computes_in_float32(entry, rule) or masters
+        in_float32 = entry["group"] == "kept" or rule.get("float32_parameters", by_level)
+        expected = "float32" if in_float32 else half
+        if entry["dtype"] != expected:
+            what = names.get(entry["group"], "parameters")
+            yield CONTRADICTED, f"{entry['elements']} {what} are {entry['dtype']}, but {level} makes them {expected}"
+
+
+def computes_in_float32(entry: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
+    """Whether the level computes with these of the report's `parameters` in float32."""
+    norm = entry["group"] == "norm" and rule["level"] == "o2"
+    return norm or entry["group"] == "kept" or rule["level"] in ("o0", "o1")
+
+
+def reduction(report: Report) -> Iterator[Finding]:
+    """What steps float32 weights is summed over the ranks in float32. Reports of older runs lack `reduced`."""
+    rule, reduced = report["rule"], report.get("reduced", {})
+    if rule["level"] == "o3" or (rule["level"] == "o2" and not rule["masters"]):
+        return
+    narrow = {dtype: elements for dtype, elements in reduced.items() if is_half(dtype)}
+    if sum(narrow.values()) > (1 - ENOUGH) * sum(reduced.values()):
+        yield (
+            CONTRADICTED,
+            f"{percent(sum(narrow.values()), sum(reduced.values()))} of the gradients were summed over the ranks in "
+            f"{' and '.join(sorted(narrow))}, but {rule['level']} does that in float32: give precision.optimizer the "
+            "model as DDP wraps it, and FSDP reduce_dtype=torch.float32",
+        )
+
+
+def float32(report: Report) -> Iterator[Finding]:
+    """Whether float32 products were float32. At o0 not even a switch may allow them to be rounded."""
+    rule, found = report["rule"], report["float32"]
+    rounded = {name: dtype for name, dtype in found["arithmetic"].items() if dtype != "float32"}
+    if rule["tf32"]:
+        if rule["level"] == "o0" and found["arithmetic"] and "tf32" not in rounded.values():
+            yield CONTRADICTED, "tf32=true, but float32 products were not rounded to TF32"
+        rounded = {name: dtype for name, dtype in rounded.items() if dtype != "tf32"}
+    if rounded:
+        named = ", ".join(f"{name} to {dtype}" for name, dtype in sorted(rounded.items()))
+        yield CONTRADICTED, f"float32 products are rounded: {named}"
+    if rule["level"] == "o0" and not rule["tf32"]:
+        for name, setting in sorted(found["switches"].items()):
+            if setting not in EXACT_SWITCHES:
+                yield CONTRADICTED, f"{name}={setting} allows o0's float32 products to be rounded"
