@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from recipes.torch_.observe import flops
 from recipes.torch_.observe.calls import Call
@@ -43,23 +44,33 @@ def missing() -> str:
 
 @contextlib.contextmanager
 def watched(around: Callable[[Any, Sequence[Any]], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
-    """Have `around(artifact, inputs)` entered around every run of Inductor's code while this is open."""
-    artifact = _artifact()
-    if artifact is None:
+    """Have `around(artifact, inputs)` entered around every run of Inductor's code while this is open, and no dispatch
+    mode see the compiler at work.
+
+    Torch disables the modes itself, but not for the forward of a model in DDP (torch 2.13, `CatchErrorsWrapper`). There
+    the mode gets the compiler's own tensors, which it can't hand on, and operations that are traced and don't run.
+    """
+    with contextlib.ExitStack() as stack:
+        if (artifact := _artifact()) is not None:
+            _enter_around_calls(stack, artifact, around)
+        if (compiler := _compiler()) is not None:
+            _enter_around_calls(stack, compiler, lambda *given: _disable_current_modes())
         yield
-        return
-    original = artifact.__call__
+
+
+def _enter_around_calls(
+    stack: contextlib.ExitStack, called: Any, around: Callable[..., contextlib.AbstractContextManager[Any]]
+) -> None:
+    """Have `around`, given the same arguments, entered around the calls of a class's instances until `stack` closes."""
+    original = called.__call__
 
     @functools.wraps(original)
-    def call(self: Any, inputs: Sequence[Any]) -> Any:
-        with around(self, inputs):
-            return original(self, inputs)
+    def call(*given: Any, **named: Any) -> Any:
+        with around(*given):
+            return original(*given, **named)
 
-    artifact.__call__ = call
-    try:
-        yield
-    finally:
-        artifact.__call__ = original
+    called.__call__ = call
+    stack.callback(setattr, called, "__call__", original)
 
 
 def _artifact() -> Any:
@@ -68,6 +79,14 @@ def _artifact() -> Any:
     except ImportError:
         return None
     return CompiledFxGraph
+
+
+def _compiler() -> Any:
+    try:
+        from torch._dynamo.convert_frame import ConvertFrameAssert
+    except ImportError:
+        return None
+    return ConvertFrameAssert
 
 
 def calls(

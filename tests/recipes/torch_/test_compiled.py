@@ -103,6 +103,7 @@ def test_this_torch_has_every_private_name_that_the_observer_needs() -> None:
 
     assert dispatch_observer.missing(compiles=True) == ""
     assert compiled.missing() == ""
+    assert compiled._compiler() is not None
     assert list(inspect.signature(CompiledFxGraph.__call__).parameters) == ["self", "inputs"]
     assert hasattr(torch.autograd, "_profiler_enabled")
     with profiler_audit.profiler() as profile, torch.no_grad():
