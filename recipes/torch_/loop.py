@@ -142,6 +142,8 @@ class Run(shared.Run):
         alone. `work` is for samples of text: their rate is then in tokens.
         """
         trained = Trained(model=model, optimizers=optimizers, precision=self.precision)
+        if evaluate is not None and self.world.mesh is not None:
+            evaluate = sharding.freed_after(evaluate, model)
         self._train(
             state=State(trained=trained, settings=self.settings, world=self.world),
             observer=PrecisionObserver(

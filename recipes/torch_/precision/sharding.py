@@ -7,8 +7,8 @@ under DDP: `fully_shard` would cast every tensor that a block is given, tables o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -17,6 +17,8 @@ from recipes.precision.resolved import ResolvedPrecision
 from recipes.torch_.precision.cast import NORMS
 from recipes.torch_.precision.float32_modules import Float32Forward
 from recipes.typed import SettingsError
+
+T = TypeVar("T")
 
 FIRST_TORCH = "2.9"
 """Older ones don't train on a CPU this way, or have `fully_shard` elsewhere."""
@@ -57,6 +59,21 @@ def shard(model: nn.Module, resolved: ResolvedPrecision, mesh: Any) -> nn.Module
             fully_shard(module, mesh=mesh, mp_policy=body)
     fully_shard(model, mesh=mesh, mp_policy=body)
     return model
+
+
+def freed_after(measure: Callable[[], T], model: nn.Module) -> Callable[[], T]:
+    """The same measure of a sharded model, which then frees what it gathered: where no backward follows a forward, some
+    parameters stay gathered, and the next step would gather none of these."""
+    from torch.distributed.fsdp import FSDPModule
+
+    def measured() -> T:
+        found = measure()
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        return found
+
+    return measured
 
 
 def _kept(model: nn.Module) -> list[nn.Module]:

@@ -21,6 +21,7 @@ from recipes.precision.levels import Amp, LossScale
 from recipes.precision.resolved import resolve
 from recipes.torch_.devices import World
 from recipes.torch_.gpt import Net
+from recipes.torch_.loop import Run
 from recipes.torch_.observe.observer import PrecisionObserver, gather, observed
 from recipes.torch_.precision import Precision, sharding
 from recipes.torch_.supervised import held_out, measure
@@ -211,6 +212,39 @@ def proved(rank: int, amp: Amp, **settings: Any) -> None:
     assert f"parameters in shards of {stored}, gathered in {gathered}" in found["why"]
 
 
+def a_step_after_a_measure_is_proved(rank: int) -> None:
+    """A forward without a backward leaves weights gathered, and the next step would gather none."""
+    training, taken = Training(Amp(level="o2")), {}
+
+    def measured() -> dict[str, float]:
+        with torch.no_grad(), training.precision.forward():
+            return {"loss": float(training.net(torch.ones(2, 8, dtype=torch.int64)).mean())}
+
+    mesh = DeviceMesh.from_group(distributed.group.WORLD, "cpu")
+    run: Any = SimpleNamespace(
+        world=World(rank=rank, size=RANKS, device=CPU, mesh=mesh),
+        precision=training.precision,
+        settings=None,
+        _train=taken.update,
+    )
+    Run.fit(
+        run,
+        model=training.net,
+        optimizers=[training.optimizer],
+        step=lambda batch: training.step(),
+        evaluate=measured,
+        samples=1,
+        data="",
+        data_digest="",
+    )
+    for number in (1, 2):
+        with training.observer.step(number):
+            training.step()
+        assert taken["evaluate"]()
+    found = observed(gather(training.observer.reports), {1, 2})
+    assert found["verdict"] == "proved", found["why"]
+
+
 def compiled_code_is_proved_with_what_is_kept(rank: int) -> None:
     """The weights of compiled code are those gathered: which module they are of shows while it runs."""
     torch.manual_seed(0)
@@ -303,6 +337,7 @@ SCENARIOS: dict[str, Any] = {
     "proved-o2-float16": lambda rank: proved(rank, Amp(level="o2", dtype="float16")),
     "proved-o2-selective": lambda rank: proved(rank, Amp(level="o2"), recompute="selective"),
     "proved-o3": lambda rank: proved(rank, Amp(level="o3")),
+    "proved-after-a-measure": a_step_after_a_measure_is_proved,
     "proved-compiled": compiled_code_is_proved_with_what_is_kept,
     "reduced-in-half": lambda rank: contradicted(
         rank,
