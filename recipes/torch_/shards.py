@@ -109,19 +109,26 @@ class _Reader(dcp.FileSystemReader):
         return found
 
 
+_PARTS = {
+    "torch.distributed.checkpoint.metadata": (
+        *("Metadata", "MetadataIndex", "StorageMeta", "ChunkStorageMetadata"),
+        *("TensorProperties", "TensorStorageMetadata", "BytesStorageMetadata", "_MEM_FORMAT_ENCODING"),
+    ),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
+    "torch.serialization": ("_get_layout",),
+    "pathlib": ("PosixPath",),
+}
+"""What an index is made of, by module, besides torch's dtypes and sizes."""
+
+
 class _Unpickler(pickle.Unpickler):
     """Makes nothing but the values that an index is made of."""
 
     def find_class(self, module: str, name: str) -> Any:
+        if module == "pathlib._local":  # of Python 3.13, for the same class
+            module = "pathlib"
         found = getattr(torch, name, None) if module == "torch" else None
-        plain = (
-            isinstance(found, torch.dtype)
-            or found is torch.Size
-            or module == "torch.distributed.checkpoint.metadata"
-            or (module, name) == ("torch.distributed.checkpoint.filesystem", "_StorageInfo")
-            or (module, name) == ("torch.serialization", "_get_layout")
-            or (module.partition(".")[0] == "pathlib" and name in ("PosixPath", "WindowsPath"))
-        )
-        if not plain or "." in name:
+        plain = isinstance(found, torch.dtype) or found is torch.Size or name in _PARTS.get(module, ())
+        if not plain:
             raise pickle.UnpicklingError(f"it names {module}.{name}")
         return super().find_class(module, name)

@@ -195,6 +195,27 @@ def test_an_index_with_code_in_it_or_another_folders_file_is_not_read(tmp_path, 
     assert not (tmp_path / "ran").exists()
 
 
+def index(folder: Path, *globals_: tuple[str, str]) -> None:
+    """An index that is a tuple of what these names stand for."""
+    names = b"".join(b"c" + "\n".join(name).encode() + b"\n" for name in globals_)
+    (folder / shards.INDEX).write_bytes(b"\x80\x02(" + names + b"t.")
+
+
+@pytest.mark.parametrize("name", ["dataclass", "field", "Enum", "Sequence"])
+def test_an_index_is_made_of_no_function_that_its_classes_module_imports(tmp_path, name):
+    """`dataclass` executes the names of a class's fields, which an index may set."""
+    index(tmp_path, ("torch.distributed.checkpoint.metadata", name))
+    with pytest.raises(ValueError, match=rf"names torch\.distributed\.checkpoint\.metadata\.{name}"):
+        shards.describe(tmp_path, [])
+
+
+def test_an_index_of_another_python_is_read(tmp_path):
+    for module in ("pathlib", "pathlib._local"):  # of 3.13 alone
+        index(tmp_path, (module, "PosixPath"))
+        with pytest.raises(ValueError, match="can't be read: 'tuple' object"):  # so its names are known
+            shards.describe(tmp_path, [])
+
+
 def test_shards_are_exported_as_a_plain_model_loads_them(tmp_path, four):
     assert export.main([f"run={four.parent}", f"file={tmp_path / 'file'}", "step=4"]) == 0
     found = load_file(tmp_path / "file")
