@@ -206,7 +206,9 @@ def _broken(path: Path, manifest: Mapping[str, Any]) -> str:
 
     Raises `OSError` for a file that is missing, `ValueError` for a manifest that doesn't describe its files.
     """
-    state = manifest.get("state")
+    state, shards = manifest.get("state"), manifest.get("shards", 0)
+    if not isinstance(state, str) or not isinstance(shards, int):
+        raise ValueError("its manifest does not describe its files")
     files = manifest.get("files") if manifest["schema"] > 1 else {state: manifest}
     if not isinstance(files, dict) or state not in files:
         raise ValueError("its manifest does not describe its files")

@@ -163,6 +163,16 @@ def test_a_checkpoint_of_schema_1_is_read_and_judged(tmp_path):
     assert "state.pt is not what was saved" in warnings[0]
 
 
+@pytest.mark.parametrize("changed", [{"state": []}, {"state": {}, "schema": 1}, {"shards": "four"}, {"shards": None}])
+def test_a_manifest_with_a_value_of_another_type_is_passed_over(tmp_path, changed):
+    path = save(tmp_path, 5)
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, **changed}))
+    step, warnings = newest(tmp_path)
+    assert step is None
+    assert "its manifest does not describe its files" in warnings[0]
+
+
 @pytest.mark.parametrize("files", [{"state.pt": 1}, {"../state.pt": {}}, {}, [], None])
 def test_a_manifest_that_names_no_files_of_its_own_is_passed_over(tmp_path, files):
     path = save(tmp_path, 5)
