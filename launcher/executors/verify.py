@@ -71,7 +71,7 @@ def verify_here(
         replay, recorded = _choose(run, step)
         changed = resume.changes(before, _of_cluster(before, assignments))
         resume.check_place(changed)
-        plan = _plan(changed, replay, name)
+        plan = _plan(changed, values, replay, name)
         resume.check_secrets(before, secrets)
         submission.check([plan])
 
@@ -149,7 +149,7 @@ def recorded_until(folder: Path) -> int:
 
 def _of_cluster(plan: Plan, assignments: dict[str, str]) -> dict[str, str]:
     """The assignments. Raises `UsageError` for one that would change more than where the cluster puts the replay."""
-    allowed = [f"cluster.{name}" for name in plan.cluster if name not in ("kind", *REACH)]
+    allowed = ["step", *(f"cluster.{name}" for name in plan.cluster if name not in ("kind", *REACH))]
     for key, text in assignments.items():
         if key in ("cluster", "cluster.kind", *(f"cluster.{name}" for name in REACH)):
             raise UsageError(
@@ -158,19 +158,21 @@ def _of_cluster(plan: Plan, assignments: dict[str, str]) -> dict[str, str]:
         if key not in allowed:
             raise UsageError(
                 f"{key}={text}: a replay has the settings of the run{nearest(key, allowed)}; these can change: "
-                f"step, {', '.join(allowed)}"
+                f"{', '.join(allowed)}"
             )
     return assignments
 
 
-def _plan(plan: Plan, replay: ReplayPlan, name: str) -> Plan:
-    """The run's plan as that of its replay."""
+def _plan(plan: Plan, values: Mapping[str, Any], replay: ReplayPlan, name: str) -> Plan:
+    """The run's plan as that of its replay. Of the settings it has those in `values`, the plan as it was recorded: the
+    code that the run began with may know fewer than this launcher."""
     settings = {
         **plan.settings,
         "checkpoint": {**plan.settings["checkpoint"], "keep": 1, "stop_every": 0},
         "profile": {**plan.settings["profile"], "tool": "none"},
         "verify": {"record": True},
     }
+    settings = resume.as_recorded(values, dataclasses.replace(plan, settings=settings))["settings"]
     own = job_environment.own_secrets(plan.secrets, plan.run_dir)
     moved = {each: f"{plan.run_root}/{PLACEHOLDER}/{SECRETS}/{each}" for each in own}
     unbound = dataclasses.replace(

@@ -117,6 +117,7 @@ def test_what_cannot_be_verified_is_refused_in_words(ended: Path, capsys: pytest
     assert "batch=3: a replay has the settings of the run; these can change: step, " in refusal(
         ended, capsys, "batch=3"
     )
+    assert "stepp=3: a replay has the settings of the run; did you mean step?" in refusal(ended, capsys, "stepp=3")
     assert "cluster.host=b: a replay starts from the run's files" in refusal(ended, capsys, "cluster.host=b")
     assert "verify has no flag --now" in refusal(ended, capsys, "--now")
     write_json(ended / "result.json", {"attempts": 1, "determinism": "best_effort"})
@@ -125,6 +126,21 @@ def test_what_cannot_be_verified_is_refused_in_words(ended: Path, capsys: pytest
     del plan["settings"]["verify"]
     write_json(ended / "plan.json", plan)
     assert "began with code that has no verify" in refusal(ended, capsys)
+
+
+def test_a_replay_has_no_setting_that_the_runs_code_lacks(ended: Path) -> None:
+    """The run's own code reads its plan, and refuses a key that it does not know."""
+    plan = read_json(ended / "plan.json")
+    del plan["settings"]["parallel"]
+    write_json(ended / "plan.json", plan)
+    (ended / "checkpoints" / "step-000000100").mkdir(parents=True)
+    write_json(ended / "checkpoints" / "step-000000100" / "manifest.json", {})
+    assert main(["verify", ended.name]) == 3
+    replay = max(ended.parent.glob("2*"))
+    settings = read_json(replay / "plan.json")["settings"]
+    assert settings["verify"] == {"record": True}
+    assert settings["checkpoint"]["keep"] == 1
+    assert set(settings) == set(plan["settings"])
 
 
 def test_a_run_that_goes_on_is_refused(tmp_path: Path, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
