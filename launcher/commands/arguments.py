@@ -73,8 +73,9 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The names of runs among the words, and the run roots to look in. Raises `UsageError` for another key."""
+def split(words: Sequence[str], own: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """The names of runs among the words, and the run roots to look in. Raises `UsageError` for another key, and names
+    there the command's `own`, which it took out before."""
     names = [word for word in words if "=" not in word]
     run_root = None
     for word in words:
@@ -82,7 +83,10 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
         if not equals:
             continue
         if key != "run_root":
-            raise UsageError(f"unknown key {key} in {word} (known here: run_root)")
+            from recipes.typed import nearest
+
+            known = (*own, "run_root")
+            raise UsageError(f"unknown key {key} in {word}{nearest(key, known)} (known here: {', '.join(known)})")
         run_root = value
     return names, run_roots.named(run_root)
 

@@ -32,7 +32,9 @@ def main(arguments: list[str]) -> int:
     )
     words = parser.parse_intermixed_args(arguments).words
     own = dict(word.split("=", 1) for word in words if word.partition("=")[0] in OWN and "=" in word)
-    names, roots = split([word for word in words if word.partition("=")[0] not in OWN])
+    if own.get("python") == "":
+        raise UsageError("python= names no Python; say python=PATH, or leave it out")
+    names, roots = split([word for word in words if word.partition("=")[0] not in OWN], OWN)
     if not 1 <= len(names) <= 2:
         raise UsageError("export takes one run and one file: python -m launcher export RUN [FILE] [step=N]")
     (selected,) = select(names[:1], roots)

@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
     )
     options = parser.parse_intermixed_args(arguments)
     to = next((word.partition("=")[2] for word in options.words if word.startswith("to=")), None)
-    names, roots = split([word for word in options.words if not word.startswith("to=")])
+    names, roots = split([word for word in options.words if not word.startswith("to=")], ("to",))
     roots = [root for root in roots if run_roots.is_remote(root)]
     if not roots:
         raise UsageError("fetch: no run of yours is on another host; those of this machine are here already")

@@ -48,7 +48,12 @@ def test_the_newest_checkpoint_or_that_of_a_step_becomes_a_file_here(root, tmp_p
     [
         (["export"], {}, "export takes one run and one file"),
         (["export", "brave", "a", "b"], {}, "export takes one run and one file"),
-        (["export", "brave", "steps=3"], {}, "unknown key steps"),
+        (
+            ["export", "brave", "steps=3"],
+            {},
+            "steps=3; did you mean step? (known here: step, python, overwrite, run_root)",
+        ),
+        (["export", "brave", "python="], {}, "python= names no Python"),
         (["export", "brave"], {}, "has no checkpoint yet"),
         (["export", "brave"], {"script": {"path": "train.py"}}, "is a script of your own"),
         (["export", "brave"], {"framework": "tensorflow"}, "framework=tensorflow, and export is for torch"),
