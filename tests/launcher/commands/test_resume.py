@@ -202,6 +202,8 @@ def test_torch_goes_on_with_other_numbers_of_nodes_and_gpus() -> None:
     fewer = changes(plan, {"nodes": "1", "gpus": "2"})
     assert (fewer.nodes, fewer.gpus, fewer.processes) == (1, 2, 2)
     assert changes(plan, {"gpus": "0"}).processes == 1
+    own = dataclasses.replace(plan, recipe="lying_in_the_code_of_the_run")
+    assert changes(own, {"nodes": "1"}).nodes == 1
     here = dataclasses.replace(plan, queue="direct", nodes=1, gpu_pool=("a", "b"), env={"CUDA_VISIBLE_DEVICES": "0,1"})
     values = as_recorded(to_json(here), changes(here, {"gpus": "1"}))
     assert (values["gpus"], values["processes"], values["env"]) == (1, 1, {})
@@ -209,6 +211,7 @@ def test_torch_goes_on_with_other_numbers_of_nodes_and_gpus() -> None:
     for before, key, text, says in (
         (here, "nodes", "2", "nodes=2 needs cluster=slurm"),
         (here, "gpus", "3", "began with 2 to choose from"),
+        (dataclasses.replace(here, gpu_pool=(), gpus=0), "gpus", "2", "gpus=2: .* ran without GPUs"),
         (plan, "gpus", "3", "batch=8 does not divide by 6 devices"),
         (plan, "gpus", "-1", "too small"),
         (plan, "nodes", "0", "too small"),
