@@ -56,6 +56,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("bf16", "bfloat"), "bfloat16"),
     **dict.fromkeys(("tf", "keras"), "tensorflow"),
     "pytorch": "torch",
+    "fp8": "fp8-tensorwise",
     "paddlepaddle": "paddle",
 }
 """Names that other programs have for choices of keys."""

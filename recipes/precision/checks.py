@@ -11,6 +11,8 @@ from recipes.precision.gemm import FORMATS, HALF
 from recipes.precision.levels import MODES, Amp, LossScale, named_operations
 from recipes.typed import SettingsError, plain, show
 
+GEMM_LEVELS = ("o1", "o2")
+
 
 def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
     """Refuse what no device could carry out. Raises `SettingsError`.
@@ -22,8 +24,10 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
         for key in ("level", "dtype", "gemm"):
             value = getattr(amp, key)
             if value != getattr(named, key):
-                dtype = "" if amp.dtype == "auto" else f" amp.dtype={amp.dtype}"
-                gemm = "" if amp.gemm == HALF else f" amp.gemm={amp.gemm}"
+                # Only what goes together is advised.
+                dtype = "" if amp.dtype == "auto" or amp.level == "o0" else f" amp.dtype={amp.dtype}"
+                with_gemm = amp.level in GEMM_LEVELS and amp.dtype != "float16"
+                gemm = "" if amp.gemm == HALF or not with_gemm else f" amp.gemm={amp.gemm}"
                 raise SettingsError(
                     f"amp.{key}={value} with amp={amp.preset}, which is {getattr(named, key)}; "
                     f"say amp={amp.level}{dtype}{gemm}",
@@ -97,7 +101,7 @@ def _check_gemm(amp: Amp, framework: str) -> None:
             f"amp.gemm={amp.gemm} is for framework=torch, and this is framework={framework}; say amp.gemm=half",
             "amp.gemm",
         )
-    if amp.level not in ("o1", "o2"):
+    if amp.level not in GEMM_LEVELS:
         raise SettingsError(
             f"amp.gemm={amp.gemm} with amp={amp.level}: it needs float32 weights or masters, and bfloat16 elsewhere; "
             "say amp=o1 or amp=o2",

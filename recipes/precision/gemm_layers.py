@@ -70,12 +70,12 @@ def choose(amp: Amp, layers: Mapping[str, Linear], model: str) -> Chosen:
             f"{asked} has nothing to convert: every linear layer of {model} is left out ({why}); say {half}{instead}",
             "amp.gemm" if exclude is None else "amp.gemm_exclude",
         )
-    _refuse_sizes(amp.gemm, converted, model)
+    _refuse_sizes(amp, converted, model)
     return Chosen(tuple(converted), left_out)
 
 
-def _refuse_sizes(name: str, layers: Mapping[str, Linear], model: str) -> None:
-    multiple = FORMATS[name].multiple
+def _refuse_sizes(amp: Amp, layers: Mapping[str, Linear], model: str) -> None:
+    name, multiple = amp.gemm, FORMATS[amp.gemm].multiple
     odd = [f"{layer} {each.inputs} -> {each.outputs}" for layer, each in layers.items() if _odd(each, multiple)]
     if odd:
         raise SettingsError(
@@ -85,10 +85,11 @@ def _refuse_sizes(name: str, layers: Mapping[str, Linear], model: str) -> None:
         )
     rows = {each.rows for each in layers.values() if each.rows % multiple}
     if rows and FORMATS[name].rows_matter:
+        level = f"amp={amp.level} " if amp.preset else ""
         raise SettingsError(
             f"amp.gemm={name} sums a weight's gradient over the rows of a micro-batch, which must be a multiple of "
             f"{multiple}, and {model} has {min(rows)} on a device; change batch, or say "
-            "amp.gemm=fp8-rowwise-gw-hp, which sums in bfloat16",
+            f"{level}amp.gemm=fp8-rowwise-gw-hp, which sums in bfloat16",
             "batch",
         )
 

@@ -115,6 +115,8 @@ def test_rows_are_those_of_a_micro_batch_on_one_device():
         (("amp=o0", "amp.gemm=fp8-tensorwise"), "amp.gemm=fp8-tensorwise with amp=o0.*say amp=o1 or amp=o2"),
         (("amp=o3", "amp.gemm=fp8-rowwise"), "amp.gemm=fp8-rowwise with amp=o3"),
         (("amp=o1", "amp.gemm=fp8-rowwise", "amp.dtype=float16"), "say amp.dtype=bfloat16"),
+        (("amp=o1", "amp.gemm=fp8"), "did you mean fp8-tensorwise?"),
+        (("amp=fp8", "batch=1", "train.context=33"), "has 33 on a device.*say amp=o2 amp.gemm=fp8-rowwise-gw-hp"),
         (("amp=o1", "amp.gemm=fp9"), "amp.gemm=fp9 is not one of half, fp8-tensorwise"),
         (("amp=o1", "amp.gemm_exclude=[head]"), "with amp.gemm=half: no layer is converted"),
         (("amp=fp8", "amp.deny=[linear]"), "name layers in amp.gemm_exclude or amp.keep_fp32"),

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from recipes.precision.checks import check
-from recipes.precision.levels import LEVELS, PRESETS, Amp, LossScale
+from recipes.precision.levels import LEVELS, MODES, PRESETS, Amp, LossScale
 from recipes.precision.resolved import resolve, resolve_dtype, resolve_scale
 from recipes.precision.support import support_for
 from recipes.typed import SettingsError
@@ -232,6 +232,31 @@ def test_presets_are_what_their_frameworks_document(name, expected):
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_legal_with_o1(name):
     check(Amp(level="o1"), PRESETS[name])
+
+
+@pytest.mark.parametrize("preset", ["fp8", "bf16-mixed", "fp16-true"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"level": "o0"},
+        {"level": "o2"},
+        {"level": "o3"},
+        {"dtype": "float16"},
+        {"gemm": "half"},
+        {"gemm": "fp8-rowwise"},
+    ],
+)
+def test_what_is_said_instead_of_a_contradicted_preset_is_legal(preset, changed):
+    mode = MODES[preset]
+    asked = {"level": mode.level, "dtype": mode.dtype, "gemm": mode.gemm, **changed}
+    if asked == {"level": mode.level, "dtype": mode.dtype, "gemm": mode.gemm}:
+        return
+    with pytest.raises(SettingsError, match=f"with amp={preset}") as refused:
+        check(Amp(**asked, preset=preset), LossScale())
+    said = dict(word.split("=") for word in str(refused.value).partition("; say ")[2].split())
+    check(
+        Amp(**{{"amp": "level"}.get(key, key.removeprefix("amp.")): value for key, value in said.items()}), LossScale()
+    )
 
 
 @pytest.mark.parametrize("level", LEVELS)
