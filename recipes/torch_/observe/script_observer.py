@@ -154,7 +154,11 @@ class _SpanObserver(PrecisionObserver):
     def __init__(self, module: nn.Module, precision: Precision) -> None:
         self._known: dict[nn.Parameter, tuple[nn.Module, bool]] = {}
         super().__init__(module, precision.resolved, precision.gemm_layers, precision.gemm_left_out)
-        self._precision = precision
+        self._cast_names = precision.module_names()
+        for each, name in self._cast_names.items():
+            own = name.rpartition("/")[2]
+            for inner in each.modules() if own in precision.kept else ():
+                self._keep(inner, [own])
         self._seen: set[int] = set()
         self.add(module)
 
@@ -162,13 +166,10 @@ class _SpanObserver(PrecisionObserver):
         """Observe the modules inside this one too."""
         if id(module) in self._seen:
             return
-        kept = set(self._precision.kept)
-        for name, each in module.named_modules():
-            self._seen.add(id(each))
-            for inner in each.modules() if name in kept else ():
-                self._keep(inner, [name])
+        self._seen.update(id(each) for each in module.modules())
         for each, name in names_of(module).items():
-            self._names.setdefault(each, name)
+            # What is called may be a part of the model that was cast, or a module around it.
+            self._names[each] = self._cast_names.get(each, self._names.get(each, name))
         self._known.update(super()._owners())
 
     def _owners(self) -> dict[nn.Parameter, tuple[nn.Module, bool]]:

@@ -71,7 +71,7 @@ class Precision:
         self.kept: tuple[str, ...] = ()
         """Names of the modules that `amp.keep_fp32` keeps in float32, once a model was cast."""
         self.gemm_layers: tuple[str, ...] = ()
-        """Names of the linear layers that `amp.gemm` converted, once a model was cast."""
+        """Names of the linear layers that `amp.gemm` converted in the models that were cast, as in `module_names`."""
         self.gemm_left_out: dict[str, str] = {}
         """Names of those that it left in half precision, with the reason."""
         self._scaler: NoScale | LossScaler | LossScalers = make_scaler(resolved.loss_scale, device)
@@ -139,11 +139,21 @@ class Precision:
         """
         return dict(self._named_parameters())
 
+    def module_names(self) -> dict[nn.Module, str]:
+        """The modules of all models that were cast, with their names; those in a second one begin with `1/`."""
+        return {each: prefix + name for prefix, model in self._cast_models() for name, each in model.named_modules()}
+
     def _named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for prefix, model in self._cast_models():
+            for name, parameter in model.named_parameters():
+                yield prefix + name, parameter
+
+    def _cast_models(self) -> Iterator[tuple[str, nn.Module]]:
+        """With what their names begin with."""
         for number, reference in enumerate(self._models):
             model = reference()
-            for name, parameter in model.named_parameters() if model is not None else ():
-                yield (f"{number}/{name}" if number else name), parameter
+            if model is not None:
+                yield (f"{number}/" if number else ""), model
 
     def forward(self) -> AbstractContextManager[Any]:
         """Everything from the model's inputs to the loss goes in here; backward and step don't."""

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from recipes.precision.gemm import FORMATS, HALF
+from recipes.precision.gemm_layers import Chosen
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.torch_.precision import float8, transformer_engine
 from recipes.torch_.precision.base import Precision, StepOutcome
@@ -46,19 +47,25 @@ class Autocast(Precision, mechanism="autocast"):
 
     def cast(self, model: nn.Module) -> nn.Module:
         super().cast(model)
-        self.kept = matching(model, self.resolved.amp.keep_fp32)
-        kept = [model.get_submodule(name) for name in self.kept]
+        names = matching(model, self.resolved.amp.keep_fp32)
+        self.kept = tuple(dict.fromkeys((*self.kept, *names)))
+        kept = [model.get_submodule(name) for name in names]
         refuse_unreachable(model, kept, self.resolved.allow, self.resolved.deny)
         self._convert(model, kept)
         if self._by_transformer_engine:
-            self.gemm_layers, self.gemm_left_out = transformer_engine.find(model, kept, self.resolved.gemm)
+            self._add_gemm_layers(model, transformer_engine.find(model, kept, self.resolved.gemm))
         elif self.resolved.gemm != HALF:
-            self.gemm_layers, self.gemm_left_out = float8.convert(model, self.resolved)
+            self._add_gemm_layers(model, float8.convert(model, self.resolved))
         for module in model.modules():
             self._cast.add(module)
         if self._statistics is not None:
             self._statistics.add(model)
         return model
+
+    def _add_gemm_layers(self, model: nn.Module, chosen: Chosen) -> None:
+        prefix = next(prefix for prefix, each in self._cast_models() if each is model)
+        self.gemm_layers += tuple(prefix + name for name in chosen.converted)
+        self.gemm_left_out |= {prefix + name: why for name, why in chosen.left_out.items()}
 
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
         for module in kept:

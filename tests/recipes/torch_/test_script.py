@@ -11,6 +11,7 @@ import textwrap
 import pytest
 import torch
 
+from recipes.precision.levels import Amp
 from recipes.settings import Settings
 from recipes.torch_.script import TorchWrapper
 from recipes.trainer import script as shared
@@ -96,6 +97,47 @@ def spec(tmp_path, **settings):
     values = plain(Settings(recipe="script", device="cpu", train=None))
     path.write_text(json.dumps({"schema": 1, "settings": {**values, "train": {}, **settings}}))
     return {"LAUNCHER_SPEC": str(path)}
+
+
+CAST = """
+import torch
+from torch import nn
+from recipes.torch_.precision import Precision
+def net():
+    body = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+    return nn.ModuleDict({"body": body, "head": nn.Linear(64, 16)})
+class Around(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+    def forward(self, inputs):
+        return self.model["head"](self.model["body"](inputs))
+precision = Precision.from_env()
+nets = [precision.cast(net()) for _ in range(COUNT)]
+optimizers = [precision.optimizer(each, torch.optim.SGD(each.parameters(), lr=0.1)) for each in nets]
+for step in range(3):
+    with precision.forward():
+        inputs = precision.input(torch.ones(16, 32))
+        loss = sum(precision.output(CALL).square().mean() for each in nets)
+    precision.backward(loss)
+    for optimizer in optimizers:
+        precision.step(optimizer)
+        optimizer.zero_grad()
+    precision.update()
+"""
+
+
+@pytest.mark.parametrize("asked", [Amp(level="o2", keep_fp32=("head",)), Amp(level="o2", gemm="fp8-tensorwise")])
+@pytest.mark.parametrize("call", ['each["head"](each["body"](inputs))', "Around(each)(inputs)"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_layers_are_known_however_the_script_calls_the_model(tmp_path, run, asked, call, count):
+    words = ["amp=o2", *(["amp.keep_fp32=[head]"] if asked.keep_fp32 else [f"amp.gemm={asked.gemm}"])]
+    environ = spec(tmp_path, amp=plain(asked))
+    text = CAST.replace("CALL", call).replace("COUNT", str(count))
+    code, printed, result = run(text, *words, environ=environ)
+    assert (code, result["observed"]["verdict"]) == (0, "proved"), (result, printed)
+    kept = "kept in float32 as requested: linear in float32"
+    assert (kept if asked.keep_fp32 else f"of {2 * count} linear layers") in result["observed"]["why"]
 
 
 def last_loss(out):
