@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
         "there are any, of the newest checkpoint or that of step N. FILE is RUN-step-N.safetensors or "
         "RUN.safetensors in this folder unless named; one that is there is replaced with overwrite=true alone. It is "
         "read by the run's own Python where that is here, else by this one, or by python=PATH, which needs torch and "
-        "safetensors (pip install 'amp-launcher[export]'). A run elsewhere is fetched first.",
+        "safetensors (pip install 'amp-launcher[export]'). Say `fetch` first for a run on another host.",
     )
     words = parser.parse_intermixed_args(arguments).words
     own = dict(word.split("=", 1) for word in words if word.partition("=")[0] in OWN and "=" in word)

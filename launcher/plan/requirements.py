@@ -9,6 +9,7 @@ from launcher.config.spec import JobSpec
 from launcher.probe.facts import Facts, Gpu
 from launcher.probe.questions import data_files
 from recipes.precision.gemm import FORMATS, HALF, INSTALL, library_problem
+from recipes.precision.support import sharding_problem
 from recipes.recipe import DataLayout
 from recipes.typed import SettingsError
 
@@ -76,6 +77,9 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
             f"pip install 'amp-launcher[{framework}]', or name another Python with python=",
             "framework",
         )
+    setup = spec.launch.cluster.setup  # what it loads isn't known
+    if spec.training.parallel == "fsdp" and not setup and (problem := sharding_problem(facts.packages[framework])):
+        raise SettingsError(f"{problem}, or name another Python with python=", "parallel")
 
 
 def check_gemm(spec: JobSpec, facts: Facts) -> None:

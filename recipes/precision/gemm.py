@@ -142,9 +142,14 @@ OVERRIDES: Mapping[str, str] = {
 def library_problem(gemm: str, version: str) -> str:
     """Why this version of the format's library won't do, empty where it does; "" is not installed."""
     wanted = FORMATS[gemm]
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    if version and (len(numbers) < 2 or numbers >= wanted.oldest):  # an unknown version is left to the trainer
+    if version and not older(version, wanted.oldest):
         return ""
     found = f"there is {version}" if version else "it is not installed"
     oldest = ".".join(map(str, wanted.oldest))
     return f"amp.gemm={gemm} needs {wanted.mechanism} {oldest} or newer, and {found}"
+
+
+def older(version: str, than: tuple[int, int]) -> bool:
+    """Whether a version's first two numbers are lower; not where it has none, which is left to the trainer."""
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    return len(numbers) == 2 and numbers < than

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from recipes.precision.gemm import FORMATS
+from recipes.precision.gemm import FORMATS, older
 from recipes.typed import SettingsError
 
 Lists = Literal["applied", "observed", "refused"]
 """How `amp.deny` is treated. Where a script or its library applies the precision, an operation on the list may run in
 float32, which is only observed; where the precision is applied around a script, the list is refused."""
 
+SHARDING_TORCH = (2, 9)
 STOCHASTIC_SHARDS = (
     "amp.rounding=stochastic with parallel=fsdp: shards of half-precision weights are stepped as they are; say "
     "parallel=ddp, or amp=o2"
@@ -61,6 +62,17 @@ def support_for(
         return Support(mechanism="half_model_no_masters" if without_masters else by_level[level])
     by_level = {"o1": "auto_cast", "o2": "decorate_auto_cast", "o3": "decorate_no_masters"}
     return Support(mechanism=by_level["o3" if without_masters else level])
+
+
+def sharding_problem(torch: str) -> str:
+    """Why that version of torch can't shard a model (parallel=fsdp); empty where it can. Older ones don't train on a
+    CPU this way, or have `fully_shard` elsewhere."""
+    first = ".".join(map(str, SHARDING_TORCH))
+    return (
+        f"parallel=fsdp needs torch {first} or newer, and this is {torch}; say parallel=ddp"
+        if older(torch, SHARDING_TORCH)
+        else ""
+    )
 
 
 def gemm_support(gemm: str, device: str, capability: tuple[int, int] | None) -> Support:

@@ -14,14 +14,12 @@ import torch
 from torch import nn
 
 from recipes.precision.resolved import ResolvedPrecision
+from recipes.precision.support import sharding_problem
 from recipes.torch_.precision.cast import NORMS
 from recipes.torch_.precision.float32_modules import Float32Forward
 from recipes.typed import SettingsError
 
 T = TypeVar("T")
-
-FIRST_TORCH = "2.9"
-"""Older ones don't train on a CPU this way, or have `fully_shard` elsewhere."""
 
 
 def shard(model: nn.Module, resolved: ResolvedPrecision, mesh: Any) -> nn.Module:
@@ -32,11 +30,8 @@ def shard(model: nn.Module, resolved: ResolvedPrecision, mesh: Any) -> nn.Module
     rank has to have the same parameters. Raises `SettingsError` for a module kept in float32 that shares a parameter
     with one that isn't, and for an older torch.
     """
-    if torch.__version__ < FIRST_TORCH:
-        raise SettingsError(
-            f"parallel=fsdp needs torch {FIRST_TORCH} or newer, and this is {torch.__version__}; say parallel=ddp",
-            "parallel",
-        )
+    if problem := sharding_problem(str(torch.__version__)):
+        raise SettingsError(problem, "parallel")
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # slow to import, and rarely needed
 
     body = norm = unchanged = MixedPrecisionPolicy(cast_forward_inputs=False)

@@ -92,6 +92,25 @@ def test_paddles_build_for_gpus_is_named_where_the_other_one_is_found_beside_the
 
 
 @pytest.mark.parametrize(
+    ("version", "words", "legal"),
+    [
+        ("2.8.1+cpu", ("parallel=fsdp",), False),
+        ("2.8.1+cpu", ("parallel=ddp",), True),
+        ("2.10.0", ("parallel=fsdp",), True),
+        ("unknown", ("parallel=fsdp",), True),
+        ("2.8.1", ("parallel=fsdp", "cluster.setup=[module load torch]"), True),
+    ],
+)
+def test_a_torch_that_cannot_shard_is_refused_before_anything_is_queued(version, words, legal) -> None:
+    facts = dataclasses.replace(LAPTOP, packages={"torch": version})
+    if legal:
+        resolve(spec_of("recipe=gpt", *words), facts)
+        return
+    with pytest.raises(UsageError, match=r"parallel=fsdp needs torch 2\.9 or newer, and this is 2\.8\.1\+cpu; say "):
+        resolve(spec_of("recipe=gpt", *words), facts)
+
+
+@pytest.mark.parametrize(
     ("version", "words", "says"),
     [
         (
