@@ -117,6 +117,16 @@ class Numbers:
         self.random.setstate((version, tuple(words), gauss))
         return restored(state["progress"], found, {}), found.path
 
+    def machine(self) -> dict[str, Any]:
+        return {}
+
+    def digests(self) -> dict[str, bytes]:
+        return {"model": str(self.model).encode()}
+
+    def saved_digests(self, found: checkpoint.Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
+        state = json.loads(found.state.read_text())
+        return {"model": str(state["model"]).encode()}, state["progress"]
+
 
 class Run(shared.Run):
     framework = "torch"
@@ -141,7 +151,7 @@ class Run(shared.Run):
         return {}
 
     def hardware(self) -> dict[str, str | None]:
-        return {}
+        return {"cpu": None}
 
     def scale(self) -> None:
         return None
