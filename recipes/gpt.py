@@ -124,7 +124,7 @@ def check_files(settings: Settings, sizes: Mapping[str, int | None]) -> None:
         return
     for path, size in sizes.items():
         if size is None:
-            raise SettingsError(f"data=tokens: {path} can't be read; check its permissions", "data.dir")
+            raise SettingsError(f"data=tokens: {path} is not a file that can be read", "data.dir")
         check_size(settings.train, path, size)
         samples = (size // ID_BYTES[settings.train.ids] - 1) // settings.train.context
         if path.endswith(TOKEN_FILES[0]) and settings.batch and settings.batch > samples:

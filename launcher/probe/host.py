@@ -6,6 +6,7 @@ import dataclasses
 import getpass
 import os
 import platform
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -73,10 +74,14 @@ def _sizes(named: Iterable[str]) -> Iterable[tuple[str, int | None]]:
     for name in named:
         path = expanded(name)
         try:
-            size = path.stat().st_size
+            found = path.stat()
+        except FileNotFoundError:
+            if path.is_symlink():  # to what is not there
+                yield name, None
         except OSError:
-            continue  # it is not there, or its folder can't be searched
-        yield name, size if path.is_file() and os.access(path, os.R_OK) else None
+            yield name, None
+        else:
+            yield name, found.st_size if stat.S_ISREG(found.st_mode) and os.access(path, os.R_OK) else None
 
 
 def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,18 @@ def test_a_file_of_token_ids_that_cannot_be_trained_on_leaves_no_run(
         f"error: {tmp_path / 'val.bin'} has 5,001 bytes, which is not a whole number of train.ids=uint16 of 2 bytes; "
         "is it cut off?\n"
     )
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/nowhere")])
+def test_what_is_no_file_of_token_ids_leaves_no_run(
+    make: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.bin").write_bytes(bytes(5000))
+    make(tmp_path / "val.bin")
+    words = ("recipe=gpt", "data=tokens", f"data.dir={tmp_path}", f"run_root={tmp_path / 'runs'}")
+    assert main([*words, "amp=o0", "steps=1"]) == 2
+    assert f"{tmp_path / 'val.bin'} is not a file that can be read" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 

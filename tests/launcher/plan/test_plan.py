@@ -163,7 +163,7 @@ TOKENS = ("recipe=gpt", "data=tokens", "data.dir=/d")
                 ({"/d/train.bin": 0}, "/d/train.bin is empty; it should hold token ids of train.ids=uint16"),
                 ({"/d/train.bin": 801}, "/d/train.bin has 801 bytes, which is not a whole number of train.ids=uint16"),
                 ({"/d/train.bin": 512}, "/d/train.bin has 256 tokens, and a sample of train.context=256 takes 257"),
-                ({"/d/val.bin": None}, "data=tokens: /d/val.bin can't be read; check its permissions"),
+                ({"/d/val.bin": None}, "data=tokens: /d/val.bin is not a file that can be read"),
                 ({"/d/train.bin": 8 * 512}, "batch=8 is more than the 7 samples of train.context=256 in /d/train.bin"),
             )
         ),
