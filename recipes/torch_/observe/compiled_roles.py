@@ -18,7 +18,7 @@ from torch import nn
 from recipes.precision.call_summary import is_narrow
 from recipes.precision.gemm import Role
 from recipes.torch_.observe.calls import Told
-from recipes.torch_.observe.graph_text import TANGENT, Graph, Product
+from recipes.torch_.observe.graph_text import RANDOM_STATES, TANGENT, Graph, Product
 from recipes.torch_.observe.roles import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 
@@ -67,12 +67,13 @@ class CompiledRoles:
 
 
 def _is_forward_of(forward: _Run, backward: _Run) -> bool:
-    """Whether everything that the backward was given, gradients aside, is a value of that forward."""
-    given = [name for name, _ in backward.graph.inputs if not name.startswith(TANGENT)]
+    """Whether everything that the backward was given, gradients and random states aside, is a value of that forward."""
+    given = [name for name, _ in backward.graph.inputs if not name.startswith((TANGENT, *RANDOM_STATES))]
+    inputs = [name for name, _ in forward.graph.inputs if not name.startswith(RANDOM_STATES)]
     return (
         all(name in forward.graph.roots for name in given)
         and all(forward.memory.get(name, address) == address for name, address in backward.memory.items())
-        and len(backward.graph.returned) == len(forward.graph.inputs)
+        and len(backward.graph.returned) == len(inputs)
     )
 
 

@@ -29,10 +29,17 @@ DTYPES = {
 }
 TANGENT = "tangents_"
 """How the inputs of a backward begin that are gradients."""
+RANDOM_STATES = ("rng_state_output_", "fwd_rng_state_", "bwd_rng_state_")
+"""How the names begin of states from which a backward computes attention again; the last two are a GPU's, after all
+other inputs."""
 _ANNOTATION = re.compile(r"(?P<dtype>[a-z]+\d+\w*)\[(?P<shape>[^\]]*)\]")
 _SAME_DATA = SAME_DATA | {"convert_element_type"}
 """Operations whose output is their first operand in another dtype, range or arrangement."""
-_RANDOM_STATE = {"higher_order.run_and_save_rng_state": 0, "higher_order.run_with_rng_state": 1}
+_RANDOM_STATE = {
+    "higher_order.run_and_save_rng_state": 0,
+    "higher_order.run_with_rng_state": 1,
+    "higher_order.graphsafe_run_with_rng_state": 0,
+}
 """Operators around an operation -> its position in their arguments; its own arguments follow."""
 
 

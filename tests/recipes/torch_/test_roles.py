@@ -17,7 +17,8 @@ from recipes.precision import verdict
 from recipes.precision.gemm import FORMATS
 from recipes.precision.levels import Amp
 from recipes.torch_.gpt import KEPT
-from recipes.torch_.observe import compiled
+from recipes.torch_.observe import compiled, graph_text
+from recipes.torch_.observe.compiled_roles import CompiledRoles
 from tests.recipes.torch_ import observed_runs
 from tests.recipes.torch_.observed_runs import Training
 
@@ -133,6 +134,57 @@ def test_compiled_code_shows_the_same_roles(gemm: str, recompute: str) -> None:
         ("weight_gradient", of["weight_gradient"]): 3 * ONE,
     }
     assert found(training, gemm)["verdict"] == "proved", found(training, gemm)["why"]
+
+
+FORWARD = """class <lambda>(torch.nn.Module):
+    def forward(self, primals_1: "bf16[8, 8]", primals_2: "bf16[4, 8]"{state}):
+        permute: "bf16[8, 8]" = torch.ops.aten.permute.default(primals_1, [1, 0])
+        mm: "bf16[4, 8]" = torch.ops.aten.mm.default(primals_2, permute)
+        return (mm, primals_2, permute)
+"""
+BACKWARD = """class <lambda>(torch.nn.Module):
+    def forward(self, primals_2: "bf16[4, 8]", permute: "bf16[8, 8]"{before}, tangents_1: "bf16[4, 8]"{after}):
+        permute_1: "bf16[8, 4]" = torch.ops.aten.permute.default(tangents_1, [1, 0])
+        mm_1: "bf16[8, 8]" = torch.ops.aten.mm.default(permute_1, primals_2)
+        permute_2: "bf16[8, 8]" = torch.ops.aten.permute.default(permute, [1, 0])
+        mm_2: "bf16[4, 8]" = torch.ops.aten.mm.default(tangents_1, permute_2)
+        return (mm_1, mm_2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "before", "after"),
+    [
+        ("", "", ""),
+        ("", ', rng_state_output_0: "u8[5056]"', ""),  # a CPU's
+        (", fwd_rng_state_0", "", ", bwd_rng_state_0"),  # a GPU's
+    ],
+)
+def test_random_states_do_not_part_compiled_code_from_its_forward(state: str, before: str, after: str) -> None:
+    layer = nn.Linear(8, 8, bias=False)
+    inputs, random = torch.ones(4, 8), torch.zeros(5056, dtype=torch.uint8)
+    roles = CompiledRoles({layer: "layer"})
+    (forward,) = roles.tell(graph_text.parse(FORWARD.format(state=state)), [layer.weight, inputs])
+    backward = graph_text.parse(BACKWARD.format(before=before, after=after))
+    given = [inputs, layer.weight, *([random] if before else []), torch.ones(4, 8)]
+    assert [(each.role, each.layer) for each in (forward, *roles.tell(backward, given))] == [
+        ("forward", "layer"),
+        ("weight_gradient", "layer"),
+        ("input_gradient", "layer"),
+    ]
+
+
+def test_attention_under_a_gpus_random_state_is_counted() -> None:
+    values = ", ".join(f'{name}: "bf16[1, 2, 16, 8]"' for name in ("query", "key", "value"))
+    call = "torch.ops.aten._scaled_dot_product_flash_attention.default, query, key, value, 0.0, True"
+    text = f"""class <lambda>(torch.nn.Module):
+    def forward(self, {values}, fwd_rng_state_0):
+        attention = torch.ops.higher_order.graphsafe_run_with_rng_state({call}, rng_state = fwd_rng_state_0)
+        return (attention,)
+"""
+    graph = graph_text.parse(text)
+    assert [each.operation for each in graph.products] == ["_scaled_dot_product_flash_attention"]
+    assert not graph.unaccounted
 
 
 def test_products_without_weights_are_of_no_layer() -> None:
