@@ -175,6 +175,8 @@ def _computed(name: str, operation: str, call: ast.Call, annotation: str, values
     given = [values[each.id] for each in call.args if isinstance(each, ast.Name) and each.id in values]
     if operation in SCALING:
         whole = [each for each in given if each.sizes == value.sizes]
+        if len(whole) > 1:  # on a CPU the scales of rows and columns are multiplied first
+            whole = [each for each in whole if each.root.startswith("_scaled_mm")]
         given = whole if len(whole) == 1 else []
     if not given:
         return value

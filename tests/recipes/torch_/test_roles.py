@@ -174,6 +174,16 @@ def test_random_states_do_not_part_compiled_code_from_its_forward(state: str, be
     ]
 
 
+def test_a_product_scaled_by_rows_and_columns_stays_the_one_that_is_returned() -> None:
+    text = """class <lambda>(torch.nn.Module):
+    def forward(self, left: "f8e4m3fn[4, 8]", right: "f8e4m3fn[8, 4]", one: "f32[]", scales: "f32[4, 4]"):
+        _scaled_mm: "bf16[4, 4]" = torch.ops.aten._scaled_mm.default(left, right, one, one, None, None, torch.bfloat16)
+        mul: "f32[4, 4]" = torch.ops.aten.mul.Tensor(_scaled_mm, scales)
+        return (mul,)
+"""
+    assert graph_text.parse(text).returned == (("_scaled_mm",),)
+
+
 def test_attention_under_a_gpus_random_state_is_counted() -> None:
     values = ", ".join(f'{name}: "bf16[1, 2, 16, 8]"' for name in ("query", "key", "value"))
     call = "torch.ops.aten._scaled_dot_product_flash_attention.default, query, key, value, 0.0, True"
