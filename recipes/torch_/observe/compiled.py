@@ -44,18 +44,31 @@ def missing() -> str:
 
 @contextlib.contextmanager
 def watched(around: Callable[[Any, Sequence[Any]], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
-    """Have `around(artifact, inputs)` entered around every run of Inductor's code while this is open, and no dispatch
-    mode see the compiler at work.
-
-    Torch disables the modes itself, but not for the forward of a model in DDP (torch 2.13, `CatchErrorsWrapper`). There
-    the mode gets the compiler's own tensors, which it can't hand on, and operations that are traced and don't run.
+    """Have `around(artifact, inputs)` entered around every run of Inductor's code while this is open, and the compiler
+    itself unobserved.
     """
     with contextlib.ExitStack() as stack:
         if (artifact := _artifact()) is not None:
             _enter_around_calls(stack, artifact, around)
         if (compiler := _compiler()) is not None:
-            _enter_around_calls(stack, compiler, lambda *given: _disable_current_modes())
+            _enter_around_calls(stack, compiler, lambda *given: _unobserved())
         yield
+
+
+@contextlib.contextmanager
+def _unobserved() -> Iterator[None]:
+    """Without dispatch modes, and without the profiler of this thread.
+
+    Torch disables the modes while it compiles, but not for the forward of a model in DDP (2.13, `CatchErrorsWrapper`).
+    There a mode gets the compiler's own tensors, which it can't hand on, and operations that are traced and don't run;
+    and a profiler that records shapes crashes where the graph is split by DDP's buckets.
+    """
+    torch._C._autograd._enable_record_function(False)
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        torch._C._autograd._enable_record_function(True)
 
 
 def _enter_around_calls(
