@@ -142,6 +142,15 @@ def begun(submitted: Submitted, name: str) -> State:
     return state(submitted.folder(name))
 
 
+def test_stopped_before_its_time_limit_on_two_nodes_it_saves_and_goes_on(submitted: Submitted) -> None:
+    folder = submitted.folder("real")  # first of all tests: it trains on meanwhile, and 8,000 steps are few
+    until(lambda: len(printed(folder)) >= 5, 120)
+    ask_as_before_a_time_limit(folder)
+    found = submitted.done("real")
+    assert (found["attempts"], found["world_size"], found["observed"]["verdict"]) == (2, 2, "proved")
+    assert goes_on(folder)
+
+
 def test_a_cancelled_script_ends_at_once_and_is_shown_as_cancelled(submitted: Submitted) -> None:
     assert begun(submitted, "long").name == "running"
     submitted.launcher("cancel", submitted.folder("long").name, f"run_root={submitted.root / 'long'}")
@@ -230,12 +239,3 @@ def test_on_two_nodes_its_processes_meet_and_each_is_judged(submitted: Submitted
     assert sorted(lines) == [f"{each} 0 of 2 on n1", f"{each} 1 of 2 on n2"]
     assert submitted.said(name).count("amp=") == 2, "one process speaks for all"
     assert not [left for left in os.listdir(submitted.folder(name)) if left.startswith(".seen")]
-
-
-def test_stopped_before_its_time_limit_on_two_nodes_it_saves_and_goes_on(submitted: Submitted) -> None:
-    folder = submitted.folder("real")
-    until(lambda: len(printed(folder)) >= 5, 120)
-    ask_as_before_a_time_limit(folder)
-    found = submitted.done("real")
-    assert (found["attempts"], found["world_size"], found["observed"]["verdict"]) == (2, 2, "proved")
-    assert goes_on(folder)
