@@ -86,7 +86,8 @@ def test_completion_imports_no_hydra() -> None:
     text = "import sys; from launcher.__main__ import main; main(['-sc', 'query=bash']); print(*sys.modules)"
     environment = {**os.environ, "COMP_LINE": "python -m launcher amp="}
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment)
-    assert done.stdout.splitlines()[5:9] == ["amp=o0", "amp=o1", "amp=o2", "amp=o3"]
+    levels = [line for line in done.stdout.splitlines() if line.startswith("amp=o")]
+    assert levels == ["amp=o0", "amp=o1", "amp=o2", "amp=o3"]
     assert not {"hydra", "omegaconf", "yaml"} & set(done.stdout.split())
 
 
