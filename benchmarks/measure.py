@@ -41,7 +41,7 @@ class Measured:
     ours: str
     theirs: str
     timings: Mapping[str, Timing]
-    """By what was timed: ours, theirs, and whatever else is worth seeing beside them."""
+    """By what was timed: ours, theirs, and further timings to report."""
     note: str = field(default="")
 
     @property

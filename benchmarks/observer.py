@@ -1,4 +1,4 @@
-"""What observing costs: a step of gpt that is observed, and the steps beside it that are not."""
+"""What observing costs: in a step of gpt that is observed, and in the steps that are not."""
 
 from __future__ import annotations
 

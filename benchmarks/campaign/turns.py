@@ -52,7 +52,7 @@ def _by_hand(bench: Bench) -> list[Row]:
 def row(
     bench: Bench, name: str, other: Callable[[], Any], ours: Callable[[], Any], part: str = PART, **more: Any
 ) -> Row:
-    """How many times as long the other takes: above 1, ours is the faster. `more` is worth seeing beside it."""
+    """How many times as long the other takes: above 1, ours is the faster. `more` are further timings to report."""
     for act in (other, ours):
         bench.warm(act, 5)
     ratios = []

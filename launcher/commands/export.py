@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     file = expanded(names[1] if len(names) == 2 else f"{run.id}{step}.safetensors").absolute()
     given = [f"{key}={own[key]}" for key in ("step", "overwrite") if key in own]
     with tempfile.TemporaryDirectory(prefix="launcher-") as folder:
-        os.symlink(os.path.abspath(recipes.__path__[0]), f"{folder}/recipes")  # of all that is beside it, this alone
+        os.symlink(os.path.abspath(recipes.__path__[0]), f"{folder}/recipes")  # alone, without the other packages there
         command = [_python(run, plan, own.get("python")), "-m", MODULE, f"run={run.folder}", f"file={file}", *given]
         try:
             return subprocess.run(command, cwd=folder).returncode
