@@ -270,8 +270,8 @@ class StochasticHalfModel(HalfModel, mechanism="half_model_stochastic"):
     def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
         if optimizer not in self._rounding:
             raise RuntimeError(NOT_PREPARED)
-        self._rounding.expand(optimizer)
         try:
+            self._rounding.expand(optimizer)
             outcome = super().step(optimizer, clip)
             self._rounding.round()
         finally:
