@@ -183,7 +183,7 @@ def captured(*words: str) -> tuple[Run, dict[str, Any]]:
     world = devices.join("cpu", None, {}, sharded=chosen.settings.parallel == "fsdp")
     run = Run(chosen, world, time.monotonic())
     found: dict[str, Any] = {}
-    run.fit = found.update  # type: ignore[method-assign,assignment]
+    run.fit = found.update  # type: ignore[method-assign,assignment]  # collects the arguments
     trainer_of_gpt.train(run)
     return run, found
 

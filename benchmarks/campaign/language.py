@@ -10,7 +10,7 @@ from benchmarks.campaign import recipes, turns
 from benchmarks.campaign.checks import TOLERANCE, row, trained
 from benchmarks.campaign.recipes import capture, step_of
 from benchmarks.campaign.rows import Bench, Row, Task
-from recipes.precision.gemm import FORMATS
+from recipes.precision.gemm import FORMATS, ROLES
 from recipes.precision.support import gemm_support
 from recipes.torch_ import gpt
 from recipes.torch_.spec import capability_of
@@ -103,8 +103,8 @@ def _products(bench: Bench) -> list[Row]:
     for gemm in GEMMS:
         if unsupported(bench, gemm):
             continue
-        for role in ("forward", "input_gradient"):
-            left, right = (getattr(torch, each) for each in FORMATS[gemm].operands(role))  # type: ignore[arg-type]
+        for role in ROLES[:2]:
+            left, right = (getattr(torch, each) for each in FORMATS[gemm].operands(role))
             rows.append(_product(bench, gemm, role, left, right))
     return rows or [Row(part="check", name="fp8 products", left_out="not on this device: it has none")]
 

@@ -74,7 +74,7 @@ class World(ProcessGroup):
         """
         if last or self.size == 1 or self.mesh is not None:
             return contextlib.nullcontext()
-        return model.no_sync()  # type: ignore[operator]
+        return model.no_sync()  # type: ignore[operator]  # wrapped by DDP
 
     def agree_on_statistics(self, model: nn.Module) -> None:
         """Give every rank the running statistics of rank 0's norms: each has its own of its own samples. Collective."""

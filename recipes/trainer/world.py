@@ -90,7 +90,7 @@ class ProcessGroup(ABC):
             if problem:
                 time.sleep(FOR_THE_FIRST)  # so that the reason on record is that rank's own
                 raise FailedElsewhere(f"on rank {rank}, {problem}")
-        return [each for each, _ in found]  # type: ignore[misc]
+        return [each for each, _ in found]  # type: ignore[misc]  # none failed: each has a value
 
     def rank_zero_first(self, make: Callable[[], T]) -> T:
         """`make` on rank 0 and then on the others: the first may download what the others read.

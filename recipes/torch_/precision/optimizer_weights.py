@@ -36,4 +36,4 @@ def clear_gradients_of(optimizer: Optimizer, parameters: Sequence[torch.Tensor])
             elif parameter.grad is not None:
                 parameter.grad.zero_()
 
-    optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
+    optimizer.zero_grad = zero_grad  # type: ignore[method-assign]  # this optimizer's alone
