@@ -17,7 +17,7 @@ import pytest
 
 from launcher.errors import Unavailable
 from launcher.runs import processes, remote_record, run_roots, selection, store
-from launcher.ssh import host, remote_status
+from launcher.ssh import host, logs, remote_status
 from launcher.ssh.host import Host, hello
 from tests.launcher.ssh.far import until
 from tests.launcher.ssh.own_sshd import OwnSshd
@@ -166,15 +166,24 @@ def test_a_launcher_that_is_killed_while_it_submits_starts_its_run_once_or_not(f
 
 
 def test_logs_that_are_followed_miss_nothing_however_often_the_connection_is_cut(far, proxy, moments, monkeypatch):
-    monkeypatch.setattr("launcher.ssh.logs.PAUSES", (0.1,))
-    text = "for n in range(40000): print('line', n, 'x' * (n % 50)) or (n % 800 == 0 and time.sleep(0.04))"
+    monkeypatch.setattr(logs, "PAUSES", (0.1,))
+    text = "for n in range(40000): print('line', n, 'x' * (n % 50)) or (n % 800 == 0 and time.sleep(0.06))"
     (run,) = far.submit("steps=1", f"env.BEHAVIOUR={text}")
     until(lambda: attempts(far, run))
-    stop = threading.Event()
+    answered, stop, ask = threading.Event(), threading.Event(), logs._ask
+
+    def asking(*values, **options):
+        piece = ask(*values, **options)
+        answered.set()
+        return piece
 
     def cutting():
+        # A host that cannot be reached at first is an error; only a connection that worked is tried again.
+        answered.wait(60)
         while not stop.wait(moments.uniform(0.2, 0.7)):
             proxy.cut()
+
+    monkeypatch.setattr(logs, "_ask", asking)
 
     cutter = threading.Thread(target=cutting)
     cutter.start()
@@ -182,8 +191,9 @@ def test_logs_that_are_followed_miss_nothing_however_often_the_connection_is_cut
         said = far.type("logs", "-f", run)
     finally:
         stop.set()
+        answered.set()
         cutter.join()
-    assert said.code == 0
+    assert said.code == 0, said.err
     assert "trying again" in said.err
     assert said.out == (far.folder(run) / "attempts/1/stdout.log").read_text()
 
