@@ -22,6 +22,7 @@ EXCLUDED = (
     "launcher/executors/slurm/executor.py",
     "launcher/executors/ssh/executor.py",
     "launcher/ssh/fabric_transport.py",
+    "launcher/ssh/key_login.py",
     "launcher/ssh/ssh_settings.py",
     "launcher/ssh/strict_connection.py",
 )

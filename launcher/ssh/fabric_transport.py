@@ -16,8 +16,9 @@ from launcher.errors import Unavailable
 from launcher.runs.address import Address
 from launcher.ssh import host_keys, strict_connection
 from launcher.ssh.host_keys import Key
+from launcher.ssh.key_login import LoginCut, NoKey, SecondFactor
 from launcher.ssh.stream import KEPT, Stalled
-from launcher.ssh.strict_connection import ChangedKey, RevokedKey, SecondFactor, Strict, UnknownKey
+from launcher.ssh.strict_connection import ChangedKey, RevokedKey, Strict, UnknownKey
 
 KEEPALIVE = 10
 """Seconds between two signs of life of the connection itself, so that routers on the way keep it."""
@@ -79,10 +80,19 @@ def _open(connection: Strict, address: Address) -> None:
         raise Unavailable(
             f"{place}: key accepted, but the server asks for a second factor, which a person has to type: {MASTER}"
         ) from None
-    except paramiko.PasswordRequiredException:
-        keys = ", ".join(connection.settings.keys) or "of ~/.ssh"
+    except LoginCut as error:
         raise Unavailable(
-            f"{place}: the key {keys} has a passphrase and is in no agent: run `ssh-add` first{_agent(connection)}"
+            f"{place}: the connection was lost during the login ({error}); try again. If that repeats, the host "
+            "closes it: see its log, or offer fewer keys (IdentitiesOnly in ~/.ssh/config)"
+        ) from None
+    except NoKey:
+        raise Unavailable(
+            f"{place} asks for a key and there is none: no key file (IdentityFile) can be used, and no agent "
+            f"holds one{_agent(connection)}"
+        ) from None
+    except paramiko.PasswordRequiredException as error:
+        raise Unavailable(
+            f"{place}: the key {error} has a passphrase and is in no agent: run `ssh-add` first{_agent(connection)}"
         ) from None
     except paramiko.BadAuthenticationType as error:
         raise Unavailable(
@@ -102,18 +112,9 @@ def _open(connection: Strict, address: Address) -> None:
     except (TimeoutError, paramiko.ChannelException, paramiko.ssh_exception.NoValidConnectionsError) as error:
         raise Unavailable(f"{place} can't be connected to: {_why(error)}") from None
     except (paramiko.SSHException, OSError, EOFError) as error:
-        raise Unavailable(_no_session(error, connection, place)) from None
-
-
-def _no_session(error: Exception, connection: Strict, place: str) -> str:
-    if str(error) == "No authentication methods available":
-        return (
-            f"{place} asks for a key and there is none: no key file (IdentityFile) exists, and no agent "
-            f"holds one{_agent(connection)}"
-        )
-    if isinstance(connection.gateway, str):
-        return f"{place} can't be reached through its ProxyCommand, {connection.gateway}"
-    return f"{place} does not speak SSH as expected: {error or type(error).__name__}"
+        if isinstance(connection.gateway, str):
+            raise Unavailable(f"{place} can't be reached through its ProxyCommand, {connection.gateway}") from None
+        raise Unavailable(f"{place} does not speak SSH as expected: {error or type(error).__name__}") from None
 
 
 def _agent(connection: Strict) -> str:

@@ -10,7 +10,7 @@ import getpass
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import paramiko
@@ -20,6 +20,7 @@ from launcher.runs.address import Address, check
 
 KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+DEFAULT_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
 FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
 """The user's and the system's; the first value of a key counts."""
 
@@ -33,7 +34,7 @@ class Settings:
     port: int
     user: str
     keys: tuple[str, ...]
-    """Private key files (IdentityFile) that exist."""
+    """Private key files (IdentityFile) that exist, or whose public key does."""
     only_these_keys: bool
     """IdentitiesOnly."""
     agent: str | None
@@ -74,7 +75,7 @@ def of(address: Address) -> Settings:
         host=host,
         port=port,
         user=user,
-        keys=tuple(path for path in keys if os.path.isfile(path)),
+        keys=tuple(path for path in keys if os.path.isfile(path) or os.path.isfile(f"{path}.pub")),
         only_these_keys=one.get("identitiesonly", "no") == "yes",
         agent=None if agent == "SSH_AUTH_SOCK" else os.path.expanduser(os.path.expandvars(agent)),
         known_hosts=tuple(os.path.expanduser(path) for files in known for path in files.split() if path != "none"),
@@ -95,7 +96,7 @@ def _hops(text: str, address: Address) -> Iterable[Address]:
         yield hop
 
 
-def _configuration(address: Address) -> Mapping[str, list[str]]:
+def _configuration(address: Address) -> Mapping[str, Sequence[str]]:
     """Values by key, in lower case."""
     words = ["ssh", "-G"]
     words += ["-F", os.path.expanduser(address.config)] if address.config else []
@@ -116,7 +117,7 @@ def _configuration(address: Address) -> Mapping[str, list[str]]:
     return found
 
 
-def _read(address: Address) -> Mapping[str, list[str]]:
+def _read(address: Address) -> Mapping[str, Sequence[str]]:
     """The same as paramiko reads it, where there is no ssh."""
     config = paramiko.SSHConfig()
     for path in (address.config,) if address.config else FILES:
@@ -136,7 +137,8 @@ def _read(address: Address) -> Mapping[str, list[str]]:
         found = config.lookup(address.host)
     except paramiko.CouldNotCanonicalize as error:
         raise UsageError(f"the SSH configuration can't be read: {error}") from None
-    return {name: value if isinstance(value, list) else [value] for name, value in found.items() if value is not None}
+    values = {name: value if isinstance(value, list) else [value] for name, value in found.items() if value is not None}
+    return {"identityfile": DEFAULT_KEYS, **values}
 
 
 def _place(address: Address) -> str:

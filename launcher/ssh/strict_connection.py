@@ -11,7 +11,7 @@ import logging
 import socket
 import subprocess
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import paramiko
 from fabric import Config, Connection
@@ -20,6 +20,7 @@ from launcher.errors import UsageError
 from launcher.runs.address import Address
 from launcher.ssh import host_keys, ssh_settings
 from launcher.ssh.host_keys import Key, Known
+from launcher.ssh.key_login import KeyLogin
 from launcher.ssh.ssh_settings import Settings
 
 # Our own errors report failures. Without a handler Python would print paramiko's tracebacks as well.
@@ -33,9 +34,7 @@ class Strict(Connection):
         limits = ("banner_timeout", "auth_timeout", "channel_timeout")
         known = host_keys.of_host(settings.host, settings.port, settings.key_alias, settings.known_hosts)
         options: dict[str, Any] = dict.fromkeys(limits, max(15, address.connect_timeout))
-        options["key_filename"] = list(settings.keys)
-        options["look_for_keys"] = not (settings.keys or settings.only_these_keys)  # offer no key twice
-        options["allow_agent"] = settings.agent != "none"
+        options["auth_strategy"] = KeyLogin(settings.user, settings)
         options["transport_factory"] = _transport(known)
         super().__init__(
             settings.host,
@@ -97,10 +96,6 @@ class RevokedKey(paramiko.SSHException):
     """A known_hosts file says that the key is not to be accepted."""
 
 
-class SecondFactor(paramiko.AuthenticationException):
-    """Key accepted, but the server asks for a second factor."""
-
-
 class _Check(paramiko.MissingHostKeyPolicy):
     def __init__(self, known: Known) -> None:
         self._known = known
@@ -130,9 +125,6 @@ def _transport(known: Known) -> type[paramiko.Transport]:
                 kind for kind in options.key_types if kind.replace("rsa-sha2-", "ssh-rsa ").split()[0] in kinds
             ]
             options.key_types = [*preferred, *(kind for kind in options.key_types if kind not in preferred)]
-
-        def auth_interactive_dumb(self, *arguments: Any, **named: Any) -> NoReturn:
-            raise SecondFactor("second factor required")  # paramiko would prompt for it on the terminal
 
     return Transport
 

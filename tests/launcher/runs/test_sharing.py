@@ -63,7 +63,9 @@ def test_two_users_see_each_others_runs_and_act_on_none(lab: Path, alice: User, 
     assert stat.S_IMODE((root / run).stat().st_mode) & 0o777 == 0o750
     found = modes(root / run)
     wrong = {name: oct(mode) for name, mode in found.items() if mode & 0o027 or not mode & 0o040}
-    # Variables may be secrets, and the exit code is between the script and itself: status.json has it.
+    # Variables may be secrets, and the exit code is between the script and itself: status.json has it. Uncommitted
+    # code, where this checkout has any, is the user's alone too.
+    assert wrong.pop("code.diff", "0o600") == "0o600"
     assert wrong == {".environment": "0o600", "attempts/1/exit_code": "0o600"}
     assert {"plan.json", "status.json", "result.json", "metrics.jsonl", "attempts/1/stdout.log"} <= found.keys()
     assert stat.S_IMODE((root / run / "checkpoints").stat().st_mode) & 0o777 == 0o700

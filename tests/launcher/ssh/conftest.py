@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import uuid
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from launcher.executors import backends
 from launcher.runs import selection, store
 from launcher.ssh import host
-from tests.launcher.ssh.far import Far
+from tests.launcher.ssh.far import Far, until
 from tests.launcher.ssh.hostile import Hostile
 from tests.launcher.ssh.trainer import PROGRAM
 from tests.launcher.ssh.victim import Victim
@@ -32,6 +33,20 @@ def far(tmp_path, testbed, monkeypatch, capfd):
     host.close_all()
     backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(found.root)], 1000)}, 0)
     shutil.rmtree(there, ignore_errors=True)
+
+
+@pytest.fixture
+def agent(tmp_path, testbed, monkeypatch):
+    """The socket of an ssh-agent that holds the testbed's key, as in SSH_AUTH_SOCK."""
+    path = tmp_path / "agent"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL) as process:
+        try:
+            until(path.exists)
+            monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
+            subprocess.run(["ssh-add", "-q", testbed.ssh.key], check=True, capture_output=True)
+            yield path
+        finally:
+            process.terminate()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 import uuid
 from pathlib import Path
 
@@ -98,28 +97,6 @@ def test_a_login_script_that_lets_no_command_start_is_thought_of(accounts, testb
     monkeypatch.setattr(host, "SILENCE", 1.0)
     with pytest.raises(Unavailable, match=says):
         Host(address(config_of(accounts, testbed, tmp_path, name))).ask("hello", hello)
-
-
-def test_a_key_with_a_passphrase_is_taken_from_the_agent_that_holds_it(testbed, tmp_path, monkeypatch):
-    locked, socket = tmp_path / "locked", tmp_path / "agent"
-    shutil.copyfile(testbed.ssh.key, locked)
-    locked.chmod(0o600)
-    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "a secret", "-f", str(locked)], check=True)
-    with subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL) as agent:
-        try:
-            while not socket.exists():
-                time.sleep(0.01)
-            monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
-            subprocess.run(["ssh-add", "-q", testbed.ssh.key], check=True, capture_output=True)
-            reached = Host(address(configuration(tmp_path, testbed, IdentityFile=str(locked))))
-            assert reached.ask("hello", hello)
-            reached.close()
-            monkeypatch.delenv("SSH_AUTH_SOCK")
-            named = configuration(tmp_path, testbed, IdentityFile=str(locked), IdentityAgent=str(socket))
-            with pytest.raises(Unavailable, match=f"export SSH_AUTH_SOCK={socket}"):
-                Host(address(named)).ask("hello", hello)
-        finally:
-            agent.terminate()
 
 
 def test_having_no_key_at_all_is_an_error_of_its_own(testbed, tmp_path, monkeypatch):

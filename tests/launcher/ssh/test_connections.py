@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 from launcher.errors import Unavailable, UsageError
 from launcher.ssh.host import Host, hello
 from tests.launcher.ssh.ways import address, configuration, keys
+from tests.testbed.proxy import Proxy
 
 
 @pytest.fixture
@@ -128,36 +128,59 @@ def test_several_hops_are_visited_in_the_order_of_the_configuration(tmp_path, te
     assert [each.host for each in connection(address(str(config))).hops()] == ["first", "second", "box"]
 
 
-@pytest.mark.parametrize("transport", ["fabric", "openssh"])
-def test_a_refused_key_has_an_error_of_its_own(tmp_path, testbed, reach, transport):
-    config = configuration(tmp_path, testbed, IdentityFile=str(keys(tmp_path)))
-    said = refusal(reach(config, transport=transport))
-    assert "key" in said or "Permission denied" in said
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_keys_that_a_host_rejects_are_reported_as_rejected(tmp_path, testbed, reach, kind):
+    config = configuration(tmp_path, testbed, IdentityFile=str(keys(tmp_path, kind=kind)))
+    assert "rejects your keys (Authentication failed.); copy your public key there" in refusal(reach(config))
+    assert "Permission denied" in refusal(reach(config, transport="openssh"))
 
 
-def test_a_key_with_a_passphrase_and_no_agent_has_an_error_of_its_own(tmp_path, testbed, reach, monkeypatch):
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+@pytest.mark.parametrize("files", [1, 2])
+def test_a_connection_that_is_cut_during_the_login_is_not_reported_as_a_rejected_key(tmp_path, testbed, reach, files):
+    with Proxy(testbed.ssh.port) as proxy:
+        known = tmp_path / "known_hosts"
+        known.touch()
+        named = [str(keys(tmp_path, name=f"key-{number}")) for number in range(files)]
+        lines = {"Port": str(proxy.port), "UserKnownHostsFile": str(known), "IdentityFile": named[0]}
+        config = Path(configuration(tmp_path, testbed, **lines))
+        config.write_text(config.read_text() + "".join(f"  IdentityFile {name}\n" for name in named[1:]))
+        assert "is not known" in refusal(reach(str(config)))
+        before_login = proxy.up
+        key = Path(testbed.ssh.known_hosts).read_text().splitlines()[0].partition(" ")[2]
+        known.write_text(f"[127.0.0.1]:{proxy.port} {key}\n")
+        proxy.cut_after_up = 2 * before_login + 1
+        said = refusal(reach(str(config)))
+    assert "the connection was lost during the login" in said and "try again" in said
+
+
+def test_a_key_with_a_passphrase_is_taken_from_the_agent_that_holds_it(tmp_path, testbed, reach, monkeypatch, agent):
     locked = tmp_path / "locked"
     shutil.copyfile(testbed.ssh.key, locked)
     locked.chmod(0o600)
     subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "a secret", "-f", str(locked)], check=True)
+    assert reach(configuration(tmp_path, testbed, IdentityFile=str(locked))).ask("hello", hello)
+    monkeypatch.delenv("SSH_AUTH_SOCK")
     said = refusal(reach(configuration(tmp_path, testbed, IdentityFile=str(locked))))
-    assert "passphrase" in said and "ssh-add" in said
+    assert f"the key {locked} has a passphrase and is in no agent: run `ssh-add` first" in said
+    named = configuration(tmp_path, testbed, IdentityFile=str(locked), IdentityAgent=str(agent))
+    assert f"export SSH_AUTH_SOCK={agent}" in refusal(reach(named))
 
 
 @pytest.mark.parametrize("transport", ["fabric", "openssh"])
-def test_an_agent_holds_the_key(tmp_path, testbed, reach, monkeypatch, transport):
-    socket_path = tmp_path / "agent"
-    with subprocess.Popen(["ssh-agent", "-D", "-a", str(socket_path)], stdout=subprocess.DEVNULL) as agent:
-        try:
-            while not socket_path.exists():
-                pass
-            monkeypatch.setenv("SSH_AUTH_SOCK", str(socket_path))
-            subprocess.run(["ssh-add", "-q", testbed.ssh.key], check=True, capture_output=True)
-            config = configuration(tmp_path, testbed, IdentityFile="", IdentitiesOnly="")
-            assert reach(config, transport=transport).ask("hello", hello)
-        finally:
-            agent.send_signal(signal.SIGTERM)
+def test_an_agent_holds_the_key(tmp_path, testbed, reach, agent, transport):
+    config = configuration(tmp_path, testbed, IdentityFile="", IdentitiesOnly="")
+    assert reach(config, transport=transport).ask("hello", hello)
+
+
+@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+def test_identitiesonly_keeps_other_keys_of_the_agent_from_the_host(tmp_path, testbed, reach, agent, transport):
+    other = keys(tmp_path)
+    said = refusal(reach(configuration(tmp_path, testbed, IdentityFile=str(other)), transport=transport))
+    assert "rejects your keys" in said or "Permission denied" in said
+    other.unlink()
+    other.with_suffix(".pub").write_text(Path(f"{testbed.ssh.key}.pub").read_text())
+    named = configuration(tmp_path, testbed, IdentityFile=str(other))
+    assert reach(named, transport=transport).ask("hello", hello), "the agent has the key of this public one"
 
 
 def test_openssh_goes_through_an_open_master_where_no_key_is_at_hand(tmp_path, testbed, reach, monkeypatch):

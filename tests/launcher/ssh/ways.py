@@ -37,9 +37,9 @@ def address(config: str, destination: str = "box", **more) -> Address:
     return Address(destination=destination, config=config, **{"connect_timeout": 10, **more})
 
 
-def keys(folder: Path, passphrase: str = "", name: str = "id") -> Path:
+def keys(folder: Path, passphrase: str = "", name: str = "id", kind: str = "ed25519") -> Path:
     """A new pair of keys."""
     path = folder / name
-    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(path)]
+    command = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", "test", "-f", str(path)]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     return path
