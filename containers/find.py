@@ -29,6 +29,8 @@ class LocalImage:
     present: bool
     digests: tuple[str, ...] = ()
     """Empty where they would have to be computed."""
+    identity: str = ""
+    """The digest of an engine's own record of it, which changes whenever the image does; empty for files."""
     architecture: str = ""
     """As registries write it: `amd64`, `arm64`; empty where the format does not say."""
     cuda: str = ""
@@ -156,6 +158,7 @@ def _engine_image(name: str, runtime: Runtime, ask: Ask) -> LocalImage:
         name=name,
         present=True,
         digests=tuple(digests) or (image["Id"],),
+        identity=image["Id"],
         architecture=image["Architecture"],
         cuda=_cuda("\n".join((image.get("Config") or {}).get("Env") or [])),
     )

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     comparison.check_words(asked.overrides)
     comparison.check_listed(asked.overrides)
     specs = request.understand(asked, "arm")
-    whole, facts = of_arms(specs, how, ["compare", *arguments])
+    whole, facts = of_arms(specs, how, ["compare", *arguments], starting=not look)
     return carry_out(whole, facts, specs, look=look)
 
 

@@ -101,7 +101,7 @@ def examine(specs: Sequence[JobSpec]) -> Iterator[Finding]:
     try:
         if address is not None:
             yield _reached(address)
-        facts = probe(specs)
+        facts = probe(specs, starting=True)
         host, now = _host(spec, address), time.time()
     except LauncherError as error:
         yield problem("reach" if address else "host", str(error))

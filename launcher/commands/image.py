@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import tempfile
@@ -22,24 +23,25 @@ Container images: the catalogue, and recipes to build or pull one.
 
 usage: python -m launcher image list [LINE]
        python -m launcher image show IMAGE
-       python -m launcher image render RECIPE [format=docker|singularity]
-       python -m launcher image build RECIPE container=docker|podman|apptainer [target=NAME] [flags=[--network=host]]
+       python -m launcher image render RECIPE [format=docker|singularity] [pip=[NAME==VERSION]]
+       python -m launcher image build RECIPE container=docker|podman|apptainer [target=NAME] [pip=[NAME==VERSION]]
+                                      [flags=[--network=host]]
        python -m launcher image pull IMAGE container=docker|podman|apptainer [container.cache=FOLDER] [key=FILE]
 
 IMAGE is a name of the catalogue (ngc-pytorch, ngc-pytorch:25.06), a registry's image, or one by digest. `pull`
 downloads it once, also when several ask at the same time; key= names a file of mode 0600 with an NGC key or
 USER:PASSWORD.
 RECIPE is one of this project's recipes: {recipes}. `render` prints a Dockerfile or a Singularity
-definition. `build` builds it: an image of Docker or podman, or for apptainer the file ./RECIPE.sif. Both need the extra
-`images`: pip install 'amp-launcher[images]'.
+definition. `build` builds it: an image of Docker or podman, or for apptainer the file ./RECIPE.sif. pip= adds Python
+packages, as pip=[torchao==0.18.0] for amp=fp8. Both need the extra `images`: pip install 'amp-launcher[images]'.
 """
 
 
 KEYS: dict[str, tuple[str, ...]] = {
     "list": (),
     "show": (),
-    "render": ("format",),
-    "build": ("container", "target", "flags"),
+    "render": ("format", "pip"),
+    "build": ("container", "target", "pip", "flags"),
     "pull": ("container", "container.cache", "key"),
 }
 """The actions of `image`, and the keys of each."""
@@ -99,7 +101,7 @@ def _show(names: Sequence[str], options: dict[str, str]) -> int:
 
 def _render(names: Sequence[str], options: dict[str, str]) -> int:
     _only(options, KEYS["render"])
-    recipe = image_recipes.find(_one(names, "render"))
+    recipe = _recipe(_one(names, "render"), options)
     print(_rendered(recipe, _format(options.get("format", "docker"))), end="")
     return 0
 
@@ -107,7 +109,7 @@ def _render(names: Sequence[str], options: dict[str, str]) -> int:
 def _build(names: Sequence[str], options: dict[str, str]) -> int:
     """Build on this host; the output of the client goes to the screen."""
     _only(options, KEYS["build"])
-    recipe = image_recipes.find(_one(names, "build"))
+    recipe = _recipe(_one(names, "build"), options)
     if "container" not in options:
         raise UsageError("image build needs to know with what: say container=docker, podman or apptainer")
     runtime = preflight.choose(options["container"], find.installed(find.ask_here))
@@ -121,7 +123,7 @@ def _build(names: Sequence[str], options: dict[str, str]) -> int:
         argv = images.build_argv(
             format,
             client=runtime.command,
-            options=[flag for flag in options.get("flags", "").strip("[]").split(",") if flag],
+            options=_list_of(options, "flags"),
             file=str(file),
             folder=folder,
             target=target if format == "docker" else str(expanded(target).absolute()),
@@ -131,6 +133,15 @@ def _build(names: Sequence[str], options: dict[str, str]) -> int:
         raise Unavailable(f"{runtime.command[0]} could not build {recipe.name} (exit code {code})")
     print(target)
     return 0
+
+
+def _recipe(name: str, options: dict[str, str]) -> images.ImageRecipe:
+    recipe = image_recipes.find(name)
+    return dataclasses.replace(recipe, pip=(*recipe.pip, *_list_of(options, "pip")))
+
+
+def _list_of(options: dict[str, str], key: str) -> list[str]:
+    return [item for item in options.get(key, "").strip("[]").split(",") if item]
 
 
 def _rendered(recipe: images.ImageRecipe, format: images.Format) -> str:

@@ -29,7 +29,7 @@ def of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wor
         request.print_configuration(asked.request)
         return 0
     specs = asked.request.specs
-    whole, facts = of_arms(specs, asked.how, arguments, asked=asked)
+    whole, facts = of_arms(specs, asked.how, arguments, asked=asked, starting=not look)
     return carry_out(whole, facts, specs, look=look)
 
 
@@ -40,11 +40,12 @@ def of_arms(
     *,
     asked: ExperimentRequest | None = None,
     facts: Facts | None = None,
+    starting: bool = False,
 ) -> tuple[Plan, Facts]:
     """The comparison of these jobs, and the host that it is planned for: that of `facts`, or what is found out now."""
     comparison.check(specs)
     settled = [comparison.settled(spec, how) for spec in specs]
-    found = [facts] * len(settled) if facts else probe_each(settled)
+    found = [facts] * len(settled) if facts else probe_each(settled, starting=starting)
     impossible = asked.impossible if asked else ()
     published = asked.published if asked else None
     try:

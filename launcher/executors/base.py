@@ -70,7 +70,7 @@ class PlanExecutor(core.Executor):
         from launcher.ssh.probe_client import probe
 
         spec = self._spec(words)
-        facts = probe([spec])
+        facts = probe([spec], starting=True)
         plan = resolve(spec, facts)
         self.knows(Source(plan, spec, facts, [spec]))
         return plan

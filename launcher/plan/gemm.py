@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.config.spec import JobSpec
+from launcher.plan.requirements import image_packages
+from launcher.probe.facts import Facts
 from recipes import settings
-from recipes.precision.gemm import FORMATS, HALF
+from recipes.precision.gemm import HALF, needed
 from recipes.precision.gemm_layers import line
 
 
-def advice(spec: JobSpec, device: str, devices: int) -> Iterator[str]:
+def advice(spec: JobSpec, facts: Facts, device: str, devices: int) -> Iterator[str]:
     """Sentences for people; `devices` is the number of them on all nodes."""
     gemm = spec.training.amp.gemm
     if gemm == HALF:
@@ -20,5 +22,7 @@ def advice(spec: JobSpec, device: str, devices: int) -> Iterator[str]:
     if device == "cpu":
         yield f"amp.gemm={gemm} on a CPU shows that it is applied; it is slower than bfloat16 there"
     if spec.launch.container.kind != "none":
-        library = FORMATS[gemm].mechanism
-        yield f"amp.gemm={gemm} needs {library} in the image, which isn't known here; without it the run ends at once"
+        packages, why = image_packages(spec, facts)
+        if packages is None:
+            why = why or "it was not looked into"
+            yield f"not checked: {needed(gemm)} in the image ({why}); a run ends at once without it"

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from launcher.config.spec import JobSpec
 from launcher.probe.facts import Facts, Gpu
 from launcher.probe.questions import data_files
-from recipes.precision.gemm import FORMATS, HALF, INSTALL, library_problem
+from recipes.precision.gemm import ADD_TO_IMAGE, FORMATS, HALF, INSTALL, library_problem
 from recipes.precision.support import sharding_problem
 from recipes.recipe import DataLayout
 from recipes.typed import SettingsError
@@ -83,16 +83,28 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
 
 
 def check_gemm(spec: JobSpec, facts: Facts) -> None:
-    """Refuse a number format whose library this Python lacks."""
+    """Refuse a number format whose library this Python, or the image's, is known to lack."""
     gemm = spec.training.amp.gemm
     if gemm == HALF:
         return
     library = FORMATS[gemm].mechanism
-    if problem := library_problem(gemm, facts.packages.get(library, "")):
+    if spec.launch.container.kind != "none":
+        inside = image_packages(spec, facts)[0]
+        if inside is not None and (problem := library_problem(gemm, inside.get(library, ""))):
+            raise SettingsError(f"{problem} in image={spec.launch.image}: {ADD_TO_IMAGE[library]}", "amp.gemm")
+    elif problem := library_problem(gemm, facts.packages.get(library, "")):
         raise SettingsError(
             f"{problem} for {facts.python} on {facts.host}: {INSTALL[library]}, or name another Python with python=",
             "amp.gemm",
         )
+
+
+def image_packages(spec: JobSpec, facts: Facts) -> tuple[dict[str, str] | None, str]:
+    """What a job's Python in its image can import; None where that isn't known, and why."""
+    assert facts.containers is not None
+    if spec.launch.mounts:
+        return None, "mounts= may change what its Python finds"
+    return facts.containers.image_packages, facts.containers.image_unread
 
 
 def check_build(spec: JobSpec, facts: Facts, gpus: Sequence[Gpu]) -> None:

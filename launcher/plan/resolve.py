@@ -58,8 +58,8 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     container = plan_container.choose(spec, facts, named, count)
     if container is None:
         requirements.check_python(spec, facts)
-        requirements.check_gemm(spec, facts)
         requirements.check_build(spec, facts, gpus if device == "cuda" else ())
+    requirements.check_gemm(spec, facts)
     inherited = tuple(
         name
         for name in job_environment.standard(facts.environment)  # another host may say anything
@@ -116,7 +116,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
             *gpu_choice.advice(spec, facts, count),
             *plan_container.advice(spec, facts, count),
             *plan_advice.advice(spec, gpus, device, precision.dtype, launch.nodes * devices),
-            *gemm.advice(spec, device, launch.nodes * devices),
+            *gemm.advice(spec, facts, device, launch.nodes * devices),
             *user_script.advice(spec, facts, count, precision),
             *launch.notes,
         ),

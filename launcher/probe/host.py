@@ -1,4 +1,5 @@
-"""This machine as `Facts`: GPUs, Python, folders, queue and container runtimes. Looks only; writes nothing."""
+"""This machine as `Facts`: GPUs, Python, folders, queue and container runtimes. Looks only; writes nothing but what an
+image was found to hold."""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ from launcher.runs import ownership
 from recipes import cgroup_limits
 from recipes.typed import SettingsError
 
+PYTHON = "python3"
+"""An image's, unless `python` names another."""
 # Where an engine listens and how Apptainer works here. None of them holds a secret.
 CLIENT_VARIABLES = (
     *("DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST", "XDG_RUNTIME_DIR"),
@@ -34,7 +37,7 @@ CLIENT_VARIABLES = (
 def look(asked: Questions) -> Facts:
     """The facts of this machine, without the code."""
     contained = asked.container != "none"
-    python = asked.python or "python3" if contained else pythons.resolve(asked.python)
+    python = asked.python or PYTHON if contained else pythons.resolve(asked.python)
     version, packages = ("", {}) if contained else pythons.look_into(python)
     gpus, gpu_problem = gpu_probing.listed()
     if not asked.slurm:
@@ -118,6 +121,7 @@ def _containers(asked: Questions) -> ContainerFacts:
     """The runtimes of this host, and its copy of the image. Raises `UsageError` for an invalid image."""
     from containers import find, pull, references
     from containers.runtime import ALIASES, Runtime
+    from launcher.probe import image_packages
 
     kind: Any = ALIASES.get(asked.container, asked.container)
     runtimes = find.installed(find.ask_here)
@@ -137,6 +141,9 @@ def _containers(asked: Questions) -> ContainerFacts:
         except pull.PullError as error:
             raise Unavailable(str(error)) from None
         image = find.find_image(name, runtime, find.ask_here)
+    packages, unread = None, ""
+    if asked.image_packages and runtime.command:
+        packages, unread = image_packages.look(image, runtime, asked.python or PYTHON, start=asked.start_image)
     return ContainerFacts(
         runtimes=runtimes,
         architecture=find.architecture(find.ask_here),
@@ -145,6 +152,8 @@ def _containers(asked: Questions) -> ContainerFacts:
         image_pull="" if image.present else wanted,
         image_architecture=image.architecture,
         image_cuda=image.cuda,
+        image_packages=packages,
+        image_unread=unread,
         environment={name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ},
         uid=os.getuid(),
         gid=os.getgid(),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from launcher.code import job_files
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
+from recipes.precision.gemm import HALF
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +24,10 @@ class Questions:
     """Folder of fetched images."""
     pull: bool
     """Whether an image that is missing is to be fetched."""
+    image_packages: bool
+    """Whether it matters what the image's Python can import."""
+    start_image: bool
+    """Whether the image may be started to find that out, which takes seconds."""
     python: str | None
     bare: bool
     """Whether all jobs are users' scripts that start without a wrapper."""
@@ -49,8 +54,8 @@ def data_files(spec: JobSpec) -> tuple[str, ...]:
     return tuple(posixpath.join(folder, name) for names in layout.files for name in names)
 
 
-def questions(specs: Sequence[JobSpec]) -> Questions:
-    """The questions of jobs that go to one host."""
+def questions(specs: Sequence[JobSpec], *, starting: bool = False) -> Questions:
+    """The questions of jobs that go to one host; `starting` says that they are to be started, not only planned."""
     first = specs[0].launch
     with_script = [spec for spec in specs if job_files.scripts([spec])]
     return Questions(
@@ -59,6 +64,8 @@ def questions(specs: Sequence[JobSpec]) -> Questions:
         image=first.image,
         cache=first.container.cache,
         pull=first.container.pull,
+        image_packages=any(spec.training.amp.gemm != HALF for spec in specs),
+        start_image=starting,
         python=first.python,
         bare=all(spec.recipe.name == "script" and spec.training.train.bare for spec in specs),
         run_root=first.run_root,

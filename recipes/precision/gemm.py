@@ -27,6 +27,15 @@ INSTALL: Mapping[Mechanism, str] = {
 }
 
 
+ADD_TO_IMAGE: Mapping[Mechanism, str] = {
+    "torchao": "add RUN python3 -m pip install 'torchao>=0.18' to its recipe; `python -m launcher image build cpu "
+    "container=docker pip=[torchao==0.18.0]` does so in an image of ours",
+    "transformer_engine": "NVIDIA's PyTorch images have it (image=ngc-pytorch), or add RUN python3 -m "
+    f"{INSTALL['transformer_engine']} to its recipe",
+}
+"""How an image gets the library."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GemmFormat:
     """The dtypes of the operands by role, in torch's names, and what the format needs."""
@@ -141,12 +150,16 @@ OVERRIDES: Mapping[str, str] = {
 
 def library_problem(gemm: str, version: str) -> str:
     """Why this version of the format's library won't do, empty where it does; "" is not installed."""
-    wanted = FORMATS[gemm]
-    if version and not older(version, wanted.oldest):
+    if version and not older(version, FORMATS[gemm].oldest):
         return ""
     found = f"there is {version}" if version else "it is not installed"
-    oldest = ".".join(map(str, wanted.oldest))
-    return f"amp.gemm={gemm} needs {wanted.mechanism} {oldest} or newer, and {found}"
+    return f"amp.gemm={gemm} needs {needed(gemm)}, and {found}"
+
+
+def needed(gemm: str) -> str:
+    """The format's library with its oldest version, in words."""
+    wanted = FORMATS[gemm]
+    return f"{wanted.mechanism} {'.'.join(map(str, wanted.oldest))} or newer"
 
 
 def older(version: str, than: tuple[int, int]) -> bool:

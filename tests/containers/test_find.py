@@ -100,7 +100,9 @@ def test_an_image_that_is_not_there_is_refused_with_the_command_that_fetches_it(
 def test_an_image_for_other_machines_is_refused() -> None:
     host = Host(docker='[{"Id": "sha256:1", "RepoDigests": ["a/b@sha256:2"], "Architecture": "arm64"}]')
     image = find_image("a/b", DOCKER, host)
-    assert image == LocalImage(name="a/b", present=True, digests=("sha256:2",), architecture="arm64")
+    assert image == LocalImage(
+        name="a/b", present=True, digests=("sha256:2",), identity="sha256:1", architecture="arm64"
+    )
     with pytest.raises(SettingsError, match="made for arm64 and this host is amd64"):
         check_image(image, "a/b", "amd64", "docker")
 

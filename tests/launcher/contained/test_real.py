@@ -155,3 +155,17 @@ def test_a_script_in_a_container_saves_when_it_is_cancelled_and_goes_on(
     assert goes_on(folder)
     found = result(folder)
     assert (found["status"], found["observed"]["verdict"], found["attempts"]) == ("done", "proved", 2)
+
+
+@pytest.mark.parametrize("runtime", ["docker", "apptainer"])
+def test_an_image_without_torchao_is_refused_before_anything_is_started(
+    bed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runtime: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    job = ("recipe=gpt", "amp=fp8", "steps=2", *words(bed, runtime), f"run_root={tmp_path}/runs")
+    assert main(["plan", *job]) == 0
+    assert "not checked: torchao" in " ".join(capsys.readouterr().out.split())
+    for verb in ((), ("plan",)):  # a plan knows it from then on
+        assert main([*verb, *job]) == 2
+        assert "torchao" in (said := capsys.readouterr().err) and "it is not installed in image=" in said
+    assert not (tmp_path / "runs").exists()

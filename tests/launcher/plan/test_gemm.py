@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from launcher.errors import UsageError
-from launcher.plan.gemm import advice
 from launcher.plan.model import Plan
 from launcher.plan.plan_summary import summary
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
+from tests.launcher.contained.test_text import with_containers
 from tests.launcher.hosts import LAPTOP, TWO_A100, gpu, spec_of
 
 WITH_TORCHAO = {"torch": "2.13.0", "torchao": "0.18.0"}
@@ -59,8 +60,42 @@ def test_what_this_host_can_not_do_is_refused(words: tuple[str, ...], facts: Fac
         plan_of(*words, "gpus=2" if facts is H100 else "seed=0", facts=facts)
 
 
-def test_in_an_image_the_library_is_said_to_be_unknown():
-    spec = spec_of("recipe=gpt", "amp=fp8", "container=docker", "image=ngc-pytorch:25.06")
-    assert list(advice(spec, "cuda", 1))[-1] == (
-        "amp.gemm=fp8-tensorwise needs torchao in the image, which isn't known here; without it the run ends at once"
-    )
+def in_image(**known: Any) -> Facts:
+    return with_containers(LAPTOP, image="cpu", **known)
+
+
+IN_DOCKER = ("container=docker", "image=cpu")
+
+
+@pytest.mark.parametrize(
+    ("words", "packages", "says"),
+    [
+        (("amp=fp8",), {"torch": "2.13.0"}, r"torchao 0\.\d+ or newer, and it is not installed in image=cpu: add RUN "),
+        (("amp=fp8",), {"torchao": "0.8.0+git1"}, r"and there is 0\.8\.0\+git1 in image=cpu: .*pip=\[torchao=="),
+    ],
+)
+def test_an_image_that_lacks_the_library_is_refused_with_the_line_that_adds_it(
+    words: tuple[str, ...], packages: dict[str, str], says: str
+):
+    with pytest.raises(UsageError, match=says):
+        plan_of(*words, *IN_DOCKER, facts=in_image(image_packages=packages))
+
+
+def test_nothing_is_said_of_an_image_that_has_the_library():
+    plan = plan_of("amp=fp8", *IN_DOCKER, facts=in_image(image_packages=WITH_TORCHAO))
+    assert not [line for line in plan.advice if "not checked" in line]
+
+
+@pytest.mark.parametrize(
+    ("more", "known", "why"),
+    [
+        ((), {"image_unread": "Slurm fetches it on the node"}, "Slurm fetches it on the node"),
+        (("mounts=[/opt/more:/usr/lib/more]",), {"image_packages": {}}, "mounts= may change what its Python finds"),
+    ],
+)
+def test_an_image_that_was_not_looked_into_is_said_to_be_unchecked(
+    more: tuple[str, ...], known: dict[str, Any], why: str
+):
+    plan = plan_of("amp=fp8", *IN_DOCKER, *more, facts=in_image(**known))
+    (line,) = [line for line in plan.advice if line.startswith("not checked: torchao 0.")]
+    assert line.endswith(f" or newer in the image ({why}); a run ends at once without it")

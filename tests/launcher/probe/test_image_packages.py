@@ -1,0 +1,108 @@
+"""What an image's Python can import: looked up once, from a program that may answer anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from containers.find import LocalImage
+from launcher.probe import image_packages
+from tests.containers.samples import APPTAINER, DOCKER, PYXIS
+
+ENGINES = LocalImage(name="mine:1", present=True, identity="sha256:1")
+ANSWER = "3.12.3\ntorch 2.13.0+cu128\ntorchao 0.18.0\n"
+
+
+class Starts:
+    """A host on which starting an image prints `text`; None fails."""
+
+    def __init__(self, text: str | None) -> None:
+        self.text, self.asked = text, list[Sequence[str]]()
+
+    def __call__(self, argv: Sequence[str]) -> str | None:
+        self.asked.append(argv)
+        return self.text
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def test_an_image_is_started_once_and_alone():
+    host = Starts(ANSWER)
+    for _ in range(2):
+        known = image_packages.look(ENGINES, DOCKER, "python3", start=True, ask=host)
+        assert known == ({"torch": "2.13.0+cu128", "torchao": "0.18.0"}, "")
+    (argv,) = host.asked
+    assert argv[:3] == ["docker", "run", "--rm"] and "--network=none" in argv and "--pull=never" in argv
+    assert image_packages.look(ENGINES, DOCKER, "python3", start=False, ask=host)[1] == ""
+    image_packages.look(ENGINES, DOCKER, "python3.11", start=True, ask=host)
+    image_packages.look(
+        LocalImage(name="mine:1", present=True, identity="sha256:2"), DOCKER, "python3", start=True, ask=host
+    )
+    assert len(host.asked) == 3
+
+
+def test_a_plan_starts_nothing():
+    host = Starts(ANSWER)
+    assert image_packages.look(ENGINES, DOCKER, "python3", start=False, ask=host) == (
+        None,
+        "a plan starts no image; `run` looks into it before anything is queued",
+    )
+    assert not host.asked
+
+
+@pytest.mark.parametrize(
+    ("image", "runtime", "why"),
+    [
+        (ENGINES, PYXIS, "Slurm fetches it on the node"),
+        (LocalImage(name="mine:1", present=False), DOCKER, "it is not on this host yet"),
+    ],
+)
+def test_what_can_not_be_started_here_is_not_known(image: LocalImage, runtime, why: str):
+    host = Starts(ANSWER)
+    assert image_packages.look(image, runtime, "python3", start=True, ask=host) == (None, why)
+    assert not host.asked
+
+
+@pytest.mark.parametrize("text", [None, "", "Welcome to my image!\n3.12\n", "\x1b[2J\n"])
+def test_an_image_without_that_python_is_not_known_and_asked_again(text: str | None):
+    host = Starts(text)
+    for _ in range(2):
+        assert image_packages.look(ENGINES, DOCKER, "python3", start=True, ask=host) == (
+            None,
+            "python3 could not be run in it",
+        )
+    assert len(host.asked) == 2
+
+
+def test_odd_versions_are_left_out():
+    host = Starts("3.12.3\ntorchao 0.18\x1b[2J\ntorch 2.13.0\n")
+    assert image_packages.look(ENGINES, DOCKER, "python3", start=True, ask=host)[0] == {"torch": "2.13.0"}
+
+
+def test_a_file_is_looked_into_again_when_it_changes_and_a_sandbox_always(tmp_path: Path):
+    path, host = tmp_path / "torch.sif", Starts(ANSWER)
+    path.write_bytes(b"one")
+    image = LocalImage(name=str(path), present=True)
+    for content in (b"one", b"one", b"other"):
+        if path.read_bytes() != content:
+            path.write_bytes(content)
+        image_packages.look(image, APPTAINER, "python3", start=True, ask=host)
+    assert len(host.asked) == 2 and host.asked[0][1:3] == ["exec", "--cleanenv"]
+    sandbox = LocalImage(name=str(tmp_path), present=True)
+    for _ in range(2):
+        image_packages.look(sandbox, APPTAINER, "python3", start=True, ask=host)
+    assert len(host.asked) == 4
+
+
+def test_a_damaged_record_counts_for_nothing(tmp_path: Path):
+    host = Starts(ANSWER)
+    image_packages.look(ENGINES, DOCKER, "python3", start=True, ask=host)
+    (record,) = (tmp_path / "state" / "launcher" / "images").iterdir()
+    record.write_text('{"packages": {"torchao": ["0.18"]')
+    assert image_packages.look(ENGINES, DOCKER, "python3", start=True, ask=host)[0]
+    assert len(host.asked) == 2
