@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from recipes.torch_ import devices
 from recipes.torch_.devices import World
 from recipes.trainer.world import PlacementError, RankInfo, check_placement
 from recipes.typed import SettingsError
-from tests.recipes.torch_.trainers import environment
+from tests.recipes.torch_.trainers import run
 
 JOIN = """
 import os, sys
@@ -39,9 +38,7 @@ def rank_info(rank: int, host: str = "one", gpu: str = "", problem: str = "") ->
 
 def join(folder, device: str, planned: int, ranks: int) -> subprocess.CompletedProcess[str]:
     (folder / "join.py").write_text(JOIN)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    words = [*torchrun, str(folder / "join.py"), device, str(planned)]
-    return subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=120)
+    return run([device, str(planned)], ranks, [str(folder / "join.py")])
 
 
 def test_ranks_on_devices_of_their_own_pass():

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 
 import pytest
 import torch
 from torch import distributed, nn
-from torch.multiprocessing import get_context
 from torch.nn.parallel import DistributedDataParallel
 
 from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.precision import Precision
+from tests.recipes.torch_.scenarios import RANKS, problems
 
-RANKS = 2
 CPU = torch.device("cpu")
 
 
@@ -306,42 +304,9 @@ SCENARIOS = {
 }
 
 
-def take_part(rank, store, results):
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
-    for name, scenario in SCENARIOS.items():
-        problem = ""
-        try:
-            scenario(rank)
-        except Exception:
-            problem = traceback.format_exc()
-        problems = [None] * RANKS
-        distributed.all_gather_object(problems, problem)
-        if rank == 0:
-            results.put((name, "\n".join(each for each in problems if each)))
-    distributed.destroy_process_group()
-
-
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """All scenarios in one pair of processes, since starting torch twice takes longer than they do."""
-    context = get_context("spawn")
-    results = context.SimpleQueue()
-    store = tmp_path_factory.mktemp("ranks") / "store"
-    ranks = [context.Process(target=take_part, args=(rank, str(store), results)) for rank in range(RANKS)]
-    for each in ranks:
-        each.start()
-    for each in ranks:
-        each.join(120)
-    stuck = [each for each in ranks if each.is_alive()]
-    for each in stuck:
-        each.kill()
-    assert not stuck
-    seen = {}
-    while not results.empty():
-        name, problem = results.get()
-        seen[name] = problem
-    return seen
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return problems(__name__, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

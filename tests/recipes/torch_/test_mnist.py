@@ -49,9 +49,8 @@ def words(tmp_path_factory) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["o1", "o2"])
-def test_digits_are_learnt_in_a_third_of_the_default_epochs(tmp_path, level):
-    ended = run([f"amp={level}", "epochs=8", f"run={tmp_path}"])
+def test_digits_are_learnt_in_a_third_of_the_default_epochs(tmp_path):
+    ended = run(["amp=o2", "epochs=8", f"run={tmp_path}"])
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = result(tmp_path)
     assert found["eval"]["accuracy"] >= 0.95

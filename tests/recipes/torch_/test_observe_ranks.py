@@ -7,8 +7,6 @@ import gc
 import json
 import pathlib
 import shutil
-import subprocess
-import sys
 from typing import Any
 from unittest import mock
 
@@ -23,7 +21,7 @@ from recipes.precision.levels import Amp
 from recipes.torch_.observe import compiled
 from recipes.torch_.observe.observer import PrecisionObserver
 from tests.recipes.torch_.observed_runs import Dense, Training
-from tests.recipes.torch_.trainers import environment
+from tests.recipes.torch_.processes import Forked
 
 WORLD = 2
 
@@ -44,18 +42,15 @@ CASES: list[Case] = [*DDP, UNSEEN_DDP, SHARDED, ONE_HONEST, *(COMPILED if COMPIL
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Observed:
     folder = tmp_path_factory.mktemp("ranks")
-    processes = [
-        subprocess.Popen([sys.executable, "-m", __name__, str(folder), str(rank)], env=environment())
-        for rank in range(WORLD)
-    ]
-    assert [process.wait(timeout=120) for process in processes] == [0] * WORLD
+    done = Forked(main, (folder,), ranks=WORLD).complete()
+    assert done.returncode == 0, done.stderr
     by_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
     return dict(zip(CASES, zip(*by_rank, strict=True), strict=True))
 
 
-def main(folder: pathlib.Path, rank: int) -> None:
-    distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
-    torch.set_num_threads(1)
+def main(folder: pathlib.Path) -> None:
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
     found = [train(rank, *case) for case in CASES]
     (folder / f"{rank}.json").write_text(json.dumps(found))
     gc.collect()  # gloo aborts a process that still holds a DDP model as it ends
@@ -127,7 +122,3 @@ def test_one_rank_in_another_precision_contradicts_all(ranks: Observed) -> None:
     for found in ranks[ONE_HONEST]:
         assert found["verdict"] == "contradicted"
         assert "step 1 on rank 1: 0.0% of forward" in found["why"]
-
-
-if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]), int(sys.argv[2]))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import textwrap
 
@@ -16,6 +14,7 @@ from recipes.settings import Settings
 from recipes.torch_.script import TorchWrapper
 from recipes.trainer import script as shared
 from recipes.typed import plain
+from tests.recipes.torch_ import trainers
 
 HEAD = """\
 import sys
@@ -420,7 +419,7 @@ def test_a_missing_script_is_refused(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_all_ranks_are_judged(tmp_path):
-    """Two processes by torchrun; the second switches autocast off, which the first says."""
+    """The second rank switches autocast off, which the first one reports."""
     text = PLAIN.replace(
         "optimizer =",
         "import os\nfrom torch import distributed\ndistributed.init_process_group('gloo')\n"
@@ -431,10 +430,8 @@ def test_all_ranks_are_judged(tmp_path):
     (tmp_path / "train.py").write_text(text)
     for liar, verdict in (("9", "proved"), ("1", "contradicted")):
         run = tmp_path / f"run-{liar}"
-        argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        argv += ["-m", "recipes.torch_.script", "amp=o1", "device=cpu", f"script={tmp_path}/train.py", f"run={run}"]
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
-        done = subprocess.run([*argv, "--", liar], env=env, capture_output=True, text=True, timeout=180)
+        words = ["amp=o1", "device=cpu", f"script={tmp_path}/train.py", f"run={run}", f"workdir={tmp_path}"]
+        done = trainers.run([*words, "--", liar], 2, trainers.SCRIPT)
         found = json.loads((run / "result.json").read_text())
         assert (found["observed"]["verdict"], found["world_size"]) == (verdict, 2), done.stderr
         assert done.returncode == (0 if verdict == "proved" else 1)

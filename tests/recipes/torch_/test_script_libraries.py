@@ -6,12 +6,10 @@ Each runs in a process of its own: accelerate keeps its precision for the whole 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+
+from tests.recipes.torch_ import trainers
 
 LIGHTNING = """\
 import sys
@@ -88,11 +86,8 @@ def run(tmp_path):
 
     def start(text, *words, passed=()):
         (tmp_path / "train.py").write_text(text)
-        wrapper = [sys.executable, "-m", "recipes.torch_.script", *words, "device=cpu", "script=train.py", "run=run"]
-        root = str(Path(__file__).parents[3])
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root, "HF_HUB_OFFLINE": "1"}
-        command = [*wrapper, *(["--", *passed] if passed else [])]
-        ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+        words = [*words, "device=cpu", f"script={tmp_path}/train.py", f"workdir={tmp_path}", f"run={tmp_path}/run"]
+        ended = trainers.run([*words, "--", *passed], 1, trainers.SCRIPT, HF_HUB_OFFLINE="1")
         found = tmp_path / "run" / "result.json"
         return ended, json.loads(found.read_text()) if found.exists() else {}
 

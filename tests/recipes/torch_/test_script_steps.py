@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 import torch
 
 from recipes import job, metrics
+from tests.recipes.torch_ import trainers
 
 HEAD = """\
 import torch
@@ -29,17 +26,14 @@ def gradients(scale=1.0):
 def run(tmp_path):
     """Runs a script under the wrapper: its exit code, its output, its result, its rows without events."""
 
-    def start(text, *words, head=HEAD, environ=None, launch=(), attempt=1):
+    def start(text, *words, head=HEAD, ranks=1, attempt=1):
         file = tmp_path / "train.py"
         file.write_text(head + textwrap.dedent(text))
         folder = tmp_path / "run"
-        command = [*(launch or [sys.executable]), "-m", "recipes.torch_.script", *(words or ("amp=o0",))]
-        command += [f"script={file}", f"run={folder}", f"workdir={tmp_path}", "device=cpu", "require_proof=false"]
+        words = words or ("amp=o0",)
+        words = [*words, f"script={file}", f"run={folder}", f"workdir={tmp_path}", "device=cpu", "require_proof=false"]
         (folder / "attempts" / str(attempt)).mkdir(parents=True, exist_ok=True)
-        path = {"PYTHONPATH": str(Path(__file__).parents[3]), "LAUNCHER_ATTEMPT": str(attempt), **(environ or {})}
-        done = subprocess.run(
-            command, env={**os.environ, **path}, cwd=tmp_path, capture_output=True, text=True, timeout=300
-        )
+        done = trainers.run(words, ranks, trainers.SCRIPT, LAUNCHER_ATTEMPT=str(attempt))
         found = folder / "result.json"
         rows = list(metrics.read(folder / "metrics.jsonl"))
         result = json.loads(found.read_text()) if found.exists() else {}
@@ -182,9 +176,9 @@ def test_steps_in_a_thread_are_counted(run, kind):
 @pytest.mark.parametrize(
     "compiled",
     [
-        "take = torch.compile(optimizer.step)",
-        "@torch.compile\n        def take():\n            optimizer.step()",
-        "net = torch.compile(net)\n        take = optimizer.step",
+        "take = torch.compile(optimizer.step, backend='aot_eager')",
+        "@torch.compile(backend='aot_eager')\n        def take():\n            optimizer.step()",
+        "net = torch.compile(net, backend='aot_eager')\n        take = optimizer.step",
     ],
 )
 def test_compiled_steps_are_counted_and_compiled_once(run, compiled):
@@ -272,8 +266,7 @@ def test_a_process_that_the_script_forks_writes_no_rows(run):
     assert (result["steps"], len(steps(rows))) == (6, 6), printed
 
 
-def test_under_torchrun_the_first_rank_writes_the_rows(run):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+def test_of_two_ranks_the_first_writes_the_rows(run):
     code, printed, result, rows = run(
         """
         import torch.distributed as distributed
@@ -285,7 +278,7 @@ def test_under_torchrun_the_first_rank_writes_the_rows(run):
             optimizer.step()
         distributed.destroy_process_group()
         """,
-        launch=launch,
+        ranks=2,
     )
     assert code == 0, printed
     assert [row["step"] for row in steps(rows)] == list(range(1, 31))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.multiprocessing import get_context
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,8 +24,8 @@ from recipes.torch_.observe.observer import PrecisionObserver, gather, observed
 from recipes.torch_.precision import Precision, sharding
 from recipes.torch_.supervised import held_out, measure
 from recipes.typed import SettingsError
+from tests.recipes.torch_.scenarios import RANKS, problems
 
-RANKS = 2
 CPU = torch.device("cpu")
 TINY = {"vocab_size": 64, "layers": 2, "width": 32, "heads": 2, "context": 16}
 
@@ -363,42 +361,9 @@ SCENARIOS: dict[str, Any] = {
 }
 
 
-def take_part(rank: int, store: str, results: Any) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
-    for name, scenario in SCENARIOS.items():
-        problem = ""
-        try:
-            scenario(rank)
-        except Exception:
-            problem = traceback.format_exc()
-        problems: list[Any] = [None] * RANKS
-        distributed.all_gather_object(problems, problem)
-        if rank == 0:
-            results.put((name, "\n".join(each for each in problems if each)))
-    distributed.destroy_process_group()
-
-
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """All scenarios in one pair of processes, since starting torch twice takes longer than they do."""
-    context = get_context("spawn")
-    results = context.SimpleQueue()
-    store = tmp_path_factory.mktemp("ranks") / "store"
-    ranks = [context.Process(target=take_part, args=(rank, str(store), results)) for rank in range(RANKS)]
-    for each in ranks:
-        each.start()
-    for each in ranks:
-        each.join(180)
-    stuck = [each for each in ranks if each.is_alive()]
-    for each in stuck:
-        each.kill()
-    seen: dict[str, str] = {}
-    while not results.empty():
-        name, problem = results.get()
-        seen[name] = problem
-    assert not stuck, f"stuck after {list(seen)}"
-    return seen
+    return problems(__name__, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

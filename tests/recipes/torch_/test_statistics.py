@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +17,7 @@ from recipes.torch_.devices import World
 from recipes.torch_.precision import Precision
 from recipes.torch_.precision.running_statistics import running
 from recipes.torch_.supervised import measure
+from tests.recipes.torch_.processes import Forked
 
 CPU = torch.device("cpu")
 
@@ -88,9 +87,10 @@ def test_good_steps_leave_the_statistics_that_torch_leaves(level: Any) -> None:
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-def evaluate(rank: int, folder: pathlib.Path) -> None:
+def evaluate(folder: pathlib.Path) -> None:
     """After training on data of its own, each rank measures its share."""
-    distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
     world = World(rank=rank, size=2, device=CPU)
     precision = Precision.of(Amp(level="o1"), LossScale(), CPU)
     net = precision.cast(network())
@@ -114,14 +114,8 @@ def held_out() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_an_evaluation_of_two_ranks_is_repeated_from_rank_zeros_checkpoint(tmp_path: pathlib.Path) -> None:
-    root = str(pathlib.Path(__file__).parents[3])
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", __name__, str(rank), str(tmp_path)], env={"OMP_NUM_THREADS": "1", "PYTHONPATH": root}
-        )
-        for rank in range(2)
-    ]
-    assert [each.wait(timeout=120) for each in ranks] == [0, 0]
+    done = Forked(evaluate, (tmp_path,), ranks=2).complete()
+    assert done.returncode == 0, done.stderr
     saved = torch.load(tmp_path / "saved.pt", weights_only=True)
     precision = Precision.of(Amp(level="o1"), LossScale(), CPU)
     net = precision.cast(network())
@@ -130,7 +124,3 @@ def test_an_evaluation_of_two_ranks_is_repeated_from_rank_zeros_checkpoint(tmp_p
     again = measure(run, net, [held_out()], 64)
     assert again["accuracy"] == saved["found"]["accuracy"]
     assert again["loss"] == pytest.approx(saved["found"]["loss"], rel=1e-5)
-
-
-if __name__ == "__main__":
-    evaluate(int(sys.argv[1]), pathlib.Path(sys.argv[2]))

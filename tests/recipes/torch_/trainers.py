@@ -1,54 +1,32 @@
-"""The real trainer in processes of its own, and a look at what it leaves."""
+"""The real trainer in processes of its own, and what it leaves."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tests.recipes.torch_.processes import REPOSITORY, Forked, environment, run_as_main
+
+__all__ = ["REPOSITORY", "environment"]
+
 MODULE = ("-m", "recipes.torch_.mnist")
+SCRIPT = ("-m", "recipes.torch_.script")
 SUICIDAL = (str(Path(__file__).with_name("suicidal.py")),)
-REPOSITORY = Path(__file__).parents[3]
 
 
-def command(words: Sequence[str], ranks: int = 1, program: Sequence[str] = MODULE) -> list[str]:
-    """The trainer's command line, under torchrun where there are several ranks."""
-    if ranks == 1:
-        return [sys.executable, *program, *words]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return [*torchrun, *program, *words]
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Ours with one thread, and without what would make the trainer another job's."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("LAUNCHER_")}
-    return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), **more}
-
-
-def start(words: Sequence[str], ranks: int = 1, program: Sequence[str] = MODULE, **more: str) -> subprocess.Popen[str]:
-    """A trainer in a process group of its own, so that all of it can be killed at once."""
-    return subprocess.Popen(
-        command(words, ranks, program),
-        env=environment(**more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def start(words: Sequence[str], ranks: int = 1, program: Sequence[str] = MODULE, **more: str) -> Forked:
+    return Forked(run_as_main, (program, words), ranks=ranks, environ=environment(**more))
 
 
 def run(
     words: Sequence[str], ranks: int = 1, program: Sequence[str] = MODULE, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(words, ranks, program), env=environment(**more), capture_output=True, text=True, timeout=300
-    )
+    return start(words, ranks, program, **more).complete()
 
 
 def succeed(words: Sequence[str], ranks: int = 1, program: Sequence[str] = MODULE) -> str:

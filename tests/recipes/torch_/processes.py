@@ -1,0 +1,148 @@
+"""Processes of torch, forked from one that has imported it: importing takes longer than what most tests run."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import TCPStore
+
+REPOSITORY = Path(__file__).parents[3]
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(
+    ["torch._dynamo", "torch._inductor.output_code", "sklearn.datasets", "recipes.torch_.supervised", __name__]
+)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Ours with one thread, and without what would make the trainer another job's."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("LAUNCHER_")}
+    return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), **more}
+
+
+class Forked:
+    """A job of one or several ranks, with the methods of `subprocess.Popen` that tests use."""
+
+    def __init__(
+        self,
+        target: Callable[..., object],
+        arguments: Sequence[Any] = (),
+        *,
+        ranks: int = 1,
+        environ: Mapping[str, str] | None = None,
+        cwd: Path = REPOSITORY,
+    ) -> None:
+        """`target` is a function of a module. It runs in each rank, in a session of its own, as torchrun's ranks do."""
+        self._folder = tempfile.TemporaryDirectory()
+        shared = dict(environment() if environ is None else environ)
+        if ranks > 1:
+            # Served from here, as torchrun does it: a rank that served it would have to find a port that stays free.
+            self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port), "WORLD_SIZE": str(ranks)}
+            shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+        self.ranks = []
+        for rank in range(ranks):
+            own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else shared
+            output = f"{self._folder.name}/{rank}"
+            self.ranks.append(SERVER.Process(target=_run, args=(output, own, str(cwd), target, arguments)))
+        _start_server()
+        for each in self.ranks:
+            each.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the first rank."""
+        return self.ranks[0].pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The first that is not 0; None while a rank runs."""
+        codes = [each.exitcode for each in self.ranks]
+        return None if None in codes else next((code for code in codes if code), 0)
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float = 300) -> int:
+        """Kills all ranks and raises `TimeoutExpired` where they take longer, in seconds."""
+        deadline = time.monotonic() + timeout
+        for each in self.ranks:
+            each.join(max(0, deadline - time.monotonic()))
+        code = self.returncode
+        if code is None:
+            self.kill()
+            raise subprocess.TimeoutExpired(f"{self.ranks}", timeout, *self._output())
+        return code
+
+    def communicate(self, timeout: float = 300) -> tuple[str, str]:
+        self.wait(timeout)
+        return self._output()
+
+    def complete(self, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        out, err = self.communicate(timeout)
+        return subprocess.CompletedProcess([], self.wait(), out, err)
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """All ranks at once, and what they started."""
+        for each in self.ranks:
+            with contextlib.suppress(ProcessLookupError):  # of a rank that has no session yet
+                os.killpg(each.pid, signal.SIGKILL)
+            each.kill()
+        for each in self.ranks:
+            each.join()
+
+    def printed(self, stream: str) -> list[str]:
+        """What each rank has printed so far; `stream` is out or err."""
+        files = [Path(f"{self._folder.name}/{rank}.{stream}") for rank in range(len(self.ranks))]
+        return [file.read_text() if file.exists() else "" for file in files]
+
+    def _output(self) -> tuple[str, str]:
+        return "".join(self.printed("out")), "".join(self.printed("err"))
+
+
+@functools.cache
+def _start_server() -> None:
+    """It imports by PYTHONPATH: Python 3.11 gives it no other path, and tests are in folders of their own by then."""
+    before = dict(os.environ)
+    os.environ.update(environment())
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def run_as_main(program: Sequence[str], words: Sequence[str]) -> None:
+    """As `python -m MODULE WORDS` for ("-m", MODULE), and `python FILE WORDS` for (FILE,)."""
+    sys.argv = [program[-1], *words]
+    if program[0] == "-m":
+        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(program[0], run_name="__main__")
+
+
+def _run(output: str, environ: dict[str, str], cwd: str, target: Callable[..., object], given: Sequence[Any]) -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive the tests
+    os.setsid()
+    for descriptor, stream in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{output}.{stream}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(cwd)
+    target(*given)
