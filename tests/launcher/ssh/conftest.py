@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import types
 import uuid
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from launcher.executors import backends
 from launcher.runs import selection, store
-from launcher.ssh import host
+from launcher.ssh import host, session
 from tests.launcher.ssh.far import Far, until
 from tests.launcher.ssh.hostile import Hostile
 from tests.launcher.ssh.trainer import PROGRAM
@@ -59,5 +60,8 @@ def liar(tmp_path_factory):
 @pytest.fixture
 def victim(tmp_path, liar, capfd, monkeypatch):
     liar.says("")
+    liar.over_sshd = False
+    # Only a session looks it up there: the liar itself opens real streams by the same module.
+    monkeypatch.setattr(session, "transport", types.SimpleNamespace(open_stream=liar.open_stream))
     yield Victim(tmp_path, liar, capfd, monkeypatch)
     host.close_all()

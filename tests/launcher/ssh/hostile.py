@@ -1,8 +1,11 @@
-"""A host that answers what it likes: a real sshd on loopback, and behind it a program that speaks the launcher's frames
-and says what a test wants said."""
+"""A host that answers what it likes: a program that speaks the launcher's frames and says what a test wants said.
+
+It runs behind a real sshd on loopback, or, for the tables of lies, in a thread at the other end of a socket.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
@@ -10,25 +13,27 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from launcher.runs.address import Address
-from launcher.ssh import host
+from launcher.ssh import host, transport
+from launcher.ssh.stream import Stalled, Stream
 from tests.launcher.ssh.far import until
 from tests.launcher.ssh.ways import keys
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 needs_sshd = pytest.mark.skipif(not os.access(SSHD, os.X_OK), reason="needs sshd (Debian: openssh-server)")
 
-PROGRAM = """#!{python}
+PROGRAM = """
 import json, os, struct, sys, time
 
 def raw(data):
     while data:
-        data = data[os.write(1, data):]
+        data = data[os.write(outward, data):]
 
 def frame(kind, content):
     raw(struct.pack(">cI", kind, len(content)) + content)
@@ -37,10 +42,10 @@ def send(value):
     frame(b"J", (value if isinstance(value, str) else json.dumps(value)).encode("utf-8", "surrogatepass"))
 
 def item(value):
-    send({{"item": value}})
+    send({"item": value})
 
 def answer(value=None):
-    send({{"answer": value}})
+    send({"answer": value})
 
 def beat():
     frame(b"K", b"")
@@ -48,7 +53,7 @@ def beat():
 def read(count):
     data = b""
     while len(data) < count:
-        part = os.read(0, count - len(data))
+        part = os.read(inward, count - len(data))
         if not part:
             sys.exit()
         data += part
@@ -66,9 +71,9 @@ def receive():
             return request
 
 def told(**changes):
-    '''How a run stands, as a launcher tells it.'''
-    return {{"state": ["running", "", 1, None, "2026-01-02T03:04:05Z", None], "begun": True, "attempts": [1],
-            "files": {{}}, "metrics": {{}}, "step": 7, "more": False, **changes}}
+    '''An answer about a run.'''
+    return {"state": ["running", "", 1, None, "2026-01-02T03:04:05Z", None], "begun": True, "attempts": [1],
+            "files": {}, "metrics": {}, "step": 7, "more": False, **changes}
 
 def look(*items):
     '''As the protocol is, items; and in the answer too, as it was before: then each of the runs is told the same.'''
@@ -84,16 +89,54 @@ def honest(request):
     else:
         answer()
 
-GREETING = {{"host": "liar", "home": "/root", "python": "python3", "version": "3.12.0", "pid": 1}}
-attack = {{}}
+GREETING = {"host": "liar", "home": "/root", "python": "python3", "version": "3.12.0", "pid": 1}
+attack = {}
 begin = lambda: send(GREETING)
-exec(open(os.path.splitext(sys.argv[0])[0] + ".attack").read())
+exec(source)
 raw(b"\\nlauncher-agent ready\\n")
 begin()
 while True:
     request = receive()
     attack.get(request["do"], honest)(request)
 """
+BEHIND_SSHD = """#!{python}
+import os, sys
+inward, outward = 0, 1
+source = open(os.path.splitext(sys.argv[0])[0] + ".attack").read()
+"""
+
+
+class Pair:
+    """A `Stream` to the program in a thread here: what is tested is the launcher's reading, not sshd."""
+
+    def __init__(self, attack: str) -> None:
+        self._ours, theirs = socket.socketpair()
+        threading.Thread(target=self._run, args=(theirs, attack), daemon=True).start()
+
+    @staticmethod
+    def _run(theirs: socket.socket, attack: str) -> None:
+        with theirs, contextlib.suppress(OSError, SystemExit):
+            end = theirs.fileno()
+            exec(PROGRAM, {"inward": end, "outward": end, "source": attack})
+
+    def read(self, timeout: float) -> bytes:
+        self._ours.settimeout(timeout)
+        try:
+            return self._ours.recv(2**16)
+        except TimeoutError:
+            raise Stalled from None
+
+    def write(self, data: bytes, timeout: float) -> None:
+        self._ours.sendall(data)
+
+    def complaint(self) -> str:
+        return ""
+
+    def exit_code(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self._ours.close()
 
 
 def answering(request: str, body: str) -> str:
@@ -106,6 +149,7 @@ class Hostile:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.over_sshd = False
         key, own = keys(folder, name="id"), keys(folder, name="host")
         (folder / "authorized").write_text((folder / "id.pub").read_text())
         if os.getuid() == 0:  # where sshd wants it
@@ -138,13 +182,21 @@ class Hostile:
         self.config = folder / "ssh_config"
         self.config.write_text("Host *\n" + "".join(f"  {name} {value}\n" for name, value in settings.items()))
         self.liar = folder / "liar.py"
-        self.liar.write_text(PROGRAM.format(python=sys.executable))
+        self.liar.write_text(BEHIND_SSHD.format(python=sys.executable) + PROGRAM)
         self.liar.chmod(0o755)
         self.says("")
         self.process = subprocess.Popen(
             [SSHD, "-D", "-e", "-f", str(folder / "sshd.conf")], stderr=subprocess.DEVNULL, start_new_session=True
         )
         until(self._listens, 10)
+
+    def open_stream(self, address: Address, command: str) -> Stream:
+        """In the place of `transport.open_stream`."""
+        program = Path(address.python or "")
+        in_a_thread = program.parent == self.folder and address.transport == "fabric" and not self.over_sshd
+        if not in_a_thread or address.config != str(self.config):
+            return transport.open_stream(address, command)
+        return Pair(program.with_suffix(".attack").read_text())
 
     def says(self, attack: str) -> None:
         host.close_all()  # it reads its attack when it is started

@@ -16,7 +16,7 @@ from launcher.runs.remote_record import Pointer
 from launcher.ssh import fetching
 from tests.launcher import run_folders
 from tests.launcher.ssh.hostile import answering, needs_sshd
-from tests.launcher.ssh.victim import BAD, INSIDE, LATE, NAMES, OTHER, REFUSED, RUN, SECONDS
+from tests.launcher.ssh.victim import BAD, INSIDE, LATE, NAMES, OTHER, REFUSED, RUN
 
 pytestmark = needs_sshd
 
@@ -54,11 +54,9 @@ LOGS = {
 
 def test_a_lie_about_a_log_is_one_line(victim):
     runs = victim.runs(answering("log", f"def head(**changes): return {HEAD}\n{body}") for body in LOGS.values())
-    began = time.monotonic()
     refusals = victim.refusals([functools.partial(victim.read_log, run) for run in runs])
     for name, text in zip(LOGS, refusals, strict=True):
         assert REFUSED in text or LATE in text, name
-    assert time.monotonic() - began < 2 * SECONDS + 10
     victim.liar.says(answering("log", f"def head(**changes): return {HEAD}\n{LOGS['null']}"))
     said = victim.type("logs", RUN)
     assert said.code == 3 and BAD in said.err
@@ -104,12 +102,10 @@ def test_a_fetch_takes_the_files_that_were_asked_for_and_no_more_of_them_than_wa
     lie = f"def head(**changes): return {GIVEN}\ndef end(): return {{'name': 'x', 'sha256': '{DIGEST}', 'short': 0}}\n"
     listed = answering("contents", "answer([['x', 5, 6]])")
     runs = victim.runs(listed + answering("files", lie + body) for body in FILES.values())
-    began = time.monotonic()
     refusals = victim.refusals([functools.partial(fetching.fetch, run, run.folder, print) for run in runs])
     for name, text, run in zip(FILES, refusals, runs, strict=True):
         assert REFUSED in text or LATE in text, name
         assert sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file()) < 10_000, name
-    assert time.monotonic() - began < 2 * SECONDS + 10
     victim.liar.says(listed + answering("files", lie + FILES["null"]))
     said = victim.type("fetch", RUN)
     assert said.code == 3 and BAD in said.err
