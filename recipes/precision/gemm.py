@@ -28,8 +28,8 @@ INSTALL: Mapping[Mechanism, str] = {
 
 
 ADD_TO_IMAGE: Mapping[Mechanism, str] = {
-    "torchao": "add RUN python3 -m pip install 'torchao>=0.18' to its recipe; `python -m launcher image build cpu "
-    "container=docker pip=[torchao==0.18.0]` does so in an image of ours",
+    "torchao": "add RUN python3 -m pip install 'torchao>=0.18' to its recipe; of an image of ours, "
+    "`python -m launcher image build RECIPE container=docker pip=[torchao==0.18.0]` builds one with it",
     "transformer_engine": "NVIDIA's PyTorch images have it (image=ngc-pytorch), or add RUN python3 -m "
     f"{INSTALL['transformer_engine']} to its recipe",
 }
@@ -51,11 +51,13 @@ class GemmFormat:
     which sums over them, is not in half precision."""
     capability: tuple[int, int]
     """First compute capability whose matrix units take these operands."""
+    below: tuple[int, int] | None = None
+    """First compute capability for which the library has no kernels again."""
     mechanism: Mechanism
     recipe: str
     """Its name in that library."""
     oldest: tuple[int, int]
-    """That library's first release that has it, of those that were tried or documented."""
+    """That library's first release that has it, and whose products an observer can tell apart."""
     cpu: bool = False
     """Whether torch has the kernels for a CPU."""
 
@@ -75,6 +77,10 @@ _E4M3, _E5M2, _FP4 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2"
 # Sources: torchao.float8.config.Float8LinearConfig.from_recipe_name; transformer_engine.common.recipe; NVIDIA's CUDA
 # C++ Programming Guide for capabilities (Ada 8.9, Blackwell 10.0). The gradient of the output has the wider range of
 # e5m2 where one scale serves a whole tensor.
+# Of versions: torchao has these recipe names since 0.9, but with 0.9 and 0.10 the layer of some products could not be
+# told (tried on a CPU); 0.18 is the one that the tests run. TransformerEngine's recipe module has DelayedScaling in
+# 1.0, its first stable release, MXFP8BlockScaling from 2.0 on, NVFP4BlockScaling from 2.8 on. Its check_mxfp8_support
+# refuses capability 12.0 and above, in 2.18 too.
 FORMATS: Mapping[str, GemmFormat] = {
     "fp8-tensorwise": GemmFormat(
         forward=(_E4M3, _E4M3),
@@ -125,6 +131,7 @@ FORMATS: Mapping[str, GemmFormat] = {
         weight_gradient=(_E4M3, _E4M3),
         multiple=32,
         capability=(10, 0),
+        below=(12, 0),
         mechanism="transformer_engine",
         recipe="MXFP8BlockScaling",
         oldest=(2, 0),
@@ -145,7 +152,8 @@ FORMATS: Mapping[str, GemmFormat] = {
 OVERRIDES: Mapping[str, str] = {
     "NVTE_BACKWARD_OVERRIDE": "has TransformerEngine compute gradients in another format than its recipe's",
 }
-"""Variables of the environment that change formats without a setting -> what they do."""
+"""Variables of the environment that change formats without a setting -> what they do. TransformerEngine reads this one
+from 2.15 on, when it is imported; its DelayedScaling refuses it."""
 
 
 def library_problem(gemm: str, version: str) -> str:

@@ -86,6 +86,12 @@ def gemm_support(gemm: str, device: str, capability: tuple[int, int] | None) -> 
         return Support(
             unsupported=f"amp.gemm={gemm} needs compute capability {need}, and this GPU has {have}; say {instead}"
         )
+    if capability is not None and wanted.below is not None and capability >= wanted.below:
+        have, end = (".".join(map(str, each)) for each in (capability, wanted.below))
+        return Support(
+            unsupported=f"amp.gemm={gemm}: {wanted.mechanism} has no kernels for compute capability {end} and above, "
+            f"and this GPU has {have}; say amp=fp8"
+        )
     return Support(mechanism=wanted.mechanism)
 
 

@@ -1,7 +1,8 @@
 """Modules of TransformerEngine, which multiply in eight or four bits under its autocast (`amp.gemm=mxfp8` and others).
 
-A model is built of them by whoever writes it: nothing is converted. Source: TransformerEngine's API documentation,
-`autocast`, which was `fp8_autocast` before, and `transformer_engine.common.recipe`.
+A model is built of them by whoever writes it: nothing is converted. Sources, read up to release 2.18 of
+TransformerEngine: `autocast` in `transformer_engine.pytorch.quantization`, which was `fp8_autocast` before 2.9,
+`TransformerEngineBaseModule` in `transformer_engine.pytorch.module.base`, and `transformer_engine.common.recipe`.
 """
 
 from __future__ import annotations
@@ -55,10 +56,15 @@ def autocast(gemm: str) -> AbstractContextManager[Any]:
 
 @functools.cache
 def _recipe(gemm: str) -> Any:
-    """One for the whole run: delayed scaling keeps its history by it."""
+    """One for the whole run: delayed scaling keeps its history by it. Raises `SettingsError` where TransformerEngine
+    refuses to make it, as it does for NVTE_BACKWARD_OVERRIDE with delayed scaling."""
     from transformer_engine.common import recipe
 
-    return getattr(recipe, FORMATS[gemm].recipe)()
+    try:
+        return getattr(recipe, FORMATS[gemm].recipe)()
+    except (AssertionError, ValueError) as error:  # the latter by pydantic, which makes its dataclasses
+        message = f"amp.gemm={gemm}: TransformerEngine refuses its own {FORMATS[gemm].recipe}: {error}"
+        raise SettingsError(message, "amp.gemm") from None
 
 
 @functools.cache
@@ -76,4 +82,4 @@ def _import(gemm: str) -> Any:
 
 
 def _multiplies(module: nn.Module) -> bool:
-    return any(each.ndim == 2 for each in module.parameters(recurse=False))
+    return any(each.ndim >= 2 for each in module.parameters(recurse=False))  # 3 in a GroupedLinear of one tensor

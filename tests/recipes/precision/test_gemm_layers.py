@@ -139,6 +139,7 @@ def test_other_frameworks_have_none(framework: str):
         ("fp8-tensorwise", "cuda", (8, 0), "needs compute capability 8.9, and this GPU has 8.0; say amp=o1 or amp=o2"),
         ("fp8-rowwise", "cuda", (7, 0), "needs compute capability 8.9, and this GPU has 7.0"),
         ("mxfp8", "cuda", (9, 0), "needs compute capability 10.0, and this GPU has 9.0; say amp=fp8"),
+        ("mxfp8", "cuda", (12, 0), "no kernels for compute capability 12.0 and above, and this GPU has 12.0; say amp="),
         ("nvfp4", "cpu", None, "amp.gemm=nvfp4 has no kernels for a CPU; say amp=fp8, which has"),
         ("fp8-delayed", "cpu", None, "amp.gemm=fp8-delayed has no kernels for a CPU"),
     ],

@@ -278,6 +278,35 @@ def test_modules_of_transformer_engine_run_under_its_autocast(engine: list[Any],
     assert (precision.gemm_layers, precision.gemm_left_out) == (("0",), {"1": "not a module of TransformerEngine"})
 
 
+def test_before_2_9_its_autocast_has_another_name(engine: list[Any], monkeypatch: pytest.MonkeyPatch):
+    import transformer_engine.pytorch as te
+
+    monkeypatch.setattr(te, "fp8_autocast", lambda enabled, fp8_recipe: new(enabled, fp8_recipe), raising=False)
+    new = te.autocast
+    monkeypatch.delattr(te, "autocast")
+    precision = applied("mxfp8")
+    model = precision.cast(nn.Sequential(te.Linear(64, 64)))
+    with precision.forward():
+        model(INPUTS)
+    assert type(engine[0]).__name__ == "Recipe"
+
+
+def test_a_recipe_that_transformer_engine_refuses_is_an_error_in_words(
+    engine: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    import transformer_engine.pytorch as te
+    from transformer_engine.common import recipe
+
+    def delayed() -> None:
+        raise AssertionError("Delayed scaling only supports backward_override=None.")
+
+    monkeypatch.setattr(recipe, "DelayedScaling", delayed, raising=False)
+    precision = applied("fp8-delayed")
+    model = precision.cast(nn.Sequential(te.Linear(64, 64)))
+    with pytest.raises(SettingsError, match=r"refuses its own DelayedScaling: Delayed"), precision.forward():
+        model(INPUTS)
+
+
 def test_what_transformer_engine_can_not_do_is_refused(engine: list[Any]):
     import transformer_engine.pytorch as te
 
