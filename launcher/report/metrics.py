@@ -111,7 +111,6 @@ class Metrics:
 
     steps: int = 0
     last_step: int = 0
-    first_loss: float | None = None
     last_loss: float | None = None
     loss: Curve = field(default_factory=Curve)
     named: dict[str, Curve] = field(default_factory=dict)
@@ -233,8 +232,6 @@ def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
     metrics.steps += 1
     metrics.of_tokens = "tokens_per_second" in row
     metrics.last_step = step
-    if metrics.steps == 1 or (by_step and metrics.first_loss is None):
-        metrics.first_loss = loss
     unknown = loss is None and by_step and "loss" not in row.get("nonfinite", ())
     if not unknown:
         metrics.last_loss = loss

@@ -27,7 +27,6 @@ class Progress(NamedTuple):
     loss: float | None = None
     nonfinite: tuple[str, ...] = ()
     """Values of the last step that were infinite or no number."""
-    learning_rate: float | None = None
     loss_scale: float | None = None
     skipped: int = 0
     """Steps skipped because of an overflow."""
@@ -42,9 +41,6 @@ class Progress(NamedTuple):
     """At the pace of this attempt so far, evaluations and checkpoints included."""
     accuracy: float | None = None
     """Of the last evaluation."""
-    resumed_from: int | None = None
-    saved_at: int | None = None
-    """Step of the last checkpoint."""
     clock: tuple[int, float] | None = None
     """Step and time of this attempt's first row, from which its pace is taken."""
     recent: tuple[float, float] = (0.0, 0.0)
@@ -80,8 +76,6 @@ def advance(progress: Progress, rows: Iterable[MetricsRow]) -> Progress:
             progress = _start(progress, row)
         elif event == "eval":
             progress = progress._replace(accuracy=row.accuracy)
-        elif event == "checkpoint":
-            progress = progress._replace(saved_at=row.step)
     return progress
 
 
@@ -95,8 +89,6 @@ def _start(before: Progress, row: MetricsRow) -> Progress:
         epoch=before.epoch,
         skipped=before.skipped if resumed else 0,
         accuracy=before.accuracy if resumed else None,
-        resumed_from=resumed,
-        saved_at=resumed,
     )
 
 
@@ -120,7 +112,6 @@ def _step(before: Progress, row: MetricsRow) -> Progress:
         epoch=row.epoch,
         loss=loss,
         nonfinite=nonfinite,
-        learning_rate=row.lr,
         loss_scale=row.loss_scale,
         skipped=row.skipped_total or 0,
         memory_bytes=row.memory_bytes,

@@ -57,7 +57,7 @@ def test_a_scale_that_never_rests_keeps_within_its_bound_and_keeps_its_end():
 def test_rows_become_losses_rates_and_evaluations(tmp_path):
     found = metrics.read(write(tmp_path / "metrics.jsonl", rows(20, rate=1000.0, scale=8.0)))
     assert found is not None
-    assert (found.steps, found.last_step, found.first_loss) == (20, 20, 2.3)
+    assert (found.steps, found.last_step) == (20, 20)
     assert found.last_loss == pytest.approx(2.3 / 20)
     assert len(found.seconds) == 15
     assert found.rate == pytest.approx(15 * 128 / sum(found.seconds))
@@ -143,7 +143,7 @@ def test_rows_of_a_script_have_a_rate_in_steps(tmp_path):
     found = metrics.read(write(tmp_path / "metrics.jsonl", [counted(1, None), *(counted(n) for n in range(2, 21))]))
     assert found is not None
     assert (found.steps, found.problems, found.rate, found.unit) == (20, (), pytest.approx(10.0), "steps/s")
-    assert (found.first_loss, found.last_loss, found.lost, found.nonfinite_at) == (None, None, False, None)
+    assert (found.last_loss, found.lost, found.nonfinite_at) == (None, False, None)
 
 
 def test_samples_and_losses_that_a_script_logs_now_and_then_are_its_rate_and_curves(tmp_path):
@@ -153,7 +153,7 @@ def test_samples_and_losses_that_a_script_logs_now_and_then_are_its_rate_and_cur
     found = metrics.read(write(tmp_path / "metrics.jsonl", written))
     assert found is not None
     assert (found.rate, found.unit) == (pytest.approx(640.0), "samples/s")
-    assert (found.first_loss, found.last_loss, found.lost) == (0.1, 0.05, False)
+    assert (found.last_loss, found.lost) == (0.05, False)
     assert [x for x, _ in found.loss.points()] == [10, 15, 20]
     assert found.logged["perplexity"].points() == ((10, 2.0), (15, 2.0), (20, 2.0))
 

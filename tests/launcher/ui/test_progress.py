@@ -58,7 +58,7 @@ def test_without_rows_nothing_is_known():
 def test_the_last_step_says_where_the_run_is():
     found = advance(Progress(), [start(), *(step(number) for number in range(1, 11))])
     assert (found.step, found.total_steps, found.epoch, found.epochs) == (10, 100, 0, 4)
-    assert (found.loss, found.learning_rate, found.loss_scale, found.skipped) == (0.2, 1.0, 65536.0, 1)
+    assert (found.loss, found.loss_scale, found.skipped) == (0.2, 65536.0, 1)
     assert found.memory_bytes == 1024
     assert abs(found.samples_per_second - 256) < 1e-9
 
@@ -98,17 +98,14 @@ def test_a_loss_that_is_not_finite_is_said_and_forgotten_at_the_next_step():
     assert advance(bad, [step(2)]).nonfinite == ()
 
 
-def test_events_say_accuracy_and_checkpoint():
-    found = advance(
-        Progress(), [start(), step(1), {"event": "eval", "accuracy": 0.97}, {"event": "checkpoint", "step": 1}]
-    )
-    assert (found.accuracy, found.saved_at) == (0.97, 1)
+def test_an_evaluation_gives_the_accuracy():
+    assert advance(Progress(), [start(), step(1), {"event": "eval", "accuracy": 0.97}]).accuracy == 0.97
 
 
 def test_a_resumed_attempt_goes_on_from_its_checkpoint_with_its_own_pace():
     first = advance(Progress(), [start(), *(step(number) for number in range(1, 11))])
     second = advance(first, [start(attempt=2, resumed_from=10, total_steps=200)])
-    assert (second.attempt, second.step, second.total_steps, second.resumed_from) == (2, 10, 200, 10)
+    assert (second.attempt, second.step, second.total_steps) == (2, 10, 200)
     assert second.seconds_left is None and second.samples_per_second is None
     assert second.skipped == 1
     later = advance(second, [step(11, time=5000.0), step(12, time=5002.0)])
