@@ -1,4 +1,4 @@
-"""What run.sh adds to the start of a container, beside the same container typed by hand, on the testbed's runtimes."""
+"""What run.sh adds to the start of a container, against the same command typed by hand, on the testbed's runtimes."""
 
 from __future__ import annotations
 

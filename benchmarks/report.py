@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.measure import Measured, Timing
 from launcher.ui.tables import table
 
-HEADER = ("benchmark", "ours", "beside it", "ratio", "95%", "of fastest", "at most", "")
+HEADER = ("benchmark", "ours", "baseline", "ratio", "95% interval", "ratio of fastest", "limit", "")
 
 
 def to_json(measured: Measured) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def lines(found: Sequence[Measured]) -> list[str]:
 
 
 def markdown(results: Iterable[Mapping[str, Any]], hardware: Mapping[str, Any]) -> str:
-    """The saved results for people, with everything that was timed beside ours."""
+    """The saved results as Markdown, with every baseline that was timed."""
     text = [
         "# Benchmarks",
         "",
@@ -60,17 +60,17 @@ def markdown(results: Iterable[Mapping[str, Any]], hardware: Mapping[str, Any]) 
         "Times are medians. The ratio is the median over rounds in which each thing was timed once, in turn, with its "
         "95% interval. `python -m benchmarks` repeats it.",
         "",
-        "| claim | ours | beside it | ratio | ratio of fastest | |",
+        "| claim | ours | baseline | ratio | ratio of fastest | |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for each in results:
         medians = each["median_seconds"]
         others = [name for name in medians if name != each["ours"]]
-        beside = "<br>".join(f"{name}: {seconds(medians[name])}" for name in others)
+        baselines = "<br>".join(f"{name}: {seconds(medians[name])}" for name in others)
         spread = f" ({interval(each['interval'])})" if each.get("interval") else ""
         verdict = "holds" if each["holds"] else "misses"
         text.append(
-            f"| {each['claim']} | {each['ours']}: {seconds(medians[each['ours']])} | {beside} "
+            f"| {each['claim']} | {each['ours']}: {seconds(medians[each['ours']])} | {baselines} "
             f"| {ratio(each['ratio'])}{spread} | {ratio(each['ratio_of_fastest'])} | {verdict} |"
         )
     notes = [f"- {each['name']}: {each['note']}." for each in results if each["note"]]
@@ -78,7 +78,7 @@ def markdown(results: Iterable[Mapping[str, Any]], hardware: Mapping[str, Any]) 
 
 
 def save(folder: Path, stem: str, found: Sequence[Measured], hardware: Mapping[str, Any]) -> Path:
-    """Write the figures beside those that were saved under the same name, replacing what was measured again."""
+    """Write the figures, and keep those saved under the same name that were not measured again."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{stem}.json"
     before = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else []

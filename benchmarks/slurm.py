@@ -1,4 +1,4 @@
-"""What the launcher adds to Slurm, on the real one of the testbed (`make testbed`), beside its peers."""
+"""What the launcher adds to Slurm, on the real one of the testbed (`make testbed`), against its peers."""
 
 from __future__ import annotations
 

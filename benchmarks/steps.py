@@ -1,8 +1,8 @@
 """A recipe's step against a loop written by hand, in one process: a block of steps of each in turn.
 
 What is compared is CPU time, of all threads: other processes stretch a step's time on the clock by tens of percent, and
-its CPU time by few. Both sides compute with one thread, so a step that nothing disturbs takes about its CPU time; what
-the clock said stands beside it.
+its CPU time by few. Both sides compute with one thread, so a step that nothing disturbs takes about its CPU time; the
+wall-clock time is reported too.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def step(
         timings={
             ours: turns.ours.cpu,
             theirs: turns.theirs.cpu,
-            f"{ours}, on the clock": turns.ours.clock,
-            f"{theirs}, on the clock": turns.theirs.clock,
+            f"{ours}, wall-clock": turns.ours.clock,
+            f"{theirs}, wall-clock": turns.theirs.clock,
         },
         note=f"{trainer.about}, {_HOW}; all that happens between two steps counts, observed steps do not",
     )

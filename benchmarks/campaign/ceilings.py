@@ -1,4 +1,4 @@
-"""What the device can do at best, measured: everything else is set beside these."""
+"""What the device can do at best, measured: the reference of all other rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PART = "ceiling"
 SQUARE = (8192, 8192, 8192)
 REPEATED = 5000
 """The most repetitions: as long as a recipe's steps are measured for, since a GPU that is hot or short of power slows
-down, and what is set beside these was measured so."""
+down, and what is compared with these was measured so."""
 
 
 def tasks() -> list[Task]:

@@ -1,4 +1,4 @@
-"""gpt on a GPU: its levels, and matrix products in eight bits, right first and then timed, beside published gains."""
+"""gpt on a GPU: its levels, and matrix products in eight bits, checked and then timed, with the published gains."""
 
 from __future__ import annotations
 
