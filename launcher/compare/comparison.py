@@ -99,7 +99,7 @@ def check_listed(overrides: Sequence[Override]) -> None:
 
 
 def check(specs: Sequence[JobSpec]) -> None:
-    """Refuse arms that can't be set beside each other, or can't share an allocation. Raises `UsageError`."""
+    """Refuse arms that can't be compared, or can't share an allocation. Raises `UsageError`."""
     if len(specs) < 2:
         raise UsageError(_ONE_ARM)
     for spec in specs:

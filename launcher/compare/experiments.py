@@ -17,7 +17,7 @@ single run, which Hydra reads; one with `arms` is a comparison, and is read here
       hardware: ...
       arms: [{step_seconds: 0.150}, {step_seconds: 0.0684}]
 
-Words that are typed beside experiment=NAME come last and hold for all arms.
+Words typed after experiment=NAME come last and hold for all arms.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
 
 
 def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Sequence[Path]) -> ExperimentRequest:
-    """The jobs of an experiment with the words that were typed beside it. Raises `UsageError`."""
+    """The jobs of an experiment with the words typed after it. Raises `UsageError`."""
     typed = [word for word in words if not word.startswith((KEY, SCALE))]
     wanted = next((word.removeprefix(SCALE) for word in words if word.startswith(SCALE)), None)
     if wanted is not None and wanted not in experiment.scales:

@@ -1,4 +1,4 @@
-"""A published table beside our measurements. The hardware differs, so only ratios are compared."""
+"""A published table and our measurements, side by side. The hardware differs, so only ratios are compared."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from launcher.report import sections
 from launcher.report.document import Bar, Bars, Cell, Prose, Section, numeric, text
 from launcher.report.read import Evidence
 
-TITLE = "Beside what was published"
+TITLE = "Comparison with published figures"
 
 
 def published(table: Published, compared: Sequence[MeasuredArm]) -> Section:
-    """The published table beside ours."""
+    """The published table next to ours."""
     pairs = list(zip(table.arms, compared, strict=False))
     first = table.arms[0] if table.arms else PublishedArm()
     timed = any(row.step_seconds for row, _ in pairs)

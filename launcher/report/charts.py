@@ -1,6 +1,6 @@
 """Charts as inline SVG, drawn by pure functions.
 
-A plot is stretched to the width that there is, and its words are HTML beside it: so they keep their size on a phone,
+A plot is stretched to the width that there is, and its words are HTML outside it: so they keep their size on a phone,
 and lines keep their width.
 """
 

@@ -17,7 +17,7 @@ from launcher.runs import ownership
 from recipes.typed import leaves
 
 MOST_RUNS = 8
-"""Columns that can be read beside each other."""
+"""Columns that can be read side by side."""
 LONGEST = 200
 """Lines of a script's difference."""
 _OF_PLAN = ("recipe", "framework", "mechanism", "trainer", "nodes", "gpus", "processes", "env", "queue", "host")
@@ -35,7 +35,7 @@ _RATES = tuple(f"result: throughput.{statistic}" for statistic in ("mean", "medi
 FILES = 12
 """Files that are named where the code differs."""
 DIGEST = 12
-"""Letters of a digest or a commit that are shown beside others."""
+"""Letters of a digest or a commit that are shown."""
 
 
 def differing(evidence: Sequence[Evidence]) -> Table | None:
@@ -86,7 +86,7 @@ def _group(key: str) -> str:
 
 
 def _ordered(keys: Iterable[str]) -> list[str]:
-    """By group, and what has a common stem beside each other."""
+    """By group, and keys with a common stem next to each other."""
     unique = list(dict.fromkeys(keys))
     stems = list(dict.fromkeys(key.rpartition(".")[0] for key in unique))
     return sorted(unique, key=lambda key: (_GROUPS.index(_group(key)), stems.index(key.rpartition(".")[0])))

@@ -460,8 +460,8 @@ def test_run_small_it_ends_with_the_published_columns_beside_ours(name, tmp_path
 
 
 def beside(said: str) -> dict[str, list[str]]:
-    """The columns of the table under "Beside what was published", by their headers."""
-    lines = iter(said.partition("BESIDE WHAT WAS PUBLISHED")[2].splitlines())
+    """The columns of the table under "Comparison with published figures", by their headers."""
+    lines = iter(said.partition("COMPARISON WITH PUBLISHED FIGURES")[2].splitlines())
     rows = [re.split(r"\s{2,}", line) for line in itertools.takewhile(bool, itertools.dropwhile(_not_header, lines))]
     return {header: [row[index] for row in rows[1:]] for index, header in enumerate(rows[0])}
 

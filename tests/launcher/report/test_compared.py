@@ -54,7 +54,7 @@ def document(root: Path, plan: dict, state: str = "done"):
 
 def beside(root: Path, plan: dict):
     sections = document(root, plan).sections
-    return next(section for section in sections if section.title == "Beside what was published")
+    return next(section for section in sections if section.title == "Comparison with published figures")
 
 
 def lead(root: Path, plan: dict) -> list[str]:

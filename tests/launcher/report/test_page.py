@@ -142,7 +142,7 @@ def comparison(tmp_path_factory):
 
 
 PANELS = (
-    *("Comparison", "Throughput", "Peak memory", "Beside what was published", "published s/step", "our s/step"),
+    *("Comparison", "Throughput", "Peak memory", "Comparison with published figures", "published s/step", "our s/step"),
     *(
         "Rounds",
         "Requested and observed",
