@@ -21,6 +21,7 @@ from recipes.torch_.precision.tf32 import switch_tf32
 
 PART = "check"
 MODES = [("o0", "auto"), *((level, dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))]
+REHEARSED = (("o0", "auto"), ("o1", "bfloat16"), ("o2", "float16"))
 BYTES = {"o0": 4 + 4, "o1": 4 + 4 + (2 + 2) / 9, "o2": 2 + 2 + 4, "o3": 2 + 2}
 """That each level needs for a parameter of simplenet at the end of backward: its weight and its gradient; at o1, of the
 last of nine layers, both in half precision too; at o2 the master, as its plain SGD takes gradients as they are."""
@@ -43,6 +44,7 @@ def tasks() -> list[Task]:
                 name=f"trainer at {level} {dtype}" if level != "o0" else "trainer at o0",
                 run=lambda bench, mode=(level, dtype): [_trainer(bench, *mode)],
                 estimate=8,
+                rehearsed=(level, dtype) in REHEARSED,
             )
             for level, dtype in MODES
         ),

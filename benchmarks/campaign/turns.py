@@ -32,7 +32,13 @@ def of(recipe: str) -> str:
 def tasks() -> list[Task]:
     return [
         *(
-            Task(part=PART, name=of(recipe), run=lambda bench, recipe=recipe: _levels(bench, recipe), estimate=20)
+            Task(
+                part=PART,
+                name=of(recipe),
+                run=lambda bench, recipe=recipe: _levels(bench, recipe),
+                estimate=20,
+                rehearsed=recipe == "simplenet",
+            )
             for recipe in RECIPES
         ),
         Task(part=PART, name=BY_HAND, run=_by_hand, estimate=20),
