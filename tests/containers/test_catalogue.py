@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from containers import catalogue
-from containers.catalogue import Needs, Release, check, find, lacks, lines, parse, releases
+from containers.catalogue import Needs, check, find, lacks, lines, parse, releases
 from recipes.typed import SettingsError
 
 TRAINER = {"torch": Needs(framework="torch", version=(2, 4), python=(3, 10))}
@@ -147,8 +147,8 @@ def test_the_nearest_release_that_is_named_meets_the_requirements() -> None:
     grid = [
         Needs(framework=framework, capability=capability, driver=driver, data_centre=data_centre, dlprof=dlprof)
         for framework in ("torch", "tensorflow")
-        for capability in ((6, 0), (7, 0), (8, 0), (9, 0), (12, 0))
-        for driver in ("418.67", "470.82.01", "535.104", "580.82.07")
+        for capability in ((6, 0), (8, 0), (12, 0))
+        for driver in ("418.67", "535.104")
         for data_centre in (True, False)
         for dlprof in (True, False)
     ]
@@ -164,14 +164,9 @@ def test_the_nearest_release_that_is_named_meets_the_requirements() -> None:
                     assert all(lacks(each, needs) for each in releases())
                 else:
                     assert not lacks(find(text.rpartition("image=")[2]), needs)
-    assert refused > 1000
+    assert refused > 500
 
 
 def test_a_consumer_gpu_is_recognized_by_its_name() -> None:
     assert catalogue.is_data_centre("NVIDIA A100-SXM4-80GB") and catalogue.is_data_centre("Tesla V100-SXM2-32GB")
     assert not catalogue.is_data_centre("NVIDIA GeForce RTX 4090") and not catalogue.is_data_centre("NVIDIA TITAN V")
-
-
-def test_a_release_is_a_value() -> None:
-    assert isinstance(find("ngc-pytorch:25.06"), Release)
-    assert find("ngc-pytorch:25.06") == find("ngc-pytorch:25.06")

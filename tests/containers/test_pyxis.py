@@ -52,7 +52,11 @@ def probe(container: Container, tmp_path: Path) -> dict[str, Any]:
     text = script(wrap(container, SRUN), container, SRUN, LATE)
     (tmp_path / "job.sh").write_text(text, encoding="utf-8")
     done = subprocess.run(
-        ["bash", str(tmp_path / "job.sh")], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=120
+        ["bash", str(tmp_path / "job.sh")],
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert (tmp_path / "probe.json").exists(), done.stderr
     found: dict[str, Any] = json.loads((tmp_path / "probe.json").read_text())

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.references import Image, local_name, resolve
+from containers.references import local_name, resolve
 from recipes.typed import SettingsError
 from tests.containers.hostile import TABLE, TEXT
 
@@ -117,8 +117,3 @@ def test_a_form_that_a_runtime_cannot_run_is_refused(given: str, kind: str, says
 
 def test_an_image_that_is_not_pulled_yet_is_named_with_its_registry() -> None:
     assert local_name(resolve("ngc-pytorch:25.06"), "apptainer") == "docker://nvcr.io/nvidia/pytorch:25.06-py3"
-
-
-def test_an_image_is_a_value() -> None:
-    assert isinstance(resolve("python"), Image)
-    assert resolve("python") == resolve("python")

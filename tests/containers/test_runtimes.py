@@ -39,11 +39,6 @@ def test_golden_command(runtime: str) -> None:
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_wrapping_is_a_function_of_its_arguments(runtime: str) -> None:
-    assert wrap(sample(runtime), RUNTIMES[runtime]) == wrap(sample(runtime), RUNTIMES[runtime])
-
-
-@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_no_secret_path_and_no_value_of_a_secret_is_needed_to_write_the_script(runtime: str) -> None:
     """The file is named where it is mounted or read, and nowhere else."""
     wrapped = wrap(sample(runtime), RUNTIMES[runtime])

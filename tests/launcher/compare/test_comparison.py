@@ -344,29 +344,36 @@ def test_every_arm_is_run_block_by_block_in_turn(tmp_path, program):
         assert store.attempts(folder / "arms" / arm) == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("first", "said", "code"),
-    [
-        ("print('RuntimeError: CUDA out of memory.', file=sys.stderr); sys.exit(1)", "out of memory", 0),
-        ("print('ResourceExhaustedError: OOM', file=sys.stderr); sys.exit(1)", "out of memory", 0),
-        ('print("can\'t allocate memory", file=sys.stderr); sys.exit(1)', "out of memory", 0),
-        ("print('CUDA_ERROR_OUT_OF_MEMORY', file=sys.stderr); os.abort()", "out of memory", 0),
-        ("os.kill(os.getpid(), 9)", "killed", 0),
-        ("print('oh no', file=sys.stderr); sys.exit(1)", "exit code 1", 1),
-    ],
-)
+FAILURES = {
+    "01": ("print('RuntimeError: CUDA out of memory.', file=sys.stderr); sys.exit(1)", "out of memory"),
+    "02": ("print('ResourceExhaustedError: OOM', file=sys.stderr); sys.exit(1)", "out of memory"),
+    "03": ('print("can\'t allocate memory", file=sys.stderr); sys.exit(1)', "out of memory"),
+    "04": ("print('CUDA_ERROR_OUT_OF_MEMORY', file=sys.stderr); os.abort()", "out of memory"),
+    "05": ("os.kill(os.getpid(), 9)", "killed"),
+    "06": ("print('oh no', file=sys.stderr); sys.exit(1)", "exit code 1"),
+}
+
+
+@pytest.mark.parametrize(("failing", "code"), [(FAILURES.keys() - {"06"}, 0), ({"06"}, 1)])
 def test_an_arm_that_runs_out_of_memory_is_a_row_and_one_that_fails_otherwise_a_failure(
-    tmp_path, program, first, said, code
+    tmp_path, program, failing, code
 ):
-    folder = lay(tmp_path, program, "batch=8,16", first=f"if folder.name == '01':\n    {first}")
+    first = "".join(f"if folder.name == '{arm}':\n    {FAILURES[arm][0]}\n" for arm in sorted(failing))
+    folder = lay(tmp_path, program, f"batch={','.join(str(8 * size) for size in range(1, 8))}", first=first)
     assert run(folder) == code
-    assert (folder / "arms/01/failed").read_text().strip() == said
-    assert [each.split()[0] for each in blocks(folder)] == ["00", "01", "01", "00"]
-    assert blocks(folder)[2] == "01 skipped"
-    assert store.attempts(folder / "arms/01") == [1], "it is not tried again"
-    assert store.read_json(folder / "arms/00/status.json")["state"] == "done", "the others are measured all the same"
     found = result(folder)
-    assert (found["status"], found["comparison"]["arms"][1]["state"]) == ("failed" if code else "done", "failed")
+    assert found["status"] == ("failed" if code else "done")
+    once = ["00", *FAILURES]
+    assert [line.split()[0] for line in blocks(folder)] == [*once, *reversed(once)]
+    for number, arm in enumerate(once):
+        name = folder / "arms" / arm
+        if arm not in failing:
+            assert store.read_json(name / "status.json")["state"] == "done", "it is measured all the same"
+            continue
+        assert (name / "failed").read_text().strip() == FAILURES[arm][1]
+        assert f"{arm} skipped" in blocks(folder)
+        assert store.attempts(name) == [1], "it is not tried again"
+        assert found["comparison"]["arms"][number]["state"] == "failed"
 
 
 def test_where_every_arm_runs_out_of_memory_the_comparison_failed(tmp_path, program):

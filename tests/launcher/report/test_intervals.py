@@ -61,13 +61,13 @@ def test_the_ratio_turned_round_has_the_interval_turned_round():
 
 @pytest.mark.parametrize("pairs", [5, 8])
 def test_the_interval_covers_the_truth_as_often_as_it_says(pairs):
-    """4,000 comparisons of noisy arms that are 1.1 apart: the coverage of 95% has a standard error of 0.34%."""
+    """1,000 comparisons of noisy arms that are 1.1 apart: the coverage of 95% has a standard error of 0.69%."""
     dice = random.Random(pairs)
     covered = 0
-    for _ in range(4000):
+    for _ in range(1000):
         common = [dice.gauss(0, 0.3) for _ in range(pairs)]
         ours = [math.exp(each + math.log(1.1) + dice.gauss(0, 0.05)) for each in common]
         theirs = [math.exp(each + dice.gauss(0, 0.05)) for each in common]
         found = ratio(ours, theirs)
         covered += found.low <= 1.1 <= found.high
-    assert 0.936 <= covered / 4000 <= 0.964
+    assert 0.929 <= covered / 1000 <= 0.971
