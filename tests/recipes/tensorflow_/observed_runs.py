@@ -41,6 +41,11 @@ def network() -> keras.Model:
     )
 
 
+def dense_network() -> keras.Model:
+    """Two dense layers, on the same images."""
+    return keras.Sequential([keras.Input((12, 12, 1)), layers.Flatten(), layers.Dense(64), layers.Dense(10)])
+
+
 class Training:
     """A training run of a few steps, of which some are watched."""
 

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -25,9 +26,11 @@ from recipes.typed import plain
 from tests.recipes.data.idx_files import write_mnist
 from tests.recipes.torch_.trainers import environment, result, rows, steps
 
-MODULE = ("-m", "recipes.tensorflow_.mnist")
-SUICIDAL = (str(Path(__file__).with_name("suicidal.py")),)
+MODULE = "recipes.tensorflow_.mnist"
+SUICIDAL = "tests.recipes.tensorflow_.suicidal"
+TWO_DEVICES = "tests.recipes.tensorflow_.two_devices"
 NO_DROPOUT = ("train.dropout_conv=0", "train.dropout_dense=0")
+JOB = ("amp=o2", "epochs=2", "checkpoint.every=5")
 COLUMNS = ("step", "epoch", "loss", "lr", "loss_scale", "skipped", "skipped_total", "grad_norm")
 
 
@@ -35,12 +38,6 @@ COLUMNS = ("step", "epoch", "loss", "lr", "loss_scale", "skipped", "skipped_tota
 def words(tmp_path_factory) -> list[str]:
     """A short job: 64 images in 8 steps an epoch."""
     return ["data=mnist", f"data.dir={write_mnist(tmp_path_factory.mktemp('mnist'))}", "batch=8", "train.lr=0.1"]
-
-
-def run(*words: str, program=MODULE, **more: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own."""
-    command = [sys.executable, *program, *words]
-    return subprocess.run(command, env=environment(**more), capture_output=True, text=True, timeout=300)
 
 
 def succeed(*words: str) -> None:
@@ -76,7 +73,8 @@ def test_the_layers_that_the_launcher_knows_are_those_of_the_network():
 def typed(tmp_path_factory, words):
     """A run as a person types it: how its process ended, and its folder."""
     folder = tmp_path_factory.mktemp("typed") / "run"
-    return run("amp=o2", *words, "epochs=2", "checkpoint.every=5", f"run={folder}"), folder
+    command = [sys.executable, "-m", MODULE, *JOB, *words, f"run={folder}"]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300), folder
 
 
 def test_a_run_tells_people_what_it_does_and_leaves_the_whole_record(typed):
@@ -124,49 +122,46 @@ def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, words, wrong
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    "job",
-    [
-        ("mnist", "amp=o1", "epochs=3", "train.clip=1"),
-        (
-            "simplenet",
-            *("amp=o2", "amp.dtype=float16", "steps=24", "batch=16", "train.width=32"),
-            *("loss_scale=dynamic", "loss_scale.init=268435456", "loss_scale.growth_every=3"),
-        ),
-    ],
-    ids=["o1-bfloat16", "o2-float16"],
-)
-def test_killed_in_a_random_step_and_in_a_save_it_ends_as_if_it_had_not_been(tmp_path, words, job):
-    """With evaluations and dropout in bfloat16, with skipped steps in float16."""
-    recipe, *job = [*job, *(words if job[0] == "mnist" else ()), "checkpoint.every=5"]
-    train = {"mnist": mnist, "simplenet": simplenet}[recipe].train
-    assert loop.main(recipe, train, [*job, f"run={tmp_path / 'whole'}"]) == loop.DONE
-    again = [*job, f"run={tmp_path / 'killed'}"]
-    at = str(random.SystemRandom().randint(1, 19))
-    for place in ({"KILL_AT_RENAME": "2"}, {"KILL_AT_STEP": at}):
-        assert run(recipe, *again, program=SUICIDAL, **place).returncode == -signal.SIGKILL, place
-    assert loop.main(recipe, train, again) == loop.DONE
+def test_killed_in_a_save_it_ends_as_if_it_had_not_been(tmp_path, words, typed, forks):
+    """With evaluations and dropout."""
+    job = [*JOB, *words, f"run={tmp_path}"]
+    assert forks.run(SUICIDAL, "mnist", *job, KILL_AT_RENAME="2").returncode == -signal.SIGKILL
+    succeed(*job)
+    assert_same_end(tmp_path, typed[1])
+    found = result(tmp_path)
+    assert (found["resumed_from"], found["determinism"], found["observed"]["verdict"]) == (5, "exact", "proved")
+
+
+def test_killed_in_a_random_step_it_ends_as_if_it_had_not_been(tmp_path, forks):
+    """With steps skipped."""
+    job = ("simplenet", "amp=o2", "amp.dtype=float16", "steps=24", "batch=16", "train.width=32", "checkpoint.every=5")
+    job = (*job, "loss_scale=dynamic", "loss_scale.init=268435456", "loss_scale.growth_every=3")
+    whole, killed = (f"run={tmp_path / name}" for name in ("whole", "killed"))
+    assert loop.main("simplenet", simplenet.train, [*job[1:], whole]) == loop.DONE
+    at = str(random.SystemRandom().randint(6, 24))
+    assert forks.run(SUICIDAL, *job, killed, KILL_AT_STEP=at).returncode == -signal.SIGKILL, at
+    assert loop.main("simplenet", simplenet.train, [*job[1:], killed]) == loop.DONE
     assert [row["step"] for row in steps(tmp_path / "killed")] == list(range(1, 25))
     assert_same_end(tmp_path / "killed", tmp_path / "whole")
     found = result(tmp_path / "killed")
     assert found["resumed_from"] >= 5
     assert (found["determinism"], found["observed"]["verdict"]) == ("exact", "proved")
-    if "amp.dtype=float16" in job:
-        assert 0 < found["loss_scale"]["skipped_steps"] < 24
+    assert 0 < found["loss_scale"]["skipped_steps"] < 24
 
 
 def test_a_stop_is_met_at_a_step_saved_and_gone_on_from(tmp_path, words):
-    job = ["amp=o2", *words, "epochs=400", f"run={tmp_path}"]
-    command = [sys.executable, *MODULE, *job]
-    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not ((tmp_path / "metrics.jsonl").exists() and '"step"' in (tmp_path / "metrics.jsonl").read_text()):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    (tmp_path / "STOP").touch()
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 85, out
+    def stop() -> None:
+        until = time.monotonic() + 300
+        while time.monotonic() < until:
+            if (tmp_path / "metrics.jsonl").exists() and '"step"' in (tmp_path / "metrics.jsonl").read_text():
+                (tmp_path / "STOP").touch()
+                return
+            time.sleep(0.05)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    assert loop.main("mnist", mnist.train, ["amp=o2", *words, "epochs=4000", f"run={tmp_path}"]) == 85
+    stopping.join()
     marker = json.loads((tmp_path / "attempts" / "1" / "stopped.json").read_text())
     assert (tmp_path / marker["checkpoint"]).is_dir()
     assert not (tmp_path / "STOP").exists()
@@ -214,36 +209,27 @@ BOUND = 0.02
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_does_and_go_on_bit_by_bit(tmp_path, words):
-    job = ["amp=o1", *words, "epochs=2", *NO_DROPOUT, "checkpoint.every=5"]
-    succeed(*job, f"run={tmp_path / 'one'}")
-    said = together(*job, f"run={tmp_path / 'two'}")
+def test_two_processes_train_as_one_does_and_go_on_bit_by_bit(tmp_path, words, forks):
+    job = ["amp=o1", *words, "steps=10", *NO_DROPOUT, "checkpoint.every=5"]
+    one, two, again = (tmp_path / name for name in ("one", "two", "again"))
+    succeed(*job, f"run={one}")
+    said = together(forks, *job, f"run={two}")
     assert [line.split()[0] for line in said.splitlines()[:3]] == ["rank", "0", "1"]
-    assert losses(tmp_path / "one") == pytest.approx(losses(tmp_path / "two"), rel=BOUND)
-    found = result(tmp_path / "two")
+    assert losses(one) == pytest.approx(losses(two), rel=BOUND)
+    found = result(two)
     assert (found["world_size"], found["observed"]["verdict"]) == (2, "proved")
     assert "on 2 ranks" in found["observed"]["why"]
-    together(*[word for word in job if word != "epochs=2"], "epochs=1", f"run={tmp_path / 'again'}")
-    together(*job, f"run={tmp_path / 'again'}")
-    assert_same_end(tmp_path / "again", tmp_path / "two")
+    shutil.copytree(two, again)
+    shutil.rmtree(again / "checkpoints" / "step-000000010")
+    assert "goes on after step 5" in together(forks, *job, f"run={again}")
+    assert_same_end(again, two)
 
 
-TWO_DEVICES = """
-import sys
-import recipes.tensorflow_
-import tensorflow as tf
-(cpu,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from recipes.tensorflow_ import loop, mnist
-sys.exit(loop.main("mnist", mnist.train, sys.argv[1:]))
-"""
-
-
-def test_one_process_trains_on_two_devices_as_on_one(tmp_path, words):
+def test_one_process_trains_on_two_devices_as_on_one(tmp_path, words, forks):
     job = ["amp=o0", *words, "steps=6", *NO_DROPOUT, "train.clip=0.5"]
     succeed(*job, f"run={tmp_path / 'one'}")
     more = ["accumulate=2", "steps_per_execution=3", f"run={tmp_path / 'two'}"]
-    ended = run(*job, *more, program=("-c", TWO_DEVICES))
+    ended = forks.run(TWO_DEVICES, *job, *more)
     assert ended.returncode == 0, ended.stderr
     assert [line.split()[0] for line in ended.stdout.splitlines()[:3]] == ["rank", "0", "1"]
     assert "batch 8 over 2 devices in 2 micro-batches" in ended.stdout
@@ -254,31 +240,17 @@ def test_one_process_trains_on_two_devices_as_on_one(tmp_path, words):
     assert (found["world_size"], found["observed"]["verdict"]) == (2, "proved")
 
 
-def together(*words: str) -> str:
+def together(forks, *words: str) -> str:
     """What two processes of one job, on loopback, tell people."""
     ports = random.SystemRandom().sample(range(20000, 32000), 2)
     workers = ",".join(f"127.0.0.1:{port}" for port in ports)
-    both = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "recipes.tensorflow_.node",
-                f"--workers={workers}",
-                f"--number={number}",
-                *MODULE,
-                *words,
-            ],
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    starts = [
+        ["recipes.tensorflow_.node", f"--workers={workers}", f"--number={number}", "-m", MODULE, *words]
         for number in range(2)
     ]
-    ended = [process.communicate(timeout=200) for process in both]
-    assert [process.returncode for process in both] == [0, 0], ended
-    return ended[0][0]
+    both = forks.together(*starts)
+    assert [process.returncode for process in both] == [0, 0], both
+    return both[0].stdout
 
 
 def test_tf_config_names_all_workers_of_a_process():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 
 import keras
@@ -19,8 +17,7 @@ from recipes.precision.levels import Amp, LossScale
 from recipes.tensorflow_ import xla
 from recipes.tensorflow_.observe import hlo, observer, shapes
 from recipes.tensorflow_.precision import Precision, grappler
-from tests.recipes.tensorflow_.observed_runs import BACKWARD, BATCH, FORWARD, Training
-from tests.recipes.torch_.trainers import REPOSITORY, environment
+from tests.recipes.tensorflow_.observed_runs import BACKWARD, BATCH, FORWARD, Training, dense_network
 
 LEVELS = [
     Amp(level="o0"),
@@ -155,7 +152,7 @@ def test_functions_that_are_made_to_run_eagerly_are_never_proved():
 
 
 def test_a_layer_with_a_dtype_of_its_own_is_refused_and_forced_past_that_contradicted():
-    training = Training(Amp(level="o2"), make_dense)
+    training = Training(Amp(level="o2"), dense_network)
     training.model.layers[1].dtype_policy = "float32"
     assert verdict(training) == "contradicted"
     with pytest.raises(RuntimeError, match="has dtype policy float32, and amp=o2 gives it mixed_bfloat16"):
@@ -313,12 +310,8 @@ def xla_folder():
     return xla.folder()
 
 
-def make_dense():
-    return keras.Sequential([keras.Input((12, 12, 1)), layers.Flatten(), layers.Dense(64), layers.Dense(10)])
-
-
 def test_under_xla_what_it_compiled_is_read(xla_folder):
-    training = Training(Amp(level="o0"), make_dense, xla=True)
+    training = Training(Amp(level="o0"), dense_network, xla=True)
     found = training.run()
     assert found["verdict"] == "proved", found["why"]
     assert found["xla_clusters"] >= 1
@@ -329,7 +322,7 @@ def test_under_xla_what_it_compiled_is_read(xla_folder):
 
 def test_half_precision_that_xla_makes_float32_again_is_contradicted_so_the_table_has_a_hole_there(xla_folder):
     """o2 with xla on a CPU is refused; forced past that, the program that ran is seen for what it is."""
-    training = Training(Amp(level="o2"), make_dense)
+    training = Training(Amp(level="o2"), dense_network)
     training.execute = tf.function(training.step, autograph=False, jit_compile=True)
     found = training.run()
     assert found["verdict"] == "contradicted"
@@ -337,35 +330,15 @@ def test_half_precision_that_xla_makes_float32_again_is_contradicted_so_the_tabl
 
 
 def test_o1_under_xla_runs_in_float32_and_is_contradicted(xla_folder):
-    training = Training(Amp(level="o1"), make_dense)
+    training = Training(Amp(level="o1"), dense_network)
     training.execute = tf.function(training.step, autograph=False, jit_compile=True)
     assert verdict(training) == "contradicted"
 
 
-CLUSTERS = """
-import json, os, sys
-os.environ["TF_XLA_FLAGS"] = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"
-import recipes.tensorflow_
-import tensorflow as tf
-from recipes.precision.levels import Amp
-from recipes.tensorflow_ import xla
-xla.dump_programs(True)
-tf.config.optimizer.set_jit("autoclustering")
-from tests.recipes.tensorflow_.test_observe import make_dense
-from tests.recipes.tensorflow_.observed_runs import Training
-found = {}
-for level in ("o0", "o1"):
-    training = Training(Amp(level=level), make_dense)
-    found[level] = training.run()
-    found[level]["compiled"] = [call["compiled"] for call in training.observer.reports[0]["calls"]]
-print(json.dumps(found))
-"""
-
-
-def test_what_runs_in_clusters_that_xla_found_is_counted_with_what_runs_beside_them():
+def test_what_runs_in_clusters_that_xla_found_is_counted_with_what_runs_beside_them(forks):
     """As it does at o1 on a GPU; on a CPU it takes a flag, and the clusters of o1 compute in float32."""
-    command = [sys.executable, "-c", CLUSTERS]
-    ended = subprocess.run(command, env=environment(), cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"
+    ended = forks.run("tests.recipes.tensorflow_.clustered_runs", TF_XLA_FLAGS=flags)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["o0"]["verdict"] == "proved", found["o0"]["why"]

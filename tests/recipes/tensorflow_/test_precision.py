@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import keras
@@ -20,7 +18,6 @@ from recipes.tensorflow_.observe.products import base
 from recipes.tensorflow_.precision import Precision, replicas
 from recipes.typed import SettingsError
 from tests.recipes.tensorflow_.observed_runs import Training, network
-from tests.recipes.torch_.trainers import REPOSITORY, environment
 
 HALF = [(level, dtype) for level in ("o2", "o3") for dtype in ("float16", "bfloat16")]
 
@@ -361,96 +358,10 @@ def test_precision_model_and_optimizer_belong_into_one_strategys_scope():
         inside.optimizer(model, keras.optimizers.SGD())
 
 
-REPLICAS = """
-import json, sys
-import recipes.tensorflow_
-import keras, numpy, tensorflow as tf
-from recipes.precision.levels import Amp, LossScale
-from recipes.tensorflow_.precision import replicas
-from recipes.tensorflow_.observe.graphs import dtype_of
-from recipes.tensorflow_.observe.products import base
-from recipes.tensorflow_.precision import Precision
-
-(cpu,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-images = numpy.random.default_rng(0).random((8, 16), numpy.float32)
-labels = numpy.arange(8) % 4
-
-words = numpy.arange(32).reshape(8, 4) % 5
-
-def train(amp, scale, strategy, count, clip, factor=1.0, images=images):
-    keras.utils.set_random_seed(0)
-    looked_up = [keras.layers.Embedding(40, 6), keras.layers.Flatten()] if images is words else []
-    with strategy.scope():
-        precision = Precision.of(amp, scale, "cpu")
-        inputs = keras.Input(images.shape[1:], dtype=images.dtype.name)
-        make = lambda: keras.Sequential([inputs, *looked_up, keras.layers.Dense(8), keras.layers.Dense(4)])
-        model = precision.cast(make)
-        optimizer = precision.optimizer(model, keras.optimizers.SGD(0.1, momentum=0.9))
-
-    def step(some, named):
-        with precision.forward() as tape:
-            logits = tf.cast(model(precision.input(some)), tf.float32)
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(named, logits)) * factor
-        precision.step(optimizer, precision.backward(tape, loss, optimizer), clip=clip)
-        precision.update()
-
-    @tf.function(autograph=False)
-    def execute(some, named):
-        strategy.run(step, (some, named))
-
-    for _ in range(4):
-        if count == 1:
-            execute(tf.constant(images), tf.constant(labels))
-        else:
-            part = lambda array: strategy.experimental_distribute_values_from_function(
-                lambda context: tf.constant(array[context.replica_id_in_sync_group :: count])
-            )
-            execute(part(images), part(labels))
-    found = [numpy.array(each.numpy(), numpy.float32).tolist() for each in model.trainable_variables]
-    return found, precision.scale, precision.skipped_total, int(optimizer.iterations.numpy())
-
-def drawn(strategy):
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((64,)), keras.layers.Dropout(0.5)])
-    replicas.separate_dropout(model)
-    run = tf.function(lambda: strategy.run(lambda: model(tf.ones((1, 64)), training=True)), autograph=False)
-    return [each.numpy().tolist() for each in strategy.experimental_local_results(run())]
-
-mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-cases = {
-    "plain": (Amp(level="o0"), LossScale(), None),
-    "clipped": (Amp(level="o0"), LossScale(), 0.05),
-    "scaled": (Amp(level="o1"), LossScale(mode="dynamic", init=8.0, growth_every=2), 0.05),
-    "skipped": (Amp(level="o1"), LossScale(mode="dynamic", init=2.0**127), None, 1e30),
-    "sparse": (Amp(level="o0"), LossScale(), 0.05, 1.0, words),
-}
-answers = {}
-for name, (amp, scale, clip, *factor) in cases.items():
-    one = train(amp, scale, tf.distribute.get_strategy(), 1, clip, *factor)
-    answers[name] = [one, train(amp, scale, mirrored, 2, clip, *factor)]
-
-def outside():
-    # Variables of no strategy, in a step of several replicas.
-    precision = Precision.of(Amp(level="o0"), LossScale(), "cpu")
-    def step():
-        with precision.forward():
-            pass
-    try:
-        tf.function(lambda: mirrored.run(step), autograph=False)()
-    except RuntimeError as error:
-        return str(error)
-
-print(json.dumps({"answers": answers, "drawn": drawn(mirrored), "outside": outside()}))
-"""
-
-
 @pytest.fixture(scope="module")
-def on_replicas():
+def on_replicas(forks):
     """The same training on one device and on two, in a process where a CPU is two devices."""
-    ended = subprocess.run(
-        [sys.executable, "-c", REPLICAS], env=environment(), cwd=REPOSITORY, capture_output=True, text=True, timeout=300
-    )
+    ended = forks.run("tests.recipes.tensorflow_.replica_runs")
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
 import sys
-from pathlib import Path
 
 import keras
 import pytest
@@ -283,7 +280,7 @@ def test_what_would_do_nothing_around_a_script_is_refused(run):
     assert (code, "xla=true" in printed.err, "it ran" in printed.err) == (2, True, False)
 
 
-def test_a_script_may_choose_its_devices_and_its_threads_and_its_strategy_first(tmp_path):
+def test_a_script_may_choose_its_devices_and_its_threads_and_its_strategy_first(tmp_path, forks):
     """In a process of its own, where TensorFlow has not begun yet: these are refused by it later on."""
     text = """\
 import tensorflow as tf
@@ -297,10 +294,8 @@ with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
     text += "".join(f"    {line}\n" for line in ("import keras", *fits.splitlines()))
     text += f"{HEAD}net.fit(inputs, targets, batch_size=32, epochs=2, verbose=0)\n"
     (tmp_path / "train.py").write_text(text)
-    words = ["amp=o2", "amp.dtype=float16", "script=train.py", "run=run", "device=cpu"]
-    command = [sys.executable, "-m", "recipes.tensorflow_.script", *words]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    words = ["amp=o2", "amp.dtype=float16", f"script={tmp_path}/train.py", f"run={tmp_path}/run", "device=cpu"]
+    ended = forks.run("recipes.tensorflow_.script", *words, f"workdir={tmp_path}")
     assert ended.returncode == 0, ended.stderr
     found = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (found["observed"]["verdict"], found["observed"]["dtype"]) == ("proved", "float16")

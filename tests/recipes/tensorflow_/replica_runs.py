@@ -1,0 +1,101 @@
+"""The same small trainings on one device and on two, in a process where a CPU is two devices; prints what they left."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import keras
+import numpy
+import tensorflow as tf
+
+from recipes.precision.levels import Amp, LossScale
+from recipes.tensorflow_.precision import Precision, replicas
+from tests.recipes.tensorflow_ import split_cpu
+
+IMAGES = numpy.random.default_rng(0).random((8, 16), numpy.float32)
+WORDS = numpy.arange(32).reshape(8, 4) % 5
+LABELS = numpy.arange(8) % 4
+
+
+def train(
+    strategy: tf.distribute.Strategy,
+    amp: Amp,
+    scale: LossScale,
+    clip: float | None = None,
+    factor: float = 1.0,
+    samples: numpy.ndarray = IMAGES,
+) -> tuple[list[Any], float | None, int, int]:
+    """Weights, loss scale, skipped steps and applied ones after four steps."""
+    keras.utils.set_random_seed(0)
+    count = strategy.num_replicas_in_sync
+    looked_up = [keras.layers.Embedding(40, 6), keras.layers.Flatten()] if samples is WORDS else []
+    with strategy.scope():
+        precision = Precision.of(amp, scale, "cpu")
+        inputs = keras.Input(samples.shape[1:], dtype=samples.dtype.name)
+        model = precision.cast(
+            lambda: keras.Sequential([inputs, *looked_up, keras.layers.Dense(8), keras.layers.Dense(4)])
+        )
+        optimizer = precision.optimizer(model, keras.optimizers.SGD(0.1, momentum=0.9))
+
+    def step(some: tf.Tensor, named: tf.Tensor) -> None:
+        with precision.forward() as tape:
+            logits = tf.cast(model(precision.input(some)), tf.float32)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(named, logits)) * factor
+        precision.step(optimizer, precision.backward(tape, loss, optimizer), clip=clip)
+        precision.update()
+
+    @tf.function(autograph=False)
+    def execute(some: Any, named: Any) -> None:
+        strategy.run(step, (some, named))
+
+    def part(array: numpy.ndarray) -> Any:
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(array[context.replica_id_in_sync_group :: count])
+        )
+
+    for _ in range(4):
+        execute(*(part(array) if count > 1 else tf.constant(array) for array in (samples, LABELS)))
+    weights = [numpy.array(each.numpy(), numpy.float32).tolist() for each in model.trainable_variables]
+    return weights, precision.scale, precision.skipped_total, int(optimizer.iterations.numpy())
+
+
+def drawn(strategy: tf.distribute.Strategy) -> list[Any]:
+    """What dropout leaves on each replica."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dropout(0.5)])
+    replicas.separate_dropout(model)
+    run = tf.function(lambda: strategy.run(lambda: model(tf.ones((1, 64)), training=True)), autograph=False)
+    return [each.numpy().tolist() for each in strategy.experimental_local_results(run())]
+
+
+def outside(strategy: tf.distribute.Strategy) -> str:
+    """Why variables of no strategy are refused in a step of several replicas."""
+    precision = Precision.of(Amp(level="o0"), LossScale(), "cpu")
+
+    def step() -> None:
+        with precision.forward():
+            pass
+
+    try:
+        tf.function(lambda: strategy.run(step), autograph=False)()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+CASES: dict[str, tuple[Any, ...]] = {
+    "plain": (Amp(level="o0"), LossScale()),
+    "clipped": (Amp(level="o0"), LossScale(), 0.05),
+    "scaled": (Amp(level="o1"), LossScale(mode="dynamic", init=8.0, growth_every=2), 0.05),
+    "skipped": (Amp(level="o1"), LossScale(mode="dynamic", init=2.0**127), None, 1e30),
+    "sparse": (Amp(level="o0"), LossScale(), 0.05, 1.0, WORDS),
+}
+
+if __name__ == "__main__":
+    assert split_cpu
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    answers = {
+        name: [train(tf.distribute.get_strategy(), *case), train(mirrored, *case)] for name, case in CASES.items()
+    }
+    print(json.dumps({"answers": answers, "drawn": drawn(mirrored), "outside": outside(mirrored)}))
