@@ -29,10 +29,11 @@ import tensorflow as tf
 from recipes.precision.checks import check_saved_level
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.resolved import ResolvedPrecision, resolve
+from recipes.precision.scalers import ScalePerOptimizer
 from recipes.tensorflow_.hardware import capability_of
 from recipes.tensorflow_.precision import grappler, replicas
 from recipes.tensorflow_.precision.gradients import Gradient, add, map_gradients, map_values, sum_rows, values
-from recipes.tensorflow_.precision.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
+from recipes.tensorflow_.precision.loss_scale import LossScaler, NoScale, make_scaler
 from recipes.trainer.spec import read_spec
 
 
@@ -71,7 +72,7 @@ class Precision:
         self.kept: tuple[str, ...] = ()
         """Names of the layers that `amp.keep_fp32` keeps in float32, once a model was cast."""
         self._strategy = tf.distribute.get_strategy()
-        self._scaler: NoScale | LossScaler | LossScalers = make_scaler(resolved.loss_scale)
+        self._scaler: NoScale | LossScaler | ScalePerOptimizer = make_scaler(resolved.loss_scale)
         self._optimizers: list[keras.Optimizer] = []
 
     @staticmethod

@@ -12,24 +12,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from recipes.precision import scalers
 from recipes.precision.checks import check_saved_scale
 from recipes.precision.levels import LossScale
+from recipes.precision.scalers import ScalePerOptimizer
 from recipes.tensorflow_.precision.gradients import Gradient, map_values
-from recipes.typed import SettingsError, plain
+from recipes.typed import plain
 
 
-class NoScale:
-    """No loss scaling: every step is applied."""
-
-    value = None
-    skipped = 0
-
-    def add(self, optimizer: Any) -> None:
-        pass
-
-    def of(self, optimizer: Any) -> NoScale:
-        return self
-
+class NoScale(scalers.NoScale):
     def current(self) -> tf.Tensor | None:
         return None
 
@@ -38,16 +29,6 @@ class NoScale:
 
     def record(self, overflowed: tf.Tensor) -> None:
         pass
-
-    def update(self) -> None:
-        pass
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state:
-            raise SettingsError("loss_scale=none, and the checkpoint was saved with a loss scale", "loss_scale.mode")
 
 
 class LossScaler:
@@ -150,63 +131,12 @@ class StaticLossScaler(LossScaler):
         self._steps.assign(0)
 
 
-class LossScalers:
-    """One loss scale for each optimizer, moved by that optimizer's overflows alone.
-
-    Call `add` in the strategy's scope.
-    """
-
-    def __init__(self, settings: LossScale) -> None:
-        self._settings = settings
-        self._scalers: dict[int, LossScaler] = {}
-        """By the optimizer's id; the caller of `add` keeps the optimizer alive."""
-
-    @property
-    def value(self) -> float:
-        """The lowest scale. Waits for the device."""
-        return min((scaler.value for scaler in self._scalers.values()), default=self._settings.init)
-
-    @property
-    def skipped(self) -> int:
-        """Optimizer steps skipped so far, over all optimizers. Waits for the device."""
-        return sum(scaler.skipped for scaler in self._scalers.values())
-
-    def add(self, optimizer: Any) -> None:
-        """Make the scale of an optimizer."""
-        self._scalers[id(optimizer)] = _make_one(self._settings)
-
-    def of(self, optimizer: Any) -> LossScaler:
-        """The scaler of an optimizer. Raises `RuntimeError` for one that was not added."""
-        if id(optimizer) not in self._scalers:
-            raise RuntimeError("this optimizer has no loss scale; call precision.optimizer(model, optimizer) first")
-        return self._scalers[id(optimizer)]
-
-    def update(self) -> None:
-        """Move the scales of the optimizers that were stepped."""
-        for scaler in self._scalers.values():
-            scaler.update()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The scales in the order in which the optimizers were added. Waits for the device."""
-        scalers = [scaler.state_dict() for scaler in self._scalers.values()]
-        return {"settings": plain(self._settings), "optimizers": scalers}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore saved scales. Raises `SettingsError` where they were saved under other settings."""
-        check_saved_scale(self._settings, state)
-        for scaler, saved in zip(self._scalers.values(), state["optimizers"], strict=True):
-            scaler.load_state_dict(saved)
-
-
-def make_scaler(settings: LossScale) -> NoScale | LossScaler | LossScalers:
-    """The scaler for resolved settings, whose mode is not `auto`."""
+def make_scaler(settings: LossScale) -> NoScale | LossScaler | ScalePerOptimizer:
+    """The scaler for resolved settings, whose mode is not `auto`. Call its `add` in the strategy's scope."""
     if settings.mode == "none":
         return NoScale()
-    return LossScalers(settings) if settings.per_optimizer else _make_one(settings)
-
-
-def _make_one(settings: LossScale) -> LossScaler:
-    return (StaticLossScaler if settings.mode == "static" else LossScaler)(settings)
+    kind = StaticLossScaler if settings.mode == "static" else LossScaler
+    return ScalePerOptimizer(settings, lambda: kind(settings)) if settings.per_optimizer else kind(settings)
 
 
 def _variable(value: float, dtype: tf.DType, name: str) -> tf.Variable:

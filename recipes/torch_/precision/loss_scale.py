@@ -14,23 +14,13 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from recipes.precision import scalers
 from recipes.precision.checks import check_saved_scale
 from recipes.precision.levels import LossScale
-from recipes.typed import SettingsError, plain
+from recipes.typed import plain
 
 
-class NoScale:
-    """No loss scaling: every step is taken."""
-
-    value = None
-    skipped = 0
-
-    def add(self, optimizer: Optimizer) -> None:
-        pass
-
-    def of(self, optimizer: Optimizer | None) -> NoScale:
-        return self
-
+class NoScale(scalers.NoScale):
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         return loss
 
@@ -45,16 +35,6 @@ class NoScale:
 
     def overflowed(self, optimizer: Optimizer) -> torch.Tensor | None:
         return None
-
-    def update(self) -> None:
-        pass
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state:
-            raise SettingsError("loss_scale=none, and the checkpoint was saved with a loss scale", "loss_scale.mode")
 
 
 class LossScaler(torch.amp.GradScaler):
@@ -169,66 +149,19 @@ class StaticLossScaler(LossScaler):
         torch.amp.GradScaler.update(self, new_scale=self._settings.init)
 
 
-class LossScalers:
-    """A loss scale for each optimizer, which its own overflows alone move."""
-
-    def __init__(self, settings: LossScale, device: torch.device) -> None:
-        self._settings = settings
-        self._device = device
-        self._scalers: dict[Optimizer, LossScaler] = {}
-
-    @property
-    def value(self) -> float:
-        """The lowest scale. Waits for the device."""
-        return min((each.value for each in self._scalers.values()), default=self._settings.init)
-
-    @property
-    def skipped(self) -> int:
-        """Optimizer steps skipped so far, over all optimizers. Waits for the device."""
-        return sum(each.skipped for each in self._scalers.values())
-
-    def add(self, optimizer: Optimizer) -> None:
-        """Give an optimizer its scale."""
-        self._scalers[optimizer] = _one(self._settings, self._device)
-
-    def of(self, optimizer: Optimizer | None) -> LossScaler:
-        """The scaler of an optimizer; None is the only one. Raises `RuntimeError` where it isn't clear which."""
-        if optimizer is None and len(self._scalers) == 1:
-            return next(iter(self._scalers.values()))
-        if optimizer is None:
-            raise RuntimeError(
-                f"loss_scale.per_optimizer=true with {len(self._scalers)} optimizers: say whose loss it is, as in "
-                "precision.backward(loss, optimizer)"
-            )
-        if optimizer not in self._scalers:
-            raise RuntimeError("this optimizer has no loss scale; call precision.optimizer(model, optimizer) first")
-        return self._scalers[optimizer]
-
+class LossScalers(scalers.ScalePerOptimizer):
     def update(self) -> None:
         """Move the scales of the optimizers that were stepped. Raises `RuntimeError` where none was."""
-        stepped = [each for each in self._scalers.values() if each.stepped]
+        stepped = [scaler for scaler in self._scalers.values() if scaler.stepped]
         if not stepped:
             raise RuntimeError("precision.update() comes after precision.step(optimizer), and there was none")
-        for each in stepped:
-            each.update()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Each optimizer's, in the order that they were added in. Waits for the device."""
-        return {"settings": plain(self._settings), "optimizers": [each.state_dict() for each in self._scalers.values()]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load saved scales. Raises `SettingsError` where they were saved under other settings."""
-        check_saved_scale(self._settings, state)
-        for each, saved in zip(self._scalers.values(), state["optimizers"], strict=True):
-            each.load_state_dict(saved)
+        for scaler in stepped:
+            scaler.update()
 
 
 def make_scaler(settings: LossScale, device: torch.device) -> NoScale | LossScaler | LossScalers:
     """The scaler for a resolved loss scale (`recipes.precision.resolved`)."""
     if settings.mode == "none":
         return NoScale()
-    return LossScalers(settings, device) if settings.per_optimizer else _one(settings, device)
-
-
-def _one(settings: LossScale, device: torch.device) -> LossScaler:
-    return (StaticLossScaler if settings.mode == "static" else LossScaler)(settings, device)
+    kind = StaticLossScaler if settings.mode == "static" else LossScaler
+    return LossScalers(settings, lambda: kind(settings, device)) if settings.per_optimizer else kind(settings, device)
