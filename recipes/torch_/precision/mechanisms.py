@@ -1,4 +1,4 @@
-"""o1, o2 and o3 as subclasses of `Precision`."""
+"""o1 and o2 as subclasses of `Precision`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from recipes.precision.gemm_layers import Chosen
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.torch_.precision import float8, transformer_engine
 from recipes.torch_.precision.base import Precision, StepOutcome
-from recipes.torch_.precision.cast import NORMS, floats_to, matching, to_dtype
+from recipes.torch_.precision.cast import NORMS, matching, to_dtype
 from recipes.torch_.precision.float32_modules import compute_in_float32
 from recipes.torch_.precision.masters import Masters
 from recipes.torch_.precision.model_checks import refuse_late_cast, refuse_sharded, same_on_all_ranks, several_ranks
 from recipes.torch_.precision.operation_lists import OperationLists, refuse_unreachable
 from recipes.torch_.precision.reduction import reduce_in_float32, wrapped_by_ddp
 from recipes.torch_.precision.running_statistics import RunningStatistics
-from recipes.torch_.precision.stochastic_rounding import StochasticRounding
 
 NOT_PREPARED = "precision.step(optimizer) comes after optimizer = precision.optimizer(model, optimizer)"
 
@@ -227,63 +226,6 @@ class ShardedFloat32Masters(Autocast, mechanism="sharded_fp32_masters"):
 
     The model stays float32 here; `recipes.torch_.precision.sharding` makes it half-precision, except norms.
     """
-
-
-class HalfModel(Autocast, mechanism="half_model"):
-    """o3: half precision throughout, inputs included. Only the loss is float32, by `output`."""
-
-    def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
-        for module in kept:
-            compute_in_float32(module, self.device.type, outputs_to=self.dtype)
-        to_dtype(model, self.dtype, kept, buffers=True)
-
-    def forward(self) -> AbstractContextManager[Any]:
-        return contextlib.nullcontext()
-
-    def input(self, tensor: Any) -> Any:
-        return floats_to(tensor, self.dtype)
-
-    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
-        if loss.dtype != torch.float32:
-            raise RuntimeError(
-                f"the loss is {loss.dtype} and should be float32: make it of precision.output(...), as in "
-                "loss = cross_entropy(precision.output(model(precision.input(inputs))), labels)"
-            )
-        super().backward(loss, optimizer)
-
-
-class StochasticHalfModel(HalfModel, mechanism="half_model_stochastic"):
-    """o3 with amp.rounding=stochastic: bfloat16 weights, stepped in float32 and rounded at random."""
-
-    def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
-        super().__init__(resolved, device)
-        self._rounding = StochasticRounding()
-
-    def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
-        if optimizer in self._rounding:
-            raise RuntimeError("precision.optimizer was called twice for the same optimizer")
-        refuse_sharded(model, "amp.rounding=stochastic")
-        super().optimizer(model, optimizer)
-        self._rounding.add(optimizer)
-        return optimizer
-
-    def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
-        if optimizer not in self._rounding:
-            raise RuntimeError(NOT_PREPARED)
-        try:
-            self._rounding.expand(optimizer)
-            outcome = super().step(optimizer, clip)
-            self._rounding.round()
-        finally:
-            self._rounding.release()
-        return outcome
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "rounding": self._rounding.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._rounding.load_state_dict(state.get("rounding"))
 
 
 class _CopyLoaded:
