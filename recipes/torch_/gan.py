@@ -22,7 +22,7 @@ from recipes.gan import (
 from recipes.torch_ import loop
 from recipes.torch_.loop import Loss, Run
 from recipes.torch_.precision import StepOutcome
-from recipes.torch_.supervised import draw_glorot, to_device
+from recipes.torch_.supervised import accumulate, draw_glorot, to_device
 
 
 def convolution(inputs: int, outputs: int) -> nn.Conv2d:
@@ -105,23 +105,12 @@ def train(run: Run) -> None:
 
     def step(batch: torch.Tensor) -> tuple[Loss, StepOutcome]:
         """The generator's update, and then the discriminator's against the new generator; loss scales move once."""
-        losses = {each: torch.zeros((), device=world.device) for each in ("generator", "discriminator")}
         judge.requires_grad_(False)
-        for number, chosen in enumerate(batch, start=1):
-            with world.gradients(generator, last=number == len(batch)):
-                with precision.forward():
-                    loss = generator_loss(chosen) / len(batch)
-                precision.backward(loss, makers)
-            losses["generator"] += loss.detach()
+        losses = {"generator": accumulate(run, generator, makers, batch, generator_loss)}
         judge.requires_grad_(True)
         first = precision.step(makers)
         makers.zero_grad()
-        for number, chosen in enumerate(batch, start=1):
-            with world.gradients(discriminator, last=number == len(batch)):
-                with precision.forward():
-                    loss = discriminator_loss(chosen) / len(batch)
-                precision.backward(loss, judges)
-            losses["discriminator"] += loss.detach()
+        losses["discriminator"] = accumulate(run, discriminator, judges, batch, discriminator_loss)
         second = precision.step(judges)
         judges.zero_grad()
         precision.update()

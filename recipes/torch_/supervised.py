@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -30,22 +30,34 @@ def make_step(
 
     `model` is the wrapped one; `loss_of` gives the float32 mean loss of one micro-batch, whatever these are.
     """
-    precision, world = run.precision, run.world
 
     def step(batch: Any) -> tuple[torch.Tensor, StepOutcome]:
-        total = torch.zeros((), device=world.device)
-        for number, chosen in enumerate(batch, start=1):
-            with world.gradients(model, last=number == len(batch)):
-                with precision.forward():
-                    loss = loss_of(chosen) / len(batch)
-                precision.backward(loss)
-            total += loss.detach()
-        outcome = precision.step(optimizer, clip=clip)
-        precision.update()
+        loss = accumulate(run, model, optimizer, batch, loss_of)
+        outcome = run.precision.step(optimizer, clip=clip)
+        run.precision.update()
         optimizer.zero_grad()
-        return total, outcome
+        return loss, outcome
 
     return step
+
+
+def accumulate(
+    run: Run,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batch: Sequence[Any],
+    loss_of: Callable[[Any], torch.Tensor],
+) -> torch.Tensor:
+    """Add up the gradients of the micro-batches in `batch`, reduced over the ranks with the last; returns the mean
+    loss. The arguments are as in `make_step`."""
+    total = torch.zeros((), device=run.world.device)
+    for number, chosen in enumerate(batch, start=1):
+        with run.world.gradients(model, last=number == len(batch)):
+            with run.precision.forward():
+                loss = loss_of(chosen) / len(batch)
+            run.precision.backward(loss, optimizer)
+        total += loss.detach()
+    return total
 
 
 @torch.no_grad()
@@ -82,7 +94,8 @@ def _equally_many(
         return
     own = iter(batches)
     batch = next(own, None)
-    inputs, labels = run.world.broadcast(None if batch is None else tuple(each[:1].cpu() for each in batch))
+    # Cloned: a view would be sent with all of the batch that it is a part of.
+    inputs, labels = run.world.broadcast(None if batch is None else tuple(each[:1].cpu().clone() for each in batch))
     spare = inputs.to(run.world.device), torch.full_like(labels, UNCOUNTED, dtype=torch.int64, device=run.world.device)
     while run.world.sum([float(batch is not None)])[0]:
         yield spare if batch is None else batch

@@ -124,3 +124,20 @@ def test_an_evaluation_of_two_ranks_is_repeated_from_rank_zeros_checkpoint(tmp_p
     again = measure(run, net, [held_out()], 64)
     assert again["accuracy"] == saved["found"]["accuracy"]
     assert again["loss"] == pytest.approx(saved["found"]["loss"], rel=1e-5)
+
+
+def test_a_rank_without_samples_is_sent_one_and_not_the_batch_that_it_is_a_view_of() -> None:
+    sent: list[Any] = []
+    world = SimpleNamespace(
+        mesh="some",
+        device=CPU,
+        broadcast=lambda value: sent.append(value) or value,
+        sum=lambda values: values,
+        agree_on_statistics=lambda net: None,
+    )
+    run: Any = SimpleNamespace(world=world, precision=Precision.of(Amp(level="o0"), LossScale(), CPU))
+    batch = torch.ones(1000, 64), torch.ones(1000, dtype=torch.int64)
+    measure(run, nn.Linear(64, 3), [batch], 1000)
+    ((inputs, labels),) = sent
+    assert (inputs.shape, inputs.untyped_storage().nbytes()) == ((1, 64), 64 * 4)
+    assert (labels.shape, labels.untyped_storage().nbytes()) == ((1,), 8)
