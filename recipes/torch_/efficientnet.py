@@ -64,11 +64,11 @@ class InvertedResidual(nn.Module):
         self.adds = block.adds
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        found = self.relu(self.norm1(self.expand(inputs)))
-        found = self.relu(self.norm2(self.depthwise(found)))
-        share = self.excite(self.relu(self.squeeze(found.mean((2, 3), keepdim=True)))).sigmoid()
-        found = self.norm3(self.project(share * found))
-        return found + inputs if self.adds else found
+        hidden = self.relu(self.norm1(self.expand(inputs)))
+        hidden = self.relu(self.norm2(self.depthwise(hidden)))
+        share = self.excite(self.relu(self.squeeze(hidden.mean((2, 3), keepdim=True)))).sigmoid()
+        hidden = self.norm3(self.project(share * hidden))
+        return hidden + inputs if self.adds else hidden
 
 
 class Net(nn.Module):
@@ -87,8 +87,8 @@ class Net(nn.Module):
         draw_glorot(self)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        found = self.blocks(self.relu(self.norm1(self.stem(images))))
-        return self.classifier(self.relu(self.norm2(self.head(found))).mean((2, 3)))
+        hidden = self.blocks(self.relu(self.norm1(self.stem(images))))
+        return self.classifier(self.relu(self.norm2(self.head(hidden))).mean((2, 3)))
 
 
 def train(run: Run) -> None:

@@ -59,10 +59,10 @@ class Attention(nn.Module):
     def forward(self, inputs: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
         heads = self.qkv(inputs).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         query, key, value = heads.unbind()  # [batch, heads, tokens, features] each
-        found = scaled_dot_product_attention(
+        attended = scaled_dot_product_attention(
             rotated(query, cosine, sine), rotated(key, cosine, sine), value, is_causal=True
         )
-        return self.out(found.transpose(1, 2).flatten(2))
+        return self.out(attended.transpose(1, 2).flatten(2))
 
 
 class Mlp(nn.Module):
@@ -76,8 +76,8 @@ class Mlp(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.gated:
-            gate, found = self.up(inputs).chunk(2, dim=-1)
-            return self.down(silu(gate) * found)
+            gate, hidden = self.up(inputs).chunk(2, dim=-1)
+            return self.down(silu(gate) * hidden)
         return self.down(relu(self.up(inputs)).square())
 
 
@@ -90,8 +90,8 @@ class Block(nn.Module):
         self.mlp = Mlp(settings)
 
     def forward(self, inputs: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-        found = inputs + self.attention(self.norm1(inputs), cosine, sine)
-        return found + self.mlp(self.norm2(found))
+        hidden = inputs + self.attention(self.norm1(inputs), cosine, sine)
+        return hidden + self.mlp(self.norm2(hidden))
 
 
 class Net(nn.Module):
@@ -115,11 +115,11 @@ class Net(nn.Module):
         self.register_buffer("sine", sine, persistent=False)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        found, count = self.embedding(ids), ids.shape[1]
+        hidden, count = self.embedding(ids), ids.shape[1]
         positions = self.cosine[:count], self.sine[:count]
         for block in self.blocks:
-            found = self._run(block, found, *positions)
-        return self.head(self.norm(found))
+            hidden = self._run(block, hidden, *positions)
+        return self.head(self.norm(hidden))
 
     def _run(self, block: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
         if self.recompute == "none" or not torch.is_grad_enabled():

@@ -41,10 +41,10 @@ class Bottleneck(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        found = self.relu(self.norm1(self.reduce(inputs)))
-        found = self.relu(self.norm2(self.conv(found)))
-        found = self.norm3(self.expand(found))
-        return self.relu(found + self.norm4(self.project(inputs)))
+        hidden = self.relu(self.norm1(self.reduce(inputs)))
+        hidden = self.relu(self.norm2(self.conv(hidden)))
+        hidden = self.norm3(self.expand(hidden))
+        return self.relu(hidden + self.norm4(self.project(inputs)))
 
 
 class Net(nn.Module):
@@ -60,8 +60,8 @@ class Net(nn.Module):
         stages: dict[str, list[nn.Module]] = {}
         for block in blocks:
             stages.setdefault(block.name.split(".")[0], []).append(Bottleneck(block))
-        for name, found in stages.items():
-            self.add_module(name, nn.Sequential(*found))
+        for name, stage in stages.items():
+            self.add_module(name, nn.Sequential(*stage))
         self._stages = tuple(stages)
         self.classifier = nn.Linear(blocks[-1].outputs, settings.classes)
         for module in self.modules():
@@ -69,10 +69,10 @@ class Net(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        found = self.pool(self.relu(self.norm(self.stem(images))))
+        hidden = self.pool(self.relu(self.norm(self.stem(images))))
         for name in self._stages:
-            found = self.get_submodule(name)(found)
-        return self.classifier(found.mean((2, 3)))
+            hidden = self.get_submodule(name)(hidden)
+        return self.classifier(hidden.mean((2, 3)))
 
 
 def train(run: Run) -> None:
