@@ -19,7 +19,7 @@ from recipes.torch_ import loop, mnist
 from recipes.torch_.observe import dispatch_observer
 from recipes.typed import plain
 from tests.recipes.data.idx_files import write_mnist
-from tests.recipes.torch_.trainers import result, rows, run, start, steps, succeed
+from tests.recipes.torch_.trainers import result, rows, run, start, steps, succeed, type_command
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_digits_are_learnt_in_a_third_of_the_default_epochs(tmp_path):
 
 
 def test_a_run_tells_people_what_it_does_and_leaves_the_whole_record(tmp_path, words):
-    said = succeed(["amp=o2", *words, "epochs=2", "checkpoint.every=5", f"run={tmp_path / 'run'}"])
+    said = type_command(["amp=o2", *words, "epochs=2", "checkpoint.every=5", f"run={tmp_path / 'run'}"])
     assert "mnist on mnist: 64 images, 16 held out" in said
     assert "amp=o2: bfloat16 by half_model_fp32_masters (amp.dtype=auto, on a CPU), no loss scale" in said
     assert said.count("held-out accuracy") == 3
@@ -142,8 +142,7 @@ def test_a_stop_file_ends_the_run_saved_and_it_goes_on_from_there(tmp_path, word
     wait_for(tmp_path / "metrics.jsonl", process)
     (tmp_path / "STOP").touch()
     out, err = process.communicate(timeout=120)
-    if ranks == 1:
-        assert process.returncode == 85, out + err
+    assert process.returncode == 85, out + err
     marker = json.loads((tmp_path / "attempts" / "2" / "stopped.json").read_text())
     assert (tmp_path / marker["checkpoint"] / "state.pt").exists()
     assert not (tmp_path / "STOP").exists()
@@ -256,20 +255,6 @@ def test_an_entry_that_nothing_matches_fails_the_run_and_is_named(tmp_path, word
     assert "conv2d" not in ended.stderr
 
 
-@pytest.mark.parametrize("level", ["o1", "o2"])
-def test_a_run_whose_steps_were_all_skipped_is_not_done(tmp_path, words, train, level):
-    job = [f"amp={level}", "amp.dtype=float16", "loss_scale.init=1e30", *words, "steps=2"]
-    ended = train(*job, f"run={tmp_path / 'one'}")
-    assert ended.returncode == 1, ended.stdout + ended.stderr
-    assert "no weight was updated: all 2 steps overflowed and were skipped" in ended.stderr
-    found = result(tmp_path / "one")
-    assert (found["status"], found["observed"]["verdict"]) == ("failed", "unknown")
-    assert found["updates"] == {"attempted": 2, "applied": 0}
-    allowed = train(*job, "require_proof=false", f"run={tmp_path / 'other'}")
-    assert allowed.returncode == 0
-    assert "no weight was updated: all 2 steps" in allowed.stdout
-
-
 def test_a_run_that_breaks_off_leaves_its_reason(tmp_path, words, train):
     hook = register_optimizer_step_pre_hook(lambda *_: 1 / 0)
     try:
@@ -290,7 +275,7 @@ def test_a_data_set_with_nothing_held_out_has_no_evaluation(tmp_path, train):
 def test_two_ranks_train_on_the_same_global_batches_as_one(tmp_path, words):
     job = ["amp=o0", *words, "steps=6", "train.dropout_conv=0", "train.dropout_dense=0"]
     succeed([*job, f"run={tmp_path / 'one'}"])
-    said = succeed([*job, f"run={tmp_path / 'two'}"], ranks=2)
+    said = type_command([*job, f"run={tmp_path / 'two'}"], ranks=2)
     assert [line.split()[0] for line in said.splitlines()[:3]] == ["rank", "0", "1"]
     one, two = ([row["loss"] for row in steps(tmp_path / name)] for name in ("one", "two"))
     assert one == pytest.approx(two, rel=1e-4)

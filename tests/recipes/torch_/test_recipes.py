@@ -239,6 +239,19 @@ def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, capsys, name
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("level", ["o1", "o2"])
+def test_a_run_whose_steps_were_all_skipped_is_not_done(tmp_path, capsys, level):
+    words = (f"amp={level}", "amp.dtype=float16", "loss_scale.init=1e30", "steps=2")
+    job = small("simplenet", *words, f"run={tmp_path / 'one'}")
+    assert loop.main("simplenet", simplenet.train, job) == 1
+    assert "no weight was updated: all 2 steps overflowed and were skipped" in capsys.readouterr().err
+    found = result(tmp_path / "one")
+    assert (found["status"], found["observed"]["verdict"]) == ("failed", "unknown")
+    assert found["updates"] == {"attempted": 2, "applied": 0}
+    train("simplenet", tmp_path / "other", *words, "require_proof=false")
+    assert "no weight was updated: all 2 steps" in capsys.readouterr().out
+
+
 def test_simplenet_is_the_published_construction(tmp_path):
     """Without activations, Glorot's weights keep the mean square of 1/3, so that the loss begins near 1/3 + 1/3.
 

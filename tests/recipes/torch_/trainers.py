@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,18 @@ def run(
     words: Sequence[str], ranks: int = 1, program: Sequence[str] = MODULE, **more: str
 ) -> subprocess.CompletedProcess[str]:
     return start(words, ranks, program, **more).complete()
+
+
+def type_command(words: Sequence[str], ranks: int = 1) -> str:
+    """What the mnist trainer prints, as people start it: by `python -m`, and by torchrun where there are several ranks.
+
+    Processes that import torch are slow to start: what `run` shows too is shown there.
+    """
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    command = [sys.executable, *torchrun, *MODULE, *words]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
 
 
 def succeed(words: Sequence[str], ranks: int = 1, program: Sequence[str] = MODULE) -> str:
