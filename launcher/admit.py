@@ -1,20 +1,15 @@
 """Checks of untrusted values: from another machine, another user's folder, a registry, a damaged file.
 
 Pure functions take a decoded value and return it with its type and bounds checked, or raise `Refused`. Texts are
-returned without control sequences. Files are opened inside a folder without following links.
+returned without control sequences.
 
 Standard library only: both sides of a connection use it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 import re
-import stat
-from collections.abc import Collection, Iterator
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 LONGEST_TEXT = 4096
@@ -26,8 +21,6 @@ MOST_LISTED = 12
 """Choices that an error names."""
 DEEPEST = 32
 """Components of a path."""
-LARGEST_FILE = 64 * 2**20
-"""Bytes of a file of a run that are read at once."""
 LARGEST_RECORD = 2**23
 """Bytes of a record of a run; its decoded objects take thirty times as much memory."""
 LATEST = 2**63 - 1
@@ -206,104 +199,6 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, dict):
         return {clean(key): _cleaned(item) for key, item in value.items()}
     return value
-
-
-# Files
-
-
-def open_in(folder: Path, name: str, flags: int = os.O_RDONLY, *, make: bool = False) -> int:
-    """A descriptor of a regular file inside a folder, by its relative path. `make` makes the folders that lead to it.
-
-    The folder itself is the caller's and may be reached through links; below it no link is followed. Raises `OSError`,
-    and `Refused` for a path that leads out of the folder.
-    """
-    with parent_in(folder, name, make=make) as (at, last):
-        try:
-            opened = os.open(last, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=at)
-        except OSError as error:
-            raise _named(error, folder / name) from None
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(folder / name))
-    return opened
-
-
-def regular(path: str, flags: int) -> int:
-    """An opener for `open` that accepts only regular files and follows no link in the last component: another user may
-    have put a pipe or a device there. Raises `OSError`."""
-    opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise OSError(errno.EINVAL, "it is not a regular file", path)
-    return opened
-
-
-def read_text(path: Path, most: int = LARGEST_FILE) -> str:
-    """The text of a regular file, at most its first `most` bytes. Raises `OSError`."""
-    with open(path, "rb", opener=regular) as stream:
-        return stream.read(most).decode("utf-8", "replace")
-
-
-def write_in(folder: Path, name: str, content: bytes, *, modified: int | None = None) -> None:
-    """Write a file inside a folder: aside first, then renamed. `modified` is its time of change, in nanoseconds.
-
-    A link of that name is replaced, not followed. Raises as `open_in` does.
-    """
-    with parent_in(folder, name, make=True) as (at, last):
-        aside = f".{last}.{os.getpid()}"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(aside, dir_fd=at)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            with open(os.open(aside, flags, 0o600, dir_fd=at), "wb") as out:
-                out.write(content)
-                out.flush()
-                if modified is not None:
-                    os.utime(out.fileno(), ns=(modified, modified))
-            os.replace(aside, last, src_dir_fd=at, dst_dir_fd=at)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.unlink(aside, dir_fd=at)
-            raise _named(error, folder / name) from None
-
-
-def make_in(folder: Path, name: str) -> None:
-    """Make a folder inside a folder, parents included. Raises as `open_in` does."""
-    with parent_in(folder, f"{name}/*", make=True):
-        pass
-
-
-@contextlib.contextmanager
-def parent_in(folder: Path, name: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """A descriptor of the folder that holds the file of that relative path, and the file's own name.
-
-    Raises as `open_in` does.
-    """
-    *parts, last = name.split("/")
-    if any(part in ("", ".", "..") or "\0" in part for part in (*parts, last)):
-        raise Refused(f"{_shown(name)} is no path inside {folder}")
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    at = os.open(folder, flags)
-    try:
-        for part in parts:
-            try:
-                if make:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(part, 0o700, dir_fd=at)
-                inner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=at)
-            except OSError as error:
-                raise _named(error, folder / name) from None
-            os.close(at)
-            at = inner
-        yield at, last
-    finally:
-        os.close(at)
-
-
-def _named(error: OSError, path: Path) -> OSError:
-    """The error with the full path, and in words if a link is the reason."""
-    why = "a link stands in its place" if error.errno in (errno.ELOOP, errno.EMLINK) else error.strerror
-    return type(error)(error.errno, why, str(path))
 
 
 def _shown(value: Any) -> str:

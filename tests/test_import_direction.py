@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
-    "units admit bash_files errors runs config code probe plan script ssh executors ui doctor report compare commands "
-    "__main__"
+    "units admit safe_files bash_files errors runs config code probe plan script ssh executors ui doctor report "
+    "compare commands __main__"
 ).split()
 """What lies in launcher/, from the bottom up: a file imports only from its own room and those before it."""
 FRAMEWORKS = {"torch": "torch_", "tensorflow": "tensorflow_", "keras": "tensorflow_", "paddle": "paddle_"}

@@ -19,7 +19,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
-from launcher import admit
+from launcher import safe_files
 from launcher.code import snapshot
 from launcher.errors import UsageError
 from launcher.runs import ownership
@@ -99,7 +99,7 @@ def _check_folder(folder: Path, root: str) -> None:
 def _files(target: Path) -> dict[str, Path]:
     """The files of a snapshot by name, as it was laid down; those of older versions are not listed."""
     try:
-        listed = json.loads(admit.read_text(target / NAMES))
+        listed = json.loads(safe_files.read_text(target / NAMES))
     except FileNotFoundError:
         listed = [str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()]
         listed = [name for name in listed if _DERIVED not in Path(name).parts]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import admit, units
+from launcher import safe_files, units
 from launcher.commands.arguments import Parser, select, split
 from launcher.errors import UsageError
 from launcher.executors import backends
@@ -206,7 +206,7 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
 def _on_gpus(folder: Path, attempt: int) -> str:
     """The GPUs of this host that an attempt took, by index."""
     try:
-        return f" on GPU {admit.read_text(folder / 'attempts' / str(attempt) / 'gpus').strip()}"
+        return f" on GPU {safe_files.read_text(folder / 'attempts' / str(attempt) / 'gpus').strip()}"
     except OSError:
         return ""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import admit
+from launcher import admit, safe_files
 from launcher.code import code_store
 from launcher.report.document import Table, text
 from launcher.report.read import Evidence, group_of
@@ -166,7 +166,7 @@ def script_difference(one: Evidence, other: Evidence) -> list[str]:
 
 def _script(evidence: Evidence) -> list[str]:
     try:
-        script = admit.read_text(Path(evidence.run.folder, "run.sh"))
+        script = safe_files.read_text(Path(evidence.run.folder, "run.sh"))
     except OSError:
         return []
     return script.replace(evidence.run.id, "RUN_ID").splitlines()

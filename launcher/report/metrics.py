@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher import admit
+from launcher import safe_files
 from launcher.runs.decode import LARGEST
 
 POINTS = 240
@@ -161,7 +161,7 @@ def read(path: Path, block: int = 0) -> Metrics | None:
     """The file's whole rows; none where there is no file. `block` is the number of steps in one, 0 for a single one."""
     metrics = Metrics()
     try:
-        stream = open(path, "rb", opener=admit.regular)  # noqa: SIM115 (closed below)
+        stream = open(path, "rb", opener=safe_files.regular)  # noqa: SIM115 (closed below)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import admit
+from launcher import safe_files
 from launcher.runs import store
 from launcher.runs.schema import PlanRecord, Status
 from launcher.runs.states import State, of_status
@@ -65,7 +65,7 @@ def _of(files: Files, name: Any, reason: str) -> State:
 def _has_more_blocks(folder: Path) -> bool:
     """Whether more blocks follow the arm's newest one: a script is started afresh, and done, in each block."""
     try:
-        number, count = map(int, admit.read_text(folder / BLOCK).split())
+        number, count = map(int, safe_files.read_text(folder / BLOCK).split())
     except (OSError, ValueError):
         return False
     return number + 1 < count
@@ -82,7 +82,7 @@ def _brief(reason: str) -> str:
 def _failed(folder: Path) -> str:
     """Why the comparison's script gave the arm up; empty if it did not."""
     try:
-        text = admit.read_text(folder / FAILED).strip()
+        text = safe_files.read_text(folder / FAILED).strip()
     except OSError:
         return ""
     code = text.removeprefix("exit code ")

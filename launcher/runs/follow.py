@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher import admit
+from launcher import admit, safe_files
 
 CHUNK = 1 << 20
 
@@ -34,7 +34,7 @@ class Lines:
         if not self._seen:
             return True
         try:
-            with open(self._path, "rb", opener=admit.regular) as stream:
+            with open(self._path, "rb", opener=safe_files.regular) as stream:
                 stream.seek(self._offset - len(self._seen))
                 return stream.read(len(self._seen)) == self._seen
         except OSError:
@@ -42,7 +42,7 @@ class Lines:
 
     def _new(self) -> Iterator[bytes]:
         try:
-            stream = open(self._path, "rb", opener=admit.regular)  # noqa: SIM115 (closed below)
+            stream = open(self._path, "rb", opener=safe_files.regular)  # noqa: SIM115 (closed below)
         except OSError:
             return
         with stream:
@@ -63,7 +63,7 @@ def since(path: str | Path, offset: int, limit: int, *, whole_lines: bool) -> by
     than the limit, so much of it is given.
     """
     try:
-        with open(path, "rb", opener=admit.regular) as stream:
+        with open(path, "rb", opener=safe_files.regular) as stream:
             stream.seek(offset)
             part = stream.read(limit)
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def last_lines(path: Path, count: int) -> int:
             return os.path.getsize(path)
         return 0
     try:
-        stream = open(path, "rb", opener=admit.regular)  # noqa: SIM115 (closed below)
+        stream = open(path, "rb", opener=safe_files.regular)  # noqa: SIM115 (closed below)
     except OSError:
         return 0
     with stream:
@@ -104,7 +104,7 @@ def last_lines(path: Path, count: int) -> int:
 def tail(path: Path, count: int) -> list[str]:
     """The last lines of a log as text, each cut at 500 characters."""
     try:
-        with open(path, "rb", opener=admit.regular) as stream:
+        with open(path, "rb", opener=safe_files.regular) as stream:
             stream.seek(last_lines(path, count))
             return [line[:500] for line in stream.read(CHUNK).decode("utf-8", "replace").splitlines()[-count:]]
     except OSError:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from launcher import admit
+from launcher import admit, safe_files
 from launcher.errors import UsageError
 from launcher.runs import ownership, run_roots
 from launcher.runs.decode import decode
@@ -206,7 +206,7 @@ def read_json(path: str | Path, own_in: str | None = None) -> dict[str, Any] | N
     another user where `own_in` names the root in which it has to be the caller's."""
     try:
         # A listing reads tens of thousands: the plain calls take half the time of a file object.
-        opened = admit.regular(os.fspath(path), os.O_RDONLY)
+        opened = safe_files.regular(os.fspath(path), os.O_RDONLY)
         try:
             file = os.fstat(opened)
             if own_in is not None and not (owner := ownership.of_file(file, own_in)).mine:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import admit
+from launcher import safe_files
 
 FOLDER = "telemetry"
 
@@ -91,7 +91,7 @@ def read(run: Path) -> Telemetry:
     for attempt, node, kind in names:
         name = f"{attempt}-{node}.{kind}.csv"
         try:
-            text = admit.read_text(run / FOLDER / name)
+            text = safe_files.read_text(run / FOLDER / name)
         except OSError as error:
             notes[f"{name} can't be read: {error.strerror}"] = None
             continue

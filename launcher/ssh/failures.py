@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 from launcher.admit import Refused
 from launcher.errors import Unavailable
@@ -32,3 +33,30 @@ def admitting(host: str) -> Iterator[None]:
         yield
     except Refused as error:
         raise BadAnswer(f"{host} sent data that the protocol does not allow: {error}") from None
+
+
+class Retries:
+    """Waits between tries after a connection was lost, for `PATIENCE` seconds from the first loss on."""
+
+    PATIENCE = 300.0
+    PAUSES = (1.0, 2.0, 5.0, 10.0)
+
+    def __init__(self) -> None:
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Something arrived: the next loss is the first one again."""
+        self._tried, self._until = 0, 0.0
+
+    def wait(self, error: Unreachable, say: Callable[[str], None]) -> None:
+        """Return when it is time to try again; the first loss is told to `say`. Raises the error where no try would
+        help."""
+        now = time.monotonic()
+        if self._tried == 0:
+            self._until = now + self.PATIENCE
+        if isinstance(error, BadAnswer) or now > self._until:
+            raise error
+        if self._tried == 0:
+            say(f"{error}; retrying for {self.PATIENCE:.0f} s, to continue where it was (Ctrl-C gives up)")
+        time.sleep(self.PAUSES[min(self._tried, len(self.PAUSES) - 1)])
+        self._tried += 1

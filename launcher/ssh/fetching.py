@@ -7,25 +7,20 @@ import errno
 import hashlib
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from launcher import admit
+from launcher import admit, safe_files
 from launcher.admit import Refused
 from launcher.errors import LauncherError, UsageError
 from launcher.runs import remote_record, store
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
-from launcher.ssh.failures import BadAnswer, Lost, Unreachable
+from launcher.ssh.failures import Lost, Retries, Unreachable
 from launcher.ssh.host import connect
 from launcher.ssh.methods import MOST_FILES
 from launcher.ssh.remote_status import look_again
-
-PATIENCE = 300.0
-"""Seconds for which a lost connection is retried."""
-PAUSES = (1.0, 2.0, 5.0, 10.0)
 
 
 class Wanted(NamedTuple):
@@ -55,8 +50,7 @@ def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Fetched:
     pointer = remote_record.of(run.folder)
     if pointer is None:
         raise LauncherError(f"{run.id}: the record here of its host can't be read ({run.folder})")
-    total = Fetched(0, 0, ())
-    deadline, tried, reached = time.monotonic() + PATIENCE, 0, False
+    total, retries, reached = Fetched(0, 0, ()), Retries(), False
     while True:
         try:
             for name, size in _fetch(run, pointer, folder):
@@ -64,16 +58,13 @@ def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Fetched:
                     total = total._replace(gone=(*total.gone, name))
                 else:
                     total = total._replace(files=total.files + 1, bytes=total.bytes + size)
-                deadline, tried = time.monotonic() + PATIENCE, 0
+                retries.begin_anew()
             return total
         except Unreachable as error:
             reached = reached or isinstance(error, Lost)
-            if not reached or isinstance(error, BadAnswer) or time.monotonic() > deadline:
+            if not reached:
                 raise
-            if tried == 0:  # once for each loss
-                say(f"{error}; retrying for {PATIENCE:.0f} s, to continue where it was (Ctrl-C gives up)")
-            time.sleep(PAUSES[min(tried, len(PAUSES) - 1)])
-            tried += 1
+            retries.wait(error, say)
 
 
 def _fetch(run: Run, pointer: Pointer, folder: Path) -> Iterator[tuple[str, int | None]]:
@@ -139,7 +130,7 @@ def _receive(folder: Path, wanted: Wanted, head: Mapping[str, Any], answers: Ite
     offset = admit.whole(head["offset"], "where a file begins", most=wanted.offset if unchanged else 0)
     *parts, last = wanted.name.split("/")
     aside = "/".join([*parts, _aside(last, size, mtime)])
-    with open(admit.open_in(folder, aside, os.O_RDWR | os.O_CREAT, make=True), "r+b") as out:
+    with open(safe_files.open_in(folder, aside, os.O_RDWR | os.O_CREAT, make=True), "r+b") as out:
         digest = _digest_of(out, offset)
         received, end = 0, None
         for part in answers:
@@ -155,7 +146,7 @@ def _receive(folder: Path, wanted: Wanted, head: Mapping[str, Any], answers: Ite
             raise Refused(f"{wanted.name} has no end")
         out.truncate()
         os.utime(out.fileno(), ns=(mtime, mtime))
-    with admit.parent_in(folder, wanted.name) as (at, _):
+    with safe_files.parent_in(folder, wanted.name) as (at, _):
         if end["short"] or end["sha256"] != digest.hexdigest():
             os.unlink(_aside(last, size, mtime), dir_fd=at)
             raise LauncherError(f"{last} changed while it was read, or was damaged on the way; fetch again")
@@ -188,7 +179,7 @@ def _begun(folder: Path, name: str, size: int, mtime: int) -> int:
 
 def _stat(folder: Path, name: str) -> os.stat_result | None:
     """None if there is no such regular file."""
-    with contextlib.suppress(OSError), admit.parent_in(folder, name) as (at, last):
+    with contextlib.suppress(OSError), safe_files.parent_in(folder, name) as (at, last):
         status = os.stat(last, dir_fd=at, follow_symlinks=False)
         return status if stat.S_ISREG(status.st_mode) else None
     return None

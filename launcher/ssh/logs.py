@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from typing import Any
 
 from launcher import admit
@@ -13,29 +12,22 @@ from launcher.runs import states
 from launcher.runs.log_pieces import NAMES, PIECE, Piece, Place
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
-from launcher.ssh.failures import BadAnswer, Unreachable
+from launcher.ssh.failures import Retries, Unreachable
 from launcher.ssh.host import connect
-
-PATIENCE = 300.0
-"""Seconds for which following retries."""
-PAUSES = (1.0, 2.0, 5.0, 10.0)
 
 
 def from_host(
     run: Run, pointer: Pointer, place: Place | None, *, attempt: int | None, lines: int | None, following: bool
 ) -> Piece:
     """The next piece of a run's logs from its host; see `log_pieces.piece`. Raises `Unreachable`."""
-    began, tried = time.monotonic(), 0
+    retries = Retries()
     while True:
         try:
             return _ask(run, pointer, place, attempt=attempt, lines=lines, following=following)
         except Unreachable as error:
-            hopeless = isinstance(error, BadAnswer) or time.monotonic() - began > PATIENCE
-            if not following or place is None or hopeless:
+            if not following or place is None:
                 raise
-            print(f"{error}; trying again", file=sys.stderr, flush=True)
-            time.sleep(PAUSES[min(tried, len(PAUSES) - 1)])
-            tried += 1
+            retries.wait(error, lambda text: print(text, file=sys.stderr, flush=True))
 
 
 def _ask(run: Run, pointer: Pointer, place: Place | None, **options: Any) -> Piece:

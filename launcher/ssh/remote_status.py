@@ -1,7 +1,7 @@
 """The states of remote runs: one request to each host for all of its runs, hosts in parallel.
 
-Answers are checked run by run. Only requested files are written, by their exact names, inside the run's folder here. A
-host that gives no valid answer costs its own runs their newest state and nothing else.
+Answers are checked run by run (`status_answer`). Only requested files are written, by their exact names, inside the
+run's folder here. A host that gives no valid answer costs its own runs their newest state and nothing else.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from launcher import admit, units
+from launcher import admit, safe_files, units
 from launcher.admit import Refused
 from launcher.errors import LauncherError
-from launcher.runs import processes, remote_record, states, store
+from launcher.runs import processes, remote_record, store
 from launcher.runs.address import Address
-from launcher.runs.log_pieces import PIECE
 from launcher.runs.remote_record import POINTER, Known, Pointer
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import Seen, State
 from launcher.runs.store import Run
 from launcher.ssh.failures import Unreachable
 from launcher.ssh.host import Host, connect
-from launcher.ssh.methods import LONGEST_SMALL, METRICS, MOST_ATTEMPTS, of_run
+from launcher.ssh.methods import METRICS
+from launcher.ssh.status_answer import Answer, admitted
 
 MAX_HOSTS = 32
 """Hosts in parallel."""
@@ -36,8 +36,6 @@ DOUBT = 120.0
 """Seconds in which a request may still be carried out there after its connection was cut."""
 LONGEST_LOOK = 120.0
 """Seconds for which one look repeats its request to a host that always has more."""
-LARGEST_METRICS = 2**32
-"""Bytes of metrics of one run that are followed."""
 
 
 def look(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
@@ -116,7 +114,7 @@ def _ask_once(
         for run, question in zip(wanted, questions, strict=True):
             if time.monotonic() > until:
                 raise Unreachable(f"{host.address.destination} has not answered about all runs in {LONGEST_LOOK:.0f} s")
-            answer = _admitted(next(answers, None), question, follow)
+            answer = admitted(next(answers, None), question, follow)
             states_of[run] = _taken(run, group[run], answer)
             if answer.age is not None:
                 asked[run] = time.time() - answer.age
@@ -150,7 +148,7 @@ def _arms(run: Run) -> list[str]:
 def measured(folder: Path, name: str) -> list[Any]:
     """The size of a file here, and a digest of its end: a resumed run cuts its metrics back to the checkpoint."""
     try:
-        with open(admit.open_in(folder, name), "rb") as stream:
+        with open(safe_files.open_in(folder, name), "rb") as stream:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size - 256))
             return [size, hashlib.sha256(stream.read()).hexdigest()]
@@ -158,76 +156,7 @@ def measured(folder: Path, name: str) -> list[Any]:
         return [0, hashlib.sha256().hexdigest()]
 
 
-class _Answer(NamedTuple):
-    """A host's checked answer about one run."""
-
-    state: State
-    begun: bool = True
-    """Whether it has the run."""
-    attempts: Sequence[int] = ()
-    files: Sequence[tuple[str, bytes, list[int]]] = ()
-    """Name, content, stamp."""
-    metrics: Sequence[tuple[str, int, bytes]] = ()
-    """Name, where the content belongs, content."""
-    step: int | None = None
-    age: int | None = None
-    """Seconds since a scheduler was asked about it; None where its files were enough."""
-    log: tuple[str, tuple[str, ...]] | None = None
-    more: bool = False
-    """There is more than fits into one answer."""
-    failed: bool = False
-    """The host could not look at the run."""
-
-
-def _admitted(value: Any, question: Mapping[str, Any], follow: bool) -> _Answer:
-    """Raises `Refused`."""
-    answer = admit.group(value, "an answer about a run")
-    if "error" in answer:
-        return _Answer(State("unreachable", admit.text(answer["error"], "an error")), failed=True)
-    admit.group(answer, "an answer about a run", "state", "begun", "attempts", "files", *(["metrics"] * follow))
-    numbers = [
-        admit.whole(each, "an attempt", states.LARGEST_ATTEMPT, least=1)
-        for each in admit.items(answer["attempts"], "attempts", MOST_ATTEMPTS)
-    ]
-    asked = set(of_run(numbers, question["arms"], ended=True))
-    files, metrics = [], []
-    for name, entry in admit.group(answer["files"], "files").items():
-        stamp, text = admit.items(entry, "a file", 2, least=2)
-        files.append(
-            (admit.choice(name, "a file", asked), _content(text, LONGEST_SMALL), remote_record.admitted_stamp(stamp))
-        )
-    for name, entry in admit.group(answer["metrics"], "metrics").items() if follow else ():
-        start, text = admit.items(entry, "metrics", 2, least=2)
-        have = question["metrics"][admit.choice(name, "a file of metrics", question["metrics"].keys())][0]
-        if admit.whole(start, "where metrics begin") not in (0, have):
-            raise Refused(f"metrics begin at {start}, and {have} bytes of them are here")
-        content = _content(text, PIECE)
-        admit.whole(start + len(content), "the size of metrics", LARGEST_METRICS)
-        metrics.append((name, start, content))
-    return _Answer(
-        state=states.admitted(answer["state"]),
-        begun=admit.flag(answer["begun"], "begun"),
-        attempts=numbers,
-        files=files,
-        metrics=metrics,
-        step=remote_record.admitted_step(answer.get("step")),
-        age=None if answer.get("age") is None else admit.whole(answer["age"], "the age of an answer"),
-        log=remote_record.admitted_log(answer.get("log")),
-        more=admit.flag(answer.get("more", False), "more") and bool(files or any(content for _, _, content in metrics)),
-    )
-
-
-def _content(text: Any, longest: int) -> bytes:
-    """The bytes of a file that was sent as text. Raises `Refused`."""
-    try:
-        content = admit.raw(text, "the content of a file", longest).encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        raise Refused("the content of a file is no text") from None
-    admit.whole(len(content), "the size of a file", longest)
-    return content
-
-
-def _taken(run: Run, pointer: Pointer, answer: _Answer) -> State:
+def _taken(run: Run, pointer: Pointer, answer: Answer) -> State:
     """Keep an answer about a run; returns its state."""
     if answer.failed:
         return _unreachable(run, answer.state.reason)
@@ -240,18 +169,18 @@ def _taken(run: Run, pointer: Pointer, answer: _Answer) -> State:
     return answer.state
 
 
-def _keep(folder: Path, pointer: Pointer, answer: _Answer) -> None:
+def _keep(folder: Path, pointer: Pointer, answer: Answer) -> None:
     if pointer.submitter is not None:
         confirm(folder, pointer)
     before = remote_record.known(folder)
     stamps = dict(before.stamps if before else {})
     for number in set(answer.attempts).difference(store.attempts(folder)):
-        admit.make_in(folder, f"attempts/{number}")
+        safe_files.make_in(folder, f"attempts/{number}")
     for name, content, stamp in answer.files:
-        admit.write_in(folder, name, content, modified=stamp[1])  # so that a fetch knows it again
+        safe_files.write_in(folder, name, content, modified=stamp[1])  # so that a fetch knows it again
         stamps[name] = stamp
     for name, start, content in answer.metrics:
-        with open(admit.open_in(folder, name, os.O_WRONLY | os.O_CREAT, make=True), "wb") as out:
+        with open(safe_files.open_in(folder, name, os.O_WRONLY | os.O_CREAT, make=True), "wb") as out:
             out.truncate(start)
             out.seek(start)
             out.write(content)

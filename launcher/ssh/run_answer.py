@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import admit
+from launcher import safe_files
 from launcher.runs import follow as follow_files
 from launcher.runs import log_pieces, log_tail, states, store
 from launcher.runs.log_pieces import PIECE
@@ -66,7 +66,7 @@ def _changed(folder: Path, name: str, known: Any) -> tuple[list[int], str] | Non
     """A small file with its size and time of change; None if it is unchanged, missing or too long."""
     held = os.path.relpath(store.plan_path(folder), folder) if name == "plan.json" else name
     try:
-        with open(admit.open_in(folder, held), encoding="utf-8", errors="surrogateescape", newline="") as stream:
+        with open(safe_files.open_in(folder, held), encoding="utf-8", errors="surrogateescape", newline="") as stream:
             status = os.fstat(stream.fileno())
             stamp = [status.st_size, status.st_mtime_ns]
             if known == stamp or status.st_size > LONGEST_SMALL:

@@ -31,9 +31,10 @@ class Strict(Connection):
     """A fabric connection that accepts known host keys only and never prompts."""
 
     def __init__(self, address: Address, settings: Settings, gateway: Strict | None) -> None:
-        limits = ("banner_timeout", "auth_timeout", "channel_timeout")
         known = host_keys.of_host(settings.host, settings.port, settings.key_alias, settings.known_hosts)
-        options: dict[str, Any] = dict.fromkeys(limits, max(15, address.connect_timeout))
+        # A login may take longer than the first answer of a server: it asks directories, and modules that wait.
+        options: dict[str, Any] = dict.fromkeys(("auth_timeout", "channel_timeout"), max(15, address.connect_timeout))
+        options["banner_timeout"] = address.connect_timeout
         options["auth_strategy"] = KeyLogin(settings.user, settings)
         options["transport_factory"] = _transport(known)
         super().__init__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
@@ -80,62 +79,6 @@ def test_cleaning_takes_time_in_proportion_to_the_text():
 
 def test_a_surrogate_which_no_terminal_can_be_given_is_replaced():
     admit.clean("a\udcffb\ud800").encode()
-
-
-def test_a_file_is_written_and_opened_inside_its_folder(tmp_path):
-    admit.write_in(tmp_path, "a/b/file", b"first")
-    admit.write_in(tmp_path, "a/b/file", b"second", modified=5_000_000_000)
-    assert (tmp_path / "a/b/file").read_bytes() == b"second"
-    assert (tmp_path / "a/b/file").stat().st_mtime_ns == 5_000_000_000
-    assert (tmp_path / "a/b/file").stat().st_mode & 0o777 == 0o600
-    assert os.listdir(tmp_path / "a/b") == ["file"]
-    with open(admit.open_in(tmp_path, "a/b/file"), "rb") as stream:
-        assert stream.read() == b"second"
-
-
-@pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "", "a//b", "."])
-def test_no_file_is_opened_outside(tmp_path, name):
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    with pytest.raises(Refused):
-        admit.write_in(inside, name, b"x")
-    with pytest.raises(Refused):
-        admit.open_in(inside, name, os.O_WRONLY | os.O_CREAT, make=True)
-    assert os.listdir(tmp_path) == ["inside"]
-
-
-def test_no_link_below_the_folder_is_followed(tmp_path):
-    inside, outside = tmp_path / "inside", tmp_path / "outside"
-    inside.mkdir()
-    outside.mkdir()
-    (outside / "file").write_bytes(b"precious")
-    (inside / "folder").symlink_to(outside)
-    (inside / "file").symlink_to(outside / "file")
-    for opening in (
-        lambda: admit.open_in(inside, "folder/file"),
-        lambda: admit.open_in(inside, "file", os.O_WRONLY | os.O_TRUNC),
-        lambda: admit.write_in(inside, "folder/file", b"x"),
-    ):
-        with pytest.raises(OSError):
-            opening()
-    admit.write_in(inside, "file", b"x")
-    assert (outside / "file").read_bytes() == b"precious"
-    assert not (inside / "file").is_symlink() and (inside / "file").read_bytes() == b"x"
-
-
-def test_the_folder_itself_may_be_reached_through_a_link(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    admit.write_in(tmp_path / "link", "file", b"x")
-    assert (tmp_path / "real/file").read_bytes() == b"x"
-
-
-def test_what_is_no_regular_file_is_not_opened_and_keeps_nobody_waiting(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "folder").mkdir()
-    for name in ("pipe", "folder"):
-        with pytest.raises(OSError, match="not a regular file"):
-            admit.open_in(tmp_path, name)
 
 
 @pytest.mark.parametrize(

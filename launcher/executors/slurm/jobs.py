@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import admit
+from launcher import safe_files
 from launcher.errors import Unavailable
 from launcher.probe.slurm_commands import call, complaint
 from launcher.runs.schema import Submission
@@ -71,7 +71,7 @@ def job_of(submission: Submission | None) -> str | None:
     if submission is None or submission.answer is None:
         return None
     try:
-        return job_in(admit.read_text(Path(submission.answer), LONGEST_ANSWER), submission)
+        return job_in(safe_files.read_text(Path(submission.answer), LONGEST_ANSWER), submission)
     except (OSError, ValueError):  # the latter of a path that can be none
         return None
 

@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import admit
+from launcher import admit, safe_files
 from launcher.admit import Refused
 from launcher.code import code_store
 from launcher.code.snapshot import Code
@@ -179,7 +179,7 @@ class _Requests:
                 content = bytes_of(rest[3:])[:PIECE]
                 starts[rest[0]] = offset
                 name = f"attempts/{of_attempt}/{rest[0]}.log"
-                with open(admit.open_in(seen.run.folder, name, os.O_WRONLY | os.O_CREAT, make=True), "wb") as out:
+                with open(safe_files.open_in(seen.run.folder, name, os.O_WRONLY | os.O_CREAT, make=True), "wb") as out:
                     out.seek(offset)
                     out.write(content)
             admit.group(starts, "a log", "stdout", "stderr")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import admit
+from launcher import safe_files
 from launcher.admit import Refused
 from launcher.executors.local import backend
 from launcher.runs import store
@@ -45,7 +45,7 @@ def mirrored(top: Path, id: str, there: Boot, lines: Iterator[Line]) -> Seen:
         elif word == "alive" and len(fields) == 2:
             alive.add((number(fields[0]), number(fields[1])))
         elif word == "attempt" and len(fields) == 1 and attempts < MOST_ATTEMPTS:
-            admit.make_in(folder, f"attempts/{number(fields[0], LARGEST_ATTEMPT - 1)}")
+            safe_files.make_in(folder, f"attempts/{number(fields[0], LARGEST_ATTEMPT - 1)}")
             attempts += 1
         elif word == "file" and len(fields) == 4:
             name, content = fields[0], bytes_of(fields[3:])
@@ -53,7 +53,7 @@ def mirrored(top: Path, id: str, there: Boot, lines: Iterator[Line]) -> Seen:
                 raise Refused("it sends a file that was not requested")
             if len(content) > LONGEST_SMALL:
                 raise Refused(f"{name} is longer than was requested")
-            admit.write_in(folder, name, content, modified=nanoseconds(fields[2]))
+            safe_files.write_in(folder, name, content, modified=nanoseconds(fields[2]))
         else:
             raise Refused("an answer about a run has a wrong line")
     else:

@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import admit
+from launcher import admit, safe_files
 from launcher.admit import Refused
 from launcher.errors import UsageError
 from launcher.executors import backends, stopping
@@ -158,7 +158,7 @@ def files(root: str, id: str, wanted: Sequence[Sequence[Any]]) -> Generator[Any,
     """
     for name, offset, size, mtime in wanted:
         try:
-            opened = admit.open_in(Path(root, id), name)
+            opened = safe_files.open_in(Path(root, id), name)
         except FileNotFoundError:
             yield {"name": name, "gone": True}
             continue
