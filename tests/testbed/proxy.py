@@ -25,6 +25,8 @@ class Proxy:
         """New connections are closed at once."""
         self.cut_after_up: int | None = None
         """Cut all connections, once, when so many bytes have gone to the server."""
+        self.cuts_after_down: list[int] = []
+        """Cut all connections when so many bytes have come from the server, for each number."""
         self.up = 0
         """Bytes that went to the server."""
         self.down = 0
@@ -109,6 +111,9 @@ class Proxy:
                 return
             if self.cut_after_up is not None and self.up >= self.cut_after_up:
                 self.cut_after_up = None
+                self.cut()
+            if self.cuts_after_down and self.down >= self.cuts_after_down[0]:
+                self.cuts_after_down.pop(0)
                 self.cut()
 
     def _count(self, way: str, size: int) -> None:

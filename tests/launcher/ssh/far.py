@@ -14,6 +14,9 @@ from launcher.runs import run_roots, store
 from launcher.ssh import host
 from launcher.ssh.host import Host
 
+HOLD = "env.HOLD=1"
+"""Of a run that stays at a step until `Far.release`."""
+
 
 class Said(NamedTuple):
     code: int
@@ -50,6 +53,10 @@ class Far:
         said = self.type(*self.words, *words)
         assert said.code == 0, said.err
         return said.out.split()
+
+    def release(self, run: str) -> None:
+        """Let a trainer with `HOLD` go on to its end."""
+        (self.folder(run) / "go").touch()
 
     def folder(self, run: str) -> Path:
         """Of a run, over there."""

@@ -18,14 +18,14 @@ import pytest
 from launcher.errors import Unavailable
 from launcher.runs import processes, remote_record, run_roots, selection, store
 from launcher.ssh import host, logs, remote_status
+from launcher.ssh.failures import Retries
 from launcher.ssh.host import Host, hello
-from tests.launcher.ssh.far import until
+from tests.launcher.ssh.far import HOLD, asked, until
 from tests.launcher.ssh.own_sshd import OwnSshd
 from tests.launcher.ssh.ways import address, configuration
 from tests.testbed.proxy import Proxy
 
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "3"))
-SLOW = "env.PAUSE=0.2"
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_reports_that_i
     for _ in range(ROUNDS):
         before = set(there(far))
         proxy.cut_after_up = proxy.up + moments.randrange(whole)
-        said = far.type(*far.words, "steps=1", "env.PAUSE=0", f"seed={moments.randrange(1000)}")
+        said = far.type(*far.words, "steps=1", f"seed={moments.randrange(1000)}")
         host.close_all()
         proxy.cut_after_up = None
         new = set(there(far)) - before
@@ -92,10 +92,10 @@ def test_a_submission_whose_answer_is_lost_for_good_is_known_by_its_pointer_and_
 
     with monkeypatch.context() as patch:
         patch.setattr(Host, "ask", deaf)
-        said = far.type(*far.words, "steps=60", SLOW)
+        said = far.type(*far.words, "steps=3", HOLD)
     assert said.code == 3 and "may have been started or not" in said.err
     (run,) = selection.run_names(run_roots.remote())
-    assert there(far) == [run]
+    until(lambda: there(far) == [run])
     proxy.refusing = True
     assert far.state(run) == "unreachable"
     proxy.refusing = proxy.mute = False
@@ -114,7 +114,7 @@ def test_the_same_submission_asked_for_twice_is_carried_out_once(far, monkeypatc
         return ask(self, request, *values, **named)
 
     monkeypatch.setattr(Host, "ask", twice)
-    cells = far.submit("steps=1", "seed=1,2", "env.PAUSE=0")
+    cells = far.submit("steps=1", "seed=1,2")
     assert answers == [cells]
     assert sorted(there(far)) == cells
     far.until(cells[1], "done")
@@ -149,77 +149,61 @@ def test_a_run_that_never_arrived_is_lost_only_once_that_is_certain(far, proxy, 
     assert far.type("rm", "--forget", run).code == 0
 
 
-def test_a_launcher_that_is_killed_while_it_submits_starts_its_run_once_or_not(far, moments):
-    command = [sys.executable, "-m", "launcher", *far.words, "steps=60", SLOW]
+def test_launchers_that_are_killed_while_they_submit_start_their_runs_once_or_not(far, moments, monkeypatch):
+    command = [sys.executable, "-m", "launcher", *far.words, "steps=3", HOLD]
     for _ in range(ROUNDS):
-        before = set(there(far))
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
             time.sleep(moments.uniform(0.2, 1.2))
             started.kill()
             started.communicate()
-        new = set(there(far)) - before
-        assert len(new) <= 1
-        for run in new:
-            # The far side carries out what has reached it.
-            assert far.until(run, "running", "lost") and len(attempts(far, run)) <= 1
-            assert far.type("rm", "--force", run).code == 0
+    named = selection.run_names(run_roots.remote())
+    assert len(named) <= ROUNDS
+    monkeypatch.setattr(remote_status, "DOUBT", 10.0)
+    for run in named:
+        # The far side carries out what has reached it.
+        far.until(run, "running", "lost")
+        assert attempts(far, run) in ([], [1])
+        assert far.type("rm", "--force", run).code == 0
 
 
 def test_logs_that_are_followed_miss_nothing_however_often_the_connection_is_cut(far, proxy, moments, monkeypatch):
-    monkeypatch.setattr(logs, "PAUSES", (0.1,))
+    """A host that can't be reached at first is an error, so the cuts follow answers, the first one at once."""
+    monkeypatch.setattr(Retries, "PAUSES", (0.1,))
     text = "for n in range(40000): print('line', n, 'x' * (n % 50)) or (n % 800 == 0 and time.sleep(0.06))"
     (run,) = far.submit("steps=1", f"env.BEHAVIOUR={text}")
     until(lambda: attempts(far, run))
-    answered, stop, ask = threading.Event(), threading.Event(), logs._ask
+    cuts, ask = [], logs._ask
 
     def asking(*values, **options):
         piece = ask(*values, **options)
-        answered.set()
+        if not cuts:
+            proxy.cut()
+        if len(cuts) < 2 * ROUNDS:
+            cuts.append(threading.Timer(moments.uniform(0, 0.5), proxy.cut))
+            cuts[-1].start()
         return piece
 
-    def cutting():
-        # A host that cannot be reached at first is an error; only a connection that worked is tried again.
-        answered.wait(60)
-        while not stop.wait(moments.uniform(0.2, 0.7)):
-            proxy.cut()
-
     monkeypatch.setattr(logs, "_ask", asking)
-
-    cutter = threading.Thread(target=cutting)
-    cutter.start()
-    try:
-        said = far.type("logs", "-f", run)
-    finally:
-        stop.set()
-        answered.set()
-        cutter.join()
+    said = far.type("logs", "-f", run)
+    for timer in cuts:
+        timer.join()
     assert said.code == 0, said.err
-    assert "trying again" in said.err
+    assert "to continue where it was" in said.err
     assert said.out == (far.folder(run) / "attempts/1/stdout.log").read_text()
 
 
 def test_a_fetch_that_is_cut_goes_on_where_it_was(far, proxy, moments, tmp_path, monkeypatch):
-    monkeypatch.setattr("launcher.ssh.fetching.PAUSES", (0.05,))
+    monkeypatch.setattr(Retries, "PAUSES", (0.05,))
     (run,) = far.submit("steps=1")
     far.until(run, "done")
     size = 24 * 2**20
     content = moments.randbytes(size)
     (far.folder(run) / "checkpoints/large").write_bytes(content)
-    began, over, places = proxy.down, threading.Event(), sorted(moments.uniform(0.1, 0.9) * size for _ in range(3))
-
-    def cutting():
-        while places and not over.wait(0.002):
-            if proxy.down - began > places[0]:
-                places.pop(0)
-                proxy.cut()
-
-    cutter = threading.Thread(target=cutting)
-    cutter.start()
+    began = proxy.down
+    proxy.cuts_after_down = sorted(began + int(moments.uniform(0.1, 0.9) * size) for _ in range(3))
     said = far.type("fetch", run, f"to={tmp_path / 'got'}")
-    over.set()
-    cutter.join()
     assert said.code == 0, said.err
-    assert len(places) < 3 and "to continue where it was" in said.err
+    assert not proxy.cuts_after_down and "to continue where it was" in said.err
     assert (tmp_path / "got" / run / "checkpoints/large").read_bytes() == content
     # A fresh start after each cut would have taken as much again each time.
     assert proxy.down - began < 1.6 * size
@@ -227,8 +211,8 @@ def test_a_fetch_that_is_cut_goes_on_where_it_was(far, proxy, moments, tmp_path,
 
 
 def test_a_fetch_that_is_cut_off_waits_for_the_host_and_reports_it_once(far, proxy, monkeypatch):
-    monkeypatch.setattr("launcher.ssh.fetching.PAUSES", (0.05,))
-    monkeypatch.setattr("launcher.ssh.fetching.PATIENCE", 0.5)
+    monkeypatch.setattr(Retries, "PAUSES", (0.05,))
+    monkeypatch.setattr(Retries, "PATIENCE", 0.5)
     (run,) = far.submit("steps=1")
     far.until(run, "done")
     stream = Host.stream
@@ -251,12 +235,10 @@ def test_a_network_that_stalls_is_given_up_with_words_and_nothing_hangs(far, pro
     reached.ask("hello", hello)
     reached.silence = 1.0
     proxy.stalled = True
-    began = time.monotonic()
     with pytest.raises(Unavailable, match="has sent nothing for 1 s: the network or the host is stuck"):
         reached.ask("hello", hello)
     with pytest.raises(Unavailable):
         Host(address(far.config, transport=transport, connect_timeout=1)).ask("hello", hello)
-    assert time.monotonic() - began < 25
     proxy.stalled = False
     reached.silence = host.SILENCE  # a login takes more than a second on a machine with much to do
     assert reached.ask("hello", hello)
@@ -269,11 +251,11 @@ def test_a_slow_answer_is_no_stall(far):
     (run,) = far.submit("steps=1", deaf)
     until(lambda: "letters" in far.type("logs", run).out)
     reached = host.connect(remote_record.read(far.pointer(run)).address)
-    reached.silence = 6.0
+    reached.silence = 12.0  # more than two heartbeats
     named = [{"root": str(far.root), "id": run}]
     began = time.monotonic()
-    assert reached.ask("cancel", list, runs=named, now=False, stop_grace=7, term_grace=0) == [""]
-    assert time.monotonic() - began > 7
+    assert reached.ask("cancel", list, runs=named, now=False, stop_grace=13, term_grace=0) == [""]
+    assert time.monotonic() - began > reached.silence
     assert far.state(run) == "cancelled"
 
 
@@ -281,7 +263,7 @@ def test_runs_outlive_their_sshd_and_are_seen_again_when_it_is_back(far, tmp_pat
     server = OwnSshd(far.testbed, tmp_path)
     try:
         far.config = configuration(tmp_path, far.testbed, **server.lines)
-        (run,) = far.submit("steps=200", SLOW)
+        (run,) = far.submit("steps=3", HOLD)
         assert far.until(run, "running")
         server.kill()
         assert far.state(run) == "unreachable"
@@ -295,8 +277,8 @@ def test_runs_outlive_their_sshd_and_are_seen_again_when_it_is_back(far, tmp_pat
 
 
 def test_after_a_reboot_of_the_host_its_runs_are_lost_and_can_be_resumed(far):
-    (run,) = far.submit("steps=200", SLOW)
-    until(lambda: "step 2" in far.type("logs", run).out)
+    (run,) = far.submit("steps=3", HOLD)
+    until(lambda: "step 1" in far.type("logs", run).out)
     status = far.status(run)
     shell = processes.from_json(status["process"])
     assert processes.end([processes.Target(shell, run)], 0) == [[]]
@@ -305,13 +287,14 @@ def test_after_a_reboot_of_the_host_its_runs_are_lost_and_can_be_resumed(far):
     os.chown(far.folder(run) / "status.json", far.testbed.user.uid, far.testbed.user.gid)
     shown = far.type("ls", run).out
     assert "lost" in shown and "restarted since" in shown
-    said = far.type("resume", run, "steps=3", "wait=true")
+    far.release(run)
+    said = far.type("resume", run, "wait=true")
     assert said.code == 0, said.err
     assert attempts(far, run) == [1, 2]
 
 
 def test_processes_that_are_gone_and_pids_that_are_others_now_are_not_called_running(far):
-    (run,) = far.submit("steps=200", SLOW)
+    (run,) = far.submit("steps=3", HOLD)
     until(lambda: far.status(run).get("process"))
     assert far.state(run) == "running"
     status = far.status(run)
@@ -324,7 +307,7 @@ def test_processes_that_are_gone_and_pids_that_are_others_now_are_not_called_run
 
 
 def test_a_clock_that_is_ahead_over_there_makes_no_nonsense(far):
-    (run,) = far.submit("steps=200", SLOW)
+    (run,) = far.submit("steps=3", HOLD)
     until(lambda: far.status(run).get("process"))
     ahead = {**far.status(run), "started": "2100-01-01T00:00:00Z"}
     store.write_json(far.folder(run) / "status.json", ahead)
@@ -375,8 +358,10 @@ def test_a_long_log_is_followed_in_little_memory_and_nothing_of_it_is_lost(far):
     assert used[1] - used[0] < 24 * 1024, f"KiB: {used}"
 
 
-def test_a_hundred_runs_are_submitted_and_followed_at_once_through_one_connection(far, proxy):
-    cells = far.submit("steps=2", f"seed={','.join(map(str, range(100)))}", "env.PAUSE=0")
+def test_a_hundred_runs_are_submitted_and_followed_at_once_through_one_connection(far, proxy, monkeypatch):
+    with asked(monkeypatch) as requests:
+        cells = far.submit("steps=2", f"seed={','.join(map(str, range(100)))}")
+    assert (len(cells), requests) == (100, ["probe", "lacking", "submit"])
     sweep = cells[0].rpartition("-")[0]
     said = far.type("watch", sweep)
     assert said.code == 0, said.err
@@ -394,7 +379,7 @@ def test_following_goes_on_after_the_connection_stalled(far, tmp_path):
     following, said = {}, {verb: tmp_path / verb for verb in ("logs", "watch")}
     try:
         far.config = configuration(tmp_path, far.testbed, **server.lines)
-        (run,) = far.submit("steps=60", "env.PAUSE=0.1")
+        (run,) = far.submit("steps=3", HOLD)
         host.close_all()
         for verb, words in (("logs", ["-f", run]), ("watch", [run])):
             command = [sys.executable, "-u", "-c", program, verb, *words]
@@ -403,7 +388,8 @@ def test_following_goes_on_after_the_connection_stalled(far, tmp_path):
         until(lambda: "step 1\n" in said["logs"].read_text() and "running\n" in said["watch"].read_text())
         for pid in server.sessions():
             os.kill(pid, signal.SIGSTOP)
-        assert {verb: each.wait(60) for verb, each in following.items()} == {"logs": 0, "watch": 0}
+        far.release(run)
+        assert {verb: each.wait(120) for verb, each in following.items()} == {"logs": 0, "watch": 0}
         assert said["logs"].read_text() == (far.folder(run) / "attempts/1/stdout.log").read_text()
         assert "is stuck" in (tmp_path / "logs.err").read_text() + said["watch"].read_text()
         assert "done after" in said["watch"].read_text()

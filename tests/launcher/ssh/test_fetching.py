@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import time
 
 from launcher.executors import backends
 from launcher.runs import store
 from launcher.runs.store import Run
-from tests.launcher.ssh.far import away, until
+from tests.launcher.ssh.far import HOLD, away, until
 
 
 def files(folder) -> dict[str, bytes]:
@@ -43,7 +42,7 @@ def test_only_files_that_changed_are_fetched_again(far):
 
 
 def test_a_sweep_is_brought_by_its_name(far, tmp_path):
-    cells = far.submit("steps=1", "seed=1,2,3", "env.PAUSE=0")
+    cells = far.submit("steps=1", "seed=1,2,3")
     far.until(cells[-1], "done")
     said = far.type("fetch", cells[0].rpartition("-")[0], f"to={tmp_path / 'got'}")
     assert said.code == 0
@@ -52,10 +51,11 @@ def test_a_sweep_is_brought_by_its_name(far, tmp_path):
 
 
 def test_a_run_that_goes_on_is_brought_as_it_is_now_and_later_as_it_ended(far, tmp_path):
-    (run,) = far.submit("steps=100", "env.PAUSE=0.03")
-    until(lambda: "step 5" in far.type("logs", run).out)
+    (run,) = far.submit("steps=9", HOLD)
+    until(lambda: "step 1" in far.type("logs", run).out)
     assert far.type("fetch", run, f"to={tmp_path}").code == 0
     assert (tmp_path / run / "metrics.jsonl").stat().st_size > 0
+    far.release(run)
     far.until(run, "done")
     assert far.type("fetch", run, f"to={tmp_path}").code == 0
     assert files(tmp_path / run) == files(far.folder(run))
@@ -109,9 +109,8 @@ def test_a_host_that_was_never_reached_is_not_waited_for_and_what_is_known_of_it
     (run,) = far.submit("steps=1")
     far.until(run, "done")
     away(far)
-    began = time.monotonic()
     said = far.type("fetch", run, f"to={tmp_path / 'got'}")
-    assert (said.code, time.monotonic() - began < 10) == (3, True)
+    assert said.code == 3
     assert "the connection is refused" in said.err and "to continue where it was" not in said.err
     assert not (tmp_path / "got").exists()
     assert far.state(run) == "done"

@@ -10,9 +10,7 @@ import pytest
 from launcher.executors.slurm.jobs import job_of
 from launcher.runs import run_roots, selection, store
 from launcher.runs.schema import Submission
-from tests.launcher.ssh.far import until
-
-SLOW = "env.PAUSE=0.2"
+from tests.launcher.ssh.far import HOLD, until
 
 
 @pytest.fixture
@@ -52,16 +50,17 @@ def test_a_run_is_queued_there_runs_and_is_done(login):
 
 
 def test_a_sweep_is_one_array(login):
-    cells = login.submit("steps=2", "seed=1,2,3", "env.PAUSE=0")
+    cells = login.submit("steps=2", "seed=1,2,3")
     assert [job(login, each).partition("_")[2] for each in cells] == ["0", "1", "2"]
     assert login.type("watch", cells[0].rpartition("-")[0]).code == 0
 
 
 def test_a_run_is_cancelled_saved_and_resumed_with_another_time_limit(login):
-    (run,) = login.submit("steps=80", SLOW)
-    until(lambda: "step 2" in login.type("logs", run).out)
+    (run,) = login.submit("steps=9", HOLD)
+    until(lambda: "step 1" in login.type("logs", run).out)
     said = login.type("cancel", run)
     assert said.code == 0 and "saved at step" in said.out, said.err
+    login.release(run)
     said = login.type("resume", run, "cluster.time=7", "steps=12", "wait=true")
     assert said.code == 0, said.err + said.out
     assert store.attempts(login.folder(run)) == [1, 2]
@@ -69,19 +68,20 @@ def test_a_run_is_cancelled_saved_and_resumed_with_another_time_limit(login):
 
 
 def test_before_its_time_limit_a_run_saves_and_is_requeued_in_its_own_folder(login):
-    (run,) = login.submit("steps=60", "env.PAUSE=0.2")  # time enough for the signal to come before its end
-    until(lambda: "step 2" in login.type("logs", run).out)
+    (run,) = login.submit("steps=3", HOLD)
+    until(lambda: "step 1" in login.type("logs", run).out)
     slurm(login, "scancel", "--batch", "--signal=USR1", job(login, run))  # as Slurm does it before the limit
     # Slurm lets it wait a quarter of a minute (the testbed's cred_expire). Told to hurry while the first attempt still
     # ends, it would start a second one beside it, which the node refuses.
     until(lambda: store.attempts(login.folder(run)) == [1, 2], 180)
+    login.release(run)
     assert login.until(run, "done", seconds=90) == "done"
     assert store.attempts(login.folder(run)) == [1, 2]
-    assert login.type("logs", "-f", run).out.count("step 60\n") == 1
+    assert login.type("logs", "-f", run).out.count("step 3\n") == 1
 
 
 def test_one_run_comes_after_another(login):
-    (first,) = login.submit("steps=20", SLOW)
+    (first,) = login.submit("steps=3", HOLD)
     (second,) = login.submit("steps=1", f"after={first}")
     listed = login.type("ls", second).out
     assert f"waiting for {first}, which it comes after" in listed

@@ -1,4 +1,5 @@
-"""A stand-in for the trainer's Python over there: it answers what the launcher asks of a Python, and takes steps."""
+"""A stand-in for the trainer's Python over there: it answers what the launcher asks of a Python, and takes
+steps. With HOLD in its environment it stays at each step until the file `go` is in its folder."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ if "-m" not in sys.argv:
 run = next(each[4:] for each in sys.argv if each.startswith("run="))
 with open(os.environ["LAUNCHER_SPEC"]) as plan:
     steps = json.load(plan)["settings"]["steps"] or 20
-pause = float(os.environ.get("PAUSE", "0.02"))
+pause = float(os.environ.get("PAUSE", "0"))
 attempt = int(os.environ["LAUNCHER_ATTEMPT"])
 checkpoint = os.path.join(run, "checkpoints", "step")
 os.makedirs(checkpoint, exist_ok=True)
@@ -29,6 +30,8 @@ for step in range(begun + 1, steps + 1):
     row = {"step": step, "epoch": 0, "loss": 1 / step, "samples_per_second": 100.0, "time": time.time()}
     print(json.dumps(row), file=out, flush=True)
     time.sleep(pause)
+    while "HOLD" in os.environ and not any(os.path.exists(f"{run}/{name}") for name in ("go", "STOP")):
+        time.sleep(0.02)
     if os.path.exists(run + "/STOP"):
         keep(step)
         marker = f"{run}/attempts/{attempt}/stopped.json"

@@ -34,7 +34,7 @@ def _host(name: str, lines: dict[str, str]) -> str:
 
 
 def address(config: str, destination: str = "box", **more) -> Address:
-    return Address(destination=destination, config=config, **{"connect_timeout": 10, **more})
+    return Address(destination=destination, config=config, **{"connect_timeout": 60, **more})
 
 
 def keys(folder: Path, passphrase: str = "", name: str = "id", kind: str = "ed25519") -> Path:
