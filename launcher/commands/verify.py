@@ -20,13 +20,16 @@ Replay some steps of a run from its checkpoint, and compare each bit with what t
 
 usage: python -m launcher verify RUN [step=N] [cluster.KEY=value ...] [detach=true] [run_root=PATH]
 
-The steps from the newest checkpoint before step N to step N run again, in a run folder of their own, with the run's
-code and settings, where the run ran; without an earlier checkpoint they begin at the run's beginning. N is the last
-recorded step unless given. With verify.record=true a run records loss, gradient norm and a digest of each tensor for
-each step, and the first step and tensor that differ are named. Without it the checkpoint of step N is compared.
+The steps from the newest intact checkpoint before step N to step N run again, in a run folder of their own, with the
+run's code and settings, where the run ran; without an earlier checkpoint they begin at the run's beginning. N is the
+last recorded step unless given. With verify.record=true a run records loss, gradient norm and a digest of each tensor
+for each step, and the first step and tensor that differ are named. Without it the checkpoint of step N is compared, but
+not one in shards (parallel=fsdp), which needs the record.
 
 cluster.KEY=value changes where it goes, as cluster.constraint=... or cluster.flags=[--nodelist=node2] on Slurm: another
-node of the same kind tells a faulty one. detach=true returns at once. secrets.NAME is needed again, as for resume.
+node of the same kind tells a faulty one. A replay never goes to another cluster or SSH host: start the run there too,
+with verify.record=true, and compare the files in verify/ of both. detach=true returns at once. secrets.NAME is needed
+again, as for resume.
 
 The verdict is `same`, `differs` or `not comparable`, with the reason: another CPU or GPU model, number of threads,
 version or data, or a run that is best_effort, is never called corruption.

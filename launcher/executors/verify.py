@@ -21,6 +21,7 @@ from launcher.runs import ownership, run_ids, store
 from launcher.runs.schema import ResultRecord
 from launcher.runs.store import SECRETS, Run
 from recipes import records, step_record
+from recipes.trainer import checkpoint
 from recipes.typed import nearest
 
 ORIGINAL = "original"
@@ -105,7 +106,7 @@ def _check_kind(run: Run, plan: Plan, values: Mapping[str, Any]) -> None:
 
 def _choose(run: Run, step: int | None) -> tuple[ReplayPlan, bool]:
     """What to replay, and whether each of its steps is recorded. Raises `UsageError`."""
-    saved = saved_steps(run.folder)
+    saved = checkpoint.steps(run.folder / CHECKPOINTS)
     last = recorded_until(run.folder)
     choices = f"step={', '.join(map(str, saved))}" if saved else "it has none"
     if step is None:
@@ -128,12 +129,6 @@ def _choose(run: Run, step: int | None) -> tuple[ReplayPlan, bool]:
     return ReplayPlan(run=run.id, first=first, step=step), bool(last)
 
 
-def saved_steps(folder: Path) -> list[int]:
-    """The steps that a run has checkpoints of, in order."""
-    names = (path.parent.name.removeprefix("step-") for path in folder.glob(f"{CHECKPOINTS}/step-*/manifest.json"))
-    return sorted(int(name) for name in names if name.isdigit())
-
-
 def recorded_until(folder: Path) -> int:
     """The last step that a run has recorded; 0 where it has recorded none. Raises `UsageError` for a damaged record."""
     path, last = step_record.path_of(folder, 0), 0
@@ -153,7 +148,9 @@ def _of_cluster(plan: Plan, assignments: dict[str, str]) -> dict[str, str]:
     for key, text in assignments.items():
         if key in ("cluster", "cluster.kind", *(f"cluster.{name}" for name in REACH)):
             raise UsageError(
-                f"{key}={text}: a replay starts from the run's files, on {plan.cluster['kind']} as the run"
+                f"{key}={text}: a replay needs the run's files and devices, so it runs where the run ran. To hold "
+                "another host to it, start the run there too, with verify.record=true, and `fetch` it: where the hosts "
+                "agree, the files in verify/ of both runs are the same, byte for byte"
             )
         if key not in allowed:
             raise UsageError(
@@ -196,11 +193,12 @@ def _command(plan: Plan) -> list[str]:
 
 
 def lay_down(run: Path, folder: Path, replay: ReplayPlan, recorded: bool) -> None:
-    """Put into a replay's folder what it needs of the run: the checkpoints of its first and last step, the record, the
-    variables that were passed on."""
-    for step, place in ((replay.first, folder), (replay.step, folder / ORIGINAL)):
-        name = f"step-{step:09d}"
-        if (run / CHECKPOINTS / name / "manifest.json").exists():
+    """Put into a replay's folder what it needs of the run: the checkpoints that it may start from, the newest of which
+    may be damaged, that of its last step, the record, the variables that were passed on."""
+    for step in checkpoint.steps(run / CHECKPOINTS):
+        if step <= replay.first or step == replay.step:
+            place = folder if step <= replay.first else folder / ORIGINAL
+            name = f"step-{step:09d}"
             _link(run / CHECKPOINTS / name, place / CHECKPOINTS / name)
     if recorded:
         _link(run / step_record.FOLDER, folder / ORIGINAL / step_record.FOLDER)

@@ -1,8 +1,8 @@
 """The replay of some steps of another run, for the launcher's `verify`, and what it says of that run.
 
-The launcher puts into the replay's folder what it needs of the run: the checkpoint that it starts from among its own
-checkpoints, and in `original/` the run's record (`recipes.step_record`) and the checkpoint of the last step, as
-far as these exist.
+The launcher puts into the replay's folder what it needs of the run: the checkpoints that it may start from among its
+own checkpoints, and in `original/` the run's record (`recipes.step_record`) and the checkpoint of the last step, as far
+as these exist.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Request:
     run: str
     """The run's id."""
     first: int
-    """Step of the checkpoint to start from; 0 is the run's beginning."""
+    """Step of the checkpoint to start from, or of an older one where that is damaged; 0 is the run's beginning."""
     step: int
     """The last step to replay."""
 
@@ -78,17 +78,15 @@ class Replay:
         self._source = source
         self._recorded = step_record.path_of(folder / ORIGINAL, 0).exists()
         self._saved: tuple[Mapping[str, bytes], Mapping[str, Any]] | None = None
+        self._shards = False
         if group.rank == 0:
             last = checkpoint.newest(folder / ORIGINAL / "checkpoints", warn=print)
-            # Of shards the record alone can tell.
-            self._saved = source.saved_digests(last) if last and not last.shards else None
+            self._shards = last is not None and last.shards > 0
+            self._saved = source.saved_digests(last) if last and not self._shards else None
 
-    def obstacles(self, facts: Mapping[str, Any], begun: int) -> list[str]:
-        """Why the two can't be compared; empty where they can. `facts` are this rank's, `begun` the step that the
-        replay starts after."""
+    def obstacles(self, facts: Mapping[str, Any]) -> list[str]:
+        """Why the two can't be compared; empty where they can. `facts` are this rank's."""
         request = self.request
-        if begun < request.first:
-            return [f"the checkpoint of step {request.first} is damaged"]
         saved = self._group.broadcast(None if self._saved is None else list(self._saved[1].get("facts", ())))
         mine: list[str] = []
         if self._recorded:
@@ -131,7 +129,7 @@ class Replay:
         return {"verdict": NOT_COMPARABLE, "why": "; ".join(obstacles), **values, "difference": None}
 
     def clear(self) -> None:
-        """Delete the checkpoints of a replay that has its verdict, on rank 0: links to those of the run, which would
+        """Delete the checkpoints of a replay that needs them no more, on rank 0: links to those of the run, which would
         keep their disk space from being freed with them."""
         if self._group.rank == 0:
             for folder in (self._folder / "checkpoints", self._folder / ORIGINAL):
@@ -173,7 +171,8 @@ class Replay:
         steps = f"steps {request.first + 1} to {request.step}" if several else f"step {request.step}"
         norm = ", gradient norm" if any(row.grad_norm for row in self._rows(ORIGINAL)) else ""
         what = f"loss{norm} and {count} tensors{f' on each of {size} ranks' if size > 1 else ''}"
-        return f"{steps} of {request.run}, {start}, {'are' if several else 'is'} bit-identical in {what}"
+        shards = f"; its checkpoint of step {request.step} is in shards, which are not compared" if self._shards else ""
+        return f"{steps} of {request.run}, {start}, {'are' if several else 'is'} bit-identical in {what}{shards}"
 
     def _differs(self, first: Difference) -> str:
         request = self.request

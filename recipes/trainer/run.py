@@ -154,7 +154,8 @@ class Run(ABC):
             request=replay.request_of(self._chosen.plan),
         )
         self._introduce(training, data)
-        if training.replay and (obstacles := training.replay.obstacles(training.facts, training.first)):
+        if training.replay and (obstacles := training.replay.obstacles(training.facts)):
+            training.replay.clear()
             unknown = {"verdict": "unknown", "why": "nothing was replayed"}
             self._leave_verdict(training.replay.not_comparable(obstacles), unknown, self.device.peak_memory())
             return

@@ -131,8 +131,9 @@ class Training:
                 "data.name",
             )
         before = dataclasses.replace(before, data=data_digest)
-        if request and before.step == request.first:  # from here on it is the replay's own
+        if request and before.step <= request.first:  # the run's checkpoint; from here on it is the replay's own
             before = dataclasses.replace(before, seconds=0.0, metrics_offset=0, reports=())
+            request = dataclasses.replace(request, first=before.step)
         if before.step > self.total:
             raise SettingsError(
                 f"the run in {folder} has done {before.step} steps, and this asks for {self.total} in all; "

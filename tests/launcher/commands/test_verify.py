@@ -118,7 +118,8 @@ def test_what_cannot_be_verified_is_refused_in_words(ended: Path, capsys: pytest
         ended, capsys, "batch=3"
     )
     assert "stepp=3: a replay has the settings of the run; did you mean step?" in refusal(ended, capsys, "stepp=3")
-    assert "cluster.host=b: a replay starts from the run's files" in refusal(ended, capsys, "cluster.host=b")
+    said = refusal(ended, capsys, "cluster.host=b")
+    assert "cluster.host=b: a replay needs the run's files and devices" in said and "with verify.record=true" in said
     assert "verify has no flag --now" in refusal(ended, capsys, "--now")
     write_json(ended / "result.json", {"attempts": 1, "determinism": "best_effort"})
     assert "is not comparable: its result is best_effort" in refusal(ended, capsys)

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from launcher.executors.verify import lay_down, recorded_until, saved_steps
+from launcher.executors.verify import lay_down, recorded_until
 from launcher.plan.model import ReplayPlan
 from recipes import arguments
 from recipes.torch_ import gpt, loop, simplenet, state
 from recipes.torch_.loop import Run
+from recipes.trainer import checkpoint
 from recipes.typed import plain
 from tests.recipes.torch_.flipping import flip, flipping
 from tests.recipes.torch_.trainers import result, run, steps
@@ -38,7 +39,7 @@ def train(folder: Path, *words: str, by: Callable[[Run], None] = simplenet.train
 def laid(original: Path, folder: Path, words: tuple[str, ...], step: int, recipe: str = "simplenet") -> Path:
     """The folder of a replay up to `step`, as the launcher lays it down."""
     folder.mkdir()
-    first = max((each for each in saved_steps(original) if each < step), default=0)
+    first = max((each for each in checkpoint.steps(original / "checkpoints") if each < step), default=0)
     replay = ReplayPlan(run="the run", first=first, step=step)
     lay_down(original, folder, replay, bool(recorded_until(original)))
     settings = arguments.parse([*words, RECORD], recipe, "torch").settings
@@ -137,6 +138,20 @@ def test_without_a_record_the_checkpoints_are_compared(tmp_path: Path) -> None:
     assert found["verdict"] == "not comparable" and "the checkpoint of step 12 is damaged" in found["why"]
 
 
+def test_of_damaged_checkpoints_the_next_older_one_is_replayed_from(tmp_path: Path) -> None:
+    words = (*SMALL, "amp=o2", "checkpoint.keep=3")
+    original = train(tmp_path / "run", *words, RECORD)
+    (original / "checkpoints" / "step-000000010" / "state.pt").write_bytes(b"torn")
+    found = replayed(original, tmp_path / "replay", words, 12)
+    assert (found["verdict"], found["first"]) == ("same", 5), found["why"]
+    assert found["why"].startswith(
+        "steps 6 to 12 of the run, replayed from the checkpoint of step 5, are bit-identical"
+    )
+    (original / "checkpoints" / "step-000000005" / "manifest.json").unlink()
+    found = replayed(original, tmp_path / "from the start", words, 12)
+    assert found["why"].startswith("steps 1 to 12 of the run, replayed from its beginning, are bit-identical")
+
+
 def test_another_number_of_threads_is_not_comparable(tmp_path: Path, recorded: Path) -> None:
     count = torch.get_num_threads()
     torch.set_num_threads(count + 1)
@@ -147,6 +162,7 @@ def test_another_number_of_threads_is_not_comparable(tmp_path: Path, recorded: P
     assert found["verdict"] == "not comparable"
     assert found["why"] == f"number of threads: {count} in the run, {count + 1} in the replay"
     assert steps(tmp_path / "replay") == []  # nothing was replayed
+    assert not [name for name in ("checkpoints", "original") if (tmp_path / "replay" / name).exists()]
 
 
 @pytest.mark.parametrize(
