@@ -97,12 +97,12 @@ def _incomparable(evidence: Evidence, control: Evidence) -> str:
     ours, theirs = (run.plan.framework for run in (evidence, control))
     if ours and theirs and ours != theirs:
         return "another framework starts from other weights"
-    ours, theirs = (run.result.digests.get("data") for run in (evidence, control))
-    if ours and theirs and ours != theirs:
-        return "it was trained on other data (the digests differ)"
     batch, other = figures(evidence).batch, figures(control).batch
     if batch != other:
         return f"after the same steps it had seen other samples (batch {batch} against {other})"
+    ours, theirs = (run.result.digests.get("data") for run in (evidence, control))
+    if ours and theirs and ours != theirs:
+        return "it was trained on other data (the digests differ)"
     return ""
 
 

@@ -239,7 +239,7 @@ def test_arms_of_different_frameworks_are_told_apart_and_their_losses_not_compar
 def test_arms_of_other_batches_have_no_loss_gap_and_say_what_each_had_seen(tmp_path):
     small = {"settings": {"amp": {"level": "o1"}, "batch": 64}}
     fast = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", fast, planned=small))
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", fast, planned=small, data="other"))
     path = tmp_path / "arms/01/result.json"
     said = store.read_json(path)
     store.write_json(path, {**said, "effective": {**said["effective"], "batch": 64}, "eval": {"accuracy": 0.5}})
