@@ -25,7 +25,7 @@ row of the table. One that is seen to run in another mode than was asked for end
 then the comparison fails. A script of your own is started afresh for each block, and its steps a second are compared.
 `report` says it again later, `--plan` shows the script and starts nothing.
 
-keys, beside those of `run --help`:
+keys, in addition to those of `run --help`:
 {keys}
 """
 

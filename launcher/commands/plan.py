@@ -91,7 +91,8 @@ def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wo
         facts = read_facts(words.facts)
         _check_recorded(words.facts, facts, asked.request.specs)
     whole, found = planning.of_arms(asked.request.specs, asked.how, arguments, asked=asked, facts=facts)
-    print(_as_json(found, [whole]) if words.json else "\n".join(planning.describe(whole)))
+    described = planning.describe(whole, width_of(sys.stdout), whole_script=words.script)
+    print(_as_json(found, [whole]) if words.json else "\n".join(described))
     return 0
 
 

@@ -20,6 +20,7 @@ from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from launcher.runs import arms
 from launcher.ssh.probe_client import probe_each
+from launcher.ui import tables
 from launcher.ui.foreground import submit_and_follow
 
 
@@ -77,7 +78,7 @@ def _smaller(asked: ExperimentRequest) -> str:
 def carry_out(whole: Plan, facts: Facts, specs: Sequence[JobSpec], *, look: bool) -> int:
     """Start the comparison, or `look` at its plan alone."""
     if look:
-        print("\n".join(describe(whole)))
+        print("\n".join(describe(whole, tables.width_of(sys.stdout), whole_script=True)))
         return 0
     for line in whole.advice:
         print(f"note: {line}", file=sys.stderr)
@@ -94,12 +95,12 @@ def _label(spec: JobSpec) -> str:
     return arms.label_of(spec.swept)
 
 
-def describe(whole: Plan) -> list[str]:
-    """The plan of a comparison in words: its arms, its blocks, and the scripts."""
+def describe(whole: Plan, width: int = 0, *, whole_script: bool = False) -> list[str]:
+    """The plan of a comparison in words: its arms and its blocks, its sentences in at most `width` columns (0: no
+    limit). `whole_script` adds run.sh, and that of the first arm."""
     from launcher.compare import published_table
     from launcher.plan.plan_summary import summary
     from launcher.script import render
-    from launcher.ui.tables import table
 
     how = whole.comparison
     assert how is not None
@@ -107,15 +108,16 @@ def describe(whole: Plan) -> list[str]:
     blocks = f"{rounds} of {len(whole.arms)} blocks, {how.steps} steps each, {how.cool_down} s apart"
     rows = [(arm.arm, comparison.label(arm), summary(arm)) for arm in whole.arms]
     lines = [f"a comparison of {len(whole.arms)} arms: {blocks}; {how.total:,} steps of each arm in all", ""]
-    lines += [*table(["arm", "differs in", "is"], rows), ""]
+    lines += [*tables.table(["arm", "differs in", "is"], rows), ""]
     if starts := [f"arm {arm.arm} starts in {user_script.start_folder(arm)}" for arm in whole.arms if arm.script]:
         lines += [*starts, ""]
     if whole.published:
-        lines += [*_typed(whole), "", *published_table.lines(whole), ""]
-    lines += [f"note: {note}" for note in whole.advice]
-    lines += [f"--- {whole.run_dir}/run.sh", render.render(whole)]
-    control = whole.arms[0]
-    return [*lines, f"--- {control.run_dir}/run.sh", render.render(control)]
+        lines += [*_typed(whole), "", *published_table.lines(whole, width), ""]
+    lines += [part for note in whole.advice for part in tables.wrapped(f"note: {note}", width)]
+    if not whole_script:
+        return [*lines, "`plan --script` prints run.sh"]
+    scripts = [(plan.run_dir, render.render(plan)) for plan in (whole, whole.arms[0])]
+    return [*lines, *(line for folder, text in scripts for line in (f"--- {folder}/run.sh", text))]
 
 
 def _typed(whole: Plan) -> list[str]:

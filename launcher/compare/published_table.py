@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from launcher import units
 from launcher.compare import comparison
 from launcher.plan.model import Plan, Published, PublishedArm
-from launcher.ui.tables import table
+from launcher.ui.tables import table, wrapped
 
 _COLUMNS = {
     "rate": "samples/s",
@@ -19,11 +19,12 @@ _COLUMNS = {
 }
 
 
-def lines(plan: Plan) -> Iterator[str]:
-    """What was published of each arm, where, and how long the comparison's steps would take at those speeds."""
+def lines(plan: Plan, width: int = 0) -> Iterator[str]:
+    """What was published of each arm, where, and how long the comparison's steps would take at those speeds; sentences
+    in at most `width` columns (0: no limit)."""
     source, how = plan.published, plan.comparison
     assert source is not None and how is not None
-    yield f"published: {source.source}, on {source.hardware}. {source.note}".strip()
+    yield from wrapped(f"published: {source.source}, on {source.hardware}. {source.note}".strip(), width)
     given = [key for key in _COLUMNS if any(getattr(arm, key) is not None for arm in source.arms)]
     if not given:
         return
@@ -37,7 +38,10 @@ def lines(plan: Plan) -> Iterator[str]:
     if known and all(arm.settings["device"] == "cuda" for arm in plan.arms):
         which = "each arm" if len(known) == len(seconds) else f"the {len(known)} arms that have one"
         took = units.duration(how.total * sum(known))
-        yield from ("", f"at the published speeds {how.total:,} steps of {which} take {took}, starting up not counted")
+        yield ""
+        yield from wrapped(
+            f"at the published speeds {how.total:,} steps of {which} take {took}, starting up not counted", width
+        )
 
 
 def _step_seconds(table: Published, row: PublishedArm, arm: Plan) -> float | None:

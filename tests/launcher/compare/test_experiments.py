@@ -137,7 +137,10 @@ def test_plan_takes_recorded_facts_and_prints_json(recorded, capsys):
     (whole,) = json.loads(capsys.readouterr().out)["plans"]
     assert [arm["settings"]["batch"] for arm in whole["arms"]] == [128, 256, 256, 256, 512]
     assert plan_verb.main(words) == 0
-    assert "1 GPU, box" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "1 GPU, box" in shown and shown.endswith("`plan --script` prints run.sh\n") and "#!" not in shown
+    assert plan_verb.main([*words, "--script"]) == 0
+    assert capsys.readouterr().out.count("#!/usr/bin/env bash") == 2
 
 
 @pytest.mark.parametrize("verb", [run_verb, plan_verb, compare])
