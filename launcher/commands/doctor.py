@@ -77,8 +77,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def lines(finding: Finding) -> list[str]:
     """A finding as it is shown."""
-    shown = [f"{finding.level:8} {finding.about:10} {finding.said}"]
-    return [*shown, f"{'':19} -> {finding.mend}"] if finding.mend else shown
+    shown = [f"{finding.level:8} {finding.about:10} {finding.message}"]
+    return [*shown, f"{'':19} -> {finding.remedy}"] if finding.remedy else shown
 
 
 def _small(overrides: Sequence[str]) -> tuple[str, ...]:

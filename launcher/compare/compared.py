@@ -98,7 +98,7 @@ def table(compared: Sequence[MeasuredArm]) -> Table:
 def _interval_cell(arm: MeasuredArm) -> Cell:
     if arm.ratio is None or arm.ratio.low is None or arm.ratio.high is None:
         return Cell(text="-")
-    return Cell(text=f"{arm.ratio.told(arm.ratio.low)} to {arm.ratio.told(arm.ratio.high)}", value=arm.ratio.low)
+    return Cell(text=f"{arm.ratio.text(arm.ratio.low)} to {arm.ratio.text(arm.ratio.high)}", value=arm.ratio.low)
 
 
 def _half_cell(arm: MeasuredArm) -> Cell:

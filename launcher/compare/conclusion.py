@@ -56,15 +56,14 @@ def document(folder: Path, state: State) -> dict[str, Any] | None:
         return None
     compared = compare(evidence, how.steps)
     sentences = list(verdict(compared, how))
-    values = result.document(_of_run(folder.name, state, evidence))
-    beside = {
+    summary = {
         "control": compared[0].label,
         **dataclasses.asdict(how),
         "verdict": sentences[0],
         "sentences": sentences[1:],
         "arms": [_of_arm(arm, how.rounds) for arm in compared],
     }
-    return {**values, "comparison": finite(beside)}
+    return {**result.document(_of_run(folder.name, state, evidence)), "comparison": finite(summary)}
 
 
 def write(folder: Path, state: State) -> None:
@@ -175,13 +174,9 @@ def _common(values: Iterable[Any]) -> Any:
 
 def _shared(results: Sequence[Mapping[str, Any]], group: str) -> dict[str, Any]:
     """The values that are the same in all results that have them, by key; None where they differ."""
-    groups = _groups(results, group)
+    groups = [group_of(document, group) for document in results]
     keys = dict.fromkeys(key for values in groups for key in values)
     return {key: _common(values.get(key) for values in groups if key in values or not values) for key in keys}
-
-
-def _groups(results: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
-    return [group_of(document, name) for document in results]
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Ratio:
             return None
         return not self.low <= 1 <= self.high
 
-    def told(self, value: float) -> str:
+    def text(self, value: float) -> str:
         """The mean or a bound as text, with a third decimal where the interval is narrow."""
         narrow = self.low is not None and self.high is not None and self.high - self.low < NARROW
         return f"{value:.3f}" if narrow and value >= 0.1 else units.ratio(value)

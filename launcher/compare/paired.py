@@ -110,4 +110,4 @@ def ratio_cell(arm: MeasuredArm, control: bool) -> Cell:
     """Of an arm; the control is once as fast as itself."""
     if arm.ratio is None:
         return numeric(1.0 if control and arm.rates else None, "1.00")
-    return numeric(arm.ratio.mean, arm.ratio.told(arm.ratio.mean))
+    return numeric(arm.ratio.mean, arm.ratio.text(arm.ratio.mean))

@@ -30,8 +30,8 @@ def of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wor
         request.print_configuration(asked.request)
         return 0
     specs = asked.request.specs
-    whole, facts = of_arms(specs, asked.how, arguments, asked=asked, starting=not look)
-    return carry_out(whole, facts, specs, look=look)
+    plan, facts = of_arms(specs, asked.how, arguments, asked=asked, starting=not look)
+    return carry_out(plan, facts, specs, look=look)
 
 
 def of_arms(
@@ -63,26 +63,26 @@ def of_arms(
         raise
     script = user_script.stem(specs[0].launch)
     name = specs[0].launch.name or (asked.name if asked else None) or (f"compare-{script}" if script else None)
-    whole = comparison.make(plans, how, name, published)
+    plan = comparison.make(plans, how, name, published)
     left_out = tuple(f"{name} is left out: {why}" for name, why in impossible)
-    advice = (*left_out, *whole.advice)
-    if asked and asked.smaller and any(arm.settings["device"] == "cpu" for arm in whole.arms):
+    advice = (*left_out, *plan.advice)
+    if asked and asked.smaller and any(arm.settings["device"] == "cpu" for arm in plan.arms):
         advice = (f"its full size is for a GPU, and here a CPU has it; {_smaller(asked)}", *advice)
-    return dataclasses.replace(whole, command=tuple(arguments), advice=advice), found[0]
+    return dataclasses.replace(plan, command=tuple(arguments), advice=advice), found[0]
 
 
 def _smaller(asked: ExperimentRequest) -> str:
     return f"experiment={asked.name} {' or '.join(asked.smaller)} is its form for a machine without GPU"
 
 
-def carry_out(whole: Plan, facts: Facts, specs: Sequence[JobSpec], *, look: bool) -> int:
+def carry_out(plan: Plan, facts: Facts, specs: Sequence[JobSpec], *, look: bool) -> int:
     """Start the comparison, or `look` at its plan alone."""
     if look:
-        print("\n".join(describe(whole, tables.width_of(sys.stdout), whole_script=True)))
+        print("\n".join(describe(plan, tables.width_of(sys.stdout), whole_script=True)))
         return 0
-    for line in whole.advice:
+    for line in plan.advice:
         print(f"note: {line}", file=sys.stderr)
-    return submit_and_follow([whole], facts, specs, last_words)
+    return submit_and_follow([plan], facts, specs, last_words)
 
 
 def _resolved(specs: Sequence[JobSpec], facts: Sequence[Facts]) -> list[Plan]:
@@ -95,35 +95,36 @@ def _label(spec: JobSpec) -> str:
     return arms.label_of(spec.swept)
 
 
-def describe(whole: Plan, width: int = 0, *, whole_script: bool = False) -> list[str]:
+def describe(plan: Plan, width: int = 0, *, whole_script: bool = False) -> list[str]:
     """The plan of a comparison in words: its arms and its blocks, its sentences in at most `width` columns (0: no
     limit). `whole_script` adds run.sh, and that of the first arm."""
     from launcher.compare import published_table
     from launcher.plan.plan_summary import summary
     from launcher.script import render
 
-    how = whole.comparison
+    how = plan.comparison
     assert how is not None
     rounds = f"{how.rounds} round{'s' * (how.rounds > 1)}"
-    blocks = f"{rounds} of {len(whole.arms)} blocks, {how.steps} steps each, {how.cool_down} s apart"
-    rows = [(arm.arm, comparison.label(arm), summary(arm)) for arm in whole.arms]
-    lines = [f"a comparison of {len(whole.arms)} arms: {blocks}; {how.total:,} steps of each arm in all", ""]
+    blocks = f"{rounds} of {len(plan.arms)} blocks, {how.steps} steps each, {how.cool_down} s apart"
+    rows = [(arm.arm, comparison.label(arm), summary(arm)) for arm in plan.arms]
+    lines = [f"a comparison of {len(plan.arms)} arms: {blocks}; {how.total:,} steps of each arm in all", ""]
     lines += [*tables.table(["arm", "differs in", "is"], rows), ""]
-    if starts := [f"arm {arm.arm} starts in {user_script.start_folder(arm)}" for arm in whole.arms if arm.script]:
+    if starts := [f"arm {arm.arm} starts in {user_script.start_folder(arm)}" for arm in plan.arms if arm.script]:
         lines += [*starts, ""]
-    if whole.published:
-        lines += [*_typed(whole), "", *published_table.lines(whole, width), ""]
-    lines += [part for note in whole.advice for part in tables.wrapped(f"note: {note}", width)]
+    if plan.published:
+        lines += [*_typed(plan), "", *published_table.lines(plan, width), ""]
+    lines += [part for note in plan.advice for part in tables.wrapped(f"note: {note}", width)]
     if not whole_script:
         return [*lines, "`plan --script` prints run.sh"]
-    scripts = [(plan.run_dir, render.render(plan)) for plan in (whole, whole.arms[0])]
-    return [*lines, *(line for folder, text in scripts for line in (f"--- {folder}/run.sh", text))]
+    for shown in (plan, plan.arms[0]):
+        lines += [f"--- {shown.run_dir}/run.sh", render.render(shown)]
+    return lines
 
 
-def _typed(whole: Plan) -> list[str]:
+def _typed(plan: Plan) -> list[str]:
     """The words behind the names of an experiment's arms."""
-    shared = [word for word in whole.arms[0].words if all(word in arm.words for arm in whole.arms)]
+    shared = [word for word in plan.arms[0].words if all(word in arm.words for arm in plan.arms)]
     lines = [f"all arms: {shlex.join(shared)}"] if shared else []
     return lines + [
-        f"arm {arm.arm}: {shlex.join(word for word in arm.words if word not in shared)}" for arm in whole.arms
+        f"arm {arm.arm}: {shlex.join(word for word in arm.words if word not in shared)}" for arm in plan.arms
     ]

@@ -56,14 +56,14 @@ def _in_all(control: MeasuredArm, others: Sequence[MeasuredArm], how: Compare) -
     faster = [(ratio, arm) for arm, ratio in measured if ratio.differs and ratio.mean > 1]
     if not faster and len(measured) == 1:
         ((only, ratio),) = measured
-        return f"{only.label} is slower: {ratio.told(ratio.mean)} times the {_rate(control)} of {control.label}."
+        return f"{only.label} is slower: {ratio.text(ratio.mean)} times the {_rate(control)} of {control.label}."
     if not faster:
         return f"Nothing was faster than {control.label} beyond noise."
     held = [(ratio, arm) for ratio, arm in faster if _holds(arm, how)]
     if not held:
         return f"Nothing was faster than {control.label} beyond noise at no cost to the loss."
     gain, best = max(held, key=lambda arm: arm[0].mean)
-    times = f"{gain.told(gain.mean)} times the {_rate(control)} of {control.label}"
+    times = f"{gain.text(gain.mean)} times the {_rate(control)} of {control.label}"
     return f"{best.label} gains the most: {times}{_at_what_cost(best, how)}."
 
 
@@ -141,8 +141,8 @@ def _speed(arm: MeasuredArm, control: MeasuredArm) -> str:
         return "no round was measured with both it and the control"
     if ratio.low is None or ratio.high is None:
         rounds = f"{ratio.pairs} round{'s' * (ratio.pairs > 1)}"
-        return f"{ratio.told(ratio.mean)} times the {_rate(arm)} over {rounds}, too few for an interval"
-    mean, low, high = map(ratio.told, (ratio.mean, ratio.low, ratio.high))
+        return f"{ratio.text(ratio.mean)} times the {_rate(arm)} over {rounds}, too few for an interval"
+    mean, low, high = map(ratio.text, (ratio.mean, ratio.low, ratio.high))
     interval = f"95% interval {low} to {high}, {ratio.pairs} rounds"
     if not ratio.differs:
         return f"no difference in speed from {control.label} beyond noise: {mean} times ({interval})"

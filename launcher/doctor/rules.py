@@ -30,20 +30,20 @@ class Finding:
     level: Level
     """`problem` prevents the requested job; `advice` may matter for others."""
     about: str
-    said: str
-    mend: str = ""
+    message: str
+    remedy: str = ""
 
 
-def ok(about: str, said: str) -> Finding:
-    return Finding(level="ok", about=about, said=said)
+def ok(about: str, message: str) -> Finding:
+    return Finding(level="ok", about=about, message=message)
 
 
-def advice(about: str, said: str, mend: str) -> Finding:
-    return Finding(level="advice", about=about, said=said, mend=mend)
+def advice(about: str, message: str, remedy: str) -> Finding:
+    return Finding(level="advice", about=about, message=message, remedy=remedy)
 
 
-def problem(about: str, said: str, mend: str = "") -> Finding:
-    return Finding(level="problem", about=about, said=said, mend=mend)
+def problem(about: str, message: str, remedy: str = "") -> Finding:
+    return Finding(level="problem", about=about, message=message, remedy=remedy)
 
 
 def of_host(host: Host, facts: Facts, spec: JobSpec, *, now: float, remote: bool) -> Iterator[Finding]:
@@ -88,9 +88,9 @@ def of_slurm(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
         types = ", ".join(gpu_type for gpu_type in partition.gpu_types if gpu_type)
         gpus = f"{partition.gpus_per_node} GPUs" if partition.gpus_per_node else "no GPUs (GRES)"
         gpus += f" ({types})" if types else ""
-        said = f"{partition.name}: {partition.nodes} nodes of {partition.cpus_per_node} CPUs and {gpus}, {limit}"
+        message = f"{partition.name}: {partition.nodes} nodes of {partition.cpus_per_node} CPUs and {gpus}, {limit}"
         if partition.up:
-            yield ok("partition", said)
+            yield ok("partition", message)
         else:
             yield problem("partition", f"{partition.name} is not up", "name another with cluster.partition=")
     if slurm.accounting:
@@ -112,8 +112,8 @@ def _clock(host: Host, now: float, remote: bool) -> Iterator[Finding]:
 
 def _tools(host: Host, facts: Facts, on_cluster: bool) -> Iterator[Finding]:
     if host.bash < (4, 2):
-        found = ".".join(map(str, host.bash)) or "none"
-        yield problem("bash", f"{found} is there, and run.sh needs bash 4.2 or newer", "put a newer bash on the PATH")
+        version = ".".join(map(str, host.bash)) or "none"
+        yield problem("bash", f"{version} is there, and run.sh needs bash 4.2 or newer", "put a newer bash on the PATH")
     needed = {"setsid"} | ({"flock"} if facts.gpus and not on_cluster else set())
     lacking = sorted(needed & set(host.lacking))
     if lacking:
@@ -128,24 +128,24 @@ def _python(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
         yield problem("python", f"{facts.python} can't be run", "name another with python=")
         return
     frameworks = ", ".join(f"{name} {version}" for name, version in facts.packages.items())
-    said = f"{facts.python_version} ({facts.python}) with {frameworks or 'no framework'}"
+    message = f"{facts.python_version} ({facts.python}) with {frameworks or 'no framework'}"
     version = tuple(int(part) for part in facts.python_version.split(".")[:2] if part.isdecimal())
     if version < (3, 10):
-        yield problem("python", f"{said}; trainers need 3.10", "name a newer one with python=, or use a container")
+        yield problem("python", f"{message}; trainers need 3.10", "name a newer one with python=, or use a container")
     elif framework not in facts.packages:
-        yield problem("python", f"{said}, and not {framework}", f"pip install {framework} there, or say python=")
+        yield problem("python", f"{message}, and not {framework}", f"pip install {framework} there, or say python=")
     else:
-        yield ok("python", said)
-        said, mend = requirements.build_problem(framework, facts.packages[framework], facts.gpus)
-        if said and spec.training.device != "cpu" and spec.launch.gpus != 0:
-            yield problem("cuda", said, mend)
+        yield ok("python", message)
+        message, remedy = requirements.build_problem(framework, facts.packages[framework], facts.gpus)
+        if message and spec.training.device != "cpu" and spec.launch.gpus != 0:
+            yield problem("cuda", message, remedy)
 
 
 def _gpus(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
     wants = bool(spec.launch.gpus or spec.launch.visible_gpus) or spec.training.device == "cuda"
     if facts.gpu_problem:
-        mend = "reboot after a driver's upgrade, or install it again: `nvidia-smi` has to answer"
-        yield problem("gpu", facts.gpu_problem, mend) if wants else advice("gpu", facts.gpu_problem, mend)
+        remedy = "reboot after a driver's upgrade, or install it again: `nvidia-smi` has to answer"
+        yield problem("gpu", facts.gpu_problem, remedy) if wants else advice("gpu", facts.gpu_problem, remedy)
     elif facts.gpus:
         first = facts.gpus[0]
         names = sorted({f"{gpu.name} ({_size_of(gpu)})" for gpu in facts.gpus})
@@ -154,9 +154,9 @@ def _gpus(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
             if gpu.holder:
                 yield advice("gpu", f"GPU {gpu.index} is not free: {gpu.holder}", "gpus=N takes free ones")
     elif host.nvidia_cards:
-        said = f"{host.nvidia_cards} NVIDIA cards are on the bus, and there is no nvidia-smi"
-        mend = "install NVIDIA's driver; in a container, start it with its GPUs"
-        yield problem("gpu", said, mend) if wants else advice("gpu", said, mend)
+        message = f"{host.nvidia_cards} NVIDIA cards are on the bus, and there is no nvidia-smi"
+        remedy = "install NVIDIA's driver; in a container, start it with its GPUs"
+        yield problem("gpu", message, remedy) if wants else advice("gpu", message, remedy)
     elif wants:
         yield problem("gpu", "there is no NVIDIA GPU", "leave gpus= and device=cuda out, or go elsewhere")
     else:
@@ -166,7 +166,7 @@ def _gpus(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
 def _size_of(gpu: Gpu) -> str:
     if gpu.partitioned:
         return "cut into MIG instances"
-    return units.size(gpu.memory_mib * MIB) if gpu.memory_mib else "memory not told"
+    return units.size(gpu.memory_mib * MIB) if gpu.memory_mib else "memory unknown"
 
 
 def _disk(host: Host, facts: Facts) -> Iterator[Finding]:
@@ -174,13 +174,13 @@ def _disk(host: Host, facts: Facts) -> Iterator[Finding]:
         yield problem("run_root", facts.run_root_problem, "name another folder with run_root=")
         return
     kind = f", {facts.run_root_filesystem}" if facts.run_root_filesystem else ""
-    said = f"{facts.run_root}: {units.size(host.free_mib * MIB)} free{kind}"
+    message = f"{facts.run_root}: {units.size(host.free_mib * MIB)} free{kind}"
     if host.free_mib < 512:
-        yield problem("run_root", said, "make room, or name another folder with run_root=")
+        yield problem("run_root", message, "make room, or name another folder with run_root=")
     elif host.free_mib < 10 * 1024:
-        yield advice("run_root", said, "checkpoints may need more: make room, or say checkpoint.keep=1")
+        yield advice("run_root", message, "checkpoints may need more: make room, or say checkpoint.keep=1")
     else:
-        yield ok("run_root", said)
+        yield ok("run_root", message)
     if host.tmp_noexec:
         yield advice(
             "tmp",
@@ -188,8 +188,8 @@ def _disk(host: Host, facts: Facts) -> Iterator[Finding]:
             "say env.TMPDIR= a folder on another disk",
         )
     if host.tmp_free_mib < 1024:
-        said = f"{host.tmp} has {units.size(host.tmp_free_mib * MIB)} free"
-        yield advice("tmp", said, "say env.TMPDIR= a folder on another disk; image pull needs several GiB there")
+        message = f"{host.tmp} has {units.size(host.tmp_free_mib * MIB)} free"
+        yield advice("tmp", message, "say env.TMPDIR= a folder on another disk; image pull needs several GiB there")
 
 
 def _container(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
@@ -230,8 +230,8 @@ def _container(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
 
 def _limits(host: Host) -> Iterator[Finding]:
     if host.shm_mib < 1024:
-        said = f"/dev/shm has {units.size(host.shm_mib * MIB)}: data loaders and NCCL pass batches through it"
-        yield advice("shm", said, "start the container with --shm-size or --ipc=host; or remount it larger")
+        message = f"/dev/shm has {units.size(host.shm_mib * MIB)}: data loaders and NCCL pass batches through it"
+        yield advice("shm", message, "start the container with --shm-size or --ipc=host; or remount it larger")
     if host.infiniband and host.memlock_kib >= 0:
         yield advice(
             "memlock",

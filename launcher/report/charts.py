@@ -59,7 +59,7 @@ def curves(chart: Curves) -> Markup:
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         preserveAspectRatio="none",
         role="img",
-        aria_label=f"{chart.title}, {chart.y} by {chart.x}: {_told(chart.lines)}",
+        aria_label=f"{chart.title}, {chart.y} by {chart.x}: {_names(chart.lines)}",
         data_across=across.ends,
         data_up=up.ends,
         data_x=chart.x,
@@ -96,7 +96,7 @@ def _legend(lines: Sequence[Line]) -> list[Markup]:
     )
 
 
-def _told(lines: Sequence[Line]) -> str:
+def _names(lines: Sequence[Line]) -> str:
     names = [line.label for line in lines if line.colour is not None]
     others = len(lines) - len(names)
     return ", ".join([*names, *([f"{others} more"] if others else [])])

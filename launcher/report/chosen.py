@@ -14,7 +14,7 @@ ALWAYS = 24
 """Of them those that are read however long they are."""
 BYTES = 64 << 20
 """Of metrics and telemetry that are read beyond that, which takes about a second."""
-TOLD_APART = 16
+DISTINCT = 16
 """Curves that can be distinguished: 8 colours, plain or dashed."""
 COLOURED = 8
 """Curves in colour where there are more than that; the others are grey."""
@@ -45,7 +45,7 @@ def to_read(order: Sequence[int], folders: Sequence[Path]) -> set[int]:
 
 def colours(order: Sequence[int]) -> list[int | None]:
     """The colour of each run, by its place in the order that is kept; none for those that only make the ground."""
-    if len(order) <= TOLD_APART:
+    if len(order) <= DISTINCT:
         return list(range(len(order)))
     shown = {index: number for number, index in enumerate(sorted(order[:COLOURED]))}
     return [shown.get(index) for index in range(len(order))]

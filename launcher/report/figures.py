@@ -24,7 +24,7 @@ class Figures:
     """Bytes; the most of all attempts, of which each is a process of its own."""
     loss: float | None
     """At the last step; None also where that was no number, or infinite."""
-    lost: bool
+    nonfinite: bool
     """Whether it was."""
     accuracy: float | None
     skipped: int | None
@@ -46,7 +46,7 @@ def figures(evidence: Evidence) -> Figures:
         unit=(result.throughput.unit if rate is not None or rows is None else rows.unit) or "samples/s",
         memory=max(result.peak_memory_bytes or 0, (rows and rows.peak_memory) or 0) or None,
         loss=result.loss.last if measured else (rows.last_loss if rows else None),
-        lost="loss.last" in result.nonfinite if measured else bool(rows and rows.steps and rows.lost),
+        nonfinite="loss.last" in result.nonfinite if measured else bool(rows and rows.steps and rows.last_nonfinite),
         accuracy=result.eval.get("accuracy"),
         skipped=result.loss_scale.skipped_steps if measured else (rows.skipped if rows else None),
         half_share=result.observed.half_flop_share,

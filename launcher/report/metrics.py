@@ -122,7 +122,7 @@ class Metrics:
     overflows: list[int] = field(default_factory=list)
     """Steps that were skipped, the first ones of many."""
     skipped: int = 0
-    lost: bool = False
+    last_nonfinite: bool = False
     """Whether the loss of the last step was no number, or infinite."""
     nonfinite_at: int | None = None
     """The first step whose loss was no number or infinite."""
@@ -235,7 +235,7 @@ def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
     unknown = loss is None and by_step and "loss" not in row.get("nonfinite", ())
     if not unknown:
         metrics.last_loss = loss
-        metrics.lost = loss is None
+        metrics.last_nonfinite = loss is None
     part = metrics.blocks.setdefault((step - 1) // block if block else 0, Block())
     part.steps += 1
     if loss is not None:

@@ -7,7 +7,7 @@ for (const button of document.querySelectorAll("thead button")) {
     const column = heading.cellIndex;
     const isNumber = heading.classList.contains("number");
     const direction = heading.getAttribute("aria-sort") === "ascending" ? -1 : 1;
-    for (const each of heading.parentElement.children) each.removeAttribute("aria-sort");
+    for (const sibling of heading.parentElement.children) sibling.removeAttribute("aria-sort");
     heading.setAttribute("aria-sort", direction === 1 ? "ascending" : "descending");
     const body = heading.closest("table").tBodies[0];
     const valueOf = (row) => row.cells[column].dataset.value;
@@ -23,22 +23,22 @@ for (const button of document.querySelectorAll("thead button")) {
 
 // What the curves of a chart are where it is pointed at, by pointer, finger, or the arrow keys.
 const MOST = 8;
-const NEAR = 25; // of the 1000 that a plot is wide: how far from a curve's end it is still told
+const NEAR = 25; // of the 1000 that a plot is wide: how far from its end a curve is still read out
 for (const area of document.querySelectorAll(".area")) {
   const plot = area.querySelector("svg");
   const [left, right] = plot.dataset.across.split(" ").map(Number);
   const [bottom, top] = plot.dataset.up.split(" ").map(Number);
   const { x: unit, unit: kind, steps } = plot.dataset;
   const cursor = area.appendChild(Object.assign(document.createElement("div"), { className: "cursor", hidden: true }));
-  const told = area.appendChild(Object.assign(document.createElement("div"), { className: "told", hidden: true }));
-  told.setAttribute("role", "status");
+  const tooltip = area.appendChild(Object.assign(document.createElement("div"), { className: "tooltip", hidden: true }));
+  tooltip.setAttribute("role", "status");
   let lines = null;
   let place = 500;
 
-  const readLines = () => Array.from(plot.querySelectorAll("polyline"), (each) => ({
-    name: each.dataset.name,
-    style: each.getAttribute("class").replace("line", "key"),
-    points: each.getAttribute("points").split(" ").map((pair) => pair.split(",").map(Number)),
+  const readLines = () => Array.from(plot.querySelectorAll("polyline"), (item) => ({
+    name: item.dataset.name,
+    style: item.getAttribute("class").replace("line", "key"),
+    points: item.getAttribute("points").split(" ").map((pair) => pair.split(",").map(Number)),
   }));
   const short = (value) => String(Number(value.toPrecision(3)));
   const valueAt = (y) => {
@@ -50,31 +50,31 @@ for (const area of document.querySelectorAll(".area")) {
   };
   const pointOf = (points) => {
     if (place < points[0][0] - NEAR || place > points[points.length - 1][0] + NEAR) return null;
-    const after = points.findIndex((each) => each[0] > place);
+    const after = points.findIndex((item) => item[0] > place);
     const next = after < 0 ? points.length - 1 : after, before = Math.max(0, after < 0 ? next : after - 1);
     if (steps !== undefined) return points[before];
     return place - points[before][0] < points[next][0] - place ? points[before] : points[next];
   };
-  const hide = () => { cursor.hidden = told.hidden = true; };
+  const hide = () => { cursor.hidden = tooltip.hidden = true; };
   const show = (height) => {
     lines ??= readLines();
-    let found = lines.map((each) => ({ ...each, point: pointOf(each.points) })).filter((each) => each.point);
-    if (!found.length) return hide();
-    const away = (each) => (height === null ? (each.style.includes("other") ? 1 : 0) : Math.abs(each.point[1] - height));
-    found = found.sort((a, b) => away(a) - away(b)).slice(0, MOST).sort((a, b) => a.point[1] - b.point[1]);
+    let shown = lines.map((item) => ({ ...item, point: pointOf(item.points) })).filter((item) => item.point);
+    if (!shown.length) return hide();
+    const away = (item) => (height === null ? (item.style.includes("other") ? 1 : 0) : Math.abs(item.point[1] - height));
+    shown = shown.sort((a, b) => away(a) - away(b)).slice(0, MOST).sort((a, b) => a.point[1] - b.point[1]);
     const at = left + (place / 1000) * (right - left);
     const title = document.createElement("b");
     title.textContent = `${unit} ${unit === "step" ? Math.round(at) : short(at)}`;
-    told.replaceChildren(title, ...found.map((each) => {
+    tooltip.replaceChildren(title, ...shown.map((item) => {
       const row = document.createElement("span"), key = document.createElement("i");
-      key.className = each.style;
-      row.append(key, `${each.name}  ${valueAt(each.point[1])}`);
+      key.className = item.style;
+      row.append(key, `${item.name}  ${valueAt(item.point[1])}`);
       return row;
     }));
-    cursor.hidden = told.hidden = false;
+    cursor.hidden = tooltip.hidden = false;
     cursor.style.left = `${place / 10}%`;
-    told.style.left = place < 500 ? `${place / 10}%` : "auto";
-    told.style.right = place < 500 ? "auto" : `${100 - place / 10}%`;
+    tooltip.style.left = place < 500 ? `${place / 10}%` : "auto";
+    tooltip.style.right = place < 500 ? "auto" : `${100 - place / 10}%`;
   };
   const point = (event) => {
     const box = plot.getBoundingClientRect();

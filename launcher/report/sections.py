@@ -53,7 +53,7 @@ def of_runs(title: str, evidence: Sequence[Evidence]) -> Document:
 
 def _lead(evidence: Sequence[Evidence]) -> Iterator[str]:
     read, count = sum(run.metrics is not None for run in evidence), len(evidence)
-    if count <= chosen.TOLD_APART:
+    if count <= chosen.DISTINCT:
         return
     _, by = chosen.best_first([run.result for run in evidence])
     drawn = f" The steps of {read} of them were read." if read < count else ""
@@ -100,7 +100,7 @@ def rate_column(measured: Sequence[Figures]) -> tuple[str, list[Cell], bool]:
 
 
 def loss_cell(figures: Figures) -> Cell:
-    return Cell(text="not finite") if figures.lost else numeric(figures.loss, units.number(figures.loss))
+    return Cell(text="not finite") if figures.nonfinite else numeric(figures.loss, units.number(figures.loss))
 
 
 def _ratios(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> list[Cell]:

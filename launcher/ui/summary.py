@@ -66,9 +66,9 @@ def elapsed(state: State, now: float) -> float | None:
 def headline(state: State, now: float) -> str:
     """A state with its reason and how long it took, in one line."""
     seconds = elapsed(state, now)
-    taken = f" after {units.duration(seconds)}" if seconds is not None and state.finished else ""
+    duration = f" after {units.duration(seconds)}" if seconds is not None and state.finished else ""
     attempt = f" (attempt {state.attempt})" if state.attempt > 1 else ""
-    return f"{state.name}{taken}{attempt}{': ' if state.reason else ''}{state.reason}"
+    return f"{state.name}{duration}{attempt}{': ' if state.reason else ''}{state.reason}"
 
 
 ROW_FIELDS = ("attempts", "eval", "throughput", "observed", "updates")

@@ -24,7 +24,7 @@ def found(*words: str, facts: Facts = LAPTOP, remote: bool = False, **changes: A
     """Findings that are not ok, by what they are about."""
     host = dataclasses.replace(HEALTHY, **changes)
     every = of_host(host, facts, spec_of(*words), now=1000.0, remote=remote)
-    return {each.about: (each.level, each.said, each.mend) for each in every if each.level != "ok"}
+    return {each.about: (each.level, each.message, each.remedy) for each in every if each.level != "ok"}
 
 
 def test_a_healthy_host_has_nothing_to_mend() -> None:
@@ -182,12 +182,12 @@ def test_a_build_that_cannot_use_the_gpus_is_a_problem(version: str, driver: str
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"), [({"memory_mib": 0}, "memory not told"), ({"partitioned": True}, "cut into MIG instances")]
+    ("changes", "says"), [({"memory_mib": 0}, "memory unknown"), ({"partitioned": True}, "cut into MIG instances")]
 )
 def test_a_gpu_without_a_known_memory_is_not_said_to_have_none(changes: dict[str, Any], says: str) -> None:
     facts = dataclasses.replace(LAPTOP, gpus=(dataclasses.replace(TWO_A100.gpus[0], **changes),))
     (said,) = [
-        each.said for each in of_host(HEALTHY, facts, spec_of(), now=1000.0, remote=False) if each.about == "gpu"
+        each.message for each in of_host(HEALTHY, facts, spec_of(), now=1000.0, remote=False) if each.about == "gpu"
     ]
     assert said == f"1x A100 ({says}), driver 560.35.03"
 
@@ -212,7 +212,7 @@ def test_clocks_that_differ_are_told_with_the_direction() -> None:
 
 def slurm(*words: str, **changes: Any) -> dict[str, tuple[str, str]]:
     facts = dataclasses.replace(LOGIN, slurm=dataclasses.replace(CLUSTER, **changes))
-    return {each.about: (each.level, each.said) for each in of_slurm(facts, spec_of("cluster=slurm", *words))}
+    return {each.about: (each.level, each.message) for each in of_slurm(facts, spec_of("cluster=slurm", *words))}
 
 
 def test_a_slurm_cluster_is_described_with_the_partition_asked_for() -> None:

@@ -143,7 +143,7 @@ def test_rows_of_a_script_have_a_rate_in_steps(tmp_path):
     found = metrics.read(write(tmp_path / "metrics.jsonl", [counted(1, None), *(counted(n) for n in range(2, 21))]))
     assert found is not None
     assert (found.steps, found.problems, found.rate, found.unit) == (20, (), pytest.approx(10.0), "steps/s")
-    assert (found.last_loss, found.lost, found.nonfinite_at) == (None, False, None)
+    assert (found.last_loss, found.last_nonfinite, found.nonfinite_at) == (None, False, None)
 
 
 def test_samples_and_losses_that_a_script_logs_now_and_then_are_its_rate_and_curves(tmp_path):
@@ -153,7 +153,7 @@ def test_samples_and_losses_that_a_script_logs_now_and_then_are_its_rate_and_cur
     found = metrics.read(write(tmp_path / "metrics.jsonl", written))
     assert found is not None
     assert (found.rate, found.unit) == (pytest.approx(640.0), "samples/s")
-    assert (found.last_loss, found.lost) == (0.05, False)
+    assert (found.last_loss, found.last_nonfinite) == (0.05, False)
     assert [x for x, _ in found.loss.points()] == [10, 15, 20]
     assert found.logged["perplexity"].points() == ((10, 2.0), (15, 2.0), (20, 2.0))
 
@@ -162,4 +162,4 @@ def test_a_scripts_loss_that_is_not_finite_is_seen(tmp_path):
     written = [counted(1, loss=1.0), counted(2, nonfinite=["loss"]), counted(3)]
     found = metrics.read(write(tmp_path / "metrics.jsonl", written))
     assert found is not None
-    assert (found.lost, found.nonfinite_at, found.last_loss) == (True, 2, None)
+    assert (found.last_nonfinite, found.nonfinite_at, found.last_loss) == (True, 2, None)
