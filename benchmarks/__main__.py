@@ -21,19 +21,19 @@ BENCHMARKS = {
     "sweep": "sweeps:plan",
     "ls-many": "listing:many",
     "report-many": "reports:many",
-    "step-o0": "steps_torch:mnist_o0",
-    "step-o1": "steps_torch:mnist_o1",
-    "step-o2": "steps_torch:mnist_o2",
+    "step-o0": "steps_torch:mnist:o0",
+    "step-o1": "steps_torch:mnist:o1",
+    "step-o2": "steps_torch:mnist:o2",
     "step-simplenet": "steps_torch:simplenet",
     "step-resnet50": "steps_torch:resnet50",
     "step-efficientnet": "steps_torch:efficientnet",
     "step-gan": "steps_torch:gan",
     "step-added": "steps_torch:added",
-    "step-gpt-o0": "steps_gpt:o0",
-    "step-gpt-o1": "steps_gpt:o1",
-    "step-gpt-o2": "steps_gpt:o2",
-    "step-gpt-o1-float16": "steps_gpt:o1_float16",
-    "step-gpt-o2-float16": "steps_gpt:o2_float16",
+    "step-gpt-o0": "steps_gpt:step:o0:float32",
+    "step-gpt-o1": "steps_gpt:step:o1:bfloat16",
+    "step-gpt-o2": "steps_gpt:step:o2:bfloat16",
+    "step-gpt-o1-float16": "steps_gpt:step:o1:float16",
+    "step-gpt-o2-float16": "steps_gpt:step:o2:float16",
     "step-gpt-fsdp": "sharded:fsdp",
     "step-nanogpt": "steps_gpt:nanogpt",
     "observer-step": "observer:step",
@@ -41,9 +41,9 @@ BENCHMARKS = {
     "script-step": "script_steps:torch_counted",
     "input-synthetic": "steps_torch:input_synthetic",
     "input-cifar": "steps_torch:input_cifar",
-    "tensorflow-step-o0": "steps_tensorflow:mnist_o0",
-    "tensorflow-step-o1": "steps_tensorflow:mnist_o1",
-    "tensorflow-step-o2": "steps_tensorflow:mnist_o2",
+    "tensorflow-step-o0": "steps_tensorflow:mnist:o0",
+    "tensorflow-step-o1": "steps_tensorflow:mnist:o1",
+    "tensorflow-step-o2": "steps_tensorflow:mnist:o2",
     "tensorflow-step-simplenet": "steps_tensorflow:simplenet",
     "tensorflow-step-resnet50": "steps_tensorflow:resnet50",
     "tensorflow-step-efficientnet": "steps_tensorflow:efficientnet",
@@ -60,10 +60,10 @@ BENCHMARKS = {
     "slurm-start": "slurm:start",
     "slurm-ls": "slurm:ls",
     "ssh-submit": "ssh:submit",
-    "start-docker": "containers:docker",
-    "start-apptainer": "containers:apptainer",
+    "start-docker": "containers:start:docker",
+    "start-apptainer": "containers:start:apptainer",
 }
-"""Name on the command line -> module and function, imported when it is run."""
+"""Name on the command line -> module, function, and its arguments after the folder; imported when it is run."""
 
 
 def main() -> int:
@@ -71,31 +71,31 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all where none is named")
     parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results/")
     options = parser.parse_args()
-    unknown = [each for each in options.names if each not in BENCHMARKS]
+    unknown = [name for name in options.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"{unknown[0]} is not one of {', '.join(BENCHMARKS)}")
     machine = hardware.describe()
-    found = []
+    results = []
     for name in options.names or BENCHMARKS:
         try:
             measured = run(name)
         except Skipped as reason:
             print(f"{name} was skipped: {reason}", flush=True)
             continue
-        found.append(measured)
+        results.append(measured)
         print(f"{name}: {measured.claim}", flush=True)
         for what, timing in measured.timings.items():
             print(f"    {report.seconds(timing.median):>8} ({report.seconds(timing.fastest)} at best)  {what}")
         OUT.mkdir(exist_ok=True)
         text = json.dumps({**report.to_json(measured), "hardware": machine}, indent=1)
         (OUT / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    if not found:
+    if not results:
         return 0
-    print("\n" + "\n".join(report.lines(found)))
+    print("\n" + "\n".join(report.lines(results)))
     if options.save:
         stem = f"{time.strftime('%Y-%m-%d', time.gmtime())}-{hardware.machine_class(machine)}"
-        print(f"saved in {report.save(RESULTS, stem, found, machine)}")
-    return 0 if all(each.holds for each in found) else 1
+        print(f"saved in {report.save(RESULTS, stem, results, machine)}")
+    return 0 if all(measured.holds for measured in results) else 1
 
 
 def run(name: str) -> Measured:

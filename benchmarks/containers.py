@@ -25,15 +25,7 @@ ROUNDS = 30
 PROGRAM = "#!/bin/sh\nexec date +%s.%N\n"
 
 
-def docker(folder: Path) -> Measured:
-    return _start(folder, "docker")
-
-
-def apptainer(folder: Path) -> Measured:
-    return _start(folder, "apptainer")
-
-
-def _start(folder: Path, kind: str) -> Measured:
+def start(folder: Path, kind: str) -> Measured:
     known = testbed("dockerd")
     # Where root may not raise its capabilities, Apptainer works in a user namespace, as it does for anyone else.
     os.environ.update({**known["environment"], "APPTAINER_USERNS": "1", "XDG_STATE_HOME": str(folder / "state")})

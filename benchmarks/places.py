@@ -20,11 +20,11 @@ PYTHON = sys.executable
 
 
 def run(place: str) -> Measured:
-    """Run the benchmark `module:function` in such a folder, in this process. Raises `Skipped`."""
-    module, _, function = place.partition(":")
+    """Run the benchmark `module:function[:argument ...]` in such a folder, in this process. Raises `Skipped`."""
+    module, function, *arguments = place.split(":")
     benchmark = getattr(importlib.import_module(f"benchmarks.{module}"), function)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        return benchmark(Path(folder))
+        return benchmark(Path(folder), *arguments)
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:

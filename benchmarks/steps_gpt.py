@@ -33,24 +33,10 @@ LOG_EVERY = 10
 """Steps between two of nanoGPT's lines, for which it waits for the loss."""
 
 
-def o0(folder: Path) -> Measured:
-    return _step(folder, "o0", "float32")
-
-
-def o1(folder: Path) -> Measured:
-    return _step(folder, "o1", "bfloat16")
-
-
-def o2(folder: Path) -> Measured:
-    return _step(folder, "o2", "bfloat16")
-
-
-def o1_float16(folder: Path) -> Measured:
-    return _step(folder, "o1", "float16")
-
-
-def o2_float16(folder: Path) -> Measured:
-    return _step(folder, "o2", "float16")
+def step(folder: Path, level: str, dtype: str) -> Measured:
+    named = level if dtype != "float16" else f"{level}-{dtype}"
+    words = (f"amp={level}", *((f"amp.dtype={dtype}",) if level != "o0" else ()), *SIZES)
+    return steps.step(folder, f"step-gpt-{named}", trainer(words, f"{dtype}, {ABOUT}"), by_hand, LIMIT)
 
 
 def nanogpt(folder: Path) -> Measured:
@@ -67,12 +53,6 @@ def nanogpt(folder: Path) -> Measured:
         theirs="an iteration of nanoGPT's loop",
         claim="gpt trains at least as many tokens/s as nanoGPT's loop",
     )
-
-
-def _step(folder: Path, level: str, dtype: str) -> Measured:
-    named = level if dtype != "float16" else f"{level}-{dtype}"
-    words = (f"amp={level}", *((f"amp.dtype={dtype}",) if level != "o0" else ()), *SIZES)
-    return steps.step(folder, f"step-gpt-{named}", trainer(words, f"{dtype}, {ABOUT}"), by_hand, LIMIT)
 
 
 def trainer(words: tuple[str, ...], about: str) -> Trainer:

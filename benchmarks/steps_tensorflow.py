@@ -25,16 +25,8 @@ if TYPE_CHECKING:
     from recipes.tensorflow_.loop import Run
 
 
-def mnist_o0(folder: Path) -> Measured:
-    return steps.step(folder, "tensorflow-step-o0", _mnist("o0"), _mnist_by_hand)
-
-
-def mnist_o1(folder: Path) -> Measured:
-    return steps.step(folder, "tensorflow-step-o1", _mnist("o1"), _mnist_by_hand)
-
-
-def mnist_o2(folder: Path) -> Measured:
-    return steps.step(folder, "tensorflow-step-o2", _mnist("o2"), _mnist_by_hand)
+def mnist(folder: Path, level: str) -> Measured:
+    return steps.step(folder, f"tensorflow-step-{level}", _mnist(level), _mnist_by_hand)
 
 
 def simplenet(folder: Path) -> Measured:

@@ -28,16 +28,9 @@ CPU = torch.device("cpu")
 MNIST_LIMIT = 1.02
 
 
-def mnist_o0(folder: Path) -> Measured:
-    return steps.step(folder, "step-o0", _mnist("o0"), _mnist_by_hand, MNIST_LIMIT)
-
-
-def mnist_o1(folder: Path) -> Measured:
-    return steps.step(folder, "step-o1", _mnist("o1"), _mnist_by_hand, MNIST_LIMIT)
-
-
-def mnist_o2(folder: Path) -> Measured:
-    return steps.step(folder, "step-o2", _mnist("o2"), _mnist_o2_by_hand, MNIST_LIMIT)
+def mnist(folder: Path, level: str) -> Measured:
+    hand = _mnist_o2_by_hand if level == "o2" else _mnist_by_hand
+    return steps.step(folder, f"step-{level}", _mnist(level), hand, MNIST_LIMIT)
 
 
 def simplenet(folder: Path) -> Measured:

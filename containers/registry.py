@@ -55,12 +55,12 @@ def digest(image: Image, architecture: str, credentials: Credentials | None = No
     scheme = "http" if is_loopback(host) else "https"
     url = f"{scheme}://{host}/v2/{image.repository}/manifests/{image.tag}"
     headers, body = _get(url, image, credentials)
-    found = headers.get("Docker-Content-Digest", "")
-    if not re.fullmatch(r"sha256:[0-9a-f]{64}", found):
+    digest_sent = headers.get("Docker-Content-Digest", "")
+    if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest_sent):
         raise RegistryError(f"{image.registry} sends no digest for {image.reference}")
     if (headers.get("Content-Type") or "").partition(";")[0] in _INDEXES:
         _check_platform(image, body, architecture)
-    return found
+    return digest_sent
 
 
 def _check_platform(image: Image, body: bytes, architecture: str) -> None:

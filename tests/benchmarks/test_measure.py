@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -81,5 +82,6 @@ def test_times_have_three_digits(value: float, text: str) -> None:
 def test_every_benchmark_named_is_there() -> None:
     folder = Path(report.__file__).parent
     for place in BENCHMARKS.values():
-        module, _, function = place.partition(":")
-        assert f"\ndef {function}(folder: Path) -> Measured:" in (folder / f"{module}.py").read_text()
+        module, function, *arguments = place.split(":")
+        found = re.search(rf"\ndef {function}\(folder: Path(.*)\) -> Measured:", (folder / f"{module}.py").read_text())
+        assert found and found[1].count(",") == len(arguments), place
