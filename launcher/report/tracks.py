@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 from launcher.report.document import COLOURS, Curves, Line, Part
-from launcher.report.metrics import POINTS, Changes, Curve
+from launcher.report.metrics import POINTS, Changes, Curve, Metrics
 from launcher.report.read import Evidence
 from launcher.script.telemetry import Series
 
@@ -16,6 +16,7 @@ FEWEST = 60
 """Points of a grey curve, however many there are."""
 BINS = 40
 """Of the step times between their 1st and 99th percentile."""
+Points = tuple[tuple[float, float], ...]
 TIME_UNITS = ((3 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 """From how many seconds on, the seconds in one, and its name."""
 
@@ -23,54 +24,51 @@ TIME_UNITS = ((3 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0
 def charts(evidence: Sequence[Evidence]) -> Iterator[Part]:
     """Curves of the steps, those of one run in one colour throughout."""
     read = [(run.colour, run.label, run.metrics) for run in evidence if run.metrics is not None]
-    losses = tuple(
-        Line(
-            label=label if rows.nonfinite_at is None else f"{label} (not finite from step {rows.nonfinite_at})",
-            colour=colour,
-            points=rows.loss.points(),
-        )
-        for colour, label, rows in read
-        if rows.steps
+
+    def by_step(title: str, y: str, points: Iterable[Points]) -> Iterator[Curves]:
+        lines = (Line(label=run[1], colour=run[0], points=own) for run, own in zip(read, points, strict=True))
+        return _curves(title, "step", y, lines)
+
+    metrics = [rows for _, _, rows in read]
+    losses = (
+        Line(label=_finite(label, rows), colour=colour, points=rows.loss.points()) for colour, label, rows in read
     )
     yield from _curves("Loss", "step", "loss", losses)
-    for name in dict.fromkeys(name for _, _, rows in read for name in rows.named):
-        parts = tuple(
-            Line(label=label, colour=colour, points=rows.named[name].points())
-            for colour, label, rows in read
-            if name in rows.named
-        )
-        yield from _curves(f"Loss of the {name}", "step", "loss", parts)
-    for name in dict.fromkeys(name for _, _, rows in read for name in rows.logged):
-        logged = tuple(
-            Line(label=label, colour=colour, points=rows.logged[name].points())
-            for colour, label, rows in read
-            if name in rows.logged
-        )
-        yield from _curves(name, "step", name, logged)
-    held_out = tuple(
-        Line(label=label, colour=colour, points=tuple((float(step), value) for step, value in rows.evaluations))
-        for colour, label, rows in read
-        if len(rows.evaluations) > 1
-    )
-    yield from _curves("Held-out accuracy", "step", "accuracy", held_out)
+    for name in dict.fromkeys(name for rows in metrics for name in rows.named):
+        yield from by_step(f"Loss of the {name}", "loss", [_points(rows.named.get(name)) for rows in metrics])
+    for name in dict.fromkeys(name for rows in metrics for name in rows.logged):
+        yield from by_step(name, name, [_points(rows.logged.get(name)) for rows in metrics])
+    yield from by_step("Held-out accuracy", "accuracy", map(_evaluations, metrics))
     scales = tuple(
-        Line(
-            label=_skips(label, rows.skipped), colour=colour, points=rows.scale.points(), marks=_floats(rows.overflows)
-        )
+        Line(label=_skips(label, rows), colour=colour, points=points, marks=tuple(map(float, rows.overflows)))
         for colour, label, rows in read
-        if rows.scale.points()
+        if (points := rows.scale.points())
     )
     if scales:
-        note = (
-            "marks below the curves are steps that overflowed and were skipped" if any(s.marks for s in scales) else ""
-        )
+        marked = any(line.marks for line in scales)
+        note = "marks below the curves are steps that overflowed and were skipped" if marked else ""
         drawn = _thinned(scales, steps=True)
         yield Curves(title="Loss scale", x="step", y="scale", lines=drawn, steps=True, unit="log2", note=note)
-    norms = tuple(Line(label=label, colour=colour, points=rows.norm.points()) for colour, label, rows in read)
-    yield from _curves("Gradient norm", "step", "norm", norms)
-    times = [(colour, label, rows.seconds) for colour, label, rows in read if len(rows.seconds) > 1]
-    yield from _step_times(times)
+    yield from by_step("Gradient norm", "norm", [rows.norm.points() for rows in metrics])
+    yield from _step_times([(colour, label, rows.seconds) for colour, label, rows in read if len(rows.seconds) > 1])
     yield from over_time(evidence)
+
+
+def _points(curve: Curve | None) -> Points:
+    return curve.points() if curve else ()
+
+
+def _evaluations(rows: Metrics) -> Points:
+    """The held-out accuracies; one alone is no curve."""
+    return tuple((float(step), value) for step, value in rows.evaluations) if len(rows.evaluations) > 1 else ()
+
+
+def _finite(label: str, rows: Metrics) -> str:
+    return label if rows.nonfinite_at is None else f"{label} (not finite from step {rows.nonfinite_at})"
+
+
+def _skips(label: str, rows: Metrics) -> str:
+    return f"{label} ({rows.skipped} skipped)" if rows.skipped else label
 
 
 def over_time(evidence: Sequence[Evidence]) -> Iterator[Curves]:
@@ -139,14 +137,6 @@ def _thin(line: Line, limit: int, steps: bool) -> Line:
     for x, y in line.points:
         curve.add(x, y)
     return dataclasses.replace(line, points=curve.points(), marks=())
-
-
-def _skips(label: str, skipped: int) -> str:
-    return f"{label} ({skipped} skipped)" if skipped else label
-
-
-def _floats(values: Iterable[int]) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
 
 
 def _step_times(times: Sequence[tuple[int | None, str, Sequence[float]]]) -> Iterator[Curves]:

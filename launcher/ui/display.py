@@ -211,7 +211,7 @@ def table(rows: Sequence[Row], width: int, height: int, words: str = "") -> Tabl
         drawn.add_column(name, justify="right" if is_figure else "left", no_wrap=True, width=None if name else BAR)
     for number, row in enumerate(shown):
         progress = row.progress
-        cells: list[Text | ProgressBar] = [Text(_cut(labels[number], label))]
+        cells: list[Text | ProgressBar] = [Text(tables.cut(labels[number], label))]
         for name, texts in columns.items():
             style = _COLOURS.get(row.state.name, "") if name == "state" else ""
             endless = progress.step and not progress.total_steps  # a script of unknown length
@@ -262,10 +262,6 @@ def _rates(progress_of: Sequence[Progress]) -> dict[str, list[str]]:
     if len(used) < 2:
         return {next(iter(used), "samples/s"): [value for value, _ in rates]}
     return {"rate": [f"{value} {unit}" if value != "-" else "-" for value, unit in rates]}
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _those_that_fit(rows: Sequence[Row], count: int) -> list[Row]:

@@ -54,7 +54,7 @@ def fitted(
         kept.remove(list(header).index(name))
     last = kept[-1]
     if width and room() >= LEAST:
-        cells = [[*row[:last], _cut(row[last], room())] for row in cells]
+        cells = [[*row[:last], cut(row[last], room())] for row in cells]
     shown = [[row[column] for column in kept] for row in cells]
     lines = _lines(shown, frozenset(kept.index(number) for number in right if number in kept))
     left_out = [name for column, name in enumerate(header) if column not in kept]
@@ -93,5 +93,5 @@ def pairs(rows: Sequence[tuple[str, str]], width: int = 0) -> list[str]:
     return lines
 
 
-def _cut(text: str, width: int) -> str:
+def cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
