@@ -38,7 +38,7 @@ def probe(place: Place, runtime: Runtime, gpus: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 3])
+@pytest.mark.parametrize("gpus", [1, 3])
 def test_a_job_sees_as_many_gpus_as_it_has_in_apptainer_and_without(gpus: int, place: Place) -> None:
     for runtime in (NONE, APPTAINER):
         seen = probe(place, runtime, gpus)["env"]["CUDA_VISIBLE_DEVICES"].split(",")
@@ -46,15 +46,14 @@ def test_a_job_sees_as_many_gpus_as_it_has_in_apptainer_and_without(gpus: int, p
 
 
 @pytest.mark.parametrize("kind", ["docker", "podman"])
-@pytest.mark.parametrize("gpus", [1, 2])
-def test_an_engine_is_told_the_jobs_own_devices(gpus: int, kind: str, place: Place) -> None:
+def test_an_engine_is_told_the_jobs_own_devices(kind: str, place: Place) -> None:
     client = place.write("client", RECORD.format(path=str(place.run / "argv.json")), mode=0o755)
     runtime = Runtime(kind="docker" if kind == "docker" else "podman", command=(str(client),))
     container = dataclasses.replace(place.container("image"), devices="job")
     text = place.script(container, runtime).replace("set -u", "set -u\nenv >" + str(place.run / "env"))
-    in_job(place, text, gpus)
+    in_job(place, text, 2)
     told = engine(json.loads((place.run / "argv.json").read_text()), {}).devices.split(",")
     environment = dict(each.partition("=")[::2] for each in (place.run / "env").read_text().splitlines())
     job = environment.get("SLURM_STEP_GPUS") or environment["SLURM_JOB_GPUS"]
     assert told == job.split(",")
-    assert len(set(told)) == gpus
+    assert len(set(told)) == 2

@@ -93,9 +93,7 @@ time.sleep(300)
 """
 
 
-@pytest.mark.parametrize(
-    ("runtime", "bare"), [("docker", "false"), ("apptainer", "false"), ("docker", "true"), ("apptainer", "true")]
-)
+@pytest.mark.parametrize(("runtime", "bare"), [("docker", "false"), ("apptainer", "true")])
 def test_a_script_that_is_cancelled_saves_in_its_container(
     bed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str, bare: str
 ) -> None:
@@ -139,13 +137,12 @@ def test_a_time_limit_saves_inside_a_sif_which_keeps_its_file_system(bed: Testbe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runtime", ["docker", "apptainer"])
 def test_a_script_in_a_container_saves_when_it_is_cancelled_and_goes_on(
-    bed: Testbed, tmp_path: Path, runtime: str, monkeypatch: pytest.MonkeyPatch
+    bed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(copied(tmp_path))
     root = f"run_root={tmp_path}/runs"
-    asked = ("plain.py", "amp=o1", *words(bed, runtime), "env.OMP_NUM_THREADS=1", root, "detach=true")
+    asked = ("plain.py", "amp=o1", *words(bed, "docker"), "env.OMP_NUM_THREADS=1", root, "detach=true")
     assert main([*asked, "--", f"--steps={ENDLESS}"]) == 0
     folder = started(tmp_path / "runs")
     until(lambda: len(printed(folder)) >= 5)
