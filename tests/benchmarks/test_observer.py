@@ -6,14 +6,7 @@ import pytest
 
 from benchmarks import observer
 
-TINY = (
-    "amp=o2",
-    "train.layers=1",
-    "train.width=16",
-    "train.heads=2",
-    "train.context=16",
-    "batch=2",
-)
+TINY = ("amp=o2", "train.layers=1", "train.width=16", "train.heads=2", "train.context=16", "batch=2")
 
 
 @pytest.fixture(autouse=True)

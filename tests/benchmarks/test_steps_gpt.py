@@ -25,13 +25,7 @@ def text(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("amp=o0",),
-        ("amp=o1",),
-        ("amp=o2",),
-        ("amp=o1", "amp.dtype=float16"),
-        ("amp=o2", "amp.dtype=float16"),
-    ],
+    [("amp=o0",), ("amp=o1",), ("amp=o2",), ("amp=o1", "amp.dtype=float16"), ("amp=o2", "amp.dtype=float16")],
     ids=" ".join,
 )
 def test_the_hand_written_step_is_the_recipes(text: Path, words: tuple[str, ...]) -> None:

@@ -86,8 +86,7 @@ def test_a_machine_without_gpus_gets_no_gpu_flags(runtime: str) -> None:
 
 @pytest.mark.parametrize("runtime", ["docker", "podman"])
 @pytest.mark.parametrize(
-    ("step", "job", "seen"),
-    [("2,3", "0,1,2,3", "2,3"), ("", "1", "1"), (None, "GPU-1a,GPU-2b", "GPU-1a,GPU-2b")],
+    ("step", "job", "seen"), [("2,3", "0,1,2,3", "2,3"), ("", "1", "1"), (None, "GPU-1a,GPU-2b", "GPU-1a,GPU-2b")]
 )
 def test_the_jobs_own_gpus_are_found_by_the_script(runtime: str, step: str | None, job: str, seen: str) -> None:
     container = dataclasses.replace(FULL, image=IMAGES[runtime], devices="job", secrets={}, limits={})

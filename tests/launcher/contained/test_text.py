@@ -191,11 +191,7 @@ def test_a_secret_is_in_no_line_of_the_script_but_its_file() -> None:
         ),
         (with_containers(LAPTOP), ("container=pyxis", "image=x"), "container=pyxis is a plugin of Slurm"),
         (with_containers(LAPTOP), ("container=docker", "image=x", "mounts=['/a:b']"), "should be absolute, as /b"),
-        (
-            with_containers(LAPTOP),
-            ("container=docker", "image=x", "mounts=['/a:/b','/c:/b']"),
-            "/b already holds /a",
-        ),
+        (with_containers(LAPTOP), ("container=docker", "image=x", "mounts=['/a:/b','/c:/b']"), "/b already holds /a"),
         (
             dataclasses.replace(with_containers(LAPTOP), missing=("/a",)),
             ("container=docker", "image=x", "mounts=['/a:/b']"),

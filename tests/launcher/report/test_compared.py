@@ -287,9 +287,7 @@ def test_a_controls_loss_that_is_not_finite_is_said_before_the_arms(tmp_path):
 
 def test_half_of_a_comparison_is_reported_as_far_as_it_went(tmp_path):
     plan = whole(
-        tmp_path,
-        arm(tmp_path, 0, "o0", NOISE[:3], finished=False),
-        arm(tmp_path, 1, "o2", NOISE[:2], finished=False),
+        tmp_path, arm(tmp_path, 0, "o0", NOISE[:3], finished=False), arm(tmp_path, 1, "o2", NOISE[:2], finished=False)
     )
     said = "\n".join(plain.lines(document(tmp_path, plan, "running")))
     assert "over 2 rounds" in said
