@@ -74,7 +74,7 @@ def _rank(folder: Path, words: tuple[str, ...], rank: int, port: int) -> dict[st
 
 
 def by_hand(run: Run) -> HandStep:
-    """Blocks and norms sharded apart, norms in float32, everything else gathered in half precision."""
+    """Each block sharded apart, all norms together; norms in float32, everything else gathered in half precision."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     hyper, half = run.settings.train, run.precision.dtype
@@ -82,9 +82,8 @@ def by_hand(run: Run) -> HandStep:
     net = Net(hyper)
     body = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32, cast_forward_inputs=False)
     norm = MixedPrecisionPolicy(output_dtype=half, cast_forward_inputs=False)
-    for module in net.modules():
-        if isinstance(module, RmsNorm):
-            fully_shard(module, mp_policy=norm, reshard_after_forward=False)
+    norms: list[Any] = [each for each in net.modules() if isinstance(each, RmsNorm)]
+    fully_shard(norms, mp_policy=norm, reshard_after_forward=False)
     for block in net.blocks:
         fully_shard(block, mp_policy=body)
     fully_shard(net, mp_policy=body)

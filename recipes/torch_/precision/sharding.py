@@ -45,10 +45,11 @@ def shard(model: nn.Module, resolved: ResolvedPrecision, mesh: Any) -> nn.Module
         _refuse_shared(module, model, shared)
         fully_shard(module, mesh=mesh, mp_policy=unchanged)
     inside_kept = {each for module in kept for each in module.modules()}
-    for module in list(model.modules()) if resolved.level == "o2" else []:
-        if isinstance(module, NORMS) and module not in inside_kept and list(module.parameters()):
-            # Resharded after backward only: a norm is small, and a collective takes long for its size.
-            fully_shard(module, mesh=mesh, mp_policy=norm, reshard_after_forward=False)
+    norms = [each for each in model.modules() if isinstance(each, NORMS) and each not in inside_kept]
+    if resolved.level == "o2" and (norms := [each for each in norms if list(each.parameters())]):
+        # All in one collective, and resharded after backward only: norms are small, and a collective takes long for
+        # their size. Blocks are then gathered one after another, with nothing in between.
+        fully_shard(norms, mesh=mesh, mp_policy=norm, reshard_after_forward=False)
     for module in list(_blocks(model)):
         if module not in inside_kept and not shared.intersection(module.parameters()):
             fully_shard(module, mesh=mesh, mp_policy=body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from recipes.gpt import GptSettings
 from recipes.precision.levels import Amp, LossScale
@@ -195,6 +197,31 @@ def blocks_norms_and_kept_modules_are_apart(rank: int) -> None:
         sharded(precision_of(Amp(level="o2", keep_fp32=("head",))), Net(GptSettings(**TINY, tied=True)))
 
 
+def all_norms_are_one_collective(rank: int) -> None:
+    """Weights of blocks are gathered for forward and for backward, those of norms and of no block once."""
+    training, collectives = Training(Amp(level="o2")), Collectives()
+    training.step()
+    with collectives:
+        training.step()
+    float32, half = torch.float32, torch.bfloat16
+    assert collectives.seen["_allgather_base_", half] == 2 * TINY["layers"] + 1
+    assert collectives.seen["_allgather_base_", float32] == 1
+    assert collectives.seen["_reduce_scatter_base_", float32] == TINY["layers"] + 2
+
+
+class Collectives(TorchDispatchMode):
+    """Counts collectives by the dtype of what they give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[tuple[str, torch.dtype]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            self.seen[func.overloadpacket.__name__, args[0].dtype] += 1
+        return func(*args, **(kwargs or {}))
+
+
 def proved(rank: int, amp: Amp, **settings: Any) -> None:
     found = Training(amp, **settings).observed()
     assert found["verdict"] == "proved", found["why"]
@@ -328,6 +355,7 @@ SCENARIOS: dict[str, Any] = {
     "one-rank-overflows": one_rank_overflows,
     "equal-gradients-bfloat16": lambda rank: equal_gradients_add_up(rank, "bfloat16"),
     "equal-gradients-float16": lambda rank: equal_gradients_add_up(rank, "float16"),
+    "norms-together": all_norms_are_one_collective,
     "apart": blocks_norms_and_kept_modules_are_apart,
     "proved-o0": lambda rank: proved(rank, Amp(level="o0")),
     "proved-o1": lambda rank: proved(rank, Amp(level="o1")),
