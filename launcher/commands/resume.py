@@ -19,7 +19,8 @@ usage: python -m launcher resume RUN|SWEEP [key=value ...] [run_root=PATH]
 
 It runs the code that the run began with, whatever was edited since. Keys that leave the model alone may change:
 epochs, steps, checkpoint.every, checkpoint.keep, require_proof, and the cluster's own (cluster.time=...). A recipe
-in torch goes on with another number of ranks: nodes=N under Slurm, gpus=N of those that it could choose from.
+in torch goes on with another number of ranks, nodes=N under Slurm, gpus=N of those that it could choose from, and
+with parallel=ddp or fsdp.
 epochs=20 goes on with a run that was done; so does script.resume_arguments=[...] with a script, which gets these
 further arguments. detach=true returns at once. Secrets that a run kept for itself,
 as over SSH, ended with it: say secrets.NAME=FILE, or secrets.NAME for its value in this shell, again.

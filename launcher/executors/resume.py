@@ -26,12 +26,14 @@ from launcher.runs.states import Seen
 from launcher.runs.store import Damaged, Run
 from recipes import records
 from recipes import settings as trainer_settings
+from recipes.precision.support import support_for
 from recipes.recipe import NAMES, find
 from recipes.typed import SettingsError, build, from_text, leaves, nearest, refuse_control_characters, show
 
 CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require_proof")
 RANKS = ("nodes", "gpus")
-"""Keys that may change for torch's own recipes, whose checkpoints any number of ranks goes on from."""
+OF_TORCH = ("parallel", *RANKS)
+"""Keys that may change for torch's own recipes: any number of ranks, sharded or not, goes on from their checkpoints."""
 RESUME_ARGUMENTS = "script.resume_arguments"
 OF_SCRIPTS = ("require_proof", RESUME_ARGUMENTS)
 """Keys that may change for a user's script, which decides the rest by itself."""
@@ -139,7 +141,7 @@ def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
     for key, text in assignments.items():
         if plan.arms and not key.startswith("cluster."):
             raise UsageError(f"{key}={text}: the arms of a comparison stay as they are; only cluster.* may change")
-        own = OF_SCRIPTS if script else (*CHANGEABLE, *RANKS) if plan.framework == "torch" else CHANGEABLE
+        own = OF_SCRIPTS if script else (*CHANGEABLE, *OF_TORCH) if plan.framework == "torch" else CHANGEABLE
         allowed = [*own, *(f"cluster.{name}" for name in cluster if name not in ("kind", *REACH))]
         if key not in allowed:
             why = f"{key} can't change when a run is resumed{nearest(key, allowed)}"
@@ -157,7 +159,9 @@ def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
             cluster[key.removeprefix("cluster.")] = list(value) if isinstance(value, tuple) else value
             continue
         least = 0 if key in ("checkpoint.every", "gpus") else 1
-        if value is None or (isinstance(value, int) and not isinstance(value, bool) and value < least):
+        if (value is None and key != "parallel") or (
+            isinstance(value, int) and not isinstance(value, bool) and value < least
+        ):
             raise UsageError(f"{key}={text} is too small (command line)")
         if key in RANKS:
             ranks[key] = value
@@ -175,6 +179,10 @@ def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
     changed = dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words), script=script)
     if ranks:
         changed = _with_ranks(changed, **ranks)
+    if "parallel" in assignments:
+        changed = dataclasses.replace(changed, mechanism=_mechanism(changed))
+    if not {*OF_TORCH}.isdisjoint(assignments):
+        _check_trainer(changed)
     return _with_setup(changed, tuple(cluster["setup"])) if "cluster.setup" in assignments else changed
 
 
@@ -191,6 +199,11 @@ def _with_ranks(plan: Plan, nodes: int | None = None, gpus: int | None = None) -
         device = plan.settings["device"]
         if device == "cuda" and gpus == 0:
             raise UsageError(f"gpus=0: {plan.run_id} trains on GPUs, and goes on on GPUs (command line)")
+        if device == "cpu" and gpus and plan.queue == "slurm":
+            raise UsageError(
+                f"gpus={gpus}: {plan.run_id} trains on CPUs, and would reserve GPUs that it does not use; say nodes=N "
+                "for another number of ranks (command line)"
+            )
         if plan.queue != "slurm":
             if gpus and not plan.gpu_pool:
                 raise UsageError(f"gpus={gpus}: {plan.run_id} ran without GPUs; start it anew (command line)")
@@ -202,15 +215,32 @@ def _with_ranks(plan: Plan, nodes: int | None = None, gpus: int | None = None) -
             if gpus == len(plan.gpu_pool):
                 env["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpu_pool)
     gpus = plan.gpus if gpus is None else gpus
-    found = dataclasses.replace(plan, nodes=nodes or plan.nodes, gpus=gpus, processes=max(1, gpus), env=env)
+    return dataclasses.replace(plan, nodes=nodes or plan.nodes, gpus=gpus, processes=max(1, gpus), env=env)
+
+
+def _mechanism(plan: Plan) -> str:
+    """What carries the plan's level out, sharded or not."""
+    settings, known = plan.settings, plan.precision
+    return support_for(
+        plan.framework,
+        settings["amp"]["level"],
+        (known and known.dtype) or "bfloat16",  # no mechanism of torch depends on it
+        settings["xla"],
+        settings["device"],
+        master_weights=settings["amp"]["master_weights"],
+        parallel=settings["parallel"],
+    ).mechanism
+
+
+def _check_trainer(plan: Plan) -> None:
+    """Refuse what the trainer would refuse. Raises `UsageError`."""
     if plan.recipe not in NAMES:  # one of a person's own is in the run's code, which checks it when it starts
-        return found
+        return
     try:
-        trainer = trainer_settings.from_values(found.settings, find(found.recipe))
-        trainer_settings.check(trainer, found.nodes * found.processes)
+        trainer = trainer_settings.from_values(plan.settings, find(plan.recipe))
+        trainer_settings.check(trainer, plan.nodes * plan.processes)
     except SettingsError as error:
         raise UsageError(f"{error} (command line)") from None
-    return found
 
 
 def _with_setup(plan: Plan, setup: tuple[str, ...]) -> Plan:
@@ -238,7 +268,7 @@ def as_recorded(values: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
         if "resume_arguments" not in values["script"]:
             raise UsageError(f"{RESUME_ARGUMENTS} can't change: {plan.run_id} began with code that has no such key")
         found["script"] = {**values["script"], "resume_arguments": list(plan.script.resume_arguments)}
-    for name in ("nodes", "gpus", "processes", "env"):
+    for name in ("mechanism", "nodes", "gpus", "processes", "env"):
         if getattr(plan, name) != getattr(before, name):
             found[name] = getattr(plan, name)
     if plan.setup != before.setup:

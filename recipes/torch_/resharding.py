@@ -1,4 +1,5 @@
-"""A run's tensors by their parameters' names: what a checkpoint has to hold for any number of ranks to go on with it.
+"""A run's tensors by their parameters' names: what a checkpoint has to hold for any number of ranks to go on with it,
+sharded (parallel=fsdp) or each with the whole model (parallel=ddp).
 
 `values` are tensors by `model/NAME` and `optimizers/NUMBER/NAME/KEY`: sharded, or whole. `rest` is everything else.
 """
@@ -49,6 +50,25 @@ def take_apart(trained: Trained) -> Named:
     return Named(values, rest)
 
 
+def from_whole(saved: Mapping[str, Any], trained: Trained) -> Named:
+    """The state of a whole model, as `Trained.state` has it, for the sharded model of `trained`. Its values stay whole.
+
+    Raises `ValueError` where it is another model's.
+    """
+    weights, tied = weights_of(saved)
+    optimizers = []
+    for number, (optimizer, kept) in enumerate(zip(trained.optimizers, saved["optimizers"], strict=True)):
+        names = list(_names(trained, optimizer).values())
+        positions = [position for group in kept["param_groups"] for position in group["params"]]
+        if positions != list(range(len(names))):
+            raise _steps_others(number)
+        state = {name: kept["state"].get(position, {}) for position, name in enumerate(names)}
+        groups = [{**group, "params": [names[each] for each in group["params"]]} for group in kept["param_groups"]]
+        optimizers.append({"state": state, "groups": groups})
+    rest = {"model": weights, "tied": tied, "optimizers": optimizers, "precision": saved["precision"]}
+    return Named({}, rest)
+
+
 def weights_of(saved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """The weights in a state of one file, float32 masters where there are any, by name; and the names that tied weights
     have besides.
@@ -74,28 +94,31 @@ def weights_of(saved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]
 
 
 def load(trained: Trained, state: Named) -> None:
-    """Give the state to a sharded model and its optimizers. Raises `ValueError` where it is another model's."""
+    """Give the state to a model, sharded or whole, and its optimizers. Raises `ValueError` where it is another
+    model's."""
     own, tied = _by_name(trained.model)
     saved = {**state.rest["model"], **_part(state.values, "model/")}
     _refuse_others(own, saved)
-    trained.model.load_state_dict({**saved, **{name: saved[first] for name, first in tied.items()}})
+    weights = {name: _sharded_as(own[name], value) for name, value in saved.items()}
+    trained.model.load_state_dict({**weights, **{name: weights[first] for name, first in tied.items()}})
     for number, (optimizer, kept) in enumerate(zip(trained.optimizers, state.rest["optimizers"], strict=True)):
         names = _names(trained, optimizer)
         if [name for group in kept["groups"] for name in group["params"]] != list(names.values()):
-            raise ValueError(f"its optimizer {number} steps other parameters")
+            raise _steps_others(number)
         found: dict[int, dict[str, Any]] = {}
-        for position, name in enumerate(names.values()):
+        for position, (parameter, name) in enumerate(names.items()):
             entries = {**kept["state"][name], **_part(state.values, f"optimizers/{number}/{name}/")}
             if entries:
-                found[position] = entries
+                found[position] = {key: _sharded_as(parameter, value) for key, value in entries.items()}
         count = iter(range(len(names)))
         groups = [{**group, "params": [next(count) for _ in group["params"]]} for group in kept["groups"]]
         optimizer.load_state_dict({"state": found, "param_groups": groups})
-    trained.precision.load_state_dict(state.rest["precision"])
+    masters = {name: weights[name] for name in trained.precision.state_dict()["masters"] if name in weights}
+    trained.precision.load_state_dict({**state.rest["precision"], "masters": masters})
 
 
 def read_shards(found: Checkpoint, rest: dict[str, Any], model: nn.Module | None = None, only: str = "") -> Named:
-    """A checkpoint of shards: sharded as `model` is, or whole; `only` the values whose names begin so.
+    """A checkpoint of shards: in shards as `model` has them, or whole; `only` the values whose names begin so.
 
     Raises `ValueError` for one that can't be read.
     """
@@ -118,7 +141,11 @@ def refusal(found: Checkpoint, ranks: int, sharded: bool, why: str) -> SettingsE
     """Why a run of so many ranks can't go on from a checkpoint of another sharding."""
     was = f"shards of {_ranks(found.shards)}" if found.shards else "one whole state"
     now = f"{'has shards' if sharded else 'has whole weights'} on {_ranks(ranks)}"
-    return SettingsErrorOfAll(f"{found.path} was saved as {was}, and this run {now}; {why}", "parallel")
+    return SettingsErrorOfAll(
+        f"{found.path} was saved as {was}, and this run {now}; it can't go on from it: {why}; is it another model's? "
+        "Name another run folder to start anew",
+        "parallel",
+    )
 
 
 def _ranks(count: int) -> str:
@@ -140,8 +167,8 @@ def _by_name(model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _names(trained: Trained, optimizer: torch.optim.Optimizer) -> dict[torch.Tensor, str]:
-    """The parameters that an optimizer steps, in its order, with their names."""
-    names = {each: name for name, each in _by_name(trained.model)[0].items() if isinstance(each, nn.Parameter)}
+    """What an optimizer steps, parameters or their masters, in its order, with the parameters' names."""
+    names = {each: name for name, each in trained.precision.master_parameters().items()}
     return {each: names[each] for group in optimizer.param_groups for each in group["params"]}
 
 
@@ -159,6 +186,10 @@ def _refuse_others(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
         raise ValueError(f"{', '.join(differing[:4])}{more} differ in name or shape")
 
 
+def _steps_others(number: int) -> ValueError:
+    return ValueError(f"its optimizer {number} steps other parameters")
+
+
 def _is_shard(value: Any) -> bool:
     if not hasattr(value, "device_mesh"):  # most are plain, and importing DTensor takes most of a second
         return False
@@ -169,6 +200,15 @@ def _is_shard(value: Any) -> bool:
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _sharded_as(own: Any, value: Any) -> Any:
+    """A whole tensor of a sharded one's shape, sharded alike; anything else as it is. Not collective."""
+    if not _is_shard(own) or _is_shard(value) or getattr(value, "shape", None) != own.shape:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value, own.device_mesh, own.placements, src_data_rank=None)
 
 
 def _empty_like(own: Any, size: torch.Size, dtype: torch.dtype) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -74,25 +74,29 @@ class State:
         refuse_another_job(found, self.settings)
         saved = read(found.state)
         sharded = resharding.is_sharded(self.trained.model)
-        if sharded != bool(found.shards):
-            why = "say parallel= as it was saved, or name another run folder to start anew"
-            raise resharding.refusal(found, self.world.size, sharded, why)
-        if sharded:
-            self.world.on_all(lambda: self._load_shards(found, saved))
+        if sharded or found.shards:
+            self.world.on_all(lambda: self._load_named(found, saved, sharded))
         else:
             self.trained.load(saved)
         random = saved["random"]
         if self.world.rank < len(random):
             devices.set_random_state(random[self.world.rank], self.world.device)
-        return restored(saved["progress"], found, _machine(self.world)), found.path
+        progress = restored(saved["progress"], found, _machine(self.world))
+        return replace(progress, exact=progress.exact and sharded == bool(found.shards)), found.path
 
-    def _load_shards(self, found: Checkpoint, saved: dict[str, Any]) -> None:
+    def _load_named(self, found: Checkpoint, saved: dict[str, Any], sharded: bool) -> None:
+        model = self.trained.model
         try:
-            resharding.load(self.trained, resharding.read_shards(found, saved, self.trained.model))
+            named = (
+                resharding.read_shards(found, saved, model)
+                if found.shards
+                else resharding.from_whole(saved, self.trained)
+            )
+            resharding.load(self.trained, named)
         except SettingsError:
             raise
         except ValueError as error:
-            raise resharding.refusal(found, self.world.size, True, f"it can't be resharded: {error}") from None
+            raise resharding.refusal(found, self.world.size, sharded, str(error)) from None
 
     def machine(self) -> dict[str, Any]:
         return _machine(self.world)

@@ -20,6 +20,7 @@ FREE = (
     "verify",
     "deterministic",
     "device",
+    "parallel",
     "data.dir",
     "data.download",
 )

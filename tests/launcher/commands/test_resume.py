@@ -198,7 +198,9 @@ def test_steps_take_the_place_of_epochs_and_back() -> None:
 
 
 def test_torch_goes_on_with_other_numbers_of_nodes_and_gpus() -> None:
-    plan = dataclasses.replace(resolve(spec_of("batch=8"), LAPTOP), queue="slurm", nodes=2, gpus=4, processes=4)
+    on_cpus = dataclasses.replace(resolve(spec_of("batch=8"), LAPTOP), queue="slurm", nodes=2)
+    settings = {**on_cpus.settings, "device": "auto"}
+    plan = dataclasses.replace(on_cpus, settings=settings, gpus=4, processes=4)
     fewer = changes(plan, {"nodes": "1", "gpus": "2"})
     assert (fewer.nodes, fewer.gpus, fewer.processes) == (1, 2, 2)
     assert changes(plan, {"gpus": "0"}).processes == 1
@@ -213,12 +215,28 @@ def test_torch_goes_on_with_other_numbers_of_nodes_and_gpus() -> None:
         (here, "gpus", "3", "began with 2 to choose from"),
         (dataclasses.replace(here, gpu_pool=(), gpus=0), "gpus", "2", "gpus=2: .* ran without GPUs"),
         (plan, "gpus", "3", "batch=8 does not divide by 6 devices"),
+        (on_cpus, "gpus", "2", "trains on CPUs, and would reserve GPUs that it does not use; say nodes=N"),
         (plan, "gpus", "-1", "too small"),
         (plan, "nodes", "0", "too small"),
         (dataclasses.replace(plan, framework="tensorflow"), "nodes", "1", "nodes can't change"),
     ):
         with pytest.raises(UsageError, match=says):
             changes(before, {key: text})
+
+
+def test_torch_goes_on_sharded_and_back() -> None:
+    plan = resolve(spec_of("amp=o2"), LAPTOP)
+    sharded = changes(plan, {"parallel": "fsdp"})
+    values = as_recorded(to_json(plan), sharded)
+    assert (values["settings"]["parallel"], values["mechanism"]) == ("fsdp", "sharded_fp32_masters")
+    assert "parallel=fsdp" in values["words"]
+    assert changes(sharded, {"parallel": "ddp"}).mechanism == plan.mechanism
+    for other, says in (
+        (resolve(spec_of("recipe=gan", "data=synthetic"), LAPTOP), "parallel=fsdp: recipe=gan can't be sharded"),
+        (dataclasses.replace(plan, framework="tensorflow"), "parallel can't change"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            changes(other, {"parallel": "fsdp"})
 
 
 def test_an_unknown_run_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str], failed: Path) -> None:

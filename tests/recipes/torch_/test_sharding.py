@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import shutil
+import tempfile
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,12 +23,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from recipes.gpt import GptSettings
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.resolved import resolve
+from recipes.settings import Settings
 from recipes.torch_.devices import World
 from recipes.torch_.gpt import Net
 from recipes.torch_.loop import Run
 from recipes.torch_.observe.observer import PrecisionObserver, gather, observed
 from recipes.torch_.precision import Precision, sharding
+from recipes.torch_.state import State
 from recipes.torch_.supervised import held_out, measure
+from recipes.torch_.trained import Trained
+from recipes.trainer.progress import Progress
 from recipes.typed import SettingsError
 from tests.recipes.torch_.scenarios import RANKS, problems
 
@@ -86,6 +94,20 @@ class Training:
         self.optimizer.zero_grad()
         return outcome
 
+    def saved(self) -> State:
+        """What saves and resumes it."""
+        model = getattr(self.net, "module", self.net)
+        trained = Trained(model=model, optimizers=[self.optimizer], precision=self.precision)
+        parallel = self.precision.resolved.parallel
+        world = World(rank=distributed.get_rank(), size=RANKS, device=CPU)
+        return State(trained=trained, settings=Settings(parallel=parallel), world=world)  # type: ignore[arg-type]
+
+    def values(self) -> list[torch.Tensor]:
+        """What the optimizer steps, and what it keeps of it, whole."""
+        stepped = [each for group in self.optimizer.param_groups for each in group["params"]]
+        kept = [value for each in stepped for _, value in sorted(self.optimizer.state[each].items())]
+        return [each.full_tensor() if hasattr(each, "full_tensor") else each for each in (*stepped, *kept)]
+
     def observed(self) -> dict[str, Any]:
         for number in (1, 2):
             with self.observer.step(number):
@@ -144,6 +166,27 @@ def ranks_measure_together(rank: int) -> None:
         found = measure(run, net, ((inputs[each], labels[each]) for each in shares), count)
         assert found["loss"] == pytest.approx(cross_entropy(logits[:count], labels[:count]).item(), rel=1e-5)
         assert found["accuracy"] == (logits.argmax(1) == labels)[:count].sum().item() / count
+
+
+def state_goes_from_shards_to_masters_and_back(rank: int) -> None:
+    """Bit for bit: weights, what the optimizer averages, the loss scale."""
+    folders: list[Any] = [tempfile.mkdtemp() if rank == 0 else None]
+    distributed.broadcast_object_list(folders)
+    folder = Path(folders[0], "checkpoints")
+    trainings = [Training(Amp(level="o2", dtype="float16"), parallel=each) for each in ("fsdp", "ddp", "fsdp")]
+    for number, (before, after) in enumerate(itertools.pairwise(trainings), start=1):
+        for _ in range(2):
+            before.step(factor=float("inf") if number == 1 else 1.0)
+        before.saved().save(folder, Progress(step=number))
+        found = after.saved().resume(folder)
+        assert found is not None
+        assert (found[0].step, found[0].exact) == (number, False)
+        assert after.precision.scale == before.precision.scale < 8.0
+        for mine, theirs in zip(before.values(), after.values(), strict=True):
+            assert torch.equal(mine, theirs)
+        after.step()
+    if rank == 0:
+        shutil.rmtree(folder.parent)
 
 
 def one_rank_overflows(rank: int) -> None:
@@ -352,6 +395,7 @@ SCENARIOS: dict[str, Any] = {
     "as-ddp-recompute": lambda rank: trains_as_ddp_does(rank, Amp(level="o2"), recompute="full"),
     "as-ddp-batch-norm": batch_norms_train_as_under_ddp,
     "measured-together": ranks_measure_together,
+    "from-shards-and-back": state_goes_from_shards_to_masters_and_back,
     "one-rank-overflows": one_rank_overflows,
     "equal-gradients-bfloat16": lambda rank: equal_gradients_add_up(rank, "bfloat16"),
     "equal-gradients-float16": lambda rank: equal_gradients_add_up(rank, "float16"),

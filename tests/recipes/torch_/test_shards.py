@@ -89,14 +89,16 @@ def test_saved_on_four_ranks_resumed_on_two_then_one_then_four(tmp_path, one, fo
     assert all((folder / f"step-{STEPS:09d}" / name).is_file() for name in manifest["files"])
 
 
-def test_shards_and_whole_weights_are_not_mixed_up(tmp_path, four):
-    codes, _, err = end(start(1, copied(four, tmp_path / "shards"), 8, FSDP="0"))
-    assert codes == [2]
-    assert "was saved as shards of 4 ranks, and this run has whole weights on 1 rank; say parallel=" in err[0]
-    train(1, tmp_path / "whole", 1, FSDP="0")
-    codes, _, err = end(start(1, tmp_path / "whole", 8))
-    assert codes == [2]
-    assert "was saved as one whole state, and this run has shards on 1 rank; say parallel=" in err[0]
+@pytest.mark.slow
+def test_a_run_goes_from_shards_to_whole_weights_and_back(tmp_path, one, four):
+    folder, losses = copied(four, tmp_path / "checkpoints"), []
+    for ranks, sharded, steps in ((2, "0", 6), (2, "1", 8), (1, "0", 10), (2, "1", STEPS)):
+        found = train(ranks, folder, steps, FSDP=sharded)
+        assert not found["exact"]
+        losses += found["losses"]
+    assert losses == pytest.approx(one["losses"][4:], abs=1e-5)
+    for name, each in weights(found).items():
+        torch.testing.assert_close(each, weights(one)[name], atol=1e-5, rtol=0)
 
 
 @pytest.mark.slow
@@ -134,12 +136,12 @@ def test_a_save_that_fails_on_one_rank_fails_on_all_and_leaves_nothing(tmp_path)
     assert names(tmp_path / "checkpoints") == ["step-000000001"]
 
 
-def test_shards_of_another_model_are_refused_in_words_that_name_both(tmp_path, four):
+@pytest.mark.parametrize(("sharded", "now"), [("1", "has shards on 2 ranks"), ("0", "has whole weights on 2 ranks")])
+def test_shards_of_another_model_are_refused_in_words_that_name_both(tmp_path, four, sharded, now):
     folder = copied(four, tmp_path / "checkpoints")
-    codes, _, err = end(start(2, folder, 8, OTHER="1"))
+    codes, _, err = end(start(2, folder, 8, OTHER="1", FSDP=sharded))
     assert codes == [2, 2]
-    assert "was saved as shards of 4 ranks, and this run has shards on 2 ranks" in err[0]
-    assert "first.weight" in err[0]
+    assert f"was saved as shards of 4 ranks, and this run {now}; it can't go on from it: first.bias" in err[0]
 
 
 @pytest.mark.parametrize("name", ["__2_0.distcp", shards.INDEX, "state.pt"])
