@@ -51,9 +51,16 @@ def main(arguments: list[str]) -> int:
         os.symlink(os.path.abspath(recipes.__path__[0]), f"{folder}/recipes")  # alone, without the other packages there
         command = [_python(run, plan, own.get("python")), "-m", MODULE, f"run={run.folder}", f"file={file}", *given]
         try:
-            return subprocess.run(command, cwd=folder).returncode
+            # In a session of its own: of Ctrl-C it would show a traceback, wherever it is.
+            process = subprocess.Popen(command, cwd=folder, start_new_session=True)
         except OSError as error:
             raise UsageError(f"{command[0]} can't be started: {error.strerror}; say python=PATH") from None
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait()  # it removes what it has written so far
+            raise
 
 
 def _check(run: Run, plan: Mapping[str, Any]) -> None:

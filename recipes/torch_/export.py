@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,11 +24,13 @@ from recipes.trainer.checkpoint import Checkpoint
 from recipes.typed import SettingsError, from_text
 
 KEYS = ("run", "file", "step", "overwrite")
+NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What a file system without hard links says of one; FAT, for example, or one over FUSE."""
 INSTALL = f"{sys.executable} has no safetensors: pip install 'amp-launcher[export]' there, or pip install safetensors"
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit codes: 0 done, 1 the file can't be written or read, 2 the request is wrong."""
+    """Exit codes: 0 done, 1 the file can't be written or read, 2 the request is wrong, 130 interrupted."""
     try:
         values = dict(_split(word) for word in words)
         for key in ("run", "file"):
@@ -47,6 +50,8 @@ def main(words: Sequence[str]) -> int:
     except OSError as error:
         print(f"error: {error.strerror or error}: {error.filename or values.get('file')}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     count = sum(each.numel() for each in weights.values())
     print(f"step {found.step} of {run.resolve().name}: {len(weights)} tensors, {count:,} values, in {file}")
     return 0
@@ -144,7 +149,7 @@ def write(file: Path, weights: Mapping[str, torch.Tensor], facts: Mapping[str, s
             if overwrite:
                 os.replace(aside, file)
             else:
-                os.link(aside, file)  # which never replaces a file
+                _rename_to_new(aside, file)
     except FileExistsError:
         raise _there(file) from None
     finally:
@@ -152,5 +157,17 @@ def write(file: Path, weights: Mapping[str, torch.Tensor], facts: Mapping[str, s
     sync_folder(file.parent)
 
 
+def _rename_to_new(aside: Path, file: Path) -> None:
+    """Raises `FileExistsError` where there is such a file: `os.rename` would replace it."""
+    try:
+        os.link(aside, file)
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))  # ours from here on
+        os.replace(aside, file)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no unfinished file stays
     sys.exit(main(sys.argv[1:]))

@@ -1,5 +1,9 @@
+import os
+import shlex
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -81,3 +85,24 @@ def test_a_python_without_torch_or_safetensors_is_told_what_to_install(root, tmp
     (packages / "hide.pth").write_text(hide)
     assert main(["export", "brave", f"python={python}"]) == 2
     assert f"{python} has no safetensors: pip install 'amp-launcher[export]'" in capfd.readouterr().err
+
+
+def test_ctrl_c_ends_it_without_a_traceback_or_a_file(root, tmp_path):
+    save(finished(root), 3)
+    python, began = tmp_path / "python", tmp_path / "began"
+    python.write_text(f'#!/bin/sh\ntouch {shlex.quote(str(began))}\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    command = [sys.executable, "-m", "launcher", "export", "brave", "a.safetensors", f"python={python}"]
+    exporting = subprocess.Popen(
+        [*command, f"run_root={root}"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while not began.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(exporting.pid, signal.SIGINT)
+    assert (exporting.communicate(timeout=60)[1], exporting.returncode) == ("interrupted\n", 130)
+    assert sorted(each.name for each in tmp_path.iterdir() if "safetensors" in each.name) == []

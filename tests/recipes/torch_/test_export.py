@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import resource
 from pathlib import Path
 
@@ -77,6 +79,40 @@ def test_a_file_that_cannot_be_written_whole_is_not_there(tmp_path, capsys):
     assert "File too large" in capsys.readouterr().err
     assert not file.exists()
     assert not [each for each in tmp_path.iterdir() if "weights" in each.name]
+
+
+def test_an_interrupted_export_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(weights, file, metadata):
+        file.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    save_weight(tmp_path)
+    monkeypatch.setattr("safetensors.torch.save_file", interrupted)
+    assert exported(tmp_path)[0] == 130
+    assert [each.name for each in tmp_path.iterdir()] == ["checkpoints"]
+
+
+def test_without_hard_links_a_file_is_written_and_none_replaced(tmp_path, monkeypatch, capsys):
+    def refused(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    save_weight(tmp_path)
+    monkeypatch.setattr(os, "link", refused)
+    code, file = exported(tmp_path)
+    assert (code, load_file(file)["weight"].tolist()) == (0, [1.0, 1.0])
+    monkeypatch.setattr(export, "_check", lambda *_: None)  # the file came to be meanwhile
+    file.write_text("another's")
+    assert exported(tmp_path)[0] == 2
+    assert "is there already" in capsys.readouterr().err
+    assert file.read_text() == "another's"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["checkpoints", file.name]
+
+
+def save_weight(run: Path) -> None:
+    saved = {"model": {"weight": torch.ones(2)}, "precision": {"masters": {}}}
+    checkpoint.save(
+        run / "checkpoints", 1, FILE, lambda file: write(file, saved), {"settings": {"framework": "torch"}}, keep=1
+    )
 
 
 def test_what_cannot_be_exported_is_refused_in_words(tmp_path, capsys):
