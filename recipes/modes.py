@@ -16,6 +16,7 @@ from recipes import library_switch, script
 from recipes.precision.gemm import FORMATS, INSTALL, ROLES
 from recipes.precision.levels import LEVELS, Amp, Framework
 from recipes.precision.support import Support, support_for
+from recipes.script_source import Source
 from recipes.settings import Settings
 
 FRAMEWORKS = get_args(Framework)
@@ -76,8 +77,7 @@ def script_rows() -> Iterator[tuple[str, ...]]:
         cells: dict[tuple[str, str], str] = {}
         for dtype in ("float16", "bfloat16"):
             by_device = {
-                device: script.support(settings, dtype, device, script.Source(library=library))
-                for device in ("cpu", "cuda")
+                device: script.support(settings, dtype, device, Source(library=library)) for device in ("cpu", "cuda")
             }
             short = {device: _END.split(_cell(support))[0] for device, support in by_device.items()}
             if short["cpu"] == short["cuda"]:

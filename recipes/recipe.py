@@ -140,5 +140,5 @@ def own_names() -> list[str]:
 
 def _is_own(name: str) -> bool:
     files = [Path(folder, f"{name}.py") for folder in recipes.__path__] if name.isidentifier() else []
-    texts = (each.read_text(encoding="utf-8", errors="replace") for each in files if each.is_file())
+    texts = (file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file())
     return any(re.search(r"^RECIPE\b.*=", text, re.MULTILINE) for text in texts)

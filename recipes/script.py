@@ -5,10 +5,7 @@ Standard library only: the launcher refuses by it before anything is queued, the
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import functools
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -20,6 +17,7 @@ from recipes.precision.levels import PRESETS, named_operations
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.precision.support import Support, support_for
 from recipes.recipe import Recipe
+from recipes.script_source import Source
 from recipes.settings import Settings
 from recipes.typed import SettingsError, setting
 
@@ -85,71 +83,9 @@ class ScriptSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
-    """What the text of a script shows of its precision; nothing for a file that isn't here, or isn't Python."""
-
-    asks: bool = False
-    """It calls `Precision.from_env()`."""
-    fits: bool = False
-    """It trains by Keras's compile and fit, which scale the loss of float16 by themselves."""
-    static: bool = False
-    """It calls Paddle's `enable_static`, behind which it builds graphs."""
-    library: str = ""
-    """The training library, if it has a switch for precision (`recipes.library_switch`)."""
-    decided: str = ""
-    """The argument that makes the library ignore its switch, as the script spells it."""
-
-
 def in_image(named: str) -> bool:
     """Whether a script, as it was named, is only in the container's image."""
     return named.startswith(IN_IMAGE)
-
-
-def read(text: str | bytes) -> Source:
-    """Read the text of a Python file."""
-    try:
-        tree = parsed(text)
-    except SyntaxError:
-        return Source()
-    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    methods = {each.attr for each in calls if isinstance(each, ast.Attribute)}
-    asks = any(
-        isinstance(each, ast.Attribute) and each.attr == "from_env" and _last_name(each.value) == "Precision"
-        for each in calls
-    )
-    own_loop = any(
-        (isinstance(node, ast.Attribute) and node.attr == "GradientTape")
-        or (isinstance(node, ast.FunctionDef) and node.name == "train_step")
-        or (isinstance(node, ast.keyword) and node.arg == "auto_scale_loss")
-        for node in ast.walk(tree)
-    )
-    library, decided = library_switch.read(tree)
-    return Source(
-        asks=asks,
-        fits={"compile", "fit"} <= methods and not own_loop,
-        static="enable_static" in methods,
-        library=library,
-        decided=decided,
-    )
-
-
-@functools.lru_cache(maxsize=16)  # a plan asks for the tree of a script four times
-def parsed(text: str | bytes) -> ast.Module:
-    """The text of a Python file as a tree, not to be changed. Raises `SyntaxError`, also for what Python refuses
-    otherwise."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python shows them when it runs the script
-            return ast.parse(text)
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise SyntaxError(str(error) or "it is nested too deeply") from None
-
-
-def _last_name(node: ast.AST) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def instead(error: BaseException) -> str:
@@ -314,7 +250,7 @@ RECIPE = Recipe(
     settings=ScriptSettings,
     batch=0,
     epochs=0,
-    trainers={each: f"recipes.{each}_.script" for each in ("torch", "tensorflow", "paddle")},
+    trainers={framework: f"recipes.{framework}_.script" for framework in LINES},
     check=check,
     takes=(
         "recipe",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from launcher.errors import UsageError
-from recipes.script import parsed
+from recipes.script_source import parsed
 
 _IN = {
     "torch": "torch",

@@ -166,7 +166,7 @@ def _capability(spec: JobSpec, facts: Facts, gpus: tuple[Gpu, ...], count: int) 
     cluster = spec.launch.cluster
     if isinstance(cluster, SlurmCluster):
         return slurm_check.capability(cluster, facts) if count else None
-    return min((each for gpu in gpus if (each := gpu.compute_capability) is not None), default=None)
+    return min((known for gpu in gpus if (known := gpu.compute_capability) is not None), default=None)
 
 
 def _precision(spec: JobSpec, facts: Facts, device: str, capability: tuple[int, int] | None) -> ResolvedPrecision:

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.config.schema import OWN_FOLDER, Launch, stop_signal
+from launcher.config.schema import OWN_FOLDER, Launch
 from launcher.plan.model import Plan, ScriptPlan
 from launcher.runs import address as addresses
 from recipes import script
-from recipes.script import IN_IMAGE, NGC_TENSORFLOW1, Source, in_image
+from recipes.script import IN_IMAGE, NGC_TENSORFLOW1, in_image
+from recipes.script_source import Source
 from recipes.typed import SettingsError, show
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
         inputs=_inputs(launch, workdir, facts),
         arguments=launch.arguments,
         bare=spec.training.train.bare,
-        stop_signal=stop_signal(launch),
+        stop_signal=launch.stop_signal,
         resume_arguments=launch.resume_arguments,
     )
 
@@ -122,8 +123,8 @@ def stem(launch: Launch) -> str:
 
 def source(spec: JobSpec, facts: Facts) -> Source:
     """The precision settings found in the text of the job's script; empty where the script is not here."""
-    found = facts.scripts.get(spec.launch.script or "")
-    return found.source if found else Source()
+    known = facts.scripts.get(spec.launch.script or "")
+    return known.source if known else Source()
 
 
 def is_ngc_tensorflow1(spec: JobSpec) -> bool:
@@ -198,21 +199,21 @@ def advice(spec: JobSpec, facts: Facts, gpus: int, precision: ResolvedPrecision)
     launch, train = spec.launch, spec.training.train
     if launch.script is None:
         return ()
-    found = []
+    notes = []
     if in_image(launch.script):
-        found.append(f"{launch.script.removeprefix(IN_IMAGE)} is looked for in the image alone, when the job starts")
+        notes.append(f"{launch.script.removeprefix(IN_IMAGE)} is looked for in the image alone, when the job starts")
     if (known := facts.scripts.get(launch.script)) is not None:
-        found += _left_out(known)
+        notes += _left_out(known)
     if gpus > 1 and train.processes == 1:
-        found.append(f"the script is started once and sees {gpus} GPUs; train.processes={gpus} starts one for each")
-    found += _of_folder(spec, facts)
+        notes.append(f"the script is started once and sees {gpus} GPUs; train.processes={gpus} starts one for each")
+    notes += _of_folder(spec, facts)
     if train.bare:
-        found.append("nothing observes what a bare script runs, so nothing will be proved")
+        notes.append("nothing observes what a bare script runs, so nothing will be proved")
     elif spec.training.framework == "paddle" and source(spec, facts).static:
         fails = "; the run fails at the first of them unless require_proof=false" * spec.training.require_proof
-        found.append(f"static graphs (paddle.enable_static) are not observed, so nothing is proved{fails}")
+        notes.append(f"static graphs (paddle.enable_static) are not observed, so nothing is proved{fails}")
     if given := script.handed_over(precision):
-        found.append(f"amp reaches the script's library as {' and '.join(f'{k}={v}' for k, v in given.items())}")
+        notes.append(f"amp reaches the script's library as {' and '.join(f'{k}={v}' for k, v in given.items())}")
     elif not train.bare and not script.by_script(train, source(spec, facts)) and spec.training.amp.level != "o0":
-        found.append("amp is applied around the script, which is left as it is")
-    return tuple(found)
+        notes.append("amp is applied around the script, which is left as it is")
+    return tuple(notes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from containers.runtime import Runtime
 from launcher.code.snapshot import Code
-from recipes.script import Source
+from recipes.script_source import Source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

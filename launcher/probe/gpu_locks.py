@@ -76,5 +76,5 @@ def refusal(count: int, pool: Sequence[Seen], host: str) -> str:
     if count <= free:
         return ""
     fewer = f"gpus={free} takes what is free, " if free else ""
-    said = "; ".join(busy) or "the others are not there any more"
-    return f"GPUs asked for on {host}: {count}, free: {free}; {said} ({fewer}{HINT})"
+    holders = "; ".join(busy) or "the others are not there any more"
+    return f"GPUs asked for on {host}: {count}, free: {free}; {holders} ({fewer}{HINT})"

@@ -45,24 +45,24 @@ def listed() -> tuple[tuple[Gpu, ...], str]:
         return parse(output.splitlines(), fields), ""
 
 
-def with_holders(found: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+def with_holders(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The same GPUs, with their holders."""
     from launcher.probe import gpu_locks
 
-    holders = {gpu.uuid: gpu.holder for gpu in gpu_locks.look()} if found else {}
-    return tuple(dataclasses.replace(gpu, holder=holders.get(gpu.uuid, "")) for gpu in found)
+    holders = {gpu.uuid: gpu.holder for gpu in gpu_locks.look()} if gpus else {}
+    return tuple(dataclasses.replace(gpu, holder=holders.get(gpu.uuid, "")) for gpu in gpus)
 
 
 def parse(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
     """GPUs from the lines that nvidia-smi prints for these fields. Unknown values are in square brackets."""
-    found = []
+    gpus = []
     for line in lines:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(fields) or not cells[0].isdigit():
             continue
         values = dict(zip(fields, cells, strict=True))
         memory, partitioned = values["memory.total"], values.get("mig.mode.current") == "Enabled"
-        found.append(
+        gpus.append(
             Gpu(
                 index=int(values["index"]),
                 uuid=values["uuid"],
@@ -73,7 +73,7 @@ def parse(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
                 partitioned=partitioned,
             )
         )
-    return tuple(found)
+    return tuple(gpus)
 
 
 def _capability(values: str, name: str) -> str:

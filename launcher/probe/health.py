@@ -93,8 +93,8 @@ def _text(path: str) -> str:
 
 
 def _bash() -> tuple[int, ...]:
-    found = re.match(r"(\d+) (\d+)", _output(["bash", "-c", "echo ${BASH_VERSINFO[0]} ${BASH_VERSINFO[1]}"]))
-    return (int(found[1]), int(found[2])) if found else ()
+    match = re.match(r"(\d+) (\d+)", _output(["bash", "-c", "echo ${BASH_VERSINFO[0]} ${BASH_VERSINFO[1]}"]))
+    return (int(match[1]), int(match[2])) if match else ()
 
 
 def _existing(path: Path) -> Path:
@@ -104,15 +104,15 @@ def _existing(path: Path) -> Path:
 
 
 def _free_mib(path: Path) -> int:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize // 2**20
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize // 2**20
 
 
 def _size_mib(path: Path) -> int:
     if not path.is_dir():
         return 0
-    found = os.statvfs(path)
-    return found.f_blocks * found.f_frsize // 2**20
+    status = os.statvfs(path)
+    return status.f_blocks * status.f_frsize // 2**20
 
 
 def _is_nvidia_gpu(device: Path) -> bool:

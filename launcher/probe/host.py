@@ -77,14 +77,14 @@ def _sizes(named: Iterable[str]) -> Iterable[tuple[str, int | None]]:
     for name in named:
         path = expanded(name)
         try:
-            found = path.stat()
+            status = path.stat()
         except FileNotFoundError:
             if path.is_symlink():  # to what is not there
                 yield name, None
         except OSError:
             yield name, None
         else:
-            yield name, found.st_size if stat.S_ISREG(found.st_mode) and os.access(path, os.R_OK) else None
+            yield name, status.st_size if stat.S_ISREG(status.st_mode) and os.access(path, os.R_OK) else None
 
 
 def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:

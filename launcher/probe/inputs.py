@@ -13,7 +13,7 @@ from launcher.config.paths import expanded
 from launcher.config.spec import JobSpec
 from launcher.probe.facts import Facts, Script
 from launcher.runs import address as addresses
-from recipes import script
+from recipes import script_source
 
 PROFILERS = ("nsys", "ncu", "dlprof")
 """NVIDIA's profilers that start the trainer themselves."""
@@ -39,22 +39,22 @@ def with_inputs(facts: Facts, specs: Sequence[JobSpec]) -> Facts:
 
 
 def _scripts(specs: Sequence[JobSpec]) -> dict[str, Script]:
-    found = {}
+    by_name = {}
     bare = all(spec.training.train.bare for spec in specs if spec.launch.script)
     for named in job_files.scripts(specs):
         path = user_code.absolute(named)
         user_code.check(named, path, alone=bare)
         script_text.check(named, path, exactly=any(_starts_here(spec) for spec in specs if spec.launch.script == named))
         collected = user_code.collect(path, job_files.included(specs, named))
-        found[named] = Script(
+        by_name[named] = Script(
             path=str(path),
             name=user_code.name_in_snapshot(path),
-            source=script.read(path.read_bytes()),
+            source=script_source.read(path.read_bytes()),
             root=str(collected.root),
             credentials=collected.credentials,
             lacking=user_code.left_out_imports(path, collected),
         )
-    return found
+    return by_name
 
 
 def _starts_here(spec: JobSpec) -> bool:

@@ -28,8 +28,8 @@ def resolve(named: str | None) -> str:
     """The Python to run the trainer with, absolute where it can be found."""
     if named is None:
         return sys.executable
-    found = shutil.which(str(expanded(named)))
-    return str(Path(found).absolute()) if found else named
+    path = shutil.which(str(expanded(named)))
+    return str(Path(path).absolute()) if path else named
 
 
 TELL = (
@@ -68,12 +68,12 @@ def told(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _packages() -> dict[str, str]:
-    found = {}
+    versions = {}
     for module, builds in PACKAGES.items():
         spec = importlib.util.find_spec(module)
         if spec is not None:
-            found[module] = _version(builds, Path(spec.origin or "/").parent.parent)
-    return found
+            versions[module] = _version(builds, Path(spec.origin or "/").parent.parent)
+    return versions
 
 
 def _version(builds: Sequence[str], folder: Path) -> str:

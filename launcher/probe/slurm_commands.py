@@ -20,8 +20,8 @@ def environment(conf: str | None = None) -> dict[str, str]:
 
     `conf` is the cluster's SLURM_CONF, where this process's may be another cluster's.
     """
-    found = {name: os.environ[name] for name in _NEEDED if name in os.environ}
-    return {**found, "SLURM_CONF": conf} if conf else found
+    needed = {name: os.environ[name] for name in _NEEDED if name in os.environ}
+    return {**needed, "SLURM_CONF": conf} if conf else needed
 
 
 def call(
@@ -66,11 +66,11 @@ def adopt_login_path() -> None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return
-    found = [line.removeprefix(f"{mark} ") for line in done.stdout.splitlines() if line.startswith(f"{mark} ")]
-    if len(found) == 2:
-        os.environ["PATH"] = f"{os.environ.get('PATH', '')}:{found[0]}"
-        if found[1]:
-            os.environ.setdefault("SLURM_CONF", found[1])
+    values = [line.removeprefix(f"{mark} ") for line in done.stdout.splitlines() if line.startswith(f"{mark} ")]
+    if len(values) == 2:
+        os.environ["PATH"] = f"{os.environ.get('PATH', '')}:{values[0]}"
+        if values[1]:
+            os.environ.setdefault("SLURM_CONF", values[1])
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str:

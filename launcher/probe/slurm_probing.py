@@ -38,8 +38,8 @@ def probe() -> SlurmFacts:
     environment = {"PATH": STANDARD_PATH if folder in STANDARD_PATH.split(":") else f"{folder}:{STANDARD_PATH}"}
     if "SLURM_CONF" in os.environ:
         environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
-    found = read(settings.stdout, nodes.stdout.splitlines(), os.uname().nodename, environment)
-    return dataclasses.replace(found, accounting=found.accounting and shutil.which("sacct") is not None)
+    facts = read(settings.stdout, nodes.stdout.splitlines(), os.uname().nodename, environment)
+    return dataclasses.replace(facts, accounting=facts.accounting and shutil.which("sacct") is not None)
 
 
 def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, str]) -> SlurmFacts:
@@ -54,15 +54,15 @@ def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, 
         Partition(
             name=name.rstrip("*"),
             default=name.endswith("*"),
-            up=found[0][1] == "up",
-            max_minutes=slurm_units.minutes(found[0][2]),
-            nodes=sum(int(row[6]) for row in found),
-            gpus_per_node=max(slurm_units.gpus(row[4]) for row in found),
-            gpu_types=tuple(dict.fromkeys(name for row in found for name in slurm_units.gpu_types(row[4]))),
-            cpus_per_node=max(_count(row[3]) for row in found),
-            memory_mib_per_node=max(_count(row[7]) for row in found),
+            up=of_name[0][1] == "up",
+            max_minutes=slurm_units.minutes(of_name[0][2]),
+            nodes=sum(int(row[6]) for row in of_name),
+            gpus_per_node=max(slurm_units.gpus(row[4]) for row in of_name),
+            gpu_types=tuple(dict.fromkeys(name for row in of_name for name in slurm_units.gpu_types(row[4]))),
+            cpus_per_node=max(_count(row[3]) for row in of_name),
+            memory_mib_per_node=max(_count(row[7]) for row in of_name),
         )
-        for name, found in rows.items()
+        for name, of_name in rows.items()
     )
     return SlurmFacts(
         version=values.get("SLURM_VERSION", ""),
@@ -71,7 +71,7 @@ def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, 
         max_array_size=int(values.get("MaxArraySize", "1001")),
         accounting="slurmdbd" in values.get("AccountingStorageType", ""),
         environment=environment,
-        nodes_are_here=all(_is_here(row[5], here) for found in rows.values() for row in found),
+        nodes_are_here=all(_is_here(row[5], here) for of_name in rows.values() for row in of_name),
     )
 
 

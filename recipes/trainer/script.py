@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes import arguments, result, run_folder, script, script_log, settings
+from recipes import arguments, result, run_folder, script_log, script_source, settings
 from recipes.arguments import Arguments
 from recipes.divergence import Detector
 from recipes.precision import verdict
@@ -128,7 +128,7 @@ def parse(words: Sequence[str], framework: str) -> Started:
         raise SettingsError("script=FILE is missing (command line)", "script")
     file = Path(own["script"]).absolute()
     try:
-        source = script.read(file.read_bytes())
+        source = script_source.read(file.read_bytes())
     except OSError as error:
         raise SettingsError(f"script={file}: {error.strerror}", "script") from None
     return Started(

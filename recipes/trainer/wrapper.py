@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from recipes.arguments import Arguments
 from recipes.precision.resolved import ResolvedPrecision
-from recipes.script import Source
+from recipes.script_source import Source
 from recipes.trainer.early import EarlyVerdict
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.step_meter import StepMeter

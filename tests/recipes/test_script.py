@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from recipes import script
+from recipes import script, script_source
 from recipes.precision.levels import PRESETS, Amp
-from recipes.script import LINES, NGC_TENSORFLOW1, ScriptSettings, Source
+from recipes.script import LINES, NGC_TENSORFLOW1, ScriptSettings
+from recipes.script_source import Source
 from recipes.settings import Settings, with_recipe_defaults
 from recipes.trainer import script as wrapper
 from recipes.trainer import script_execution
@@ -159,7 +160,7 @@ def test_a_mode_without_a_switch_of_the_library_is_refused_with_its_name(level, 
     ],
 )
 def test_a_scripts_text_shows_its_training_library_and_the_call_that_overrides_its_switch(text, library, decided):
-    source = script.read(text)
+    source = script_source.read(text)
     assert (source.library, source.decided) == (library, decided)
 
 
@@ -252,12 +253,12 @@ def test_nobody_applies_anything_to_a_bare_script_but_the_script():
     ],
 )
 def test_the_text_of_a_script_tells_who_applies_its_precision_and_who_scales_its_loss(text, asks, fits):
-    assert script.read(text) == Source(asks=asks, fits=fits)
+    assert script_source.read(text) == Source(asks=asks, fits=fits)
 
 
 def test_the_text_of_a_script_in_paddle_tells_whether_it_builds_static_graphs():
-    assert script.read("import paddle\npaddle.enable_static()").static
-    assert not script.read("import paddle\npaddle.disable_static()  # not enable_static()").static
+    assert script_source.read("import paddle\npaddle.enable_static()").static
+    assert not script_source.read("import paddle\npaddle.disable_static()  # not enable_static()").static
 
 
 @pytest.mark.parametrize("key", ["batch", "epochs", "steps", "seed", "accumulate"])
