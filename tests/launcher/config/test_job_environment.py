@@ -32,46 +32,53 @@ SHELL = {
 }
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p/train.py").write_text(SCRIPT)
-    return tmp_path / "p"
-
-
 def typed(project: Path, *words: str, verb: tuple[str, ...] = (), **more: str) -> subprocess.CompletedProcess[str]:
-    own = {name: os.environ[name] for name in ("HOME", "PATH", "XDG_STATE_HOME") if name in os.environ}
+    own = {"HOME": os.environ["HOME"], "PATH": os.environ["PATH"], "XDG_STATE_HOME": str(project.parent / "state")}
     asked = ["recipe=script", "script=train.py", "train.bare=true", "train.precision=script", "require_proof=false"]
     where = [f"run_root={project.parent}/runs", f"env.WHERE={project.parent}/found.json", "telemetry.every=0"]
     argv = [sys.executable, "-m", "launcher", *verb, *asked, *where, *words]
-    return subprocess.run(argv, cwd=project, env={**own, **SHELL, **more}, capture_output=True, text=True, timeout=120)
+    return subprocess.run(argv, cwd=project, env={**own, **SHELL, **more}, capture_output=True, text=True, timeout=300)
 
 
-def found(project: Path, *words: str, **more: str) -> dict[str, str]:
-    """The environment of a real job."""
+def environment(folder: Path, *words: str, **more: str) -> dict[str, str]:
+    """The environment of a real job of a project in the folder."""
+    project = folder / "p"
+    project.mkdir()
+    (project / "train.py").write_text(SCRIPT)
     done = typed(project, *words, **more)
     assert done.returncode == 0, done.stderr + done.stdout
-    values: dict[str, str] = json.loads((project.parent / "found.json").read_text())
+    values: dict[str, str] = json.loads((folder / "found.json").read_text())
     return values
 
 
-def run_folder(project: Path) -> Path:
-    (folder,) = (each for each in (project.parent / "runs").iterdir() if each.name[:1].isdigit())
-    return folder
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A run that was given a variable and a secret of the shell: its folder, and what its job found set."""
+    folder = tmp_path_factory.mktemp("job")
+    values = environment(folder, "env.MY_FLAG", "secrets.WANDB_API_KEY")
+    (run,) = (path for path in (folder / "runs").iterdir() if path.name[:1].isdigit())
+    return run, values
 
 
-def test_a_job_here_gets_the_short_list_and_the_places_own_and_nothing_else(project: Path) -> None:
-    job = found(project)
-    for name in ("LANG", "TZ", "HF_HOME", "https_proxy", "LD_LIBRARY_PATH", "VIRTUAL_ENV"):
-        assert job[name] == SHELL[name]
-    assert job["HOME"] == os.environ["HOME"]
-    for name in ("CUDA_HOME", "MY_FLAG", "WANDB_API_KEY", "DB_PASSWORD", "RANK", "SLURM_JOB_ID", "OMP_NUM_THREADS"):
-        assert name not in job
+def test_a_job_here_gets_the_short_list_the_places_own_and_what_was_named(job: tuple[Path, dict[str, str]]) -> None:
+    _, values = job
+    for name in ("LANG", "TZ", "HF_HOME", "https_proxy", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "MY_FLAG", "WANDB_API_KEY"):
+        assert values[name] == SHELL[name]
+    assert values["HOME"] == os.environ["HOME"]
+    for name in ("CUDA_HOME", "DB_PASSWORD", "RANK", "SLURM_JOB_ID", "OMP_NUM_THREADS"):
+        assert name not in values
 
 
-def test_what_is_named_is_passed_on_exactly_and_its_value_is_in_one_file_alone(project: Path) -> None:
-    assert found(project, "env.MY_FLAG")["MY_FLAG"] == SHELL["MY_FLAG"]
-    folder = run_folder(project)
+def test_a_secret_comes_from_the_shell_and_ends_with_its_run(job: tuple[Path, dict[str, str]]) -> None:
+    folder, values = job
+    assert values["WANDB_API_KEY"] == SHELL["WANDB_API_KEY"]
+    assert not (folder / ".secrets").exists()
+    for path in folder.rglob("*"):
+        assert not path.is_file() or "hush-1" not in path.read_text(), path
+
+
+def test_the_value_of_a_variable_is_in_one_file(job: tuple[Path, dict[str, str]]) -> None:
+    folder, _ = job
     assert (folder / ".environment").stat().st_mode & 0o777 == 0o600
     for path in folder.rglob("*"):
         if path.is_file() and path.name != ".environment":
@@ -79,42 +86,34 @@ def test_what_is_named_is_passed_on_exactly_and_its_value_is_in_one_file_alone(p
     assert json.loads((folder / "plan.json").read_text())["passed"] == ["MY_FLAG"]
 
 
-def test_all_of_the_shell_is_passed_on_but_secrets_and_what_others_decide(project: Path) -> None:
-    job = found(project, "env_from=shell", CUDA_VISIBLE_DEVICES="9", NVIDIA_TF32_OVERRIDE="1")
-    assert job["MY_FLAG"] == SHELL["MY_FLAG"] and job["CUDA_HOME"] == "/opt/cuda"
+def test_a_terminal_in_a_run_that_has_ended_says_that_its_secrets_have_too(
+    job: tuple[Path, dict[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = job
+    place = shell._of_run([folder.name], [f"run_root={folder.parent}"])
+    assert place.plan.secrets == {} and place.plan.passed == ("MY_FLAG",)
+    assert "without WANDB_API_KEY: the run's own secrets were deleted when it ended" in capsys.readouterr().err
+
+
+def test_all_of_the_shell_is_passed_on_but_secrets_and_what_others_decide(tmp_path: Path) -> None:
+    values = environment(tmp_path, "env_from=shell", CUDA_VISIBLE_DEVICES="9", NVIDIA_TF32_OVERRIDE="1")
+    assert values["MY_FLAG"] == SHELL["MY_FLAG"] and values["CUDA_HOME"] == "/opt/cuda"
     for name in ("WANDB_API_KEY", "DB_PASSWORD", "RANK", "SLURM_JOB_ID", "TERM", "NVIDIA_TF32_OVERRIDE"):
-        assert name not in job
-    assert job["CUDA_VISIBLE_DEVICES"] != "9" and CHECKOUT not in job["PYTHONPATH"]
+        assert name not in values
+    assert values["CUDA_VISIBLE_DEVICES"] != "9" and CHECKOUT not in values["PYTHONPATH"]
 
 
-def test_a_plan_names_what_is_left_behind_and_no_value(project: Path) -> None:
-    done = typed(project, "env.CUDA_HOME", verb=("plan",))
-    (line,) = (each for each in done.stdout.splitlines() if "not passed on" in each)
+def test_a_plan_names_what_is_left_behind_and_no_value(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p/train.py").write_text(SCRIPT)
+    screen = typed(tmp_path / "p", "env.CUDA_HOME", verb=("plan",)).stdout
+    (line,) = (line for line in screen.splitlines() if "not passed on" in line)
     for name in ("MY_FLAG", "WANDB_API_KEY", "DB_PASSWORD", "OMP_NUM_THREADS", "PYTHONPATH"):
         assert f" {name}" in line
     for name in ("CUDA_HOME", "PWD", "TERM", "HF_HOME", "LD_LIBRARY_PATH", "RANK"):
         assert f" {name}," not in line
-    assert "note: passed on from this shell: CUDA_HOME\n" in done.stdout
-    assert "hush" not in done.stdout and "u:pw" not in typed(project, verb=("plan", "--json")).stdout
-
-
-def test_a_secret_comes_from_the_shell_and_ends_with_its_run(project: Path) -> None:
-    job = found(project, "secrets.WANDB_API_KEY")
-    assert job["WANDB_API_KEY"] == "hush-1" and "DB_PASSWORD" not in job
-    folder = run_folder(project)
-    assert not (folder / ".secrets").exists()
-    for path in folder.rglob("*"):
-        assert not path.is_file() or "hush-1" not in path.read_text(), path
-
-
-def test_a_terminal_in_a_run_that_has_ended_says_that_its_secrets_have_too(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found(project, "secrets.WANDB_API_KEY", "env.MY_FLAG")
-    folder = run_folder(project)
-    place = shell._of_run([folder.name], [f"run_root={folder.parent}"])
-    assert place.plan.secrets == {} and place.plan.passed == ("MY_FLAG",)
-    assert "without WANDB_API_KEY: the run's own secrets were deleted when it ended" in capsys.readouterr().err
+    assert "note: passed on from this shell: CUDA_HOME\n" in screen
+    assert "hush" not in screen and "u:pw" not in typed(tmp_path / "p", verb=("plan", "--json")).stdout
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from containers.runtime import Runtime
-from launcher.code import user_code
 from launcher.code.job_files import code_files
 from launcher.config import request
 from launcher.config.spec import JobSpec
@@ -27,7 +25,7 @@ from launcher.probe.facts import ContainerFacts, Facts, Script
 from launcher.script.render import render
 from launcher.script.trainer_command import command, lines
 from launcher.ssh.probe_client import probe
-from recipes.script import Source
+from recipes.script_source import Source
 from recipes.trainer import script as shared_script
 from recipes.trainer import script_execution
 from recipes.trainer.wrapper import Started
@@ -264,6 +262,15 @@ def test_inputs_that_cannot_be_linked_are_refused(words: tuple[str, ...], said: 
         first_of(*words, facts=dataclasses.replace(LAPTOP, missing=("gone",)))
 
 
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "train.py").write_text("from helper import go\nPrecision.from_env()\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
 def test_missing_inputs_are_detected_on_the_host(project: Path) -> None:
     (project / "data").mkdir()
     facts = probe(specs_of("recipe=script", "script=train.py", *SWEEP, "script.inputs=[data,gone]"))
@@ -347,137 +354,6 @@ def test_in_a_container_the_working_folder_is_mounted_and_a_script_of_the_image_
 
 def test_the_end_of_a_script_is_told_as_a_scripts() -> None:
     assert "LAUNCHER_WHO=script " in render(plan_of())
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "project"
-    (folder / "sub").mkdir(parents=True)
-    (folder / "train.py").write_text("from helper import go\nPrecision.from_env()\n")
-    (folder / "sub" / "helper.py").write_text("")
-    (folder / ".env").write_text("TOKEN=x")
-    (folder / ".hidden").mkdir()
-    (folder / ".hidden" / "big").write_text("x")
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(user_code.collect(folder / "train.py").files)
-
-
-def test_the_files_beside_a_script_go_along_but_for_secrets_and_hidden_folders(project: Path) -> None:
-    assert names(project) == ["script/sub/helper.py", "script/train.py"]
-
-
-def test_of_a_git_checkout_all_that_git_would_track_goes_along(project: Path) -> None:
-    for words in (["init", "-q"], ["add", "train.py"]):
-        subprocess.run(["git", *words], cwd=project, check=True)
-    (project / ".gitignore").write_text("data\n.hidden\n")
-    (project / "data").write_text("x" * 100)
-    inner = project / "sub" / "train2.py"
-    inner.write_text("")
-    assert user_code.name_in_snapshot(inner) == "script/sub/train2.py"
-    expected = ["script/.gitignore", "script/sub/helper.py", "script/sub/train2.py", "script/train.py"]
-    assert sorted(user_code.collect(inner).files) == expected
-
-
-@pytest.mark.parametrize("checkout", [True, False])
-def test_runs_beside_a_script_are_no_code(project: Path, checkout: bool) -> None:
-    if checkout:
-        subprocess.run(["git", "init", "-q"], cwd=project, check=True)
-        (project / ".gitignore").write_text(".hidden\n")
-    before = names(project)
-    run = [f"runs/one-run/{name}" for name in ("plan.json", "run.sh", "attempts/1/stdout.log")]
-    for name in (*run, "runs/.code/abc/script/train.py", "runs/.unfinished/one-run", "no-run/plan.json"):
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text("")
-    assert names(project) == sorted([*before, "script/no-run/plan.json"])
-
-
-def git(folder: Path, *words: str) -> None:
-    settings = ("user.name=test", "user.email=test@test", "protocol.file.allow=always")
-    options = [word for each in settings for word in ("-c", each)]
-    subprocess.run(["git", "-C", str(folder), *options, *words], check=True, capture_output=True)
-
-
-def test_what_lies_in_submodules_and_checkouts_within_goes_along_and_so_it_does_from_a_worktree(
-    project: Path, tmp_path: Path
-) -> None:
-    library = tmp_path / "library"
-    (library / "data").mkdir(parents=True)
-    for name in ("code.py", "data/x", "new\nline é.py"):
-        (library / name).write_text("")
-    (library / ".gitignore").write_text("data\n")
-    for folder in (library, project):
-        git(folder, "init", "-q")
-        git(folder, "add", ".")
-        git(folder, "commit", "-q", "-m", "all")
-    git(project, "submodule", "add", "-q", str(library), "lib")
-    git(project, "commit", "-q", "-m", "lib")
-    git(project, "clone", "-q", str(library), "cloned")
-    (project / "lib" / "mine.py").write_text("")
-    of_library = [".gitignore", "code.py", "new\nline é.py"]
-    within = [f"script/{folder}/{name}" for folder in ("lib", "cloned") for name in of_library]
-    assert {each for each in names(project) if each.count("/") > 1 and "sub/" not in each and "hidden" not in each} == {
-        *within,
-        "script/lib/mine.py",
-    }
-    git(project, "worktree", "add", "-q", str(tmp_path / "tree"))
-    assert "script/sub/helper.py" in names(tmp_path / "tree")
-    assert not [each for each in names(tmp_path / "tree") if each.endswith("/.git")]
-
-
-@pytest.mark.parametrize("checkout", [True, False])
-def test_links_to_code_are_followed_and_links_to_data_are_not(project: Path, tmp_path: Path, checkout: bool) -> None:
-    shared, data = tmp_path / "shared", tmp_path / "data"
-    for folder in (shared, data):
-        (folder / "deep").mkdir(parents=True)
-        (folder / "deep" / "file").write_text("")
-    (shared / "__init__.py").write_text("")
-    links = {
-        "inside": "sub",
-        "shared": shared,
-        "data": data,
-        "round": ".",
-        "gone": "/no/such",
-        "one.py": "sub/helper.py",
-    }
-    for name, target in links.items():
-        (project / name).symlink_to(target)
-    (project / "sub" / "back").symlink_to("../sub")
-    (project / "sub" / "up").symlink_to("..")
-    if checkout:
-        git(project, "init", "-q")
-    linked = [each for each in names(project) if not each.startswith(("script/sub/", "script/.hidden"))]
-    assert linked == [
-        "script/inside/helper.py",
-        "script/one.py",
-        "script/shared/__init__.py",
-        "script/shared/deep/file",
-        "script/train.py",
-    ]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
-def test_a_checkout_that_git_refuses_to_read_is_no_folder_without_git(project: Path) -> None:
-    """Else what is ignored there, as secrets and data, would go along."""
-    git(project, "init", "-q")
-    for each in (project, project / ".git"):
-        os.chown(each, 65534, 65534)
-    with pytest.raises(UsageError, match=f"git config --global --add safe.directory '{project}'"):
-        user_code.collect(project / "train.py")
-
-
-def test_a_checkout_whose_repository_is_gone_is_a_folder(project: Path) -> None:
-    (project / ".git").write_text("gitdir: /no/such\n")
-    assert names(project) == ["script/sub/helper.py", "script/train.py"]
-
-
-def test_more_than_a_snapshot_holds_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_code.snapshot, "MAX_BYTES", 10)
-    with pytest.raises(UsageError, match="is sent along with it, and holds more than"):
-        user_code.collect(project / "train.py")
 
 
 def test_the_prober_reads_the_script_and_the_snapshot_holds_it(project: Path) -> None:
