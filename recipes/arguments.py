@@ -19,15 +19,17 @@ from recipes.recipe import Recipe, find
 from recipes.settings import Settings
 from recipes.typed import (
     SettingsError,
+    convert,
     fields_of,
-    from_text,
     is_group,
+    leaves,
     not_a_choice,
     plain,
     refuse_control_characters,
     show,
     unknown_key,
 )
+from recipes.values import read
 
 SHORT = {"amp": "amp.level", "data": "data.name", "profile": "profile.tool"}
 SCHEMAS = (1, 2)
@@ -154,11 +156,14 @@ def _values(typed: Mapping[str, str], recipe: Recipe) -> Iterator[tuple[str, Any
     for key, text in typed.items():
         if key == "loss_scale" or (key == "amp" and text in MODES):
             continue
-        annotation = _annotation(SHORT.get(key, key), recipe)
+        name = SHORT.get(key, key)
+        annotation = _annotation(name, recipe)
         try:
-            yield SHORT.get(key, key), plain(from_text(text, annotation, key))
+            value = read(text, annotation, key)
+            convert(value, annotation, key)
         except SettingsError as error:
             raise SettingsError(f"{error} (command line)", key) from None
+        yield from leaves({name: value}).items()
 
 
 def _annotation(key: str, recipe: Recipe) -> Any:
@@ -169,12 +174,9 @@ def _annotation(key: str, recipe: Recipe) -> Any:
         if not is_group(inner):
             raise SettingsError(f"{unknown_key(key, _keys(cls, groups[:depth]))} (command line)", key)
         cls = inner
-    annotation = fields_of(cls).get(last)
+    annotation = recipe.settings if cls is Settings and last == "train" else fields_of(cls).get(last)
     if annotation is None:
         raise SettingsError(f"{unknown_key(key, _keys(cls, groups))} (command line)", key)
-    if is_group(annotation) or (cls is Settings and last == "train"):
-        inside = recipe.settings if last == "train" else annotation
-        raise SettingsError(f"{key} is a group: say {key}.KEY=value, KEY one of {', '.join(fields_of(inside))}", key)
     return annotation
 
 

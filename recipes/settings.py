@@ -14,6 +14,7 @@ from recipes.precision.support import STOCHASTIC_SHARDS
 from recipes.recipe import NAMES, Recipe, find
 from recipes.typed import (
     SettingsError,
+    at_least,
     build,
     fields_of,
     group,
@@ -43,6 +44,10 @@ class Checkpoint:
     keep: int = setting(2, "number of newest checkpoints kept")
     stop_every: int = setting(0, "steps after which an attempt saves and stops; 0 is never")
 
+    def __post_init__(self) -> None:
+        for key, low in (("every", 0), ("keep", 1), ("stop_every", 0)):
+            at_least(f"checkpoint.{key}", getattr(self, key), low)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
@@ -55,6 +60,10 @@ class Profile:
     steps: int = setting(5, "steps that are recorded; dlprof records all from the first")
     key_node: str | None = setting(None, "dlprof: the operation that marks where an iteration begins")
 
+    def __post_init__(self) -> None:
+        at_least("profile.start", self.start, 1)
+        at_least("profile.steps", self.steps, 1)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
@@ -63,6 +72,10 @@ class Proof:
     share: float = setting(
         ENOUGH, "part of the matrix FLOPs due in half precision that has to run so, forward and backward each"
     )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise SettingsError(f"proof.share={self.share:g} must be above 0 and at most 1", "proof.share")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,19 +130,9 @@ def check(settings: Settings, world_size: int = 1) -> None:
     if preset and MODES[preset].tf32 is not None and settings.tf32 != MODES[preset].tf32:
         other = "tf32" if settings.tf32 else "fp32"
         raise SettingsError(f"tf32={show(settings.tf32)} with amp={preset}; say amp={other}", "tf32")
-    for key in ("batch", "accumulate"):
-        value = getattr(settings, key)
-        if value is not None and value < 1:
-            raise SettingsError(f"{key}={value} must be at least 1", key)
-    for key in ("start", "steps"):
-        if getattr(settings.profile, key) < 1:
-            raise SettingsError(f"profile.{key}={getattr(settings.profile, key)} must be at least 1", f"profile.{key}")
-    if not 0 < settings.proof.share <= 1:
-        raise SettingsError(f"proof.share={settings.proof.share:g} must be above 0 and at most 1", "proof.share")
-    if settings.steps_per_execution < 1:
-        raise SettingsError(
-            f"steps_per_execution={settings.steps_per_execution} must be at least 1", "steps_per_execution"
-        )
+    for key in ("batch", "accumulate", "epochs", "steps", "steps_per_execution"):
+        if (value := getattr(settings, key)) is not None:
+            at_least(key, value, 1)
     if settings.steps_per_execution > 1 and settings.framework != "tensorflow":
         raise SettingsError(
             f"steps_per_execution={settings.steps_per_execution} is TensorFlow's; leave it out", "steps_per_execution"
@@ -156,10 +159,6 @@ def check(settings: Settings, world_size: int = 1) -> None:
         )
     if settings.parallel == "fsdp" and settings.amp.rounding == "stochastic":
         raise SettingsError(STOCHASTIC_SHARDS, "parallel")
-    for key in ("epochs", "steps"):
-        value = getattr(settings, key)
-        if value is not None and value < 1:
-            raise SettingsError(f"{key}={value} must be at least 1", key)
     start = settings.profile.start
     if settings.profile.tool != "none" and settings.steps is not None and start >= settings.steps:
         raise SettingsError(
@@ -167,10 +166,6 @@ def check(settings: Settings, world_size: int = 1) -> None:
             "come before it; say more steps or an earlier start",
             "profile.start",
         )
-    for key, low in (("every", 0), ("keep", 1), ("stop_every", 0)):
-        value = getattr(settings.checkpoint, key)
-        if value < low:
-            raise SettingsError(f"checkpoint.{key}={value} must be at least {low}", f"checkpoint.{key}")
     share = world_size * settings.accumulate
     if settings.batch is not None and settings.batch % share:
         lower = settings.batch - settings.batch % share
@@ -199,8 +194,8 @@ def gemm_layers(settings: Settings, recipe: Recipe, devices: int) -> Chosen | No
     if not layers:
         return None
     share = (settings.batch or 0) // (devices * settings.accumulate)
-    linears = [each for each in layers if each.kind == "linear"]
-    sizes = {each.name: Linear(each.inputs, each.outputs, share * each.pixels) for each in linears}
+    linears = [layer for layer in layers if layer.kind == "linear"]
+    sizes = {layer.name: Linear(layer.inputs, layer.outputs, share * layer.pixels) for layer in linears}
     return choose(amp, sizes, f"recipe={recipe.name}")
 
 

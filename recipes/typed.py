@@ -1,4 +1,4 @@
-"""Frozen dataclasses from mappings and from `key=value` text, strictly typed.
+"""Frozen dataclasses from mappings, strictly typed.
 
 Launcher and trainers both build their settings here, so a wrong key or value is refused with the same message by the
 launcher, before anything is queued, and by a trainer that is started by hand.
@@ -19,7 +19,6 @@ from typing import Any, Literal, TypeVar
 T = TypeVar("T")
 
 _ODD = re.compile(r"""[\[\](){},"']""")
-_QUOTED = re.compile(r"""(?s)"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'""")
 
 
 class SettingsError(ValueError):
@@ -84,52 +83,12 @@ def is_group(annotation: Any) -> bool:
 
 def is_text(annotation: Any) -> bool:
     """Whether the text after `=` is to be taken as typed: plain strings, optional ones included."""
-    return annotation is str or _options(annotation) == (str, type(None))
+    return annotation is str or options_of(annotation) == (str, type(None))
 
 
 def is_text_list(annotation: Any) -> bool:
     """Whether the items between `[` and `]` are to be taken as typed."""
-    return next((option for option in _options(annotation) if option is not type(None)), None) == tuple[str, ...]
-
-
-def split_list(text: str) -> tuple[list[str], str]:
-    """The items of the list that `text` begins with, and what follows its `]`.
-
-    Items are taken as typed, without blanks around them. A comma separates, unless it stands within brackets or within
-    quotes that begin a word; an item in quotes as a whole loses these. Raises `SettingsError` for a list without end.
-    """
-    items: list[str] = []
-    item, depth, place = "", 0, 1
-    while place < len(text):
-        character = text[place]
-        quoted = _QUOTED.match(text, place) if not item or item[-1] in " =(,[{" else None
-        if quoted:
-            item += quoted[0]
-            place = quoted.end()
-            continue
-        place += 1
-        if character == "]" and depth == 0:
-            if items or item.strip():
-                items.append(_unquoted(item))
-            return items, text[place:].strip()
-        if character == "," and depth == 0:
-            items.append(_unquoted(item))
-            item = ""
-            continue
-        depth += (character in "([{") - (character in ")]}" and depth > 0)
-        item += character
-    raise SettingsError("the list is not closed; write [a,b], and quote an item that holds an odd bracket: ['a[b',c]")
-
-
-def _unquoted(item: str) -> str:
-    """The text of an item. Raises `SettingsError` for one without any."""
-    item = item.strip()
-    quoted = _QUOTED.fullmatch(item)
-    if not item:
-        raise SettingsError("the list has an empty item; write [a,b]")
-    if quoted is None:
-        return item
-    return re.sub(rf"\\([\\{item[0]}])", r"\1", item[1:-1])
+    return next((option for option in options_of(annotation) if option is not type(None)), None) == tuple[str, ...]
 
 
 def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
@@ -178,7 +137,7 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
         if not any(value == choice and type(value) is type(choice) for choice in choices):
             raise SettingsError(not_a_choice(key, value, choices), key)
         return value
-    options = _options(annotation)
+    options = options_of(annotation)
     if len(options) > 1:
         if type(None) in options and (value is None or (value == "auto" and str not in options)):
             return None
@@ -213,47 +172,6 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
     if annotation is str:
         raise NotText(key, value)
     raise SettingsError(f"{key}={show(value)} should be {_name(annotation)}", key)
-
-
-def from_text(text: str, annotation: Any, key: str) -> Any:
-    """The value that a person typed after `key=`, read by the field's type rather than by a guess at the text."""
-    options = _options(annotation)
-    if type(None) in options and text in ("null", "auto") and not is_text(annotation):
-        return None
-    if is_text(annotation):
-        value: Any = None if text == "null" and annotation is not str else text
-        return convert(value, annotation, key)
-    last: SettingsError | None = None
-    for option in options:
-        if option is type(None):
-            continue
-        try:
-            return convert(_read(text, option, key), option, key)
-        except SettingsError as error:
-            last = last or error
-    assert last is not None
-    raise last
-
-
-def _read(text: str, annotation: Any, key: str) -> Any:
-    origin = typing.get_origin(annotation)
-    if origin is tuple:
-        item = typing.get_args(annotation)[0]
-        try:
-            items, rest = split_list(text.strip() if text.strip().startswith("[") else f"[{text}]")
-        except SettingsError as error:
-            raise SettingsError(f"{key}={text}: {error}", key) from None
-        if rest:
-            raise SettingsError(f"{key}={text}: nothing may follow the list", key)
-        return [_read(text, item, key) for text in items]
-    if annotation is bool:
-        return {"true": True, "false": False}.get(text.lower(), text)
-    if annotation in (int, float):
-        try:
-            return annotation(text)
-        except ValueError:
-            return text
-    return text
 
 
 def not_a_choice(key: str, value: Any, choices: Iterable[Any]) -> str:
@@ -306,7 +224,7 @@ def show(value: Any) -> str:
 
 
 def _show_item(value: Any) -> str:
-    """An item of a list as `split_list` reads it."""
+    """An item of a list as `recipes.values` reads it."""
     if not isinstance(value, str):
         return show(value)
     if value and value == value.strip() and not _ODD.search(value):
@@ -338,7 +256,8 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _options(annotation: Any) -> tuple[Any, ...]:
+def options_of(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type that there is."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return typing.get_args(annotation)
     return (annotation,)

@@ -58,7 +58,8 @@ def runs_and_keys(verb: str, arguments: Sequence[str], hint: str) -> tuple[list[
 
 def boolean(key: str, text: str) -> bool:
     """The value of a key. Raises `UsageError`."""
-    from recipes.typed import SettingsError, from_text
+    from recipes.typed import SettingsError
+    from recipes.values import from_text
 
     try:
         return bool(from_text(text, bool, key))

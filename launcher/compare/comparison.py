@@ -22,7 +22,8 @@ from launcher.config.schema import OWN_FOLDER, TRAINING_KEYS, text_key
 from launcher.errors import UsageError
 from launcher.plan.model import Compare, Plan, Published
 from launcher.runs import arms
-from recipes.typed import SettingsError, at_least, fields_of, from_text, leaves, plain, show, unknown_key
+from recipes.typed import SettingsError, at_least, fields_of, leaves, plain, show, unknown_key
+from recipes.values import from_text
 
 if TYPE_CHECKING:
     from launcher.config.spec import JobSpec

@@ -13,7 +13,7 @@ from launcher.config.schema import GROUPS
 from launcher.config.shipped import CONFIG
 from launcher.errors import UsageError
 from recipes.precision.levels import LEVELS
-from recipes.typed import leaves, not_a_choice, show
+from recipes.typed import leaves, not_a_choice
 
 if TYPE_CHECKING:
     from launcher.config.folders import Defaults, Folder, Repository
@@ -104,7 +104,7 @@ class Composer:
         }
 
     def compose(self, words: Sequence[str]) -> Any:
-        """The composed, unresolved configuration of words that choose files (`amp=o2`) or take values back (`~seed`).
+        """The composed, unresolved configuration of words that choose files, as `amp=o2`.
 
         Raises `UsageError` with Hydra's first line where it refuses.
         """
@@ -116,7 +116,7 @@ class Composer:
         try:
             self._folders[-1].choices = {group: name for group, (name, _) in self._chosen_by.items()}
             overrides = OverridesParser.create().parse_overrides(list(words))
-            config, files, taken_back = self._merge(overrides)
+            config, files = self._merge(overrides)
             beneath = self._weakest(config)
             self._files[tuple(words)] = [*(file for file, _ in beneath), *files]
             if beneath:
@@ -125,12 +125,10 @@ class Composer:
             raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
         except RecursionError:
             raise UsageError("the configuration can't be composed: its files choose each other in a circle") from None
-        for override in taken_back:
-            _take_back(config, override.key_or_group, override.value())
         return config
 
-    def _merge(self, overrides: Sequence[Any]) -> tuple[Any, list[File], Sequence[Any]]:
-        """The chosen files merged, the files themselves, and the words that take values back."""
+    def _merge(self, overrides: Sequence[Any]) -> tuple[Any, list[File]]:
+        """The chosen files merged, and the files themselves."""
         from hydra._internal.defaults_list import create_defaults_list
         from omegaconf import OmegaConf
 
@@ -158,7 +156,7 @@ class Composer:
                 shown = f"{shown}, chosen in {by[1]}"
             prefix = f"{package}." if package else ""
             files.append(File(shown, folder / name, prefix, leaves(values)))
-        return config, files, chosen.config_overrides
+        return config, files
 
     def _weakest(self, config: Any) -> list[tuple[File, dict[str, Any]]]:
         """What the config.yaml of each folder sets for a job of this configuration, the weakest first."""
@@ -191,16 +189,3 @@ class Composer:
                 for key, written in files.written(file.path).items():
                     places[f"{file.prefix}{key}"] = Place(str(file.path), written.line, written.text)
         return places
-
-
-def _take_back(config: Any, key: str, value: Any) -> None:
-    """Remove what files set for a key, if it is this value or the word names none. Raises `UsageError`."""
-    from omegaconf import OmegaConf
-
-    parent, _, name = key.rpartition(".")
-    node = OmegaConf.select(config, parent) if parent else config
-    if not OmegaConf.is_dict(node) or name not in node:
-        raise UsageError(f"~{key} has nothing to take back: no file sets it (command line)")
-    if value is not None and node[name] != value:
-        raise UsageError(f"~{key}={show(value)}: files set it to {show(node[name])} (command line)")
-    del node[name]

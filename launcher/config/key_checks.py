@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from launcher.config.compose import Composer
 from launcher.config.parse import Override
 from launcher.config.schema import REQUIRED_GROUPS, annotation_of, known_keys
 from launcher.errors import UsageError
 from recipes.recipe import NAMES, find, own_names
-from recipes.typed import SettingsError, fields_of, nearest, not_a_choice, show, unknown_key
+from recipes.typed import SettingsError, fields_of, nearest, not_a_choice, show
 
 _LEVEL_OF = {
     **dict.fromkeys(("bf16", "bfloat16"), "amp=bf16-mixed, or amp=bf16-true"),
@@ -59,9 +58,9 @@ def check(composer: Composer, override: Override, *, script: bool) -> None:
             meant = _meant(override.key, show(value))
             raise UsageError(f"{meant or not_a_choice(override.key, show(value), choices)} ({override.source})")
         return
-    if override.key.startswith("train.") and override.key.count(".") == 1:
+    if override.key == "train" or (override.key.startswith("train.") and override.key.count(".") == 1):
         return  # the recipe is known only once its files are composed
-    if annotation_of(override.key) is None and not any(key.startswith(f"{override.key}.") for key in known_keys()):
+    if annotation_of(override.key) is None:
         if override.key in _KEY_OF:
             raise UsageError(f"{override.key} is not a key; say {_KEY_OF[override.key]} ({override.source})")
         if script and "." not in override.key:
@@ -87,15 +86,3 @@ def _train_keys(recipe: str) -> list[str]:
         return [f"train.{name}" for name in fields_of(find(recipe).settings)]
     except SettingsError:  # a user's file of that group may choose a recipe by another name
         return []
-
-
-def check_train_keys(recipe: str, overrides: Iterable[Override]) -> None:
-    """Refuse `train.` keys that the recipe doesn't have. Raises `UsageError`."""
-    try:
-        settings = find(recipe).settings
-    except SettingsError as error:
-        raise UsageError(str(error)) from None
-    for override in overrides:
-        if override.key.startswith("train.") and annotation_of(override.key, settings) is None:
-            keys = [key for key in known_keys(settings) if key.startswith("train.")]
-            raise UsageError(f"{unknown_key(override.key, keys)} ({override.source}; recipe {recipe})")

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import itertools
+import functools
+import math
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
 from launcher.config import placeholders
 from launcher.config.schema import ALIASES, GROUPS, annotation_of, text_key, text_list_key
 from launcher.errors import UsageError
-from recipes.typed import SettingsError, refuse_control_characters, show, split_list
+from recipes.recipe import find
+from recipes.typed import (
+    SettingsError,
+    convert,
+    fields_of,
+    is_text,
+    is_text_list,
+    refuse_control_characters,
+    unknown_key,
+)
+from recipes.values import CHOICE, read, split, unquoted
 
 _SHAPE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=~+][^=]*?)(?:=(?P<text>.*))?", re.DOTALL)
 
 _OF_SHELL = re.compile(r"\+{0,2}(?:env|secrets)\.[^.]+")
 """Words that need no value: it is that of the shell where they are typed."""
+
+_RANGE = re.compile(r"range\((.*)\)")
+_LARGEST = 10**15
+"""Of range(): a step is exact."""
 
 Kind = Literal["group", "value"]
 
@@ -58,8 +73,9 @@ class Override:
 def parse(word: str, groups: Sequence[str] = GROUPS, source: str = COMMAND_LINE) -> Override:
     """An override from a word such as `amp=o0,o1`, `+env.A=x` or `~data`. Raises `UsageError`.
 
-    The text of a text key is taken as typed, or as choice(a,b), and so are the items of a list of texts; everything
-    else is read by Hydra's override grammar. `source` is where the word stands.
+    The text of a text key is taken as typed, or listed as choice(a,b); of any other key, commas and range() list
+    values. Each value is read by the type of its key, those of `train` later, by `read_train`. `source` is where the
+    word stands.
     """
     try:
         return dataclasses.replace(_parse(word, groups), source=source)
@@ -84,19 +100,15 @@ def _parse(word: str, groups: Sequence[str]) -> Override:
     except SettingsError as error:
         raise UsageError(str(error)) from None
     kind: Kind = "group" if key in groups else "value"
+    make = functools.partial(Override, typed=word, prefix=prefix, key=key, kind=kind)
     if text is None:
-        return Override(typed=word, prefix=prefix, key=key, kind=kind, values=(None,))
-    if prefix == "~":
-        if len(_grammar(key, text)) > 1:
-            raise UsageError(f"{word} names several values; ~{key} takes back what files say of {key}")
-        return Override(typed=word, prefix=prefix, key=key, kind=kind, values=(None,))
-    if key.startswith(placeholders.KEY):
-        return Override(typed=word, prefix=prefix, key=key, kind=kind, values=_of_placeholder(key, text))
-    if kind == "value" and text_key(key):
-        return Override(typed=word, prefix=prefix, key=key, kind=kind, values=_texts(key, text))
-    if kind == "value" and text_list_key(key) and (lists := _lists(key, text)):
-        return Override(typed=word, prefix=prefix, key=key, kind=kind, values=lists)
-    return Override(typed=word, prefix=prefix, key=key, kind=kind, values=_grammar(key, text))
+        return make(values=(None,))
+    texts = _listed(key, text)
+    if prefix == "~" and len(texts) > 1:
+        raise UsageError(f"{word} names several values; ~{key} takes back what files say of {key}")
+    if kind == "group":
+        return make(values=tuple(None if value == "null" or prefix == "~" else value for value in texts))
+    return make(values=_read(key, texts, annotation_of(key)))
 
 
 def _no_override(word: str, groups: Sequence[str]) -> str:
@@ -109,104 +121,98 @@ def is_key(word: str, groups: Sequence[str] = GROUPS) -> bool:
     return word in groups or annotation_of(word) is not None
 
 
-def _texts(key: str, text: str) -> tuple[str, ...]:
-    """The text as it was typed. Several texts are spelled choice(a,b), where one with a comma stands in double quotes;
-    images, whose names have no comma, are listed as other values are. Raises `UsageError`."""
-    choice = re.fullmatch(r"choice\((.*)\)", text, re.DOTALL)
-    if choice is None and (key != "image" or "," not in text):
-        return (text,)
-    row = next(csv.reader([choice[1] if choice else text], skipinitialspace=True), [])
-    values = tuple(item.strip() for item in row)
-    if not values or not all(values):
-        raise UsageError(f"{key}={text} lists an empty text")
-    return values
-
-
-def _of_placeholder(key: str, text: str) -> tuple[str, ...]:
-    """The values of a placeholder, as texts: a comma-separated list or a range. A value that contains a comma is quoted
-    or in brackets. Raises `UsageError`."""
-    name = key.removeprefix(placeholders.KEY)
-    if not placeholders.NAME.fullmatch(name):
+def _listed(key: str, text: str) -> tuple[str, ...]:
+    """The texts of the values after `=`, several where they spell a sweep. Raises `UsageError`."""
+    placeholder = key.startswith(placeholders.KEY)
+    if placeholder and not placeholders.NAME.fullmatch(key.removeprefix(placeholders.KEY)):
         raise UsageError(f"{key}: the name of a placeholder should be of letters, digits, - and _")
-    if re.fullmatch(r"range\(.*\)", text):
-        return tuple(show(value) for value in _grammar(key, text))
-    choice = re.fullmatch(r"choice\((.*)\)", text, re.DOTALL)
+    choice = CHOICE.fullmatch(text)
+    if choice is None and text_key(key) and not placeholder and (key != "image" or "," not in text):
+        return (text,)
+    if match := _RANGE.fullmatch(text):
+        return _ranged(key, text, match[1])
+    if choice is None and not text_key(key) and (call := re.match(r"(\w+)\(", text)):
+        raise UsageError(f"{key}={text}: {call[1]}() lists no values; say a,b or choice(a,b) or range(start,stop,step)")
     try:
-        items, rest = split_list(f"[{choice[1] if choice else text}]")
+        parts, _ = split(choice[1] if choice else text)
     except SettingsError as error:
         raise UsageError(f"{key}={text}: {error}") from None
-    if rest or not items:
-        why = "quote a value with an odd bracket, as 'a]b'" if rest else "say one value, or several as a,b"
-        raise UsageError(f"{key}={text} can't be read; {why}")
-    return tuple(items)
+    if not parts and (choice or placeholder):
+        raise UsageError(f"{key}={text} lists no value; say one, or several as a,b")
+    return tuple(unquoted(part) if text_key(key) else part for part in parts or [""])
 
 
-def _lists(key: str, text: str) -> tuple[list[str], ...]:
-    """The lists that [a,b] or, for a sweep, [a],[b] spell; none where the text begins with no list."""
-    choice = re.fullmatch(r"choice\((.*)\)", text, re.DOTALL)
-    rest = (choice[1] if choice else text).strip()
-    lists = []
-    while rest.startswith("["):
-        try:
-            items, rest = split_list(rest)
-        except SettingsError as error:
-            raise UsageError(f"{key}={text}: {error}") from None
-        lists.append(items)
-        if not rest:
-            return tuple(lists)
-        comma, rest = rest[0], rest[1:].strip()
-        if comma != "," or not rest.startswith("["):
-            raise UsageError(f"{key}={text}: only a comma and another list, in a sweep, may follow a list")
-    return ()
-
-
-def _grammar(key: str, text: str) -> tuple[Any, ...]:
-    """The values that Hydra's grammar reads from the text after `=`; several where it spells a sweep.
-
-    A text that the grammar has no place for stays a text, which whoever knows the key's choices or type refuses.
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import Glob, RangeSweep
-    from hydra.errors import HydraException
-
+def _ranged(key: str, text: str, inside: str) -> tuple[str, ...]:
+    """The numbers of range(stop), range(start,stop) or range(start,stop,step); decimal steps add up exactly."""
     try:
-        parsed = OverridesParser.create().parse_override(f"{key}={text}")
-        value = parsed.value()
-    except ValueError as error:  # more digits than Python reads
-        raise UsageError(f"{key}: {str(error).partition(';')[0]}") from None
-    except HydraException:
-        if text[:1] in ("[", "{"):
-            raise UsageError(
-                f"{key}={text} can't be read; quote what has odd characters, as {key}='[\"a b\"]'"
-            ) from None
-        if re.fullmatch(r"\w+\(.*", text, re.DOTALL):
-            raise UsageError(
-                f"{key}={text} can't be read; a sweep is a,b or choice(a,b) or range(start,stop,step)"
-            ) from None
-        return (text,)
-    if isinstance(value, Glob):
-        raise UsageError(f"{key}={text}: glob sweeps are not supported; list the values, as {key}=a,b")
-    if not parsed.is_sweep_override():
-        return (value,)
-    if parsed.is_interval_sweep():
-        raise UsageError(f"{key}={text}: an interval has no values to list; say {key}=range(start,stop,step)")
-    if isinstance(value, RangeSweep) and value.step == 0:
+        numbers = [Decimal(part) for part in inside.split(",")]
+    except InvalidOperation:
+        numbers = []
+    if not 1 <= len(numbers) <= 3 or not all(number.is_finite() and abs(number) <= _LARGEST for number in numbers):
+        raise UsageError(f"{key}={text} can't be read; say range(start,stop,step) in numbers up to {_LARGEST:,}")
+    start, stop, step = [*([Decimal(0)] if len(numbers) == 1 else []), *numbers, Decimal(1)][:3]
+    if step == 0:
         raise UsageError(f"{key}={text} has a step of 0; say range(start,stop,step) with another")
-    listed = parsed.sweep_iterator(transformer=lambda value: parsed._convert_value(value))
-    values = tuple(itertools.islice(listed, MOST_CELLS + 1))
-    if not values:
+    count = min((stop - start) / step, Decimal(MOST_CELLS + 1))
+    if count <= 0:
         raise UsageError(f"{key}={text} lists no value")
-    return values
+    kind = int if "." not in inside and all(number == int(number) for number in numbers) else float
+    return tuple(str(kind(start + index * step)) for index in range(math.ceil(count)))
+
+
+def _read(key: str, texts: Sequence[str], annotation: Any) -> tuple[Any, ...]:
+    """The values of texts by the type of their key. Left as they are: texts of unknown keys, which are refused by name,
+    and those with an interpolation, which are checked once it is resolved. Raises `UsageError`."""
+    values = []
+    for text in texts:
+        if annotation is None or ("${" in text and not (is_text(annotation) or is_text_list(annotation))):
+            values.append(text)
+            continue
+        try:
+            value = read(text, annotation, key)
+            convert(value, annotation, key)
+        except SettingsError as error:
+            raise UsageError(str(error)) from None
+        values.append(value)
+    return tuple(values)
+
+
+def read_train(overrides: Sequence[Override], recipe: str) -> list[Override]:
+    """The overrides, those of `train` with their values read by the types of this recipe's keys.
+
+    Raises `UsageError` for a key that it doesn't have.
+    """
+    if not any(_of_train(override) for override in overrides):
+        return list(overrides)
+    try:
+        settings = find(recipe).settings
+    except SettingsError as error:
+        raise UsageError(str(error)) from None
+    return [_read_of(override, recipe, settings) if _of_train(override) else override for override in overrides]
+
+
+def _of_train(override: Override) -> bool:
+    return override.key.partition(".")[0] == "train"
+
+
+def _read_of(override: Override, recipe: str, settings: type) -> Override:
+    annotation = settings if override.key == "train" else annotation_of(override.key, settings)
+    if annotation is None:
+        keys = [f"train.{name}" for name in fields_of(settings)]
+        raise UsageError(f"{unknown_key(override.key, keys)} ({override.source}; recipe {recipe})")
+    if override.values == (None,):
+        return override
+    try:
+        return dataclasses.replace(override, values=_read(override.key, override.values, annotation))
+    except UsageError as error:
+        raise UsageError(f"{error} ({override.source})") from None
 
 
 def choosing_word(override: Override, value: Any) -> str:
-    """A word that chooses a file or takes a value back, as Hydra spells it, with one of its values. Empty for a group
-    of which no file is chosen."""
-    if override.kind == "group" and value is None:
-        return ""
+    """The word of a group that chooses the file of a value, as Hydra spells it; empty for no file."""
     if override.prefix == "~":
         return override.typed
-    return f"{'+' if override.prefix == '+' else ''}{override.key}={value}"
+    return "" if value is None else f"{'+' if override.prefix == '+' else ''}{override.key}={value}"
 
 
 def passed(arguments: Sequence[str]) -> Override:

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
 from recipes.settings import Settings
-from recipes.typed import fields_of, is_group, is_text, is_text_list, plain, setting
+from recipes.typed import SettingsError, at_least, fields_of, is_group, is_text, is_text_list, plain, setting
 
 OWN_FOLDER = "run"
 """As `workdir=run`: a folder of the run's own."""
+MAX_SAMPLE_SECONDS = 24 * 60 * 60
+"""The longest pause between two samples of telemetry."""
+MAX_WARNING_SECONDS = 65535
+"""The longest time before a job's end that sbatch takes in `--signal`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +25,9 @@ class Cluster:
         (), "lines of bash that run before the job, as module load; the only shell text taken"
     )
     stop_before: int = setting(30, "seconds that a run which is asked to stop has to save and end, before it is killed")
+
+    def __post_init__(self) -> None:
+        at_least("cluster.stop_before", self.stop_before, 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +47,10 @@ class Reach(Cluster):
     python: str | None = setting(None, "Python on the remote host; null is python3")
     ssh_config: str | None = setting(None, "SSH configuration file; null is yours and the system's")
     connect_timeout: int = setting(15, "seconds until connecting is given up")
+
+    def __post_init__(self) -> None:
+        Cluster.__post_init__(self)
+        at_least("cluster.connect_timeout", self.connect_timeout, 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +84,15 @@ class SlurmCluster(Reach):
     )
     wckey: str | None = setting(None, "workload characterisation key; none is sent unless named")
 
+    def __post_init__(self) -> None:
+        Reach.__post_init__(self)
+        for name, low in (("cpus", 1), ("parallel", 1), ("max_requeues", 0)):
+            if (value := getattr(self, name)) is not None:
+                at_least(f"cluster.{name}", value, low)
+        if self.stop_before > MAX_WARNING_SECONDS:
+            message = f"cluster.stop_before={self.stop_before} must be at most {MAX_WARNING_SECONDS}"
+            raise SettingsError(message, "cluster.stop_before")
+
 
 CLUSTERS: dict[str, type] = {"local": LocalCluster, "ssh": SshCluster, "slurm": SlurmCluster}
 REACH = ("host", "login", *(name for name in fields_of(Reach) if name not in fields_of(Cluster)))
@@ -103,6 +123,11 @@ class Telemetry:
     """What is recorded of GPUs and hosts while a run runs."""
 
     every: int = setting(10, "seconds between samples of GPUs, CPUs and memory; 0 records none")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.every <= MAX_SAMPLE_SECONDS:
+            message = f"telemetry.every={self.every} must be 0 to {MAX_SAMPLE_SECONDS} seconds; 0 records none"
+            raise SettingsError(message, "telemetry.every")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,11 +201,6 @@ class Launch:
     after: str | None = setting(None, "start after this run or sweep: RUN once it is done, any:RUN however it ends")
 
 
-def stop_signal(launch: Launch) -> str | None:
-    """The signal that asks a script to stop; None for none. The command line gives null as text."""
-    return None if launch.stop_signal == "null" else launch.stop_signal
-
-
 # The recipe's hyper-parameters depend on the recipe and are typed once it is known.
 TRAINING_KEYS = tuple(name for name in fields_of(Settings) if name != "train")
 ALIASES = {
@@ -224,10 +244,13 @@ def annotation_of(key: str, train: type | None = None) -> Any:
     """The type of a dotted key, or None if no such key exists. `train` is the recipe's settings class, if known."""
     if key in key_types():
         return key_types()[key]
+    if (group := {**fields_of(Settings), **fields_of(Launch)}.get(key)) is not None and is_group(group):
+        return group
     parent, _, name = key.rpartition(".")
     holder = key_types().get(parent)
     if get_origin(holder) is dict and name:
-        return get_args(holder)[1]
+        item = get_args(holder)[1]
+        return str if is_text(item) else item  # None is env.NAME without a value, and nothing that can be typed
     if train is not None and parent == "train":
         return fields_of(train).get(name)
     return None

@@ -9,7 +9,6 @@ from typing import Any
 
 from launcher.config import launch_checks, placeholders
 from launcher.config.compose import Place
-from launcher.config.key_checks import check_train_keys
 from launcher.config.parse import COMMAND_LINE, Override, typed_words
 from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Launch
 from launcher.config.sweep import Cell
@@ -88,7 +87,6 @@ def _make(cell: Cell) -> JobSpec:
     if not isinstance(recipe_name, str):
         raise SettingsError(f"recipe is text, and {show(recipe_name)} is not", "recipe")
     recipe = find(recipe_name)
-    check_train_keys(recipe_name, cell.words)
     chosen = {name: value for name, value in config.items() if name in fields_of(Settings)}
     training = settings.with_recipe_defaults(settings.from_values(chosen, recipe), recipe)
     launching = {name: value for name, value in config.items() if name in fields_of(Launch)}

@@ -17,10 +17,10 @@ from typing import Any
 
 from launcher.config import key_checks
 from launcher.config.compose import Composer, Place
-from launcher.config.parse import MOST_CELLS, Override, choosing_word, escaped, is_typed
+from launcher.config.parse import MOST_CELLS, Override, choosing_word, escaped, is_typed, read_train
 from launcher.config.schema import defaults
 from launcher.errors import UsageError
-from recipes.typed import leaves
+from recipes.typed import leaves, show
 
 _INTERPOLATION = re.compile(r"\$\{([^{}]*)\}?")
 
@@ -52,8 +52,7 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
     for override in overrides:
         key_checks.check(composer, override, script=script)
     overrides = _last_wins(overrides)
-    choosing = [override for override in overrides if override.kind == "group" or override.prefix == "~"]
-    setting = [override for override in overrides if not (override.kind == "group" or override.prefix == "~")]
+    choosing = [override for override in overrides if override.kind == "group"]
     swept_keys = [override.key for override in overrides if override.swept]
     if math.prod(len(override.values) for override in overrides) > MOST_CELLS:
         raise UsageError(
@@ -61,26 +60,33 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
         )
     bases: dict[tuple[Any, ...], _Base] = {}
     made = []
-    for combination in itertools.product(*(override.values for override in overrides)):
-        value_of = {id(override): value for override, value in zip(overrides, combination, strict=True)}
-        choice = tuple(value_of[id(override)] for override in choosing)
+    for indices in itertools.product(*(range(len(override.values)) for override in overrides)):
+        index_of = {id(override): index for override, index in zip(overrides, indices, strict=True)}
+        choice = tuple(override.values[index_of[id(override)]] for override in choosing)
         if choice not in bases:
             spelled = (choosing_word(override, value) for override, value in zip(choosing, choice, strict=True))
             words = tuple(word for word in spelled if word)
-            bases[choice] = _Base.make(composer.compose(words), setting, words, composer.places(words))
-        config = bases[choice].apply([(override, value_of[id(override)]) for override in setting])
+            bases[choice] = _Base.make(composer.compose(words), overrides, words, composer.places(words))
+        base = bases[choice]
+        values = [override.values[index] for override, index in zip(base.overrides, indices, strict=True)]
+        point = list(zip(base.overrides, values, strict=True))
         made.append(
             Cell(
-                config=config,
-                words=tuple(_single(override, value_of[id(override)]) for override in overrides),
-                swept=tuple((override.key, value_of[id(override)]) for override in overrides if override.swept),
-                chosen=bases[choice].words,
-                places=bases[choice].places,
+                config=base.apply([(override, value) for override, value in point if _sets(override)]),
+                words=tuple(_single(override, value) for override, value in point),
+                swept=tuple((override.key, value) for override, value in point if override.swept),
+                chosen=base.words,
+                places=base.places,
             )
         )
     if len(made) > 1:
         _refuse_twins(made, swept_keys)
     return made
+
+
+def _sets(override: Override) -> bool:
+    """Whether the override sets a value: it chooses no file and takes nothing back."""
+    return override.kind == "value" and override.prefix != "~"
 
 
 def by_level(swept: Iterable[Cell]) -> list[Cell]:
@@ -121,25 +127,33 @@ class _Base:
     plain: dict[str, Any] | None
     """Resolved, with the values that no sweep changes; None where an interpolation refers to a swept key."""
     fixed: frozenset[str]
+    overrides: Sequence[Override]
+    """All of them, with the values of `train` as this choice's recipe has them."""
     words: tuple[str, ...]
     """Those that chose its files."""
     places: Mapping[str, Place]
 
     @staticmethod
-    def make(composed: Any, setting: Sequence[Override], words: tuple[str, ...], places: Mapping[str, Place]) -> _Base:
+    def make(
+        composed: Any, overrides: Sequence[Override], words: tuple[str, ...], places: Mapping[str, Place]
+    ) -> _Base:
         from omegaconf import OmegaConf
 
+        overrides = read_train(overrides, str(composed.get("recipe")))
+        for override in overrides:
+            if override.kind == "value" and override.prefix == "~":
+                _take_back(composed, override)
+        setting = [override for override in overrides if _sets(override)]
         raw = OmegaConf.to_container(composed, resolve=False)
         _refuse_missing(raw, setting, places)
         fixed = [(override, override.values[0]) for override in setting if not override.swept]
         texts = [*_texts(raw), *_texts([value for override in setting for value in override.values])]
         swept = [override.key for override in setting if override.swept]
         if any(_refers(text, key) for text in texts for key in swept):
-            return _Base(composed=composed, plain=None, fixed=frozenset(), words=words, places=places)
-        keys = frozenset(override.key for override, _ in fixed)
-        return _Base(
-            composed=composed, plain=_resolved(composed, fixed, places), fixed=keys, words=words, places=places
-        )
+            plain, keys = None, frozenset[str]()
+        else:
+            plain, keys = _resolved(composed, fixed, places), frozenset(override.key for override, _ in fixed)
+        return _Base(composed=composed, plain=plain, fixed=keys, overrides=overrides, words=words, places=places)
 
     def apply(self, assignments: Sequence[tuple[Override, Any]]) -> dict[str, Any]:
         if self.plain is None:
@@ -149,6 +163,20 @@ class _Base:
             if override.key not in self.fixed:
                 _assign(config, override.key, value)
         return config
+
+
+def _take_back(config: Any, override: Override) -> None:
+    """Remove what files set for a key, if it is this value or the word names none. Raises `UsageError`."""
+    from omegaconf import OmegaConf
+
+    key, value = override.key, override.values[0]
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    if not OmegaConf.is_dict(node) or name not in node:
+        raise UsageError(f"~{key} has nothing to take back: no file sets it ({override.source})")
+    if value is not None and node[name] != value:
+        raise UsageError(f"~{key}={show(value)}: files set it to {show(node[name])} ({override.source})")
+    del node[name]
 
 
 def _refuse_missing(raw: Any, setting: Sequence[Override], places: Mapping[str, Place]) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 
 from launcher.code import code_store
 from launcher.config import job_environment
-from launcher.config.schema import ALIASES, REACH, SlurmCluster, annotation_of
+from launcher.config.schema import ALIASES, CLUSTERS, REACH, SlurmCluster, annotation_of
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, execute, stopping, submission
 from launcher.executors.submission import Start
 from launcher.plan import record
 from launcher.plan.model import Plan
-from launcher.plan.slurm_check import check_numbers
+from launcher.plan.slurm_check import check_time
 from launcher.probe import gpu_locks
 from launcher.runs import ownership, store
 from launcher.runs.states import Seen
@@ -28,7 +28,8 @@ from recipes import records
 from recipes import settings as trainer_settings
 from recipes.precision.support import support_for
 from recipes.recipe import NAMES, find
-from recipes.typed import SettingsError, build, from_text, leaves, nearest, refuse_control_characters, show
+from recipes.typed import SettingsError, build, leaves, nearest, refuse_control_characters, show
+from recipes.values import from_text
 
 CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require_proof")
 RANKS = ("nodes", "gpus")
@@ -98,13 +99,12 @@ def check_place(plan: Plan) -> None:
         why = gpu_locks.refusal(plan.gpus, pool, plan.host)
         if why:
             raise Unavailable(why)
-    if plan.cluster["stop_before"] < 1:
-        raise UsageError(f"cluster.stop_before={plan.cluster['stop_before']} must be at least 1 (command line)")
-    if plan.cluster["kind"] == "slurm":
-        try:
-            check_numbers(build(SlurmCluster, plan.cluster))
-        except SettingsError as error:
-            raise UsageError(f"{error} (command line)") from None
+    try:
+        cluster: Any = build(CLUSTERS[plan.cluster["kind"]], plan.cluster, prefix="cluster.")
+        if isinstance(cluster, SlurmCluster):
+            check_time(cluster)
+    except SettingsError as error:
+        raise UsageError(f"{error} (command line)") from None
 
 
 def check_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:

@@ -31,7 +31,7 @@ def check(spec: JobSpec, facts: Facts) -> None:
     assert isinstance(cluster, SlurmCluster)
     slurm = facts.slurm
     assert slurm is not None, "the prober gives facts of Slurm for cluster=slurm"
-    check_numbers(cluster)
+    check_time(cluster)
     _check_flags(cluster.flags)
     for key, value in (("account", cluster.account), ("partition", cluster.partition), ("qos", cluster.qos)):
         if value is not None and re.search(r"\s", value):
@@ -42,18 +42,7 @@ def check(spec: JobSpec, facts: Facts) -> None:
     _check_run_root(facts, slurm)
 
 
-def check_numbers(cluster: SlurmCluster) -> None:
-    """Refuse counts that can't be. Raises `SettingsError`."""
-    for name, low in (("cpus", 1), ("parallel", 1), ("max_requeues", 0), ("stop_before", 1)):
-        value = getattr(cluster, name)
-        if value is not None and value < low:
-            raise SettingsError(f"cluster.{name}={value} must be at least {low}", f"cluster.{name}")
-    if cluster.stop_before > 65535:  # sbatch's own limit for --signal
-        raise SettingsError(f"cluster.stop_before={cluster.stop_before} must be at most 65535", "cluster.stop_before")
-    _check_warning(cluster)
-
-
-def _check_warning(cluster: SlurmCluster) -> None:
+def check_time(cluster: SlurmCluster) -> None:
     """Refuse a time limit in which a run would be asked to save as soon as it has started. Raises `SettingsError`."""
     try:
         wanted = slurm_units.minutes(cluster.time) if cluster.time is not None else None

@@ -21,7 +21,8 @@ from recipes.torch_ import resharding
 from recipes.torch_.state import read
 from recipes.trainer import checkpoint
 from recipes.trainer.checkpoint import Checkpoint
-from recipes.typed import SettingsError, from_text
+from recipes.typed import SettingsError
+from recipes.values import from_text
 
 KEYS = ("run", "file", "step", "overwrite")
 NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)

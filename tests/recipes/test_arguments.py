@@ -69,6 +69,9 @@ def test_words_are_read_by_the_type_of_their_key():
     assert chosen.settings.amp.deny == ("conv2d", "linear")
     assert chosen.settings.train.clip == 1.0
     assert (chosen.settings.tf32, chosen.settings.deterministic) == (None, False)
+    chosen = parse(["checkpoint={every: 5}", "train={lr: 0.5, clip: 2}"], "mnist", "torch")
+    assert (chosen.settings.checkpoint.every, chosen.settings.checkpoint.keep) == (5, 2)
+    assert (chosen.settings.train.lr, chosen.settings.train.clip, chosen.settings.train.rho) == (0.5, 2.0, 0.95)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +86,8 @@ def test_words_are_read_by_the_type_of_their_key():
         ("nothing.here=1", "unknown key nothing.here"),
         ("batch.size=1", "unknown key batch.size"),
         ("batch=many", "batch=many should be a whole number (command line)"),
-        ("train=1", "train is a group"),
-        ("checkpoint=5", "checkpoint is a group: say checkpoint.KEY=value, KEY one of every, keep"),
+        ("train=1", "train=1 should be a group of keys: lr, rho"),
+        ("checkpoint=5", "checkpoint=5 should be a group of keys: every, keep"),
         ("batch", "'batch' should be key=value"),
         ("=3", "should be key=value"),
         ("run=", "run= names no path"),
