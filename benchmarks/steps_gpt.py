@@ -168,8 +168,8 @@ def captured(*words: str) -> tuple[Run, dict[str, Any]]:
     return run, found
 
 
-def write_files(folder: Path, most: int | None = None) -> None:
-    """The standard library's bytes, at most so many for each, as files of token ids."""
+def write_files(folder: Path) -> None:
+    """The standard library's bytes as files of token ids."""
     text = tokens.load(Data(name="stdlib"), GptSettings())
     for name, part in zip(recipe.TOKEN_FILES, (text.train, text.held_out), strict=True):
-        part.ids[:most].astype(numpy.uint16).tofile(folder / name)
+        part.ids.astype(numpy.uint16).tofile(folder / name)

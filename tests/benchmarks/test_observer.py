@@ -10,8 +10,8 @@ TINY = ("amp=o2", "train.layers=1", "train.width=16", "train.heads=2", "train.co
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observer, "WORDS", TINY)
+def tiny(monkeypatch: pytest.MonkeyPatch, text: Path) -> None:
+    monkeypatch.setattr(observer, "WORDS", (*TINY, "data=tokens", f"data.dir={text}"))
     monkeypatch.setattr(observer, "ROUNDS", 2)
     monkeypatch.setattr(observer, "OBSERVED_ROUNDS", 2)
 

@@ -13,13 +13,10 @@ TINY = ("train.layers=2", "train.width=32", "train.heads=2", "train.context=32",
 
 
 @pytest.fixture(scope="module", autouse=True)
-def text(tmp_path_factory: pytest.TempPathFactory):
-    """The beginning of the standard library, as files of token ids."""
-    folder = tmp_path_factory.mktemp("ids")
-    steps_gpt.write_files(folder, most=20_000)
+def one_thread():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield folder
+    yield
     torch.set_num_threads(threads)
 
 
@@ -50,8 +47,8 @@ def test_nanogpts_loop_learns_from_the_same_files(text: Path) -> None:
     assert losses[-1] < losses[0] - 0.5
 
 
-def test_gpt_takes_turns_with_its_hand_written_step(tmp_path: Path) -> None:
-    trainer = steps_gpt.trainer(("amp=o2", *TINY, f"steps={8 * BLOCK}"), "tiny")
+def test_gpt_takes_turns_with_its_hand_written_step(tmp_path: Path, text: Path) -> None:
+    trainer = steps_gpt.trainer(("amp=o2", *TINY, "data=tokens", f"data.dir={text}", f"steps={8 * BLOCK}"), "tiny")
     measured = steps.step(tmp_path, "tiny", trainer, steps_gpt.by_hand, steps_gpt.LIMIT)
     assert measured.ratio > 0
     assert measured.claim == "a step of gpt at o2 in torch at most 1.02 times a hand-written one"
