@@ -10,6 +10,7 @@ import pytest
 from launcher.compare import compared
 from launcher.plan.model import Published, PublishedArm
 from launcher.report import plain
+from launcher.report.document import Table
 from launcher.runs import store
 from launcher.runs.decode import decode
 from launcher.runs.schema import PlanRecord
@@ -52,9 +53,19 @@ def document(root: Path, plan: dict, state: str = "done"):
     return compared.document("a comparison", root, State(state, attempt=1), decode(PlanRecord, plan)[0])
 
 
-def beside(root: Path, plan: dict):
-    sections = document(root, plan).sections
-    return next(section for section in sections if section.title == "Comparison with published figures")
+def published(root: Path, *rows: PublishedArm, factors=None, **more):
+    """The section of published figures, its table, and the table's columns as texts and as values; of two arms."""
+    source = Published(source="a page", hardware="a V100", arms=rows, **more)
+    if not (root / "arms").exists():
+        for number, (level, rounds) in enumerate(zip(("o0", "o2"), factors or (NOISE, NOISE), strict=True)):
+            arm(root, number, level, rounds)
+    arms = [json.loads((root / "arms" / number / "plan.json").read_text()) for number in ("00", "01")]
+    sections = document(root, whole(root, *arms, published=as_plain(source))).sections
+    (section,) = [each for each in sections if each.title == "Comparison with published figures"]
+    (table,) = [part for part in section.parts if isinstance(part, Table)]
+    columns = dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
+    texts = {name: [cell.text for cell in cells] for name, cells in columns.items()}
+    return section, texts, {name: [cell.value for cell in cells] for name, cells in columns.items()}
 
 
 def lead(root: Path, plan: dict) -> list[str]:
@@ -318,20 +329,8 @@ def test_a_block_that_was_broken_off_is_held_against_nothing(tmp_path):
 
 
 def test_published_figures_stand_beside_ours_and_only_ratios_are_set_against_each_other(tmp_path):
-    said = Published(
-        source="a page",
-        hardware="a V100",
-        arms=(PublishedArm(rate=393.49, memory_gb=25.43), PublishedArm(rate=1308.37, memory_gb=19.28)),
-    )
-    plan = whole(
-        tmp_path,
-        arm(tmp_path, 0, "o0", NOISE),
-        arm(tmp_path, 1, "o2", [2 * e for e in NOISE[::-1]]),
-        published=as_plain(said),
-    )
-    section = beside(tmp_path, plan)
-    table = section.parts[1]
-    shown = {name: [row[index].text for row in table.rows] for index, name in enumerate(table.header)}
+    rows = PublishedArm(rate=393.49, memory_gb=25.43), PublishedArm(rate=1308.37, memory_gb=19.28)
+    _, shown, _ = published(tmp_path, *rows, factors=(NOISE, [2 * e for e in NOISE[::-1]]))
     assert shown["published ratio"] == ["1.00", "3.33"]
     assert shown["our ratio"] == ["1.00", "2.00"]
     assert shown["published samples/s"] == ["393.49", "1308.37"]
@@ -341,64 +340,45 @@ def test_published_figures_stand_beside_ours_and_only_ratios_are_set_against_eac
 
 
 def test_a_published_loss_stands_beside_ours_of_the_same_step(tmp_path):
-    arms = (PublishedArm(loss=0.6486028, loss_step=20), PublishedArm(loss=0.66, loss_step=10_000))
-    said = Published(source="a page", hardware="a V100", note="Of one seed.", arms=arms)
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE), published=as_plain(said))
-    section = beside(tmp_path, plan)
+    rows = PublishedArm(loss=0.6486028, loss_step=20), PublishedArm(loss=0.66, loss_step=10_000)
+    section, shown, _ = published(tmp_path, *rows, note="Of one seed.")
     assert section.parts[1].text == "Of one seed."
-    table = section.parts[2]
-    shown = {name: [row[index].text for row in table.rows] for index, name in enumerate(table.header)}
     assert shown["published loss"] == ["0.6486028", "0.66"]
     assert shown["our loss"] == ["2.1", "-"]  # 2.3 - 20 / 100; there is no step 10,000
 
 
 def test_published_times_of_steps_stand_beside_times_of_our_steps(tmp_path):
-    said = Published(source="a page", hardware="a V100", arms=(PublishedArm(step_seconds=0.5), PublishedArm()))
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", [1.0]), arm(tmp_path, 1, "o2", [2.0]), published=as_plain(said))
-    section = beside(tmp_path, plan)
-    table = section.parts[1]
-    column = {name: [row[index].value for row in table.rows] for index, name in enumerate(table.header)}
+    _, _, column = published(tmp_path, PublishedArm(step_seconds=0.5), PublishedArm(), factors=([1.0], [2.0]))
     assert column["published s/step"] == [0.5, None]
     assert column["our s/step"] == pytest.approx([128 / each for each in column["our samples/s"]])
 
 
 def test_published_epochs_and_test_accuracies_stand_beside_ours_of_the_same_images(tmp_path):
-    said = Published(
-        source="a page",
-        hardware="a V100",
-        epoch_samples=40_000,
-        arms=(PublishedArm(epoch_seconds=159, accuracy=0.5242), PublishedArm()),
-    )
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", [1.0]), arm(tmp_path, 1, "o2", [2.0]), published=as_plain(said))
+    for number, level in enumerate(("o0", "o2")):
+        arm(tmp_path, number, level, [1.0])
     path = tmp_path / "arms/00/result.json"
-    evaluated = {"eval": {"accuracy": 0.9, "test_accuracy": 0.5}}
-    store.write_json(path, {**json.loads(path.read_text()), **evaluated})
-    section = beside(tmp_path, plan)
-    table = section.parts[1]
-    column = {name: [row[index].value for row in table.rows] for index, name in enumerate(table.header)}
+    store.write_json(path, {**store.read_json(path), "eval": {"accuracy": 0.9, "test_accuracy": 0.5}})
+    rows = PublishedArm(epoch_seconds=159, accuracy=0.5242), PublishedArm()
+    _, _, column = published(tmp_path, *rows, epoch_samples=40_000)
     assert column["our s/epoch"] == pytest.approx([40_000 / each for each in column["our samples/s"]])
     assert column["our accuracy"][0] == 0.5
 
 
 @pytest.mark.parametrize(
-    ("control", "arm_said", "expected"),
+    ("control", "other", "expected"),
     [
         (PublishedArm(step_seconds=0.529), PublishedArm(step_seconds=0.102), 5.186),
         (PublishedArm(epoch_seconds=159), PublishedArm(epoch_seconds=67), 2.373),
         (PublishedArm(), PublishedArm(rate=3.0), None),
     ],
 )
-def test_published_times_are_turned_into_gains(tmp_path, control, arm_said, expected):
-    said = Published(source="a page", hardware="a V100", arms=(control, arm_said))
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE), published=as_plain(said))
-    section = beside(tmp_path, plan)
-    table = section.parts[1]
-    assert ("published ratio" in table.header) is (expected is not None)
-    assert [part.title for part in section.parts[2:]] == ["Throughput, as a multiple of the first arm's"][
-        : bool(expected)
-    ]
-    if expected is not None:
-        assert table.rows[1][table.header.index("published ratio")].value == pytest.approx(expected, abs=5e-4)
+def test_published_times_are_turned_into_gains(tmp_path, control, other, expected):
+    section, _, column = published(tmp_path, control, other)
+    charts = ["Throughput, as a multiple of the first arm's"] if expected else []
+    assert [part.title for part in section.parts[2:]] == charts
+    assert ("published ratio" in column) is bool(expected)
+    if expected:
+        assert column["published ratio"][1] == pytest.approx(expected, abs=5e-4)
 
 
 def script(root: Path, number: int, level: str, factors: list[float], *, counted: str = "SGD", **more) -> dict:
