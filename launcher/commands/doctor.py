@@ -28,7 +28,7 @@ from launcher.runs.states import Seen
 from launcher.runs.store import Run
 from launcher.ssh.probe_client import probe
 from launcher.ui import hints, summary, tables
-from recipes.typed import SettingsError, build, plain
+from recipes.typed import SettingsError, build
 
 HELP = """\
 Check this machine, or the cluster that is named, and run a job of a few steps there; say what to mend.
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
             print("\n".join(lines(finding)), flush=True)
     problems = sum(finding.level == "problem" for finding in findings)
     if words.json:
-        print(json.dumps({"schema": 1, "well": not problems, "findings": list(map(plain, findings))}, indent=1))
+        print(json.dumps({"schema": 1, "well": not problems, "findings": list(map(_as_json, findings))}, indent=1))
     elif problems:
         print(f"{problems} problem{'s' * (problems > 1)} found")
     else:
@@ -79,6 +79,11 @@ def lines(finding: Finding) -> list[str]:
     """A finding as it is shown."""
     shown = [f"{finding.level:8} {finding.about:10} {finding.message}"]
     return [*shown, f"{'':19} -> {finding.remedy}"] if finding.remedy else shown
+
+
+def _as_json(finding: Finding) -> dict[str, str]:
+    """A finding by the names that `--json` has had from its first version on."""
+    return {"level": finding.level, "about": finding.about, "said": finding.message, "mend": finding.remedy}
 
 
 def _small(overrides: Sequence[str]) -> tuple[str, ...]:

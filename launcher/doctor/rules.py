@@ -74,10 +74,12 @@ def of_host(host: Host, facts: Facts, spec: JobSpec, *, now: float, remote: bool
 def of_slurm(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
     """What is found of the Slurm cluster."""
     slurm, cluster = facts.slurm, spec.launch.cluster
-    assert slurm is not None
+    assert slurm is not None and isinstance(cluster, SlurmCluster)
     yield ok("slurm", f"{slurm.cluster}, Slurm {slurm.version}, {len(slurm.partitions)} partitions")
     partition = find_partition(cluster, slurm)
-    if partition is None:
+    if partition is None and cluster.partition:
+        yield ok("partition", f"{cluster.partition}: Slurm picks one of them")
+    elif partition is None:
         yield advice(
             "partition",
             "no partition is named, and the cluster has no default one",

@@ -47,6 +47,7 @@ def test_a_machine_that_is_well_is_proved_so_by_a_job_that_leaves_nothing(
 def test_a_failed_check_is_exit_3_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json", "python=/nowhere/python", f"run_root={tmp_path}/runs"]) == 3
     said = json.loads(capsys.readouterr().out)
+    assert all(set(each) == {"level", "about", "said", "mend"} for each in said["findings"])
     assert said["well"] is False
     (found,) = [each for each in said["findings"] if each["level"] == "problem"]
     assert (found["about"], found["said"]) == ("python", "/nowhere/python can't be run")

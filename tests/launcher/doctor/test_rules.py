@@ -222,6 +222,10 @@ def test_a_slurm_cluster_is_described_with_the_partition_asked_for() -> None:
     assert seen["accounting"][0] == "ok"
 
 
+def test_of_several_partitions_slurm_picks_one() -> None:
+    assert slurm("cluster.partition=short,cpu")["partition"] == ("ok", "short,cpu: Slurm picks one of them")
+
+
 def test_gpus_are_called_as_the_site_calls_them() -> None:
     named = dataclasses.replace(CLUSTER.partitions[0], gpu_types=("a100", ""))
     assert "4 GPUs (a100)" in slurm(partitions=(named,))["partition"][1]
