@@ -71,10 +71,10 @@ def test_a_path_stays_inside_its_folder_and_its_names_can_be_shown(value):
 
 
 def test_cleaning_takes_time_in_proportion_to_the_text():
-    began = time.monotonic()
+    began = time.process_time()
     for hostile in ("\x9d" * 300_000, "\x1b]" * 300_000, "\x9b" * 300_000, "\x1b[" + "0" * 300_000, "\ud800" * 300_000):
         assert "\x1b" not in admit.clean(hostile)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 20, "seconds of the processor"
 
 
 def test_a_surrogate_which_no_terminal_can_be_given_is_replaced():

@@ -188,7 +188,7 @@ class Hostile:
         self.process = subprocess.Popen(
             [SSHD, "-D", "-e", "-f", str(folder / "sshd.conf")], stderr=subprocess.DEVNULL, start_new_session=True
         )
-        until(self._listens, 10)
+        until(self._listens)
 
     def open_stream(self, address: Address, command: str) -> Stream:
         """In the place of `transport.open_stream`."""

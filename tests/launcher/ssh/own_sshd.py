@@ -46,7 +46,7 @@ class OwnSshd:
             with socket.socket() as trying:
                 return trying.connect_ex(("127.0.0.1", self.port)) == 0
 
-        until(listens, 10)
+        until(listens)
 
     def sessions(self) -> list[int]:
         """The processes that serve connections, but not what they started."""

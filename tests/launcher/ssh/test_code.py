@@ -67,7 +67,7 @@ def test_variables_and_secrets_of_the_shell_reach_the_job_there_and_secrets_end_
         far.folder(run) / "attempts/1/stdout.log",
     ]
     assert (far.folder(run) / ".environment").stat().st_mode & 0o777 == 0o600
-    until(lambda: not (far.folder(run) / ".secrets").exists(), 10)
+    until(lambda: not (far.folder(run) / ".secrets").exists())
     assert holding(far.root, token.encode()) == []
     assert holding(far.pointer(run), token.encode()) == []
     refused = far.type("resume", run)
@@ -92,4 +92,4 @@ def test_secrets_of_a_run_that_was_killed_there_go_when_it_is_looked_at(far, pro
     assert (far.folder(run) / ".secrets/API_TOKEN").stat().st_mode & 0o777 == 0o600
     processes.end([processes.Target(processes.from_json(far.status(run)["process"]), run)], 0)
     far.until(run, "failed", "lost")
-    until(lambda: not (far.folder(run) / ".secrets").exists(), 10)
+    until(lambda: not (far.folder(run) / ".secrets").exists())

@@ -17,6 +17,7 @@ import pytest
 
 from launcher.errors import Unavailable, UsageError
 from launcher.ssh.host import Host, hello
+from tests.launcher.ssh.far import until
 from tests.launcher.ssh.ways import address, configuration, keys
 from tests.testbed.proxy import Proxy
 
@@ -190,8 +191,7 @@ def test_openssh_goes_through_an_open_master_where_no_key_is_at_hand(tmp_path, t
     master = ["ssh", "-F", open_config, "-N", "-M", "-o", "BatchMode=yes", "box"]
     with subprocess.Popen(master, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
         try:
-            while not control.exists():
-                assert process.poll() is None
+            until(lambda: control.exists() or process.poll() is not None)
             bare = configuration(tmp_path, testbed, ControlPath=str(control), IdentityFile="/dev/null")
             assert reach(bare, transport="openssh").ask("hello", hello)
         finally:

@@ -73,7 +73,7 @@ def test_the_same_job_finds_the_same_around_it(place, kind, probe, tmp_path, mon
     assert {name: found["env"].get(name) for name in VALUES} == VALUES
     assert found["env"]["API_KEY"] == SECRET
     assert found["env"]["PASSED_ON"] == f"{SECRET}\n2" and "NOISE" not in found["env"]
-    until(lambda: not (folder / ".secrets").exists(), seconds=10)
+    until(lambda: not (folder / ".secrets").exists())
     plan = json.loads((folder / "plan.json").read_text())
     assert found["argv"][:2] == ["-m", plan["trainer"]]
     assert found["argv"][2:] == [f"run={folder}"]
@@ -102,5 +102,5 @@ def test_a_job_there_fetches_an_image_that_is_not_there(far):
         said = far.type(*where("slurm", far), *image, f"container.cache={far.there}/cache", mounts)
         assert said.code == 0, said.err
         (run,) = said.out.split()
-        assert far.until(run, "done", "failed", "cancelled", seconds=90) == "done"
+        assert far.until(run, "done", "failed", "cancelled", seconds=180) == "done"
     assert far.type("logs", run).out == "it ran in the image\n"

@@ -75,7 +75,7 @@ def test_before_its_time_limit_a_run_saves_and_is_requeued_in_its_own_folder(log
     # ends, it would start a second one beside it, which the node refuses.
     until(lambda: store.attempts(login.folder(run)) == [1, 2], 180)
     login.release(run)
-    assert login.until(run, "done", seconds=90) == "done"
+    assert login.until(run, "done") == "done"
     assert store.attempts(login.folder(run)) == [1, 2]
     assert login.type("logs", "-f", run).out.count("step 3\n") == 1
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ PYTHON = """#!/bin/sh
 if [ "$1" = -c ]; then printf '3.6.8\\ntorch 1.2.0\\n'; else exec {real} "$@"; fi
 """
 TELL = "import json, os, sys\njson.dump([sys.argv[1:], os.getcwd(), dict(os.environ)], open('told.json', 'w'))\n"
-WAIT = "import time\nprint('begun', flush=True)\nfor n in range(600):\n    time.sleep(.1)\n"
+WAIT = "import time\nprint('begun', flush=True)\nfor n in range(6000):\n    time.sleep(.1)\n"
 BARE = ("recipe=script", "train.bare=true", "train.precision=script", "require_proof=false")
 
 
@@ -186,10 +185,8 @@ def test_an_answer_that_can_not_be_is_refused(old, lie, monkeypatch, tmp_path):
     monkeypatch.setattr(bash_programs, "LOOK", lie + "\n")
     monkeypatch.setattr(bash_session, "LONGEST_ANSWER", 2**20)
     question = {"root": str(old.root), "id": RUN, "stamps": {}, "arms": []}
-    began = time.monotonic()
     with pytest.raises(BadAnswer, match="sent data that the protocol does not allow"):
         list(Host(address(old.config)).stream("look", runs=[question], follow=False))
-    assert time.monotonic() - began < 20
     assert not list(tmp_path.rglob("owned"))
 
 
