@@ -52,7 +52,7 @@ def opened(address: Address, command: str) -> Channel:
 
 def _start(channel: Any, command: str, seconds: float) -> None:
     """Start a command. paramiko waits forever for the server's confirmation; closing the channel ends the wait."""
-    late, until = threading.Timer(seconds, channel.close), time.monotonic() + seconds
+    late, until = threading.Timer(seconds, _close, [channel]), time.monotonic() + seconds
     late.daemon = True
     late.start()
     try:
@@ -63,6 +63,11 @@ def _start(channel: Any, command: str, seconds: float) -> None:
         raise
     finally:
         late.cancel()
+
+
+def _close(channel: Any) -> None:
+    with contextlib.suppress(EOFError, OSError):  # it sends a message, which fails if the connection was cut
+        channel.close()
 
 
 def _open(connection: Strict, address: Address) -> None:
@@ -218,8 +223,7 @@ class Channel:
         return None if code < 0 else code
 
     def close(self) -> None:
-        with contextlib.suppress(EOFError, OSError):  # it sends a message, which fails if the connection was cut
-            self._channel.close()
+        _close(self._channel)
         for hop in reversed(list(self._connection.hops())):
             hop.close()
 

@@ -18,6 +18,7 @@ pytestmark = users.needs_root
 
 THEIRS = "20260102-030405-brave-otter"
 MINE = "20260102-030406-calm-heron"
+QUEUED = "20260102-030407-late-lark"
 
 
 @pytest.fixture
@@ -63,27 +64,6 @@ def session(alice: User) -> Iterator[subprocess.Popen[bytes]]:
     started.wait()
 
 
-def test_a_configuration_of_slurm_that_anothers_run_names_is_not_used(
-    alice: User, mallory: User, root: Path, open_folder: Path
-) -> None:
-    """squeue loads the plugins that its configuration names."""
-    asked = alice.home / "asked"
-    squeue = open_folder / "bin" / "squeue"
-    squeue.parent.mkdir()
-    squeue.write_text(f'#!/bin/sh\necho "conf=$SLURM_CONF" >>{asked}\n')
-    squeue.chmod(0o755)
-    answer = mallory.write(root / THEIRS / "sbatch.1.out", "17\n")
-    conf = mallory.write(open_folder / "home-61002" / "slurm.conf", "PluginDir=/tmp/evil")
-    theirs = submission(queue="slurm", slurm_conf=str(conf), answer=str(answer), script="x")
-    lay(mallory, root, THEIRS, submission=theirs)
-    path = {"PATH": f"{squeue.parent}:/usr/bin:/bin"}
-    for words in (("ls",), ("ls", THEIRS), ("report", THEIRS), ("ls", "--json")):
-        done = alice.launcher(*words, f"run_root={root}", environment=path)
-        assert done.returncode == 0, done.stderr
-        assert "uid 61002" in done.stdout or words[0] == "report"
-    assert not asked.exists()
-
-
 def test_the_command_of_a_container_runtime_in_anothers_plan_is_not_run(alice: User, mallory: User, root: Path) -> None:
     touched = alice.home / "touched"
     program = mallory.write(root / "program", f"#!/bin/sh\n: >{touched}\n", 0o755)
@@ -109,18 +89,18 @@ def test_the_command_that_removes_ones_own_container_is_not_taken_from_a_file(al
     assert not touched.exists()
 
 
-@pytest.mark.parametrize("words", [("cancel", "--now", THEIRS), ("cancel", "--now"), ("rm", "--force", THEIRS)])
 def test_a_process_that_anothers_run_names_is_not_killed(
-    alice: User, mallory: User, root: Path, session: subprocess.Popen[bytes], words: tuple[str, ...]
+    alice: User, mallory: User, root: Path, session: subprocess.Popen[bytes]
 ) -> None:
     process = identity(session.pid)
     folder = lay(
         mallory, root, THEIRS, submission=submission(process=process), status=status("running", process=process)
     )
     folder.chmod(0o777)  # so that nothing but whose it is stands against it
-    done = alice.launcher(*words, f"run_root={root}")
-    assert done.returncode == 2, done.stdout
-    assert session.poll() is None
+    for words in (("cancel", "--now", THEIRS), ("cancel", "--now"), ("rm", "--force", THEIRS)):
+        done = alice.launcher(*words, f"run_root={root}")
+        assert done.returncode == 2, done.stdout
+        assert session.poll() is None
 
 
 def test_a_record_that_another_user_wrote_into_ones_own_folder_counts_as_damaged(
@@ -158,28 +138,40 @@ def test_anothers_record_of_a_sweep_does_not_say_which_runs_to_end(alice: User, 
     assert own.exists(), done.stdout
 
 
-def test_anothers_runs_are_shown_by_their_files_and_as_theirs(alice: User, mallory: User, root: Path) -> None:
-    folder = lay(mallory, root, THEIRS, submission=submission(), status=status("done", exit_code=0))
-    mallory.write(folder / "attempts" / "1" / "stdout.log", "the loss is 0.1\n")
+def test_anothers_runs_are_shown_by_their_files_as_theirs_and_nothing_is_asked_or_written(
+    alice: User, mallory: User, root: Path, open_folder: Path
+) -> None:
+    """squeue loads the plugins that its configuration names."""
+    asked = alice.home / "asked"
+    squeue = open_folder / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text(f'#!/bin/sh\necho "conf=$SLURM_CONF" >>{asked}\n')
+    squeue.chmod(0o755)
+    answer = mallory.write(root / QUEUED / "sbatch.1.out", "17\n")
+    conf = mallory.write(open_folder / "home-61002" / "slurm.conf", "PluginDir=/tmp/evil")
+    queued = submission(queue="slurm", slurm_conf=str(conf), answer=str(answer), script="x")
+    folders = [lay(mallory, root, QUEUED, submission=queued)]
+    folders.append(lay(mallory, root, THEIRS, submission=submission(), status=status("done", exit_code=0)))
+    mallory.write(folders[1] / "attempts" / "1" / "stdout.log", "the loss is 0.1\n")
+    mallory.write(folders[1] / "arms" / "00" / "plan.json", {"schema": 1})
+    mallory.run("chmod", "-R", "a+rwX", *folders)
     lay(alice, root, MINE, submission=submission(), status=status("done", exit_code=0))
-    rows = {row.split()[0]: row for row in alice.launcher("ls", f"run_root={root}").stdout.splitlines()}
+    before = {path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*")}
+    shown = {}
+    for words in (("ls",), ("ls", QUEUED), ("ls", THEIRS), ("logs", THEIRS), ("report", QUEUED, THEIRS)):
+        path = {"PATH": f"{squeue.parent}:/usr/bin:/bin"}
+        done = alice.launcher(*words, f"run_root={root}", environment=path)
+        assert done.returncode == 0, done.stderr
+        shown[words] = done.stdout
+    rows = {row.split()[0]: row for row in shown["ls",].splitlines() if row}
     assert "OWNER" in rows["RUN"]
-    assert "uid 61002" in rows[THEIRS]
-    assert "done" in rows[THEIRS]
+    assert "uid 61002" in rows[THEIRS] and "done" in rows[THEIRS] and "uid 61002" in rows[QUEUED]
     assert "uid" not in rows[MINE]
-    assert "the loss is 0.1" in alice.launcher("logs", THEIRS, f"run_root={root}").stdout
-    assert alice.launcher("report", THEIRS, f"run_root={root}").returncode == 0
-    assert "uid 61002: shown by its files alone" in alice.launcher("ls", THEIRS, f"run_root={root}").stdout
-
-
-def test_no_record_is_written_into_another_users_run(alice: User, mallory: User, root: Path) -> None:
-    folder = lay(mallory, root, THEIRS, submission=submission(), status=status("done", exit_code=0))
-    mallory.write(folder / "arms" / "00" / "plan.json", {"schema": 1})
-    mallory.run("chmod", "-R", "a+rwX", folder)
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    for words in (("ls",), ("ls", THEIRS), ("report", THEIRS)):
-        alice.launcher(*words, f"run_root={root}")
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert "uid 61002: shown by its files alone" in shown["ls", THEIRS]
+    assert "uid 61002" in shown["ls", QUEUED]
+    assert "the loss is 0.1" in shown["logs", THEIRS]
+    assert not asked.exists()
+    assert {path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*")} == before
 
 
 def test_a_pipe_in_place_of_a_record_blocks_no_process(alice: User, mallory: User, root: Path) -> None:

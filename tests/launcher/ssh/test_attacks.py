@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import hashlib
 import os
-import shlex
 import subprocess
 import sys
 import time
@@ -31,7 +30,6 @@ from recipes.typed import build
 from tests.launcher import run_folders
 from tests.launcher.ssh.hostile import answering, needs_sshd
 from tests.launcher.ssh.victim import BAD, LATE, NAMES, OTHER, REFUSED, RUN, SECONDS, UNHURRIED
-from tests.launcher.ssh.ways import keys
 
 pytestmark = needs_sshd
 
@@ -243,24 +241,6 @@ def test_a_defect_over_there_is_its_own_message(victim, tmp_path):
     ):
         host.connect(address).ask("hello", host.hello, lines=5)
     assert host.connect(address).ask("hello", host.hello)["system"]
-
-
-@pytest.mark.parametrize("transport", ["fabric", "openssh"])
-def test_a_changed_host_key_is_refused_and_never_advised_to_be_accepted_unseen(liar, tmp_path, transport):
-    keys(tmp_path, name="other")
-    changed = tmp_path / "known"
-    changed.write_text(f"[127.0.0.1]:{liar.port} {(tmp_path / 'other.pub').read_text()}")
-    config = tmp_path / "config"
-    config.write_text(liar.config.read_text().replace(str(liar.folder / "known"), str(changed)))
-    address = Address(destination="liar", config=str(config), transport=transport)
-    with pytest.raises(Unavailable) as refused:
-        host.Host(address).ask("hello", host.hello)
-    first, *others = str(refused.value).splitlines()
-    shown = subprocess.run(["ssh-keygen", "-lf", str(liar.folder / "host.pub")], capture_output=True, text=True).stdout
-    assert "is not the one that is known" in first and "Somebody may be listening in" in first
-    assert shown.split()[1] in first
-    forget = next(shlex.split(line) for line in others if "ssh-keygen" in line)
-    assert str(changed) in forget and f"[127.0.0.1]:{liar.port}" in forget
 
 
 def test_an_ssh_config_may_be_named_from_home_or_from_the_folder_where_it_was_typed(

@@ -84,9 +84,14 @@ def test_a_changed_host_key_is_refused_at_the_target_and_at_the_hop(tmp_path, te
     other[0].write_text("".join(f"[{testbed.ssh.host}]:{port} {other[1]}" for port in ports))
     for changes in ({"UserKnownHostsFile": str(other[0])}, {"hop_UserKnownHostsFile": str(other[0]), "hops": True}):
         said = refusal(reach(configuration(tmp_path, testbed, **changes), transport=transport))
-        assert "Somebody may be listening in" in said and "If the host was really set up anew" in said
-        assert any(line.strip().startswith("ssh-keygen ") for line in said.splitlines()), said
-        assert "accept it" not in said
+        first, *others = said.splitlines()
+        assert "is not the one that is known" in first and "Somebody may be listening in" in first
+        assert "If the host was really set up anew" in said and "accept it" not in said
+        public = f"{testbed.folder}/ssh/host-sshd{'-bastion' if 'hops' in changes else ''}.pub"
+        shown = subprocess.run(["ssh-keygen", "-lf", public], capture_output=True, text=True).stdout
+        assert shown.split()[1] in first
+        forget = next(shlex.split(line) for line in others if "ssh-keygen" in line)
+        assert str(other[0]) in forget
 
 
 def test_the_command_in_the_refusal_of_an_unknown_key_accepts_it(tmp_path, testbed, reach):
