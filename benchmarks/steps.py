@@ -20,8 +20,9 @@ from typing import Any
 import numpy
 
 from benchmarks.measure import Measured, Skipped, Timing
+from recipes.trainer.protocols import Executor
 from recipes.trainer.recorder import Executed
-from recipes.trainer.training import Executor, choose_steps
+from recipes.trainer.training import choose_steps
 
 BLOCK = 4
 """Steps of one side before it is the other's turn."""
@@ -187,7 +188,7 @@ class Blocks:
 
 
 class Turns:
-    """The recipe's executor, between whose blocks of steps the hand-written loop takes its own: `training.Executor`.
+    """The recipe's executor, between whose blocks of steps the hand-written loop takes its own: `protocols.Executor`.
 
     Ours, theirs, theirs, ours, so that a machine that slows down slows both alike. A block of the recipe's is from its
     first step's begin to where the step after its last would begin.

@@ -21,9 +21,9 @@ from recipes.precision.resolved import ResolvedPrecision
 from recipes.settings import Settings
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
+from recipes.trainer.protocols import Evaluate
 from recipes.trainer.recorder import Executed
 from recipes.trainer.run import DONE, FAILED
-from recipes.trainer.training import Evaluate
 from recipes.typed import SettingsError
 
 __all__ = ["DONE", "FAILED", "Run", "Step", "main", "start"]
@@ -121,7 +121,7 @@ class Run(shared.Run):
 
 
 class _Steps:
-    """`recipes.trainer.training.Executor` in Paddle: one step at a time."""
+    """`recipes.trainer.protocols.Executor` in Paddle: one step at a time."""
 
     at_once = 1
 

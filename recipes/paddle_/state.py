@@ -85,7 +85,7 @@ class EagerTensors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """`recipes.trainer.training.State` in Paddle."""
+    """`recipes.trainer.protocols.State` in Paddle."""
 
     tensors: Tensors
     precision: Precision

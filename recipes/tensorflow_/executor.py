@@ -42,7 +42,7 @@ class Outcomes:
 
 
 class Steps:
-    """`recipes.trainer.training.Executor` in TensorFlow.
+    """`recipes.trainer.protocols.Executor` in TensorFlow.
 
     A graph is traced for each number of steps in an execution. Several steps are iterations of a loop in the graph, so
     that Python and the device synchronise once for all of them.

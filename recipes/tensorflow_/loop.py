@@ -51,8 +51,8 @@ from recipes.tensorflow_.state import State, Trained
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
 from recipes.trainer.profiling import Profiler
+from recipes.trainer.protocols import Evaluate
 from recipes.trainer.run import DONE
-from recipes.trainer.training import Evaluate
 
 __all__ = ["DONE", "Evaluate", "Load", "Loss", "Run", "Schedule", "Step", "main", "start"]
 

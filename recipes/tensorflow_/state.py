@@ -97,7 +97,7 @@ def _layer_names(model: keras.Model) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """`recipes.trainer.training.State` in TensorFlow."""
+    """`recipes.trainer.protocols.State` in TensorFlow."""
 
     trained: Trained
     settings: Settings

@@ -31,9 +31,9 @@ from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
 from recipes.trainer.prefetch import Prefetcher
 from recipes.trainer.profiling import Profiler
+from recipes.trainer.protocols import Evaluate
 from recipes.trainer.recorder import Executed
 from recipes.trainer.run import DONE
-from recipes.trainer.training import Evaluate
 from recipes.trainer.utilization import TokenWork
 
 Loss = torch.Tensor | Mapping[str, torch.Tensor]
@@ -193,7 +193,7 @@ class Run(shared.Run):
 
 
 class _Steps:
-    """`recipes.trainer.training.Executor` in torch: one step at a time."""
+    """`recipes.trainer.protocols.Executor` in torch: one step at a time."""
 
     at_once = 1
 

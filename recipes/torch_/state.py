@@ -23,7 +23,7 @@ FILE = "state.pt"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """`recipes.trainer.training.State` in torch."""
+    """`recipes.trainer.protocols.State` in torch."""
 
     trained: Trained
     settings: Settings

@@ -53,7 +53,7 @@ class Difference(NamedTuple):
 
 
 class Source(Protocol):
-    """What of `recipes.trainer.training.State` a comparison needs."""
+    """What of `recipes.trainer.protocols.State` a comparison needs."""
 
     def digests(self) -> Mapping[str, bytes]:
         """A digest of each tensor of this rank, by name."""

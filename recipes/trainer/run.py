@@ -19,8 +19,9 @@ from recipes.result import Result
 from recipes.run_folder import Superseded
 from recipes.trainer import early, replay, result_fields
 from recipes.trainer.profiling import Profiler
+from recipes.trainer.protocols import Evaluate, Executor, Observer, State
 from recipes.trainer.recorder import Device
-from recipes.trainer.training import Evaluate, Executor, Observer, State, Training
+from recipes.trainer.training import Training
 from recipes.trainer.utilization import TokenWork, utilization
 from recipes.trainer.world import ProcessGroup, table
 

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import paddle
 from paddle import nn
 from paddle.base import core
 
-from recipes.paddle_.observe.patches import around_optimizer_steps, replaced
+from recipes.paddle_.observe.patches import around_optimizer_steps
+from recipes.paddle_.observe.step_calls import Key, StepCalls, kernel_counts
 from recipes.paddle_.precision.base import dtype_name
 from recipes.paddle_.precision.mechanisms import NORMS, matching_layers
 from recipes.precision import observation
@@ -28,8 +29,6 @@ from recipes.precision.resolved import ResolvedPrecision
 from recipes.trainer.world import rank_and_size
 
 FLAG = "FLAGS_low_precision_op_list"
-COLUMNS = ("float16", "bfloat16", "float32", "other")
-"""Dtypes of the counts that Paddle keeps of each operation."""
 PRODUCTS = ("matmul", "matmul_v2", "linear", "linear_v2", "fused_gemm_epilogue", "conv2d", "depthwise_conv2d")
 """Operations that the observed layers run."""
 OTHERS = (
@@ -55,13 +54,9 @@ OTHERS = (
     "rnn",
 )
 """Operations that multiply matrices and aren't counted here."""
-CONVOLUTIONS = (nn.Conv1D, nn.Conv2D)
 BATCH_NORMS = (nn.BatchNorm, nn.BatchNorm1D, nn.BatchNorm2D, nn.BatchNorm3D, nn.SyncBatchNorm)
 ROUNDED = 1 + 2.0**-12
 """A number that float32 holds exactly and TF32, with its 10 bits, does not."""
-
-Key = tuple[str, str, bool, str, bool]
-"""Operation, function, backward or not, dtype, kept in float32 or not."""
 
 
 class PrecisionObserver:
@@ -86,7 +81,7 @@ class PrecisionObserver:
             yield
         finally:
             with guard(), stack:
-                kernels = _kernels()
+                kernels = kernel_counts()
         with guard():
             report = self._report(calls, kernels)
         self._add_report(number, evaluation, report, guard)
@@ -178,99 +173,6 @@ class PrecisionObserver:
         return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
 
 
-class StepCalls:
-    """The calls of layers and optimizers that are recorded in a step."""
-
-    def __init__(self, is_kept: Callable[[nn.Layer], bool], guard: Guard) -> None:
-        self.calls: Counter[Key] = Counter()
-        self.flops: Counter[Key] = Counter()
-        self.stepped: Counter[str] = Counter()
-        """Elements that optimizers stepped, by dtype."""
-        self.inside: dict[str, Counter[str]] = {}
-        """Kernels inside of layers with parameters, without those of the training loop and the loss."""
-        self.called: set[int] = set()
-        """Ids of the layers that were called."""
-        self._is_kept = is_kept
-        self._guard = guard
-        self._depth = 0
-
-    def step(self, optimizer: Any) -> None:
-        """Record a step that the optimizer is about to take."""
-        with self._guard():
-            self.stepped.update(stepped_elements(optimizer))
-
-    @contextlib.contextmanager
-    def recording(self, on_layer: Callable[[nn.Layer], None]) -> Iterator[None]:
-        """Record every call of a layer in this context; `on_layer` is called with each layer before."""
-        original = nn.Layer.__call__
-
-        def call(layer: nn.Layer, *inputs: Any, **named: Any) -> Any:
-            if not paddle.in_dynamic_mode():
-                return original(layer, *inputs, **named)
-            before: dict[str, Counter[str]] | None = None
-            with self._guard():
-                on_layer(layer)
-                self.called.add(id(layer))
-                before = _kernels() if not self._depth and layer.parameters() else None
-            self._depth += 1
-            try:
-                output = original(layer, *inputs, **named)
-            finally:
-                self._depth -= 1
-            with self._guard():
-                if before is not None:
-                    for name, counts in _kernels().items():
-                        self.inside.setdefault(name, Counter()).update(counts - before.get(name, Counter()))
-                if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
-                    self._product(layer, next(iter((*inputs, *named.values()))), output)
-            return output
-
-        with replaced(nn.Layer, "__call__", call):
-            yield
-
-    def _product(self, layer: nn.Layer, inputs: paddle.Tensor, output: paddle.Tensor) -> None:
-        operation, function, work = _work(layer, output)
-        kept = self._is_kept(layer)
-        forward = (operation, function, False, dtype_name(output.dtype), kept)
-        self.calls[forward] += 1
-        self.flops[forward] += work
-        if output.stop_gradient:
-            return
-        # The gradient of the weight, and that of the input where something before it is trained.
-        products = 1 + (not inputs.stop_gradient)
-
-        def on_gradient(gradient: paddle.Tensor) -> None:
-            with self._guard():
-                backward = (operation, function, True, dtype_name(gradient.dtype), kept)
-                self.calls[backward] += products
-                self.flops[backward] += products * work
-
-        output.register_hook(on_gradient)
-
-
-def stepped_elements(optimizer: Any) -> Counter[str]:
-    """Elements that the optimizer is about to step, by dtype: of masters where it has them."""
-    elements: Counter[str] = Counter()
-    groups = [group["params"] if isinstance(group, dict) else [group] for group in optimizer._parameter_list]
-    for parameter in (parameter for group in groups for parameter in group):
-        if parameter.grad is not None:
-            half = parameter.dtype in (paddle.float16, paddle.bfloat16)
-            masters = half and getattr(optimizer, "_multi_precision", False)
-            elements["float32" if masters else dtype_name(parameter.dtype)] += parameter.size
-    return elements
-
-
-def _work(layer: nn.Layer, output: paddle.Tensor) -> tuple[str, str, int]:
-    """The operation and function of a layer, and its FLOPs: two for each multiplication with its addition."""
-    weight = layer.weight.shape
-    if isinstance(layer, nn.Linear):  # [inputs, outputs]
-        return "matmul", "linear", 2 * output.size * weight[0]
-    per_output = 1
-    for size in weight[1:]:  # [outputs, inputs of a group, ...kernel]
-        per_output *= size
-    return "conv2d", "conv2d" if len(weight) == 4 else "conv1d", 2 * output.size * per_output
-
-
 def _listed(names: Sequence[str], kernels: Mapping[str, Counter[str]]) -> list[dict[str, Any]]:
     """How often each of these operations, in torch's names, ran on which dtype."""
     listed: Counter[tuple[str, str]] = Counter()
@@ -278,17 +180,6 @@ def _listed(names: Sequence[str], kernels: Mapping[str, Counter[str]]) -> list[d
         for counts in (kernels.get(paddles, Counter()) for paddles in in_paddle((name,))):
             listed.update({(name, dtype): count for dtype, count in counts.items() if dtype != "other"})
     return [{"function": name, "dtypes": [dtype], "calls": count} for (name, dtype), count in listed.items()]
-
-
-def _kernels() -> dict[str, Counter[str]]:
-    """Paddle's counts so far, `operation -> "float16,bfloat16,float32,other"`, without zeros."""
-    kernels = {}
-    for name, text in core.get_low_precision_op_list().items():
-        columns = zip(COLUMNS, str(text).split(","), strict=True)
-        counts = {dtype: int(count) for dtype, count in columns if int(count)}
-        if counts:
-            kernels[name] = Counter(counts)
-    return kernels
 
 
 def _disagreement(calls: Counter[Key], kernels: Mapping[str, Counter[str]]) -> str:

@@ -17,8 +17,9 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from recipes.paddle_.observe.observer import PrecisionObserver, StepCalls
+from recipes.paddle_.observe.observer import PrecisionObserver
 from recipes.paddle_.observe.patches import around_optimizer_steps, replaced
+from recipes.paddle_.observe.step_calls import StepCalls
 from recipes.paddle_.precision import Precision
 from recipes.trainer.step_meter import StepMeter
 

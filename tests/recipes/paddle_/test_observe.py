@@ -11,8 +11,9 @@ from paddle import nn
 from paddle.base import core
 
 from recipes.paddle_ import devices
-from recipes.paddle_.observe.observer import PrecisionObserver, stepped_elements
+from recipes.paddle_.observe.observer import PrecisionObserver
 from recipes.paddle_.observe.patches import around_optimizer_steps
+from recipes.paddle_.observe.step_calls import stepped_elements
 from recipes.paddle_.precision import Precision, high_level_api
 from recipes.precision import verdict
 from recipes.precision.levels import Amp, LossScale
@@ -133,8 +134,8 @@ def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it(
         "paddle.base.core.get_low_precision_op_list",
         "paddle.base.core.clear_low_precision_op_list",
         "paddle.base.core.get_cublas_switch",
-        "recipes.paddle_.observe.observer.stepped_elements",
-        "recipes.paddle_.observe.observer._work",
+        "recipes.paddle_.observe.step_calls.stepped_elements",
+        "recipes.paddle_.observe.step_calls._work",
     ],
 )
 def test_without_a_name_that_the_observer_needs_training_goes_on_and_is_unknown(monkeypatch, name):
