@@ -177,18 +177,16 @@ def _connect(rank: int, addresses: Sequence[str], mine: RankInfos, job: str, pat
                 connection.settimeout(left + patience)
                 with connection.makefile("rb") as answers:
                     answer = json.loads(answers.readline())
-                break
+                if "problem" in answer:
+                    raise PlacementError(answer["problem"], of_all=answer["of_all"])
+                return [_from_plain(each) for each in answer["ranks"]]
         except OSError as error:
             why = error.strerror or str(error)
-        except ValueError:
+        except (ValueError, KeyError, TypeError):
             why = "it ended, or another program listens there"
         time.sleep(AGAIN)
-    else:
-        missing = f"worker 0 at {addresses[0]} did not answer worker {rank} on {socket.gethostname()}"
-        raise PlacementError(f"{missing} within {patience:g} s: {why}", of_all=False)
-    if "problem" in answer:
-        raise PlacementError(answer["problem"], of_all=answer["of_all"])
-    return [_from_plain(each) for each in answer["ranks"]]
+    missing = f"worker 0 at {addresses[0]} did not answer worker {rank} on {socket.gethostname()}"
+    raise PlacementError(f"{missing} within {patience:g} s: {why}", of_all=False)
 
 
 def _listen(address: str) -> socket.socket:

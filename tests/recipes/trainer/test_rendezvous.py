@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -165,6 +166,24 @@ def test_connections_of_other_programs_are_ignored(start: Start, addresses: list
     with at(addresses[0]) as stranger:
         stranger.sendall(said)
         assert start(1, addresses[:2]).result() == first.result() == [of(0), of(1)]
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n", b"1\n", b"{}\n", b'{"ranks": 1}\n', b""])
+def test_another_program_at_the_address_of_worker_0_is_no_answer(
+    addresses: list[str], progress: Progress, said: bytes
+) -> None:
+    def answer_twice(server: socket.socket) -> None:
+        for last in (False, True):
+            with server.accept()[0] as connection:
+                connection.recv(65536)  # unread bytes would reset the connection
+                if last:
+                    progress.run_out_of_patience()
+                connection.sendall(said)
+
+    with socket.create_server(("127.0.0.1", int(addresses[0].split(":")[1]))) as server:
+        threading.Thread(target=answer_twice, args=(server,), daemon=True).start()
+        with pytest.raises(PlacementError, match="within 60 s: it ended, or another program listens there"):
+            join(1, addresses[:2], of(1), job="a", patience=60)
 
 
 def test_an_address_in_use_is_reported(addresses: list[str]) -> None:
