@@ -32,7 +32,8 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, content: bytes = CONTENT, **habits) -> None:
         self.content, self.ranges, self.told, self.habits = content, True, [], habits
-        self.whole = True
+        self.released = threading.Event()
+        """The habit `hold` sends no more than so many bytes before this."""
         super().__init__(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -65,11 +66,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         limit = habits.get("cut", len(body))
         for begin in range(0, min(limit, len(body)), 100_000):
+            if begin >= habits.get("hold", len(body)):
+                server.released.wait(60)
             try:
                 self.wfile.write(body[begin : min(begin + 100_000, limit)])
             except OSError:
                 return
-            time.sleep(habits.get("pause", 0))
 
     def log_message(self, *_: object) -> None:
         pass
@@ -113,8 +115,7 @@ def test_a_cut_connection_is_gone_on_with_from_where_it_ended(tmp_path, serve, c
 
 
 def test_a_killed_download_is_gone_on_with(tmp_path, serve):
-    slow = serve(pause=0.2)
-    child = SPAWN.Process(target=_fetch, args=(tmp_path, published(slow.url)))
+    child = SPAWN.Process(target=_fetch, args=(tmp_path, published(serve(hold=1_000_000).url)))
     child.start()
     part = tmp_path / ".data.bin.part"
     while not part.exists() or part.stat().st_size < 500_000:
@@ -193,16 +194,21 @@ def test_a_server_that_goes_away_leaves_what_came(tmp_path, serve):
 
 
 def test_processes_of_one_folder_download_once(tmp_path, serve, capfd):
-    server = serve(pause=0.02)
+    server = serve(hold=1_000_000)
     children = [SPAWN.Process(target=_fetch, args=(tmp_path, published(server.url))) for _ in range(3)]
     for each in children:
         each.start()
+    printed, until = "", time.monotonic() + 60
+    while printed.count("waiting for another process that downloads into") < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+        printed += capfd.readouterr().err
+    server.released.set()
     for each in children:
         each.join()
     assert [each.exitcode for each in children] == [0, 0, 0]
     assert server.told == [None]
     assert names(tmp_path) == ["data.bin"]
-    assert "waiting for another process that downloads into" in capfd.readouterr().err
+    assert printed.count("waiting for another process that downloads into") == 2
 
 
 def test_a_part_that_is_a_link_is_not_written_through(tmp_path, serve):
