@@ -37,6 +37,9 @@ UNPACKED = {"cifar-100-binary/train.bin": 50_000 * (2 + PIXELS), "cifar-100-bina
 VALIDATION_SHARE = 5
 """One in five training images is held out: 10,000 of 50,000, as in the notebook."""
 
+SYNTHETIC = 40_000
+"""Random images, as many as are trained on of CIFAR-100."""
+
 
 class Cifar:
     """Images, uint8 of shape [count, 3, 32, 32], with their fine labels.
@@ -97,9 +100,9 @@ def _fetch(folder: Path) -> None:
 
 
 def synthetic(seed: int) -> Cifar:
-    """Random images, as many as CIFAR-100's training images. None is held out, since there is nothing to learn."""
+    """`SYNTHETIC` random images. None is held out, since there is nothing to learn."""
     random = numpy.random.Generator(numpy.random.Philox(seed % 2**64))
-    pixels = random.integers(0, 256, (40_000, *SHAPE), dtype=numpy.uint8)
+    pixels = random.integers(0, 256, (SYNTHETIC, *SHAPE), dtype=numpy.uint8)
     known = Images(images=pixels, labels=random.integers(0, CLASSES, len(pixels)))
     return Cifar("synthetic", known, Images(images=pixels[:0], labels=known.labels[:0]), seed, 0)
 

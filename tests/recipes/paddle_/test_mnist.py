@@ -26,13 +26,12 @@ def run(folder, *words):
 @pytest.mark.parametrize("api", ["loop", "model"])
 def test_it_learns_is_proved_and_goes_on_bit_for_bit(tmp_path, api):
     """With dropout, whose random numbers follow from the step alone; by either way of training."""
-    words = [f"train.api={api}", "steps=48"]
+    words = [f"train.api={api}", "steps=24"]
     code, found = run(tmp_path / "whole", *words)
     assert (code, found["observed"]["verdict"], found["observed"]["dtype"]) == (0, "proved", "float32")
     assert found["observed"]["param_dtypes"] == {"float32": 1_199_882}
-    assert found["eval"]["accuracy"] > 0.8
-    assert run(tmp_path / "parts", *words, "checkpoint.stop_every=20")[0] == 85
-    assert run(tmp_path / "parts", *words, "checkpoint.stop_every=20")[0] == 85
+    assert found["eval"]["accuracy"] > 0.5
+    assert run(tmp_path / "parts", *words, "checkpoint.stop_every=14")[0] == 85
     assert run(tmp_path / "parts", *words)[1]["determinism"] == "exact"
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
 

@@ -15,7 +15,6 @@ from tensorflow.python.framework import config
 
 import recipes.tensorflow_
 from recipes.tensorflow_.precision import grappler
-from tests.recipes.tensorflow_.forking import Forks
 
 assert recipes.tensorflow_
 
@@ -30,10 +29,3 @@ def graphs_as_they_are():
         del os.environ[name]
     os.environ.update(before)
     grappler.switch_off()
-
-
-@pytest.fixture(scope="session")
-def forks():
-    forks = Forks()
-    yield forks
-    forks.close()

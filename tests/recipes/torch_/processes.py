@@ -20,17 +20,12 @@ from typing import Any
 
 from torch.distributed import TCPStore
 
-REPOSITORY = Path(__file__).parents[3]
+from tests.recipes.forking import REPOSITORY, environment
+
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     ["torch._dynamo", "torch._inductor.output_code", "sklearn.datasets", "recipes.torch_.supervised", __name__]
 )
-
-
-def environment(**more: str) -> dict[str, str]:
-    """Ours with one thread, and without what would make the trainer another job's."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("LAUNCHER_")}
-    return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), **more}
 
 
 class Forked:

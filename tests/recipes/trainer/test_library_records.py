@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
-import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 
 from recipes import metrics
 from recipes.trainer import library_records
+from tests.recipes.forking import Forks
 
 TRAINER = """\
 import sys
@@ -65,21 +66,28 @@ trainer.fit(Net(), data, data, ckpt_path=sys.argv[2] if len(sys.argv) > 2 else N
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a script under the wrapper: its result, its rows."""
-    attempts = iter(range(1, 5))
+    """Runs a script under the wrapper, in a fork of a process that has imported its library: its result, its rows."""
 
-    def start(text, *passed):
+    @contextlib.contextmanager
+    def prepared(library, text):
         (tmp_path / "train.py").write_text(textwrap.dedent(text))
-        folder, attempt = tmp_path / "run", str(next(attempts))
-        (folder / "attempts" / attempt).mkdir(parents=True)
-        words = ["amp=o0", f"script={tmp_path}/train.py", f"run={folder}", f"workdir={tmp_path}", "device=cpu"]
-        command = [sys.executable, "-m", "recipes.torch_.script", *words, "require_proof=false", "--", *passed]
-        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "LAUNCHER_ATTEMPT": attempt}
-        done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads((folder / "result.json").read_text()), list(metrics.read(folder / "metrics.jsonl"))
+        forks = Forks("recipes.torch_.script", library)
+        attempts = itertools.count(1)
 
-    return start
+        def start(*passed):
+            folder, attempt = tmp_path / "run", str(next(attempts))
+            (folder / "attempts" / attempt).mkdir(parents=True)
+            words = ["amp=o0", f"script={tmp_path}/train.py", f"run={folder}", f"workdir={tmp_path}", "device=cpu"]
+            words += ["require_proof=false", "--", *passed]
+            done = forks.run("recipes.torch_.script", *words, LAUNCHER_ATTEMPT=attempt)
+            assert done.returncode == 0, done.stdout + done.stderr
+            return json.loads((folder / "result.json").read_text()), list(metrics.read(folder / "metrics.jsonl"))
+
+        yield start
+        forks.close()
+
+    with contextlib.ExitStack() as stack:
+        yield lambda *script: stack.enter_context(prepared(*script))
 
 
 def losses(rows):
@@ -91,7 +99,8 @@ def known(rows):
 
 
 def test_trainers_losses_are_in_the_rows_of_their_steps_in_a_resumed_run_too(run, tmp_path):
-    result, rows = run(TRAINER, "out", "10")
+    start = run("transformers.trainer", TRAINER)
+    result, rows = start("out", "10")
     assert list(losses(rows)) == list(range(1, 11))
     assert known(rows) == [2, 4, 6, 8, 10]
     state = json.loads((tmp_path / "out/checkpoint-10/trainer_state.json").read_text())
@@ -99,20 +108,21 @@ def test_trainers_losses_are_in_the_rows_of_their_steps_in_a_resumed_run_too(run
     assert {step: loss for step, loss in losses(rows).items() if loss is not None} == logged
     assert result["loss"] == {"first": logged[2], "last": logged[10]}
     assert [row["step"] for row in rows if row.get("event") == "eval"] == [6, 10]
-    result, rows = run(TRAINER, "out", "16", "out/checkpoint-8")
+    result, rows = start("out", "16", "out/checkpoint-8")
     assert list(losses(rows)) == list(range(1, 17))
     assert known(rows) == list(range(2, 17, 2))
     assert (result["steps"], result["throughput"]["unit"]) == (16, "steps/s")
 
 
 def test_lightnings_losses_are_in_the_rows_of_their_steps_in_a_resumed_run_too(run, tmp_path):
-    result, rows = run(LIGHTNING, "2")
+    start = run("lightning", LIGHTNING)
+    result, rows = start("2")
     assert list(losses(rows)) == list(range(1, 17))
     assert known(rows) == list(range(2, 17, 2))
     assert result["loss"]["last"] == losses(rows)[16]
     assert result["eval"]["accuracy"] == 0.5
     saved = next((tmp_path / "lightning_logs/version_0/checkpoints").glob("*step=16.ckpt"))
-    _, rows = run(LIGHTNING, "3", str(saved))
+    _, rows = start("3", str(saved))
     assert list(losses(rows)) == list(range(1, 25))
     assert known(rows) == list(range(2, 25, 2))
 
