@@ -19,6 +19,7 @@ from paddle.base.layer_helper import LayerHelper
 from recipes.paddle_.precision.base import Precision, StepOutcome, dtype_name
 from recipes.paddle_.precision.loss_scale import scaler_arguments
 from recipes.precision.operations import in_paddle
+from recipes.trainer.replaced import replaced
 
 GUARD = "__use_fp16__"
 """Part of the name scope of operations inside of `fp16_guard`."""
@@ -190,11 +191,9 @@ class StaticGraph:
         return self._scope.find_var(name).get_tensor()
 
 
-@contextlib.contextmanager
-def _any_of_variables() -> Iterator[None]:
+def _any_of_variables() -> AbstractContextManager[None]:
     """Replace `paddle.any` by one for the older representation. Paddle's loss scaling calls it where gradients are of
     two dtypes, as under `fp16_guard`, and that of 3.3 doesn't take variables of that representation."""
-    original = paddle.any
 
     def any_of(tensor: Any) -> Any:
         helper = LayerHelper("any")
@@ -204,11 +203,7 @@ def _any_of_variables() -> Iterator[None]:
         )
         return result
 
-    paddle.any = any_of
-    try:
-        yield
-    finally:
-        paddle.any = original
+    return replaced(paddle, "any", any_of)
 
 
 @contextlib.contextmanager

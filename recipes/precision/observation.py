@@ -53,6 +53,32 @@ from recipes.precision.operations import PADDLE
 from recipes.precision.resolved import ResolvedPrecision
 
 
+def call(
+    operation: str,
+    dtype: str,
+    flops: int,
+    *,
+    functions: Sequence[str],
+    backward: bool,
+    kept: bool,
+    device: str,
+    calls: int = 1,
+    compiled: bool = False,
+) -> dict[str, Any]:
+    """An entry of a report's `calls`, of a framework that tells no more of them."""
+    return {
+        "operation": operation,
+        "functions": list(functions),
+        "backward": backward,
+        "dtype": dtype,
+        "kept": kept,
+        "compiled": compiled,
+        "device": device,
+        "calls": calls,
+        "flops": flops,
+    }
+
+
 class Guard:
     """Runs code that observes: an error in it makes the step unknown, and training goes on.
 

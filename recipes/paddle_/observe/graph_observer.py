@@ -8,9 +8,9 @@ from typing import Any
 
 from paddle import nn
 
-from recipes.paddle_.observe.observer import PrecisionObserver, product
+from recipes.paddle_.observe.observer import PrecisionObserver
 from recipes.paddle_.static_graph import StaticGraph
-from recipes.precision.observation import Guard
+from recipes.precision.observation import Guard, call
 from recipes.precision.resolved import ResolvedPrecision
 
 
@@ -36,7 +36,7 @@ class GraphObserver(PrecisionObserver):
         exact = all(dtype != "float32" for _, _, dtype, _ in products)
         return {
             "calls": [
-                product("matmul", "matmul", backward, dtype, kept, device=resolved.device, calls=1, flops=flops)
+                call("matmul", dtype, flops, functions=["matmul"], backward=backward, kept=kept, device=resolved.device)
                 for backward, kept, dtype, flops in products
             ],
             "listed": graph.listed((*resolved.allow, *resolved.deny)),

@@ -201,21 +201,16 @@ def _disagreement(calls: Counter[Key], kernels: Mapping[str, Counter[str]]) -> s
 
 
 def _calls(calls: Counter[Key], flops: Counter[Key], device: str) -> list[dict[str, Any]]:
-    return [product(*key, device=device, calls=count, flops=flops[key]) for key, count in calls.items()]
-
-
-def product(
-    operation: str, function: str, backward: bool, dtype: str, kept: bool, *, device: str, calls: int, flops: int
-) -> dict[str, Any]:
-    """An entry of a report's `calls`."""
-    return {
-        "operation": operation,
-        "functions": [function],
-        "backward": backward,
-        "dtype": dtype,
-        "kept": kept,
-        "compiled": False,
-        "device": device,
-        "calls": calls,
-        "flops": flops,
-    }
+    return [
+        observation.call(
+            operation,
+            dtype,
+            flops[operation, function, backward, dtype, kept],
+            functions=[function],
+            backward=backward,
+            kept=kept,
+            device=device,
+            calls=count,
+        )
+        for (operation, function, backward, dtype, kept), count in calls.items()
+    ]

@@ -1,4 +1,4 @@
-"""Methods of Paddle's classes replaced for a while, to see the calls of layers and optimizers."""
+"""Eager steps of Paddle's optimizers, by replacing their methods for a while."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ from typing import Any
 
 import paddle
 
-
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Replace an attribute of a class in this context."""
-    original = vars(owner)[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+from recipes.trainer.replaced import replaced
 
 
 @contextlib.contextmanager

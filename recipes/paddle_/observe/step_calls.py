@@ -11,9 +11,9 @@ import paddle
 from paddle import nn
 from paddle.base import core
 
-from recipes.paddle_.observe.patches import replaced
 from recipes.paddle_.precision.base import dtype_name
 from recipes.precision.observation import Guard
+from recipes.trainer.replaced import replaced
 
 COLUMNS = ("float16", "bfloat16", "float32", "other")
 """Dtypes of the counts that Paddle keeps of each operation."""

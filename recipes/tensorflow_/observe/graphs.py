@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from recipes.precision.observation import call
 from recipes.tensorflow_.observe import shapes
 from recipes.tensorflow_.observe.products import PRODUCTS, base, flops, may_multiply
 
@@ -106,6 +107,7 @@ def _read_graph(graph: Any, named: Sequence[str], kept: str | None, compiled: bo
                     operation,
                     dtype_of(node),
                     work,
+                    functions=[operation],
                     backward=bool(BACKWARD.search(node.name)),
                     kept=kept is not None and kept in node.name,
                     device="cuda" if "GPU" in node.device else "cpu",
@@ -147,23 +149,6 @@ def _work(node: Any, known: shapes.Shapes) -> int | None:
     transposed = any(key in node.attr and node.attr[key].b for key in ("transpose_a", "adj_x"))
     equation = node.attr["equation"].s.decode() if "equation" in node.attr else ""
     return flops(operation, inputs, output, transposed, equation)
-
-
-def call(
-    operation: str, dtype: str, work: int, *, backward: bool, kept: bool, device: str, compiled: bool = False
-) -> dict[str, Any]:
-    """An entry of a report's `calls`."""
-    return {
-        "operation": operation,
-        "functions": [operation],
-        "backward": backward,
-        "dtype": dtype,
-        "kept": kept,
-        "compiled": compiled,
-        "device": device,
-        "calls": 1,
-        "flops": work,
-    }
 
 
 def dtype_of(node: Any) -> str:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recipes.tensorflow_.observe.graphs import BACKWARD, Reading, call, layer_of
+from recipes.precision.observation import call
+from recipes.tensorflow_.observe.graphs import BACKWARD, Reading, layer_of
 from recipes.tensorflow_.observe.products import PRODUCTS
 
 DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -74,16 +75,18 @@ def read(text: str, kept: str | None, device: str) -> Reading:
             continue
         dtype = max((operand.dtype for operand in operands), key=lambda name: WIDTHS.get(name, 0))
         operation = instruction.attribute(r'op_type="(\w+)"')
-        product = call(
-            target or instruction.opcode,
-            dtype,
-            work,
-            backward=bool(BACKWARD.search(name)),
-            kept=kept is not None and kept in name,
-            device=device,
-            compiled=True,
+        calls.append(
+            call(
+                target or instruction.opcode,
+                dtype,
+                work,
+                functions=[operation] if operation in PRODUCTS else [],
+                backward=bool(BACKWARD.search(name)),
+                kept=kept is not None and kept in name,
+                device=device,
+                compiled=True,
+            )
         )
-        calls.append({**product, "functions": [operation] if operation in PRODUCTS else []})
         listed[operation, dtype] += 1
     return Reading(calls=calls, listed=listed, kept=layers, unaccounted=unaccounted)
 

@@ -2,46 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
 from recipes.tensorflow_.observe.graphs import STEPS
+from recipes.trainer.replaced import replaced
 
 
-@contextlib.contextmanager
-def replaced(owner: type[Any], name: str, make: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
-    """Have `make(original)` in the place of this method, while open."""
-    original = getattr(owner, name)
-    setattr(owner, name, make(original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
-
-
-def after(owner: type[Any], name: str, callback: Callable[[Any], None]) -> contextlib.AbstractContextManager[None]:
+def after(owner: type[Any], name: str, callback: Callable[[Any], None]) -> AbstractContextManager[None]:
     """Call `callback` with the object after each call of this method.
 
     The method has no `__wrapped__`: Keras reads the arguments of an `__init__` by inspect.signature, which follows
     it, and by inspect.getfullargspec, which does not, and takes the two to agree.
     """
+    original = getattr(owner, name)
 
-    def make(original: Any) -> Callable[..., Any]:
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            callback(self)
-            return result
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        callback(self)
+        return result
 
-        return method
-
-    return replaced(owner, name, make)
+    return replaced(owner, name, method)
 
 
-@contextlib.contextmanager
-def naming_kerass_steps() -> Iterator[None]:
+def naming_kerass_steps() -> AbstractContextManager[None]:
     """Name Keras's loop over the steps of one execution like ours: it is not a loop of the model."""
     original = tf.while_loop
 
@@ -51,8 +38,4 @@ def naming_kerass_steps() -> Iterator[None]:
             kwargs["name"] = STEPS
         return original(cond, body, *args, **kwargs)
 
-    tf.while_loop = while_loop
-    try:
-        yield
-    finally:
-        tf.while_loop = original
+    return replaced(tf, "while_loop", while_loop)

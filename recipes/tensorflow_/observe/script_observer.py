@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -23,6 +24,7 @@ from recipes.tensorflow_.observe.hooks import after, naming_kerass_steps
 from recipes.tensorflow_.observe.observer import NORMS, PrecisionObserver, stepped_by
 from recipes.tensorflow_.precision import Precision
 from recipes.tensorflow_.precision.mechanisms import KEPT
+from recipes.trainer.replaced import replaced
 from recipes.trainer.world import rank_and_size
 
 WHOLE_RUN = 1
@@ -220,8 +222,7 @@ class ScriptObserver(PrecisionObserver):
         return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
 
 
-@contextlib.contextmanager
-def _naming_chosen_layers(guard: Guard) -> Iterator[None]:
+def _naming_chosen_layers(guard: Guard) -> AbstractContextManager[None]:
     """Give the operations of layers that the script set to float32 the scope of those of `amp.keep_fp32`.
 
     Not those of a layer that contains half-precision layers, which would get it too.
@@ -237,11 +238,7 @@ def _naming_chosen_layers(guard: Guard) -> Iterator[None]:
         with tf.name_scope(KEPT) if float32 else contextlib.nullcontext():
             return original(self, *args, **kwargs)
 
-    keras.Layer.__call__ = call
-    try:
-        yield
-    finally:
-        keras.Layer.__call__ = original
+    return replaced(keras.Layer, "__call__", call)
 
 
 @contextlib.contextmanager

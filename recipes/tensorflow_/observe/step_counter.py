@@ -20,9 +20,10 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
-from recipes.tensorflow_.observe.hooks import after, replaced
+from recipes.tensorflow_.observe.hooks import after
 from recipes.tensorflow_.observe.script_observer import ScriptObserver
 from recipes.trainer.library_records import held_out_names
+from recipes.trainer.replaced import replaced
 from recipes.trainer.step_meter import StepMeter
 
 FIRST_EXECUTIONS = 3
@@ -63,16 +64,14 @@ class StepCounter:
 
     def _calling(self, name: str, callback: Callable[[Mapping[str, Any]], None]) -> AbstractContextManager[None]:
         """Call `callback` with the logs that Keras passes to this method of its callbacks."""
+        original = getattr(keras.callbacks.CallbackList, name)
 
-        def make(original: Any) -> Callable[..., Any]:
-            @functools.wraps(original)
-            def method(callbacks: Any, number: int, logs: Any = None) -> Any:
-                callback(logs or {})
-                return original(callbacks, number, logs)
+        @functools.wraps(original)
+        def method(callbacks: Any, number: int, logs: Any = None) -> Any:
+            callback(logs or {})
+            return original(callbacks, number, logs)
 
-            return method
-
-        return replaced(keras.callbacks.CallbackList, name, make)
+        return replaced(keras.callbacks.CallbackList, name, method)
 
     def _on_batch(self, logs: Mapping[str, Any]) -> None:
         """The loss is Keras's: the mean over the epoch so far."""
@@ -89,16 +88,15 @@ class StepCounter:
         self._optimizers.append(weakref.ref(optimizer))
 
     def _counted(self, owner: type[Any], name: str) -> AbstractContextManager[None]:
-        def make(original: Any) -> Callable[..., Any]:
-            @functools.wraps(original)
-            def method(what: Any, *args: Any, **kwargs: Any) -> Any:
-                if self._within or threading.get_ident() != self._thread or not tf.executing_eagerly():
-                    return original(what, *args, **kwargs)
-                return self._execute(what, lambda: original(what, *args, **kwargs))
+        original = getattr(owner, name)
 
-            return method
+        @functools.wraps(original)
+        def method(what: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._within or threading.get_ident() != self._thread or not tf.executing_eagerly():
+                return original(what, *args, **kwargs)
+            return self._execute(what, lambda: original(what, *args, **kwargs))
 
-        return replaced(owner, name, make)
+        return replaced(owner, name, method)
 
     def _execute(self, what: Any, execute: Callable[[], Any]) -> Any:
         steps = self._seen.setdefault(what, _Steps())
