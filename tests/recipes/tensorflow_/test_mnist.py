@@ -253,11 +253,6 @@ def together(forks, *words: str) -> str:
     return both[0].stdout
 
 
-def test_tf_config_names_all_workers_of_a_process():
-    found = json.loads(node.config(["a:1", "b:2"], 1))
-    assert found == {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
-
-
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, device_properties_pb2
@@ -121,38 +119,3 @@ def test_an_operation_left_on_two_lists_would_leave_the_whole_graph_as_it_is(tra
     monkeypatch.setenv(f"{grappler.PREFIX}_DENYLIST_ADD", "MatMul")
     found = rewritten(training)
     assert found["MatMul"] == found["Conv2D"] == {"float32"}
-
-
-def products(amp: Amp) -> Counter[tuple[str, str]]:
-    """What a function really ran on this CPU."""
-    from tensorflow.python.eager import context
-
-    from recipes.tensorflow_.observe.products import PRODUCTS, base
-
-    Precision.of(amp, LossScale(), "cpu")
-    context.enable_graph_collection()
-    context.export_run_metadata()
-
-    @tf.function(autograph=False)
-    def run(images, kernel, weight):
-        hidden = tf.nn.conv2d(images, kernel, 1, "VALID")
-        return tf.nn.softmax(tf.matmul(tf.reshape(hidden, (8, -1)), weight))
-
-    run(tf.ones((8, 8, 8, 4)), tf.ones((3, 3, 4, 8)), tf.ones((288, 16)))
-    graphs = [each.post_optimization_graph for each in context.export_run_metadata().function_graphs]
-    return Counter(
-        (base(node.op), dtype_of(node)) for graph in graphs for node in graph.node if base(node.op) in PRODUCTS
-    )
-
-
-@pytest.mark.parametrize(
-    ("amp", "matmul", "conv"),
-    [
-        (Amp(level="o0"), "float32", "float32"),
-        (Amp(level="o1"), "bfloat16", "bfloat16"),
-        (Amp(level="o1", deny=("Conv2D",)), "bfloat16", "float32"),
-        (Amp(level="o1", deny=("MatMul",)), "float32", "bfloat16"),
-    ],
-)
-def test_on_a_cpu_the_rewrite_to_bfloat16_is_real_and_follows_the_lists(amp, matmul, conv):
-    assert products(amp) == {("MatMul", matmul): 1, ("Conv2D", conv): 1}
