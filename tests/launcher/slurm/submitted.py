@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import pytest
 
 from launcher.probe.slurm_commands import call
 from tests.launcher.slurm.bench import ended, job_of
+from tests.launcher.slurm.trainers import LONG
 from tests.testbed.facts import Testbed
 
 CHECKOUT = str(Path(__file__).parents[3])
@@ -28,7 +30,7 @@ class Submitted(NamedTuple):
     def launcher(self, *words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "launcher", *words]
         return subprocess.run(
-            argv, cwd=self.root, env=self.environment, capture_output=True, text=True, check=True, timeout=60
+            argv, cwd=self.root, env=self.environment, capture_output=True, text=True, check=True, timeout=180
         )
 
     def folder(self, name: str) -> Path:
@@ -41,7 +43,7 @@ class Submitted(NamedTuple):
     def done(self, name: str) -> dict[str, Any]:
         """The result of one that is to end well."""
         folder = self.folder(name)
-        seen = ended(folder, 180)
+        seen = ended(folder, LONG)
         logs = "".join(each.read_text() for each in folder.glob("attempts/*/stderr.log"))
         assert seen.name == "done", (seen, logs[-2000:])
         found: dict[str, Any] = json.loads((folder / "result.json").read_text())
@@ -56,8 +58,12 @@ def all_submitted(testbed: Testbed, root: Path, requests: Mapping[str, Sequence[
     with pytest.MonkeyPatch.context() as patch:
         for name, value in testbed.environment.items():
             patch.setenv(name, value)
-        for name, words in requests.items():
+
+        def submit(name: str) -> None:
             more = (f"run_root={root / name}", "cluster=slurm", "gpus=0", "telemetry.every=0")
-            found.launcher(*more, "env.OMP_NUM_THREADS=1", *words)
+            found.launcher(*more, "env.OMP_NUM_THREADS=1", *requests[name])
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(submit, requests))
         yield found
         call(["scancel", "--quiet", *(job_of(found.folder(name)) for name in requests)])

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -82,32 +81,34 @@ def state(folder: Path) -> State:
     return backends.look([Run(str(folder.parent), folder.name)])[0].state
 
 
-def test_all_verbs_and_terminals_of_a_user_ask_a_cluster_once_in_30_seconds(
-    root: Path, cluster: Cluster, tmp_path: Path
+def test_all_verbs_and_terminals_of_a_user_ask_a_cluster_once_in_an_interval(
+    root: Path, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    interval = 2.0
+    monkeypatch.setenv("LAUNCHER_ASK_EVERY", str(interval))
     folder = submitted(root, 7, status={"state": "running"})
     gone = submitted(root, 8, "20260102-030406-calm-fox", status={"state": "running"})
+    (gone / "attempts/1/stdout.log").write_text("begun\n")
     cluster.says(row(folder, 7, "RUNNING"), "8|RUNNING|\n")
-    began = time.monotonic()
     # Each asks about the job that squeue lacks: one that Slurm was not asked about yet is looked up at once.
     verbs = [["watch", gone.name], ["watch", gone.name, folder.name], ["logs", "-f", gone.name]]
-    open_ones = [
-        subprocess.Popen(
-            [sys.executable, "-m", "launcher", *each, f"run_root={root}"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for each in verbs
+    began = time.monotonic()
+    terminals = [
+        subprocess.Popen(run_folders.command(*words, f"run_root={root}"), stdout=subprocess.PIPE, text=True)
+        for words in verbs
     ]
     try:
-        while time.monotonic() - began < 40:
-            run_folders.launcher("ls", f"run_root={root}", state_home=tmp_path / "state")
-            time.sleep(1)
+        assert all(terminal.stdout and terminal.stdout.readline() for terminal in terminals)
+        many = cluster.calls() + 3
+        run_folders.launcher("ls", f"run_root={root}", state_home=Path(os.environ["XDG_STATE_HOME"]))
+        run_folders.until(lambda: state(folder).name == "running" and cluster.calls() >= many, 60)
     finally:
-        for each in open_ones:
-            each.terminate()
-            each.wait()
-    assert (cluster.calls("squeue"), cluster.calls("sacct")) == (2, 2)
+        for terminal in terminals:
+            terminal.terminate()
+            terminal.communicate()
+    intervals = (time.monotonic() - began) / interval
+    assert cluster.calls("squeue") <= 1 + intervals
+    assert 3 <= cluster.calls("sacct") <= 1 + intervals
 
 
 def test_a_last_word_in_status_json_ends_the_question_without_slurm(root: Path, cluster: Cluster) -> None:

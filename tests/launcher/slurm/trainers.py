@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -24,11 +25,12 @@ from launcher.executors.submission import submit
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.probe.slurm_commands import call
-from launcher.runs import store
+from launcher.runs import selection, store
 from launcher.ssh.probe_client import probe
 from tests.launcher.hosts import spec_of
 from tests.launcher.slurm.bench import job_of, state, until
 from tests.recipes.torch_ import trainers
+from tests.testbed.facts import Testbed
 
 STEPS = 24
 EVERY = 4
@@ -42,6 +44,9 @@ LONG = 180.0
 class Trainers:
     """Submits trainers of one job, whose undisturbed run is in the folder `whole`: `plain` ones, or those in torch."""
 
+    one_at_a_time = threading.Lock()
+    """Held by whoever submits: each launcher is a process of its own elsewhere."""
+
     def __init__(self, tmp_path: Path, whole: Path, *words: str, plain: bool = False) -> None:
         self.root, self.whole, self.words = tmp_path / "runs", whole, words
         self.python = tmp_path / "python"
@@ -51,9 +56,8 @@ class Trainers:
         self.python.write_text(f'#!/bin/sh\n{before}\nexec {sys.executable} "$@"\n')
         self.python.chmod(0o700)
         self.jobs: set[str] = set()
-        self.one_at_a_time = threading.Lock()
 
-    def plan(self, *words: str, pace: float = 0.1, save: float = 0.0, root: Path | None = None) -> Plan:
+    def plan(self, *words: str, pace: float = 0.3, save: float = 0.0, root: Path | None = None) -> Plan:
         """A trainer whose steps take at least `pace` seconds in its first attempt, and its checkpoints `save` more."""
         where = (f"run_root={root or self.root}", f"python={self.python}")
         spec = spec_of("cluster=slurm", *where, "gpus=0", *JOB, *self.words, *words)
@@ -63,7 +67,7 @@ class Trainers:
         return dataclasses.replace(plan, env={**plan.env, **added}, setup=(*plan.setup, later))
 
     def start(self, plan: Plan) -> Path:
-        with self.one_at_a_time:  # each launcher is a process of its own elsewhere
+        with self.one_at_a_time:
             (folder,) = submit([plan], probe([spec_of("cluster=slurm", "gpus=0")]), {plan.code: code_files()})
         self.jobs.add(job_of(folder))
         return folder
@@ -97,8 +101,10 @@ class Trainers:
 @contextlib.contextmanager
 def submitting(submitter: Trainers) -> Iterator[Trainers]:
     """Cancels its jobs at the end."""
-    yield submitter
-    call(["scancel", "--quiet", *sorted(submitter.jobs)])
+    try:
+        yield submitter
+    finally:
+        call(["scancel", "--quiet", *sorted(submitter.jobs)])
 
 
 def undisturbed(folder: Path, ranks: int = 1, plain: bool = False) -> Path:
@@ -106,6 +112,23 @@ def undisturbed(folder: Path, ranks: int = 1, plain: bool = False) -> Path:
     program = (str(PLAIN),) if plain else trainers.MODULE
     trainers.succeed([*JOB, "device=cpu", f"run={folder}"], ranks, program)
     return folder
+
+
+def launch(trainers: Trainers, slurm: Testbed) -> subprocess.Popen[str]:
+    """The command as a person types it."""
+    words = ["cluster=slurm", "gpus=0", *JOB, "env.OMP_NUM_THREADS=1"]
+    where = [f"run_root={trainers.root}", f"python={trainers.python}"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "launcher", *words, *where],
+        env=slurm.slurm_env(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def folders_of(trainers: Trainers) -> set[Path]:
+    return {each.folder for each in selection.newest([str(trainers.root)], 1000)}
 
 
 def last_state(folder: Path) -> dict[str, Any]:
@@ -141,7 +164,7 @@ def step(folder: Path) -> int:
 
 def saved(folder: Path, least: int) -> None:
     """Wait for a checkpoint of that step or a later one."""
-    until(lambda: step(folder) >= least or state_is_final(folder), LONG, every=0.01)
+    until(lambda: step(folder) >= least or state_is_final(folder), LONG, every=0.05)
     assert step(folder) >= least, told(folder)
 
 
@@ -178,13 +201,15 @@ def told(folder: Path) -> str:
     return "\n".join(f"{each}: {each.read_text()[-1500:]}" for each in files if each.exists())
 
 
+SEED = int(os.environ.get("FAULT_SEED") or random.SystemRandom().randrange(10**6))
+
+
 class Moments:
     """Random moments of a test, the same again for the same FAULT_SEED; FAULT_ROUNDS says how many rounds it has."""
 
     def __init__(self, test: str) -> None:
-        seed = int(os.environ.get("FAULT_SEED") or random.SystemRandom().randrange(10**6))
-        print(f"FAULT_SEED={seed}")
-        self.random = random.Random(f"{seed} {test}")
+        print(f"FAULT_SEED={SEED}")
+        self.random = random.Random(f"{SEED} {test}")
         self.rounds = int(os.environ.get("FAULT_ROUNDS") or 2)
 
     def step(self) -> int:

@@ -1,0 +1,146 @@
+"""Faults of Slurm's own servers at random moments; other faults are in test_faults.py."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.probe.slurm_commands import call
+from launcher.runs.states import SILENT
+from tests.launcher.slurm.bench import job_of, state, until
+from tests.launcher.slurm.trainers import (
+    EVERY,
+    LONG,
+    Moments,
+    Trainers,
+    folders_of,
+    gone,
+    launch,
+    processes,
+    saved,
+    shell,
+    submitting,
+    told,
+)
+from tests.testbed.facts import Testbed
+
+
+@pytest.fixture
+def trainers(slurm: Testbed, tmp_path: Path, plain_undisturbed: Path) -> Iterator[Trainers]:
+    with submitting(Trainers(tmp_path, plain_undisturbed, plain=True)) as found:
+        yield found
+
+
+@pytest.fixture
+def cluster(slurm: Testbed) -> Iterator[Testbed]:
+    """The testbed, whose daemons a test may kill."""
+    yield slurm
+    slurm.revive()
+    pass_forgotten_ids()
+
+
+def pass_forgotten_ids() -> None:
+    """Have no later test's job get an id that a killed controller had given and forgot: a node that remembers the first
+    job of that id refuses the second one and is drained. A job that is held takes an id and touches no node."""
+    taken = [call(["sbatch", "--parsable", "--hold", "--wrap=true"]).stdout.strip() for _ in range(10)]
+    assert all(taken), taken
+    assert call(["scancel", *taken]).returncode == 0
+
+
+@pytest.mark.alone
+def test_a_restarted_node_daemon_disturbs_no_run(trainers: Trainers, moments: Moments, cluster: Testbed) -> None:
+    folders = [trainers.start(trainers.plan(pace=0.4)) for _ in range(2)]
+    # A launch that is under way to a node whose daemon dies is lost, and Slurm 22.05 shows the job as running for ever.
+    until(lambda: all((each / "attempts/1").exists() for each in folders), LONG)
+    for _ in range(moments.rounds):
+        moments.wait(4)
+        cluster.kill(f"slurmd-{moments.random.choice(cluster.slurm.nodes)}")
+        moments.wait(1)
+        cluster.revive()
+    for folder in folders:
+        trainers.ends_as_if_undisturbed(folder)
+
+
+@pytest.mark.alone
+def test_a_run_started_again_elsewhere_while_its_node_is_out_of_sight_has_one_writer(
+    trainers: Trainers, moments: Moments, cluster: Testbed
+) -> None:
+    folder = trainers.start(trainers.plan("cluster.flags=['--nodelist=n1']", pace=1.5))
+    saved(folder, EVERY)
+    first, before = processes(folder), shell(folder)
+    cluster.kill("slurmd-n1")
+    moments.wait(3)
+    assert call(["scontrol", "update", "nodename=n1", "state=down", "reason=fault"]).returncode == 0
+    assert not gone(first), "the trainer outlives its node's daemon"
+    call(["scontrol", "update", f"jobid={job_of(folder)}", "ReqNodeList=n2"])
+    until(lambda: "begin time" in state(folder).reason, LONG)
+    until((folder / "attempts/2").exists, LONG)
+    until(lambda: gone([*first, before]), LONG)
+    assert "attempts/2 has taken over" in (folder / "attempts/1/stderr.log").read_text()
+    trainers.ends_as_if_undisturbed(folder)
+    assert state(folder).attempt == 2
+
+
+def end_controller(cluster: Testbed, moments: Moments) -> None:
+    """By TERM, as for an upgrade, or by KILL: then it forgets what happened in its last seconds."""
+    if moments.random.random() < 0.5:
+        cluster.kill("slurmctld")
+        return
+    pid = cluster.servers["slurmctld"]
+    cluster.kill("slurmctld", signal.SIGTERM)
+    until(lambda: pid is None or gone([pid]), LONG)
+
+
+def ends_truly(trainers: Trainers, folder: Path) -> None:
+    """The run is done, as if nothing had happened; or a controller that crashed forgot it, and it says so."""
+
+    def over() -> bool:
+        found = state(folder)
+        if "scontrol release" in found.reason:  # its job had an id that the node knew from before the crash
+            call(["scontrol", "release", job_of(folder)])
+        return found.finished
+
+    until(over, LONG)
+    for _ in range(3):
+        name, reason = state(folder)[:2]
+        if name == "done":
+            break
+        # The controller had not yet saved that the run was submitted, or that it had started, and ends it; or it gives
+        # the id of a job that it forgot to another, which a node that remembers refuses.
+        assert (name, reason) in (("failed", "its script was killed"), ("failed", SILENT)) or (
+            name == "lost" and "Slurm no longer knows job" in reason
+        ), told(folder)
+        until(lambda: not processes(folder), LONG)
+        trainers.go_on(folder)
+        until(over, LONG)
+    trainers.ends_as_if_undisturbed(folder)
+
+
+@pytest.mark.alone
+def test_a_restarted_controller_disturbs_no_run_and_takes_a_submission_meanwhile_once_or_not_at_all(
+    trainers: Trainers, moments: Moments, cluster: Testbed
+) -> None:
+    folders = [trainers.start(trainers.plan(pace=0.5)) for _ in range(2)]
+    for _ in range(moments.rounds):
+        before = folders_of(trainers)
+        started = launch(trainers, cluster)
+        moments.wait(3)
+        end_controller(cluster, moments)
+        assert {state(each).name for each in folders} <= {"running", "done", "unreachable"}
+        moments.wait(3)
+        cluster.revive()
+        out, err = started.communicate(timeout=LONG)
+        made = folders_of(trainers) - before
+        if started.returncode == 0:
+            assert {each.name for each in made} == {*out.split()}
+            for folder in made:
+                trainers.jobs.add(job_of(folder))
+                ends_truly(trainers, folder)
+        else:
+            assert started.returncode in (2, 3), (out, err)  # Slurm refuses what it has no node for yet
+            assert not made
+    for folder in folders:
+        trainers.ends_as_if_undisturbed(folder)
