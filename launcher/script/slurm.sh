@@ -20,7 +20,7 @@ stop_before_time_limit() { # yes, or empty for a job that can't be asked to save
 }
 
 set_rendezvous() { # MASTER_ADDR, MASTER_PORT and LAUNCHER_WORKERS, which is HOST:PORT of each node
-  local head slot node address port
+  local head slot node address
   # The head is resolved here, where Slurm's programs are. The port follows from the job, so that no two jobs share one,
   # and is below those of outgoing connections; one that another program listens on is passed over.
   head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -31,13 +31,12 @@ set_rendezvous() { # MASTER_ADDR, MASTER_PORT and LAUNCHER_WORKERS, which is HOS
     slot=$((slot + 997))
     MASTER_PORT=$((20000 + slot % 12000))
   done
-  # In the order of Slurm's node numbers; ports differ, as addresses may not.
+  # In the order of Slurm's node numbers. Ports differ, as addresses may not, and from those of the jobs that follow.
   LAUNCHER_WORKERS=
-  port=$MASTER_PORT
   for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
     address=$(node_address "$node")
-    LAUNCHER_WORKERS=$LAUNCHER_WORKERS${LAUNCHER_WORKERS:+,}$address:$port
-    port=$((port + 1))
+    LAUNCHER_WORKERS=$LAUNCHER_WORKERS${LAUNCHER_WORKERS:+,}$address:$((20000 + slot % 12000))
+    slot=$((slot + 997))
   done
   export LAUNCHER_WORKERS
 }

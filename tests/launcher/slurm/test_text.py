@@ -1,24 +1,20 @@
-"""What is pure: limits, rows of squeue and sacct, checks against facts, headers."""
+"""Plans for Slurm as text: what the cluster's facts allow, headers, scripts."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from launcher.config import slurm_units
+from launcher import bash_files
 from launcher.errors import UsageError
-from launcher.executors.slurm import backend, jobs
-from launcher.executors.slurm.jobs import Row, job_of
-from launcher.executors.slurm.shared import Answer
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.probe import slurm_probing
 from launcher.probe.facts import Facts, Partition, Script, SlurmFacts
-from launcher.runs.schema import Status, Submission
-from launcher.runs.states import judge
-from launcher.runs.store import Files
 from launcher.script.render import array, render
 from launcher.script.slurm_header import header, shape
 from tests import golden
@@ -60,52 +56,6 @@ WITH_TENSORFLOW = dataclasses.replace(LOGIN, packages={"tensorflow": "2.21.0"})
 
 def plan_of(*words: str, facts: Facts = LOGIN) -> Plan:
     return resolve(spec_of("cluster=slurm", *words), facts)
-
-
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [
-        ("90", 90),
-        ("0:30", 1),
-        ("30:00", 30),
-        ("30:01", 31),
-        ("1:30:00", 90),
-        ("24:00:00", 1440),
-        ("2-0", 2880),
-        ("2-12", 3600),
-        ("1-00:30", 1470),
-        ("1-00:00:01", 1441),
-        ("infinite", None),
-        ("UNLIMITED", None),
-    ],
-)
-def test_times_are_read_as_sbatch_reads_them(text: str, minutes: int | None) -> None:
-    assert slurm_units.minutes(text) == minutes
-
-
-@pytest.mark.parametrize("text", ["", "x", "1h", "1:2:3:4", "-5", "1-", "1.5"])
-def test_other_times_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a time as Slurm writes it"):
-        slurm_units.minutes(text)
-
-
-@pytest.mark.parametrize(
-    ("gres", "count"),
-    [
-        ("gpu:4", 4),
-        ("gpu:a100:4(S:0-1)", 4),
-        ("gpu:a100:4(S:0-1),gpu:v100:2", 6),
-        ("gpu", 1),
-        ("gpu:a100", 1),
-        ("gpu:2080ti:4(S:0-1)", 4),
-        ("gpu:3090:2,gpu:a100:4", 6),
-        ("shard:8", 0),
-        ("(null)", 0),
-        ("fpga:2,gpu:1", 1),
-    ],
-)
-def test_gpus_are_counted_in_every_way_gres_is_written(gres: str, count: int) -> None:
-    assert slurm_units.gpus(gres) == count
 
 
 def test_facts_are_read_from_what_the_programs_print() -> None:
@@ -351,71 +301,16 @@ def test_cells_of_equal_resources_share_a_shape_and_others_do_not() -> None:
     assert shape(plan_of("gpus=0", "cluster.mem=1G")) != shape(plan_of("gpus=0", "cluster.mem=2G"))
 
 
-@pytest.mark.parametrize(
-    ("answer", "index", "job"),
-    [("123\n", None, "123"), ("123;testbed\n", None, "123"), ("123\n", 4, "123_4"), ("", None, None), ("x", 1, None)],
-)
-def test_a_job_is_known_by_what_sbatch_answered(tmp_path: Path, answer: str, index: int | None, job: str) -> None:
-    (tmp_path / "answer").write_text(answer)
-    assert job_of(Submission(answer=str(tmp_path / "answer"), array_index=index)) == job
-
-
-SUBMITTED = Submission(queue="slurm", first_attempt=1)
-RUNNING = Status(state="running", attempt=1)
-INTERRUPTED = Status(state="interrupted", attempt=1, reason="ended by Slurm's signal", exit_code=143)
-
-
-@pytest.mark.parametrize(
-    ("row", "status", "name", "reason"),
-    [
-        (Row("PENDING", "Resources"), None, "queued", "waiting for free resources"),
-        (Row("RUNNING", "None"), RUNNING, "running", ""),
-        (Row("COMPLETING", "None"), RUNNING, "running", ""),
-        (Row("SUSPENDED", "None"), RUNNING, "suspended", "scontrol resume"),
-        (Row("STOPPED", "None"), None, "suspended", "scontrol resume"),
-        (Row("PENDING", "BeginTime"), Status(state="requeued", attempt=1), "queued", "begin time"),
-        (Row("PENDING", "Resources"), INTERRUPTED, "queued", "waiting for free resources"),
-        (Row("OUT_OF_MEMORY", ""), RUNNING, "failed", "more memory than it had asked for"),
-        (Row("OUT_OF_MEMORY", ""), INTERRUPTED, "failed", "more memory than it had asked for"),
-        (Row("TIMEOUT", ""), INTERRUPTED, "failed", "reached its time limit"),
-        (Row("NODE_FAIL", ""), RUNNING, "failed", "its node failed"),
-        (Row("CANCELLED", ""), INTERRUPTED, "cancelled", "cancelled in Slurm"),
-        (Row("CANCELLED", ""), None, "cancelled", "cancelled in Slurm"),
-        (Row("PREEMPTED", ""), RUNNING, "failed", "another job took its place"),
-        (Row("FAILED", "NonZeroExitCode"), INTERRUPTED, "failed", "ended by Slurm's signal"),
-        (Row("FAILED", ""), RUNNING, "failed", "its script was killed"),
-        (Row("COMPLETED", ""), RUNNING, "lost", "job 7 ended"),
-        (None, RUNNING, "lost", "Slurm no longer knows job 7"),
-        (None, None, "lost", "it never started"),
-    ],
-)
-def test_slurms_word_and_the_folders_word_make_one_state(
-    row: Row | None, status: Status | None, name: str, reason: str
-) -> None:
-    state = judge(Files(submission=SUBMITTED, status=status), backend.judge("7", row))
-    assert state.name == name
-    assert reason in state.reason
-
-
-def test_a_cut_or_attributed_state_is_still_read() -> None:
-    rows = jobs._rows("7|CANCELLED by 0|None\n7_1|RUNNING+|\n8|PENDING|None|/a|b/run.sh\n")
-    expected = {"7": Row("CANCELLED", "None"), "7_1": Row("RUNNING", ""), "8": Row("PENDING", "None", "/a|b/run.sh")}
-    assert rows == expected
-
-
-def test_a_job_id_that_was_given_again_is_another_run() -> None:
-    answer = Answer(held={"7": Row("RUNNING", "", "/new/run.sh")}, accounted={"8": (1.0, Row("COMPLETED", ""))})
-    assert answer.row("7", "/old/run.sh") is None
-    assert answer.row("7", "/new/run.sh") == answer.row("7") == Row("RUNNING", "", "/new/run.sh")
-    assert answer.row("8", "/old/run.sh") == Row("COMPLETED", "")
-
-
-def test_a_host_without_sacct_knows_no_accounts_and_is_asked_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    squeue = tmp_path / "squeue"
-    squeue.write_text("#!/bin/sh\necho '12|RUNNING|None|/runs/a/run.sh'\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert jobs.listed(None) == {"12": Row("RUNNING", "None", "/runs/a/run.sh")}
-    assert jobs.accounted(["13"], None) == {}
+def test_jobs_with_successive_ids_meet_at_different_ports_of_a_node_that_they_share(tmp_path: Path) -> None:
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\ncase $1 in show) seq 4 ;; *) echo x NodeAddr=127.0.0.1 x ;; esac\n")
+    scontrol.chmod(0o755)
+    text = bash_files.text("launcher.script", "slurm.sh") + 'set_rendezvous; echo "$MASTER_PORT,$LAUNCHER_WORKERS"'
+    ports: list[str] = []
+    for job in range(2000, 2006):
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": str(job), "SLURM_JOB_NODELIST": "n[1-4]"}
+        done = subprocess.run(["bash", "-uc", text], env=env, capture_output=True, text=True)
+        first, *workers = done.stdout.strip().split(",")
+        assert (len(workers), workers[0]) == (4, f"127.0.0.1:{first}"), done
+        ports += workers
+    assert len(set(ports)) == len(ports)
