@@ -83,7 +83,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
                 run.id,
                 state.name,
                 units.duration(summary.elapsed(state, now)),
-                _text(result.updates.attempted) if state.finished else _step(run),
+                "-" if (step := result.updates.attempted if state.finished else _last_step(run)) is None else str(step),
                 summary.accuracy_of(result) or "-",
                 throughput,
                 result.observed.verdict or "-",
@@ -127,14 +127,6 @@ def _host(run: Run) -> str:
 
     pointer = remote_record.of(run.folder)
     return pointer.address.destination if pointer else "?"
-
-
-def _text(number: int | None) -> str:
-    return "-" if number is None else str(number)
-
-
-def _step(run: Run) -> str:
-    return _text(_last_step(run))
 
 
 def _last_step(run: Run) -> int | None:

@@ -13,7 +13,7 @@ from launcher.config import job_environment
 from launcher.config.launch_checks import LONGEST_NAME
 from launcher.config.schema import REACH
 from launcher.errors import UsageError
-from launcher.executors import backends, execute, resume, submission
+from launcher.executors import backends, execute, plan_changes, resume, submission
 from launcher.executors.submission import Start
 from launcher.plan import record
 from launcher.plan.model import PLACEHOLDER, Plan, ReplayPlan
@@ -70,7 +70,7 @@ def verify_here(
                 "say deterministic=true for a run that is to be verified"
             )
         replay, recorded = _choose(run, step)
-        changed = resume.changes(before, _of_cluster(before, assignments))
+        changed = plan_changes.changes(before, _of_cluster(before, assignments))
         resume.check_place(changed)
         plan = _plan(changed, values, replay, name)
         resume.check_secrets(before, secrets)
@@ -169,7 +169,7 @@ def _plan(plan: Plan, values: Mapping[str, Any], replay: ReplayPlan, name: str) 
         "profile": {**plan.settings["profile"], "tool": "none"},
         "verify": {"record": True},
     }
-    settings = resume.as_recorded(values, dataclasses.replace(plan, settings=settings))["settings"]
+    settings = plan_changes.as_recorded(values, dataclasses.replace(plan, settings=settings))["settings"]
     own = job_environment.own_secrets(plan.secrets, plan.run_dir)
     moved = {each: f"{plan.run_root}/{PLACEHOLDER}/{SECRETS}/{each}" for each in own}
     unbound = dataclasses.replace(

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from launcher.errors import MOST_NAMED, Unavailable, UsageError
 from launcher.executors.slurm import jobs, shared
-from launcher.executors.slurm.jobs import Row, job_in, job_of
+from launcher.executors.slurm.jobs import Row
 from launcher.executors.slurm.shared import Answer
+from launcher.executors.slurm.unanswered import jobs_of, silent, unanswered
 from launcher.probe.slurm_commands import call, complaint
 from launcher.runs import processes, run_roots, selection, store
 from launcher.runs.schema import PlanRecord, Submission
@@ -41,13 +42,13 @@ def _by_cluster(asked: Mapping[str, Files]) -> dict[str | None, dict[str, Files]
     """The runs of each cluster, by the SLURM_CONF that they were submitted with."""
     groups: dict[str | None, dict[str, Files]] = {}
     for folder, files in asked.items():
-        groups.setdefault(_submission(files).slurm_conf, {})[folder] = files
+        groups.setdefault((files.submission or Submission()).slurm_conf, {})[folder] = files
     return groups
 
 
 def _liveness(asked: Mapping[str, Files], conf: str | None, after: float) -> dict[str, Liveness]:
     try:
-        names = _jobs(asked, conf)
+        names = jobs_of(asked, conf)
     except Unavailable as error:
         return {folder: Liveness("unknown", str(error)) for folder in asked}
     known = {folder: job for folder, job in names.items() if job is not None}
@@ -56,13 +57,11 @@ def _liveness(asked: Mapping[str, Files], conf: str | None, after: float) -> dic
     reasons = {reason for folder, job in known.items() for reason in _reasons(folder, job, asked[folder])}
     wanted = {job for folder, job in known.items() if folder not in kept}
     answer = shared.look(wanted, conf, reasons=reasons, after=after) if known else Answer()
-    found = {}
-    unanswered = {answer: _unanswered(asked[group[0]]) for answer, group in _silent(asked, names).items()}
-    for folder, files in asked.items():
-        if folder in known:
-            found[folder] = _of_answer(folder, known[folder], files, answer, kept.get(folder))
-        else:
-            found[folder] = unanswered[_answer(files)]
+    found: dict[str, Liveness] = {}
+    for group in silent(asked, names):
+        found.update(dict.fromkeys(group, unanswered(asked[group[0]])))
+    for folder, job in known.items():
+        found[folder] = _of_answer(folder, job, asked[folder], answer, kept.get(folder))
     return found
 
 
@@ -71,7 +70,7 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
     when = answer.asked or None
     if answer.error:
         return Liveness("unknown", answer.error, asked=when)
-    told = answer.row(job, _submission(files).script)
+    told = answer.row(job, (files.submission or Submission()).script)
     status = status_of(files)
     if status is not None and _is_newer(f"{folder}/status.json", answer.asked):
         # The job has started, or was put back into the queue, since Slurm was asked.
@@ -183,7 +182,7 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
 
 
 def _end(asked: Mapping[str, Files], conf: str | None) -> dict[str, str]:
-    names = _jobs(asked, conf)
+    names = jobs_of(asked, conf)
     known = sorted(job for job in names.values() if job is not None)
     failed = {folder: "sbatch has not answered, so nobody knows its job" for folder, job in names.items() if not job}
     for start in range(0, len(known), 500):
@@ -200,95 +199,21 @@ def with_processes(asked: Mapping[str, Files]) -> set[str]:
     found: set[str] = set()
     for conf, group in _by_cluster({folder: files for folder, files in asked.items() if needs_liveness(files)}).items():
         try:
-            names = _jobs(group, conf)
+            names = jobs_of(group, conf)
         except Unavailable:
             continue
         known = {folder: job for folder, job in names.items() if job is not None}
         answer = shared.look([*known.values()], conf) if known else Answer()
-        rows = {folder: answer.row(job, _submission(group[folder]).script) for folder, job in known.items()}
-        found |= {folder for folder, row in rows.items() if row and row.lives and row.state != "COMPLETING"}
+        for folder, job in known.items():
+            row = answer.row(job, (group[folder].submission or Submission()).script)
+            if row and row.lives and row.state != "COMPLETING":
+                found.add(folder)
     return found
-
-
-def _jobs(asked: Mapping[str, Files], conf: str | None) -> dict[str, str | None]:
-    """The job of each run; None where sbatch has not answered. Raises `Unavailable`."""
-    names = {folder: job_of(files.submission) for folder, files in asked.items()}
-    for group in _silent(asked, names).values():
-        submission = _submission(asked[group[0]])
-        if not _refused(submission) and not _still_submitting(submission):
-            answer = _answer_instead(submission, conf)
-            names.update({folder: job_in(answer, _submission(asked[folder])) for folder in group})
-    return names
-
-
-def _silent(asked: Mapping[str, Files], names: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """The runs without a job, by the file of sbatch's answer: the runs of an array share one."""
-    groups: dict[str, list[str]] = {}
-    for folder, job in names.items():
-        if job is None:
-            groups.setdefault(_answer(asked[folder]), []).append(folder)
-    return groups
-
-
-def _submission(files: Files) -> Submission:
-    return files.submission or Submission()
-
-
-def _answer(files: Files) -> str:
-    return str(_submission(files).answer)
-
-
-def _refused(submission: Submission) -> bool:
-    return Path(str(submission.answer)).with_suffix(".failed").exists()
-
-
-def _still_submitting(submission: Submission) -> bool:
-    """Whether the launcher or its sbatch may still be submitting it."""
-    if submission.host != processes.host():
-        return True
-    launcher = processes.complete(submission.process)
-    alive = launcher is not None and processes.is_alive(launcher)
-    return alive or bool(processes.carrying(jobs.SUBMITS, {str(submission.answer)}))
-
-
-def _answer_instead(submission: Submission, conf: str | None) -> str:
-    """What a killed sbatch would have answered if Slurm accepted the job, which is written in its place.
-
-    Empty if Slurm did not. Raises `Unavailable`.
-    """
-    script, answer = submission.script, Path(str(submission.answer))
-    with contextlib.suppress(OSError):  # it may have come meanwhile
-        if text := answer.read_text(encoding="utf-8"):
-            return text
-    # A resumed run has the script of its submissions before.
-    before = {job_of(Submission(answer=str(path))) for path in answer.parent.glob("sbatch.*.out")}
-    shown = shared.look((), conf, reasons=[f"unanswered {answer}"])
-    if shown.error:
-        raise Unavailable(shown.error)
-    new = shown.of_script(script) - before if script else set()
-    if not new:
-        return ""
-    found = max(new, key=int)
-    with contextlib.suppress(OSError):  # a disk that is full, or another person's: it will be asked again
-        store.write_text(answer, f"{found}\n")
-    return found
-
-
-def _unanswered(files: Files) -> Liveness:
-    """The liveness of a run without a job: its sbatch is still trying, was refused, or was killed."""
-    submission = _submission(files)
-    if _refused(submission):
-        return Liveness("gone", "sbatch refused it")
-    if _still_submitting(submission):
-        return Liveness("unknown", "sbatch has not answered yet")
-    if job_of(submission) is not None:
-        return Liveness("alive", "accepted this moment")  # between the look at its answer and that at its process
-    return Liveness("gone", "its launcher ended before Slurm had accepted it")
 
 
 def _log(files: Files) -> str:
     """The end of what Slurm wrote into the job's own log."""
-    log = _submission(files).log
+    log = (files.submission or Submission()).log
     if log is None:
         return ""
     try:

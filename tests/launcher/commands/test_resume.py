@@ -14,7 +14,8 @@ from launcher.commands import shell
 from launcher.errors import UsageError
 from launcher.executors import submission
 from launcher.executors.backends import look
-from launcher.executors.resume import alone, as_recorded, changes
+from launcher.executors.plan_changes import as_recorded, changes
+from launcher.executors.resume import alone
 from launcher.plan.record import to_json
 from launcher.plan.resolve import resolve
 from launcher.runs.store import Run

@@ -21,7 +21,7 @@ from launcher.config.spec import JobSpec, make
 from launcher.config.sweep import by_level, cells
 from launcher.errors import UsageError
 from launcher.executors import execute
-from launcher.executors.resume import changes
+from launcher.executors.plan_changes import changes
 from launcher.plan import record
 from launcher.plan.model import Compare, ContainerPlan, Plan
 from launcher.plan.resolve import resolve

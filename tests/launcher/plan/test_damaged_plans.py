@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import LauncherError
-from launcher.executors.resume import changes
+from launcher.executors.plan_changes import changes
 from launcher.plan.record import from_json, to_json
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts

@@ -1,0 +1,171 @@
+"""What may change of a run's plan when it is resumed, and the record of that. Pure."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from launcher.config.schema import ALIASES, REACH, annotation_of
+from launcher.errors import UsageError
+from launcher.plan import record
+from launcher.plan.model import Plan
+from recipes import settings as trainer_settings
+from recipes.precision.support import support_for
+from recipes.recipe import NAMES, find
+from recipes.typed import SettingsError, leaves, nearest, refuse_control_characters, show
+from recipes.values import from_text
+
+CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require_proof")
+RANKS = ("nodes", "gpus")
+OF_TORCH = ("parallel", *RANKS)
+"""Keys that may change for torch's own recipes: any number of ranks, sharded or not, goes on from their checkpoints."""
+RESUME_ARGUMENTS = "script.resume_arguments"
+OF_SCRIPTS = ("require_proof", RESUME_ARGUMENTS)
+"""Keys that may change for a user's script, which decides the rest by itself."""
+
+
+def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
+    """The plan with those keys changed, in its settings and in the trainer's words. Raises `UsageError`."""
+    settings: dict[str, Any] = {**plan.settings, "checkpoint": {**plan.settings["checkpoint"]}}
+    ranks: dict[str, int] = {}
+    cluster, words, script = dict(plan.cluster), list(plan.words), plan.script
+    for key, text in assignments.items():
+        if plan.arms and not key.startswith("cluster."):
+            raise UsageError(f"{key}={text}: the arms of a comparison stay as they are; only cluster.* may change")
+        own = OF_SCRIPTS if script else (*CHANGEABLE, *OF_TORCH) if plan.framework == "torch" else CHANGEABLE
+        allowed = [*own, *(f"cluster.{name}" for name in cluster if name not in ("kind", *REACH))]
+        if key not in allowed:
+            why = f"{key} can't change when a run is resumed{nearest(key, allowed)}"
+            raise UsageError(f"{why}; these can: {', '.join(allowed)}")
+        try:
+            value = from_text(text, annotation_of(ALIASES.get(key, key)), key)
+            for argument in value if key == RESUME_ARGUMENTS else ():
+                refuse_control_characters(key, argument)
+        except SettingsError as error:
+            raise UsageError(f"{error} (command line)") from None
+        if script and key == RESUME_ARGUMENTS:
+            script = dataclasses.replace(script, resume_arguments=value)
+            continue
+        if key.startswith("cluster."):
+            cluster[key.removeprefix("cluster.")] = list(value) if isinstance(value, tuple) else value
+            continue
+        least = 0 if key in ("checkpoint.every", "gpus") else 1
+        if (value is None and key != "parallel") or (
+            isinstance(value, int) and not isinstance(value, bool) and value < least
+        ):
+            raise UsageError(f"{key}={text} is too small (command line)")
+        if key in RANKS:
+            ranks[key] = value
+            continue
+        if key in ("epochs", "steps"):  # one of them says how long it takes
+            other = "steps" if key == "epochs" else "epochs"
+            settings[other] = None
+            words = [word for word in words if not word.startswith((f"{other}=", f"{key}="))]
+        words = [word for word in words if not word.startswith(f"{key}=")]
+        words.append(f"{key}={show(value)}")
+        if key.startswith("checkpoint."):
+            settings["checkpoint"][key.removeprefix("checkpoint.")] = value
+        else:
+            settings[key] = value
+    changed = dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words), script=script)
+    if ranks:
+        changed = _with_ranks(changed, **ranks)
+    if "parallel" in assignments:
+        changed = dataclasses.replace(changed, mechanism=_mechanism(changed))
+    if not {*OF_TORCH}.isdisjoint(assignments):
+        _check_trainer(changed)
+    return _with_setup(changed, tuple(cluster["setup"])) if "cluster.setup" in assignments else changed
+
+
+def _with_ranks(plan: Plan, nodes: int | None = None, gpus: int | None = None) -> Plan:
+    """The plan on so many nodes, with so many GPUs of each. Raises `UsageError`."""
+    if nodes not in (None, 1) and plan.queue != "slurm":
+        raise UsageError(f"nodes={nodes} needs cluster=slurm; {plan.run_id} ran on one machine (command line)")
+    env = dict(plan.env)
+    if gpus is not None and gpus != plan.gpus:
+        if plan.container is not None:
+            raise UsageError(
+                f"gpus={gpus}: the container of {plan.run_id} has {plan.gpus}; start it anew (command line)"
+            )
+        device = plan.settings["device"]
+        if device == "cuda" and gpus == 0:
+            raise UsageError(f"gpus=0: {plan.run_id} trains on GPUs, and goes on on GPUs (command line)")
+        if device == "cpu" and gpus and plan.queue == "slurm":
+            raise UsageError(
+                f"gpus={gpus}: {plan.run_id} trains on CPUs, and would reserve GPUs that it does not use; say nodes=N "
+                "for another number of ranks (command line)"
+            )
+        if plan.queue != "slurm":
+            if gpus and not plan.gpu_pool:
+                raise UsageError(f"gpus={gpus}: {plan.run_id} ran without GPUs; start it anew (command line)")
+            if not 0 < gpus <= len(plan.gpu_pool):
+                raise UsageError(
+                    f"gpus={gpus}: {plan.run_id} began with {len(plan.gpu_pool)} to choose from (command line)"
+                )
+            env.pop("CUDA_VISIBLE_DEVICES", None)  # of more, run.sh shows those that it takes
+            if gpus == len(plan.gpu_pool):
+                env["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpu_pool)
+    gpus = plan.gpus if gpus is None else gpus
+    return dataclasses.replace(plan, nodes=nodes or plan.nodes, gpus=gpus, processes=max(1, gpus), env=env)
+
+
+def _mechanism(plan: Plan) -> str:
+    """What carries the plan's level out, sharded or not."""
+    settings, known = plan.settings, plan.precision
+    return support_for(
+        plan.framework,
+        settings["amp"]["level"],
+        (known and known.dtype) or "bfloat16",  # no mechanism of torch depends on it
+        settings["xla"],
+        settings["device"],
+        master_weights=settings["amp"]["master_weights"],
+        parallel=settings["parallel"],
+    ).mechanism
+
+
+def _check_trainer(plan: Plan) -> None:
+    """Refuse what the trainer would refuse. Raises `UsageError`."""
+    if plan.recipe not in NAMES:  # one of a person's own is in the run's code, which checks it when it starts
+        return
+    try:
+        trainer = trainer_settings.from_values(plan.settings, find(plan.recipe))
+        trainer_settings.check(trainer, plan.nodes * plan.processes)
+    except SettingsError as error:
+        raise UsageError(f"{error} (command line)") from None
+
+
+def _with_setup(plan: Plan, setup: tuple[str, ...]) -> Plan:
+    """The plan with other lines of bash before its job; scripts have them from here, not from the cluster."""
+    return dataclasses.replace(plan, setup=setup, arms=tuple(_with_setup(arm, setup) for arm in plan.arms))
+
+
+def as_recorded(values: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """The plan's JSON with what `changes` changed, and else as it was recorded: the code that the run began with may
+    know fewer keys than this launcher. Raises `UsageError` for a changed key that it does not know."""
+    before = record.from_json(values)
+    found = {**values, "words": list(plan.words)}
+    for group in ("settings", "cluster"):
+        old, new = dict(leaves(getattr(before, group))), dict(leaves(getattr(plan, group)))
+        found[group] = copy.deepcopy(values[group])
+        for key in (key for key in new if old.get(key) != new[key]):
+            *inner, last = key.split(".")
+            place = found[group]
+            for name in inner:
+                place = place.get(name, {})
+            if last not in place:
+                raise UsageError(f"{key} can't change: {plan.run_id} began with code that has no such key")
+            place[last] = new[key]
+    if plan.script and before.script and plan.script.resume_arguments != before.script.resume_arguments:
+        if "resume_arguments" not in values["script"]:
+            raise UsageError(f"{RESUME_ARGUMENTS} can't change: {plan.run_id} began with code that has no such key")
+        found["script"] = {**values["script"], "resume_arguments": list(plan.script.resume_arguments)}
+    for name in ("mechanism", "nodes", "gpus", "processes", "env"):
+        if getattr(plan, name) != getattr(before, name):
+            found[name] = getattr(plan, name)
+    if plan.setup != before.setup:
+        found["setup"] = list(plan.setup)
+        if plan.arms:
+            found["arms"] = [{**arm, "setup": list(plan.setup)} for arm in values["arms"]]
+    return found
