@@ -221,7 +221,10 @@ def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
 
 
 def sweep(
-    plans_of_cells: Sequence[Plan], code: Mapping[str, Mapping[str, Path]], came_from: Mapping[str, Any]
+    plans_of_cells: Sequence[Plan],
+    code: Mapping[str, Mapping[str, Path]],
+    came_from: Mapping[str, Any],
+    furnish: Sequence[Callable[[Path], None]],
 ) -> tuple[str, list[Path]]:
     """Run folders for the runs of a sweep, under one new sweep id, with its record. All of them or none."""
     root = Path(plans_of_cells[0].run_root)
@@ -230,7 +233,7 @@ def sweep(
     try:
         for index, plan in enumerate(plans_of_cells):
             bound = plan.bind(run_ids.cell_id(identity, index, len(plans_of_cells)))
-            folders.append(prepare(bound, code.get(plan.code), came_from))
+            folders.append(prepare(bound, code.get(plan.code), came_from, furnish=furnish[index]))
         command = list(plans_of_cells[0].command)
         store.write_sweep(root, identity, [folder.name for folder in folders], {"command": command})
     except BaseException:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from launcher.errors import UsageError, of_system
 from launcher.executors import dependency, execute, interrupts
 from launcher.executors.local import start as local_start
 from launcher.plan.model import Plan
@@ -44,19 +44,12 @@ def submit(
     check(plans)
     came_from = execute.provenance(plans[0], facts.code if facts else None)
     interrupts.check()
+    sweep: str | None = None
+    furnish = [functools.partial(_lay_call, call) for call in calls or [None] * len(plans)]
     if len(plans) == 1:
-        sweep, folders = None, [execute.prepare(plans[0], code.get(plans[0].code), came_from)]
+        folders = [execute.prepare(plans[0], code.get(plans[0].code), came_from, furnish=furnish[0])]
     else:
-        sweep, folders = execute.sweep(plans, code, came_from)
-    try:
-        for folder, call in zip(folders, calls, strict=False):
-            if call is not None:
-                function.write_own(str(folder / function.CALL), call)
-    except BaseException as error:
-        _discard(folders, sweep)
-        if isinstance(error, OSError):
-            raise UsageError(f"run_root={plans[0].run_root}: {of_system(error, folders[0])}") from None
-        raise
+        sweep, folders = execute.sweep(plans, code, came_from, furnish)
     bound = [plan.bind(folder.name) for plan, folder in zip(plans, folders, strict=True)]
     start_or_discard(folders, bound, sweep, facts.slurm.max_array_size if facts and facts.slurm else None, start)
     return folders
@@ -83,11 +76,9 @@ def start_or_discard(
         raise
 
 
-def _discard(folders: Sequence[Path], sweep: str | None) -> None:
-    for folder in folders:
-        execute.discard(folder)
-    if sweep:
-        store.forget_sweep(folders[0].parent, sweep)
+def _lay_call(call: bytes | None, folder: Path) -> None:
+    if call is not None:
+        function.write_own(str(folder / function.CALL), call)
 
 
 def check(plans: Sequence[Plan]) -> None:
