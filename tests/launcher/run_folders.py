@@ -157,12 +157,12 @@ def state(folder: Path) -> State:
     return look([Run(str(folder.parent), folder.name)])[0].state
 
 
-def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(true: Callable[[], Any], seconds: float = 60.0, every: float = 0.02) -> Any:
     """Wait for something to become true, and give it. Fails the test if it doesn't."""
     deadline = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
+        time.sleep(every)
     return found
 
 
@@ -171,7 +171,7 @@ def shell_of(folder: Path) -> int:
     return int(until(lambda: store.read_or_empty(folder / "status.json").get("process"))["pid"])
 
 
-def launcher(*arguments: str, state_home: Path, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+def launcher(*arguments: str, state_home: Path, seconds: float = 300) -> subprocess.CompletedProcess[str]:
     """`python -m launcher` as a person types it."""
     environment = {**os.environ, "XDG_STATE_HOME": str(state_home)}
     return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment, timeout=seconds)

@@ -2,7 +2,7 @@ import pytest
 
 from launcher.commands import cancel
 from launcher.executors import backends
-from launcher.runs import store
+from launcher.runs import selection, store
 
 from ..run_folders import DEAF, NAME, STEPPING, finished, make, start, state, until
 
@@ -18,6 +18,7 @@ def test_a_run_is_asked_to_save_and_stop(root, capsys):
     assert found.out.startswith(f"{NAME}  cancelled after 1m05s: on request, saved at step ")
     assert "asked 1 run to save and stop" in found.err
     assert state(folder).name == "cancelled"
+    assert selection.unfinished([str(root)]) == []
 
 
 def test_now_kills(root, capsys):
@@ -25,7 +26,8 @@ def test_now_kills(root, capsys):
     start(folder)
     until(lambda: state(folder).name == "running")
     assert cancel.main(["--now", NAME]) == 0
-    assert "cancelled" in capsys.readouterr().out
+    found = capsys.readouterr()
+    assert "cancelled" in found.out and found.err == f"killing {NAME}\n", "nothing is waited for"
     assert backends.with_processes({str(folder): store.load(str(folder))}) == set()
 
 
@@ -34,7 +36,7 @@ def test_cancelling_a_run_that_has_ended_reports_that(root, name, capsys):
     folder = finished(root, state="running" if name == "lost" else name)
     assert cancel.main([NAME]) == 0
     assert capsys.readouterr().out.startswith(f"{NAME}  already {name}")
-    assert not (folder / "cancelled").exists()
+    assert not (folder / "cancelled").exists() and not (folder / "STOP").exists()
 
 
 def test_cancelling_a_sweep_cancels_all_its_runs(root, capsys):
@@ -43,7 +45,7 @@ def test_cancelling_a_sweep_cancels_all_its_runs(root, capsys):
     driver = start(*cells)
     until(lambda: (cells[0] / "metrics.jsonl").exists())
     assert cancel.main(["calm"]) == 0
-    driver.wait(20)
+    driver.wait(60)
     assert [state(cell).name for cell in cells] == ["cancelled"] * 3
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [cell.name for cell in cells]
 

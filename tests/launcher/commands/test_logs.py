@@ -112,9 +112,9 @@ def test_following_goes_on_with_the_next_attempt(root, printed):
 
     def again():
         store.mark_unfinished(root, NAME)
-        start(folder).wait(20)  # as the next attempt, while the follower still sees the first one running
+        start(folder).wait(60)  # as the next attempt, while the follower still sees the first one running
         backends.end({str(folder): store.load(str(folder))}, 0)
-        first.wait(20)
+        first.wait(60)
 
     second = threading.Timer(0.5, again)
     second.start()

@@ -53,11 +53,12 @@ def test_a_run_is_a_line_with_what_it_was_asked_and_what_it_gained(root, shown):
 
 
 def test_a_running_run_shows_its_last_step(root, shown):
-    folder = make(root, trainer=STEPPING)
+    folder = make(root, trainer="exec sleep 300")
     start(folder)
     until(lambda: state(folder).name == "running")
     metrics(folder, [{"step": 77}])
-    assert shown()[1].split()[1] == "running"
+    line = shown()[1].split()
+    assert (line[1], line[3]) == ("running", "77")
 
 
 def test_the_newest_twenty_and_all_unfinished_ones_are_listed(root, shown):

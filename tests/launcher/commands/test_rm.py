@@ -76,7 +76,7 @@ def test_force_ends_it_first(root):
     assert rm.main(["--force", NAME]) == 0
     assert not folder.exists()
     assert processes.processes_of([processes.Target(None, NAME)]) == [[]]
-    child.wait(20)
+    child.wait(60)
 
 
 def test_a_run_elsewhere_is_kept_even_with_force(root):

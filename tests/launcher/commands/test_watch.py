@@ -65,7 +65,7 @@ def test_ctrl_c_leaves_the_run_alone(root):
     )
     until(lambda: "running" in watcher.stdout.readline())
     watcher.send_signal(signal.SIGINT)
-    _, err = watcher.communicate(timeout=20)
+    _, err = watcher.communicate(timeout=120)
     assert watcher.returncode == 130
     assert f"still running: {NAME}" in err and "Traceback" not in err
     assert state(folder).name == "running" and not (folder / "STOP").exists()

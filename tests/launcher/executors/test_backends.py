@@ -25,13 +25,13 @@ def test_a_run_is_running_and_then_done(root):
     until(lambda: state(folder).name == "running")
     assert state(folder).attempt == 1
     (folder / "go").touch()
-    assert child.wait(20) == 0
+    assert child.wait(60) == 0
     assert state(folder).name == "done" and state(folder).exit_code == 0
 
 
 def test_a_failed_run_has_its_exit_code_and_a_reason(root):
     folder = make(root, trainer="exit 3")
-    start(folder).wait(20)
+    start(folder).wait(60)
     assert (state(folder).name, state(folder).exit_code) == ("failed", 3)
     assert state(folder).reason == "the trainer ended with exit code 3"
 
@@ -43,11 +43,11 @@ def test_a_run_whose_shell_was_killed_is_lost_and_never_shown_as_running(root, w
     pid = shell_of(folder)
     os.kill(pid, signal.SIGKILL)
     if waited_for:
-        child.wait(20)
+        child.wait(60)
     until(lambda: state(folder).name != "running")
     assert state(folder).name == "lost"
     assert f"process {pid} is gone" in state(folder).reason
-    child.wait(20)
+    child.wait(60)
 
 
 def test_a_killed_shells_children_are_named_until_they_are_gone_too(root):
@@ -55,7 +55,7 @@ def test_a_killed_shells_children_are_named_until_they_are_gone_too(root):
     child = start(folder)
     (left,) = until(lambda: processes.processes_of([processes.Target(None, NAME)])[0])
     os.kill(shell_of(folder), signal.SIGKILL)
-    child.wait(20)
+    child.wait(60)
     assert f"left behind: process {left.pid}" in state(folder).reason
     assert backends.with_processes({str(folder): store.load(str(folder))}) == {str(folder)}
     os.kill(left.pid, signal.SIGKILL)
@@ -78,7 +78,7 @@ def test_the_states_of_a_run_from_start_to_end_are_only_true_ones(root):
             [],
             ["running"],
         )
-        child.wait(20)
+        child.wait(60)
 
 
 def test_a_run_that_ends_between_the_reading_of_its_files_and_the_question_is_done(root, monkeypatch):
@@ -89,7 +89,7 @@ def test_a_run_that_ends_between_the_reading_of_its_files_and_the_question_is_do
 
     def late(asked, after):
         (folder / "go").touch()
-        child.wait(20)
+        child.wait(60)
         return ask(asked)
 
     monkeypatch.setattr(backend, "liveness", late)
@@ -109,7 +109,7 @@ def test_a_cell_that_starts_as_its_driver_dies_is_running(root, monkeypatch):
             (cells[0] / "go").touch()
             shell_of(cells[1])
             driver.kill()
-            driver.wait(20)
+            driver.wait(60)
         return ask(asked)
 
     monkeypatch.setattr(backend, "liveness", late)
@@ -127,7 +127,7 @@ def test_a_sweeps_cells_wait_for_their_driver_one_after_another(root):
     until(lambda: state(cells[1]).name == "running")
     assert state(cells[0]).name == "done"
     (cells[1] / "go").touch()
-    child.wait(20)
+    child.wait(60)
     assert state(cells[1]).name == "done"
 
 
@@ -136,7 +136,7 @@ def test_cells_whose_driver_was_killed_are_lost_and_the_running_one_is_not(root)
     child = start(*cells)
     until(lambda: state(cells[0]).name == "running")
     child.kill()
-    child.wait(20)
+    child.wait(60)
     assert state(cells[0]).name == "running"
     assert state(cells[1]).name == "lost"
     assert state(cells[1]).reason.startswith("it never started: ")
@@ -184,7 +184,7 @@ def test_a_run_whose_launcher_was_killed_before_it_wrote_the_submission_is_known
     backends.settle(seen(folder))
     assert selection.unfinished([str(root)]) != []
     assert backends.end({str(folder): store.load(str(folder))}, 0) == {}
-    child.wait(20)
+    child.wait(60)
     assert state(folder).name == "failed"
     backends.settle(seen(folder))
     assert selection.unfinished([str(root)]) == []
@@ -221,7 +221,7 @@ def test_the_marker_goes_once_the_run_was_seen_finished(root):
     backends.settle(seen(folder))
     assert selection.unfinished([str(root)]) != []
     (folder / "STOP").touch()
-    child.wait(20)
+    child.wait(60)
     backends.settle(seen(folder))
     assert selection.unfinished([str(root)]) == []
 

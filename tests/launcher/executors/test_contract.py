@@ -19,11 +19,9 @@ import os
 import pickle
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import submitit
@@ -41,6 +39,7 @@ from launcher.plan.model import Plan
 from launcher.runs import run_roots, selection, store
 from launcher.runs.store import Run
 from launcher.ssh import host
+from tests.launcher.run_folders import until
 from tests.launcher.ssh.trainer import PROGRAM
 from tests.launcher.ssh.ways import configuration
 
@@ -100,13 +99,6 @@ def executor(make: Callable[[], PlanExecutor]) -> PlanExecutor:
 
 def plan_of(executor: PlanExecutor, behaviour: str = "") -> Plan:
     return executor.plan(f"env.BEHAVIOUR={behaviour}") if behaviour else executor.plan()
-
-
-def waits_until(true: Callable[[], Any], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.1)
 
 
 def test_a_job_is_submitits_with_a_result_a_state_and_logs(executor: PlanExecutor) -> None:
@@ -170,7 +162,7 @@ def test_one_that_failed_raises_and_the_others_are_done(executor: PlanExecutor) 
 
 def test_a_cancelled_job_is_done_and_cancelled(executor: PlanExecutor) -> None:
     job = executor.submit(execute, plan_of(executor, LONG))
-    waits_until(lambda: job.state == "RUNNING" and "step 1" in (job.stdout() or ""))
+    until(lambda: job.state == "RUNNING" and "step 1" in (job.stdout() or ""))
     assert not job.done()
     job.cancel()
     assert job.done(force_check=True) and job.state == "CANCELLED"
@@ -181,7 +173,7 @@ def test_a_cancelled_job_is_done_and_cancelled(executor: PlanExecutor) -> None:
 def test_a_job_may_be_cancelled_when_it_is_forgotten(executor: PlanExecutor) -> None:
     def started() -> Path:
         job = executor.submit(execute, plan_of(executor, LONG)).cancel_at_deletion()
-        waits_until(lambda: job.state == "RUNNING" and "step 1" in (job.stdout() or ""))
+        until(lambda: job.state == "RUNNING" and "step 1" in (job.stdout() or ""))
         return job.run_dir
 
     folder = started()

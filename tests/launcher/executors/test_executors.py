@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 import submitit
 from submitit.core import plugins
 
+from launcher.executors import stopping
 from launcher.executors.base import Source
 from launcher.executors.execute import execute
 from launcher.executors.functions import FunctionJob
@@ -35,6 +35,7 @@ from launcher.runs import remote_record, store
 from launcher.runs.address import Address
 from launcher.runs.schema import Submission
 from tests.launcher.hosts import LAPTOP, spec_of
+from tests.launcher.run_folders import until
 from tests.launcher.stand_in import lay
 
 RESULT = "open(sys.argv[-1][4:] + '/result.json', 'w').write(json.dumps({'level': 'o2'}))"
@@ -70,9 +71,7 @@ def test_a_batch_runs_its_cells_in_turn(tmp_path: Path, program: Path) -> None:
 def test_cancel_ends_all_processes_of_the_session(tmp_path: Path, program: Path) -> None:
     plan, folder = ready(tmp_path, program, "import subprocess; subprocess.run(['sleep', '300'])")
     job = LocalExecutor().submit(execute, plan)
-    _until(lambda: (tmp_path / "dump").exists())
-    from launcher.executors import stopping
-
+    until(lambda: (tmp_path / "dump").exists())
     stopping.kill(folder)
     assert job.done(force_check=True)
     assert job.state == "CANCELLED"
@@ -90,7 +89,7 @@ def test_a_run_outlives_the_launcher_that_started_it(tmp_path: Path, program: Pa
     assert launcher.stdout.readline() == "started\n"
     os.kill(launcher.pid, signal.SIGKILL)
     launcher.wait()
-    _until(lambda: (folder / "result.json").exists() and store.read_or_empty(folder / "status.json")["state"] == "done")
+    until(lambda: (folder / "result.json").exists() and store.read_or_empty(folder / "status.json")["state"] == "done")
 
 
 def test_the_id_of_a_run_elsewhere_is_read_from_no_file_that_its_host_names(
@@ -171,11 +170,3 @@ def test_submitits_parameters_are_the_settings_that_mean_the_same() -> None:
     assert (cluster.time, cluster.mem, cluster.cpus, cluster.account) == ("90", "1536M", 8, "me")
     assert (cluster.parallel, cluster.constraint, cluster.partition, cluster.qos) == (3, "a100&nvlink", "gpu", "high")
     assert (list(cluster.setup), cluster.stop_before, cluster.wckey) == (setup, 60, "key")
-
-
-def _until(condition: object, seconds: float = 20.0) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)

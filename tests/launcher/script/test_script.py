@@ -9,7 +9,6 @@ import shutil
 import signal
 import stat
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,10 @@ from launcher.executors import execute
 from launcher.plan.resolve import resolve
 from launcher.script.trainer_command import command
 from tests.launcher.hosts import LAPTOP, spec_of
+from tests.launcher.run_folders import until
 from tests.launcher.stand_in import every_word, lay
+
+STOPPED = "open(sys.argv[-1][4:] + '/attempts/1/stopped.json', 'w').write('{}'); sys.exit(85)"
 
 
 def run(folder: Path) -> int:
@@ -62,9 +64,11 @@ def test_the_trainer_gets_the_words_of_the_plan_in_the_snapshot(tmp_path: Path, 
         ("sys.exit(2)", 2, "failed", "the trainer refused its settings"),
         ("os.kill(os.getpid(), 9)", 137, "failed", "the trainer was killed by signal 9"),
         ("os.abort()", 134, "failed", "the trainer was killed by signal 6"),
+        ("sys.exit(85)", 85, "failed", "the trainer ended with exit code 85"),
+        (STOPPED, 85, "stopped", ""),
     ],
 )
-def test_a_bad_end_is_failed_with_the_reason_in_words(
+def test_an_end_other_than_a_good_one_has_its_reason_in_words(
     tmp_path: Path, program: Path, behaviour: str, code: int, state: str, reason: str
 ) -> None:
     _, folder = lay(tmp_path, program, env={"BEHAVIOUR": behaviour})
@@ -72,32 +76,17 @@ def test_a_bad_end_is_failed_with_the_reason_in_words(
     assert (status(folder)["state"], status(folder)["exit_code"], status(folder)["reason"]) == (state, code, reason)
 
 
-def test_a_stop_with_its_marker_is_stopped(tmp_path: Path, program: Path) -> None:
-    behaviour = "open(sys.argv[-1][4:] + '/attempts/1/stopped.json', 'w').write('{}'); sys.exit(85)"
-    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": behaviour})
-    assert run(folder) == 85
-    assert status(folder)["state"] == "stopped"
-
-
-def test_an_exit_code_85_without_the_marker_is_a_failure(tmp_path: Path, program: Path) -> None:
-    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": "sys.exit(85)"})
-    run(folder)
-    assert status(folder)["state"] == "failed"
-
-
-def test_a_run_that_was_cancelled_before_it_starts_never_starts(tmp_path: Path, program: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "code", "state", "reason"),
+    [("cancelled", 1, "cancelled", "cancelled before it started"), ("STOP", 85, "stopped", "before it started")],
+)
+def test_a_run_that_was_cancelled_or_asked_to_stop_before_it_starts_never_starts(
+    tmp_path: Path, program: Path, file: str, code: int, state: str, reason: str
+) -> None:
     _, folder = lay(tmp_path, program)
-    (folder / "cancelled").write_text("{}")
-    assert run(folder) == 1
-    assert status(folder)["state"] == "cancelled"
-    assert not (tmp_path / "dump").exists()
-
-
-def test_a_run_that_was_asked_to_stop_before_it_starts_never_starts(tmp_path: Path, program: Path) -> None:
-    _, folder = lay(tmp_path, program)
-    (folder / "STOP").touch()
-    assert run(folder) == 85
-    assert (status(folder)["state"], status(folder)["reason"]) == ("stopped", "before it started")
+    (folder / file).write_text("{}")
+    assert run(folder) == code
+    assert (status(folder)["state"], status(folder)["reason"]) == (state, reason)
     assert not (tmp_path / "dump").exists()
 
 
@@ -112,12 +101,9 @@ def test_every_start_is_an_attempt_of_its_own(tmp_path: Path, program: Path) -> 
 def test_term_reaches_the_trainer_and_the_end_is_written_down(tmp_path: Path, program: Path) -> None:
     _, folder = lay(tmp_path, program, env={"BEHAVIOUR": "time.sleep(60)"})
     started = subprocess.Popen(["bash", str(folder / "run.sh")], start_new_session=True)
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "dump").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(0.2)
+    until((tmp_path / "dump").exists)
     os.kill(started.pid, signal.SIGTERM)
-    assert started.wait(timeout=20) == 143
+    assert started.wait(timeout=60) == 143
     assert (status(folder)["state"], status(folder)["reason"]) == ("failed", "ended by a signal from outside")
 
 
@@ -125,18 +111,25 @@ TEXT = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclud
 SHELL = st.lists(st.sampled_from(["$(id)", "`id`", "'", '"', "\\", "$HOME", "${x}", "&", ";", "|", "*", "~", " ", "-"]))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(value=st.one_of(TEXT, SHELL.map("".join)), name=TEXT.filter(lambda text: "/" not in text and text.strip()))
-def test_any_value_and_any_folder_arrive_byte_for_byte(tmp_path: Path, program: Path, value: str, name: str) -> None:
-    root = tmp_path / "nested" / name
+VALUES = st.lists(st.one_of(TEXT, SHELL.map("".join)), min_size=1, max_size=12)
+NAME = TEXT.filter(lambda text: "/" not in text and text.strip(" ."))
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(values=VALUES, names=st.lists(NAME, min_size=1, max_size=4))
+def test_any_value_and_any_folder_arrive_byte_for_byte(
+    tmp_path: Path, program: Path, values: list[str], names: list[str]
+) -> None:
+    root = tmp_path.joinpath("nested", *names)
     facts = dataclasses.replace(LAPTOP, run_root=str(root), python=str(program))
     plan = resolve(spec_of(), facts)
-    plan = dataclasses.replace(plan, env={**plan.env, "VALUE": value, "DUMP": str(tmp_path / "dump")})
+    given_values = {f"VALUE_{number}": value for number, value in enumerate(values)}
+    plan = dataclasses.replace(plan, env={**plan.env, **given_values, "DUMP": str(tmp_path / "dump")})
     (root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
     folder = execute.prepare(plan)
     assert run(folder) == 0
     dump = json.loads((tmp_path / "dump").read_text())
-    assert dump["env"]["VALUE"] == value
+    assert given_values.items() <= dump["env"].items()
     assert dump["argv"] == list(command(plan.bind(folder.name)))
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,10 @@ from launcher.runs.schema import Submission
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.ssh.probe_client import probe
+from tests.launcher import run_folders
 from tests.launcher.hosts import spec_of
+
+until = functools.partial(run_folders.until, every=0.2)
 
 
 class Bench:
@@ -61,14 +63,6 @@ class Bench:
 def state(folder: Path) -> State:
     (seen,) = backends.look([Run(str(folder.parent), folder.name)])
     return seen.state
-
-
-def until(condition: Callable[[], Any], seconds: float = 60.0, every: float = 0.2) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(every)
-    return found
 
 
 def ended(folder: Path, seconds: float = 60.0) -> State:

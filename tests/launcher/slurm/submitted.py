@@ -29,9 +29,9 @@ class Submitted(NamedTuple):
 
     def launcher(self, *words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "launcher", *words]
-        return subprocess.run(
-            argv, cwd=self.root, env=self.environment, capture_output=True, text=True, check=True, timeout=180
-        )
+        done = subprocess.run(argv, cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=180)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done
 
     def folder(self, name: str) -> Path:
         (found,) = [each for each in (self.root / name).iterdir() if (each / "plan.json").exists()]
@@ -53,7 +53,8 @@ class Submitted(NamedTuple):
 @contextlib.contextmanager
 def all_submitted(testbed: Testbed, root: Path, requests: Mapping[str, Sequence[str]]) -> Iterator[Submitted]:
     """These, by their names; the words of each follow the `cluster=slurm gpus=0` of all. Cancelled at the end."""
-    own = {"PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(root / "state")}
+    state = root.with_name(f"{root.name}-state")  # not beside scripts, which would take it along
+    own = {"PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(state)}
     found = Submitted(root, testbed.slurm_env(own))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in testbed.environment.items():

@@ -7,9 +7,6 @@ import json
 import os
 import re
 import stat
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -26,12 +23,6 @@ from launcher.runs import selection, store
 from launcher.runs.store import Run
 from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.testbed.facts import Testbed
-
-
-def test_a_run_is_accepted_runs_and_is_done(bench: Bench) -> None:
-    (folder,) = bench.submit(bench.plan())
-    assert ended(folder).name == "done"
-    assert (folder / "attempts/1/stdout.log").read_text() == "to stdout\n"
 
 
 def test_the_job_finds_its_own_environment_and_nothing_of_the_submitters(
@@ -66,6 +57,7 @@ def test_states_are_true_with_and_without_accounting(
     (killed,) = bench.submit(bench.plan("os.kill(os.getpid(), 9)"))
     (waiting,) = bench.submit(bench.plan("", "cluster.flags=['--hold']"))
     assert ended(good).name == "done"
+    assert (good / "attempts/1/stdout.log").read_text() == "to stdout\n"
     assert (ended(bad).name, ended(bad).reason) == ("failed", "the trainer ended with exit code 3")
     assert (ended(killed).name, ended(killed).reason) == ("failed", "the trainer was killed by signal 9")
     assert state(waiting).name == "queued"
@@ -167,21 +159,20 @@ def test_after_a_run_that_is_none_leaves_nothing(
     assert not selection.sweep_names(str(bench.root))
 
 
-def test_after_waits_for_the_run_it_names(bench: Bench) -> None:
-    (first,) = bench.submit(bench.plan("time.sleep(3)"))
+def test_after_waits_for_the_run_it_names_and_after_a_failed_one_only_any_starts(bench: Bench) -> None:
+    go = bench.root.parent / "go"
+    waits = f"[time.sleep(0.1) for _ in iter(lambda: os.path.exists({str(go)!r}), True)]"
+    (first,) = bench.submit(bench.plan(waits))
     (second,) = bench.submit(dataclasses.replace(bench.plan(), after=first.name))
+    (failed,) = bench.submit(bench.plan(f"{waits}; sys.exit(1)"))
+    (never,) = bench.submit(dataclasses.replace(bench.plan(), after=failed.name))
+    (anyway,) = bench.submit(dataclasses.replace(bench.plan(), after=f"any:{failed.name}"))
     until(lambda: state(second).reason == f"waiting for {first.name}, which it comes after")
-    assert ended(second).name == "done"
+    go.touch()
+    assert ended(second).name == ended(anyway).name == "done"
     done = [json.loads((each / "status.json").read_text()) for each in (first, second)]
     assert done[1]["started"] >= done[0]["ended"]
-
-
-def test_after_a_failed_run_only_any_starts(bench: Bench) -> None:
-    (first,) = bench.submit(bench.plan("time.sleep(2); sys.exit(1)"))
-    (never,) = bench.submit(dataclasses.replace(bench.plan(), after=first.name))
-    (anyway,) = bench.submit(dataclasses.replace(bench.plan(), after=f"any:{first.name}"))
-    assert ended(anyway).name == "done"
-    assert ended(never)[:2] == ("cancelled", f"it never started: it was to come after {first.name}, which failed")
+    assert ended(never)[:2] == ("cancelled", f"it never started: it was to come after {failed.name}, which failed")
 
 
 def test_ls_names_the_job_of_a_run(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,20 +181,19 @@ def test_ls_names_the_job_of_a_run(bench: Bench, capsys: pytest.CaptureFixture[s
     assert f"slurm job {job_of(folder)} on " in capsys.readouterr().out
 
 
-def test_cancel_ends_a_running_job(bench: Bench) -> None:
-    (folder,) = bench.submit(bench.plan("time.sleep(300)"))
-    until(bench.dump.exists)
-    ((_, why),) = stopping.cancel([Run(str(folder.parent), folder.name)], now=True)
-    assert why == ""
-    assert ended(folder).name == "cancelled"
+def started(folder: Path) -> bool:
+    log = folder / "attempts/1/stdout.log"
+    return log.exists() and bool(log.read_text())
 
 
-def test_scancel_by_hand_is_shown_as_such(bench: Bench) -> None:
-    (folder,) = bench.submit(bench.plan("time.sleep(300)"))
-    until(bench.dump.exists)
-    call(["scancel", job_of(folder)])
-    assert ended(folder).name == "cancelled"
-    assert "cancelled in Slurm" in state(folder).reason
+def test_cancel_ends_a_running_job_and_scancel_by_hand_is_shown_as_such(bench: Bench) -> None:
+    ours, by_hand = (bench.submit(bench.plan("time.sleep(300)"))[0] for _ in range(2))
+    until(lambda: started(ours) and started(by_hand))
+    call(["scancel", job_of(by_hand)])
+    ((_, why),) = stopping.cancel([Run(str(ours.parent), ours.name)], now=True)
+    assert (why, ended(ours).name) == ("", "cancelled")
+    assert ended(by_hand).name == "cancelled"
+    assert "cancelled in Slurm" in state(by_hand).reason
 
 
 def test_out_of_memory_is_shown_in_words(bench: Bench) -> None:
@@ -225,9 +215,7 @@ if n == '1':
 
 def test_one_element_of_an_array_is_requeued_alone(bench: Bench) -> None:
     folders = bench.submit(bench.plan(STOPS), bench.plan(STOPS))
-    until(lambda: all((each / "attempts/1/stdout.log").exists() for each in folders))
-    until(lambda: all(state(each).name == "running" for each in folders))
-    time.sleep(1)
+    until(lambda: all(map(started, folders)))
     call(["scancel", "--batch", "--signal=USR1", job_of(folders[1])])
     until(lambda: store.read_or_empty(folders[1] / "status.json").get("state") == "requeued")
     until(lambda: state(folders[1]).name == "queued", 90)
@@ -236,41 +224,15 @@ def test_one_element_of_an_array_is_requeued_alone(bench: Bench) -> None:
     assert [ended(each).name for each in folders] == ["cancelled", "cancelled"]
 
 
-def test_a_run_is_requeued_no_more_often_than_allowed(bench: Bench) -> None:
-    (folder,) = bench.submit(bench.plan(STOPS, "cluster.max_requeues=0"))
-    until(bench.dump.exists)
-    call(["scancel", "--batch", "--signal=USR1", job_of(folder)])
-    assert ended(folder).name == "stopped"
-    assert "requeued 0 times already" in state(folder).reason
-
-
-def test_a_wish_to_stop_is_not_taken_for_a_time_limit(bench: Bench) -> None:
-    (folder,) = bench.submit(bench.plan(STOPS))
-    until(bench.dump.exists)
-    stopping.request_stop(folder)
-    assert ended(folder).name == "stopped"
-    assert state(folder).attempt == 1
-
-
-def test_the_job_id_outlives_a_launcher_killed_right_after_sbatch(bench: Bench, slurm: Testbed) -> None:
-    plan = bench.plan("time.sleep(2)")
-    bench.lay_code(plan)
-    from launcher.executors.execute import prepare
-
-    folder = prepare(plan)
-    text = (
-        "import json, os, signal, subprocess, sys\n"
-        "from launcher.executors import base; from launcher.plan import record\n"
-        "plan = record.from_json(json.load(open(sys.argv[1] + '/plan.json')))\n"
-        "real = subprocess.Popen\n"
-        "def popen(*a, **k):\n"
-        "    real(*a, **k); os.kill(os.getpid(), signal.SIGKILL)\n"
-        "subprocess.Popen = popen\n"
-        "base.submit(base.executor_for([plan]), [plan])"
-    )
-    died = subprocess.run([sys.executable, "-c", text, str(folder)], env=slurm.slurm_env())
-    assert died.returncode == -9
-    assert ended(folder).name == "done"
+def test_a_run_is_requeued_no_more_often_than_allowed_and_never_for_a_wish_to_stop(bench: Bench) -> None:
+    (limited,) = bench.submit(bench.plan(STOPS, "cluster.max_requeues=0"))
+    (wished,) = bench.submit(bench.plan(STOPS))
+    until(lambda: started(limited) and started(wished))
+    call(["scancel", "--batch", "--signal=USR1", job_of(limited)])
+    stopping.request_stop(wished)
+    assert ended(limited).name == ended(wished).name == "stopped"
+    assert "requeued 0 times already" in state(limited).reason
+    assert state(wished).attempt == 1
 
 
 def test_without_slurm_on_this_host_there_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

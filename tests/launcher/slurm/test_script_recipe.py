@@ -17,7 +17,7 @@ from launcher.runs.states import State
 from tests.launcher.real_scripts import ENDLESS, FOLDER, goes_on, printed
 from tests.launcher.slurm.bench import ended, job_of, state, until
 from tests.launcher.slurm.submitted import Submitted, all_submitted
-from tests.launcher.slurm.trainers import LONG, ask_as_before_a_time_limit
+from tests.launcher.slurm.trainers import LATER, LONG, ask_as_before_a_time_limit, python
 from tests.testbed.facts import Testbed
 
 UNPROVED = ("require_proof=false", "amp=o0")
@@ -115,11 +115,11 @@ REQUESTS = {
     "again": ("script=again.py", "workdir=run", *BARE),
     "limit": ("script=saves.py", *BARE, "cluster.time=1", "cluster.stop_before=15"),
     "unsaved": ("script=ranks.py", *UNPROVED, "nodes=2"),
-    "real": (
-        *("script=plain.py", "amp=o1", "nodes=2", "script.resume_arguments=[--resume,auto,--steps=8000]"),
-        *("--", f"--steps={ENDLESS}"),
-    ),
 }
+REAL = (
+    *("script=plain.py", "amp=o1", "nodes=2", "env.PACE=0.1", f"cluster.setup=['{LATER}']"),
+    *("script.resume_arguments=[--resume,auto,--steps=2500]", "--", f"--steps={ENDLESS}"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +129,7 @@ def submitted(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Ite
         (root / name).write_text(text)
     shutil.copy(FOLDER / "plain.py", root)
     requests = {name: ("recipe=script", *words) for name, words in REQUESTS.items()}
+    requests["real"] = ("recipe=script", f"python={python(root)}", *REAL)
     with all_submitted(testbed, root, requests) as found:
         yield found
 
@@ -140,7 +141,7 @@ def begun(submitted: Submitted, name: str) -> State:
 
 
 def test_stopped_before_its_time_limit_on_two_nodes_it_saves_and_goes_on(submitted: Submitted) -> None:
-    folder = submitted.folder("real")  # first of all tests: it trains on meanwhile, and 8,000 steps are few
+    folder = submitted.folder("real")  # first of all tests: it trains on meanwhile, in steps of 0.1 s
     until(lambda: len(printed(folder)) >= 5, LONG)
     ask_as_before_a_time_limit(folder)
     found = submitted.done("real")

@@ -41,6 +41,20 @@ LONG = 180.0
 """Seconds after which something that should happen on two busy cores won't."""
 
 
+LATER = '[ "$LAUNCHER_ATTEMPT" = 1 ] || PACE=0 PACE_SAVE=0'
+"""Of the setup: only the first attempt takes its time."""
+WITH_PACE = f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{PACED}"'
+WITH_PLAIN = f'[ "$1 $2" != "-m recipes.torch_.mnist" ] || {{ shift 2; set -- {PLAIN} "$@"; }}'
+
+
+def python(folder: Path, before: str = WITH_PACE) -> Path:
+    """A Python that slows torch's steps down as PACE says, or runs the plain trainer in place of that in torch."""
+    path = folder / "python"
+    path.write_text(f'#!/bin/sh\n{before}\nexec {sys.executable} "$@"\n')
+    path.chmod(0o700)
+    return path
+
+
 class Trainers:
     """Submits trainers of one job, whose undisturbed run is in the folder `whole`: `plain` ones, or those in torch."""
 
@@ -49,12 +63,7 @@ class Trainers:
 
     def __init__(self, tmp_path: Path, whole: Path, *words: str, plain: bool = False) -> None:
         self.root, self.whole, self.words = tmp_path / "runs", whole, words
-        self.python = tmp_path / "python"
-        before = f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{PACED}"'
-        if plain:
-            before = f'[ "$1 $2" != "-m recipes.torch_.mnist" ] || {{ shift 2; set -- {PLAIN} "$@"; }}'
-        self.python.write_text(f'#!/bin/sh\n{before}\nexec {sys.executable} "$@"\n')
-        self.python.chmod(0o700)
+        self.python = python(tmp_path, WITH_PLAIN) if plain else python(tmp_path)
         self.jobs: set[str] = set()
 
     def plan(self, *words: str, pace: float = 0.3, save: float = 0.0, root: Path | None = None) -> Plan:
@@ -63,8 +72,7 @@ class Trainers:
         spec = spec_of("cluster=slurm", *where, "gpus=0", *JOB, *self.words, *words)
         plan = resolve(spec, probe([spec]))
         added = {"OMP_NUM_THREADS": "1", "PACE": str(pace), "PACE_SAVE": str(save)}
-        later = '[ "$LAUNCHER_ATTEMPT" = 1 ] || PACE=0 PACE_SAVE=0'
-        return dataclasses.replace(plan, env={**plan.env, **added}, setup=(*plan.setup, later))
+        return dataclasses.replace(plan, env={**plan.env, **added}, setup=(*plan.setup, LATER))
 
     def start(self, plan: Plan) -> Path:
         with self.one_at_a_time:
