@@ -134,10 +134,10 @@ def _reached(address: Address) -> Finding:
 
     began = time.monotonic()
     host = connect(address)
-    said = host.ask("hello", hello)
+    answer = host.ask("hello", hello)
     opened = time.monotonic()
     host.ask("hello", hello)
-    there, here = f"{said['host']}, Python {said['python']}", f"{address.destination} by {address.transport}"
+    there, here = f"{answer['host']}, Python {answer['python']}", f"{address.destination} by {address.transport}"
     trip = time.monotonic() - opened
     return ok("reach", f"{here}: {there}; connected in {opened - began:.1f} s, {1000 * trip:.0f} ms round trip")
 
@@ -178,11 +178,11 @@ def _job(run: Run) -> Iterator[Finding]:
     state = seen.state
     if not state.finished:
         stopping.cancel([run], now=True)
-        said = f"{state.name} for {waited:.0f} s{': ' if state.reason else ''}{state.reason}; it was cancelled"
+        text = f"{state.name} for {waited:.0f} s{': ' if state.reason else ''}{state.reason}; it was cancelled"
         if state.name == "queued":
-            yield advice("job", said, "the queue is long, or nothing free fits; ask again later, or ask for less")
+            yield advice("job", text, "the queue is long, or nothing free fits; ask again later, or ask for less")
         else:
-            yield problem("job", said, f"`logs {run.id}` shows what it did")
+            yield problem("job", text, f"`logs {run.id}` shows what it did")
         return
     result = summary.result_of(run.folder, state)
     if state.name == "done":
@@ -198,9 +198,9 @@ def _job(run: Run) -> Iterator[Finding]:
 
 def _words(log: Sequence[str]) -> list[str]:
     """The lines before the table of ranks, which only maps ranks to hosts."""
-    said = [line for line in log if line.strip()]
-    table = next((number for number, line in enumerate(said) if line.split()[:3] == ["rank", "host", "device"]), 0)
-    return said[:table] if table else said
+    printed = [line for line in log if line.strip()]
+    table = next((number for number, line in enumerate(printed) if line.split()[:3] == ["rank", "host", "device"]), 0)
+    return printed[:table] if table else printed
 
 
 def _awaited(run: Run) -> tuple[Seen, float]:

@@ -37,16 +37,16 @@ def main(arguments: Sequence[str]) -> int:
     wait = boolean("wait", assignments.pop("wait", "false"))
     if len(names) != 1:
         raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
-    found = selection.find(names[0], run_roots.named(root))
-    if any(run_roots.is_remote(run.root) for run in found.runs):
+    selected = selection.find(names[0], run_roots.named(root))
+    if any(run_roots.is_remote(run.root) for run in selected.runs):
         from launcher.ssh import actions
 
-        folders, stays = actions.resume(found, assignments, secrets), wait
+        folders, stays = actions.resume(selected, assignments, secrets), wait
     else:
         from launcher.executors.base import start
 
-        is_sweep = found.sweep is not None
-        folders, queue = resume_here(found.runs, assignments, secrets, is_sweep=is_sweep, start=start)
+        is_sweep = selected.sweep is not None
+        folders, queue = resume_here(selected.runs, assignments, secrets, is_sweep=is_sweep, start=start)
         stays = wait or (queue == "direct" and not detach)
     print(f"resuming {', '.join(folder.name for folder in folders)}", file=sys.stderr)
     return stay(folders, last_words) if stays else leave(folders)

@@ -51,8 +51,8 @@ def look(wanted: Iterable[Run], *, follow: bool = False, fresh: bool = False) ->
     from launcher.ssh import remote_status
 
     near = _look_here((run for run in wanted if not run_roots.is_remote(run.root)), after)
-    found = {row.run: row for row in [*remote_status.look(far, follow=follow), *near]}
-    return [found[run] for run in wanted]
+    rows = {row.run: row for row in [*remote_status.look(far, follow=follow), *near]}
+    return [rows[run] for run in wanted]
 
 
 def _look_here(wanted: Iterable[Run], after: float = 0.0) -> list[Seen]:
@@ -75,8 +75,8 @@ def _look_here(wanted: Iterable[Run], after: float = 0.0) -> list[Seen]:
 def _seen(run: Run, files: Files, liveness: Liveness | None) -> Seen:
     if not files.owner.mine:
         return Seen(run, files, judge_anothers(files))
-    told = liveness is not None and needs_liveness(files)  # it may have recorded its end since
-    return Seen(run, files, judge(files, liveness), liveness.asked if told and liveness else None)
+    judged = liveness is not None and needs_liveness(files)  # it may have recorded its end since
+    return Seen(run, files, judge(files, liveness), liveness.asked if judged and liveness else None)
 
 
 def settle(seen: Iterable[Seen]) -> None:
@@ -124,10 +124,10 @@ def end(files: Mapping[str, Files], grace: float) -> dict[str, str]:
 
 
 def _liveness(asked: Mapping[str, Files], after: float) -> dict[str, Liveness]:
-    found = {folder: Liveness("unknown", f"no queue is known here{_named(files)}") for folder, files in asked.items()}
+    known = {folder: Liveness("unknown", f"no queue is known here{_named(files)}") for folder, files in asked.items()}
     for name, group in _by_backend(asked).items():
-        found.update(_backend(name).liveness(group, after))
-    return found
+        known.update(_backend(name).liveness(group, after))
+    return known
 
 
 def _by_backend(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:

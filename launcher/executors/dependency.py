@@ -24,15 +24,15 @@ def parse(after: str) -> tuple[str, str]:
 def named(after: str) -> tuple[str, tuple[Run, ...]]:
     """How the runs have to end, and which they are. Raises `UsageError` if there is none, or it is another user's."""
     kind, name = parse(after)
-    found = selection.find(name, run_roots.named(None)).runs
-    ownership.refuse_anothers(f"after={after}", found)
-    return kind, found
+    runs = selection.find(name, run_roots.named(None)).runs
+    ownership.refuse_anothers(f"after={after}", runs)
+    return kind, runs
 
 
 def check(after: str) -> tuple[str, tuple[Run, ...]]:
     """The same, for runs whose processes this host can see. Raises `UsageError`."""
-    kind, found = named(after)
-    for run in found:
+    kind, runs = named(after)
+    for run in runs:
         if run_roots.is_remote(run.root):
             raise UsageError(
                 f"after={after}: {run.id} is on another host; a run can only come after one of its own host"
@@ -43,10 +43,10 @@ def check(after: str) -> tuple[str, tuple[Run, ...]]:
         host = submission.host or processes.host()
         if host != processes.host():
             raise UsageError(f"after={after}: {run.id} runs on {host}, which can't be seen from {processes.host()}")
-    return kind, found
+    return kind, runs
 
 
 def write(folder: Path, after: str) -> None:
     """Write the runs that a run's script waits for into its folder."""
-    kind, found = check(after)
-    store.write_text(folder / FILE, "".join(f"{line}\n" for line in (kind, *(str(run.folder) for run in found))))
+    kind, runs = check(after)
+    store.write_text(folder / FILE, "".join(f"{line}\n" for line in (kind, *(str(run.folder) for run in runs))))

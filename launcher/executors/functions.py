@@ -95,13 +95,13 @@ def _check_python(python: str) -> None:
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     try:
         done = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, timeout=60, cwd="/")
-        said = done.stdout.strip() or done.stderr.strip().rpartition("\n")[2]
+        answer = done.stdout.strip() or done.stderr.strip().rpartition("\n")[2]
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = str(error)
-    if said != own:
+        answer = str(error)
+    if answer != own:
         raise UsageError(
             f"python={python}: a function needs Python {own}, as here, and cloudpickle where it runs; this one says "
-            f"{said!r}"
+            f"{answer!r}"
         )
 
 

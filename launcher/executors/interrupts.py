@@ -73,6 +73,6 @@ def check() -> None:
 
 def take() -> list[int]:
     """The presses so far, which the caller handles."""
-    taken = list(_presses)
+    presses = list(_presses)
     _presses.clear()
-    return taken
+    return presses

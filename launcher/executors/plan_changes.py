@@ -145,13 +145,13 @@ def as_recorded(values: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
     """The plan's JSON with what `changes` changed, and else as it was recorded: the code that the run began with may
     know fewer keys than this launcher. Raises `UsageError` for a changed key that it does not know."""
     before = record.from_json(values)
-    found = {**values, "words": list(plan.words)}
+    recorded = {**values, "words": list(plan.words)}
     for group in ("settings", "cluster"):
         old, new = dict(leaves(getattr(before, group))), dict(leaves(getattr(plan, group)))
-        found[group] = copy.deepcopy(values[group])
+        recorded[group] = copy.deepcopy(values[group])
         for key in (key for key in new if old.get(key) != new[key]):
             *inner, last = key.split(".")
-            place = found[group]
+            place = recorded[group]
             for name in inner:
                 place = place.get(name, {})
             if last not in place:
@@ -160,12 +160,12 @@ def as_recorded(values: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
     if plan.script and before.script and plan.script.resume_arguments != before.script.resume_arguments:
         if "resume_arguments" not in values["script"]:
             raise UsageError(f"{RESUME_ARGUMENTS} can't change: {plan.run_id} began with code that has no such key")
-        found["script"] = {**values["script"], "resume_arguments": list(plan.script.resume_arguments)}
+        recorded["script"] = {**values["script"], "resume_arguments": list(plan.script.resume_arguments)}
     for name in ("mechanism", "nodes", "gpus", "processes", "env"):
         if getattr(plan, name) != getattr(before, name):
-            found[name] = getattr(plan, name)
+            recorded[name] = getattr(plan, name)
     if plan.setup != before.setup:
-        found["setup"] = list(plan.setup)
+        recorded["setup"] = list(plan.setup)
         if plan.arms:
-            found["arms"] = [{**arm, "setup": list(plan.setup)} for arm in values["arms"]]
-    return found
+            recorded["arms"] = [{**arm, "setup": list(plan.setup)} for arm in values["arms"]]
+    return recorded

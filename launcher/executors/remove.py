@@ -74,12 +74,12 @@ def delete(run: Run) -> None:
 
 def _code_of(chosen: Sequence[Run]) -> dict[str, set[str]]:
     """Digests of the code snapshots that the runs name, by run root."""
-    found: dict[str, set[str]] = {}
+    digests: dict[str, set[str]] = {}
     for run in chosen:
         digest = store.read(PlanRecord, run.folder / "plan.json", ("code",)).code
         if digest is not None and re.fullmatch(r"[0-9a-f]{64}", digest):
-            found.setdefault(run.root, set()).add(digest)
-    return found
+            digests.setdefault(run.root, set()).add(digest)
+    return digests
 
 
 def _prune(code: Mapping[str, set[str]]) -> None:

@@ -109,9 +109,9 @@ def cancel(
         near = [run for run in wanted if not run_roots.is_remote(run.root)]
         ended = cancel(near, now=now, stop_grace=stop_grace, term_grace=term_grace, say=say) if near else []
         failed = actions.cancel(far, now, stop_grace, term_grace)
-        found = {row.seen.run: row for row in ended}
-        found.update({row.run: Ended(row, failed.get(row.run, "")) for row in backends.look(far)})
-        return [found[run] for run in wanted]
+        rows = {row.seen.run: row for row in ended}
+        rows.update({row.run: Ended(row, failed.get(row.run, "")) for row in backends.look(far)})
+        return [rows[run] for run in wanted]
     return _cancel_here(wanted, stops, now, stop_grace, term_grace, say)
 
 

@@ -37,7 +37,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
     GPUs are taken as a job takes them. `port` is the wanted port, and the port of the user's machine that it is
     forwarded to, if it is.
     """
-    taken = bool(plan.gpu_pool) and attempt is None
+    takes_gpus = bool(plan.gpu_pool) and attempt is None
     held = code_store.mark(plan.code_dir, token)
     sections = [
         "set -u",
@@ -52,7 +52,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
         _start(plan, token),
         "LAUNCHER_EXIT=$?",
         f"rm -f {to_bash(note(plan, token))}" if port and plan.queue == "slurm" else "",
-        "gpu_release" if taken else "",
+        "gpu_release" if takes_gpus else "",
         f"rm -f {to_bash(held)}",
         "exit $LAUNCHER_EXIT",
     ]
@@ -130,8 +130,8 @@ def _node(plan: Plan, token: str) -> str:
     """Lines that find the node's address, and leave it for the port forwarding."""
     if plan.queue != "slurm":
         return ""
-    found = "scontrol --oneliner show node \"$SLURMD_NODENAME\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p'"
-    lines = [f"LAUNCHER_NODE=$({found})", "LAUNCHER_NODE=${LAUNCHER_NODE:-$(hostname)}"]
+    question = "scontrol --oneliner show node \"$SLURMD_NODENAME\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p'"
+    lines = [f"LAUNCHER_NODE=$({question})", "LAUNCHER_NODE=${LAUNCHER_NODE:-$(hostname)}"]
     return "\n".join([*lines, f'echo "$LAUNCHER_NODE" >{to_bash(note(plan, token))}'])
 
 

@@ -17,8 +17,8 @@ def header(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
 
 def options(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
     """The options of sbatch, one word each."""
-    found = resources(plan, _word)
-    found += [
+    words = resources(plan, _word)
+    words += [
         f"--signal=B:USR1@{plan.cluster['stop_before']}",
         "--requeue",
         "--open-mode=append",
@@ -27,25 +27,25 @@ def options(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
         "--export=NIL",
     ]
     if array is not None:
-        found.append(f"--array={array}")
-    return found
+        words.append(f"--array={array}")
+    return words
 
 
 def resources(plan: Plan, spelled: Callable[[str], str] = str) -> list[str]:
     """The options that sbatch and srun share."""
     cluster = plan.cluster
-    found = [f"--job-name={plan.name}", f"--nodes={plan.nodes}", "--ntasks-per-node=1"]
+    words = [f"--job-name={plan.name}", f"--nodes={plan.nodes}", "--ntasks-per-node=1"]
     if plan.gpus:
         gres = cluster["gpu_flag"] == "gres"
-        found.append(f"--gres=gpu:{plan.gpus}" if gres else f"--gpus-per-node={plan.gpus}")
+        words.append(f"--gres=gpu:{plan.gpus}" if gres else f"--gpus-per-node={plan.gpus}")
     for flag, key in NAMED.items():
         value = cluster[key]
         if value is not None:
-            found.append(f"--{flag}={spelled(str(value))}")
+            words.append(f"--{flag}={spelled(str(value))}")
     for flag in cluster["flags"]:
         name, equals, value = flag.partition("=")
-        found.append(f"{name}{equals}{spelled(value)}")
-    return found
+        words.append(f"{name}{equals}{spelled(value)}")
+    return words
 
 
 def shape(plan: Plan) -> tuple[str, ...]:

@@ -137,10 +137,10 @@ def parse_gpus(lines: Iterable[str], attempt: int = 1, node: int = 0) -> tuple[l
             continue
         values = [_number(row.get(name, "")) for name in _QUERIED]
         samples.setdefault((int(row["index"]), row.get("uuid", "")), []).append((time, values))
-    found = []
+    series = []
     for (index, uuid), rows in sorted(samples.items()):
         columns = zip(*(values for _, values in rows), strict=True)
-        found.append(
+        series.append(
             Series(
                 attempt=attempt,
                 node=node,
@@ -150,7 +150,7 @@ def parse_gpus(lines: Iterable[str], attempt: int = 1, node: int = 0) -> tuple[l
                 values=dict(zip(_NAMES.values(), columns, strict=True)),
             )
         )
-    return found, notes
+    return series, notes
 
 
 def parse_host(lines: Iterable[str], attempt: int = 1, node: int = 0) -> list[Series]:

@@ -20,17 +20,17 @@ ENGINES = ("docker", "podman")
 
 def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Liveness]:
     """What the process table says of each run now; keys are folders."""
-    found = {folder: _liveness(answering(files)) for folder, files in asked.items()}
-    shot = [folder for folder, life in found.items() if life.life == "gone" and status_of(asked[folder]) is not None]
+    known = {folder: _liveness(answering(files)) for folder, files in asked.items()}
+    shot = [folder for folder, life in known.items() if life.life == "gone" and status_of(asked[folder]) is not None]
     if shot:
         # A killed shell leaves its children, which still write into the folder.
         left = processes.processes_of([Target(None, _name(folder)) for folder in shot])
         for folder, alive in zip(shot, left, strict=True):
             if alive:
                 pids = ", ".join(str(process.pid) for process in alive)
-                reason = f"{found[folder].reason}; left behind: process {pids} (`cancel` ends what is left)"
-                found[folder] = found[folder]._replace(reason=reason)
-    return found
+                reason = f"{known[folder].reason}; left behind: process {pids} (`cancel` ends what is left)"
+                known[folder] = known[folder]._replace(reason=reason)
+    return known
 
 
 def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
@@ -67,7 +67,7 @@ def _remove_container(folder: str) -> None:
 def with_processes(asked: Mapping[str, Files]) -> set[str]:
     """The folders of those runs that have live processes on this machine."""
     alive = processes.processes_of([_target(*run) for run in asked.items()])
-    return {folder for folder, found in zip(asked, alive, strict=True) if found}
+    return {folder for folder, left in zip(asked, alive, strict=True) if left}
 
 
 def _liveness(process: Identity | None) -> Liveness:

@@ -32,10 +32,10 @@ _OVER_MEMORY = re.compile(r"exceeded (?:job )?memory limit|oom.kill|out of memor
 
 def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Liveness]:
     """What Slurm says of each run; keys are folders. An answer older than `after`, seconds since 1970, is renewed."""
-    found: dict[str, Liveness] = {}
+    known: dict[str, Liveness] = {}
     for conf, group in _by_cluster(asked).items():
-        found.update(_liveness(group, conf, after))
-    return found
+        known.update(_liveness(group, conf, after))
+    return known
 
 
 def _by_cluster(asked: Mapping[str, Files]) -> dict[str | None, dict[str, Files]]:
@@ -57,12 +57,12 @@ def _liveness(asked: Mapping[str, Files], conf: str | None, after: float) -> dic
     reasons = {reason for folder, job in known.items() for reason in _reasons(folder, job, asked[folder])}
     wanted = {job for folder, job in known.items() if folder not in kept}
     answer = shared.look(wanted, conf, reasons=reasons, after=after) if known else Answer()
-    found: dict[str, Liveness] = {}
+    states: dict[str, Liveness] = {}
     for group in silent(asked, names):
-        found.update(dict.fromkeys(group, unanswered(asked[group[0]])))
+        states.update(dict.fromkeys(group, unanswered(asked[group[0]])))
     for folder, job in known.items():
-        found[folder] = _of_answer(folder, job, asked[folder], answer, kept.get(folder))
-    return found
+        states[folder] = _of_answer(folder, job, asked[folder], answer, kept.get(folder))
+    return states
 
 
 def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | None) -> Liveness:
@@ -70,41 +70,41 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
     when = answer.asked or None
     if answer.error:
         return Liveness("unknown", answer.error, asked=when)
-    told = answer.row(job, (files.submission or Submission()).script)
+    row = answer.row(job, (files.submission or Submission()).script)
     status = status_of(files)
     if status is not None and _is_newer(f"{folder}/status.json", answer.asked):
         # The job has started, or was put back into the queue, since Slurm was asked.
         waits = status.state == "requeued"
         return Liveness("alive", (status.reason or "") if waits else "", waits=waits, asked=when)
-    if told is None and kept is None and not answer.has(job):
+    if row is None and kept is None and not answer.has(job):
         return Liveness("alive", "accepted this moment", asked=when)
-    found = judge(job, told or kept, _log(files))._replace(asked=when)
-    if status is None and (told or kept) and (found.waits or found.outcome == "cancelled"):
-        found = _of_dependent(folder, found, (told or kept or Row("", "")).reason)
-    if found.life == "gone" and told is not None:
-        _keep(folder, job, told)
-    return found
+    judged = judge(job, row or kept, _log(files))._replace(asked=when)
+    if status is None and (row or kept) and (judged.waits or judged.outcome == "cancelled"):
+        judged = _of_dependent(folder, judged, (row or kept or Row("", "")).reason)
+    if judged.life == "gone" and row is not None:
+        _keep(folder, job, row)
+    return judged
 
 
-def _of_dependent(folder: str, found: Liveness, reason: str) -> Liveness:
+def _of_dependent(folder: str, judged: Liveness, reason: str) -> Liveness:
     """The same for a job that waits for others by `after=`, or that Slurm cancelled because one failed: with the names
     of those runs and their states by their folders."""
     after = store.read(PlanRecord, f"{folder}/plan.json", ("after",)).after
-    if not after or (found.waits and not reason.startswith("Dependency")):
-        return found
+    if not after or (judged.waits and not reason.startswith("Dependency")):
+        return judged
     name = after.rpartition(":")[2]
     try:
         first = selection.find(name, run_roots.named(None)).runs
     except UsageError:
-        return found._replace(reason=f"{found.reason}; it was to come after {name}, of which nothing is known here")
-    if found.waits:
+        return judged._replace(reason=f"{judged.reason}; it was to come after {name}, of which nothing is known here")
+    if judged.waits:
         named = ", ".join(run.id for run in first[:MOST_NAMED]) + (", ..." if first[MOST_NAMED:] else "")
-        return found._replace(reason=f"waiting for {named}, which it comes after")
-    stood = [f"{run.id}, which {how}" for run in first if (how := _ended_badly(run.folder))]
-    if not stood:
-        return found
-    named = ", ".join(stood[:MOST_NAMED]) + (", ..." if stood[MOST_NAMED:] else "")
-    return found._replace(reason=f"it never started: it was to come after {named}")
+        return judged._replace(reason=f"waiting for {named}, which it comes after")
+    ends = [f"{run.id}, which {how}" for run in first if (how := _ended_badly(run.folder))]
+    if not ends:
+        return judged
+    named = ", ".join(ends[:MOST_NAMED]) + (", ..." if ends[MOST_NAMED:] else "")
+    return judged._replace(reason=f"it never started: it was to come after {named}")
 
 
 def _ended_badly(folder: Path) -> str:
@@ -196,7 +196,7 @@ def _end(asked: Mapping[str, Files], conf: str | None) -> dict[str, str]:
 
 def with_processes(asked: Mapping[str, Files]) -> set[str]:
     """Runs that have a live job in Slurm. One that has recorded its end has none."""
-    found: set[str] = set()
+    alive: set[str] = set()
     for conf, group in _by_cluster({folder: files for folder, files in asked.items() if needs_liveness(files)}).items():
         try:
             names = jobs_of(group, conf)
@@ -207,8 +207,8 @@ def with_processes(asked: Mapping[str, Files]) -> set[str]:
         for folder, job in known.items():
             row = answer.row(job, (group[folder].submission or Submission()).script)
             if row and row.lives and row.state != "COMPLETING":
-                found.add(folder)
-    return found
+                alive.add(folder)
+    return alive
 
 
 def _log(files: Files) -> str:
@@ -236,5 +236,5 @@ def _keep(folder: str, job: str, row: Row) -> None:
 def _kept(folder: str, job: str) -> Row | None:
     """The verdict that was kept of this job."""
     kept = store.read_or_empty(Path(folder, VERDICT))
-    whole = kept.get("job") == job and {"state", "reason"} <= kept.keys()
-    return Row(str(kept["state"]), str(kept["reason"])) if whole else None
+    is_complete = kept.get("job") == job and {"state", "reason"} <= kept.keys()
+    return Row(str(kept["state"]), str(kept["reason"])) if is_complete else None

@@ -102,17 +102,17 @@ def accounted(jobs: Sequence[str], conf: str | None) -> dict[str, Row]:
 
     None where the cluster keeps no accounts, as many small ones, or there is no sacct. Raises `Unavailable`.
     """
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     if shutil.which("sacct") is None:  # the programs' folder is on the PATH by now: squeue was asked before
-        return found
+        return rows
     bases = sorted({job.partition("_")[0] for job in jobs})
     for start in range(0, len(bases), 500):
         argv = ["sacct", "--allocations", "--noheader", "--parsable2", "--array", "--duplicates"]
         done = call([*argv, "--format=JobID,State,Reason", f"--jobs={','.join(bases[start : start + 500])}"], conf=conf)
         if done.returncode != 0:
-            return found
-        found.update(_rows(done.stdout))  # of a requeued job's several rows, the last
-    return found
+            return rows
+        rows.update(_rows(done.stdout))  # of a requeued job's several rows, the last
+    return rows
 
 
 def _rows(text: str) -> dict[str, Row]:

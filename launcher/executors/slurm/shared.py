@@ -126,11 +126,11 @@ def _ask(before: Answer, wanted: Collection[str], reasons: Collection[str], conf
         rest = {job for job in wanted if job not in held}
         # Answers to another launcher's questions are kept, and renewed until they are final.
         rest |= {job for job, (_, row) in before.accounted.items() if row and row.lives and job not in held}
-        told = jobs.accounted(sorted(rest), conf) if rest else {}
+        rows = jobs.accounted(sorted(rest), conf) if rest else {}
     except Unavailable as error:
         return before._replace(asked=now, error=str(error), failures=min(before.failures + 1, 16), reasons=used)
     kept = {job: answer for job, answer in before.accounted.items() if now - answer[0] < KEPT and job not in held}
-    return Answer(now, held, {**kept, **{job: (now, told.get(job)) for job in rest}}, reasons=used)
+    return Answer(now, held, {**kept, **{job: (now, rows.get(job)) for job in rest}}, reasons=used)
 
 
 # The file
@@ -172,8 +172,8 @@ def _alone(path: Path) -> Iterator[None]:
 def _read(path: Path) -> Answer:
     own = _own.get(path, Answer())
     try:
-        found = path.stat()
-        shared = _parsed(path, found.st_mtime_ns, found.st_ino)
+        stat = path.stat()
+        shared = _parsed(path, stat.st_mtime_ns, stat.st_ino)
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return own
     return shared if shared.asked >= own.asked else own

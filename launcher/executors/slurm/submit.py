@@ -165,16 +165,16 @@ def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job
             env={**environment(), SUBMITS: str(answer)},
             umask=0o027 if shared_by_group else 0o077,  # Slurm opens the job's own log with it
         )
-    begun, said = time.monotonic(), False
+    began, announced = time.monotonic(), False
     while True:
         try:
             code = started.wait(timeout=1.0)
             break
         except subprocess.TimeoutExpired:
             interrupts.check()  # sbatch goes on, and the job is found by its answer
-            waited = time.monotonic() - begun
-            if waited > SAY_AFTER and not said:
-                said = True
+            waited = time.monotonic() - began
+            if waited > SAY_AFTER and not announced:
+                announced = True
                 print(f"sbatch has not answered for {waited:.0f} s; it is still trying", file=sys.stderr)
             if waited > GIVE_UP_AFTER:
                 raise LauncherError(
@@ -191,9 +191,9 @@ def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job
     complaints.unlink()
     shared.changed()
     text = answer.read_text(encoding="utf-8")
-    if (found := job_id(text)) != job_in(text, Submission()):  # an executor's own hook reads answers of another form
-        store.write_text(answer, f"{found}\n", records.record)
-    return found
+    if (job := job_id(text)) != job_in(text, Submission()):  # an executor's own hook reads answers of another form
+        store.write_text(answer, f"{job}\n", records.record)
+    return job
 
 
 def test_only(planned: Sequence[Plan]) -> None:

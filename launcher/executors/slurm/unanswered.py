@@ -81,7 +81,7 @@ def _answer_instead(submission: Submission, conf: str | None) -> str:
     new = shown.of_script(script) - before if script else set()
     if not new:
         return ""
-    found = max(new, key=int)
+    job = max(new, key=int)
     with contextlib.suppress(OSError):  # a disk that is full, or another person's: it will be asked again
-        store.write_text(answer, f"{found}\n")
-    return found
+        store.write_text(answer, f"{job}\n")
+    return job

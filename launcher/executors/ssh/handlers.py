@@ -72,8 +72,8 @@ def log(
     if not run.folder.is_dir():
         raise UsageError(f"there is no run {id} in {root} on {platform.node()}")
     state = backends.look([run])[0].state if following else None
-    found = log_pieces.piece(run, log_pieces.Place(**place) if place else None, state, attempt=attempt, lines=lines)
-    yield from run_answer.log_piece(found)
+    piece = log_pieces.piece(run, log_pieces.Place(**place) if place else None, state, attempt=attempt, lines=lines)
+    yield from run_answer.log_piece(piece)
 
 
 def request_stop(runs: Sequence[Mapping[str, str]]) -> None:
@@ -118,8 +118,8 @@ def verify(
         raise UsageError(f"{name} is not the name of a run")
     contents = {key: base64.b64decode(text) for key, text in secrets.items()}
     (original,) = _runs([run])
-    found = verify_here(original, step, dict(assignments), contents, name=name, token=token)
-    return [found.first, found.step, found.recorded]
+    replayed = verify_here(original, step, dict(assignments), contents, name=name, token=token)
+    return [replayed.first, replayed.step, replayed.recorded]
 
 
 def remove(runs: Sequence[Mapping[str, str]], force: bool) -> None:
@@ -130,7 +130,7 @@ def remove(runs: Sequence[Mapping[str, str]], force: bool) -> None:
 def contents(root: str, id: str) -> list[list[Any]]:
     """Every file of a run that may be fetched: its name, size and time of change. Left out are secrets, names that the
     other side would refuse, and files beyond its limit."""
-    found: list[list[Any]] = []
+    listed: list[list[Any]] = []
     left: list[str] = []
     top = Path(root, id)
     if not top.is_dir():
@@ -142,13 +142,13 @@ def contents(root: str, id: str) -> list[list[Any]]:
             if name.startswith(".") or path.is_symlink() or not path.is_file():
                 continue
             inside, stamp = str(path.relative_to(top)), path.stat()
-            if not admit.is_path(inside) or inside.casefold() in OURS or len(found) == MOST_FILES:
+            if not admit.is_path(inside) or inside.casefold() in OURS or len(listed) == MOST_FILES:
                 left.append(inside)
             else:
-                found.append([inside, stamp.st_size, max(0, stamp.st_mtime_ns)])
+                listed.append([inside, stamp.st_size, max(0, stamp.st_mtime_ns)])
     if left:
         _say(f"{len(left)} files stay there, as {left[0]!a}: no such name is fetched, nor more than {MOST_FILES} files")
-    return found
+    return listed
 
 
 def files(root: str, id: str, wanted: Sequence[Sequence[Any]]) -> Generator[Any, None, None]:

@@ -130,17 +130,17 @@ def _lay_snapshot(folder: Path, message: Mapping[str, Any], sent: Mapping[str, b
     shutil.rmtree(received, ignore_errors=True)
     records.make_folder(received)
     try:
-        found = {}
+        paths = {}
         for name, of in message["files"].items():
             if name in sent:
-                found[name] = received / name
+                paths[name] = received / name
                 code_store.make_parents(received, name)
-                found[name].write_bytes(sent[name])
+                paths[name].write_bytes(sent[name])
             elif of in there:
-                found[name] = there[of]
+                paths[name] = there[of]
             else:
                 raise UsageError("an older snapshot of the code was deleted meanwhile; run the command again")
-        code_store.store(place, digest, found, message["executable"])
+        code_store.store(place, digest, paths, message["executable"])
     finally:
         shutil.rmtree(received, ignore_errors=True)
 
