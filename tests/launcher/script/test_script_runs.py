@@ -81,19 +81,19 @@ def test_a_script_runs_from_a_snapshot_in_the_folder_where_it_was_typed(project:
     assert all(not each.stat().st_mode & 0o222 for each in code.iterdir() if each.is_file())
 
 
-@pytest.mark.parametrize("package", ["package", "src/package"])
-def test_a_script_imports_its_checkouts_package_from_the_snapshot(tmp_path: Path, root: Path, package: str) -> None:
+def test_a_script_imports_its_checkouts_packages_from_the_snapshot(tmp_path: Path, root: Path) -> None:
+    checkout = tmp_path / "checkout"
     for name, text in (
-        ("tools/train.py", "import package\nprint(package.__file__)\n"),
-        (f"{package}/__init__.py", ""),
+        ("tools/train.py", "import above, inside\nprint(above.__file__, inside.__file__)\n"),
+        ("above/__init__.py", ""),
+        ("src/inside/__init__.py", ""),
     ):
-        path = tmp_path / "checkout" / name
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-    subprocess.run(["git", "init", "--quiet", tmp_path / "checkout"], check=True)
+        (checkout / name).parent.mkdir(parents=True)
+        (checkout / name).write_text(text)
+    subprocess.run(["git", "init", "--quiet", checkout], check=True)
     words = script(root, "script=tools/train.py", "framework=torch", "amp=o0", "require_proof=false")
-    printed, _ = launch(tmp_path / "checkout", *words).communicate(timeout=120)
-    assert f"/script/{package}/__init__.py" in printed
+    printed, _ = launch(checkout, *words).communicate(timeout=120)
+    assert "/script/above/__init__.py" in printed and "/script/src/inside/__init__.py" in printed
 
 
 def test_a_script_without_a_handler_ends_as_soon_as_it_is_cancelled(project: Path, root: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from launcher.probe.slurm_commands import call
-from tests.launcher.slurm.bench import ended, job_of
+from tests.launcher.slurm.bench import ended
+from tests.launcher.slurm.stories import end_all
 from tests.launcher.slurm.trainers import LONG
 from tests.testbed.facts import Testbed
 
@@ -64,7 +64,10 @@ def all_submitted(testbed: Testbed, root: Path, requests: Mapping[str, Sequence[
             more = (f"run_root={root / name}", "cluster=slurm", "gpus=0", "telemetry.every=0")
             found.launcher(*more, "env.OMP_NUM_THREADS=1", *requests[name])
 
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(submit, requests))
-        yield found
-        call(["scancel", "--quiet", *(job_of(found.folder(name)) for name in requests)])
+        try:
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(submit, requests))
+            yield found
+        finally:
+            for name in requests:
+                end_all(root / name)

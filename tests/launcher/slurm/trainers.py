@@ -29,6 +29,7 @@ from launcher.runs import selection, store
 from launcher.ssh.probe_client import probe
 from tests.launcher.hosts import spec_of
 from tests.launcher.slurm.bench import job_of, state, until
+from tests.launcher.slurm.stories import end_all
 from tests.recipes.torch_ import trainers
 from tests.testbed.facts import Testbed
 
@@ -113,6 +114,7 @@ def submitting(submitter: Trainers) -> Iterator[Trainers]:
         yield submitter
     finally:
         call(["scancel", "--quiet", *sorted(submitter.jobs)])
+        end_all(submitter.root)  # of launchers that a test killed
 
 
 def undisturbed(folder: Path, ranks: int = 1, plain: bool = False) -> Path:
