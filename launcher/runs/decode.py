@@ -81,28 +81,20 @@ def _decoder(hint: Any) -> tuple[_Decoder, str]:
     return functools.partial(_object, hint), "an object"
 
 
-def _text(value: Any, place: str, wrong: list[str]) -> Any:
-    return value if type(value) is str else _WRONG
+def _scalar(*kinds: type) -> _Decoder:
+    def decoder(value: Any, place: str, wrong: list[str]) -> Any:
+        # NaN is in no range.
+        valid = type(value) in kinds and (type(value) in _WITHOUT_RANGE or -LARGEST < value < LARGEST)
+        return value if valid else _WRONG
 
-
-def _flag(value: Any, place: str, wrong: list[str]) -> Any:
-    return value if type(value) is bool else _WRONG
-
-
-def _integer(value: Any, place: str, wrong: list[str]) -> Any:
-    return value if type(value) is int and -LARGEST < value < LARGEST else _WRONG
-
-
-def _number(value: Any, place: str, wrong: list[str]) -> Any:
-    # NaN is in no range.
-    return value if (type(value) is float or type(value) is int) and -LARGEST < value < LARGEST else _WRONG
+    return decoder
 
 
 _PLAIN: dict[type, tuple[_Decoder, str]] = {
-    str: (_text, "text"),
-    bool: (_flag, "true or false"),
-    int: (_integer, "a whole number"),
-    float: (_number, "a number"),
+    str: (_scalar(str), "text"),
+    bool: (_scalar(bool), "true or false"),
+    int: (_scalar(int), "a whole number"),
+    float: (_scalar(float, int), "a number"),
 }
 
 

@@ -43,16 +43,6 @@ def test_a_package_that_is_ignored_as_a_whole_is_whole(package: Path) -> None:
     assert "recipes/mnist.py" in snapshot.collect(package)
 
 
-def test_a_stored_snapshot_is_its_users_alone_whatever_the_umask(package: Path, tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        files = snapshot.collect(package)
-        target = code_store.store(tmp_path / ".code", snapshot.describe(package.parent, files).digest, files)
-    finally:
-        os.umask(before)
-    assert [stat.S_IMODE(each.stat().st_mode) for each in (target.parent, target)] == [0o700, 0o700]
-
-
 def test_a_tool_of_the_code_can_be_executed_from_the_snapshot(package: Path, tmp_path: Path) -> None:
     tool = package / "prep.sh"
     tool.write_text("#!/bin/sh\necho prepared\n")

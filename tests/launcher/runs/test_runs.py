@@ -25,6 +25,11 @@ def test_a_new_folder_is_its_users_alone_and_marked_unfinished(root):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(root.stat().st_mode) == 0o700
     assert selection.unfinished([str(root)]) == [Run(str(root), NAME)]
+    with pytest.raises(FileExistsError):
+        store.create(root, NAME)
+    for _ in range(2):
+        store.clear_unfinished(root, NAME)
+        assert selection.unfinished([str(root)]) == []
 
 
 @pytest.mark.parametrize("umask", [0, 0o002, 0o077])
@@ -49,27 +54,9 @@ def test_a_record_that_would_fill_the_memory_of_who_looks_counts_as_damaged(tmp_
         store.read_json(tmp_path / "plan.json")
 
 
-def test_a_name_can_be_taken_once(root):
-    store.create(root, NAME)
-    with pytest.raises(FileExistsError):
-        store.create(root, NAME)
-
-
-def test_a_marker_can_be_taken_away_twice(root):
-    store.create(root, NAME)
-    store.clear_unfinished(root, NAME)
-    store.clear_unfinished(root, NAME)
-    assert selection.unfinished([str(root)]) == []
-
-
-def test_a_written_file_is_private_and_leaves_nothing_aside(tmp_path):
+def test_a_file_is_private_and_a_value_that_is_no_json_leaves_it_and_nothing_aside(tmp_path):
     store.write_json(tmp_path / "plan.json", {"a": 1})
     assert stat.S_IMODE((tmp_path / "plan.json").stat().st_mode) == 0o600
-    assert os.listdir(tmp_path) == ["plan.json"]
-
-
-def test_a_value_that_is_no_json_leaves_the_old_file_and_nothing_aside(tmp_path):
-    store.write_json(tmp_path / "plan.json", {"a": 1})
     with pytest.raises(TypeError):
         store.write_json(tmp_path / "plan.json", {"a": object()})
     assert os.listdir(tmp_path) == ["plan.json"]
@@ -108,6 +95,7 @@ def test_a_damaged_file_and_a_missing_one_are_distinguished(tmp_path, content):
 
 
 def test_loading_a_folder_gives_what_its_files_say(root):
+    assert not store.load(str(root / NAME)).exists
     folder = finished(root, state="stopped")
     (folder / "STOP").touch()
     (folder / "attempts/1/stopped.json").write_text('{"step": 7}')
@@ -141,10 +129,6 @@ def test_the_reason_of_a_failure_is_that_of_the_rank_that_failed_first_where_ran
     assert store.load(str(folder)).failure == "on rank 1, ValueError: now"
     (folder / "result.json").write_text('{"status": "failed", "reason": "on rank 0", "attempts": 2}')
     assert store.load(str(folder)).failure == "on rank 0"
-
-
-def test_a_missing_folder_is_reported(root):
-    assert not store.load(str(root / NAME)).exists
 
 
 def test_attempts_are_in_the_order_of_their_numbers(root):
