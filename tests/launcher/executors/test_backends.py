@@ -19,23 +19,6 @@ def seen(folder):
     return look([Run(str(folder.parent), folder.name)])
 
 
-def test_a_run_is_running_and_then_done(root):
-    folder = make(root, trainer="while [ ! -e $RUN/go ]; do sleep 0.05; done")
-    child = start(folder)
-    until(lambda: state(folder).name == "running")
-    assert state(folder).attempt == 1
-    (folder / "go").touch()
-    assert child.wait(60) == 0
-    assert state(folder).name == "done" and state(folder).exit_code == 0
-
-
-def test_a_failed_run_has_its_exit_code_and_a_reason(root):
-    folder = make(root, trainer="exit 3")
-    start(folder).wait(60)
-    assert (state(folder).name, state(folder).exit_code) == ("failed", 3)
-    assert state(folder).reason == "the trainer ended with exit code 3"
-
-
 @pytest.mark.parametrize("waited_for", [True, False], ids=["reaped", "a zombie"])
 def test_a_run_whose_shell_was_killed_is_lost_and_never_shown_as_running(root, waited_for):
     folder = make(root, trainer="exec sleep 300")

@@ -19,7 +19,6 @@ import pytest
 import submitit
 from submitit.core import plugins
 
-from launcher.executors import stopping
 from launcher.executors.base import Source
 from launcher.executors.execute import execute
 from launcher.executors.functions import FunctionJob
@@ -66,15 +65,6 @@ def test_a_batch_runs_its_cells_in_turn(tmp_path: Path, program: Path) -> None:
     assert [job.result() for job in jobs] == [{"level": "o2", "attempts": 1}] * 3
     spans = [json.loads((Path(plan.run_dir) / "status.json").read_text()) for plan in plans]
     assert all(before["ended"] <= after["started"] for before, after in itertools.pairwise(spans))
-
-
-def test_cancel_ends_all_processes_of_the_session(tmp_path: Path, program: Path) -> None:
-    plan, folder = ready(tmp_path, program, "import subprocess; subprocess.run(['sleep', '300'])")
-    job = LocalExecutor().submit(execute, plan)
-    until(lambda: (tmp_path / "dump").exists())
-    stopping.kill(folder)
-    assert job.done(force_check=True)
-    assert job.state == "CANCELLED"
 
 
 def test_a_run_outlives_the_launcher_that_started_it(tmp_path: Path, program: Path) -> None:

@@ -38,8 +38,8 @@ def test_ctrl_c_as_a_run_is_started_shows_its_name(
     module: Any = {"prepare": execute, "start": submission}[moment]
     real = getattr(module, moment)
 
-    def pressed(*arguments: Any) -> Any:
-        done = real(*arguments)
+    def pressed(*arguments: Any, **named: Any) -> Any:
+        done = real(*arguments, **named)
         os.kill(os.getpid(), signal.SIGINT)
         return done
 

@@ -151,12 +151,6 @@ def test_a_secret_reaches_the_trainer_and_stands_nowhere_in_the_folder(tmp_path:
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
 
 
-def test_setup_lines_run_before_the_trainer_in_its_environment(tmp_path: Path, program: Path) -> None:
-    _, folder = lay(tmp_path, program, setup=("export FROM_SETUP=yes", "module() { :; }"))
-    run(folder)
-    assert json.loads((tmp_path / "dump").read_text())["env"]["FROM_SETUP"] == "yes"
-
-
 def test_what_a_surrounding_job_left_does_not_reach_the_trainer(
     tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,11 +167,6 @@ def test_the_folder_is_the_users_alone(tmp_path: Path, program: Path) -> None:
     run(folder)
     for path in (folder, *folder.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-
-
-def test_the_script_passes_the_shells_own_check_of_its_grammar(tmp_path: Path, program: Path) -> None:
-    _, folder = lay(tmp_path, program, "cluster.setup=['module load x']", "compile=true")
-    assert subprocess.run(["bash", "-n", str(folder / "run.sh")]).returncode == 0
 
 
 def test_a_shell_whose_run_was_started_again_elsewhere_writes_nothing_more(tmp_path: Path, program: Path) -> None:

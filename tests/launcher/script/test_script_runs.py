@@ -111,15 +111,6 @@ def test_a_script_without_a_handler_ends_as_soon_as_it_is_cancelled(project: Pat
     assert "epochs can't change when a run is resumed" in refused.communicate(timeout=120)[0]
 
 
-def test_a_script_that_is_not_there_leaves_nothing(project: Path, root: Path) -> None:
-    started = launch(project, *script(root, "script=tarin.py", "amp=o1"))
-    printed, _ = started.communicate(timeout=120)
-    assert started.returncode == 2
-    assert "script=tarin.py: there is no such file" in printed
-    assert "train.py" in printed
-    assert runs(root) == []
-
-
 def test_a_user_s_words_reach_the_script_unchanged(project: Path, tmp_path: Path) -> None:
     (project / "tell.py").write_text("import os, sys\nprint('told', [*sys.argv[1:], os.environ['TAG'], os.getcwd()])\n")
     words = ["--tag", *WORDS, "__SAMPLE__ touch ran", "--", "-m"]
