@@ -1,8 +1,7 @@
 """Measures a user's script by the optimizer steps that its framework's hooks report.
 
-Steps are counted separately for each optimizer, since a GAN has two and some scripts have one for each parameter. Rows,
-rate and updates are those of the first optimizer that stepped. Times are the host's, from the end of one step to the
-end of the next: nothing waits for the device.
+Rows, rate and updates are those of the first optimizer that stepped. Times are the host's, from the end of one step to
+the end of the next: nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import os
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,6 +23,7 @@ from recipes.trainer.attempt_rows import AttemptRows, Row
 from recipes.trainer.block import Block, BlockOver
 from recipes.trainer.library_records import Records
 from recipes.trainer.logged_values import LoggedValues
+from recipes.trainer.stepped_optimizers import SteppedOptimizers
 
 FLUSH_EVERY = 1.0
 """Seconds between two writes."""
@@ -75,10 +74,7 @@ class StepMeter:
         self._process = os.getpid()
         self._clock = clock
         self._lock = threading.RLock()
-        self._optimizers: dict[int, _Optimizer] = {}
-        self._first: _Optimizer | None = None
-        self._several = 1
-        """Optimizers that stepped."""
+        self._optimizers = SteppedOptimizers()
         self._count = 0
         """Rows of this attempt."""
         self._shift = self._rows.before
@@ -116,20 +112,17 @@ class StepMeter:
         if self.over:
             raise BlockOver
         with self._lock:
-            state = self._state_of(optimizer, name)
-            state.attempted += count
-            if state is self._first:
+            if self._optimizers.stepped(optimizer, count, name):
                 self._add(count, skipped=skipped if applied else count, loss_scale=loss_scale)
                 self._end_block_if_due()
 
     def attempted(self, optimizer: Any) -> int:
         """Steps of this optimizer so far."""
-        state = self._optimizers.get(id(optimizer))
-        return state.attempted if state is not None and state.optimizer() is optimizer else 0
+        return self._optimizers.steps_of(optimizer)
 
     def is_counted(self, optimizer: Any) -> bool:
         """Whether the rows are those of this optimizer."""
-        return self._first is not None and self._first.optimizer() is optimizer
+        return self._optimizers.is_first(optimizer)
 
     def log(self, logged: Logged) -> None:
         """Add logged values to the row of their step. Where no steps are counted, each logged step gets a row.
@@ -141,7 +134,7 @@ class StepMeter:
         with self._lock:
             if "accuracy" in logged.more:
                 self._rows.evaluated(logged.step, {"accuracy": logged.more["accuracy"]})
-            if self._first is None or self.uncounted:
+            if self._counts_nothing:
                 if logged.step != self._logged.last_step:
                     self._add_own(logged.step)
                 self._join(logged)
@@ -169,7 +162,7 @@ class StepMeter:
         The last saved step relates the library's numbers to ours, since it may have resumed from an older checkpoint.
         """
         with self._lock:
-            if self._logged.any or self._first is None or self.uncounted:
+            if self._logged.any or self._counts_nothing:
                 return
             self.flush(hold=False)
             if self._block is not None:
@@ -231,14 +224,14 @@ class StepMeter:
     @property
     def counted(self) -> str:
         """The name of what was counted, such as `AdamW, the first of 2 optimizers`; empty where nothing was."""
-        if self._first is None or self.uncounted:
+        if self._counts_nothing:
             return LOGGED if self._logged.any else ""
-        return f"{self._first.name}{f', the first of {self._several} optimizers' if self._several > 1 else ''}"
+        return self._optimizers.name
 
     @property
     def steps(self) -> int | None:
         """Steps of all attempts; None where they can't be counted."""
-        if self._logged.any and (self._first is None or self.uncounted):
+        if self._logged.any and self._counts_nothing:
             return self._rows.summary.last_step
         return self.total if self.uncounted else self._rows.summary.steps
 
@@ -272,15 +265,10 @@ class StepMeter:
             rate = f"{throughput['mean']:.4g} {throughput['unit']} ({deciles})"
         return f"{self.steps:,} steps of {self.counted}: {rate}"
 
-    def _state_of(self, optimizer: Any, name: str) -> _Optimizer:
-        state = self._optimizers.get(id(optimizer))
-        if state is None or state.optimizer() is not optimizer:
-            state = self._optimizers[id(optimizer)] = _Optimizer(optimizer, name)
-            if self._first is not None and self._first.optimizer() is not None:
-                self._several += 1
-        if self._first is None or self._first.optimizer() is None:
-            self._first = state  # the previous one was deleted, as in cross-validation
-        return state
+    @property
+    def _counts_nothing(self) -> bool:
+        """Whether there are no counted steps, so that logged ones may take their place."""
+        return bool(self.uncounted) or not self._optimizers.any
 
     def _add(self, count: int, *, skipped: int, loss_scale: float | None) -> None:
         """Add rows for `count` steps that ended together; the first `skipped` of them were not applied."""
@@ -375,14 +363,3 @@ class StepMeter:
 def _completed(row: Row, step: int, recorded: Mapping[str, float]) -> Row:
     """The row with this step's number, and a library's recorded values where it has none."""
     return {**row, "step": step, **{key: value for key, value in recorded.items() if row[key] is None}}
-
-
-class _Optimizer:
-    """One optimizer that stepped."""
-
-    __slots__ = ("attempted", "name", "optimizer")
-
-    def __init__(self, optimizer: Any, name: str) -> None:
-        self.attempted = 0
-        self.name = name or type(optimizer).__name__
-        self.optimizer = weakref.ref(optimizer)
