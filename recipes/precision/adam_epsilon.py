@@ -18,7 +18,7 @@ SMALLEST_NORMAL = 2.0**-14
 def advice(amp: Amp, dtype: str, epsilons: Mapping[str, float] | None) -> str:
     """Advice on these epsilons, by optimizer, or an empty string. None is a user's own script, whose aren't known."""
     steps_half = amp.level == "o3" or (amp.level == "o2" and amp.master_weights is False)
-    low = [f"{name}'s {each:g}" for name, each in (epsilons or {}).items() if each < SMALLEST_NORMAL]
+    low = [f"{name}'s {epsilon:g}" for name, epsilon in (epsilons or {}).items() if epsilon < SMALLEST_NORMAL]
     if dtype != "float16" or not steps_half or (epsilons is not None and not low):
         return ""
     whose = " and ".join(low) or "in this script Adam's own (1e-08 in torch and Paddle, 1e-07 in Keras)"

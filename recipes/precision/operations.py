@@ -114,12 +114,12 @@ def lists(allow: Sequence[str], deny: Sequence[str]) -> tuple[tuple[str, ...], t
 
 def paddle_lists(allow: Sequence[str], deny: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The same for Paddle. Raises `SettingsError` for an operation that it doesn't have, too."""
-    found = lists(allow, deny)
-    for key, names in zip(("amp.allow", "amp.deny"), found, strict=True):
+    names_by_list = lists(allow, deny)
+    for key, names in zip(("amp.allow", "amp.deny"), names_by_list, strict=True):
         for name in names:
             if name in PADDLE_LACKS:
                 raise SettingsError(f"{key}: Paddle has no operation {name}, and would pass over it in silence", key)
-    return found
+    return names_by_list
 
 
 def in_paddle(names: Sequence[str]) -> list[str]:
@@ -128,10 +128,10 @@ def in_paddle(names: Sequence[str]) -> list[str]:
     `mul` isn't one of them: in Paddle it is an old name of the matrix product.
     """
     return [
-        each
+        alias
         for name in names
-        for each in (name, *(paddles for paddles, torchs in PADDLE.items() if torchs == name))
-        if each != "mul"
+        for alias in (name, *(paddles for paddles, torchs in PADDLE.items() if torchs == name))
+        if alias != "mul"
     ]
 
 
@@ -202,10 +202,10 @@ def tensorflow_gradients(name: str) -> tuple[str, ...]:
     A version in a name is that of its gradients: those of `FusedBatchNormV3` are in `FusedBatchNormGradV3`.
     """
     stem, version = re.fullmatch(r"(.*?)(V\d+)?", name).groups()
-    found = []
+    gradients = []
     for other in sorted(TENSORFLOW):
         match = re.fullmatch(rf"{stem}(?:Backprop(?:Input|Filter)?|Grad(?:Grad)?)(V\d+)?", other)
         of_another = match and match[1] != version and (version or f"{stem}{match[1]}" in TENSORFLOW)
         if match and not of_another:
-            found.append(other)
-    return tuple(found)
+            gradients.append(other)
+    return tuple(gradients)

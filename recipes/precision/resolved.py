@@ -91,22 +91,22 @@ def resolve(
     if amp.level != "o0" and (device == "cpu" or capability is not None):
         check(dataclasses.replace(amp, dtype=dtype), loss_scale, framework)
     if support is None:
-        found = support_for(framework, amp.level, dtype, xla, device, amp.master_weights, amp.rounding, parallel)
+        row = support_for(framework, amp.level, dtype, xla, device, amp.master_weights, amp.rounding, parallel)
     else:
-        found = support(dtype)
-    if found.unsupported:
-        raise SettingsError(found.unsupported, "amp.level")
+        row = support(dtype)
+    if row.unsupported:
+        raise SettingsError(row.unsupported, "amp.level")
     return ResolvedPrecision(
         amp=amp,
         framework=framework,
         device=device,
         capability=capability,
         dtype=dtype,
-        mechanism=found.mechanism,
+        mechanism=row.mechanism,
         loss_scale=resolve_scale(loss_scale, amp.level, dtype, amp.master_weights),
         tf32=resolve_tf32(tf32, amp.level, device, capability, environ),
         xla=xla,
-        lists=found.lists,
+        lists=row.lists,
         parallel=parallel or "ddp",
         **_lists(amp, framework),
     )

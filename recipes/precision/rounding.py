@@ -37,10 +37,10 @@ def contradictions(reports: Sequence[Report]) -> Iterator[str]:
                 "optimizer computed"
             )
         for count, where in (("farther", "to the farther of the two"), ("up", "away from zero")):
-            found, mean = seen[count], seen[f"expected_{count}"]
-            if _enough(seen) and abs(found - mean) > DEVIATIONS * math.sqrt(seen["variance"]):
+            rounded, mean = seen[count], seen[f"expected_{count}"]
+            if _enough(seen) and abs(rounded - mean) > DEVIATIONS * math.sqrt(seen["variance"]):
                 yield (
-                    f"{place}of {seen['between']:,} weights between two bfloat16 values {found:,} were rounded "
+                    f"{place}of {seen['between']:,} weights between two bfloat16 values {rounded:,} were rounded "
                     f"{where}, and stochastic rounding gives about {mean:,.0f}"
                 )
 

@@ -217,7 +217,7 @@ def _why_float32(call: Call, rule: Mapping[str, Any]) -> str:
 
 def uncertain_functions(report: Report) -> dict[str, str]:
     """Functions of the lists of which the report doesn't show whether or how they ran -> the sentence that says so."""
-    rule, found = report["rule"], {}
+    rule, sentences = report["rule"], {}
     seen = {entry["function"] for entry in report["listed"]}
     certain = {call["functions"][0] for call in report["calls"] if len(call["functions"]) == 1}
     compiled = any(call["compiled"] for call in report["calls"])
@@ -226,12 +226,12 @@ def uncertain_functions(report: Report) -> dict[str, str]:
         if "asked" in report and function not in report["asked"][key]:
             continue  # a gradient, which goes where its operation goes
         if function in report["unseen"]:
-            found[function] = (
+            sentences[function] = (
                 f"{function} is on amp.{key}, but its calls can't be distinguished from those of the functions it calls"
             )
         elif function not in seen and compiled and function not in certain:
-            found[function] = f"{function} is on amp.{key}, but compiled code doesn't show how it ran"
-    return found
+            sentences[function] = f"{function} is on amp.{key}, but compiled code doesn't show how it ran"
+    return sentences
 
 
 def _lists(report: Report) -> Iterator[Finding]:
@@ -242,7 +242,7 @@ def _lists(report: Report) -> Iterator[Finding]:
     for sentence in uncertain_functions(report).values():
         yield UNKNOWN, sentence
     for function in rule["deny"]:
-        for entry in (each for each in report["listed"] if each["function"] == function):
+        for entry in (entry for entry in report["listed"] if entry["function"] == function):
             if any(is_half(dtype) for dtype in entry["dtypes"]):
                 yield (
                     CONTRADICTED,

@@ -136,11 +136,11 @@ def _write(path: Path, write: Callable[[BinaryIO], None]) -> None:
 
 def _described(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Size and digest of files, as a manifest has them."""
-    found = {}
+    described = {}
     for name in names:
         digest, size = _digest(folder / name)
-        found[name] = {"bytes": size, "sha256": digest}
-    return found
+        described[name] = {"bytes": size, "sha256": digest}
+    return described
 
 
 def _finish(
@@ -162,7 +162,7 @@ def _commit(aside: Path, path: Path, step: int, keep: int) -> Path:
         _remove(path)
     os.rename(aside, path)
     sync_folder(path.parent)
-    older = [each for each in _all(path.parent) if each[0] <= step]  # any ahead is broken, or the run would be there
+    older = [saved for saved in _all(path.parent) if saved[0] <= step]  # any ahead is broken, or the run would be there
     for _, old in older[keep:]:
         with contextlib.suppress(OSError):  # tidying up is no reason to lose a run
             _remove(old)
@@ -223,11 +223,11 @@ def _broken(path: Path, manifest: Mapping[str, Any]) -> str:
 
 def for_resuming(folder: Path, group: ProcessGroup) -> Checkpoint | None:
     """The newest intact checkpoint, on every rank, after leftovers of a killed attempt are deleted."""
-    found = None
+    latest = None
     if group.rank == 0:
         clear_leftovers(folder)
-        found = newest(folder, warn=lambda text: print(f"warning: {text}", flush=True))
-    return group.broadcast(found)
+        latest = newest(folder, warn=lambda text: print(f"warning: {text}", flush=True))
+    return group.broadcast(latest)
 
 
 def clear_leftovers(folder: Path) -> None:

@@ -22,8 +22,8 @@ def of_buffers(buffers: Mapping[str, Any]) -> dict[str, bytes]:
     if large and _pool is None:
         _pool = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0))), thread_name_prefix="digest")
     waiting = {name: _pool.submit(_digest, buffers[name]) for name in large} if _pool and len(large) > 1 else {}
-    found = {name: _digest(buffer) for name, buffer in buffers.items() if name not in waiting}
-    return {name: waiting[name].result() if name in waiting else found[name] for name in buffers}
+    digests = {name: _digest(buffer) for name, buffer in buffers.items() if name not in waiting}
+    return {name: waiting[name].result() if name in waiting else digests[name] for name in buffers}
 
 
 def of_arrays(arrays: Mapping[str, Any]) -> dict[str, bytes]:

@@ -139,7 +139,7 @@ def window(profile: Profile, first: int, total: int, taken: Collection[int]) -> 
     """
     low = max(profile.start, first)
     warm = first + warm_up(total - first + 1)
-    if all(each in taken for each in range(low, total + 1)):
+    if all(step in taken for step in range(low, total + 1)):
         raise SettingsError(
             f"profile.start={profile.start}: this run has {total} steps, and its first and last prove the precision; "
             "say more steps or an earlier start",
@@ -150,6 +150,6 @@ def window(profile: Profile, first: int, total: int, taken: Collection[int]) -> 
             range(low, total - length + 2), range(min(low - 1, total - length + 1), warm - 1, -1)
         ):
             steps = range(start, start + length)
-            if not any(each in steps for each in taken):
+            if not any(step in steps for step in taken):
                 return steps
     raise AssertionError("one step that isn't taken is there")

@@ -52,7 +52,7 @@ class Progress:
 
 
 def to_dict(progress: Progress) -> dict[str, Any]:
-    return {each.name: getattr(progress, each.name) for each in dataclasses.fields(progress)}
+    return {field.name: getattr(progress, field.name) for field in dataclasses.fields(progress)}
 
 
 def restored(saved: Mapping[str, Any], checkpoint: Checkpoint, machine: Mapping[str, Any]) -> Progress:
@@ -69,7 +69,7 @@ def refuse_another_job(checkpoint: Checkpoint, settings: Settings) -> None:
     defaults = leaves(plain(dataclasses.replace(Settings(), train=train)))
     before, after = {**defaults, **leaves(checkpoint.manifest["settings"])}, leaves(plain(settings))
     for key in sorted({*before, *after}):
-        free = any(key == each or key.startswith(f"{each}.") for each in FREE)
+        free = any(key == prefix or key.startswith(f"{prefix}.") for prefix in FREE)
         if not free and before.get(key) != after.get(key):
             raise SettingsError(
                 f"{key}={show(after.get(key))}, and {checkpoint.path} was saved with {key}={show(before.get(key))}; "

@@ -108,23 +108,23 @@ class Recorder:
         executions, self._executions = self._executions, []
         if not executions:
             return []
-        counts = [each.count for each in executions]
-        given = [each.executed for each in executions]
-        losses = self._losses(given, counts)
-        rates = self._device.numbers([each.lr for each in given], counts)
-        skipped = self._device.numbers([each.outcome.overflowed for each in given], counts)
-        scales = self._device.numbers([each.outcome.loss_scale for each in given], counts)
-        norms = self._device.numbers([each.outcome.grad_norm for each in given], counts)
+        counts = [execution.count for execution in executions]
+        results = [execution.executed for execution in executions]
+        losses = self._losses(results, counts)
+        rates = self._device.numbers([result.lr for result in results], counts)
+        skipped = self._device.numbers([result.outcome.overflowed for result in results], counts)
+        scales = self._device.numbers([result.outcome.loss_scale for result in results], counts)
+        norms = self._device.numbers([result.outcome.grad_norm for result in results], counts)
         memory = self._device.peak_memory()
-        steps = [(each, each.first + offset) for each in executions for offset in range(each.count)]
+        steps = [(execution, execution.first + offset) for execution in executions for offset in range(execution.count)]
         rows = []
-        for index, (each, number) in enumerate(steps):
-            seconds = max(self._device.seconds(each.began, each.ended), 1e-9) / each.count
+        for index, (execution, number) in enumerate(steps):
+            seconds = max(self._device.seconds(execution.began, execution.ended), 1e-9) / execution.count
             self.skipped += bool(skipped[index])
             named = {name: values[index] for name, values in losses.items()}
             row = {
                 "step": number,
-                "epoch": each.epoch,
+                "epoch": execution.epoch,
                 "loss": sum(named.values()),
                 "lr": rates[index],
                 "seconds": seconds,
@@ -134,26 +134,26 @@ class Recorder:
                 "skipped_total": self.skipped,
                 "grad_norm": norms[index],
                 "memory_bytes": memory,
-                "timed": each.timed,
-                "time": each.time,
+                "timed": execution.timed,
+                "time": execution.time,
             }
             if self._tokens:
                 row["tokens_per_second"] = self._batch * self._tokens / seconds
             if len(named) > 1:
                 row["losses"] = named
-            if each.executed.waited is not None:
-                row["data_seconds"] = each.executed.waited / each.count
+            if execution.executed.waited is not None:
+                row["data_seconds"] = execution.executed.waited / execution.count
             rows.append(row)
         return rows
 
-    def _losses(self, given: Sequence[Executed], counts: Sequence[int]) -> dict[str, list[float]]:
+    def _losses(self, results: Sequence[Executed], counts: Sequence[int]) -> dict[str, list[float]]:
         """Every loss by name, averaged over the ranks, step by step."""
-        by_name = [each.loss if isinstance(each.loss, Mapping) else {"loss": each.loss} for each in given]
-        found = {}
+        by_name = [result.loss if isinstance(result.loss, Mapping) else {"loss": result.loss} for result in results]
+        means = {}
         for name in by_name[0]:
-            totals = self._group.sum(self._device.numbers([each[name] for each in by_name], counts))
-            found[name] = [total / self._group.size for total in totals]
-        return found
+            totals = self._group.sum(self._device.numbers([losses[name] for losses in by_name], counts))
+            means[name] = [total / self._group.size for total in totals]
+        return means
 
 
 def resident_memory() -> int:

@@ -115,7 +115,7 @@ def _serve(
                     selector.unregister(key.data.connection)
                     key.data.connection.close()
         problem = _problem(joined, addresses, patience) if len(joined) < len(addresses) else ""
-        answer: dict[str, Any] = {"ranks": _plain([joined[each] for each in sorted(joined)])}
+        answer: dict[str, Any] = {"ranks": _plain([joined[rank] for rank in sorted(joined)])}
         if problem:
             answer = {"problem": problem, "of_all": True}
         for key in list(selector.get_map().values()):
@@ -123,7 +123,7 @@ def _serve(
                 _send(key.data.connection, answer)
     if problem:
         raise PlacementError(problem)
-    return [joined[each] for each in range(len(addresses))]
+    return [joined[rank] for rank in range(len(addresses))]
 
 
 def _receive(peer: _Peer, joined: dict[int, RankInfos], size: int, job: str) -> bool:
@@ -179,7 +179,7 @@ def _connect(rank: int, addresses: Sequence[str], mine: RankInfos, job: str, pat
                     answer = json.loads(answers.readline())
                 if "problem" in answer:
                     raise PlacementError(answer["problem"], of_all=answer["of_all"])
-                return [_from_plain(each) for each in answer["ranks"]]
+                return [_from_plain(infos) for infos in answer["ranks"]]
         except OSError as error:
             why = error.strerror or str(error)
         except (ValueError, KeyError, TypeError):
@@ -216,7 +216,7 @@ def _problem(joined: Mapping[int, RankInfos], addresses: Sequence[str], patience
 
 
 def _missing(joined: Mapping[int, RankInfos], addresses: Sequence[str]) -> str:
-    return ", ".join(f"worker {each} at {address}" for each, address in enumerate(addresses) if each not in joined)
+    return ", ".join(f"worker {rank} at {address}" for rank, address in enumerate(addresses) if rank not in joined)
 
 
 def _plain(by_rank: Sequence[RankInfos]) -> list[list[dict[str, Any]]]:
@@ -224,4 +224,4 @@ def _plain(by_rank: Sequence[RankInfos]) -> list[list[dict[str, Any]]]:
 
 
 def _from_plain(plain: Sequence[Mapping[str, Any]]) -> RankInfos:
-    return tuple(RankInfo(**each) for each in plain)
+    return tuple(RankInfo(**info) for info in plain)

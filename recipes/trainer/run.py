@@ -202,7 +202,7 @@ class Run(ABC):
             return
         training.event("end", status=status)
         summary = training.metrics.summary
-        found = Result(
+        record = Result(
             run=os.environ.get("LAUNCHER_RUN_ID") or training.folder.path.resolve().name,
             status=status,
             reason=reason,
@@ -232,7 +232,7 @@ class Run(ABC):
             hardware=self.hardware(),
         )
         training.check_ours()
-        result.write(training.folder.result, found)
+        result.write(training.folder.result, record)
 
     def _introduce(self, training: Training, data: str) -> None:
         settings = self.settings
@@ -280,13 +280,13 @@ class Run(ABC):
 
     def _throughput(self, summary: Summary) -> dict[str, Any]:
         """result.json's "throughput"."""
-        found = summary.throughput()
+        throughput = summary.throughput()
         if self._work is None:
-            return found
+            return throughput
         dtype = "tf32" if self.mode.dtype == "float32" and self.mode.tf32 else self.mode.dtype
         gpu, gemm = self.hardware()["gpu"], self.mode.gemm
-        share = utilization(found["mean"], self._work, gpu, dtype, self._devices, gemm)
-        return {**found, "unit": "tokens/s", "mfu": share, "flops_per_token": self._work.flops}
+        share = utilization(throughput["mean"], self._work, gpu, dtype, self._devices, gemm)
+        return {**throughput, "unit": "tokens/s", "mfu": share, "flops_per_token": self._work.flops}
 
     def _proof_problem(self, observed: dict[str, Any], training: Training) -> str | None:
         """Why the proof fails the run, in one sentence."""

@@ -144,8 +144,8 @@ class Training:
             self.recorder.begin()
             if watched:
                 with contextlib.ExitStack() as stack:
-                    for each in sorted(watched):
-                        stack.enter_context(self._observer.step(each))
+                    for step in sorted(watched):
+                        stack.enter_context(self._observer.step(step))
                     executed = executor.execute(shares, within, count)
             else:
                 executed = executor.execute(shares, within, count)
@@ -185,8 +185,8 @@ class Training:
     def observed(self) -> dict[str, Any]:
         """result.json's "observed": the verdict over all ranks, and over all steps seen since the run began."""
         planned = self._planned if self.done == self.last else set()
-        found = verdict.observed(self._reports(), planned, self.settings.proof.share)
-        return verdict.without_updates(found, self.done) if 0 < self.done == self.recorder.skipped else found
+        judged = verdict.observed(self._reports(), planned, self.settings.proof.share)
+        return verdict.without_updates(judged, self.done) if 0 < self.done == self.recorder.skipped else judged
 
     def _is_hopeless(self) -> bool:
         """Whether no later step can still prove the mode. Where no proof is required, that is printed once instead."""
@@ -243,8 +243,8 @@ class Training:
 
     def _reports(self) -> list[dict[str, Any]]:
         """The observers' reports since the run began, of all ranks."""
-        everyones = self.group.gather(self._observer.reports)
-        return [*self._before.reports, *(report for each in everyones for report in each)]
+        by_rank = self.group.gather(self._observer.reports)
+        return [*self._before.reports, *(report for reports in by_rank for report in reports)]
 
     def _flush(self) -> None:
         rows = self.recorder.flush()
@@ -263,7 +263,7 @@ class Training:
             self.event("eval", step=self.done, epoch=epoch, **held_out)
         measures = "  ".join(f"held-out {name} {value:.4f}" for name, value in held_out.items())
         loss = statistics.fmean(row["loss"] for row in rows)
-        key, unit = next(each for each in metrics.RATES if each[0] in rows[0])
+        key, unit = next(rate for rate in metrics.RATES if rate[0] in rows[0])
         rate = statistics.fmean(row[key] for row in rows)
         epochs = -(-self.total // self.steps_per_epoch)
         self._say(f"epoch {epoch + 1:>{len(str(epochs))}}/{epochs}  loss {loss:.4f}  {measures}  {rate:,.0f} {unit}")
@@ -273,7 +273,7 @@ class Training:
         amp = self.settings.amp
         if amp.allow or amp.deny or amp.infer or amp.clear or amp.keep_fp32:
             reports = self._reports()
-            open_entries = verdict.unmatched(reports) and not any(each.get("evaluation") for each in reports)
+            open_entries = verdict.unmatched(reports) and not any(report.get("evaluation") for report in reports)
             if self.group.broadcast(bool(open_entries)):
                 with self._observer.step(self.done, evaluation=True):
                     return evaluate()

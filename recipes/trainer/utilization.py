@@ -47,8 +47,8 @@ def peak(gpu: str | None, dtype: str) -> float | None:
     if gpu is None or "MIG" in gpu:
         return None
     names = [name for name in PEAKS if gpu.startswith(name)]
-    found = PEAKS[max(names, key=len)].get(dtype) if names else None
-    return None if found is None else found * 1e12
+    teraflops = PEAKS[max(names, key=len)].get(dtype) if names else None
+    return None if teraflops is None else teraflops * 1e12
 
 
 def utilization(

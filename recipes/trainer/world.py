@@ -68,7 +68,7 @@ class ProcessGroup(ABC):
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Element-wise sum over the ranks, on every rank."""
-        return [float(sum(each)) for each in zip(*self.gather(list(values)), strict=True)]
+        return [float(sum(column)) for column in zip(*self.gather(list(values)), strict=True)]
 
     def on_all(self, work: Callable[[], T]) -> list[T]:
         """`work` on every rank, and what it gave, by rank, on every rank.
@@ -81,16 +81,16 @@ class ProcessGroup(ABC):
             value = work()
         except Exception as error:  # whatever it is, the other ranks have to know
             failed = error
-        found = self.gather((value, failed and f"{type(failed).__name__}: {failed}"))
+        answers = self.gather((value, failed and f"{type(failed).__name__}: {failed}"))
         if failed is not None:
             if isinstance(failed, FailedElsewhere):
                 time.sleep(FOR_THE_FIRST)
             raise failed
-        for rank, (_, problem) in enumerate(found):
+        for rank, (_, problem) in enumerate(answers):
             if problem:
                 time.sleep(FOR_THE_FIRST)  # so that the reason on record is that rank's own
                 raise FailedElsewhere(f"on rank {rank}, {problem}")
-        return [each for each, _ in found]  # type: ignore[misc]  # none failed: each has a value
+        return [value for value, _ in answers]  # type: ignore[misc]  # none failed: each has a value
 
     def rank_zero_first(self, make: Callable[[], T]) -> T:
         """`make` on rank 0 and then on the others: the first may download what the others read.
@@ -141,8 +141,8 @@ def workers(environ: Mapping[str, str] = os.environ) -> tuple[int, tuple[str, ..
             len(addresses)
         ):
             raise ValueError("only workers are known here")
-        for each in addresses:
-            host_and_port(each)
+        for address in addresses:
+            host_and_port(address)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingsError(
             f"TF_CONFIG={text} should be "
@@ -171,7 +171,7 @@ def speak(what: str, mine: bool) -> None:
 
 def visible_gpus(count: int, environ: Mapping[str, str] = os.environ) -> str:
     """The GPUs that this process may see, as CUDA numbers them."""
-    return environ.get("CUDA_VISIBLE_DEVICES", ",".join(str(each) for each in range(count))) or "none"
+    return environ.get("CUDA_VISIBLE_DEVICES", ",".join(str(index) for index in range(count))) or "none"
 
 
 def check_placement(places: Sequence[RankInfo], expected_size: int | None) -> None:
@@ -179,15 +179,15 @@ def check_placement(places: Sequence[RankInfo], expected_size: int | None) -> No
 
     One rank alone without its GPU is a person's own wrong request: `SettingsError`.
     """
-    problems = [f"rank {each.rank}: {each.problem}" for each in places if each.problem]
+    problems = [f"rank {place.rank}: {place.problem}" for place in places if place.problem]
     if len(places) == 1 and problems:
         raise SettingsError(f"device=cuda: {places[0].problem}; say device=cpu", "device")
     if expected_size is not None and len(places) != expected_size:
         problems.append(f"{len(places)} ranks have met, and {expected_size} were planned")
     users: dict[tuple[str, str], list[int]] = {}
-    for each in places:
-        if each.gpu:
-            users.setdefault((each.host, each.gpu), []).append(each.rank)
+    for place in places:
+        if place.gpu:
+            users.setdefault((place.host, place.gpu), []).append(place.rank)
     for (host, gpu), ranks in users.items():
         if len(ranks) > 1:
             problems.append(f"ranks {', '.join(map(str, ranks))} share {gpu} of {host}")
@@ -198,7 +198,7 @@ def check_placement(places: Sequence[RankInfo], expected_size: int | None) -> No
 def table(places: Sequence[RankInfo]) -> str:
     """A table for people, one line a rank."""
     rows = [("rank", "host", "device", "GPU", "visible GPUs")]
-    rows += [(str(each.rank), each.host, each.device, each.gpu or "-", each.visible) for each in places]
+    rows += [(str(place.rank), place.host, place.device, place.gpu or "-", place.visible) for place in places]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
