@@ -103,7 +103,7 @@ def test_a_row_that_fails_costs_no_other(error: Exception, says: str, broken: bo
 
 
 def test_a_row_in_a_process_of_its_own_is_the_same_row() -> None:
-    (found,) = gpu.apart(task("simplenet", "o2", "amp=o2")).run(TINY)
+    (found,) = gpu.apart(task("simplenet", "o2", "amp=o2", estimate=300)).run(TINY)
     assert (found.part, found.name, found.more["verdict"]) == ("simplenet", "o2", "proved")
     assert found.value and found.value > 0
 

@@ -46,6 +46,10 @@ exit ${CODE:-0}
 """
 
 
+UNTIL_GO = 'until [ -e "$RUN/go" ]; do sleep 0.05; done'
+"""So that a run goes on until it was seen, however slowly the watching begins."""
+
+
 def never(times):
     raise AssertionError("it was called")
 
@@ -90,7 +94,7 @@ class OnTerminal:
             pass
         while self.read(0.0) and select.select([self.master], [], [], 0)[0]:
             pass
-        self.child.wait(20)
+        self.child.wait(120)
         os.close(self.master)
         return self.text
 
@@ -127,10 +131,11 @@ def test_a_run_that_dies_without_a_word_ends_the_watching(root, capsys):
 
 
 def test_on_a_terminal_the_progress_is_drawn_in_place(root):
-    folder = make(root, trainer=f"STEPS=40\n{STEPPING}")
+    folder = make(root, trainer=f"STEPS=40\n{STEPPING}\n{UNTIL_GO}")
     start(folder)
     terminal = OnTerminal(folder)
     terminal.until(r"brave-otter +running .* \d+/500 .* 2560 .* 65536 .*1\.0 MiB")
+    (folder / "go").touch()
     text = terminal.end()
     assert b"\x1b[1A" in terminal.raw  # moved up to draw over what was there
     assert text.count("40/500") >= 1
@@ -138,10 +143,12 @@ def test_on_a_terminal_the_progress_is_drawn_in_place(root):
 
 
 def test_one_display_shows_all_runs_of_a_sweep_and_one_table_sums_them_up(root):
-    cells = [make(root, f"{SWEEP}-00{index}", trainer=f"STEPS=10\n{STEPPING}") for index in range(3)]
+    cells = [make(root, f"{SWEEP}-00{index}", trainer=f"STEPS=10\n{STEPPING}\n{UNTIL_GO}") for index in range(3)]
     start(*cells)
     terminal = OnTerminal(*cells)
     terminal.until("queued")
+    for cell in cells:
+        (cell / "go").touch()
     text = terminal.end()
     assert "RETURNED done done done" in text
     table = text[text.index("ACCURACY") :]
