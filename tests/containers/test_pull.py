@@ -82,14 +82,14 @@ def test_an_image_is_fetched_once_and_known_by_its_digest(
         assert registry.digest in (said or "")
 
 
-@KINDS
-def test_eight_at_once_fetch_once(kind: str, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["apptainer", "docker"])
+def test_four_at_once_fetch_once(kind: str, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.containers.puller", registry.name, kind, str(tmp_path / "cache")]
     pullers = [
-        subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(8)
+        subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)
     ]
     answers = [puller.communicate(timeout=120) for puller in pullers]
-    assert [puller.returncode for puller in pullers] == [0] * 8, answers
+    assert [puller.returncode for puller in pullers] == [0] * 4, answers
     said = [json.loads(out) for out, _ in answers]
     assert sum(each["fetched"] for each in said) == 1
     assert len({(each["name"], each["digest"]) for each in said}) == 1
@@ -115,10 +115,10 @@ def test_a_killed_pull_leaves_nothing_half_made(
     with Registry(f"killed {os.getpid()} {whole_group}", slow=2.0) as registry:
         words = [sys.executable, "-m", "tests.containers.puller", registry.name, "apptainer", str(cache)]
         killed = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
-        assert wait_until(lambda: registry.blob_fetches, 30)
+        assert wait_until(lambda: registry.blob_fetches, 120)
         (os.killpg if whole_group else os.kill)(killed.pid, signal.SIGKILL)
         killed.wait()
-        assert not whole_group or wait_until(lambda: nobody_holds(next((cache / "locks").iterdir())), 30)
+        assert not whole_group or wait_until(lambda: nobody_holds(next((cache / "locks").iterdir())), 120)
         assert not list(cache.glob("*.sif"))
         assert not stored(resolve(registry.name), runtimes["apptainer"], cache)
         registry.slow = 0.0
@@ -143,12 +143,14 @@ def test_a_failed_fetch_leaves_nothing(
     assert files(tmp_path / "cache") == []
 
 
-@pytest.mark.parametrize("authentication", ["basic", "bearer"])
-@KINDS
+@pytest.mark.parametrize(
+    ("kind", "authentication"), [("apptainer", "bearer"), ("docker", "basic"), ("podman", "bearer")]
+)
 def test_a_private_image_is_fetched_with_a_key_that_stays_nowhere(
     kind: str, authentication: str, runtimes: dict[str, Runtime], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    with Registry(f"{request.node.name} {os.getpid()}", authentication=authentication, slow=0.3) as registry:
+    with Registry(f"{request.node.name} {os.getpid()}", authentication=authentication) as registry:
+        registry.before_blob = lambda: wait_until(lambda: b"pull" in (tmp_path / "seen").read_bytes(), 60)
         record = "while sleep 0.05; do cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ; done 2>/dev/null"
         with open(tmp_path / "seen", "wb") as seen, subprocess.Popen(["bash", "-c", record], stdout=seen) as recorder:
             try:

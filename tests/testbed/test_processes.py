@@ -38,7 +38,7 @@ def a_server(bed: Bed, configuration: str = "") -> Server:
     bed.choose_ports(["one"], ours=["one"])
     port = bed.ports()["one"]
     argv = (sys.executable, "-c", LISTEN, str(port))
-    return Server(name="one", argv=argv, ready=lambda: listens(port), configuration=configuration, wait=20)
+    return Server(name="one", argv=argv, ready=lambda: listens(port), configuration=configuration, wait=60)
 
 
 def test_a_server_that_runs_is_not_started_again(here: Bed) -> None:
