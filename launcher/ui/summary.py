@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from launcher.runs import log_tail, run_ids, run_roots, store
 from launcher.runs.schema import PlanRecord, ResultRecord
 from launcher.runs.states import State
 from launcher.ui import hints, tables
+from recipes.typed import show
 
 WAITING = 0.02
 """Share of the steps' time spent waiting for data from which on it is shown."""
@@ -28,7 +29,7 @@ def label_of(name: str, plan: PlanRecord) -> str:
     if not plan.swept:
         return run_ids.words_of(name)
     number = name.rpartition("-")[2]
-    return f"{number} {' '.join(f'{key}={_value(value)}' for key, value in plan.swept)}"
+    return f"{number} {' '.join(f'{key}={show(value)}' for key, value in plan.swept)}"
 
 
 def title(folders: Sequence[Path]) -> str:
@@ -36,7 +37,7 @@ def title(folders: Sequence[Path]) -> str:
     if len(folders) == 1:
         plan = store.read(PlanRecord, store.plan_path(folders[0]), REQUEST_FIELDS)
         return tables.clean(f"{folders[0].name}  {request_of(plan)}".rstrip())
-    sweeps = _unique(run_ids.sweep_of(folder.name) or folder.name for folder in folders)
+    sweeps = dict.fromkeys(run_ids.sweep_of(folder.name) or folder.name for folder in folders)
     return f"{len(folders)} runs of {', '.join(sweeps)}"
 
 
@@ -186,7 +187,7 @@ def throughputs(results: Sequence[ResultRecord]) -> tuple[str, list[str]]:
 
 def settings_line(values: Mapping[str, Any]) -> str:
     """A mapping of settings as it would be typed."""
-    return " ".join(f"{key}={_value(value)}" for key, value in values.items() if value is not None)
+    return " ".join(f"{key}={show(value)}" for key, value in values.items() if value is not None)
 
 
 def place_of(folder: Path) -> str:
@@ -262,19 +263,7 @@ def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[s
         if state.name in ("failed", "lost"):
             failures.append(f"{folder.name}: {tables.clean(headline(state, now))}")
     header = ("RUN", "STATE", "TIME", "ACCURACY", rate, "PEAK MEMORY", "PROOF")
-    roots = _unique(str(folder.parent) for folder in states)
+    roots = dict.fromkeys(str(folder.parent) for folder in states)
     spare = ("PEAK MEMORY", "TIME", rate, "ACCURACY", "PROOF")
     lines = tables.fitted(header, rows, right=frozenset({2, 3, 4, 5}), width=width, spare=spare)
     return [*lines, *failures, f"folders in {', '.join(roots)}"]
-
-
-def _unique(texts: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(texts))
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)

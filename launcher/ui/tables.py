@@ -1,4 +1,4 @@
-"""Plain text tables: columns two blanks apart, no borders, so that they can be cut and searched."""
+"""Plain text tables: columns two blanks apart, no borders, fit for cut and grep."""
 
 from __future__ import annotations
 

@@ -95,8 +95,10 @@ def test_a_running_run_has_taken_what_it_took_so_far_and_a_lost_one_nobody_knows
 
 def test_a_run_is_called_by_its_words_and_a_cell_by_where_it_differs(tmp_path):
     assert summary.label(make(tmp_path)) == "brave-otter"
-    cell = make(tmp_path, f"{SWEEP}-003", plan={"swept": [["amp", "o1"], ["xla", True], ["clip", None]]})
-    assert summary.label(cell) == "003 amp=o1 xla=true clip=null"
+    cell = make(
+        tmp_path, f"{SWEEP}-003", plan={"swept": [["amp", "o1"], ["xla", True], ["clip", None], ["a.b", [1, 2]]]}
+    )
+    assert summary.label(cell) == "003 amp=o1 xla=true clip=null a.b=[1,2]"
 
 
 def test_the_last_words_of_a_run_name_its_folder(tmp_path):
