@@ -17,9 +17,9 @@ from launcher.runs import store
 from launcher.runs.selection import Selection
 from launcher.runs.store import Run
 from launcher.ui import live
+from tests.launcher.compare import test_compared as comparisons
 
 from . import folders
-from . import test_compared as comparisons
 
 WRONG = [
     *(None, "text", "", "\x1b[31mred\0", 3, -1, 1.5, float("nan"), float("inf"), True, 10**400, 2**70, "x" * 3000),

@@ -13,9 +13,9 @@ from launcher.report import page, read, sections
 from launcher.runs import store
 from launcher.runs.store import Run
 from recipes.typed import plain
+from tests.launcher.compare import test_compared as comparisons
 
 from . import folders
-from . import test_compared as comparisons
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"></title><script>document.title='owned'</script>&amp;"
 

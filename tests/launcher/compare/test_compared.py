@@ -16,9 +16,9 @@ from launcher.runs.decode import decode
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 from recipes.typed import plain as as_plain
+from tests.launcher.report import folders
 
 from ..run_folders import metrics, result
-from . import folders
 
 STEPS = 10
 
