@@ -160,18 +160,6 @@ def test_a_run_that_was_asked_to_stop_before_it_began_saves_and_stops_at_once(tm
     assert json.loads((tmp_path / "attempts" / "1" / "stopped.json").read_text())["step"] == 0
 
 
-def test_attempts_that_stop_by_themselves_together_train_as_one_that_does_not(tmp_path, words, train):
-    job = ["amp=o2", *words, "steps=8"]
-    assert train(*job, f"run={tmp_path / 'whole'}").returncode == 0
-    parts = [*job, "checkpoint.stop_every=3", f"run={tmp_path / 'parts'}"]
-    for stop, code in ((3, 85), (6, 85), (8, 0)):
-        ended = train(*parts)
-        assert ended.returncode == code, ended.stdout + ended.stderr
-        assert steps(tmp_path / "parts")[-1]["step"] == stop
-    losses = [[row["loss"] for row in steps(tmp_path / name)] for name in ("whole", "parts")]
-    assert losses[0] == losses[1]
-
-
 def test_an_interrupted_run_says_so(tmp_path, words):
     process = start(["amp=o1", *words, "epochs=10000", f"run={tmp_path}"])
     wait_for(tmp_path / "metrics.jsonl", process)

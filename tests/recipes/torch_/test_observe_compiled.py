@@ -69,12 +69,12 @@ def test_an_honest_compiled_run_is_proved_from_the_code_that_ran(make: Callable[
 
 
 @pytest.mark.parametrize(
-    "amp",
-    [Amp(level="o1", deny=("linear",)), Amp(level="o2", keep_fp32=("10",)), Amp(level="o1", deny=("conv2d",))],
-    ids=str,
+    ("make", "amp"),
+    [(Cnn, Amp(level="o1", deny=("linear",))), (Dense, Amp(level="o2", keep_fp32=("second",)))],
+    ids=["deny", "keep_fp32"],
 )
-def test_lists_and_kept_modules_are_checked_in_compiled_code(amp: Amp) -> None:
-    _, found = run_compiled(Cnn, amp)
+def test_lists_and_kept_modules_are_checked_in_compiled_code(make: Callable[[], nn.Module], amp: Amp) -> None:
+    _, found = run_compiled(make, amp)
     assert found["verdict"] == "proved", found["why"]
     assert 0 < found["half_flop_share"] < 1
 

@@ -169,7 +169,7 @@ def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_boun
 @pytest.mark.parametrize(
     ("name", "bound", "words"),
     [
-        ("mnist", 0.002, ("steps=4", "batch=4")),
+        ("mnist", 0.002, ("data=synthetic", "steps=4", "batch=4")),
         ("simplenet", 0.01, ("steps=6",)),
         ("resnet50", 0.02, ("steps=6",)),
         ("efficientnet", 0.01, ("steps=2", "batch=4", "train.stages=[1,2]")),  # a CPU takes long in float16
@@ -275,12 +275,6 @@ def test_simplenets_data_is_uniform_from_zero_to_one():
     assert 0 <= data.inputs.min() < 0.01 and 0.99 < data.labels.max() < 1
     assert data.inputs.mean() == pytest.approx(0.5, abs=0.02)
     assert data.digest() == random_regression.load(0, 64, 256).digest() != random_regression.load(1, 64, 256).digest()
-
-
-def test_accumulating_gives_the_same_losses_in_float32(tmp_path):
-    whole = losses(train("simplenet", tmp_path / "whole", "amp=o0", "steps=5"))
-    parts = losses(train("simplenet", tmp_path / "parts", "amp=o0", "steps=5", "accumulate=4"))
-    assert parts == pytest.approx(whole, rel=1e-5)
 
 
 def test_resnet50_decays_no_norm_and_no_bias_and_warms_up(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -16,10 +16,10 @@ from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.precision import Precision
 from tests.recipes.torch_.observed_runs import EVERY_HALF, Dense, Training, name, run
 
+O0 = Amp(level="o0")
 O1 = Amp(level="o1", dtype="bfloat16")
 O2 = Amp(level="o2", dtype="bfloat16")
 O3 = Amp(level="o3", dtype="bfloat16")
-HALF = pytest.mark.parametrize("amp", EVERY_HALF, ids=name)
 
 
 def contradicted(observed: dict[str, Any], reason: str) -> None:
@@ -37,20 +37,11 @@ class CastsBack(Dense):
             return hidden @ self.second.weight.float().t()
 
 
-@HALF
-def test_a_model_that_casts_back_to_float32_is_contradicted(amp: Amp) -> None:
-    contradicted(run(CastsBack, amp), "0.0% of forward")
-
-
 class AutocastOffHalfWay(Dense):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden = functional.relu(self.first(inputs))
         with torch.autocast("cpu", enabled=False):
             return self.second(hidden.float())
-
-
-def test_autocast_switched_off_half_way_through_forward_is_contradicted() -> None:
-    contradicted(run(AutocastOffHalfWay, O1), "linear in float32")
 
 
 @pytest.mark.parametrize("amp", [O1, Amp(level="o1", dtype="float16")], ids=name)
@@ -79,12 +70,12 @@ SWITCHES = pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), rea
 @pytest.mark.parametrize("backend", ["matmul", "conv"])
 def test_float32_left_to_be_rounded_under_o0_is_contradicted(backend: str, precision: str) -> None:
     with rounded_float32(getattr(torch.backends.mkldnn, backend), precision):
-        contradicted(run(Dense, Amp(level="o0")), f"mkldnn.{backend}.fp32_precision={precision}")
+        contradicted(run(Dense, O0), f"mkldnn.{backend}.fp32_precision={precision}")
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])
 def test_float32_matmul_precision_left_low_under_o0_is_contradicted(precision: str) -> None:
-    training = Training(Dense, Amp(level="o0"))
+    training = Training(Dense, O0)
     torch.set_float32_matmul_precision(precision)
     try:
         contradicted(training.run(), "allows o0's float32 products to be rounded")
@@ -98,35 +89,12 @@ class RoundedInside(Dense):
             return super().forward(inputs)
 
 
-@SWITCHES
-def test_rounding_that_is_only_on_inside_forward_is_contradicted_under_o0() -> None:
-    contradicted(run(RoundedInside, Amp(level="o0")), "matmul.fp32_precision=bf16")
-
-
 class HidesFromLists(Dense):
     """Calls made with torch functions disabled, which no function mode sees."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         with torch._C.DisableTorchFunction():
             return super().forward(inputs)
-
-
-@pytest.mark.parametrize("amp", [Amp(level="o1", deny=("linear",)), Amp(level="o2", deny=("relu", "linear"))], ids=name)
-def test_a_deny_list_that_is_ignored_is_contradicted(amp: Amp) -> None:
-    contradicted(run(HidesFromLists, amp), "linear is on amp.deny")
-
-
-def test_an_ignored_deny_list_of_an_elementwise_function_is_contradicted() -> None:
-    contradicted(run(HidesFromLists, Amp(level="o1", deny=("relu",))), "relu is on amp.deny, but ran on bfloat16")
-
-
-def test_an_ignored_allow_list_is_contradicted() -> None:
-    class Product(Dense):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            with torch._C.DisableTorchFunction():
-                return self.second(self.first(inputs) * self.first(inputs).prod(0))
-
-    contradicted(run(Product, Amp(level="o1", allow=("prod",))), "prod is on amp.allow, but ran on float32")
 
 
 def test_modules_that_should_be_kept_in_float32_and_are_not_are_contradicted() -> None:
@@ -150,7 +118,7 @@ class NoMatrices(nn.Module):
         return (inputs * self.weight)[:, :10]
 
 
-@pytest.mark.parametrize("amp", [Amp(level="o0"), *EVERY_HALF], ids=name)
+@pytest.mark.parametrize("amp", [O0, *EVERY_HALF], ids=name)
 def test_a_model_with_no_matrix_product_at_all_is_unknown(amp: Amp) -> None:
     unknown(run(NoMatrices, amp), "no matrix product or convolution was seen")
 
@@ -160,11 +128,6 @@ class RoundTrips(Dense):
         with torch.autocast("cpu", enabled=False):
             hidden = inputs.bfloat16().float() @ self.first.weight.bfloat16().float().t()
             return hidden.bfloat16().float() @ self.second.weight.bfloat16().float().t()
-
-
-@HALF
-def test_round_trips_through_bfloat16_do_not_pass_for_half_precision(amp: Amp) -> None:
-    contradicted(run(RoundTrips, amp), "0.0% of forward")
 
 
 @pytest.mark.parametrize("amp", [O2, O3], ids=name)
@@ -209,11 +172,6 @@ class UnusedDecoys(CastsBack):
         return super().forward(inputs)
 
 
-@HALF
-def test_half_products_whose_result_is_not_used_do_not_hide_float32_ones(amp: Amp) -> None:
-    contradicted(run(UnusedDecoys, amp), "of backward ran in")
-
-
 class UsedDecoys(CastsBack):
     def __init__(self) -> None:
         super().__init__()
@@ -255,7 +213,7 @@ class CustomOperation(Dense):
         return self.second(functional.relu(hidden_linear(inputs, self.first.weight)).to(self.second.weight.dtype))
 
 
-@pytest.mark.parametrize("amp", [Amp(level="o0"), O1, O2, O3], ids=name)
+@pytest.mark.parametrize("amp", [O0, O1, O2, O3], ids=name)
 def test_an_operation_of_ones_own_is_not_taken_on_trust(amp: Amp) -> None:
     observed = run(CustomOperation, amp)
     assert observed["verdict"] != "proved"
@@ -269,16 +227,12 @@ class HalfInside(Dense):
         return self.second(hidden.float())
 
 
-def test_half_precision_under_o0_is_contradicted() -> None:
-    contradicted(run(HalfInside, Amp(level="o0")), "o0 is float32, but these ran: matmul in bfloat16")
-
-
 def test_half_parameters_under_o0_are_contradicted() -> None:
     class HalfHead(Dense):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return functional.linear(self.first(inputs), self.second.weight.float())
 
-    observed = Training(HalfHead, Amp(level="o0"), prepare=lambda training: training.net.second.bfloat16()).run()
+    observed = Training(HalfHead, O0, prepare=lambda training: training.net.second.bfloat16()).run()
     contradicted(observed, "parameters are bfloat16")
 
 
@@ -288,7 +242,7 @@ class DisablesModes(CastsBack):
             return super().forward(inputs)
 
 
-@pytest.mark.parametrize("amp", [Amp(level="o0"), O1, O2, O3], ids=name)
+@pytest.mark.parametrize("amp", [O0, O1, O2, O3], ids=name)
 def test_products_hidden_from_the_dispatch_mode_are_missed_by_the_second_observer(amp: Amp) -> None:
     observed = run(DisablesModes, amp)
     assert observed["verdict"] != "proved"
@@ -304,7 +258,7 @@ class InAThread(Dense):
         return results[0]
 
 
-@pytest.mark.parametrize("amp", [Amp(level="o0"), O1], ids=name)
+@pytest.mark.parametrize("amp", [O0, O1], ids=name)
 def test_a_forward_in_another_thread_is_never_proved(amp: Amp) -> None:
     """Autocast is a thread's own, so under o1 this even trains in float32."""
     assert run(InAThread, amp)["verdict"] != "proved"
@@ -325,12 +279,36 @@ def test_o2_without_its_masters_is_contradicted() -> None:
     contradicted(Training(Dense, O2, prepare=forget).run(), "the optimizer stepped bfloat16 weights")
 
 
-def test_the_other_half_precision_than_the_one_asked_for_is_contradicted() -> None:
-    asked = Amp(level="o1", dtype="float16")
+class HiddenProduct(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch._C.DisableTorchFunction():
+            return self.second(self.first(inputs) * self.first(inputs).prod(0))
 
-    class Other(Dense):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                return super().forward(inputs)
 
-    contradicted(run(Other, asked), "linear in bfloat16")
+class OtherHalf(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(inputs)
+
+
+@pytest.mark.parametrize(
+    ("make", "amps", "reason"),
+    [
+        (CastsBack, EVERY_HALF, "0.0% of forward"),
+        (AutocastOffHalfWay, [O1], "linear in float32"),
+        pytest.param(RoundedInside, [O0], "matmul.fp32_precision=bf16", marks=SWITCHES),
+        (HidesFromLists, [Amp(level="o1", deny=("linear",))], "linear is on amp.deny"),
+        (HidesFromLists, [Amp(level="o2", deny=("relu", "linear"))], "linear is on amp.deny"),
+        (HidesFromLists, [Amp(level="o1", deny=("relu",))], "relu is on amp.deny, but ran on bfloat16"),
+        (HiddenProduct, [Amp(level="o1", allow=("prod",))], "prod is on amp.allow, but ran on float32"),
+        (RoundTrips, EVERY_HALF, "0.0% of forward"),
+        (UnusedDecoys, EVERY_HALF, "of backward ran in"),
+        (HalfInside, [O0], "o0 is float32, but these ran: matmul in bfloat16"),
+        (OtherHalf, [Amp(level="o1", dtype="float16")], "linear in bfloat16"),
+    ],
+)
+def test_a_model_that_computes_otherwise_is_contradicted(
+    make: Callable[[], nn.Module], amps: Sequence[Amp], reason: str
+) -> None:
+    for amp in amps:
+        contradicted(run(make, amp), reason)
