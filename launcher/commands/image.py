@@ -189,7 +189,8 @@ def _pull(names: Sequence[str], options: dict[str, str]) -> int:
 
 def _one(names: Sequence[str], verb: str) -> str:
     if len(names) != 1:
-        raise UsageError(f"image {verb} takes one image: python -m launcher image {verb} ngc-pytorch")
+        example = "ngc-pytorch" if verb in ("show", "pull") else next(iter(image_recipes.RECIPES))
+        raise UsageError(f"image {verb} takes one image: python -m launcher image {verb} {example}")
     return names[0]
 
 
