@@ -73,7 +73,7 @@ def tasks() -> list[Task]:
         task("simplenet", "o2 float16", "amp=o2", "amp.dtype=float16"),
         checks.published(),
         *kernels.tasks(),
-        *(apart(each) for each in COMPILED),
+        *(apart(compiled) for compiled in COMPILED),
     ]
 
 
@@ -100,7 +100,7 @@ def apart(task: Task) -> Task:
             done = subprocess.run(argv, cwd=HERE.parent, capture_output=True, text=True, timeout=left)
             if not path.exists():
                 raise RuntimeError(f"it ended with exit code {done.returncode}: {done.stderr[-300:]}")
-            return [Row(**each) for each in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+            return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
 
     return dataclasses.replace(task, run=run)
 
@@ -121,12 +121,12 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error("--device cpu needs --tiny: full sizes take hours on a CPU")
     if options.save and options.tiny:
         parser.error("--save with --tiny: the figures of a rehearsal are not kept")
-    chosen = [each for each in tasks() if not options.only or each.part in options.only]
+    chosen = [task for task in tasks() if not options.only or task.part in options.only]
     if options.alone:
-        chosen = [each for each in (*COMPILED, *tasks()) if [each.part, each.name] == options.alone][:1]
+        chosen = [task for task in (*COMPILED, *tasks()) if [task.part, task.name] == options.alone][:1]
     if not chosen:
         parser.error(
-            f"--only {' '.join(options.only)}: the parts are {', '.join(dict.fromkeys(e.part for e in tasks()))}"
+            f"--only {' '.join(options.only)}: the parts are {', '.join(dict.fromkeys(task.part for task in tasks()))}"
         )
     began = time.monotonic()
     seconds = options.minutes * 60
@@ -136,27 +136,27 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.tiny:
         print(REHEARSAL)
     about = hardware()
-    found: list[Row] = []
+    measured: list[Row] = []
     aims: list[Aim] = []
 
     def document(ended: bool) -> dict[str, Any]:
-        return to_json(about, found, aims, ended=ended, rehearsal=options.tiny, seconds=time.monotonic() - began)
+        return to_json(about, measured, aims, ended=ended, rehearsal=options.tiny, seconds=time.monotonic() - began)
 
-    for each in chosen:
-        rows = budget.run(each if bench.usable() else apart(each), bench)
-        found += rows
-        aims = [] if options.tiny else judge(found)
+    for planned in chosen:
+        rows = budget.run(planned if bench.usable() else apart(planned), bench)
+        measured += rows
+        aims = [] if options.tiny else judge(measured)
         write(path, document(ended=False))
         for row in rows:
             print(line(row), flush=True)
     write(path, document(ended=True))
-    print("\n".join(["", "aims:", *([aim_line(each) for each in aims] or ["  not judged in a rehearsal"])]))
+    print("\n".join(["", "aims:", *([aim_line(aim) for aim in aims] or ["  not judged in a rehearsal"])]))
     print(f"\n{time.monotonic() - began:.0f} s; written to {path}" + (f"; {REHEARSAL}" if options.tiny else ""))
     if options.save:
         stem = f"{time.strftime('%Y-%m-%d', time.gmtime())}-{about['gpu'].lower().replace(' ', '-')}"
         write(HERE / "results" / f"{stem}.json", document(ended=True))
-        (HERE / "results" / f"{stem}.md").write_text(markdown(found, aims, about), encoding="utf-8")
-    return 1 if any(is_broken(each) for each in found) else 0
+        (HERE / "results" / f"{stem}.md").write_text(markdown(measured, aims, about), encoding="utf-8")
+    return 1 if any(is_broken(row) for row in measured) else 0
 
 
 def is_broken(row: Row) -> bool:
@@ -206,8 +206,8 @@ def details(row: Row) -> str:
 
 
 def aim_line(aim: Aim) -> str:
-    found = "-" if aim.found is None else f"{aim.found:.3f}"
-    return f"  {aim.verdict:13} {aim.claim}: {found} (at least {aim.least:g})"
+    ratio = "-" if aim.found is None else f"{aim.found:.3f}"
+    return f"  {aim.verdict:13} {aim.claim}: {ratio} (at least {aim.least:g})"
 
 
 def hardware() -> dict[str, Any]:
@@ -239,16 +239,16 @@ def to_json(
         "ended": ended,
         "hardware": about,
         "seconds": seconds,
-        "rows": [dataclasses.asdict(each) for each in rows],
-        "aims": [{**dataclasses.asdict(each), "verdict": each.verdict} for each in aims],
+        "rows": [dataclasses.asdict(row) for row in rows],
+        "aims": [{**dataclasses.asdict(aim), "verdict": aim.verdict} for aim in aims],
     }
 
 
 def markdown(rows: Sequence[Row], aims: Sequence[Aim], about: dict[str, Any]) -> str:
     text = ["# On a GPU", "", ", ".join(f"{key} {value}" for key, value in about.items() if value), ""]
     text += ["| part | what | figure | |", "| --- | --- | --- | --- |"]
-    text += [f"| {each.part} | {each.name} | {amount(each)} | {details(each)} |" for each in rows]
-    text += ["", *(f"- {aim_line(each).strip()}" for each in aims)]
+    text += [f"| {row.part} | {row.name} | {amount(row)} | {details(row)} |" for row in rows]
+    text += ["", *(f"- {aim_line(aim).strip()}" for aim in aims)]
     return "\n".join(text) + "\n"
 
 

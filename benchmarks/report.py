@@ -25,27 +25,27 @@ def to_json(measured: Measured) -> dict[str, Any]:
         "holds": measured.holds,
         "ours": measured.ours,
         "theirs": measured.theirs,
-        "median_seconds": {name: each.median for name, each in measured.timings.items()},
-        "fastest_seconds": {name: each.fastest for name, each in measured.timings.items()},
-        "rounds": {name: len(each.seconds) for name, each in measured.timings.items()},
+        "median_seconds": {name: timing.median for name, timing in measured.timings.items()},
+        "fastest_seconds": {name: timing.fastest for name, timing in measured.timings.items()},
+        "rounds": {name: len(timing.seconds) for name, timing in measured.timings.items()},
         "note": measured.note,
     }
 
 
-def lines(found: Sequence[Measured]) -> list[str]:
+def lines(results: Sequence[Measured]) -> list[str]:
     """A table for a terminal: medians, the ratio, the ratio of the fastest, and whether the claim holds."""
     rows = [
         (
-            each.name,
-            duration(each.timings[each.ours]),
-            duration(each.timings[each.theirs]),
-            ratio(each.ratio),
-            interval(each.interval),
-            ratio(each.ratio_of_fastest),
-            ratio(each.limit),
-            "holds" if each.holds else "misses",
+            measured.name,
+            duration(measured.timings[measured.ours]),
+            duration(measured.timings[measured.theirs]),
+            ratio(measured.ratio),
+            interval(measured.interval),
+            ratio(measured.ratio_of_fastest),
+            ratio(measured.limit),
+            "holds" if measured.holds else "misses",
         )
-        for each in found
+        for measured in results
     ]
     return table(HEADER, rows, right=frozenset({1, 2, 3, 4, 5, 6}))
 
@@ -63,26 +63,26 @@ def markdown(results: Iterable[Mapping[str, Any]], hardware: Mapping[str, Any]) 
         "| claim | ours | baseline | ratio | ratio of fastest | |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for each in results:
-        medians = each["median_seconds"]
-        others = [name for name in medians if name != each["ours"]]
+    for result in results:
+        medians = result["median_seconds"]
+        others = [name for name in medians if name != result["ours"]]
         baselines = "<br>".join(f"{name}: {seconds(medians[name])}" for name in others)
-        spread = f" ({interval(each['interval'])})" if each.get("interval") else ""
-        verdict = "holds" if each["holds"] else "misses"
+        spread = f" ({interval(result['interval'])})" if result.get("interval") else ""
+        verdict = "holds" if result["holds"] else "misses"
         text.append(
-            f"| {each['claim']} | {each['ours']}: {seconds(medians[each['ours']])} | {baselines} "
-            f"| {ratio(each['ratio'])}{spread} | {ratio(each['ratio_of_fastest'])} | {verdict} |"
+            f"| {result['claim']} | {result['ours']}: {seconds(medians[result['ours']])} | {baselines} "
+            f"| {ratio(result['ratio'])}{spread} | {ratio(result['ratio_of_fastest'])} | {verdict} |"
         )
-    notes = [f"- {each['name']}: {each['note']}." for each in results if each["note"]]
+    notes = [f"- {result['name']}: {result['note']}." for result in results if result["note"]]
     return "\n".join([*text, *(["", *notes] if notes else [])]) + "\n"
 
 
-def save(folder: Path, stem: str, found: Sequence[Measured], hardware: Mapping[str, Any]) -> Path:
+def save(folder: Path, stem: str, measured: Sequence[Measured], hardware: Mapping[str, Any]) -> Path:
     """Write the figures, and keep those saved under the same name that were not measured again."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{stem}.json"
     before = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else []
-    results = {each["name"]: each for each in [*before, *map(to_json, found)]}
+    results = {result["name"]: result for result in [*before, *map(to_json, measured)]}
     path.write_text(
         json.dumps({"schema": 1, "hardware": hardware, "results": list(results.values())}, indent=1) + "\n",
         encoding="utf-8",

@@ -27,8 +27,8 @@ class Aim:
 
 def judge(rows: Sequence[Row]) -> list[Aim]:
     """The aims, in the light of these rows."""
-    values = {(each.part, each.name): each.value for each in rows}
-    rates = {(each.part, each.name): each.more.get("tflops") for each in rows}
+    values = {(row.part, row.name): row.value for row in rows}
+    rates = {(row.part, row.name): row.more.get("tflops") for row in rows}
 
     def ratio(part: str, name: str, other: str) -> float | None:
         return _divide(values.get((part, name)), values.get((part, other)))
