@@ -27,6 +27,8 @@ from tests.testbed.facts import Testbed
 
 ROOT = Path(__file__).parents[2]
 KEY = Credentials(user=USER, password=PASSWORD)
+CLIENT = b"\0pull\0"
+"""In the argument list of a client that fetches, and of no other process."""
 KINDS = pytest.mark.parametrize("kind", ["apptainer", "docker", "podman"])
 
 
@@ -150,7 +152,7 @@ def test_a_private_image_is_fetched_with_a_key_that_stays_nowhere(
     kind: str, authentication: str, runtimes: dict[str, Runtime], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     with Registry(f"{request.node.name} {os.getpid()}", authentication=authentication) as registry:
-        registry.before_blob = lambda: wait_until(lambda: b"pull" in (tmp_path / "seen").read_bytes(), 60)
+        registry.before_blob = lambda: wait_until(lambda: CLIENT in (tmp_path / "seen").read_bytes(), 60)
         record = "while sleep 0.05; do cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ; done 2>/dev/null"
         with open(tmp_path / "seen", "wb") as seen, subprocess.Popen(["bash", "-c", record], stdout=seen) as recorder:
             try:
@@ -159,7 +161,7 @@ def test_a_private_image_is_fetched_with_a_key_that_stays_nowhere(
                 recorder.terminate()
                 forget(registry)
     assert pulled.fetched
-    assert b"pull" in (tmp_path / "seen").read_bytes()
+    assert CLIENT in (tmp_path / "seen").read_bytes()
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or PASSWORD.encode() not in path.read_bytes(), path
     assert not list((tmp_path / "home").glob(".[ad]*"))
