@@ -43,9 +43,8 @@ the step already (`recipes.precision.rounding`).
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from recipes.precision.gemm import HALF, OVERRIDES
@@ -88,14 +87,19 @@ class Guard:
     def __init__(self) -> None:
         self.problems: list[str] = []
 
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # whatever it is, the step that is observed has nothing to do with it
-            problem = f"observing it failed: {type(error).__name__}: {error}"
-            if problem not in self.problems:
-                self.problems.append(problem)
+    def __call__(self) -> Guard:
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        problem = f"observing it failed: {type(error).__name__}: {error}"
+        if problem not in self.problems:
+            self.problems.append(problem)
+        return True  # whatever it is, the step that is observed has nothing to do with it
 
 
 def head(
