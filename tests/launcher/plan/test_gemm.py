@@ -29,13 +29,13 @@ def test_the_plan_names_the_format_its_library_and_what_is_left_out():
     assert "at o2 (half_model_fp32_masters), bfloat16, fp8-tensorwise by torchao, batch 8, cpu" in summary(plan)
     assert plan.advice[:2] == (
         "amp.gemm=fp8-tensorwise: 16 linear layers converted; left in half precision: head (the output layer)",
-        "amp.gemm=fp8-tensorwise on a CPU shows that it is applied; it is slower than bfloat16 there",
+        "amp.gemm=fp8-tensorwise on a CPU shows that it is applied; a step takes about five times one in bfloat16",
     )
     assert (plan.name, plan.words[0]) == ("gpt-fp8", "amp=fp8")
 
 
 def test_on_a_gpu_it_says_nothing_of_slowness():
-    assert not [line for line in plan_of("amp=fp8", facts=H100).advice if "slower" in line]
+    assert not [line for line in plan_of("amp=fp8", facts=H100).advice if "on a CPU" in line]
 
 
 @pytest.mark.parametrize(
