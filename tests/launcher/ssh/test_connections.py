@@ -19,7 +19,6 @@ from launcher.errors import Unavailable, UsageError
 from launcher.ssh.host import Host, hello
 from tests.launcher.ssh.far import until
 from tests.launcher.ssh.ways import address, configuration, keys
-from tests.testbed.proxy import Proxy
 
 
 @pytest.fixture
@@ -139,24 +138,6 @@ def test_keys_that_a_host_rejects_are_reported_as_rejected(tmp_path, testbed, re
     config = configuration(tmp_path, testbed, IdentityFile=str(keys(tmp_path, kind=kind)))
     assert "rejects your keys (Authentication failed.); copy your public key there" in refusal(reach(config))
     assert "Permission denied" in refusal(reach(config, transport="openssh"))
-
-
-@pytest.mark.parametrize("files", [1, 2])
-def test_a_connection_that_is_cut_during_the_login_is_not_reported_as_a_rejected_key(tmp_path, testbed, reach, files):
-    with Proxy(testbed.ssh.port) as proxy:
-        known = tmp_path / "known_hosts"
-        known.touch()
-        named = [str(keys(tmp_path, name=f"key-{number}")) for number in range(files)]
-        lines = {"Port": str(proxy.port), "UserKnownHostsFile": str(known), "IdentityFile": named[0]}
-        config = Path(configuration(tmp_path, testbed, **lines))
-        config.write_text(config.read_text() + "".join(f"  IdentityFile {name}\n" for name in named[1:]))
-        assert "is not known" in refusal(reach(str(config)))
-        before_login = proxy.up
-        key = Path(testbed.ssh.known_hosts).read_text().splitlines()[0].partition(" ")[2]
-        known.write_text(f"[127.0.0.1]:{proxy.port} {key}\n")
-        proxy.cut_after_up = 2 * before_login + 1
-        said = refusal(reach(str(config)))
-    assert "the connection was lost during the login" in said and "try again" in said
 
 
 def test_a_key_with_a_passphrase_is_taken_from_the_agent_that_holds_it(tmp_path, testbed, reach, monkeypatch, agent):
