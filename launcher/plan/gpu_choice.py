@@ -77,7 +77,7 @@ def _here(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
                 )
         return tuple(by_index[index] for index in launch.visible_gpus)
     if launch.gpus is None:
-        return facts.gpus
+        return () if spec.training.device == "cpu" else facts.gpus
     if launch.gpus > len(facts.gpus):
         raise SettingsError(f"gpus={launch.gpus}: {facts.host} has {_what_is_there(facts)}", "gpus")
     return facts.gpus if launch.gpus else ()
@@ -85,16 +85,18 @@ def _here(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
 
 def _of_a_node(spec: JobSpec, cluster: SlurmCluster, facts: Facts) -> int:
     """GPUs per node. Without `gpus`, our own recipes get all GPUs of a node of the partition; a script gets one for
-    each process that is started, since it may not use more. Raises `SettingsError`."""
+    each process that is started, since it may not use more; device=cpu gets none. Raises `SettingsError`."""
     if spec.launch.gpus is not None:
         return spec.launch.gpus
+    if spec.training.device == "cpu":
+        return 0
     assert facts.slurm is not None
     partition = slurm_check.find_partition(cluster, facts.slurm)
     available = partition.gpus_per_node if partition else 0
     if spec.recipe.name != "script":
         return available
     device, wanted = spec.training.device, spec.training.train.processes
-    if device == "cpu" or (not available and (partition or device == "auto")):
+    if not available and (partition or device == "auto"):
         return 0
     if partition and wanted > available:
         raise SettingsError(

@@ -107,6 +107,7 @@ def test_the_same_value_makes_plan_and_script() -> None:
         (TWO_V100, ("visible_gpus=[1]",), "1", 1, "cuda"),
         (TWO_V100, ("visible_gpus=[1,0]",), "1,0", 2, "cuda"),
         (TWO_V100, ("gpus=0",), "", 1, "cpu"),
+        (TWO_V100, ("device=cpu",), "", 1, "cpu"),
         (TWO_V100, ("device=cpu", "gpus=1"), None, 1, "cpu"),
     ],
 )

@@ -239,6 +239,7 @@ def test_a_script_gets_a_gpu_for_each_process_unless_it_asks_for_others(
     notes = [note for note in plan.advice if note.startswith("the job takes ")]
     assert [note[: len(said)] for note in notes] == ([said] if said else [])
     assert plan_of("amp=o1").gpus == 4, "a recipe trains on all of a node"
+    assert plan_of("amp=o1", "device=cpu").gpus == 0
 
 
 @pytest.mark.parametrize(("words", "folder"), [((), "/home/mei/project"), (("cluster.login=me@box",), "")])
