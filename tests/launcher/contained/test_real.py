@@ -42,6 +42,7 @@ def test_a_run_in_a_container_is_proved_and_its_files_are_the_users(bed: Testbed
     result = json.loads((folder / "result.json").read_text())
     assert result["observed"]["verdict"] == "proved"
     assert len(telemetry.read(folder).hosts) == 1
+    assert main(["export", folder.name, f"{tmp_path}/weights.safetensors"]) == 0
     for path in folder.rglob("*"):
         assert path.stat().st_uid == os.getuid()
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
