@@ -14,61 +14,33 @@ from recipes.precision.support import support_for
 from recipes.typed import SettingsError
 
 GPU = (8, 0)
+FRAMEWORKS = ("torch", "tensorflow", "paddle")
 
-# framework, level, dtype, device -> mechanism; a hole is None. Without XLA.
-TABLE = {
-    ("torch", "o0", "float32", "cpu"): "float32",
-    ("torch", "o0", "float32", "cuda"): "float32",
-    ("torch", "o1", "float16", "cpu"): "autocast",
-    ("torch", "o1", "bfloat16", "cpu"): "autocast",
-    ("torch", "o1", "float16", "cuda"): "autocast",
-    ("torch", "o1", "bfloat16", "cuda"): "autocast",
-    ("torch", "o2", "float16", "cpu"): "half_model_fp32_masters",
-    ("torch", "o2", "bfloat16", "cpu"): "half_model_fp32_masters",
-    ("torch", "o2", "float16", "cuda"): "half_model_fp32_masters",
-    ("torch", "o2", "bfloat16", "cuda"): "half_model_fp32_masters",
-    ("torch", "o3", "float16", "cpu"): "half_model",
-    ("torch", "o3", "bfloat16", "cpu"): "half_model",
-    ("torch", "o3", "float16", "cuda"): "half_model",
-    ("torch", "o3", "bfloat16", "cuda"): "half_model",
-    ("tensorflow", "o0", "float32", "cpu"): "float32",
-    ("tensorflow", "o0", "float32", "cuda"): "float32",
-    ("tensorflow", "o1", "float16", "cpu"): None,
-    ("tensorflow", "o1", "bfloat16", "cpu"): "grappler",
-    ("tensorflow", "o1", "float16", "cuda"): "grappler",
-    ("tensorflow", "o1", "bfloat16", "cuda"): None,
-    ("tensorflow", "o2", "float16", "cpu"): "keras_policy",
-    ("tensorflow", "o2", "bfloat16", "cpu"): "keras_policy",
-    ("tensorflow", "o2", "float16", "cuda"): "keras_policy",
-    ("tensorflow", "o2", "bfloat16", "cuda"): "keras_policy",
-    ("tensorflow", "o3", "float16", "cpu"): "keras_policy",
-    ("tensorflow", "o3", "bfloat16", "cpu"): "keras_policy",
-    ("tensorflow", "o3", "float16", "cuda"): "keras_policy",
-    ("tensorflow", "o3", "bfloat16", "cuda"): "keras_policy",
-    ("paddle", "o0", "float32", "cpu"): "float32",
-    ("paddle", "o0", "float32", "cuda"): "float32",
-    ("paddle", "o1", "float16", "cpu"): None,
-    ("paddle", "o1", "bfloat16", "cpu"): None,
-    ("paddle", "o1", "float16", "cuda"): "auto_cast",
-    ("paddle", "o1", "bfloat16", "cuda"): "auto_cast",
-    ("paddle", "o2", "float16", "cpu"): None,
-    ("paddle", "o2", "bfloat16", "cpu"): None,
-    ("paddle", "o2", "float16", "cuda"): "decorate_auto_cast",
-    ("paddle", "o2", "bfloat16", "cuda"): "decorate_auto_cast",
-    ("paddle", "o3", "float16", "cpu"): None,
-    ("paddle", "o3", "bfloat16", "cpu"): None,
-    ("paddle", "o3", "float16", "cuda"): "decorate_no_masters",
-    ("paddle", "o3", "bfloat16", "cuda"): "decorate_no_masters",
+# framework, level -> the mechanism of float16 and bfloat16 on a CPU, and of both on a GPU; a hole is None. Without XLA.
+HALF = {
+    ("torch", "o1"): ["autocast"] * 4,
+    ("torch", "o2"): ["half_model_fp32_masters"] * 4,
+    ("torch", "o3"): ["half_model"] * 4,
+    ("tensorflow", "o1"): [None, "grappler", "grappler", None],
+    ("tensorflow", "o2"): ["keras_policy"] * 4,
+    ("tensorflow", "o3"): ["keras_policy"] * 4,
+    ("paddle", "o1"): [None, None, "auto_cast", "auto_cast"],
+    ("paddle", "o2"): [None, None, "decorate_auto_cast", "decorate_auto_cast"],
+    ("paddle", "o3"): [None, None, "decorate_no_masters", "decorate_no_masters"],
 }
-
-
-def test_the_table_has_a_row_for_every_framework_level_dtype_and_device():
-    everything = {
-        (framework, level, dtype, device)
-        for framework, level, device in itertools.product(("torch", "tensorflow", "paddle"), LEVELS, ("cpu", "cuda"))
-        for dtype in (("float32",) if level == "o0" else ("float16", "bfloat16"))
-    }
-    assert set(TABLE) == everything
+TABLE = {
+    **{
+        (*row, dtype, device): mechanism
+        for row, mechanisms in HALF.items()
+        for (device, dtype), mechanism in zip(
+            itertools.product(("cpu", "cuda"), ("float16", "bfloat16")), mechanisms, strict=True
+        )
+    },
+    **{
+        (framework, "o0", "float32", device): "float32"
+        for framework, device in itertools.product(FRAMEWORKS, ("cpu", "cuda"))
+    },
+}
 
 
 @pytest.mark.parametrize(("cell", "expected"), TABLE.items(), ids=lambda value: "-".join(value) if value else "hole")

@@ -9,6 +9,7 @@ import json
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -240,10 +241,18 @@ def test_one_process_trains_on_two_devices_as_on_one(tmp_path, words, forks):
     assert (found["world_size"], found["observed"]["verdict"]) == (2, "proved")
 
 
+def is_free(port: int) -> bool:
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
+    return True
+
+
 def together(forks, *words: str) -> str:
     """What two processes of one job, on loopback, tell people."""
-    ports = random.SystemRandom().sample(range(20000, 32000), 2)
-    workers = ",".join(f"127.0.0.1:{port}" for port in ports)
+    candidates = random.SystemRandom().sample(range(20000, 32000), 100)  # below those of outgoing connections
+    workers = ",".join(f"127.0.0.1:{port}" for port in list(filter(is_free, candidates))[:2])
     starts = [
         ["recipes.tensorflow_.node", f"--workers={workers}", f"--number={number}", "-m", MODULE, *words]
         for number in range(2)
