@@ -16,13 +16,13 @@ from recipes import metrics, run_folder, sampling
 from recipes.divergence import Detector
 from recipes.metrics import MetricsWriter
 from recipes.precision import verdict
-from recipes.precision.findings import EMULATED
 from recipes.preemption import StopPoller
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
 from recipes.step_record import StepRecord
 from recipes.trainer.profiling import Profiler, Profiling
 from recipes.trainer.progress import Progress
+from recipes.trainer.proof import Proof
 from recipes.trainer.protocols import Evaluate, Executor, Observer, State
 from recipes.trainer.recorder import Device, Recorder
 from recipes.trainer.replay import Replay, Request
@@ -108,11 +108,10 @@ class Training:
         self._seconds = seconds
         self._say = say
         self._state = state
-        self._observer = observer
+        self._proof = Proof(settings, group, observer, before.reports, say)
         self._divergence = divergence
         self._planned = choose_steps(self.last, settings.seed, self.first + 1)
         self._epoch: list[dict[str, Any]] = []
-        self._said_unknown = False
         self.profiling = Profiling(settings.profile, profiler, folder)
         every = settings.checkpoint.stop_every
         last = min(self.last, (self.first // every + 1) * every) if every else self.last
@@ -145,7 +144,7 @@ class Training:
             if watched:
                 with contextlib.ExitStack() as stack:
                     for step in sorted(watched):
-                        stack.enter_context(self._observer.step(step))
+                        stack.enter_context(self._proof.observer.step(step))
                     executed = executor.execute(shares, within, count)
             else:
                 executed = executor.execute(shares, within, count)
@@ -155,7 +154,7 @@ class Training:
             if self._record:
                 self._record.add(number, self._state.digests())
             self.profiling.after(number)
-            if watched and number < self.last and self._is_hopeless():
+            if watched and number < self.last and self._proof.is_hopeless():
                 self._flush()  # further steps would be wasted, and what they leave is nothing to go on from
                 return True
             if number % self.steps_per_epoch == 0 or number == self.total:
@@ -184,19 +183,8 @@ class Training:
 
     def observed(self) -> dict[str, Any]:
         """result.json's "observed": the verdict over all ranks, and over all steps seen since the run began."""
-        planned = self._planned if self.done == self.last else set()
-        judged = verdict.observed(self._reports(), planned, self.settings.proof.share)
+        judged = self._proof.judged(self._planned if self.done == self.last else set())
         return verdict.without_updates(judged, self.done) if 0 < self.done == self.recorder.skipped else judged
-
-    def _is_hopeless(self) -> bool:
-        """Whether no later step can still prove the mode. Where no proof is required, that is printed once instead."""
-        kind, why = self.group.broadcast(verdict.judge_so_far(self._reports(), self.settings.proof.share))
-        if kind in (verdict.UNKNOWN, EMULATED) and not self.settings.require_proof:
-            if not self._said_unknown:
-                self._say(f"no proof: {why} (require_proof=false lets that pass)")
-            self._said_unknown = True
-            return False
-        return kind != verdict.PROVED
 
     def seconds(self) -> float:
         """Time of all attempts."""
@@ -241,11 +229,6 @@ class Training:
     def _order(self, epoch: int) -> Any:
         return sampling.order(self.settings.seed, epoch, self.samples)
 
-    def _reports(self) -> list[dict[str, Any]]:
-        """The observers' reports since the run began, of all ranks."""
-        by_rank = self.group.gather(self._observer.reports)
-        return [*self._before.reports, *(report for reports in by_rank for report in reports)]
-
     def _flush(self) -> None:
         rows = self.recorder.flush()
         self._epoch += rows
@@ -258,7 +241,7 @@ class Training:
     def _end_epoch(self, epoch: int, evaluate: Evaluate | None) -> None:
         self._flush()
         rows, self._epoch = self._epoch, []
-        held_out = self._evaluate(evaluate) if evaluate else {}
+        held_out = self._proof.evaluated(evaluate, self.done) if evaluate else {}
         if held_out:
             self.event("eval", step=self.done, epoch=epoch, **held_out)
         measures = "  ".join(f"held-out {name} {value:.4f}" for name, value in held_out.items())
@@ -267,17 +250,6 @@ class Training:
         rate = statistics.fmean(row[key] for row in rows)
         epochs = -(-self.total // self.steps_per_epoch)
         self._say(f"epoch {epoch + 1:>{len(str(epochs))}}/{epochs}  loss {loss:.4f}  {measures}  {rate:,.0f} {unit}")
-
-    def _evaluate(self, evaluate: Evaluate) -> Mapping[str, float]:
-        """The held-out measures. The first evaluation is observed where it alone may match an entry of the lists."""
-        amp = self.settings.amp
-        if amp.allow or amp.deny or amp.infer or amp.clear or amp.keep_fp32:
-            reports = self._reports()
-            open_entries = verdict.unmatched(reports) and not any(report.get("evaluation") for report in reports)
-            if self.group.broadcast(bool(open_entries)):
-                with self._observer.step(self.done, evaluation=True):
-                    return evaluate()
-        return evaluate()
 
     def _save(self) -> Path | None:
         """Save a checkpoint of this step; returns its path on rank 0 of a run with a folder."""
@@ -293,7 +265,7 @@ class Training:
             metrics_offset=self.metrics.offset(),
             exact=self.exact,
             facts=self._facts,
-            reports=self._reports(),
+            reports=self._proof.reports(),
         )
         path = self._state.save(self.folder.checkpoints, progress, self.check_ours)
         self.event("checkpoint", step=self.done)
