@@ -168,7 +168,7 @@ def test_a_run_whose_launcher_was_killed_before_it_wrote_the_submission_is_known
     assert selection.unfinished([str(root)]) != []
     assert backends.end({str(folder): store.load(str(folder))}, 0) == {}
     child.wait(60)
-    assert state(folder).name == "failed"
+    assert state(folder).name in ("failed", "lost")  # its shell has a moment to write its end
     backends.settle(seen(folder))
     assert selection.unfinished([str(root)]) == []
 

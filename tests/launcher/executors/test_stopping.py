@@ -58,7 +58,8 @@ def test_a_run_that_does_not_stop_is_ended_after_the_grace(root, trainer, code):
     until(lambda: (folder / "attempts/1/stdout.log").exists() and (folder / "attempts/1/stdout.log").read_text())
     said = []
     ((seen, why_not),) = cancel(folder, stop_grace=0.3, term_grace=0.5, say=said.append)
-    assert (seen.state.name, seen.state.exit_code, why_not) == ("cancelled", code, "")
+    assert (seen.state.name, why_not) == ("cancelled", "")
+    assert seen.state.exit_code in (code, None)  # its shell has a moment to write it
     assert processes_left(folder) == []
     assert len(said) == 2 and "killing" in said[1]
 

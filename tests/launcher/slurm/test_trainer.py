@@ -87,6 +87,7 @@ def outcomes(request: pytest.FixtureRequest, testbed: Testbed, tmp_path_factory:
     @contextlib.contextmanager
     def stage(name: str) -> Iterator[Mapping[str, Any]]:
         (top / name).mkdir()
+        # `top` is no run: the stories compare their own.
         with submitting(Trainers(top / name, top, "nodes=2")) as trainers:
             yield {"trainers": trainers, "moments": Moments(name)}
 
