@@ -60,7 +60,8 @@ def test_stopped_in_the_middle_and_resumed_its_steps_go_on(project: Path, root: 
     """One of them as the second run of a sweep."""
     script = SCRIPTS[name]
     swept = name == "torch"
-    words = (script.file, "amp=o1", *ONE_THREAD, *([f"sweep.length={script.short},{ENDLESS}"] if swept else []))
+    # The runs of a sweep start in folders of their own.
+    words = (script.file, "amp=o1", *ONE_THREAD, f"sweep.length={script.short},{ENDLESS}" if swept else "workdir=run")
     length = "{length}" if swept else ENDLESS
     running = start(project, root, *words, "--", *script.arguments, f"{script.steps}{length}")
     stopped = until_in_the_middle(root, 1 + swept)
