@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
 from launcher.config import placeholders
@@ -103,7 +102,7 @@ def _parse(word: str, groups: Sequence[str]) -> Override:
     make = functools.partial(Override, typed=word, prefix=prefix, key=key, kind=kind)
     if text is None:
         return make(values=(None,))
-    texts = _listed(key, text)
+    texts = _listed(key, text, as_typed=kind == "value" and text_key(key))
     if prefix == "~" and len(texts) > 1:
         raise UsageError(f"{word} names several values; ~{key} takes back what files say of {key}")
     if kind == "group":
@@ -121,17 +120,19 @@ def is_key(word: str, groups: Sequence[str] = GROUPS) -> bool:
     return word in groups or annotation_of(word) is not None
 
 
-def _listed(key: str, text: str) -> tuple[str, ...]:
-    """The texts of the values after `=`, several where they spell a sweep. Raises `UsageError`."""
+def _listed(key: str, text: str, *, as_typed: bool) -> tuple[str, ...]:
+    """The texts of the values after `=`, several where they spell a sweep; those of a text key are taken `as_typed`.
+
+    Raises `UsageError`."""
     placeholder = key.startswith(placeholders.KEY)
     if placeholder and not placeholders.NAME.fullmatch(key.removeprefix(placeholders.KEY)):
         raise UsageError(f"{key}: the name of a placeholder should be of letters, digits, - and _")
     choice = CHOICE.fullmatch(text)
-    if choice is None and text_key(key) and not placeholder and (key != "image" or "," not in text):
+    if choice is None and as_typed and not placeholder and (key != "image" or "," not in text):
         return (text,)
     if match := _RANGE.fullmatch(text):
         return _ranged(key, text, match[1])
-    if choice is None and not text_key(key) and (call := re.match(r"(\w+)\(", text)):
+    if choice is None and not as_typed and (call := re.match(r"(\w+)\(", text)):
         raise UsageError(f"{key}={text}: {call[1]}() lists no values; say a,b or choice(a,b) or range(start,stop,step)")
     try:
         parts, _ = split(choice[1] if choice else text)
@@ -139,11 +140,13 @@ def _listed(key: str, text: str) -> tuple[str, ...]:
         raise UsageError(f"{key}={text}: {error}") from None
     if not parts and (choice or placeholder):
         raise UsageError(f"{key}={text} lists no value; say one, or several as a,b")
-    return tuple(unquoted(part) if text_key(key) else part for part in parts or [""])
+    return tuple(unquoted(part) if as_typed else part for part in parts or [""])
 
 
 def _ranged(key: str, text: str, inside: str) -> tuple[str, ...]:
     """The numbers of range(stop), range(start,stop) or range(start,stop,step); decimal steps add up exactly."""
+    from decimal import Decimal, InvalidOperation  # takes a while, and few words need it
+
     try:
         numbers = [Decimal(part) for part in inside.split(",")]
     except InvalidOperation:

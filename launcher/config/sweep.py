@@ -52,8 +52,9 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
     for override in overrides:
         key_checks.check(composer, override, script=script)
     overrides = _last_wins(overrides)
-    choosing = [override for override in overrides if override.kind == "group"]
-    swept_keys = [override.key for override in overrides if override.swept]
+    choosing = [index for index, override in enumerate(overrides) if override.kind == "group"]
+    swept = [index for index, override in enumerate(overrides) if override.swept]
+    swept_keys = [overrides[index].key for index in swept]
     if math.prod(len(override.values) for override in overrides) > MOST_CELLS:
         raise UsageError(
             f"a sweep over {', '.join(swept_keys)} has more than {MOST_CELLS:,} cells; start it in parts (command line)"
@@ -61,20 +62,22 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
     bases: dict[tuple[Any, ...], _Base] = {}
     made = []
     for indices in itertools.product(*(range(len(override.values)) for override in overrides)):
-        index_of = {id(override): index for override, index in zip(overrides, indices, strict=True)}
-        choice = tuple(override.values[index_of[id(override)]] for override in choosing)
+        choice = tuple(overrides[index].values[indices[index]] for index in choosing)
         if choice not in bases:
-            spelled = (choosing_word(override, value) for override, value in zip(choosing, choice, strict=True))
+            spelled = (choosing_word(overrides[index], value) for index, value in zip(choosing, choice, strict=True))
             words = tuple(word for word in spelled if word)
             bases[choice] = _Base.make(composer.compose(words), overrides, words, composer.places(words))
         base = bases[choice]
-        values = [override.values[index] for override, index in zip(base.overrides, indices, strict=True)]
-        point = list(zip(base.overrides, values, strict=True))
+        words_of_cell = list(base.overrides)
+        for index in swept:
+            words_of_cell[index] = dataclasses.replace(
+                base.overrides[index], values=(base.overrides[index].values[indices[index]],)
+            )
         made.append(
             Cell(
-                config=base.apply([(override, value) for override, value in point if _sets(override)]),
-                words=tuple(_single(override, value) for override, value in point),
-                swept=tuple((override.key, value) for override, value in point if override.swept),
+                config=base.apply(words_of_cell),
+                words=tuple(words_of_cell),
+                swept=tuple((words_of_cell[index].key, words_of_cell[index].values[0]) for index in swept),
                 chosen=base.words,
                 places=base.places,
             )
@@ -126,9 +129,10 @@ class _Base:
     composed: Any
     plain: dict[str, Any] | None
     """Resolved, with the values that no sweep changes; None where an interpolation refers to a swept key."""
-    fixed: frozenset[str]
     overrides: Sequence[Override]
     """All of them, with the values of `train` as this choice's recipe has them."""
+    applied: tuple[int, ...]
+    """Places, among these, of those that `plain` lacks and that set a value."""
     words: tuple[str, ...]
     """Those that chose its files."""
     places: Mapping[str, Place]
@@ -143,25 +147,28 @@ class _Base:
         for override in overrides:
             if override.kind == "value" and override.prefix == "~":
                 _take_back(composed, override)
-        setting = [override for override in overrides if _sets(override)]
+        setting_indices = [index for index, override in enumerate(overrides) if _sets(override)]
+        setting = [overrides[index] for index in setting_indices]
         raw = OmegaConf.to_container(composed, resolve=False)
         _refuse_missing(raw, setting, places)
-        fixed = [(override, override.values[0]) for override in setting if not override.swept]
+        fixed = [override for override in setting if not override.swept]
         texts = [*_texts(raw), *_texts([value for override in setting for value in override.values])]
         swept = [override.key for override in setting if override.swept]
         if any(_refers(text, key) for text in texts for key in swept):
-            plain, keys = None, frozenset[str]()
+            plain, applied = None, tuple(setting_indices)
         else:
-            plain, keys = _resolved(composed, fixed, places), frozenset(override.key for override, _ in fixed)
-        return _Base(composed=composed, plain=plain, fixed=keys, overrides=overrides, words=words, places=places)
+            plain = _resolved(composed, fixed, places)
+            applied = tuple(index for index in setting_indices if overrides[index].swept)
+        return _Base(composed=composed, plain=plain, overrides=overrides, applied=applied, words=words, places=places)
 
-    def apply(self, assignments: Sequence[tuple[Override, Any]]) -> dict[str, Any]:
+    def apply(self, words: Sequence[Override]) -> dict[str, Any]:
+        """The configuration of one cell, whose overrides have one value each."""
+        assignments = [words[index] for index in self.applied]
         if self.plain is None:
             return _resolved(self.composed, assignments, self.places)
         config = copy.deepcopy(self.plain)
-        for override, value in assignments:
-            if override.key not in self.fixed:
-                _assign(config, override.key, value)
+        for override in assignments:
+            _assign(config, override.key, override.values[0])
         return config
 
 
@@ -191,22 +198,22 @@ def _covers(outer: str, key: str) -> bool:
     return key == outer or key.startswith(f"{outer}.")
 
 
-def _resolved(
-    composed: Any, assignments: Sequence[tuple[Override, Any]], places: Mapping[str, Place]
-) -> dict[str, Any]:
+def _resolved(composed: Any, assignments: Sequence[Override], places: Mapping[str, Place]) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     config = copy.deepcopy(composed)
     try:
-        for override, value in assignments:
-            OmegaConf.update(config, override.key, escaped(override, value), merge=True)
+        for override in assignments:
+            OmegaConf.update(config, override.key, escaped(override, override.values[0]), merge=True)
     except OmegaConfBaseException as error:
         raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
     resolved = resolve(config, places)
-    for index, (override, value) in enumerate(assignments):
-        if is_typed(override) and not any(_covers(later.key, override.key) for later, _ in assignments[index + 1 :]):
-            _assign(resolved, override.key, value)  # byte for byte, `???` too, which OmegaConf takes for none
+    for index, override in enumerate(assignments):
+        if is_typed(override) and not any(_covers(later.key, override.key) for later in assignments[index + 1 :]):
+            _assign(
+                resolved, override.key, override.values[0]
+            )  # byte for byte, `???` too, which OmegaConf takes for none
     return resolved
 
 
@@ -283,12 +290,6 @@ def _last_wins(overrides: Sequence[Override]) -> list[Override]:
     """Of several words for one key, the last, as Hydra has it."""
     by_key = {(override.kind, override.key): override for override in overrides}
     return [override for override in overrides if by_key[override.kind, override.key] is override]
-
-
-def _single(override: Override, value: Any) -> Override:
-    if not override.swept:
-        return override
-    return dataclasses.replace(override, values=(value,))
 
 
 def _refuse_twins(made: Sequence[Cell], swept: Sequence[str]) -> None:

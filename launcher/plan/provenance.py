@@ -39,7 +39,8 @@ def origins(asked: Request, spec: JobSpec, plan: Plan) -> list[Origin]:
     swept = {key for key, _ in cell.swept}
     for word in cell.words:
         if word.kind == "value" and word.prefix != "~":
-            places[word.key] = f"{word.source if word.key not in swept else 'sweep'}: {word.typed}"
+            for key in leaves({word.key: word.values[0]}):
+                places[key] = f"{word.source if word.key not in swept else 'sweep'}: {word.typed}"
     asked_for = {**plain(spec.training), **plain(spec.launch)}
     settled = {**asked_for, **plan.settings, "gpus": plan.gpus, "python": plan.python, "name": plan.name}
     settled["run_root"] = plan.run_root

@@ -138,6 +138,16 @@ def test_a_copy_edited_in_one_key_asks_for_that_key_alone(
     assert asked[key] == (value, str(copy))
 
 
+def test_a_word_with_several_keys_is_where_those_alone_come_from() -> None:
+    composer = Composer()
+    (cell,) = cells(composer, [parse("checkpoint={every: 5}")])
+    spec = make(cell)
+    found = origins(Request(composer=composer, overrides=(), cells=(cell,)), spec, resolve(spec, LAPTOP))
+    places = {origin.key: origin.place for origin in found}
+    assert places["checkpoint.every"] == "command line: checkpoint={every: 5}"
+    assert "command line" not in places["checkpoint.keep"]
+
+
 def layered(tmp_path: Path, layers: list[int], keys: dict[str, tuple[Any, ...]]) -> Cell:
     """The job of keys that are set by: a site's config.yaml (0), a group's file (1), an experiment (2), words (3)."""
     (tmp_path / "recipe").mkdir()

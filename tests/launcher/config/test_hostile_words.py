@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -28,13 +27,11 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The one line that the words are refused with."""
-    began = time.monotonic()
     assert main(["plan", *words]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1
     assert said.err.startswith("error: ")
-    assert time.monotonic() - began < 10
     return said.err
 
 
@@ -166,82 +163,15 @@ def test_a_list_is_read_as_it_is_shown(items: list[str]) -> None:
     assert read(show(items), tuple[str, ...], "key") == items
 
 
-KEYS = [
-    "amp",
-    "~amp",
-    "+amp",
-    "batch",
-    "seed",
-    "~seed",
-    "train.lr",
-    "env.A",
-    "env",
-    "mounts",
-    "amp.deny",
-    "cluster.setup",
-]
-KEYS += [
-    "cluster.setup",
-    "cluster",
-    "data",
-    "recipe",
-    "name",
-    "checkpoint",
-    "run_root",
-    "x.y",
-    "",
-    "experiment",
-    "loss_scale",
-    "tf32",
-]
-PARTS = [
-    "o1",
-    "1",
-    "range(",
-    "choice(",
-    ")",
-    ",",
-    "[",
-    "]",
-    "{",
-    "}",
-    ":",
-    "'",
-    '"',
-    "\\",
-    "${",
-    "???",
-    "null",
-    " ",
-    "=",
-]
-PARTS += [
-    "~",
-    "../",
-    "\x1b",
-    "\udcff",
-    "é",
-    "glob(*)",
-    "1e999",
-    "-",
-    "true",
-    "$(id)",
-    "interval(0,1)",
-    "@",
-    "a",
-    "|",
-    "#",
-]
+KEYS = """ amp ~amp +amp batch seed ~seed train.lr env.A env mounts amp.deny cluster.setup cluster data recipe name
+checkpoint run_root x.y experiment loss_scale tf32"""
+PARTS = """o1 1 range( choice( ) , [ ] { } : ' " \\ ${ ??? null = ~ ../ é glob(*) 1e999 - true $(id) interval(0,1)
+@ a | #"""
+TEXTS = st.lists(st.sampled_from([*PARTS.split(), " ", "\x1b", "\udcff"]), max_size=5).map("".join)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    words=st.lists(
-        st.tuples(st.sampled_from(KEYS), st.lists(st.sampled_from(PARTS), max_size=5).map("".join)).map("=".join),
-        min_size=1,
-        max_size=2,
-    )
-)
+@given(words=st.lists(st.tuples(st.sampled_from(["", *KEYS.split()]), TEXTS).map("=".join), min_size=1, max_size=2))
 def test_whatever_is_typed(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = tmp_path / "facts.json"
     facts.write_text(json.dumps(plain(LAPTOP)))

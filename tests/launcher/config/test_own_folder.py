@@ -183,7 +183,7 @@ def launch(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
         "OMP_NUM_THREADS": "1",
     }
     argv = [sys.executable, "-m", "launcher", *words]
-    return subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=120)
+    return subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=300)
 
 
 def write(own: Path, files: dict[str, str]) -> None:

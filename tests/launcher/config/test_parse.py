@@ -54,6 +54,8 @@ def test_texts_are_listed_by_choice_and_images_by_commas(word: str, values: tupl
     ("word", "values"),
     [
         ("amp=o0,o1,o2", ("o0", "o1", "o2")),
+        ("recipe=mnist,gan", ("mnist", "gan")),
+        ("data=digits,null", ("digits", None)),
         ("batch=128,256", (128, 256)),
         ("seed=range(0,3)", (0, 1, 2)),
         ("visible_gpus=[0,2]", ([0, 2],)),
