@@ -26,6 +26,8 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     ["torch._dynamo", "torch._inductor.output_code", "sklearn.datasets", "recipes.torch_.supervised", __name__]
 )
+LIMIT = 500
+"""Seconds that a job may take, on a machine that is busy with others and compiles for the first time."""
 
 
 class Forked:
@@ -71,7 +73,7 @@ class Forked:
     def poll(self) -> int | None:
         return self.returncode
 
-    def wait(self, timeout: float = 300) -> int:
+    def wait(self, timeout: float = LIMIT) -> int:
         """Kills all ranks and raises `TimeoutExpired` where they take longer, in seconds."""
         deadline = time.monotonic() + timeout
         for each in self.ranks:
@@ -82,11 +84,11 @@ class Forked:
             raise subprocess.TimeoutExpired(f"{self.ranks}", timeout, *self._output())
         return code
 
-    def communicate(self, timeout: float = 300) -> tuple[str, str]:
+    def communicate(self, timeout: float = LIMIT) -> tuple[str, str]:
         self.wait(timeout)
         return self._output()
 
-    def complete(self, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    def complete(self, timeout: float = LIMIT) -> subprocess.CompletedProcess[str]:
         out, err = self.communicate(timeout)
         return subprocess.CompletedProcess([], self.wait(), out, err)
 
@@ -96,9 +98,10 @@ class Forked:
     def kill(self) -> None:
         """All ranks at once, and what they started."""
         for each in self.ranks:
-            with contextlib.suppress(ProcessLookupError):  # of a rank that has no session yet
-                os.killpg(each.pid, signal.SIGKILL)
-            each.kill()
+            if each.exitcode is None:
+                with contextlib.suppress(ProcessLookupError):  # of a rank that has no session yet
+                    os.killpg(each.pid, signal.SIGKILL)
+                each.kill()
         for each in self.ranks:
             each.join()
 

@@ -21,7 +21,7 @@ def problems(module: str, folder: Path) -> dict[str, str]:
     """
     file = folder / "problems"
     file.touch()
-    done = Forked(_take_part, (module, file), ranks=RANKS).complete(180)
+    done = Forked(_take_part, (module, file), ranks=RANKS).complete()
     seen = dict(json.loads(line) for line in file.read_text().splitlines())
     assert done.returncode == 0, f"{done.stderr}\nended after {list(seen)}"
     return seen

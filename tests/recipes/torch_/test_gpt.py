@@ -28,14 +28,6 @@ SMALL = (
 )
 
 
-@pytest.fixture(autouse=True)
-def as_before():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
-
-
 @pytest.fixture
 def library(tmp_path, monkeypatch) -> Path:
     """A standard library of 40 small files."""

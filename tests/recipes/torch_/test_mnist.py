@@ -141,7 +141,7 @@ def test_a_stop_file_ends_the_run_saved_and_it_goes_on_from_there(tmp_path, word
     process = start([*job, "epochs=10000"], ranks, LAUNCHER_ATTEMPT="2")
     wait_for(tmp_path / "metrics.jsonl", process)
     (tmp_path / "STOP").touch()
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate()
     assert process.returncode == 85, out + err
     marker = json.loads((tmp_path / "attempts" / "2" / "stopped.json").read_text())
     assert (tmp_path / marker["checkpoint"] / "state.pt").exists()
@@ -164,7 +164,7 @@ def test_an_interrupted_run_says_so(tmp_path, words):
     process = start(["amp=o1", *words, "epochs=10000", f"run={tmp_path}"])
     wait_for(tmp_path / "metrics.jsonl", process)
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    assert process.wait() == 130
     assert result(tmp_path)["reason"] == "interrupted from the keyboard"
 
 

@@ -35,7 +35,7 @@ def start(ranks: int, folder: Path, steps: int, **more: str) -> Forked:
 
 def end(job: Forked) -> tuple[list[int | None], list[str], list[str]]:
     """Exit codes and what each rank printed. A rank that hangs fails the test."""
-    job.wait(120)
+    job.wait()
     return [each.exitcode for each in job.ranks], job.printed("out"), job.printed("err")
 
 

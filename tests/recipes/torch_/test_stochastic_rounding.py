@@ -34,14 +34,6 @@ SMALL = (
 )
 
 
-@pytest.fixture(autouse=True)
-def as_before():
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
-
-
 def of(amp: Amp = STOCHASTIC) -> Precision:
     return Precision.of(amp, LossScale(), torch.device("cpu"))
 
