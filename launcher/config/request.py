@@ -8,10 +8,11 @@ from pathlib import Path
 
 from launcher.config import script_framework, script_word
 from launcher.config.compose import Composer
+from launcher.config.o0_cells import by_level
 from launcher.config.parse import PASSED, Override, is_key, parse, passed
 from launcher.config.paths import add_own_recipes, expanded, own_folders
 from launcher.config.spec import JobSpec, make
-from launcher.config.sweep import Cell, by_level, cells
+from launcher.config.sweep import Cell, cells
 from launcher.errors import UsageError, of_each
 from launcher.runs import address as addresses
 from launcher.runs.arms import label_of

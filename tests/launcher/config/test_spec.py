@@ -57,6 +57,15 @@ SCRIPT = ("recipe=script", "script=train.py")
         (("checkpoint.keep=0",), "checkpoint.keep=0 must be at least 1"),
         (("proof.share=0",), "proof.share=0 must be above 0 and at most 1"),
         (("cluster.stop_before=0",), "cluster.stop_before=0 must be at least 1 (command line)"),
+        (
+            ("cluster=slurm", "cluster.stop_before=70000"),
+            "cluster.stop_before=70000 must be at most 65535 (command line)",
+        ),
+        (("cluster=slurm", "cluster.cpus=0"), "cluster.cpus=0 must be at least 1 (command line)"),
+        (("cluster=slurm", "cluster.max_requeues=-1"), "cluster.max_requeues=-1 must be at least 0"),
+        (("cluster=ssh", "cluster.connect_timeout=0"), "cluster.connect_timeout=0 must be at least 1"),
+        (("profile.start=0",), "profile.start=0 must be at least 1"),
+        (("steps_per_execution=0",), "steps_per_execution=0 must be at least 1"),
         (("script.stop_signal=INT",), "script.stop_signal=INT is for recipe=script, and this is recipe=mnist"),
         (
             ("script.resume_arguments=[-r]",),
