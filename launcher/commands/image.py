@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,8 @@ packages, as pip=[torchao==0.18.0] for amp=fp8. Both need the extra `images`: pi
 """
 
 
+_PINNED = re.compile(r"[A-Za-z0-9][\w.-]*==[\w.+!]+", re.ASCII)
+"""What becomes a word of the image's build script."""
 KEYS: dict[str, tuple[str, ...]] = {
     "list": (),
     "show": (),
@@ -136,8 +139,11 @@ def _build(names: Sequence[str], options: dict[str, str]) -> int:
 
 
 def _recipe(name: str, options: dict[str, str]) -> images.ImageRecipe:
-    recipe = image_recipes.find(name)
-    return dataclasses.replace(recipe, pip=(*recipe.pip, *_list_of(options, "pip")))
+    recipe, more = image_recipes.find(name), _list_of(options, "pip")
+    for package in more:
+        if not _PINNED.fullmatch(package):
+            raise SettingsError(f"pip: {package} should be a package with its exact version, as torchao==0.18.0", "pip")
+    return dataclasses.replace(recipe, pip=(*recipe.pip, *more))
 
 
 def _list_of(options: dict[str, str], key: str) -> list[str]:

@@ -43,6 +43,7 @@ def test_render_prints_a_recipe_in_either_format(format: str, begins: str, capsy
         (["list", "ngc-torch"], "no ngc-torch in the catalogue"),
         (["render", "cpuu"], "did you mean cpu?"),
         (["render", "cpu", "pip=[torchao]"], "pip: torchao should be a package with its exact version"),
+        (["render", "cpu", "pip=[a==1'$(id)']"], "should be a package with its exact version"),
         (["render", "cpu", "format=oci"], "format=oci is not one of docker, singularity"),
         (["build", "cpu"], "say container=docker, podman or apptainer"),
         (["show"], "image show takes one image: python -m launcher image show ngc-pytorch"),
