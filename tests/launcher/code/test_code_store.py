@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
 from pathlib import Path
@@ -121,9 +122,9 @@ def test_code_that_another_user_laid_under_a_digest_is_not_run(
     root = open_folder / "runs"
     root.mkdir()
     root.chmod(0o1777)
-    first = alice.launcher(*WORDS, f"run_root={alice.home}/own")
-    assert first.returncode == 0, first.stderr
-    (digest,) = (path.name for path in (alice.home / "own" / ".code").iterdir())
+    planned = alice.launcher("plan", *WORDS, "--json", f"run_root={root}")
+    assert planned.returncode == 0, planned.stderr
+    digest = json.loads(planned.stdout)["plans"][0]["code"]
     if not whole:
         alice.run("mkdir", "-m", "0777", root / ".code")
     evil = mallory.write(root / ".code" / digest / "recipes" / "__init__.py", "open('/tmp/evil', 'w')")
