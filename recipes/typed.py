@@ -10,15 +10,14 @@ import dataclasses
 import difflib
 import functools
 import math
-import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
-T = TypeVar("T")
+from recipes.shown import show as show
 
-_ODD = re.compile(r"""[\[\](){},"']""")
+T = TypeVar("T")
 
 
 class SettingsError(ValueError):
@@ -210,26 +209,6 @@ def below_one(key: str, value: float) -> None:
 
 def _and_finite(value: float) -> str:
     return " and finite" if value == math.inf else ""
-
-
-def show(value: Any) -> str:
-    """A value as it would be typed: `true` rather than `True`."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(_show_item(item) for item in value)}]"
-    return str(value)
-
-
-def _show_item(value: Any) -> str:
-    """An item of a list as `recipes.values` reads it."""
-    if not isinstance(value, str):
-        return show(value)
-    if value and value == value.strip() and not _ODD.search(value):
-        return value
-    return '"' + re.sub(r'([\\"])', r"\\\1", value) + '"'
 
 
 def plain(value: Any) -> Any:

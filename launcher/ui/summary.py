@@ -13,7 +13,7 @@ from launcher.runs import log_tail, run_ids, run_roots, store
 from launcher.runs.schema import PlanRecord, ResultRecord
 from launcher.runs.states import State
 from launcher.ui import hints, tables
-from recipes.typed import show
+from recipes.shown import show
 
 WAITING = 0.02
 """Share of the steps' time spent waiting for data from which on it is shown."""
