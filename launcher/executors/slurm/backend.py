@@ -76,7 +76,9 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
         # The job has started, or was put back into the queue, since Slurm was asked.
         waits = status.state == "requeued"
         return Liveness("alive", (status.reason or "") if waits else "", waits=waits, asked=when)
-    if row is None and kept is None and not answer.has(job):
+    # A controller that crashed may give an id twice: what was known of it before this submission is another job's.
+    submitted_since = job not in answer.held and _is_newer(str((files.submission or Submission()).answer), answer.asked)
+    if submitted_since or (row is None and kept is None and not answer.has(job)):
         return Liveness("alive", "accepted this moment", asked=when)
     judged = judge(job, row or kept, _log(files))._replace(asked=when)
     if status is None and (row or kept) and (judged.waits or judged.outcome == "cancelled"):

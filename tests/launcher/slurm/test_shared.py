@@ -292,3 +292,16 @@ def test_a_run_that_waits_for_another_names_it_and_how_that_ended(root: Path, cl
         (second / "verdict.json").unlink(missing_ok=True)
         age(40)
         assert state(second)[:2] == ("cancelled", f"it never started: it was to come after {first.name}, {said}")
+
+
+def test_an_id_that_a_crashed_controller_gives_twice_has_nothing_of_the_job_before(
+    root: Path, cluster: Cluster
+) -> None:
+    folder = submitted(root, 7)
+    cluster.says("")
+    os.utime(folder / "sbatch.1.out", (time.time() - 60,) * 2)
+    assert state(folder).name == "lost"
+    answer = folder / "sbatch.2.out"  # resumed: the controller forgot the job, and gave its id again
+    answer.write_text("7\n")
+    start.record_submission(folder, queue="slurm", first_attempt=1, script=f"{folder}/run.sh", answer=str(answer))
+    assert state(folder)[:2] == ("queued", "accepted this moment")
