@@ -26,3 +26,5 @@ def advice(spec: JobSpec, facts: Facts, device: str, devices: int) -> Iterator[s
         if packages is None:
             why = why or "it was not looked into"
             yield f"not checked: {needed(gemm)} in the image ({why}); a run ends at once without it"
+    elif spec.launch.cluster.setup:
+        yield f"not checked: {needed(gemm)} with what cluster.setup loads; a run ends at once without it"

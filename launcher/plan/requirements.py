@@ -92,7 +92,9 @@ def check_gemm(spec: JobSpec, facts: Facts) -> None:
         inside = image_packages(spec, facts)[0]
         if inside is not None and (problem := library_problem(gemm, inside.get(library, ""))):
             raise SettingsError(f"{problem} in image={spec.launch.image}: {ADD_TO_IMAGE[library]}", "amp.gemm")
-    elif problem := library_problem(gemm, facts.packages.get(library, "")):
+        return
+    # What `cluster.setup` loads isn't known.
+    if not spec.launch.cluster.setup and (problem := library_problem(gemm, facts.packages.get(library, ""))):
         raise SettingsError(
             f"{problem} for {facts.python} on {facts.host}: {INSTALL[library]}, or name another Python with python=",
             "amp.gemm",

@@ -60,6 +60,13 @@ def test_what_this_host_can_not_do_is_refused(words: tuple[str, ...], facts: Fac
         plan_of(*words, "gpus=2" if facts is H100 else "seed=0", facts=facts)
 
 
+def test_what_setup_may_load_is_said_to_be_unchecked_and_not_refused():
+    plan = plan_of("amp=fp8", "cluster.setup=[module load torchao]", facts=LAPTOP)
+    assert (
+        "not checked: torchao 0.18 or newer with what cluster.setup loads; a run ends at once without it" in plan.advice
+    )
+
+
 def in_image(**known: Any) -> Facts:
     return with_containers(LAPTOP, image="cpu", **known)
 
