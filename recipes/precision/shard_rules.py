@@ -82,13 +82,17 @@ def _gathered(report: Report) -> Iterator[Finding]:
         )
 
 
-def summary(report: Report) -> str:
-    """The dtypes of shards and of what was gathered from them, for the verdict; empty where nothing is in shards."""
+def summary(reports: Sequence[Report]) -> str:
+    """The dtypes of shards and of what was gathered from them, for the verdict; empty where nothing is in shards, or in
+    the end no longer is."""
+    report = reports[-1]
     if report["rule"].get("parallel") != "fsdp":
         return ""
+    sharded = [each["step"] for each in reports if each["rule"].get("parallel") == "fsdp"]
+    since = f" from step {min(sharded)} on" if len(sharded) < len(reports) else ""
     shards = _dtypes({entry["dtype"]: 1 for entry in report["parameters"]})
     gathered = f", gathered in {_dtypes(report['gathered'])}" if report["gathered"] else ""
-    return f"parameters in shards of {shards}{gathered}"
+    return f"parameters in shards of {shards}{gathered}{since}"
 
 
 def _dtypes(counts: Mapping[str, int]) -> str:

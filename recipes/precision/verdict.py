@@ -111,7 +111,7 @@ def _of_steps(reports: Sequence[Report], share: float, one_rank: bool = False) -
             yield UNKNOWN, f"step {step} was not observed on rank {', '.join(map(str, sorted(absent)))}"
         if not absent:
             yield from shard_rules.across_ranks(present)
-    if any(report["rule"] != reports[0]["rule"] for report in reports):
+    if any(_settings(report) != _settings(reports[0]) for report in reports):
         yield CONTRADICTED, "not all observed steps and ranks had the same precision settings"
     for report in reports:
         place = f"step {report['step']}" + (f" on rank {report['rank']}" if report["world_size"] > 1 else "")
@@ -120,6 +120,12 @@ def _of_steps(reports: Sequence[Report], share: float, one_rank: bool = False) -
     yield from _optimizer(reports, one_rank)
     if _is_rounded(reports):
         yield from ((CONTRADICTED, text) for text in rounding.contradictions(_of_training(reports)))
+
+
+def _settings(report: Report) -> dict[str, Any]:
+    """Those that stay the same through a run's attempts. Shards may not: a run that began with whole weights may go on
+    with shards. Each report is judged by its own."""
+    return {key: value for key, value in report["rule"].items() if key != "parallel"}
 
 
 def _of_run(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
@@ -172,7 +178,7 @@ def _summary(reports: Sequence[Report]) -> str:
         + f" {where}"
         + (f"; gradients summed over the ranks in {reduced}" if (reduced := _dtype_of(reports, "reduced")) else "")
         + (f"; {rounding.summary(reports)}" if _is_rounded(reports) else "")
-        + (f"; {shards}" if (shards := shard_rules.summary(reports[-1])) else "")
+        + (f"; {shards}" if (shards := shard_rules.summary(reports)) else "")
         + (_others(calls, reports[0]["rule"]) if calls else "")
     )
 

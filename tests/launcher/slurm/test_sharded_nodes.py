@@ -50,3 +50,16 @@ def test_shards_of_two_nodes_are_taken_up_by_one(submitted: Submitted) -> None:
     assert (found["world_size"], found["determinism"], found["resumed_from"]) == (1, "best_effort", 8)
     assert found["observed"]["verdict"] == "proved", found["observed"]["why"]
     assert [row["step"] for row in steps(folder)] == list(range(1, 13))
+
+
+@pytest.mark.slow
+def test_whole_weights_go_on_in_shards_and_are_proved(submitted: Submitted) -> None:
+    submitted.done("ddp")
+    folder = submitted.folder("ddp")
+    resumed = submitted.launcher("resume", folder.name, "parallel=fsdp", "steps=12", "wait=true")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    result = submitted.done("ddp")
+    assert (result["world_size"], result["determinism"], result["resumed_from"]) == (2, "best_effort", 8)
+    assert result["observed"]["verdict"] == "proved", result["observed"]["why"]
+    assert "gathered in bfloat16 and float32 from step 9 on" in result["observed"]["why"]
+    assert [row["step"] for row in steps(folder)] == list(range(1, 13))

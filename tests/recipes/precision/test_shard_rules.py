@@ -40,6 +40,23 @@ def test_honest_ranks_are_proved(level: str) -> None:
     assert "parameters in shards of" in why
 
 
+def test_a_run_that_goes_on_sharded_or_whole_is_proved_by_each_steps_own_rule() -> None:
+    def of_step(step: int, *, sharded: bool, **other: Any) -> list[dict[str, Any]]:
+        more = {"step": step, "planned": [1, 9], **other}
+        if sharded:
+            return [{**of_rank(rank), **more} for rank in (0, 1)]
+        return [of_level("o2", rank=rank, world_size=2, reduced={"float32": 12}, **more) for rank in (0, 1)]
+
+    kind, why = judged(*of_step(1, sharded=False), *of_step(9, sharded=True))
+    assert kind == "proved", why
+    assert why.endswith("gathered in bfloat16 and float32 from step 9 on")
+    kind, why = judged(*of_step(1, sharded=True), *of_step(9, sharded=False))
+    assert kind == "proved", why
+    assert "in shards" not in why
+    kind, why = judged(*of_step(1, sharded=False), *of_step(9, sharded=True, shards={"elements": 12, "of": 12}))
+    assert (kind, "hold 24 elements" in why) == ("contradicted", True)
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "reason"),
     [
