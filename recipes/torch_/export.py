@@ -166,7 +166,11 @@ def _rename_to_new(aside: Path, file: Path) -> None:
         if error.errno not in NO_HARD_LINKS:
             raise
         os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))  # ours from here on
-        os.replace(aside, file)
+        try:
+            os.replace(aside, file)
+        except BaseException:  # Ctrl-C too: no empty file stays
+            file.unlink()
+            raise
 
 
 if __name__ == "__main__":

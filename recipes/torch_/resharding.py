@@ -77,7 +77,10 @@ def weights_of(saved: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]
     """
     masters = saved["precision"]["masters"]
     if not isinstance(masters, Mapping):
-        raise ValueError("its master weights are of an older version and have no names")
+        raise ValueError(
+            "its master weights are of an older version and have no names; go on with parallel=ddp, and from the next "
+            "checkpoint with parallel=fsdp"
+        )
     weights: dict[str, Any] = {}
     tied: dict[str, str] = {}
     first: dict[Any, str] = {}
@@ -142,7 +145,7 @@ def refusal(found: Checkpoint, ranks: int, sharded: bool, why: str) -> SettingsE
     was = f"shards of {_ranks(found.shards)}" if found.shards else "one whole state"
     now = f"{'has shards' if sharded else 'has whole weights'} on {_ranks(ranks)}"
     return SettingsErrorOfAll(
-        f"{found.path} was saved as {was}, and this run {now}; it can't go on from it: {why}; is it another model's? "
+        f"{found.path} was saved as {was}, and this run {now}; it can't go on from it: {why}. "
         "Name another run folder to start anew",
         "parallel",
     )
@@ -183,11 +186,11 @@ def _refuse_others(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     )
     if differing:
         more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
-        raise ValueError(f"{', '.join(differing[:4])}{more} differ in name or shape")
+        raise ValueError(f"{', '.join(differing[:4])}{more} differ in name or shape; is it another model's?")
 
 
 def _steps_others(number: int) -> ValueError:
-    return ValueError(f"its optimizer {number} steps other parameters")
+    return ValueError(f"its optimizer {number} steps other parameters; is it another model's?")
 
 
 def _is_shard(value: Any) -> bool:

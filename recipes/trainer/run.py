@@ -149,6 +149,7 @@ class Run(ABC):
             facts={
                 "cpu": self.hardware()["cpu"],
                 "data": data_digest,
+                "parallel": self.mode.parallel,
                 "code": self._chosen.plan.get("code"),
                 "versions": self.versions(),
             },

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from recipes.precision.gemm import older
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.precision.support import sharding_problem
 from recipes.torch_.precision.cast import NORMS
@@ -20,6 +21,9 @@ from recipes.torch_.precision.float32_modules import Float32Forward
 from recipes.typed import SettingsError
 
 T = TypeVar("T")
+
+HOOKS_OF_EACH = (2, 13)
+"""The first release that is known to run the hooks of a group of modules for each of them."""
 
 
 def shard(model: nn.Module, resolved: ResolvedPrecision, mesh: Any) -> nn.Module:
@@ -48,8 +52,11 @@ def shard(model: nn.Module, resolved: ResolvedPrecision, mesh: Any) -> nn.Module
     norms = [each for each in model.modules() if isinstance(each, NORMS) and each not in inside_kept]
     if resolved.level == "o2" and (norms := [each for each in norms if list(each.parameters())]):
         # All in one collective, and resharded after backward only: norms are small, and a collective takes long for
-        # their size. Blocks are then gathered one after another, with nothing in between.
-        fully_shard(norms, mesh=mesh, mp_policy=norm, reshard_after_forward=False)
+        # their size. Blocks are then gathered one after another, with nothing in between. An older torch runs the
+        # hooks of a group for its first and last module alone, so that most norms would have a float32 output.
+        together = not older(str(torch.__version__), HOOKS_OF_EACH)
+        for group in [norms] if together else norms:
+            fully_shard(group, mesh=mesh, mp_policy=norm, reshard_after_forward=False)
     for module in list(_blocks(model)):
         if module not in inside_kept and not shared.intersection(module.parameters()):
             fully_shard(module, mesh=mesh, mp_policy=body)
