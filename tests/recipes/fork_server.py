@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 
-LIMIT = 300.0
+LIMIT = 500.0
 """Seconds after which a process is killed."""
 
 

@@ -73,7 +73,7 @@ else:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("begun", flush=True)
 while True:
-    time.sleep(300)
+    time.sleep(3600)
 """
 STEPPING = """\
 import sys, signal, time
@@ -97,14 +97,14 @@ SCRIPTS = {
     "stepping.py": STEPPING,
     "left.py": LEFT,
     "outside.py": "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit())\n"
-    "print('begun', flush=True)\ntime.sleep(300)\n",
+    "print('begun', flush=True)\ntime.sleep(3600)\n",
     "saving.py": SAVING,
     "ranks.py": RANKS,
-    "plain.py": "import time\nprint('begun', flush=True)\ntime.sleep(300)\n",
-    "waiting.py": "import time\nprint('begun', flush=True)\ntry:\n    time.sleep(300)\nfinally:\n"
+    "plain.py": "import time\nprint('begun', flush=True)\ntime.sleep(3600)\n",
+    "waiting.py": "import time\nprint('begun', flush=True)\ntry:\n    time.sleep(3600)\nfinally:\n"
     "    print('cleaned up', flush=True)\n",
     "alone.py": "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit('ended by itself'))\n"
-    "print('begun', sys.argv[1:], os.environ['LAUNCHER_CHECKPOINT_DIR'], flush=True)\ntime.sleep(300)\n",
+    "print('begun', sys.argv[1:], os.environ['LAUNCHER_CHECKPOINT_DIR'], flush=True)\ntime.sleep(3600)\n",
 }
 REQUESTS = {
     "saving": (

@@ -94,7 +94,7 @@ def put_back_into_the_queue_at_any_moment_it_goes_on_from_its_last_checkpoint(
 
 def preempted_it_goes_on_from_its_last_checkpoint_once_its_place_is_free(trainers: Trainers) -> None:
     place = ("cluster.partition=scavenge", "cluster.mem=35G", "cluster.flags=['--nodelist=n1']")
-    folder = trainers.start(trainers.plan(*place, pace=0.8))
+    folder = trainers.start(trainers.plan(*place, pace=2.0))  # its grace is over before it is done
     saved(folder, EVERY)
     wants = ["--parsable", "--partition=priority", "--mem=35G", "--nodelist=n1", "--output=/dev/null"]
     trainers.jobs.add(call(["sbatch", *wants, "--wrap=sleep 1"]).stdout.strip())
@@ -104,7 +104,7 @@ def preempted_it_goes_on_from_its_last_checkpoint_once_its_place_is_free(trainer
 
 def requeued_in_the_middle_of_a_checkpoint_it_goes_on_from_the_one_before(trainers: Trainers, moments: Moments) -> None:
     def one(number: int) -> None:
-        folder = trainers.start(trainers.plan(pace=0.05, save=1.0))
+        folder = trainers.start(trainers.plan(pace=0.05, save=3.0))
         least = moments.step()
         saved(folder, least)
         until(lambda: list(folder.glob("checkpoints/.step-*")), LONG, every=0.01)
@@ -131,7 +131,8 @@ def a_full_disk_fails_the_run_with_that_reason_and_with_room_again_it_goes_on(
     trainers: Trainers, moments: Moments
 ) -> None:
     with small_disk(trainers.root.parent / "disk") as disk:
-        folders = [trainers.start(trainers.plan(pace=0.6, root=disk / "runs")) for _ in range(2)]
+        # Both in their first attempt until the disk is full, however far apart they were submitted.
+        folders = [trainers.start(trainers.plan(pace=3.0, root=disk / "runs")) for _ in range(2)]
         for folder in folders:
             saved(folder, EVERY)
         for number in range(moments.rounds // 2):

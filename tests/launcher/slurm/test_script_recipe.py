@@ -73,7 +73,7 @@ def save(*_):
 signal.signal(signal.SIGTERM, save)
 print("begun", "again" if saved.exists() else "", flush=True)
 if not saved.exists():
-    time.sleep(300)
+    time.sleep(3600)
 """
 
 RANKS = """\
@@ -83,7 +83,7 @@ def told(*_):
     sys.exit()
 signal.signal(signal.SIGTERM, told)
 print("begun", flush=True)
-time.sleep(300)
+time.sleep(3600)
 """
 
 SCRIPTS = {
@@ -94,7 +94,7 @@ SCRIPTS = {
     "fails.py": "raise SystemExit(3)",
     "tell.py": "import sys\nprint('told', sys.argv[1:])",
     "gpus.py": "import os\nprint('GPUs:', os.environ['SLURM_GPUS_ON_NODE'])",
-    "long.py": "import time\nprint('begun', flush=True)\ntime.sleep(300)",
+    "long.py": "import time\nprint('begun', flush=True)\ntime.sleep(3600)",
     "again.py": """\
 import os, pathlib, time
 saved = pathlib.Path("saved")
@@ -102,7 +102,7 @@ begun = int(saved.read_text()) + 1 if saved.exists() else 1
 saved.write_text(str(begun))
 print("begun", begun, "times, attempt", os.environ["LAUNCHER_ATTEMPT"], flush=True)
 if begun == 1:
-    time.sleep(300)
+    time.sleep(3600)
 """,
 }
 

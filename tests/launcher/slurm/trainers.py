@@ -67,7 +67,7 @@ class Trainers:
         self.python = python(tmp_path, WITH_PLAIN) if plain else python(tmp_path)
         self.jobs: set[str] = set()
 
-    def plan(self, *words: str, pace: float = 0.3, save: float = 0.0, root: Path | None = None) -> Plan:
+    def plan(self, *words: str, pace: float = 1.0, save: float = 0.0, root: Path | None = None) -> Plan:
         """A trainer whose steps take at least `pace` seconds in its first attempt, and its checkpoints `save` more."""
         where = (f"run_root={root or self.root}", f"python={self.python}")
         spec = spec_of("cluster=slurm", *where, "gpus=0", *JOB, *self.words, *words)
@@ -184,7 +184,8 @@ def state_is_final(folder: Path) -> bool:
 
 def kill(pids: Sequence[int]) -> None:
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended since it was seen
+            os.kill(pid, signal.SIGKILL)
 
 
 def gone(pids: Sequence[int]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -112,6 +113,14 @@ class Forked:
 
     def _output(self) -> tuple[str, str]:
         return "".join(self.printed("out")), "".join(self.printed("err"))
+
+
+@atexit.register  # after multiprocessing's own, so before it, which would wait for what a failed test left
+def _kill_all() -> None:
+    for rank in multiprocessing.active_children():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(rank.pid, signal.SIGKILL)
+        rank.kill()
 
 
 @functools.cache
