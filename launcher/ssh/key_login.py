@@ -54,6 +54,12 @@ class KeyLogin(AuthStrategy):
                         raise LoginCut(str(error)) from None
                     rejected = error
                     continue
+                except (OSError, EOFError) as error:
+                    raise LoginCut(str(error) or "the connection is closed") from None
+                except paramiko.SSHException as error:
+                    if str(error) == "No existing session":  # the connection ended before this key was sent
+                        raise LoginCut("the connection is closed") from None
+                    raise
                 if not missing:
                     return
                 if "publickey" not in missing:
