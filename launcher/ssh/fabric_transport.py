@@ -91,9 +91,10 @@ def _open(connection: Strict, address: Address) -> None:
             "closes it: see its log, or offer fewer keys (IdentitiesOnly in ~/.ssh/config)"
         ) from None
     except NoKey:
+        missing = "the key of such a file (IdentitiesOnly is set)" if connection.settings.only_these_keys else "one"
         raise Unavailable(
             f"{place} asks for a key and there is none: no key file (IdentityFile) can be used, and no agent "
-            f"holds one{_agent(connection)}"
+            f"holds {missing}{_agent(connection)}"
         ) from None
     except paramiko.PasswordRequiredException as error:
         raise Unavailable(

@@ -6,17 +6,21 @@ is cut meanwhile for a rejected key, and prompts for second factors on the termi
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import paramiko
 from paramiko.auth_strategy import AuthStrategy
+from paramiko.pkey import PublicBlob
 
 from launcher.ssh.ssh_settings import Settings
 
 KINDS = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
+MAGIC = b"openssh-key-v1\0"
+"""Begins a private key in OpenSSH's own format."""
 
 
 class SecondFactor(paramiko.AuthenticationException):
@@ -70,21 +74,51 @@ class KeyLogin(AuthStrategy):
         raise rejected or NoKey("no key")
 
     def _keys(self) -> Generator[Any, None, None]:
-        all_read = True
+        offered: set[bytes] = set()
+        of_files: set[bytes] = set()
         for path in self._settings.keys:
-            key = None
+            of_files.update(_public(path))
             try:
                 key = _loaded(path)
             except paramiko.PasswordRequiredException:
                 self._locked = path
-            if key is not None:
+                continue
+            if key is None:
+                continue
+            of_files.add(key.asbytes())
+            blob = key.public_blob.key_blob if key.public_blob else key.asbytes()
+            if blob not in offered:
+                offered.add(blob)
                 yield key
-            all_read = all_read and key is not None
-        # IdentitiesOnly allows the agent only the keys of these files.
-        needs_agent = not (self._settings.only_these_keys and self._settings.keys and all_read)
-        if self._settings.agent != "none" and needs_agent:
-            with contextlib.closing(paramiko.Agent()) as agent:
-                yield from agent.get_keys()
+        # IdentitiesOnly allows of the agent's keys only those of these files, as ssh does.
+        only = self._settings.only_these_keys
+        if self._settings.agent == "none" or (only and of_files <= offered):
+            return
+        with contextlib.closing(paramiko.Agent()) as agent:
+            for key in agent.get_keys():
+                if key.blob not in offered and (key.blob in of_files or not only):
+                    offered.add(key.blob)
+                    yield key
+
+
+def _public(path: str) -> Iterator[bytes]:
+    """The public keys and certificates that belong to a key file, which may be a public key itself."""
+    for name in (path, f"{path}.pub", f"{path}-cert.pub"):
+        with contextlib.suppress(OSError, ValueError):
+            yield PublicBlob.from_file(name).key_blob
+    with contextlib.suppress(OSError, ValueError):
+        yield from _public_part(path)
+
+
+def _public_part(path: str) -> Iterator[bytes]:
+    """The public key in a private key file of OpenSSH's own format, readable without the passphrase (PROTOCOL.key)."""
+    with open(path, "rb") as stream:
+        message = paramiko.Message(binascii.a2b_base64(b"".join(stream.read().splitlines()[1:-1])))
+    if message.get_bytes(len(MAGIC)) == MAGIC:
+        for _ in ("cipher", "kdf", "kdf options"):
+            message.get_binary()
+        message.get_int()  # the number of keys, always 1
+        yield message.get_binary()
 
 
 def _loaded(path: str) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import socket
 import struct
+import subprocess
 import threading
 
 import paramiko
@@ -13,6 +15,7 @@ import pytest
 from launcher.errors import Unavailable
 from launcher.runs.address import Address
 from launcher.ssh import fabric_transport
+from tests.launcher.ssh.far import until
 from tests.launcher.ssh.ways import keys
 from tests.testbed.proxy import Proxy
 
@@ -50,10 +53,12 @@ class Server(paramiko.ServerInterface):
 
 
 @contextlib.contextmanager
-def reached(tmp_path, server, files=1):
+def reached(tmp_path, server, files=1, identities=None, only="yes"):
     """An address at which the server answers, through a proxy unless it resets the connection. The client has so many
-    key files."""
-    named, own = [keys(tmp_path, name=f"id-{number}") for number in range(files)], keys(tmp_path, name="host")
+    key files, or the lines `identities`, and `only` as IdentitiesOnly."""
+    own = keys(tmp_path, name="host")
+    if identities is None:
+        identities = [f"IdentityFile {keys(tmp_path, name=f'id-{number}')}" for number in range(files)]
     with socket.create_server(("127.0.0.1", 0)) as listening, Proxy(listening.getsockname()[1]) as server.proxy:
 
         def serve():
@@ -65,11 +70,75 @@ def reached(tmp_path, server, files=1):
         port = server.proxy.to if server.login == "reset" else server.proxy.port
         known = tmp_path / "known"
         known.write_text(f"[127.0.0.1]:{port} {(tmp_path / 'host.pub').read_text()}")
-        lines = ("HostName 127.0.0.1", f"Port {port}", *(f"IdentityFile {path}" for path in named))
-        more = ("IdentitiesOnly yes", f"UserKnownHostsFile {known}", "GlobalKnownHostsFile /dev/null")
+        lines = ("HostName 127.0.0.1", f"Port {port}", *identities)
+        more = (f"IdentitiesOnly {only}", f"UserKnownHostsFile {known}", "GlobalKnownHostsFile /dev/null")
         (tmp_path / "config").write_text("\n  ".join(("Host odd", *lines, *more)) + "\n")
         yield Address(destination="odd", config=str(tmp_path / "config"), connect_timeout=60)
         server.over.set()
+
+
+@pytest.fixture
+def agent(tmp_path, monkeypatch):
+    """An ssh-agent that holds two new keys, `other` and then `mine`, as in SSH_AUTH_SOCK."""
+    path = tmp_path / "agent"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL) as process:
+        try:
+            until(path.exists)
+            monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
+            for name in ("other", "mine"):
+                subprocess.run(["ssh-add", "-q", keys(tmp_path, name=name)], check=True, capture_output=True)
+            yield path
+        finally:
+            process.terminate()
+
+
+def public(tmp_path, name):
+    return base64.b64decode((tmp_path / f"{name}.pub").read_text().split()[1])
+
+
+def lock(tmp_path):
+    """Give the key `mine` a passphrase."""
+    command = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", str(tmp_path / "mine")]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    "left", ["locked", "locked without public", "public", "public is named", "default", "readable"]
+)
+def test_identities_only_allows_of_the_agents_keys_those_of_the_key_files(tmp_path, agent, monkeypatch, left):
+    mine, server, identities = public(tmp_path, "mine"), Server(login="reject"), [f"IdentityFile {tmp_path / 'mine'}"]
+    if left.startswith("locked"):
+        lock(tmp_path)
+    elif left == "default":
+        monkeypatch.setenv("HOME", str(tmp_path))
+        (tmp_path / ".ssh").mkdir()
+        (tmp_path / "mine.pub").rename(tmp_path / ".ssh" / "id_ed25519.pub")
+        identities = []
+    elif left != "readable":
+        (tmp_path / "mine").unlink()
+    if left == "locked without public":
+        (tmp_path / "mine.pub").unlink()
+    if left == "public is named":
+        identities = [f"IdentityFile {tmp_path / 'mine.pub'}"]
+    with reached(tmp_path, server, identities=identities) as address, pytest.raises(Unavailable, match="rejects"):
+        fabric_transport.opened(address, "true")
+    assert server.offered == [mine]
+
+
+def test_identities_only_without_a_key_file_offers_nothing(tmp_path, agent):
+    server, identities = Server(login="reject"), ["IdentityFile none"]
+    none = pytest.raises(Unavailable, match=r"no agent holds the key of such a file \(IdentitiesOnly is set\)")
+    with reached(tmp_path, server, identities=identities) as address, none:
+        fabric_transport.opened(address, "true")
+    assert server.offered == []
+
+
+def test_a_key_that_is_in_a_file_and_in_the_agent_is_offered_once(tmp_path, agent):
+    server, identities = Server(login="reject"), [f"IdentityFile {tmp_path / 'mine'}"]
+    rejected = pytest.raises(Unavailable, match="rejects your keys")
+    with reached(tmp_path, server, identities=identities, only="no") as address, rejected:
+        fabric_transport.opened(address, "true")
+    assert server.offered == [public(tmp_path, "mine"), public(tmp_path, "other")]
 
 
 LOST = r"the connection was lost during the login .*; try again"
