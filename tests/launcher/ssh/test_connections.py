@@ -91,6 +91,7 @@ def test_a_changed_host_key_is_refused_at_the_target_and_at_the_hop(tmp_path, te
         assert shown.split()[1] in first
         forget = next(shlex.split(line) for line in others if "ssh-keygen" in line)
         assert str(other[0]) in forget
+        assert f"[{testbed.ssh.host}]:{ports['hops' in changes]}" in forget
 
 
 def test_the_command_in_the_refusal_of_an_unknown_key_accepts_it(tmp_path, testbed, reach):

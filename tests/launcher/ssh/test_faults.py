@@ -157,8 +157,8 @@ def test_launchers_that_are_killed_while_they_submit_start_their_runs_once_or_no
             started.kill()
             started.communicate()
     named = selection.run_names(run_roots.remote())
-    assert len(named) <= ROUNDS
-    monkeypatch.setattr(remote_status, "DOUBT", 10.0)
+    assert set(there(far)) <= set(named)
+    monkeypatch.setattr(remote_status, "DOUBT", 30.0)
     for run in named:
         # The far side carries out what has reached it.
         far.until(run, "running", "lost")

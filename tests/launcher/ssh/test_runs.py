@@ -301,7 +301,7 @@ def test_runs_of_two_launchers_at_once_are_both_there(far, tmp_path):
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     names = []
     for each in started:
-        out, err = each.communicate(timeout=60)
+        out, err = each.communicate(timeout=300)
         assert each.returncode == 0, err
         names += out.split()
     assert len(set(names)) == 2

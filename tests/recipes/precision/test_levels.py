@@ -43,6 +43,10 @@ TABLE = {
 }
 
 
+def test_the_table_has_every_level_in_every_framework():
+    assert {cell[:2] for cell in TABLE} == set(itertools.product(FRAMEWORKS, LEVELS))
+
+
 @pytest.mark.parametrize(("cell", "expected"), TABLE.items(), ids=lambda value: "-".join(value) if value else "hole")
 def test_each_cell_has_its_mechanism_or_a_reason(cell, expected):
     framework, level, dtype, device = cell
