@@ -84,7 +84,7 @@ def take_apart(words: Sequence[str], base: Compare | None = None) -> tuple[Compa
 def check_words(overrides: Sequence[Override]) -> None:
     """Refuse what a comparison decides itself. Raises `UsageError`."""
     for override in overrides:
-        if override.key in ("steps", "epochs") or override.key.startswith("checkpoint."):
+        if override.key in ("steps", "epochs") or override.key.partition(".")[0] == "checkpoint":
             raise UsageError(
                 f"{override.typed}: a comparison measures compare.rounds blocks of compare.steps steps and saves after "
                 "each; say compare.steps=N"

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 from launcher.config import placeholders
 from launcher.config.schema import ALIASES, GROUPS, annotation_of, text_key, text_list_key
@@ -19,6 +19,7 @@ from recipes.typed import (
     SettingsError,
     convert,
     fields_of,
+    is_group,
     is_text,
     is_text_list,
     refuse_control_characters,
@@ -151,10 +152,10 @@ def _ranged(key: str, text: str, inside: str) -> tuple[str, ...]:
         numbers = [Decimal(part) for part in inside.split(",")]
     except InvalidOperation:
         numbers = []
-    if not 1 <= len(numbers) <= 3 or not all(number.is_finite() and abs(number) <= _LARGEST for number in numbers):
+    if not 1 <= len(numbers) <= 3 or not all(part.is_finite() and part.copy_abs() <= _LARGEST for part in numbers):
         raise UsageError(f"{key}={text} can't be read; say range(start,stop,step) in numbers up to {_LARGEST:,}")
     start, stop, step = [*([Decimal(0)] if len(numbers) == 1 else []), *numbers, Decimal(1)][:3]
-    if step == 0:
+    if float(step) == 0:  # as 1e-999999 is, once it is a value
         raise UsageError(f"{key}={text} has a step of 0; say range(start,stop,step) with another")
     count = min((stop - start) / step, Decimal(MOST_CELLS + 1))
     if count <= 0:
@@ -164,16 +165,16 @@ def _ranged(key: str, text: str, inside: str) -> tuple[str, ...]:
 
 
 def _read(key: str, texts: Sequence[str], annotation: Any) -> tuple[Any, ...]:
-    """The values of texts by the type of their key. Left as they are: texts of unknown keys, which are refused by name,
-    and those with an interpolation, which are checked once it is resolved. Raises `UsageError`."""
+    """The values of texts by the type of their key. Texts of unknown keys, which are refused by name, stay as they are.
+    Values with an interpolation are checked once it is resolved. Raises `UsageError`."""
+    if annotation is None:
+        return tuple(texts)
     values = []
     for text in texts:
-        if annotation is None or ("${" in text and not (is_text(annotation) or is_text_list(annotation))):
-            values.append(text)
-            continue
         try:
             value = read(text, annotation, key)
-            convert(value, annotation, key)
+            if "${" not in text or is_text(annotation) or is_text_list(annotation):
+                convert(value, annotation, key)
         except SettingsError as error:
             raise UsageError(str(error)) from None
         values.append(value)
@@ -238,10 +239,20 @@ def typed_words(override: Override) -> tuple[str, ...]:
 
 
 def escaped(override: Override, value: Any) -> Any:
-    """The value of an override for OmegaConf: text that is taken as typed is not interpolated."""
-    if is_typed(override) and isinstance(value, (str, list)):
-        return literal(value) if isinstance(value, str) else [literal(item) for item in value]
-    return value
+    """The value of an override for OmegaConf: text that is taken as typed is not interpolated, in a group neither."""
+    return _escaped(value, annotation_of(override.key)) if override.kind == "value" else value
+
+
+def _escaped(value: Any, annotation: Any) -> Any:
+    if isinstance(value, dict):
+        names = fields_of(annotation) if is_group(annotation) else {}
+        items = get_args(annotation) if get_origin(annotation) is dict else (None, None)
+        return {name: _escaped(item, names.get(name, items[1])) for name, item in value.items()}
+    if annotation is None or not (is_text(annotation) or is_text_list(annotation)):
+        return value
+    if isinstance(value, list):
+        return [literal(item) for item in value]
+    return literal(value) if isinstance(value, str) else value
 
 
 def is_typed(override: Override) -> bool:

@@ -1,7 +1,7 @@
 """From overrides to the cells of a sweep: files are composed once for each choice, values set in plain dictionaries.
 
-A sweep of a thousand cells that share their groups costs one composition. A swept key that an interpolation refers to
-falls back to composing every cell, so that the result is what Hydra would have given.
+A sweep of a thousand cells that share their groups costs one composition. An interpolation that refers to a swept
+key, or is in a swept value, falls back to composing every cell, so that the result is what Hydra would have given.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class _Base:
 
     composed: Any
     plain: dict[str, Any] | None
-    """Resolved, with the values that no sweep changes; None where an interpolation refers to a swept key."""
+    """Resolved, with the values that no sweep changes; None where an interpolation is in a swept value or refers to a
+    swept key."""
     overrides: Sequence[Override]
     """All of them, with the values of `train` as this choice's recipe has them."""
     applied: tuple[int, ...]
@@ -123,8 +124,9 @@ class _Base:
         _refuse_missing(raw, setting, places)
         fixed = [override for override in setting if not override.swept]
         texts = [*_texts(raw), *_texts([value for override in setting for value in override.values])]
-        swept = [override.key for override in setting if override.swept]
-        if any(_refers(text, key) for text in texts for key in swept):
+        swept = [override for override in setting if override.swept]
+        interpolated = any(not is_typed(override) and any(_texts(override.values)) for override in swept)
+        if interpolated or any(_refers(text, override.key) for text in texts for override in swept):
             plain, applied = None, tuple(setting_indices)
         else:
             plain = _resolved(composed, fixed, places)

@@ -176,7 +176,7 @@ def test_words_that_list_no_arms_are_told_how_to(word, complaint):
     comparison.check_listed([parse(word), parse("batch=8,16")])
 
 
-@pytest.mark.parametrize("word", ["steps=10", "epochs=2", "checkpoint.every=5"])
+@pytest.mark.parametrize("word", ["steps=10", "epochs=2", "checkpoint.every=5", "checkpoint={every: 5}"])
 def test_what_a_comparison_decides_itself_is_refused(word):
     with pytest.raises(UsageError, match=f"{word}: a comparison measures compare.rounds blocks of compare.steps steps"):
         comparison.check_words([parse(word)])

@@ -100,6 +100,50 @@ def test_an_interpolation_may_read_a_key_that_has_only_a_default(site: Composer)
     assert "seed" not in cell.config
 
 
+@pytest.mark.parametrize(
+    ("words", "key", "values"),
+    [
+        (("recipe=gan", "batch=64", "train.channels=[${batch},32,16,8]"), "train", [{"channels": [64, 32, 16, 8]}]),
+        (("recipe=gan", "batch=64", "train={channels: [${batch},8]}"), "train", [{"channels": [64, 8]}]),
+        (
+            ("recipe=gan", "batch=4", "train.channels=[${batch},8],[2]"),
+            "train",
+            [{"channels": [4, 8]}, {"channels": [2]}],
+        ),
+        (("steps=40", "checkpoint={every: ${steps}, keep: 2}"), "checkpoint", [{"every": 40, "keep": 2}]),
+        (("steps=40,80", "checkpoint={every: ${steps}}"), "checkpoint", [{"every": 40}, {"every": 80}]),
+        (("seed=5", "train.lr=0.1,${seed}"), "train", [{"lr": 0.1}, {"lr": 5}]),
+    ],
+)
+def test_parts_of_lists_and_groups_are_interpolated_one_by_one(
+    words: tuple[str, ...], key: str, values: list[dict[str, Any]]
+) -> None:
+    assert [cell.config[key] for cell in cells(COMPOSER, [parse(word) for word in words])] == values
+
+
+@given(st.lists(st.sampled_from(["${", "$", "}", "\\", "oc.env:HOME", "seed", "a"]), max_size=8).map("".join))
+def test_text_in_a_group_is_not_evaluated(text: str) -> None:
+    quoted = "'" + text.replace("\\", "\\\\") + "'"
+    (cell,) = cells(COMPOSER, [parse(f"env={{A: {quoted}}}")])
+    assert cell.config["env"] == {"A": text}
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("train.channels=[${name},8]", "train.channels[0]=x should be a whole number"),
+        ("train.channels=[${batch},8", "a bracket is not closed"),
+        ("checkpoint={every: ${name}}", "checkpoint.every=x should be a whole number"),
+        ("checkpoint={evry: ${steps}}", "unknown key checkpoint.evry; did you mean checkpoint.every?"),
+    ],
+)
+def test_interpolated_parts_of_another_type_are_refused_by_name(word: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        for cell in cells(COMPOSER, [parse(each) for each in ("recipe=gan", "name=x", word)]):
+            make(cell)
+    assert says in str(error.value)
+
+
 def test_of_two_words_for_one_key_the_last_wins() -> None:
     (cell,) = cells(COMPOSER, [parse("batch=8"), parse("amp=o0"), parse("amp=o2"), parse("batch=16")])
     assert (cell.config["batch"], cell.config["amp"]) == (16, {"level": "o2"})
