@@ -134,7 +134,10 @@ class Telemetry:
 class Launch:
     """Where and how a job runs: the keys that the trainer does not read."""
 
-    gpus: int | None = setting(None, "GPUs per node, free ones of a shared host; auto (null) is all that the host has")
+    gpus: int | None = setting(
+        None,
+        "GPUs per node, free ones of a shared host; auto (null) is all that the host has, but none with device=cpu",
+    )
     visible_gpus: tuple[int, ...] | None = setting(None, "these GPUs of the host, by index")
     wait_gpus: bool = setting(False, "wait for GPUs that others use, instead of refusing the job")
     nodes: int = setting(1, "nodes; more than one needs cluster=slurm")
