@@ -29,7 +29,8 @@ INSTALL: Mapping[Mechanism, str] = {
 
 ADD_TO_IMAGE: Mapping[Mechanism, str] = {
     "torchao": "add RUN python3 -m pip install 'torchao>=0.18' to its recipe; of an image of ours, "
-    "`python -m launcher image build RECIPE container=docker pip=[torchao==0.18.0]` builds one with it",
+    "`python -m launcher image build RECIPE container=docker pip=[torchao==0.18.0]` builds one with it; the image's "
+    "torch has to be one that torchao supports",
     "transformer_engine": "NVIDIA's PyTorch images have it (image=ngc-pytorch), or add RUN python3 -m "
     f"{INSTALL['transformer_engine']} to its recipe",
 }
