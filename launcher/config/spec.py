@@ -17,7 +17,7 @@ from recipes import settings
 from recipes.precision import checks
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
-from recipes.typed import NotText, SettingsError, build, fields_of, leaves, mapping, nearest, not_a_choice, show
+from recipes.typed import NotText, SettingsError, build, fields_of, leaves, mapping, nearest, not_a_choice, plain, show
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,6 +140,10 @@ def _trainer_words(overrides: tuple[Override, ...], training: Settings) -> tuple
             # A group may be given as a mapping, as checkpoint={every:5}; the trainer knows its keys.
             for key, value in leaves({override.key: override.values[0]}).items():
                 words[key] = f"{key}={show(value)}"
+    interpolated = [key for key, word in words.items() if "${" in word]
+    if interpolated:  # a trainer resolves none
+        resolved = leaves(plain(training))
+        words.update({key: f"{key}={show(resolved[key])}" for key in interpolated if key in resolved})
     return tuple(words.values())
 
 

@@ -158,3 +158,10 @@ def test_auto_is_null_where_the_launcher_decides() -> None:
 
 def test_a_group_that_is_given_whole_reaches_the_trainer_key_by_key() -> None:
     assert {"checkpoint.every=5", "checkpoint.keep=2"} <= set(spec_of("checkpoint={every:5,keep:2}").words)
+
+
+def test_the_words_of_a_trainer_have_no_interpolation() -> None:
+    typed = ("recipe=gan", "batch=64", "steps=7", "train.channels=[${batch},32,16,8]", "checkpoint={every: ${steps}}")
+    words = spec_of(*typed, "seed=5", "train.generator_lr=${seed}").words
+    assert {"train.channels=[64,32,16,8]", "checkpoint.every=7", "train.generator_lr=5.0"} <= set(words)
+    assert "${" not in " ".join(words)
