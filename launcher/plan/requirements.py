@@ -106,6 +106,9 @@ def image_packages(spec: JobSpec, facts: Facts) -> tuple[dict[str, str] | None, 
     assert facts.containers is not None
     if spec.launch.mounts:
         return None, "mounts= may change what its Python finds"
+    for name in spec.launch.env:
+        if name == "PATH" or name.startswith("PYTHON"):
+            return None, f"env.{name} may change which Python runs"
     return facts.containers.image_packages, facts.containers.image_unread
 
 

@@ -98,6 +98,8 @@ def test_nothing_is_said_of_an_image_that_has_the_library():
     [
         ((), {"image_unread": "Slurm fetches it on the node"}, "Slurm fetches it on the node"),
         (("mounts=[/opt/more:/usr/lib/more]",), {"image_packages": {}}, "mounts= may change what its Python finds"),
+        (("env.PATH=/opt/venv/bin:/usr/bin",), {"image_packages": {}}, "env.PATH may change which Python runs"),
+        (("env.PYTHONHOME=/opt/venv",), {"image_packages": {}}, "env.PYTHONHOME may change which Python runs"),
     ],
 )
 def test_an_image_that_was_not_looked_into_is_said_to_be_unchecked(
