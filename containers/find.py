@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from containers.runtime import Kind, Runtime
@@ -37,10 +37,10 @@ class LocalImage:
     """Version of the CUDA toolkit that it declares, as `12.4.1`; empty without one."""
 
 
-def ask_here(argv: Sequence[str]) -> str | None:
-    """Run it on this machine."""
+def ask_here(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str | None:
+    """Run it on this machine, in that environment instead of this process's."""
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, env=env)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None

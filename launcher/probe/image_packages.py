@@ -7,22 +7,31 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from containers import find
 from containers.find import Ask, LocalImage
 from containers.runtime import Runtime
+from launcher.config import job_environment
 from launcher.probe import pythons
 from launcher.runs import run_roots, store
 
 _VERSION = re.compile(r"[\w.+!-]{1,64}", re.ASCII)
 
 
+def _ask_as_a_job(argv: Sequence[str]) -> str | None:
+    # What else a shell holds, such as APPTAINER_BIND, would act on this start and not on the job.
+    return find.ask_here(argv, job_environment.of_place(os.environ))
+
+
 def look(
-    image: LocalImage, runtime: Runtime, python: str, *, start: bool, ask: Ask = find.ask_here
+    image: LocalImage, runtime: Runtime, python: str, *, start: bool, ask: Ask = _ask_as_a_job
 ) -> tuple[dict[str, str] | None, str]:
     """Package -> version of what the image's Python can import, of `pythons.PACKAGES`; None where that isn't known, and
-    then why. The image may be started if `start`, alone: without network, mounts, GPUs and the user's environment.
+    then why. The image may be started if `start`: without GPUs, the user's mounts and the user's environment, by a
+    runtime that gets the variables that a job's gets. Docker and Podman give it no network; Apptainer would need root
+    for that, and leaves it the host's.
     """
     if runtime.kind == "pyxis":
         return None, "Slurm fetches it on the node"

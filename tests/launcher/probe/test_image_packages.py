@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -97,6 +99,25 @@ def test_a_file_is_looked_into_again_when_it_changes_and_a_sandbox_always(tmp_pa
     for _ in range(2):
         image_packages.look(sandbox, APPTAINER, "python3", start=True, ask=host)
     assert len(host.asked) == 4
+
+
+def test_the_runtime_gets_the_environment_of_a_job_and_none_of_the_rest_of_the_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    image, given = tmp_path / "torch.sif", tmp_path / "given"
+    image.write_bytes(b"one")
+    program = tmp_path / "bin" / "apptainer"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\nenv >{shlex.quote(str(given))}\nprintf %s {shlex.quote(ANSWER)}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    others = ("APPTAINER_BIND", "APPTAINER_NV", "SINGULARITY_BINDPATH", "APPTAINERENV_PATH", "SINGULARITYENV_PATH")
+    for name in (*others, "APPTAINER_TMPDIR"):
+        monkeypatch.setenv(name, "/opt")
+    known, _ = image_packages.look(LocalImage(name=str(image), present=True), APPTAINER, "python3", start=True)
+    assert known == {"torch": "2.13.0+cu128", "torchao": "0.18.0"}
+    names = {line.partition("=")[0] for line in given.read_text().splitlines()}
+    assert names.isdisjoint(others) and {"PATH", "APPTAINER_TMPDIR"} <= names
 
 
 def test_a_damaged_record_counts_for_nothing(tmp_path: Path):
