@@ -87,6 +87,18 @@ def test_all_verbs_and_terminals_of_a_user_ask_a_cluster_once_in_an_interval(
     assert 3 <= cluster.calls("sacct") <= 1 + intervals
 
 
+def test_without_a_setting_the_interval_is_30_seconds(root: Path, cluster: Cluster) -> None:
+    folder = submitted(root, 7)
+    cluster.says(row(folder, 7, "PENDING", "Resources"))
+    state(folder)
+    age(29)
+    state(folder)
+    assert cluster.calls() == 1
+    age(2)
+    state(folder)
+    assert cluster.calls() == 2
+
+
 def test_a_last_word_in_status_json_ends_the_question_without_slurm(root: Path, cluster: Cluster) -> None:
     folder = submitted(root, 7, status={"state": "failed", "exit_code": 1})
     assert state(folder).name == "failed"
