@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import recipes
@@ -50,17 +51,29 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="launcher-") as folder:
         os.symlink(os.path.abspath(recipes.__path__[0]), f"{folder}/recipes")  # alone, without the other packages there
         command = [_python(run, plan, own.get("python")), "-m", MODULE, f"run={run.folder}", f"file={file}", *given]
+        return _run(command, folder)
+
+
+def _run(command: Sequence[str], folder: str) -> int:
+    """Run it in this session, so that it ends with the terminal. It ignores Ctrl-C, for which it would show a
+    traceback, and gets SIGTERM instead. Raises `UsageError`."""
+    process = None
+    try:
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # a Ctrl-C meanwhile waits
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, and kept by a shell script around a Python
         try:
-            # In a session of its own: of Ctrl-C it would show a traceback, wherever it is.
-            process = subprocess.Popen(command, cwd=folder, start_new_session=True)
+            process = subprocess.Popen(command, cwd=folder)
         except OSError as error:
             raise UsageError(f"{command[0]} can't be started: {error.strerror}; say python=PATH") from None
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
+        finally:
+            signal.signal(signal.SIGINT, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        return process.wait()
+    except KeyboardInterrupt:
+        if process is not None:
             process.terminate()
             process.wait()  # it removes what it has written so far
-            raise
+        raise
 
 
 def _check(run: Run, plan: Mapping[str, Any]) -> None:

@@ -174,5 +174,7 @@ def _rename_to_new(aside: Path, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no unfinished file stays
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, signal.default_int_handler)  # so that no unfinished file stays
     sys.exit(main(sys.argv[1:]))

@@ -3,7 +3,7 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from launcher.runs import store
 from recipes.torch_ import state
 from recipes.trainer import checkpoint
 
+from .. import run_folders
 from ..run_folders import NAME, finished
 
 
@@ -87,10 +88,12 @@ def test_a_python_without_torch_or_safetensors_is_told_what_to_install(root, tmp
     assert f"{python} has no safetensors: pip install 'amp-launcher[export]'" in capfd.readouterr().err
 
 
-def test_ctrl_c_ends_it_without_a_traceback_or_a_file(root, tmp_path):
+def begun(root, tmp_path):
+    """An export in a session of its own, as in a terminal, and the process that reads the checkpoint."""
     save(finished(root), 3)
     python, began = tmp_path / "python", tmp_path / "began"
-    python.write_text(f'#!/bin/sh\ntouch {shlex.quote(str(began))}\nexec {shlex.quote(sys.executable)} "$@"\n')
+    note = f"echo $$ >{shlex.quote(f'{began}.new')} && mv {shlex.quote(f'{began}.new')} {shlex.quote(str(began))}"
+    python.write_text(f'#!/bin/sh\n{note}\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
     command = [sys.executable, "-m", "launcher", "export", "brave", "a.safetensors", f"python={python}"]
     exporting = subprocess.Popen(
@@ -100,9 +103,28 @@ def test_ctrl_c_ends_it_without_a_traceback_or_a_file(root, tmp_path):
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 60
-    while not began.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    run_folders.until(began.exists, 60)
+    return exporting, int(began.read_text())
+
+
+def test_ctrl_c_ends_it_without_a_traceback_or_a_file(root, tmp_path):
+    exporting, _ = begun(root, tmp_path)
     os.killpg(exporting.pid, signal.SIGINT)
     assert (exporting.communicate(timeout=60)[1], exporting.returncode) == ("interrupted\n", 130)
     assert sorted(each.name for each in tmp_path.iterdir() if "safetensors" in each.name) == []
+
+
+@pytest.mark.parametrize("sent", [signal.SIGHUP, signal.SIGTERM])
+def test_a_terminal_that_closes_or_a_timeout_ends_it_whole(root, tmp_path, sent):
+    exporting, reader = begun(root, tmp_path)
+    os.killpg(exporting.pid, sent)
+    exporting.communicate(timeout=60)
+    run_folders.until(lambda: not runs(reader), 60)
+    assert sorted(each.name for each in tmp_path.iterdir() if "safetensors" in each.name) == []
+
+
+def runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
