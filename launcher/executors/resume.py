@@ -19,11 +19,12 @@ from launcher.executors.submission import Start
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.plan.slurm_check import check_time
-from launcher.probe import gpu_locks
+from launcher.probe import gpu_locks, pythons
 from launcher.runs import ownership, store
 from launcher.runs.states import Seen
 from launcher.runs.store import Damaged, Run
 from recipes import records
+from recipes.precision.support import sharding_problem
 from recipes.typed import SettingsError, build
 
 
@@ -63,6 +64,8 @@ def _submit(
     for plan in changed:
         check_place(plan)
         check_secrets(plan, secrets)
+        if "parallel" in assignments:
+            _check_sharding(plan)
     folders = [row.run.folder for row in chosen]
     patched = {row.run.folder: as_recorded(recorded[row.run], plan_of[row.run]) for row in chosen}
     submission.check(changed)
@@ -92,6 +95,15 @@ def check_place(plan: Plan) -> None:
             check_time(cluster)
     except SettingsError as error:
         raise UsageError(f"{error} (command line)") from None
+
+
+def _check_sharding(plan: Plan) -> None:
+    """Refuse parallel=fsdp with a torch that can't shard. Raises `UsageError`."""
+    if plan.settings["parallel"] != "fsdp" or plan.container is not None or plan.setup:
+        return  # which torch an image has, or what `cluster.setup` loads, isn't known
+    _, packages = pythons.look_into(plan.python)
+    if "torch" in packages and (problem := sharding_problem(packages["torch"])):
+        raise UsageError(f"{problem} (command line)")
 
 
 def check_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:

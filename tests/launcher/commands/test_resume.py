@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -238,6 +239,21 @@ def test_torch_goes_on_sharded_and_back() -> None:
     ):
         with pytest.raises(UsageError, match=says):
             changes(other, {"parallel": "fsdp"})
+
+
+def test_a_torch_that_can_not_shard_is_refused_before_anything_is_queued(
+    failed: Path, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = program.rename(program.with_name("trainer"))
+    answer = "[ \"$1\" = -c ] && printf '3.12.3\\ntorch 2.8.0+cu128\\n' && exit"
+    program.write_text(f'#!/bin/sh\n{answer}\nexec {shlex.quote(str(trainer))} "$@"\n')
+    program.chmod(0o700)
+    capsys.readouterr()
+    assert main(["resume", failed.name, "parallel=fsdp"]) == 2
+    says = "parallel=fsdp needs torch 2.9 or newer, and this is 2.8.0+cu128; say parallel=ddp (command line)"
+    assert says in capsys.readouterr().err
+    assert json.loads((failed / "status.json").read_text())["attempt"] == 1
+    assert main(["resume", failed.name, "parallel=ddp"]) == 0
 
 
 def test_an_unknown_run_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str], failed: Path) -> None:
