@@ -132,6 +132,7 @@ def _loaded(path: str) -> Any:
         except (paramiko.SSHException, OSError):
             continue
         if os.path.isfile(f"{path}-cert.pub"):
-            key.load_certificate(f"{path}-cert.pub")
+            with contextlib.suppress(OSError, ValueError):  # not this key's certificate: the key alone, as ssh does
+                key.load_certificate(f"{path}-cert.pub")
         return key
     return None

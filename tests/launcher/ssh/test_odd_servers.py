@@ -125,6 +125,14 @@ def test_identities_only_allows_of_the_agents_keys_those_of_the_key_files(tmp_pa
     assert server.offered == [mine]
 
 
+def test_a_key_whose_certificate_cannot_be_read_is_offered_without_it(tmp_path):
+    server, identities = Server(login="reject"), [f"IdentityFile {keys(tmp_path, name='mine')}"]
+    (tmp_path / "mine-cert.pub").write_text("not a certificate\n")
+    with reached(tmp_path, server, identities=identities) as address, pytest.raises(Unavailable, match="rejects"):
+        fabric_transport.opened(address, "true")
+    assert server.offered == [public(tmp_path, "mine")]
+
+
 def test_identities_only_without_a_key_file_offers_nothing(tmp_path, agent):
     server, identities = Server(login="reject"), ["IdentityFile none"]
     none = pytest.raises(Unavailable, match=r"no agent holds the key of such a file \(IdentitiesOnly is set\)")
