@@ -1,8 +1,8 @@
 """All tests, as six pytest processes side by side: the testbed's mostly wait, while the others mostly compute.
 
 Within a part there is one test at a time: the launcher's runs of one name would end each other's processes, and tests
-of `rest` share a name. Recipes' tests start no named runs; torch's take as long as all the other recipes'. Tests of
-`starts` start trainers and scripts in runs with names of their own. Slurm's tests are a part, and those of SSH and of
+of `rest` share a name. Recipes' tests start no named runs; those of `starts` and of benchmarks, which are a part with
+torch's, start trainers and scripts in runs with names of their own. Slurm's tests are a part, and those of SSH and of
 containers another; one that is marked `alone` waits for the other part's current test (tests/testbed/plugin.py).
 Not by pytest-xdist: its groups do nothing under pytest 9.2.
 """
@@ -23,8 +23,8 @@ def without(*folders: str) -> list[str]:
 
 PARTS = {
     "starts": ["-m", "not testbed", *STARTS],
-    "rest": ["-m", "not testbed", *without("tests/recipes", *STARTS)],
-    "torch": ["tests/recipes/torch_"],
+    "rest": ["-m", "not testbed", *without("tests/recipes", "tests/benchmarks", *STARTS)],
+    "torch": ["tests/recipes/torch_", "tests/benchmarks"],
     "recipes": ["tests/recipes", *without("tests/recipes/torch_")],
     "slurm": ["-m", "testbed", *without("tests/recipes", "tests/benchmarks", *HOSTS)],
     "hosts": ["-m", "testbed", *HOSTS],

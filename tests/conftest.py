@@ -1,6 +1,8 @@
 import os
 import signal
 
+from hypothesis import HealthCheck, settings
+
 pytest_plugins = ["tests.testbed.plugin", "tests.launcher.users"]
 
 # A shell starts what it puts into the background deaf to Ctrl-C, and every process below inherits that. Tests press it.
@@ -9,3 +11,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Schedulers are asked once in 30 s. Tests that don't count the questions wait less.
 os.environ.setdefault("LAUNCHER_ASK_EVERY", "0.2")
+
+# An example has no limit of time: what is slow is the machine.
+settings.register_profile("gate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gate")

@@ -102,6 +102,7 @@ def begun(root, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # of tests under nohup too
     )
     run_folders.until(began.exists, 60)
     return exporting, int(began.read_text())
