@@ -49,7 +49,7 @@ class Retries:
         self._tried, self._until = 0, 0.0
 
     def wait(self, error: Unreachable, say: Callable[[str], None]) -> None:
-        """Return when it is time to try again; the first loss is told to `say`. Raises the error where no try would
+        """Return when it is time to try again; `say` is called with the first loss. Raises the error where no try would
         help."""
         now = time.monotonic()
         if self._tried == 0:
