@@ -41,25 +41,22 @@ def test_shards_on_two_nodes_train_as_copies_do_and_are_proved_on_both(submitted
 
 
 @pytest.mark.slow
-def test_shards_of_two_nodes_are_taken_up_by_one(submitted: Submitted) -> None:
-    submitted.done("fsdp")
-    folder = submitted.folder("fsdp")
-    resumed = submitted.launcher("resume", folder.name, "nodes=1", "steps=12", "wait=true")
+@pytest.mark.parametrize(
+    ("begun", "words", "ranks", "where"),
+    [
+        pytest.param("fsdp", ("nodes=1",), 1, "", id="shards of two nodes on one"),
+        pytest.param("ddp", ("parallel=fsdp",), 2, "bfloat16 and float32 from step 9 on", id="whole weights in shards"),
+    ],
+)
+def test_a_run_goes_on_sharded_otherwise_and_is_proved(
+    submitted: Submitted, begun: str, words: tuple[str, ...], ranks: int, where: str
+) -> None:
+    submitted.done(begun)
+    folder = submitted.folder(begun)
+    resumed = submitted.launcher("resume", folder.name, *words, "steps=12", "wait=true")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    found = submitted.done("fsdp")
-    assert (found["world_size"], found["determinism"], found["resumed_from"]) == (1, "best_effort", 8)
-    assert found["observed"]["verdict"] == "proved", found["observed"]["why"]
-    assert [row["step"] for row in steps(folder)] == list(range(1, 13))
-
-
-@pytest.mark.slow
-def test_whole_weights_go_on_in_shards_and_are_proved(submitted: Submitted) -> None:
-    submitted.done("ddp")
-    folder = submitted.folder("ddp")
-    resumed = submitted.launcher("resume", folder.name, "parallel=fsdp", "steps=12", "wait=true")
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    result = submitted.done("ddp")
-    assert (result["world_size"], result["determinism"], result["resumed_from"]) == (2, "best_effort", 8)
+    result = submitted.done(begun)
+    assert (result["world_size"], result["determinism"], result["resumed_from"]) == (ranks, "best_effort", 8)
     assert result["observed"]["verdict"] == "proved", result["observed"]["why"]
-    assert "gathered in bfloat16 and float32 from step 9 on" in result["observed"]["why"]
+    assert where in result["observed"]["why"]
     assert [row["step"] for row in steps(folder)] == list(range(1, 13))
