@@ -62,7 +62,7 @@ def test_a_hostile_text_as_argument_value_and_path(text: str, runtime: str) -> N
 
 
 @pytest.mark.parametrize("runtime", CONTAINERS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(texts=st.lists(TEXT, min_size=4, max_size=4))
 def test_any_texts_together(texts: list[str], runtime: str) -> None:
     argument, value, source, target = texts

@@ -14,7 +14,7 @@ WORDS: st.SearchStrategy[Word] = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(words=st.lists(WORDS, max_size=30), value=TEXT)
 def test_bash_and_python_agree_about_every_word(words: list[Word], value: str) -> None:
     environment = {"VALUE": value, "ITEMS": "0,GPU-1a2b,3"}

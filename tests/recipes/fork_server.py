@@ -41,7 +41,7 @@ def _forked(command: Sequence[str], environ: Mapping[str, str], output: str) -> 
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(bool(ended.code))
-    except BaseException:
+    except BaseException:  # as Python itself ends a program: with its traceback
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -175,7 +175,7 @@ PARTS = """o1 1 range( choice( ) , [ ] { } : ' " \\ ${ ??? null = ~ ../ é glob(
 TEXTS = st.lists(st.sampled_from([*PARTS.split(), " ", "\x1b", "\udcff"]), max_size=5).map("".join)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=st.lists(st.tuples(st.sampled_from(["", *KEYS.split()]), TEXTS).map("=".join), min_size=1, max_size=2))
 def test_whatever_is_typed(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = tmp_path / "facts.json"

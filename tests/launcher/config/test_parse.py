@@ -75,7 +75,7 @@ def test_values_are_read_by_the_type_of_their_key(word: str, values: tuple[objec
     assert parse(word).values == values
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.one_of(TEXT, NASTY.map("".join)))
 def test_any_text_arrives_unevaluated(text: str) -> None:
     (cell,) = cells(COMPOSER, [parse(f"env.A={text}")])

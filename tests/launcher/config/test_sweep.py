@@ -81,7 +81,7 @@ def job(cell: Cell) -> tuple[Any, ...] | str:
     return spec.training, spec.launch, spec.words
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=WORDS)
 def test_each_cell_is_the_job_that_hydra_composes(site: Composer, words: list[str]) -> None:
     for cell in cells(site, [parse(word, site.groups()) for word in words]):

@@ -94,7 +94,7 @@ def test_several_values_are_a_sweep_to_the_launcher_and_refused_by_a_trainer(key
             assert by_trainer(key, text) == REFUSED
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     key=st.sampled_from(list(KEYS)),
     text=st.one_of(st.sampled_from(TEXTS), st.text("019.-+_eEnulatr[]{}'\\ :o", max_size=10)),

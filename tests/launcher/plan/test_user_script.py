@@ -74,7 +74,7 @@ def test_the_wrapper_reads_the_level_the_file_and_its_arguments_in_the_run_folde
     assert from_json(json.loads(json.dumps(to_json(plan)))) == plan
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20), max_size=4))
 def test_arguments_behind_two_dashes_are_passed_on_byte_for_byte(code: Path, arguments: list[str]) -> None:
     assert wrapped(plan_of("--", *arguments), code).arguments == tuple(arguments)

@@ -106,7 +106,7 @@ def every_screen(root):
     conclusion.document(wanted[2].folder, seen[2].state)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_damage_to_any_files_ends_a_screen(whole, tmp_path, data):
     root = tmp_path / "runs"

@@ -115,7 +115,7 @@ VALUES = st.lists(st.one_of(TEXT, SHELL.map("".join)), min_size=1, max_size=12)
 NAME = TEXT.filter(lambda text: "/" not in text and text.strip(" ."))
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=VALUES, names=st.lists(NAME, min_size=1, max_size=4))
 def test_any_value_and_any_folder_arrive_byte_for_byte(
     tmp_path: Path, program: Path, values: list[str], names: list[str]

@@ -34,7 +34,7 @@ DIALECT = {
     "skipped_total",
 }
 FRAMEWORKS = tuple(JOBS)
-SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SETTINGS = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 OVERFLOWS = st.lists(st.booleans(), min_size=1, max_size=25)
 SCALES = {
     "keras": replace(PRESETS["keras"], growth_every=3),

@@ -42,7 +42,7 @@ class Trained:
     backoff=st.sampled_from([0.5, 0.25]),
     growth_every=st.integers(1, 5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_it_moves_as_torchs_own_scaler_at_every_step(overflows, init, growth, backoff, growth_every):
     ours = Trained(
         LossScaler(LossScale(mode="dynamic", init=init, growth=growth, backoff=backoff, growth_every=growth_every), CPU)
