@@ -105,8 +105,8 @@ def ensure(bed: Bed, server: Server) -> bool:
     process = running(bed, server.name)
     if process:
         same = (_record(bed, server.name) or {}).get("fingerprint") == server.fingerprint
-        # One that was started by a call that was cut short may still be on its way.
-        if same and wait_until(server.ready, 5):
+        # One that an interrupted call started may still be starting, and a busy machine may answer late.
+        if same and wait_until(lambda: server.ready() or not process.alive, server.wait) and process.alive:
             return False
         process.end(server.patience)
     start(bed, server)

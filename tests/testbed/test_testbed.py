@@ -165,11 +165,13 @@ def test_any_server_that_is_killed_comes_back_and_a_running_job_notices_nothing(
         for server in killed:
             testbed.kill(server)
         during = gather(find())
-        assert during and {name for name, pid in during.servers.items() if pid is None} == set(killed)
+        assert during
+        # A server may end on its own when the one that it talks to is killed: it comes back too.
+        assert not [name for name in killed if during.servers[name] is not None]
         testbed.revive()
         after = gather(find())
         assert after and after.up
-        assert {name for name in SERVERS if after.servers[name] != before.servers[name]} == set(killed)
+        assert not [name for name in killed if after.servers[name] == before.servers[name]]
         assert state(testbed, job) == "RUNNING", killed
         assert said(["srun", "echo", "ran"], env) == "ran", killed
     contained = ["docker", "run", "--rm", "--network=none", testbed.images["python"].docker, "true"]
