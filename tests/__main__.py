@@ -5,6 +5,10 @@ of `rest` share a name. Recipes' tests start no named runs; those of `starts` an
 torch's, start trainers and scripts in runs with names of their own. Slurm's tests are a part, and those of SSH and of
 containers another; one that is marked `alone` waits for the other part's current test (tests/testbed/plugin.py).
 Not by pytest-xdist: its groups do nothing under pytest 9.2.
+
+Six parts on few cores make a machine slow, and some of thousands of tests with real processes have a limit of time.
+When all parts have ended, at most `RERUNS` failed tests are run again with the machine to themselves. One that passes
+then doesn't fail the gate; the last lines name it, because it has a fault to mend.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ import threading
 
 HOSTS = ("tests/containers", "tests/launcher/ssh")
 STARTS = ("tests/launcher/compare", "tests/launcher/script")
+RERUNS = 3  # more failures than these are no accident
+TESTS_FAILED = 1  # pytest's exit status
 
 
 def without(*folders: str) -> list[str]:
@@ -32,48 +38,66 @@ PARTS = {
 """What a part's lines begin with, and how pytest is told its tests."""
 
 
+class Part:
+    """One pytest process, its exit status, and the lines that its summary repeats."""
+
+    def __init__(self, name: str, arguments: list[str]) -> None:
+        self.name = name
+        self.arguments = [*PARTS[name], "-o", f"cache_dir=.pytest_cache/{name}", *arguments]
+        self.failures: list[str] = []
+        self.last_line = ""
+        self.status = 0
+
+    def run(self, *options: str) -> None:
+        """Run the part's tests and print each line as it comes."""
+        self.failures, self.last_line = [], ""
+        argv = [sys.executable, "-m", "pytest", "--durations=15", *self.arguments, *options]
+        with subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                sys.stdout.write(f"{self.name:7} | {line}")
+                sys.stdout.flush()
+                if line.startswith(("FAILED ", "ERROR ")):
+                    self.failures.append(line)
+                self.last_line = line
+        self.status = process.returncode
+
+    def run_failed(self) -> list[str]:
+        """Run the failed tests again. Those that passed now."""
+        before = self.failures
+        self.run("--last-failed", "--last-failed-no-failures=none")
+        return before if self.status == 0 else []
+
+
 def main(arguments: list[str]) -> int:
     """Run all parts with these arguments of pytest's. The first exit status that is not 0, else 0.
 
     The last lines name the tests that failed in any part: the part that ended first may be far above.
     """
-    running = {
-        name: subprocess.Popen(
-            [sys.executable, "-m", "pytest", "--durations=15", *selection, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        for name, selection in PARTS.items()
-    }
-    summaries: dict[str, list[str]] = {name: [] for name in running}
-    readers = [threading.Thread(target=_repeat, args=(*part, summaries[part[0]])) for part in running.items()]
-    for reader in readers:
-        reader.start()
+    parts = [Part(name, arguments) for name in PARTS]
+    threads = [threading.Thread(target=part.run) for part in parts]
+    for thread in threads:
+        thread.start()
+    interrupted = False
     try:
-        for reader in readers:
-            reader.join()
+        for thread in threads:
+            thread.join()
     except KeyboardInterrupt:  # every pytest got the signal as well, and prints its summary
-        for reader in readers:
-            reader.join()
-    codes = {name: process.wait() for name, process in running.items()}
-    for name, lines in summaries.items():
-        for line in [*lines, f"exit status {codes[name]}\n"]:
-            print(f"{name:7} | {line}", end="")
-    return next((code for code in codes.values() if code), 0)
-
-
-def _repeat(name: str, process: subprocess.Popen[str], summary: list[str]) -> None:
-    """Print the lines of one part as they come; its failed tests and its last line go to `summary`."""
-    assert process.stdout is not None
-    line = ""
-    for line in process.stdout:
-        sys.stdout.write(f"{name:7} | {line}")
-        sys.stdout.flush()
-        if line.startswith(("FAILED ", "ERROR ")):
-            summary.append(line)
-    summary.append(line)
+        interrupted = True
+        for thread in threads:
+            thread.join()
+    failed = [part for part in parts if part.status == TESTS_FAILED]
+    unsteady = []
+    if not interrupted and sum(len(part.failures) for part in failed) <= RERUNS:
+        unsteady = [line for part in failed for line in part.run_failed()]
+    for part in parts:
+        for line in [*part.failures, part.last_line, f"exit status {part.status}\n"]:
+            print(f"{part.name:7} | {line}", end="")
+    for line in unsteady:
+        print(f"failed beside other tests and passed alone: {line}", end="")
+    return next((part.status for part in parts if part.status), 0)
 
 
 if __name__ == "__main__":
