@@ -28,7 +28,6 @@ from recipes import records
 FOLDER = ".code"
 NAMES = ".names"
 """Of a snapshot: the names of its files, as a JSON list."""
-_DERIVED = "__pycache__"
 _checked: set[tuple[str, int, int]] = set()
 """Snapshots that this process has checked, by path, device and inode: nobody else can write into them."""
 
@@ -83,7 +82,7 @@ def make(place: Path) -> None:
         records.make_folder(place)
     _check_folder(place, str(place.parent))
     if stat.S_IMODE(place.stat().st_mode) & 0o077:
-        place.chmod(0o700)  # as older versions left it at some umasks; what lies in it is checked when it is used
+        place.chmod(0o700)  # what lies in it already is checked when it is used
 
 
 def _check_folder(folder: Path, root: str) -> None:
@@ -97,13 +96,8 @@ def _check_folder(folder: Path, root: str) -> None:
 
 
 def _files(target: Path) -> dict[str, Path]:
-    """The files of a snapshot by name, as it was laid down; those of older versions are not listed."""
-    try:
-        listed = json.loads(safe_files.read_text(target / NAMES))
-    except FileNotFoundError:
-        listed = [str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()]
-        listed = [name for name in listed if _DERIVED not in Path(name).parts]
-    return {str(name): target / str(name) for name in listed}
+    """The files of a snapshot by name, as it was laid down."""
+    return {str(name): target / str(name) for name in json.loads(safe_files.read_text(target / NAMES))}
 
 
 def _check_owners(folder: Path, root: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import platform
 import signal
 import sys
 import threading
@@ -39,7 +38,6 @@ def serve() -> None:
     sys.stderr = _Notes(channel)
     # A handler, since an ignored signal stays ignored in the runs that are started from here.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
-    channel.send(protocol.pack(_greeting()))
     threading.Thread(target=channel.beat, daemon=True).start()
     _tidy(Path(__file__).parents[2], time.time() - KEPT)
     while True:
@@ -60,16 +58,6 @@ def _tidy(mine: Path, before: float) -> None:
         with contextlib.suppress(OSError):
             if other != mine and other.stat().st_mtime < before:
                 other.unlink()
-
-
-def _greeting() -> dict[str, Any]:
-    return {
-        "host": platform.node(),
-        "home": os.path.expanduser("~"),
-        "python": sys.executable,
-        "version": platform.python_version(),
-        "pid": os.getpid(),
-    }
 
 
 def _answer(channel: _Channel, request: dict[str, Any], data: bytes) -> dict[str, Any]:

@@ -39,8 +39,6 @@ class Host:
 
     def __init__(self, address: Address, say: Callable[[str], None] | None = None) -> None:
         self.address = address
-        self.greeting: dict[str, Any] = {}
-        """What the agent says of itself: host, home, python, version, pid."""
         self.silence = SILENCE
         self._session: Session | None = None
         self._no_python = ""
@@ -139,7 +137,6 @@ class Host:
         if self._session is None and not self._no_python:
             try:
                 self._session = Session(self.address, self.silence)
-                self.greeting = self._session.greeting
             except NoPython as error:
                 if self.address.python is not None:
                     raise Unreachable(str(error)) from None

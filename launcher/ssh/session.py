@@ -14,7 +14,7 @@ from launcher.ssh.failures import BadAnswer, Lost, NoPython, admitting
 from launcher.ssh.stream import Stalled
 
 OPENING = 120.0
-"""Seconds from the login to the agent's greeting."""
+"""Seconds from the login to the start of the agent."""
 NOISE = 2**17
 """Bytes that login scripts may print before the agent's first line."""
 BLOCK = 2**16
@@ -53,8 +53,6 @@ class Session:
                 word = self._word()
             if word != "ready":
                 raise self._refusal(word)
-            with admitting(self._name):
-                self.greeting = _greeting(self.receive(NOISE))
         except Overdue:
             self.close()
             raise Unavailable(self._not_started(OPENING)) from None
@@ -166,9 +164,3 @@ class Session:
             f"{self._name} has sent nothing for {self.silence:.0f} s: the network or the host is stuck. Runs there go "
             "on; try again"
         )
-
-
-def _greeting(value: Any) -> dict[str, Any]:
-    texts = ("host", "home", "python", "version")
-    greeting = admit.group(value, "its greeting", *texts, "pid")
-    return {**{key: admit.text(greeting[key], key) for key in texts}, "pid": admit.whole(greeting["pid"], "pid")}

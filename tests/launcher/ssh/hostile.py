@@ -89,12 +89,9 @@ def honest(request):
     else:
         answer()
 
-GREETING = {"host": "liar", "home": "/root", "python": "python3", "version": "3.12.0", "pid": 1}
 attack = {}
-begin = lambda: send(GREETING)
 exec(source)
 raw(b"\\nlauncher-agent ready\\n")
-begin()
 while True:
     request = receive()
     attack.get(request["do"], honest)(request)
@@ -145,7 +142,7 @@ def answering(request: str, body: str) -> str:
 
 
 class Hostile:
-    """The sshd and its liar. `says` sets what the liar does: Python that may set `begin`, and functions in `attack`."""
+    """The sshd and its liar. `says` sets what the liar does: Python that sets functions in `attack`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -341,10 +341,6 @@ STARTS = {
     "noise without end": "while True: raw(b'x' * 65536)",
     "a byte a second": "while True: raw(b'x'); time.sleep(0.2)",
     "need for ever": "while True: raw(b'\\nlauncher-agent need\\n'); time.sleep(0.2)",
-    "no greeting": "raw(b'\\nlauncher-agent ready\\n'); send(None)",
-    "a greeting of a wrong type": "raw(b'\\nlauncher-agent ready\\n'); send({'host': 5})",
-    "an endless greeting": "raw(b'\\nlauncher-agent ready\\n'); send({**GREETING, 'host': 'x' * 10**6})",
-    "heartbeats for a greeting": "raw(b'\\nlauncher-agent ready\\n')\nwhile True: beat()",
 }
 
 
