@@ -23,7 +23,6 @@ EXCLUDED = (
     "launcher/executors/ssh/executor.py",
     "launcher/ssh/fabric_transport.py",
     "launcher/ssh/key_login.py",
-    "launcher/ssh/ssh_settings.py",
     "launcher/ssh/strict_connection.py",
 )
 """Modules that import Hydra, submitit or fabric. All others import the standard library only at load time."""

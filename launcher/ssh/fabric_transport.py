@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 import socket
 import threading
 import time
@@ -14,20 +12,14 @@ import paramiko
 
 from launcher.errors import Unavailable
 from launcher.runs.address import Address
-from launcher.ssh import host_keys, strict_connection
-from launcher.ssh.host_keys import Key
-from launcher.ssh.key_login import LoginCut, NoKey, SecondFactor
+from launcher.ssh import strict_connection
 from launcher.ssh.stream import KEPT, Stalled
-from launcher.ssh.strict_connection import ChangedKey, RevokedKey, Strict, UnknownKey
+from launcher.ssh.strict_connection import Strict
 
 KEEPALIVE = 10
 """Seconds between two signs of life of the connection itself, so that routers on the way keep it."""
 WINDOW = 2**22
 """Bytes in flight towards us: 40 MB/s at a round trip of 100 ms."""
-MASTER = (
-    "open a master connection with the system's ssh (ControlMaster auto, ControlPath and ControlPersist in "
-    "~/.ssh/config, then log in once with `ssh`), and say cluster.transport=openssh"
-)
 
 
 def opened(address: Address, command: str) -> Channel:
@@ -72,44 +64,9 @@ def _close(channel: Any) -> None:
 
 def _open(connection: Strict, address: Address) -> None:
     """Open one hop. Raises `Unavailable`."""
-    place = f"{connection.user}@{connection.host}:{connection.port}"
+    place = connection.settings.place
     try:
         connection.open()
-    except UnknownKey as error:
-        raise Unavailable(_unknown(error, connection)) from None
-    except ChangedKey as error:
-        raise Unavailable(_changed(error, connection)) from None
-    except RevokedKey:
-        raise Unavailable(f"the host key of {_name(connection)} is marked as @revoked in a known_hosts file") from None
-    except SecondFactor:
-        raise Unavailable(
-            f"{place}: key accepted, but the server asks for a second factor, which a person has to type: {MASTER}"
-        ) from None
-    except LoginCut as error:
-        raise Unavailable(
-            f"{place}: the connection was lost during the login ({error}); try again. If that repeats, the host "
-            "closes it: see its log, or offer fewer keys (IdentitiesOnly in ~/.ssh/config)"
-        ) from None
-    except NoKey:
-        missing = "the key of such a file (IdentitiesOnly is set)" if connection.settings.only_these_keys else "one"
-        raise Unavailable(
-            f"{place} asks for a key and there is none: no key file (IdentityFile) can be used, and no agent "
-            f"holds {missing}{_agent(connection)}"
-        ) from None
-    except paramiko.PasswordRequiredException as error:
-        raise Unavailable(
-            f"{place}: the key {error} has a passphrase and is in no agent: run `ssh-add` first{_agent(connection)}"
-        ) from None
-    except paramiko.BadAuthenticationType as error:
-        raise Unavailable(
-            f"{place} accepts none of your keys; it offers {', '.join(error.allowed_types)}. Copy your public key "
-            f"there (ssh-copy-id), or, where a password or a code has to be typed, {MASTER}"
-        ) from None
-    except paramiko.AuthenticationException as error:
-        raise Unavailable(
-            f"{place} rejects your keys ({error}); copy your public key there (ssh-copy-id), or name another key for "
-            f"it in ~/.ssh/config (IdentityFile){_agent(connection)}"
-        ) from None
     except socket.gaierror:
         raise Unavailable(
             f"there is no host {connection.host}: {address.config or '~/.ssh/config'} has no such entry, and the name "
@@ -123,64 +80,12 @@ def _open(connection: Strict, address: Address) -> None:
         raise Unavailable(f"{place} does not speak SSH as expected: {error or type(error).__name__}") from None
 
 
-def _agent(connection: Strict) -> str:
-    named = connection.settings.agent
-    if named in (None, "none"):
-        return ""
-    return f"; only ssh itself uses IdentityAgent: `export SSH_AUTH_SOCK={named}`, or cluster.transport=openssh"
-
-
 def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it does not answer; is it up, and is this the right port?"
     if isinstance(error, paramiko.ChannelException):
         return f"the host before it can't reach it ({error.text})"
     return "the connection is refused; is its sshd running, and is this the right port?"
-
-
-def _name(connection: Strict) -> str:
-    """The name of its key in known_hosts files."""
-    return connection.settings.key_alias or host_keys.name_of(connection.host, connection.port)
-
-
-def _unknown(error: UnknownKey, connection: Strict) -> str:
-    said = f"the host key of {_name(connection)} is not known: {fingerprint(error.key)}. "
-    if error.authority:
-        said += (
-            "A known_hosts file names an authority for such hosts (@cert-authority), and only ssh itself can check its "
-            "certificates: say cluster.transport=openssh. Otherwise, if"
-        )
-    else:
-        said += "If"
-    return f"{said} that is its own, accept it with\n  {_accepting(connection, error.key)}"
-
-
-def _changed(error: ChangedKey, connection: Strict) -> str:
-    name = _name(connection)
-    return (
-        f"the host key of {name} is not the one that is known: it shows {fingerprint(error.key)}, and "
-        f"{fingerprint(error.known)} is known. Somebody may be listening in. If the host was really set up "
-        f"anew, forget the old key and accept the new one with\n"
-        f"  ssh-keygen -R '{name}' -f {connection.settings.known_hosts[0]}\n  {_accepting(connection, error.key)}"
-    )
-
-
-def _accepting(connection: Strict, key: Key) -> str:
-    """The command that accepts a host's key; a host behind a hop is scanned from there."""
-    kind = key.kind.removeprefix("ssh-").partition("-")[0]
-    command = f"ssh-keyscan -t {kind} -p {connection.port} {connection.host}"
-    hop, alias = connection.gateway, connection.settings.key_alias
-    if isinstance(hop, Strict):
-        command = f"ssh -p {hop.port} {hop.user}@{hop.host} {command}"
-    if alias:
-        command += f" | sed 's/^[^ ]*/{alias}/'"
-    return f"{command} >> {next(iter(connection.settings.known_hosts), '~/.ssh/known_hosts')}"
-
-
-def fingerprint(key: Key) -> str:
-    """As ssh-keygen -l shows it."""
-    text = base64.b64encode(hashlib.sha256(key.content).digest()).decode().rstrip("=")
-    return f"{key.kind} SHA256:{text}"
 
 
 class Channel:

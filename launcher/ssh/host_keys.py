@@ -1,7 +1,8 @@
-"""The known keys of a host: known_hosts files, read as ssh reads them.
+"""The known keys of a host, and whether the key that it shows is one of them.
 
-paramiko's reader ignores patterns (`*.cluster.edu`) and `@revoked` lines, and keeps one key of a kind for a name, while
-login nodes behind one name have one each. The format is in sshd(8), SSH_KNOWN_HOSTS FILE FORMAT.
+`ssh-keygen -F` finds the lines of known_hosts files. paramiko's reader ignores patterns (`*.cluster.edu`) and
+`@revoked` lines, and keeps one key of a kind for a name, while login nodes behind one name have one each. The format is
+in sshd(8), SSH_KNOWN_HOSTS FILE FORMAT.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import hmac
-import re
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from launcher.ssh.ssh_settings import run
 
 
 class Key(NamedTuple):
@@ -20,6 +21,12 @@ class Key(NamedTuple):
 
     kind: str
     content: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """As ssh-keygen -l shows it."""
+        text = base64.b64encode(hashlib.sha256(self.content).digest()).decode().rstrip("=")
+        return f"{self.kind} SHA256:{text}"
 
 
 class Known(NamedTuple):
@@ -37,30 +44,18 @@ class Known(NamedTuple):
 
 def known(name: str, files: Iterable[str]) -> Known:
     """What the files say of that name; unreadable files are skipped."""
-    keys: list[Key] = []
-    revoked: list[Key] = []
-    authority = False
+    keys: dict[str, list[Key]] = {"": [], "@revoked": [], "@cert-authority": []}
     for path in files:
-        try:
-            with open(path, encoding="utf-8", errors="replace") as stream:
-                lines = stream.read().splitlines()
-        except OSError:
-            continue
-        for line in lines:
+        for line in run(["ssh-keygen", "-F", name.lower(), "-f", path]).stdout.splitlines():
             words = line.split()
-            mark = words.pop(0) if words and words[0].startswith("@") else ""
-            if len(words) < 3 or words[0].startswith("#") or not _is_of(words[0], name.lower()):
+            if not words or words[0].startswith("#"):  # ssh-keygen's own line above each that it found
                 continue
+            mark = words.pop(0) if words[0].startswith("@") else ""
             try:
-                key = Key(words[1], base64.b64decode(words[2], validate=True))
-            except binascii.Error:
+                keys.setdefault(mark, []).append(Key(words[1], base64.b64decode(words[2], validate=True)))
+            except (binascii.Error, IndexError):
                 continue
-            authority = authority or mark == "@cert-authority"
-            if not mark:
-                keys.append(key)
-            elif mark == "@revoked":
-                revoked.append(key)
-    return Known(keys=tuple(keys), revoked=tuple(revoked), authority=authority)
+    return Known(keys=tuple(keys[""]), revoked=tuple(keys["@revoked"]), authority=bool(keys["@cert-authority"]))
 
 
 def of_host(host: str, port: int, alias: str | None, files: Iterable[str]) -> Known:
@@ -76,23 +71,26 @@ def name_of(host: str, port: int) -> str:
     return host if port == 22 else f"[{host}]:{port}"
 
 
-def _is_of(names: str, name: str) -> bool:
-    """Whether the first word of a line, a hash or patterns between commas, covers the name."""
-    if names.startswith("|1|"):
-        return _is_hash_of(names, name)
-    matched = False
-    for pattern in names.lower().split(","):
-        text = re.escape(pattern.removeprefix("!")).replace(r"\*", ".*").replace(r"\?", ".")
-        if re.fullmatch(text, name):
-            if pattern.startswith("!"):
-                return False
-            matched = True
-    return matched
-
-
-def _is_hash_of(text: str, name: str) -> bool:
-    try:
-        salt, digest = (base64.b64decode(part, validate=True) for part in text[3:].split("|"))
-    except (binascii.Error, ValueError):
-        return False
-    return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
+def refusal(shown: Key, known: Known, name: str, accept: str, forget: str) -> str:
+    """Why the key that a host shows is not accepted; empty if it is. `accept` is the command that adds it to a
+    known_hosts file, and `forget` the one that removes the keys of `name`."""
+    if shown in known.revoked:
+        return f"the host key of {name} is marked as @revoked in a known_hosts file"
+    if shown in (*known.keys, *known.without_port):
+        return ""
+    if known.keys:
+        same = [key for key in known.keys if key.kind == shown.kind]
+        return (
+            f"the host key of {name} is not the one that is known: it shows {shown.fingerprint}, and "
+            f"{(same or known.keys)[0].fingerprint} is known. Somebody may be listening in. If the host was really "
+            f"set up anew, forget the old key and accept the new one with\n  {forget}\n  {accept}"
+        )
+    text = f"the host key of {name} is not known: {shown.fingerprint}. "
+    if known.authority:
+        text += (
+            "A known_hosts file names an authority for such hosts (@cert-authority), and only ssh itself can check its "
+            "certificates: say cluster.transport=openssh. Otherwise, if"
+        )
+    else:
+        text += "If"
+    return f"{text} that is its own, accept it with\n  {accept}"

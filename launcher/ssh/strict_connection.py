@@ -16,7 +16,7 @@ from typing import Any
 import paramiko
 from fabric import Config, Connection
 
-from launcher.errors import UsageError
+from launcher.errors import Unavailable, UsageError
 from launcher.runs.address import Address
 from launcher.ssh import host_keys, ssh_settings
 from launcher.ssh.host_keys import Key, Known
@@ -35,7 +35,7 @@ class Strict(Connection):
         # A login may take longer than the first answer of a server: it asks directories, and modules that wait.
         options: dict[str, Any] = dict.fromkeys(("auth_timeout", "channel_timeout"), max(15, address.connect_timeout))
         options["banner_timeout"] = address.connect_timeout
-        options["auth_strategy"] = KeyLogin(settings.user, settings)
+        options["auth_strategy"] = KeyLogin(settings)
         options["transport_factory"] = _transport(known)
         super().__init__(
             settings.host,
@@ -48,7 +48,7 @@ class Strict(Connection):
         )
         self._set(settings=settings, command=None)
         # It decides about every key, since paramiko itself loads none.
-        self.client.set_missing_host_key_policy(_Check(known))
+        self.client.set_missing_host_key_policy(_Check(self, known))
 
     def open_gateway(self) -> Any:
         if not isinstance(self.gateway, str):
@@ -75,42 +75,37 @@ class Strict(Connection):
         yield self
 
 
-class UnknownKey(paramiko.SSHException):
-    """No known_hosts file has a key of that host."""
-
-    def __init__(self, key: Key, authority: bool) -> None:
-        super().__init__("unknown host key")
-        self.key = key
-        self.authority = authority
-
-
-class ChangedKey(paramiko.SSHException):
-    """The host has another key than the known_hosts files say."""
-
-    def __init__(self, key: Key, known: Key) -> None:
-        super().__init__("changed host key")
-        self.key = key
-        self.known = known
-
-
-class RevokedKey(paramiko.SSHException):
-    """A known_hosts file says that the key is not to be accepted."""
-
-
 class _Check(paramiko.MissingHostKeyPolicy):
-    def __init__(self, known: Known) -> None:
-        self._known = known
+    """Decides about every host key."""
+
+    def __init__(self, connection: Strict, known: Known) -> None:
+        self._connection, self._known = connection, known
 
     def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
+        """Raises `Unavailable` for a key that is not known to be the host's."""
+        settings = self._connection.settings
         shown = Key(key.get_name(), key.asbytes())
-        if shown in self._known.revoked:
-            raise RevokedKey("revoked host key")
-        if shown in (*self._known.keys, *self._known.without_port):
-            return
-        if self._known.keys:
-            same = [key for key in self._known.keys if key.kind == shown.kind]
-            raise ChangedKey(shown, (same or self._known.keys)[0])
-        raise UnknownKey(shown, self._known.authority)
+        name = settings.key_alias or host_keys.name_of(settings.host, settings.port)
+        forget = f"ssh-keygen -R '{name}' -f {_known_hosts(settings)}"
+        why = host_keys.refusal(shown, self._known, name, _accepting(self._connection, shown), forget)
+        if why:
+            raise Unavailable(why)
+
+
+def _known_hosts(settings: Settings) -> str:
+    return next(iter(settings.known_hosts), "~/.ssh/known_hosts")
+
+
+def _accepting(connection: Strict, key: Key) -> str:
+    """The command that accepts a host's key; a host behind a hop is scanned from there."""
+    settings, hop = connection.settings, connection.gateway
+    kind = key.kind.removeprefix("ssh-").partition("-")[0]
+    command = f"ssh-keyscan -t {kind} -p {settings.port} {settings.host}"
+    if isinstance(hop, Strict):
+        command = f"ssh -p {hop.port} {hop.user}@{hop.host} {command}"
+    if settings.key_alias:
+        command += f" | sed 's/^[^ ]*/{settings.key_alias}/'"
+    return f"{command} >> {_known_hosts(settings)}"
 
 
 def _transport(known: Known) -> type[paramiko.Transport]:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import types
 import uuid
 from pathlib import Path
@@ -12,11 +11,11 @@ import pytest
 from launcher.executors import backends
 from launcher.runs import selection, store
 from launcher.ssh import host, session
-from tests.launcher.ssh.far import Far, until
+from tests.launcher.ssh import ways
+from tests.launcher.ssh.far import Far
 from tests.launcher.ssh.hostile import Hostile
 from tests.launcher.ssh.trainer import PROGRAM
 from tests.launcher.ssh.victim import Victim
-from tests.launcher.ssh.ways import configuration
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def far(tmp_path, testbed, monkeypatch, capfd):
     python = there / "python"
     python.write_text(PROGRAM)
     python.chmod(0o755)
-    found = Far(testbed=testbed, there=there, python=python, config=configuration(tmp_path, testbed), capfd=capfd)
+    found = Far(testbed=testbed, there=there, python=python, config=ways.configuration(tmp_path, testbed), capfd=capfd)
     yield found
     host.close_all()
     backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(found.root)], 1000)}, 0)
@@ -39,15 +38,9 @@ def far(tmp_path, testbed, monkeypatch, capfd):
 @pytest.fixture
 def agent(tmp_path, testbed, monkeypatch):
     """The socket of an ssh-agent that holds the testbed's key, as in SSH_AUTH_SOCK."""
-    path = tmp_path / "agent"
-    with subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL) as process:
-        try:
-            until(path.exists)
-            monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
-            subprocess.run(["ssh-add", "-q", testbed.ssh.key], check=True, capture_output=True)
-            yield path
-        finally:
-            process.terminate()
+    with ways.agent(tmp_path, testbed.ssh.key) as path:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
+        yield path
 
 
 @pytest.fixture(scope="module")

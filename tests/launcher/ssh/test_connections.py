@@ -17,6 +17,7 @@ import pytest
 
 from launcher.errors import Unavailable, UsageError
 from launcher.ssh.host import Host, hello
+from tests.launcher.ssh import ways
 from tests.launcher.ssh.far import until
 from tests.launcher.ssh.ways import address, configuration, keys
 
@@ -47,23 +48,11 @@ def refusal(host: Host) -> str:
 def test_a_host_answers_through_either_transport_with_and_without_a_hop(tmp_path, testbed, reach, transport, hops):
     host = reach(configuration(tmp_path, testbed, hops=hops), transport=transport)
     assert host.ask("hello", hello)["system"] == "Linux"
-    assert host.greeting["home"] == testbed.user.home
-
-
-def test_one_connection_answers_any_number_of_questions(tmp_path, testbed, reach):
-    host = reach(configuration(tmp_path, testbed))
-    host.ask("hello", hello)
-    agent = host.greeting["pid"]
-    for _ in range(50):
-        host.ask("hello", hello)
-    assert host.greeting["pid"] == agent
 
 
 def test_user_and_port_of_the_address_go_before_the_configuration(tmp_path, testbed, reach):
     config = configuration(tmp_path, testbed, User="nobody", Port="1")
-    host = reach(config, destination=f"{testbed.ssh.user}@box:{testbed.ssh.port}")
-    host.ask("hello", hello)
-    assert host.greeting["home"] == testbed.user.home
+    assert reach(config, destination=f"{testbed.ssh.user}@box:{testbed.ssh.port}").ask("hello", hello)
 
 
 @pytest.mark.parametrize("transport", ["fabric", "openssh"])
@@ -158,6 +147,20 @@ def test_a_key_with_a_passphrase_is_taken_from_the_agent_that_holds_it(tmp_path,
 def test_an_agent_holds_the_key(tmp_path, testbed, reach, agent, transport):
     config = configuration(tmp_path, testbed, IdentityFile="", IdentitiesOnly="")
     assert reach(config, transport=transport).ask("hello", hello)
+
+
+def test_a_key_that_the_agent_does_not_sign_with_is_named_and_the_next_one_is_offered(
+    tmp_path, testbed, reach, monkeypatch
+):
+    """As when a person denies its use, or has taken the token out."""
+    config = configuration(tmp_path, testbed, IdentityFile="/no/such/key", IdentitiesOnly="no")
+    (tmp_path / "one").mkdir()
+    with ways.agent(tmp_path / "one", f"-c {keys(tmp_path)}") as path:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
+        assert "the agent does not sign with its key test, and no other key is accepted" in refusal(reach(config))
+    with ways.agent(tmp_path, f"-c {tmp_path}/id", testbed.ssh.key) as path:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
+        assert reach(config).ask("hello", hello)
 
 
 @pytest.mark.parametrize("transport", ["fabric", "openssh"])

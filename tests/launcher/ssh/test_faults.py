@@ -362,7 +362,8 @@ def test_a_hundred_runs_are_submitted_and_followed_at_once_through_one_connectio
     with asked(monkeypatch) as requests:
         cells = far.submit("steps=2", f"seed={','.join(map(str, range(100)))}")
     assert (len(cells), requests) == (100, ["probe", "lacking", "submit"])
-    sweep = cells[0].rpartition("-")[0]
+    sweep, _, last = cells[-1].rpartition("-")
+    assert last == "099" and selection.sweep_runs(str(far.root), sweep)
     said = far.type("watch", sweep)
     assert said.code == 0, said.err
     assert proxy.connections == 1

@@ -20,7 +20,11 @@ def login(far, testbed, monkeypatch):
     words = property(lambda self: ["cluster=slurm", "cluster.login=box", "gpus=0", *before(self)[2:]])
     with monkeypatch.context() as patch:
         patch.delenv("SLURM_CONF", raising=False)
-        patch.setenv("PATH", "/nowhere")
+        programs = far.there / "only-ssh"
+        programs.mkdir()
+        for name in ("ssh", "ssh-keygen"):
+            (programs / name).symlink_to(f"/usr/bin/{name}")
+        patch.setenv("PATH", str(programs))
         patch.setattr(type(far), "words", words)
         yield far
     for run in selection.run_names(str(far.root)) if far.root.exists() else []:

@@ -15,7 +15,7 @@ import pytest
 from launcher.errors import Unavailable
 from launcher.runs.address import Address
 from launcher.ssh import fabric_transport
-from tests.launcher.ssh.far import until
+from tests.launcher.ssh import ways
 from tests.launcher.ssh.ways import keys
 from tests.testbed.proxy import Proxy
 
@@ -80,16 +80,9 @@ def reached(tmp_path, server, files=1, identities=None, only="yes"):
 @pytest.fixture
 def agent(tmp_path, monkeypatch):
     """An ssh-agent that holds two new keys, `other` and then `mine`, as in SSH_AUTH_SOCK."""
-    path = tmp_path / "agent"
-    with subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL) as process:
-        try:
-            until(path.exists)
-            monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
-            for name in ("other", "mine"):
-                subprocess.run(["ssh-add", "-q", keys(tmp_path, name=name)], check=True, capture_output=True)
-            yield path
-        finally:
-            process.terminate()
+    with ways.agent(tmp_path, *(str(keys(tmp_path, name=name)) for name in ("other", "mine"))) as path:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
+        yield path
 
 
 def public(tmp_path, name):

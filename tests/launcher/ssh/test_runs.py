@@ -78,17 +78,6 @@ def test_a_listing_of_runs_here_loads_nothing_of_ssh(far, tmp_path):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_sweep_is_one_submission_and_answers_to_its_name(far, monkeypatch):
-    with asked(monkeypatch) as requests:
-        cells = far.submit("steps=2", "amp=o0,o1,o2")
-    assert requests == ["probe", "lacking", "submit"]
-    sweep = cells[0].rpartition("-")[0]
-    assert [each.rpartition("-")[2] for each in cells] == ["000", "001", "002"]
-    assert far.type("watch", sweep).code == 0
-    assert far.type("ls", sweep).out.count("done") == 3
-    assert selection.sweep_runs(str(far.root), sweep)
-
-
 def test_a_second_submission_of_an_unchanged_tree_sends_no_file_and_of_a_changed_one_only_what_changed(
     far, monkeypatch
 ):

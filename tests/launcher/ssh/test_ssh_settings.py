@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import UsageError
+from launcher.errors import Unavailable, UsageError
 from launcher.runs.address import Address
 from launcher.ssh import ssh_settings
 from launcher.ssh.host import Host, hello
@@ -20,7 +20,6 @@ def settings(tmp_path, text: str, destination: str = "box") -> ssh_settings.Sett
     return ssh_settings.of(address(str(path), destination))
 
 
-@pytest.mark.parametrize("program", ["with ssh", "without ssh"])
 @pytest.mark.parametrize(
     ("text", "destination"),
     [
@@ -31,20 +30,20 @@ def settings(tmp_path, text: str, destination: str = "box") -> ssh_settings.Sett
         ("Host box\n  HostName 10.0.0.7\n User mei\n Port 2222\n ForwardAgent /no/such\n ConnectTimeout none\n", "box"),
     ],
 )
-def test_the_name_the_user_and_the_port_are_those_that_hold(tmp_path, monkeypatch, text, destination, program):
-    if program == "without ssh":
-        monkeypatch.setenv("PATH", "/nowhere")
+def test_the_name_the_user_and_the_port_are_those_that_hold(tmp_path, text, destination):
     found = settings(tmp_path, text, destination)
     assert (found.host, found.user, found.port) == ("10.0.0.7", "mei", 2222)
 
 
-def test_files_that_are_included_count(tmp_path, monkeypatch):
+def test_files_that_are_included_count(tmp_path):
     (tmp_path / "work.conf").write_text("Host box\n HostName 10.0.0.7\n")
-    text = f"Include {tmp_path}/*.conf\n"
-    assert settings(tmp_path, text).host == "10.0.0.7"
+    assert settings(tmp_path, f"Include {tmp_path}/*.conf\n").host == "10.0.0.7"
+
+
+def test_a_machine_without_the_program_ssh_is_told_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(UsageError, match="has an Include, which needs the program ssh"):
-        settings(tmp_path, text)
+    with pytest.raises(Unavailable, match=r"needs the program ssh, .* \(Debian: openssh-client\)"):
+        settings(tmp_path, "")
 
 
 def test_match_user_applies_to_the_user_of_the_address(tmp_path):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.runs.address import Address
@@ -35,6 +39,28 @@ def _host(name: str, lines: dict[str, str]) -> str:
 
 def address(config: str, destination: str = "box", **more) -> Address:
     return Address(destination=destination, config=config, **{"connect_timeout": 60, **more})
+
+
+@contextlib.contextmanager
+def agent(folder: Path, *added: str) -> Iterator[Path]:
+    """The socket of an ssh-agent that holds keys, added by these words of ssh-add in this order. Nobody confirms the
+    use of those that need it."""
+    path = folder / "agent"
+    environment = {
+        **os.environ,
+        "SSH_AUTH_SOCK": str(path),
+        "SSH_ASKPASS": "/bin/false",
+        "SSH_ASKPASS_REQUIRE": "force",
+    }
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL, env=environment) as process:
+        try:
+            while not path.exists():
+                time.sleep(0.01)
+            for words in added:
+                subprocess.run(["ssh-add", "-q", *words.split()], check=True, capture_output=True, env=environment)
+            yield path
+        finally:
+            process.terminate()
 
 
 def keys(folder: Path, passphrase: str = "", name: str = "id", kind: str = "ed25519") -> Path:

@@ -15,12 +15,12 @@ from launcher.probe.logind import ends_at_logout
         ("", False),
     ],
 )
-def test_a_host_that_ends_what_people_leave_behind_is_known_by_its_settings(tmp_path, text, expected):
+def test_whether_processes_end_at_logout_is_read_from_logind_conf(tmp_path, text, expected):
     (tmp_path / "logind.conf").write_text(text)
     assert ends_at_logout("mei", [str(tmp_path / "logind.conf")], str(tmp_path / "linger")) is expected
 
 
-def test_a_later_file_wins_and_who_may_linger_is_left_alone(tmp_path):
+def test_a_later_file_wins_and_a_lingering_user_is_exempt(tmp_path):
     (tmp_path / "logind.conf.d").mkdir()
     (tmp_path / "logind.conf.d" / "50-site.conf").write_text("KillUserProcesses=yes\n")
     places = [str(tmp_path / "none.conf"), str(tmp_path / "logind.conf.d")]
