@@ -129,7 +129,7 @@ def _measure(bench: Bench, recipe: str, name: str, words: Sequence[str]) -> Row:
         "half_flop_share": seen.get("half_flop_share"),
         "loss": losses,
         "finite": None not in losses,
-        "loss_scale": run.scale(),
+        "loss_scale": run.precision.scale,
     }
     if recipe == "simplenet":
         more["tflops"] = simplenet_flops(run.settings) / seconds / 1e12

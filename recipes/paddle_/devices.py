@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy
 import paddle
 from paddle import distributed, nn
 
-from recipes.trainer.recorder import resident_memory
-from recipes.trainer.result_fields import nvidia_driver, processor
+from recipes.trainer.device import Device
 from recipes.trainer.world import ProcessGroup, RankInfo, check_placement, rank_and_size, visible_gpus
 from recipes.typed import SettingsError
 
@@ -48,10 +44,6 @@ class World(ProcessGroup):
         alone: AbstractContextManager[Any] = model.no_sync()
         return alone
 
-    def leave(self) -> None:
-        """Wait for the other ranks."""
-        self.gather(None)
-
 
 def join(device: str, planned: int | None, environ: Mapping[str, str]) -> World:
     """Set the device (auto, cpu or cuda) and join the other ranks, by the variables of `paddle.distributed.launch`.
@@ -68,8 +60,8 @@ def join(device: str, planned: int | None, environ: Mapping[str, str]) -> World:
         distributed.init_parallel_env()
     visible = visible_gpus(paddle.device.cuda.device_count())
     gpu = str(number) if kind == "cuda" and size > 1 else ""
-    here = RankInfo(rank=rank, host=socket.gethostname(), device=kind, gpu=gpu, visible=visible)
-    world = World(rank=rank, size=size, kind=kind, members=tuple(_gather(here, size)))
+    own = RankInfo(rank=rank, host=socket.gethostname(), device=kind, gpu=gpu, visible=visible)
+    world = World(rank=rank, size=size, kind=kind, members=tuple(_gather(own, size)))
     check_placement(world.members, planned)
     return world
 
@@ -99,42 +91,32 @@ def capability_of(kind: str) -> tuple[int, int] | None:
     return paddle.device.cuda.get_device_capability() if resolve(kind) == "cuda" else None
 
 
-class PaddleDevice:
-    """`recipes.trainer.recorder.Device` in Paddle."""
+class PaddleDevice(Device):
+    """Paddle's device, and what the result says of it."""
 
-    def __init__(self, kind: str) -> None:
-        self._cuda = kind == "cuda"
-
-    def mark(self) -> float:
-        if self._cuda:
-            paddle.device.synchronize()
-        return time.perf_counter()
-
-    def seconds(self, began: float, ended: float) -> float:
-        return ended - began
+    def wait(self) -> None:
+        paddle.device.synchronize()
 
     def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
         return [value.item() if isinstance(value, paddle.Tensor) else value for value in values]
 
-    def peak_memory(self) -> int:
-        return int(paddle.device.cuda.max_memory_allocated()) if self._cuda else resident_memory()
+    def gpu_memory(self) -> int:
+        return int(paddle.device.cuda.max_memory_allocated())
+
+    def gpu_name(self) -> str:
+        return str(paddle.device.cuda.get_device_name())
+
+    def where(self) -> str:
+        return f"paddle {paddle.__version__} on {device_line(self.kind)}"
+
+    def framework_versions(self) -> dict[str, str | None]:
+        cuda, cudnn = paddle.version.cuda(), paddle.version.cudnn()
+        return {
+            "paddle": paddle.__version__,
+            "cuda": None if cuda == "False" else cuda,
+            "cudnn": None if cudnn == "False" else cudnn,
+        }
 
 
 def device_line(kind: str) -> str:
     return f"cuda, {paddle.device.cuda.get_device_name()}" if kind == "cuda" else "cpu"
-
-
-def versions() -> dict[str, str | None]:
-    cuda, cudnn = paddle.version.cuda(), paddle.version.cudnn()
-    return {
-        "python": platform.python_version(),
-        "paddle": paddle.__version__,
-        "numpy": numpy.__version__,
-        "cuda": None if cuda == "False" else cuda,
-        "cudnn": None if cudnn == "False" else cudnn,
-    }
-
-
-def hardware(kind: str) -> dict[str, str | None]:
-    gpu = paddle.device.cuda.get_device_name() if kind == "cuda" else None
-    return {"gpu": gpu, "uuid": None, "driver": nvidia_driver() if gpu else None, "cpu": processor()}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
-import sys
-import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import paddle
 
@@ -15,9 +14,9 @@ from recipes import arguments, sampling
 from recipes.arguments import Arguments
 from recipes.paddle_ import devices
 from recipes.paddle_.devices import PaddleDevice, World
-from recipes.paddle_.precision.base import Precision, StepOutcome
+from recipes.paddle_.precision.base import Precision
 from recipes.paddle_.state import State, Tensors
-from recipes.precision.resolved import ResolvedPrecision
+from recipes.precision.step_outcome import StepOutcome
 from recipes.settings import Settings
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
@@ -32,35 +31,20 @@ Step = Callable[[Any], tuple[Any, StepOutcome]]
 """From sample indices, NumPy's int64 of shape [micro-batches, samples in each], to the mean loss and the outcome."""
 
 
-def start(recipe: str, train: Callable[[Run], None]) -> NoReturn:
-    """Run a recipe's `train` with the command line's arguments, and exit."""
-    sys.exit(main(recipe, train, sys.argv[1:]))
-
-
-def main(recipe: str, train: Callable[[Run], None], words: list[str]) -> int:
-    """Run a recipe's `train` with these arguments, and return the exit code.
-
-    0 done; 1 failed, also for a failed proof; 2 wrong settings; 85 stopped on request with the state saved.
-    """
-    began = time.monotonic()
-
-    def make_run(chosen: Arguments) -> Run:
-        world = devices.join(chosen.settings.device, arguments.planned_ranks(chosen.plan), os.environ)
-        return Run(chosen, world, began)
-
-    return trainer.main(
-        recipe, "paddle", f"recipes.paddle_.{recipe}", words, make_run, train, lambda run: run.world.leave()
-    )
-
-
 class Run(shared.Run):
     """One execution of a recipe by this process: its settings, its precision, and its rank."""
 
     framework = "paddle"
+    world: World
+    precision: Precision
+
+    @classmethod
+    def join(cls, chosen: Arguments, began: float) -> Run:
+        world = devices.join(chosen.settings.device, arguments.planned_ranks(chosen.plan), os.environ)
+        return cls(chosen, world, began)
 
     def __init__(self, chosen: Arguments, world: World, began: float) -> None:
-        super().__init__(chosen, world, world.size, began)
-        self.world = world
+        super().__init__(chosen, world, PaddleDevice(world.kind), world.size, began)
         settings = self.settings
         if settings.profile.tool == "framework":
             raise SettingsError("profile=framework is there for torch and tensorflow; say profile=nsys", "profile")
@@ -99,25 +83,9 @@ class Run(shared.Run):
             data_digest=data_digest,
         )
 
-    @property
-    def mode(self) -> ResolvedPrecision:
-        return self.precision.resolved
 
-    @property
-    def device(self) -> PaddleDevice:
-        return PaddleDevice(self.world.kind)
-
-    def where(self) -> str:
-        return f"paddle {paddle.__version__} on {devices.device_line(self.world.kind)}"
-
-    def versions(self) -> dict[str, str | None]:
-        return devices.versions()
-
-    def hardware(self) -> dict[str, str | None]:
-        return devices.hardware(self.world.kind)
-
-    def scale(self) -> float | None:
-        return self.precision.scale
+main = functools.partial(trainer.main, Run)
+start = functools.partial(trainer.start, Run)
 
 
 class _Steps:

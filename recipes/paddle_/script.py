@@ -32,14 +32,15 @@ class PaddleWrapper(Wrapper):
         settings = started.chosen.settings
         if settings.profile.tool == "framework":
             raise SettingsError("profile=framework is there for torch and tensorflow; say profile=nsys", "profile")
-        self._kind = devices.resolve(settings.device)
-        paddle.set_device("gpu:0" if self._kind == "cuda" else "cpu")
+        kind = devices.resolve(settings.device)
+        self.device = devices.PaddleDevice(kind)
+        paddle.set_device("gpu:0" if kind == "cuda" else "cpu")
         self.own = script.by_script(settings.train, started.source)
         self.mode = script.resolve(
             settings,
             started.source,
-            device=self._kind,
-            capability=devices.capability_of(self._kind),
+            device=kind,
+            capability=devices.capability_of(kind),
             environ=os.environ,
         )
         self.precision = Precision.apply(self.mode)
@@ -52,15 +53,6 @@ class PaddleWrapper(Wrapper):
 
     def give_way(self) -> None:
         pass
-
-    def peak_memory(self) -> int:
-        return devices.PaddleDevice(self._kind).peak_memory()
-
-    def versions(self) -> dict[str, str | None]:
-        return devices.versions()
-
-    def hardware(self) -> dict[str, str | None]:
-        return devices.hardware(self._kind)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from recipes.data.random_regression import Pairs
 from recipes.paddle_ import loop, static_graph
 from recipes.paddle_.loop import Run
 from recipes.paddle_.observe.graph_observer import GraphObserver
-from recipes.paddle_.precision import StepOutcome
 from recipes.paddle_.supervised import by_loop, by_model
+from recipes.precision.step_outcome import StepOutcome
 from recipes.simplenet import STEPS_PER_EPOCH, SimplenetSettings
 
 

@@ -16,9 +16,10 @@ import paddle
 from paddle import nn, pir_utils
 from paddle.base.layer_helper import LayerHelper
 
-from recipes.paddle_.precision.base import Precision, StepOutcome, dtype_name
+from recipes.paddle_.precision.base import Precision, dtype_name
 from recipes.paddle_.precision.loss_scale import scaler_arguments
 from recipes.precision.operations import in_paddle
+from recipes.precision.step_outcome import StepOutcome
 from recipes.trainer.replaced import replaced
 
 GUARD = "__use_fp16__"

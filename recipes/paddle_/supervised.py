@@ -10,8 +10,9 @@ from paddle import nn
 
 from recipes.paddle_.loop import Run
 from recipes.paddle_.observe.observer import PrecisionObserver
-from recipes.paddle_.precision import StepOutcome, high_level_api
+from recipes.paddle_.precision import high_level_api
 from recipes.paddle_.state import EagerTensors
+from recipes.precision.step_outcome import StepOutcome
 
 
 def by_loop(

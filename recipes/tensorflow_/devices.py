@@ -62,10 +62,6 @@ class World(ProcessGroup):
         gathered = _gather_function(self.strategy)(tf.constant(numbers, tf.float32))
         return self.strategy.experimental_local_results(gathered)[0].numpy()
 
-    def leave(self) -> None:
-        """Wait for the other ranks."""
-        self.gather(None)
-
 
 @functools.cache
 def _gather_function(strategy: tf.distribute.Strategy) -> Any:

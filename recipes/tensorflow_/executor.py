@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -12,12 +11,12 @@ import numpy
 import tensorflow as tf
 
 from recipes import sampling
+from recipes.precision.step_outcome import StepOutcome
 from recipes.settings import Settings
 from recipes.tensorflow_ import xla
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.observe.graphs import STEPS
 from recipes.tensorflow_.observe.observer import PrecisionObserver
-from recipes.tensorflow_.precision.base import StepOutcome
 from recipes.trainer.prefetch import Prefetcher
 from recipes.trainer.recorder import Executed
 
@@ -30,15 +29,6 @@ Load = Callable[[int, numpy.ndarray], Any]
 the same first two dimensions. Called in a thread, some steps ahead; it may depend on nothing else."""
 Schedule = Callable[[int], float]
 """From the number of an optimizer step, counted from 0, to its learning rate."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcomes:
-    """`recipes.trainer.recorder.Outcome` of several steps: vectors, or None."""
-
-    overflowed: tf.Tensor | None
-    loss_scale: tf.Tensor | None
-    grad_norm: tf.Tensor | None
 
 
 class Steps:
@@ -91,7 +81,7 @@ class Steps:
         with self._observer.learning() if new else contextlib.nullcontext():
             losses, values = self._graphs[count](*arguments)
         loss = losses["loss"] if list(losses) == ["loss"] else losses
-        outcome = Outcomes(
+        outcome = StepOutcome(
             overflowed=values.get("overflowed"), loss_scale=values.get("loss_scale"), grad_norm=values.get("grad_norm")
         )
         return Executed(loss=loss, lr=values["lr"], outcome=outcome, waited=waited, prepared=new)

@@ -22,10 +22,10 @@ from recipes.gan import (
     SEED_SIDE,
     GanSettings,
 )
+from recipes.precision.step_outcome import StepOutcome
 from recipes.tensorflow_ import loop
 from recipes.tensorflow_.loop import Loss, Run
 from recipes.tensorflow_.optimizers import RMSprop
-from recipes.tensorflow_.precision.base import StepOutcome
 from recipes.tensorflow_.supervised import channels_last
 
 

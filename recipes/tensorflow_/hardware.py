@@ -1,24 +1,16 @@
-"""The hardware of a run in TensorFlow."""
+"""TensorFlow's device, and what the result says of it."""
 
 from __future__ import annotations
 
 import os
-import platform
+from collections.abc import Sequence
+from typing import Any
 
 import keras
-import numpy
 import tensorflow as tf
 
-from recipes.trainer.result_fields import nvidia_driver, processor
+from recipes.trainer.device import Device
 from recipes.typed import SettingsError
-
-
-def device_name(kind: str) -> str | None:
-    """The GPU's name, None on a CPU."""
-    if kind != "cuda":
-        return None
-    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
-    return details.get("device_name", "GPU")
 
 
 def capability_of(device: str) -> tuple[int, int] | None:
@@ -42,25 +34,44 @@ def threads() -> int:
     return tf.config.threading.get_intra_op_parallelism_threads() or len(os.sched_getaffinity(0))
 
 
-def device_line(kind: str, devices: int) -> str:
-    if kind == "cuda":
-        return f"{devices} x {device_name(kind)}" if devices > 1 else f"cuda, {device_name(kind)}"
-    count = threads()
-    return f"cpu, {count} thread{'s' * (count > 1)}"
+class TensorFlowDevice(Device):
+    """TensorFlow has no events on a GPU's time line, so that a mark waits for the device. With `steps_per_execution`
+    there are fewer marks."""
 
+    def __init__(self, kind: str, devices: int = 1) -> None:
+        """`devices` is the number of devices over all processes."""
+        super().__init__(kind)
+        self._devices = devices
 
-def versions() -> dict[str, str | None]:
-    build = tf.sysconfig.get_build_info()
-    return {
-        "python": platform.python_version(),
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "numpy": numpy.__version__,
-        "cuda": build.get("cuda_version"),
-        "cudnn": build.get("cudnn_version"),
-    }
+    def wait(self) -> None:
+        tf.test.experimental.sync_devices()
 
+    def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
+        numbers: list[Any] = []
+        for value, steps in zip(values, count, strict=True):
+            numbers += [None] * steps if value is None else value.numpy().tolist()
+        return numbers
 
-def hardware(kind: str) -> dict[str, str | None]:
-    gpu = device_name(kind)
-    return {"gpu": gpu, "uuid": None, "driver": nvidia_driver() if gpu else None, "cpu": processor()}
+    def gpu_memory(self) -> int:
+        gpus = tf.config.list_logical_devices("GPU")
+        return max(tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(len(gpus)))
+
+    def gpu_name(self) -> str:
+        details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
+        return str(details.get("device_name", "GPU"))
+
+    def where(self) -> str:
+        count = threads()
+        device = f"cpu, {count} thread{'s' * (count > 1)}"
+        if self.kind == "cuda":
+            device = f"{self._devices} x {self.gpu_name()}" if self._devices > 1 else f"cuda, {self.gpu_name()}"
+        return f"tensorflow {tf.__version__}, keras {keras.__version__} on {device}"
+
+    def framework_versions(self) -> dict[str, str | None]:
+        build = tf.sysconfig.get_build_info()
+        return {
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "cuda": build.get("cuda_version"),
+            "cudnn": build.get("cudnn_version"),
+        }

@@ -28,11 +28,10 @@ AutoGraph: Python loops are unrolled, and a choice by a tensor's value is `tf.co
 
 from __future__ import annotations
 
+import functools
 import os
-import sys
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import keras
 import numpy
@@ -40,13 +39,12 @@ import tensorflow as tf
 
 from recipes import arguments
 from recipes.arguments import Arguments
-from recipes.precision.resolved import ResolvedPrecision
-from recipes.tensorflow_ import devices, hardware, profiling, xla
+from recipes.tensorflow_ import devices, profiling, xla
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.executor import Load, Loss, Schedule, Step, Steps
+from recipes.tensorflow_.hardware import TensorFlowDevice
 from recipes.tensorflow_.observe.observer import PrecisionObserver
 from recipes.tensorflow_.precision import Precision, replicas
-from recipes.tensorflow_.recorder import TensorFlowDevice
 from recipes.tensorflow_.state import State, Trained
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
@@ -57,35 +55,22 @@ from recipes.trainer.run import DONE
 __all__ = ["DONE", "Evaluate", "Load", "Loss", "Run", "Schedule", "Step", "main", "start"]
 
 
-def start(recipe: str, train: Callable[[Run], None]) -> NoReturn:
-    """Run a recipe's `train` with the command line's arguments, and exit."""
-    sys.exit(main(recipe, train, sys.argv[1:]))
-
-
-def main(recipe: str, train: Callable[[Run], None], words: Sequence[str]) -> int:
-    """Run a recipe's `train` with these arguments, and return the exit code.
-
-    0 done; 1 failed, also for a failed proof; 2 wrong settings; 85 stopped on request with the state saved.
-    """
-    began = time.monotonic()
-
-    def make_run(chosen: Arguments) -> Run:
-        xla.dump_programs(chosen.settings.xla)
-        world = devices.join(chosen.settings.device, arguments.planned_ranks(chosen.plan), os.environ)
-        return Run(chosen, world, began)
-
-    module = f"recipes.tensorflow_.{recipe}"
-    return trainer.main(recipe, "tensorflow", module, words, make_run, train, lambda run: run.world.leave())
-
-
 class Run(shared.Run):
     """One execution of a recipe by this process: its settings, its precision, and its rank."""
 
     framework = "tensorflow"
+    world: World
+    precision: Precision
+
+    @classmethod
+    def join(cls, chosen: Arguments, began: float) -> Run:
+        xla.dump_programs(chosen.settings.xla)
+        world = devices.join(chosen.settings.device, arguments.planned_ranks(chosen.plan), os.environ)
+        return cls(chosen, world, began)
 
     def __init__(self, chosen: Arguments, world: World, began: float) -> None:
-        super().__init__(chosen, world, world.devices, began)
-        self.world = world
+        device = TensorFlowDevice(world.kind, world.devices)
+        super().__init__(chosen, world, device, world.devices, began)
         deterministic = self.settings.deterministic
         # XLA refuses to compile operations of which it has no deterministic implementation.
         self.deterministic = world.kind == "cpu" and not self.settings.xla if deterministic is None else deterministic
@@ -156,26 +141,9 @@ class Run(shared.Run):
             data_digest=data_digest,
         )
 
-    @property
-    def mode(self) -> ResolvedPrecision:
-        return self.precision.resolved
-
-    @property
-    def device(self) -> TensorFlowDevice:
-        return TensorFlowDevice(self.world.kind)
-
-    def where(self) -> str:
-        line = hardware.device_line(self.world.kind, self.world.devices)
-        return f"tensorflow {tf.__version__}, keras {keras.__version__} on {line}"
-
-    def versions(self) -> dict[str, str | None]:
-        return hardware.versions()
-
-    def hardware(self) -> dict[str, str | None]:
-        return hardware.hardware(self.world.kind)
-
     def profiler(self) -> Profiler | None:
         return profiling.make(self.settings.profile, self.world.rank)
 
-    def scale(self) -> float | None:
-        return self.precision.scale
+
+main = functools.partial(trainer.main, Run)
+start = functools.partial(trainer.start, Run)

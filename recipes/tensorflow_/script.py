@@ -17,12 +17,11 @@ import tensorflow as tf
 
 from recipes import script
 from recipes.precision.levels import PRESETS, LossScale
-from recipes.tensorflow_ import devices, hardware, profiling, xla
-from recipes.tensorflow_.hardware import capability_of
+from recipes.tensorflow_ import devices, profiling, xla
+from recipes.tensorflow_.hardware import TensorFlowDevice, capability_of
 from recipes.tensorflow_.observe.script_observer import ScriptObserver
 from recipes.tensorflow_.observe.step_counter import StepCounter
 from recipes.tensorflow_.precision import Precision, grappler
-from recipes.tensorflow_.recorder import TensorFlowDevice
 from recipes.tensorflow_.script_profiling import ScriptProfiling
 from recipes.trainer import script as shared
 from recipes.trainer.profiling import Profiling
@@ -37,13 +36,14 @@ class TensorFlowWrapper(Wrapper):
 
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
-        self._kind = _kind(settings.device)
+        kind = _kind(settings.device)
+        self.device = TensorFlowDevice(kind)
         self.own = script.by_script(settings.train, started.source)
         resolved = script.resolve(
             settings,
             started.source,
-            device=self._kind,
-            capability=capability_of(self._kind),
+            device=kind,
+            capability=capability_of(kind),
             environ=os.environ,
         )
         if settings.xla:
@@ -70,13 +70,13 @@ class TensorFlowWrapper(Wrapper):
         self.observer = ScriptObserver(self.precision, scaled_by_keras=scaled_by_keras)
         if size > 1:
             # The script's own strategy would wait in silence for a worker that never starts.
-            devices.join_workers(self._kind, len(tf.config.list_physical_devices("GPU")) if self._kind == "cuda" else 0)
+            devices.join_workers(kind, len(tf.config.list_physical_devices("GPU")) if kind == "cuda" else 0)
 
     @contextlib.contextmanager
     def around(self, meter: StepMeter) -> Iterator[None]:
         policy = keras.config.dtype_policy()
         profiled = ScriptProfiling(self.profiling, self.observer.steps)
-        counter = StepCounter(meter, self.observer, waits=self._kind == "cuda")
+        counter = StepCounter(meter, self.observer, waits=self.device.kind == "cuda")
         meter.disturbed = lambda: self.profiling is not None and self.profiling.running
         with counter.counting(), self.observer.observing(), profiled.observing(), self.noticing(Precision):
             if not self.own:
@@ -88,15 +88,6 @@ class TensorFlowWrapper(Wrapper):
 
     def give_way(self) -> None:
         keras.config.set_dtype_policy("float32")
-
-    def peak_memory(self) -> int:
-        return TensorFlowDevice(self._kind).peak_memory()
-
-    def versions(self) -> dict[str, str | None]:
-        return hardware.versions()
-
-    def hardware(self) -> dict[str, str | None]:
-        return hardware.hardware(self._kind)
 
 
 def _kind(device: str) -> str:

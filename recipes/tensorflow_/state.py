@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from recipes.settings import Settings
 from recipes.tensorflow_.devices import World
-from recipes.tensorflow_.hardware import device_name
+from recipes.tensorflow_.hardware import TensorFlowDevice
 from recipes.tensorflow_.precision.base import Precision
 from recipes.trainer import checkpoint, digests
 from recipes.trainer.checkpoint import Checkpoint
@@ -170,6 +170,6 @@ def _machine(world: World) -> dict[str, Any]:
     return {
         "world_size": world.devices,
         "threads": tf.config.threading.get_intra_op_parallelism_threads(),
-        "device": device_name(world.kind) or "cpu",
+        "device": TensorFlowDevice(world.kind).gpu_name() if world.kind == "cuda" else "cpu",
         "tensorflow": tf.__version__,
     }

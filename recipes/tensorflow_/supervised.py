@@ -9,9 +9,9 @@ import keras
 import numpy
 import tensorflow as tf
 
+from recipes.precision.step_outcome import StepOutcome
 from recipes.tensorflow_.executor import Step
 from recipes.tensorflow_.loop import Run
-from recipes.tensorflow_.precision.base import StepOutcome
 
 HELD_OUT_BATCH = 1000
 

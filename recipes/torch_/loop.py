@@ -5,9 +5,9 @@ A recipe builds its model and says what one step is; `Run.fit` does the rest.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -18,12 +18,12 @@ from torch import nn
 from recipes import arguments, sampling
 from recipes.arguments import Arguments
 from recipes.precision.gemm_layers import Chosen
-from recipes.precision.resolved import ResolvedPrecision, resolve
-from recipes.torch_ import devices, hardware, profiling
+from recipes.precision.resolved import resolve
+from recipes.torch_ import devices, profiling
 from recipes.torch_.devices import World
+from recipes.torch_.hardware import TorchDevice
 from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.precision import Precision, StepOutcome, sharding
-from recipes.torch_.recorder import TorchDevice
 from recipes.torch_.spec import capability_of
 from recipes.torch_.state import State
 from recipes.torch_.trained import Trained
@@ -50,43 +50,22 @@ Schedule = Callable[[int], float]
 __all__ = ["DONE", "Evaluate", "Load", "Loss", "Run", "Schedule", "Step", "main", "start"]
 
 
-def start(recipe: str, train: Callable[[Run], None]) -> NoReturn:
-    """Run a recipe's `train` for the words of the command line, as all that this process is for."""
-    code = main(recipe, train, sys.argv[1:])
-    if "RANK" in os.environ:
-        # Gloo's threads may still hold Python objects, and abort the process if they release one while the interpreter
-        # is ending: every fifth run of two ranks ended so, after it had done everything else. So don't end it.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
-
-
-def main(recipe: str, train: Callable[[Run], None], words: Sequence[str]) -> int:
-    """The same, for these words; returns the process's exit code.
-
-    0 done; 1 failed, also where the proof did; 2 the settings are wrong; 85 stopped on request with the state saved.
-    """
-    began = time.monotonic()
-
-    def make_run(chosen: Arguments) -> Run:
-        settings = chosen.settings
-        sharded = settings.parallel == "fsdp"
-        world = devices.join(settings.device, arguments.planned_ranks(chosen.plan), os.environ, sharded=sharded)
-        return Run(chosen, world, began)
-
-    module = f"recipes.torch_.{recipe}"
-    return trainer.main(recipe, "torch", module, words, make_run, train, lambda run: run.world.leave())
-
-
 class Run(shared.Run):
     """One execution of a recipe by this process: what was asked, its precision, and its place among the ranks."""
 
     framework = "torch"
+    world: World
+    precision: Precision
+
+    @classmethod
+    def join(cls, chosen: Arguments, began: float) -> Run:
+        settings = chosen.settings
+        sharded = settings.parallel == "fsdp"
+        world = devices.join(settings.device, arguments.planned_ranks(chosen.plan), os.environ, sharded=sharded)
+        return cls(chosen, world, began)
 
     def __init__(self, chosen: Arguments, world: World, began: float) -> None:
-        super().__init__(chosen, world, world.size, began)
-        self.world = world
+        super().__init__(chosen, world, TorchDevice(world.device), world.size, began)
         settings, device = self.settings, world.device
         resolved = resolve(
             settings.amp,
@@ -159,26 +138,6 @@ class Run(shared.Run):
         )
 
     @property
-    def mode(self) -> ResolvedPrecision:
-        return self.precision.resolved
-
-    @property
-    def device(self) -> TorchDevice:
-        return TorchDevice(self.world.device)
-
-    def where(self) -> str:
-        return f"torch {torch.__version__} on {hardware.device_line(self.world.device)}"
-
-    def versions(self) -> dict[str, str | None]:
-        return hardware.versions()
-
-    def hardware(self) -> dict[str, str | None]:
-        return hardware.hardware(self.world.device)
-
-    def scale(self) -> float | None:
-        return self.precision.scale
-
-    @property
     def converted(self) -> Chosen | None:
         precision = self.precision
         return Chosen(precision.gemm_layers, precision.gemm_left_out) if precision.gemm_layers else None
@@ -190,6 +149,21 @@ class Run(shared.Run):
 
     def profiler(self) -> Profiler | None:
         return profiling.make(self.settings.profile, self.world.device, self.world.rank)
+
+
+main = functools.partial(trainer.main, Run)
+
+
+def start(recipe: str, train: Callable[[Run], None]) -> NoReturn:
+    """Run a recipe's `train` for the words of the command line, as all that this process is for."""
+    code = main(recipe, train, sys.argv[1:])
+    if "RANK" in os.environ:
+        # Gloo's threads may still hold Python objects, and abort the process if they release one while the interpreter
+        # is ending: every fifth run of two ranks ended so, after it had done everything else. So don't end it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 class _Steps:

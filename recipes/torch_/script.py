@@ -14,12 +14,12 @@ from collections.abc import Iterator
 import torch
 
 from recipes import script
-from recipes.torch_ import hardware, profiling
+from recipes.torch_ import profiling
+from recipes.torch_.hardware import TorchDevice
 from recipes.torch_.observe.script_observer import ScriptObserver
 from recipes.torch_.observe.step_counter import StepCounter
 from recipes.torch_.precision import Precision
 from recipes.torch_.precision.tf32 import switch_tf32
-from recipes.torch_.recorder import TorchDevice
 from recipes.torch_.spec import capability_of, device_from
 from recipes.trainer import script as shared
 from recipes.trainer.profiling import Profiling
@@ -33,6 +33,7 @@ class TorchWrapper(Wrapper):
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
         self._device = device_from(settings.device, os.environ)
+        self.device = TorchDevice(self._device)
         self.mode = script.resolve(
             settings,
             started.source,
@@ -70,15 +71,6 @@ class TorchWrapper(Wrapper):
 
     def skipped_unseen(self) -> int:
         return self._counter.skipped_unseen()
-
-    def peak_memory(self) -> int:
-        return TorchDevice(self._device).peak_memory()
-
-    def versions(self) -> dict[str, str | None]:
-        return hardware.versions()
-
-    def hardware(self) -> dict[str, str | None]:
-        return hardware.hardware(self._device)
 
 
 def _wait() -> None:

@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
 
 from recipes import arguments
-from recipes.arguments import Arguments
 from recipes.divergence import Diverged
 from recipes.run_folder import Superseded
 from recipes.trainer.run import DONE, FAILED, INTERRUPTED, REFUSED, Run
 from recipes.trainer.world import PlacementError, SettingsErrorOfAll, rank_and_size, speak
 from recipes.typed import SettingsError
 
+FrameworksRun = TypeVar("FrameworksRun", bound=Run)
 
-def main(
-    recipe: str,
-    framework: str,
-    module: str,
-    words: Sequence[str],
-    make_run: Callable[[Arguments], Run],
-    train: Callable[[Run], None],
-    leave: Callable[[Run], None],
-) -> int:
-    """Run a recipe for the words of its command line; returns the process's exit code.
 
-    `make_run` meets the other ranks, `leave` parts from them. 0 done; 1 failed, also where the proof did or training
-    diverged; 2 the settings are wrong; 85 stopped on request with the state saved.
+def start(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun], None]) -> NoReturn:
+    """Run a recipe's `train` with the command line's arguments, and exit. `kind` is the framework's `Run`."""
+    sys.exit(main(kind, recipe, train, sys.argv[1:]))
+
+
+def main(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun], None], words: Sequence[str]) -> int:
+    """Run a recipe's `train` with these arguments, and return the exit code.
+
+    0 done; 1 failed, also for a failed proof or training that diverged; 2 wrong settings; 85 stopped on request with
+    the state saved.
     """
+    began = time.monotonic()
     if "--help" in words or "-h" in words:
-        print(arguments.help_text(recipe, module))
+        print(arguments.help_text(recipe, f"recipes.{kind.framework}_.{recipe}"))
         return DONE
-    run: Run | None = None
-    first = rank_and_size(framework)[0] == 0
+    run: FrameworksRun | None = None
+    first = rank_and_size(kind.framework)[0] == 0
     try:
-        run = make_run(arguments.parse(words, recipe, framework))
+        run = kind.join(arguments.parse(words, recipe, kind.framework), began)
         train(run)
     except SettingsError as error:
         speak(f"{recipe}: {error}", first or not isinstance(error, SettingsErrorOfAll))
@@ -61,7 +62,7 @@ def main(
         if run is not None:
             run.leave_first_failure(f"{type(error).__name__}: {error}", traceback.format_exc())
         return FAILED
-    leave(run)
+    run.world.leave()
     return run.exit_code
 
 

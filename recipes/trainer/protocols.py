@@ -1,4 +1,4 @@
-"""What a framework implements for `recipes.trainer.training`; its `Device` is in `recipes.trainer.recorder`."""
+"""What a framework implements for `recipes.trainer.training`, besides its `recipes.trainer.device.Device`."""
 
 from __future__ import annotations
 

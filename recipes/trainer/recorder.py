@@ -2,43 +2,14 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from recipes.precision.step_outcome import StepOutcome
+from recipes.trainer.device import Device
 from recipes.trainer.world import ProcessGroup
-
-
-class Outcome(Protocol):
-    """Outcome of the optimizer steps of one execution. Scalars on the device, or vectors of one value a step."""
-
-    @property
-    def overflowed(self) -> Any: ...
-
-    @property
-    def loss_scale(self) -> Any: ...
-
-    @property
-    def grad_norm(self) -> Any: ...
-
-
-class Device(Protocol):
-    """A framework's access to the device: time, memory, and values on it."""
-
-    def mark(self) -> Any:
-        """A time stamp in the device's queue."""
-
-    def seconds(self, began: Any, ended: Any) -> float:
-        """Between two time stamps."""
-
-    def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
-        """The values on the host, one after another: `count` of each, and that many None for a None."""
-
-    def peak_memory(self) -> int:
-        """Peak bytes so far: allocated on a GPU, resident in this process on a CPU."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +20,7 @@ class Executed:
     """Mean over this rank's samples; or several losses by name, whose sum is the step's."""
     lr: Any
     """A number, or a value on the device."""
-    outcome: Outcome
+    outcome: StepOutcome
     waited: float | None = None
     """Seconds that this rank waited for data; None where all data is on the device."""
     prepared: bool = False
@@ -154,9 +125,3 @@ class Recorder:
             totals = self._group.sum(self._device.numbers([losses[name] for losses in by_name], counts))
             means[name] = [total / self._group.size for total in totals]
         return means
-
-
-def resident_memory() -> int:
-    """Peak resident bytes of this process."""
-    unit = 1 if sys.platform == "darwin" else 1024  # getrusage's, by platform
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from recipes.precision.gemm import FORMATS, HALF
@@ -70,24 +68,6 @@ def digests(plan: Mapping[str, Any], data: str) -> dict[str, str | None]:
     """Code, and the image as its runtime is told it, from the plan; null where there is no plan or no container."""
     container = plan.get("container") or {}
     return {"code": plan.get("code"), "image": container.get("image"), "data": data}
-
-
-def processor() -> str | None:
-    """The CPU's own name."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor() or None
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def nvidia_driver() -> str | None:
-    """The version of NVIDIA's kernel driver, where it is loaded."""
-    try:
-        return Path("/sys/module/nvidia/version").read_text().splitlines()[0]
-    except (OSError, IndexError):
-        return None
 
 
 def _device_reason(precision: ResolvedPrecision) -> str:

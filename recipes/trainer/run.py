@@ -18,9 +18,9 @@ from recipes.precision.resolved import ResolvedPrecision
 from recipes.result import Result
 from recipes.run_folder import Superseded
 from recipes.trainer import early, replay, result_fields
+from recipes.trainer.device import Device
 from recipes.trainer.profiling import Profiler
 from recipes.trainer.protocols import Evaluate, Executor, Observer, State
-from recipes.trainer.recorder import Device
 from recipes.trainer.training import Training
 from recipes.trainer.utilization import TokenWork, utilization
 from recipes.trainer.world import ProcessGroup, table
@@ -35,14 +35,17 @@ class Run(ABC):
     """
 
     framework: str
+    precision: Any
+    """The framework's `Precision`."""
 
-    def __init__(self, chosen: Arguments, group: ProcessGroup, devices: int, began: float) -> None:
+    def __init__(self, chosen: Arguments, world: ProcessGroup, device: Device, devices: int, began: float) -> None:
         """`devices` is the number of devices over all ranks; `began` the process's start on the monotonic clock."""
         self.settings = chosen.settings
         settings.check(self.settings, devices)
+        self.world = world
+        self.device = device
         self.exit_code = DONE
         self.deterministic = False
-        self._group = group
         self._devices = devices
         self._chosen = chosen
         self._began = began
@@ -51,29 +54,16 @@ class Run(ABC):
         self._work: TokenWork | None = None
         self._verdict: dict[str, Any] = {}
 
-    @property
+    @classmethod
     @abstractmethod
+    def join(cls, chosen: Arguments, began: float) -> Run:
+        """Join the other ranks of the job, and make the run. Raises `SettingsError` and `PlacementError`."""
+
+    @property
     def mode(self) -> ResolvedPrecision:
         """The resolved precision."""
-
-    @property
-    @abstractmethod
-    def device(self) -> Device:
-        """The framework's view of the device."""
-
-    @abstractmethod
-    def where(self) -> str:
-        """The framework's version and the device, for people."""
-
-    @abstractmethod
-    def versions(self) -> dict[str, str | None]: ...
-
-    @abstractmethod
-    def hardware(self) -> dict[str, str | None]: ...
-
-    @abstractmethod
-    def scale(self) -> float | None:
-        """The loss scale as it is now."""
+        resolved: ResolvedPrecision = self.precision.resolved
+        return resolved
 
     @property
     def training(self) -> bool:
@@ -95,12 +85,12 @@ class Run(ABC):
 
     def say(self, text: str) -> None:
         """A line for people, from rank 0."""
-        if self._group.rank == 0:
+        if self.world.rank == 0:
             print(text, flush=True)
 
     def leave_first_failure(self, reason: str, trace: str = "") -> None:
         """The same where another rank may have failed first: the first one's reason is recorded."""
-        self.leave_failure(run_folder.first_failure(self._chosen.run, self._group.rank, reason, trace=trace))
+        self.leave_failure(run_folder.first_failure(self._chosen.run, self.world.rank, reason, trace=trace))
 
     def leave_failure(self, reason: str) -> None:
         """Write a failed result with the reason, if training had begun. Not collective."""
@@ -128,7 +118,7 @@ class Run(ABC):
         self._data_digest, self._work = data_digest, work
         training = self._training = Training(
             settings=self.settings,
-            group=self._group,
+            group=self.world,
             device=self.device,
             state=state,
             observer=observer,
@@ -147,11 +137,11 @@ class Run(ABC):
             data_digest=data_digest if same_data else "",
             tokens=work.per_sample if work else 0,
             facts={
-                "cpu": self.hardware()["cpu"],
+                "cpu": self.device.hardware()["cpu"],
                 "data": data_digest,
                 "parallel": self.mode.parallel,
                 "code": self._chosen.plan.get("code"),
-                "versions": self.versions(),
+                "versions": self.device.versions(),
             },
             request=replay.request_of(self._chosen.plan),
         )
@@ -163,7 +153,7 @@ class Run(ABC):
             return
         reached = training.run(executor, evaluate)
         observed = training.observed()
-        memory = max(self._group.gather(self.device.peak_memory()))
+        memory = max(self.world.gather(self.device.peak_memory()))
         if reached and training.replay and training.done == training.last:
             verdict = training.replay.verdict()
             if verdict["verdict"] == replay.SAME:  # else they are evidence
@@ -172,13 +162,13 @@ class Run(ABC):
             return
         if not reached:
             self.exit_code = STOPPED
-            self._leave_result("stopped", None, observed, memory, self.scale())
+            self._leave_result("stopped", None, observed, memory, self.precision.scale)
             return
         problem = self._proof_problem(observed, training)
         self.exit_code = FAILED if problem else DONE
-        self._leave_result("failed" if problem else "done", problem, observed, memory, self.scale())
+        self._leave_result("failed" if problem else "done", problem, observed, memory, self.precision.scale)
         self._conclude(training, observed, memory)
-        if problem and self._group.rank == 0:
+        if problem and self.world.rank == 0:
             print(f"{self.settings.recipe}: {problem}", file=sys.stderr)
 
     def _leave_verdict(self, verdict: dict[str, Any], observed: dict[str, Any], memory: int) -> None:
@@ -187,7 +177,9 @@ class Run(ABC):
         sentence = f"{verdict['verdict']}: {verdict['why']}"
         same = verdict["verdict"] == replay.SAME
         self.exit_code = DONE if same else FAILED
-        self._leave_result("done" if same else "failed", None if same else sentence, observed, memory, self.scale())
+        self._leave_result(
+            "done" if same else "failed", None if same else sentence, observed, memory, self.precision.scale
+        )
         self.say(sentence)
 
     def _leave_result(
@@ -199,7 +191,7 @@ class Run(ABC):
         scale: float | None,
     ) -> None:
         training = self._training
-        if training is None or training.folder is None or self._group.rank:
+        if training is None or training.folder is None or self.world.rank:
             return
         training.event("end", status=status)
         summary = training.metrics.summary
@@ -228,27 +220,27 @@ class Run(ABC):
             resumed_from=training.first if training.resumed_from else None,
             profile=training.profiling.found,
             verify=self._verdict,
-            versions=self.versions(),
+            versions=self.device.versions(),
             digests=result_fields.digests(self._chosen.plan, self._data_digest),
-            hardware=self.hardware(),
+            hardware=self.device.hardware(),
         )
         training.check_ours()
         result.write(training.folder.result, record)
 
     def _introduce(self, training: Training, data: str) -> None:
         settings = self.settings
-        if len(self._group.members) > 1:
-            self.say(table(self._group.members))
+        if len(self.world.members) > 1:
+            self.say(table(self.world.members))
         repeats = "deterministic" if self.deterministic else "not deterministic"
         self.say(f"{settings.recipe} on {data}")
-        self.say(f"{self.where()}, seed {settings.seed}, {repeats}")
+        self.say(f"{self.device.where()}, seed {settings.seed}, {repeats}")
         for line in result_fields.mode_lines(settings, self.mode):
             self.say(line)
         if chosen := self.converted:
             self.say(gemm_layers.line(settings.amp.gemm, *chosen))
         parts = [f"batch {settings.batch}"]
         if self._devices > 1:
-            parts.append(f"over {self._devices} {'ranks' if self._devices == self._group.size else 'devices'}")
+            parts.append(f"over {self._devices} {'ranks' if self._devices == self.world.size else 'devices'}")
             if self.mode.framework == "torch":
                 parts.append(f"by {self.mode.parallel}")
         elif self.mode.parallel == "fsdp":
@@ -285,7 +277,7 @@ class Run(ABC):
         if self._work is None:
             return throughput
         dtype = "tf32" if self.mode.dtype == "float32" and self.mode.tf32 else self.mode.dtype
-        gpu, gemm = self.hardware()["gpu"], self.mode.gemm
+        gpu, gemm = self.device.hardware()["gpu"], self.mode.gemm
         share = utilization(throughput["mean"], self._work, gpu, dtype, self._devices, gemm)
         return {**throughput, "unit": "tokens/s", "mfu": share, "flops_per_token": self._work.flops}
 

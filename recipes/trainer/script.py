@@ -97,7 +97,7 @@ def _meter(started: Started, wrapper: Wrapper, folder: RunFolder | None) -> Step
     rank, size = rank_and_size(settings.framework)
     detector = Detector(level=settings.amp.level, mechanism=mode.mechanism, dtype=mode.dtype, scale=mode.loss_scale)
     meter = StepMeter(folder, world_size=size, detector=detector, block=blocks.of(started.chosen))
-    meter.memory = wrapper.peak_memory
+    meter.memory = wrapper.device.peak_memory
     script_log.receiver.receive = meter.log if rank == 0 else lambda logged: None
     return meter
 

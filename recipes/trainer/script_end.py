@@ -131,7 +131,7 @@ def _result(
         requested=asked,
         effective={**result_fields.effective(settings, wrapper.mode, False), **_UNKNOWN},
         observed=observed,
-        peak_memory_bytes=wrapper.peak_memory(),
+        peak_memory_bytes=wrapper.device.peak_memory(),
         epochs=None,
         **meter.result(),
         wall_seconds=seconds,
@@ -139,9 +139,9 @@ def _result(
         determinism="best_effort",
         resumed_from=None,
         profile=wrapper.profile(),
-        versions=wrapper.versions(),
+        versions=wrapper.device.versions(),
         digests={**result_fields.digests(started.chosen.plan, ""), "data": None},
-        hardware=wrapper.hardware(),
+        hardware=wrapper.device.hardware(),
     )
 
 

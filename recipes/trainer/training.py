@@ -20,11 +20,12 @@ from recipes.preemption import StopPoller
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
 from recipes.step_record import StepRecord
+from recipes.trainer.device import Device
 from recipes.trainer.profiling import Profiler, Profiling
 from recipes.trainer.progress import Progress
 from recipes.trainer.proof import Proof
 from recipes.trainer.protocols import Evaluate, Executor, Observer, State
-from recipes.trainer.recorder import Device, Recorder
+from recipes.trainer.recorder import Recorder
 from recipes.trainer.replay import Replay, Request
 from recipes.trainer.world import ProcessGroup
 from recipes.typed import SettingsError

@@ -66,6 +66,10 @@ class ProcessGroup(ABC):
         """Rank 0's value, on every rank."""
         return self.gather(value)[0]
 
+    def leave(self) -> None:
+        """Wait for the other ranks, and leave the group."""
+        self.gather(None)
+
     def sum(self, values: Sequence[float]) -> list[float]:
         """Element-wise sum over the ranks, on every rank."""
         return [float(sum(column)) for column in zip(*self.gather(list(values)), strict=True)]

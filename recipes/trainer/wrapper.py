@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from recipes.arguments import Arguments
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.script_source import Source
+from recipes.trainer.device import Device
 from recipes.trainer.early import EarlyVerdict
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.step_meter import StepMeter
@@ -45,6 +46,7 @@ class Observer(Protocol):
 class Wrapper(ABC):
     """Applies precision around a script where that is possible, and observes the script."""
 
+    device: Device
     mode: ResolvedPrecision
     own: bool
     """The script applies its precision itself, by setting or by its text."""
@@ -105,12 +107,3 @@ class Wrapper(ABC):
     def profile(self) -> dict[str, Any]:
         """result.json's "profile"."""
         return self.profiling.found if self.profiling else {}
-
-    @abstractmethod
-    def peak_memory(self) -> int: ...
-
-    @abstractmethod
-    def versions(self) -> dict[str, str | None]: ...
-
-    @abstractmethod
-    def hardware(self) -> dict[str, str | None]: ...

@@ -21,7 +21,6 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import paddle
@@ -34,21 +33,11 @@ from recipes.precision.checks import check_saved_level
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.operations import in_paddle
 from recipes.precision.resolved import ResolvedPrecision, resolve
+from recipes.precision.step_outcome import StepOutcome
 from recipes.trainer.spec import read_spec
 from recipes.typed import SettingsError
 
 SaveDtype = Literal["float16", "bfloat16", "float32"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepOutcome:
-    """What became of one optimizer step."""
-
-    overflowed: Any = None
-    """None where there is no loss scale."""
-    loss_scale: float | None = None
-    """The scale that this step's gradients had."""
-    grad_norm: Any = None
 
 
 class Precision:

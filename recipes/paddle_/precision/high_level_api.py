@@ -6,8 +6,9 @@ from typing import Any
 
 import paddle
 
-from recipes.paddle_.precision.base import Precision, StepOutcome
+from recipes.paddle_.precision.base import Precision
 from recipes.paddle_.precision.loss_scale import scaler_arguments
+from recipes.precision.step_outcome import StepOutcome
 from recipes.typed import SettingsError
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from recipes.paddle_.precision.base import Precision, SaveDtype, StepOutcome
+from recipes.paddle_.precision.base import Precision, SaveDtype
 from recipes.precision.resolved import ResolvedPrecision
+from recipes.precision.step_outcome import StepOutcome
 from recipes.typed import SettingsError
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1D, nn.InstanceNorm2D, nn.InstanceNorm3D)

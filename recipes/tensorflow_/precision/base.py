@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import keras
@@ -30,23 +29,12 @@ from recipes.precision.checks import check_saved_level
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.resolved import ResolvedPrecision, resolve
 from recipes.precision.scalers import ScalePerOptimizer
+from recipes.precision.step_outcome import StepOutcome
 from recipes.tensorflow_.hardware import capability_of
 from recipes.tensorflow_.precision import grappler, replicas
 from recipes.tensorflow_.precision.gradients import Gradient, add, map_gradients, map_values, sum_rows, values
 from recipes.tensorflow_.precision.loss_scale import LossScaler, NoScale, make_scaler
 from recipes.trainer.spec import read_spec
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepOutcome:
-    """What became of one optimizer step: scalars of the graph."""
-
-    overflowed: tf.Tensor | None = None
-    """Bool; None where there is no loss scale, and so no step is ever skipped."""
-    loss_scale: tf.Tensor | None = None
-    """The scale that this step's gradients had; None where there is none."""
-    grad_norm: tf.Tensor | None = None
-    """Norm of all gradients together, unscaled and before clipping; None without clipping."""
 
 
 class Precision:

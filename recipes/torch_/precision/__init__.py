@@ -1,6 +1,7 @@
 """Precision levels in torch: what applies them, loss scales, float32 masters, reduction over ranks."""
 
-from recipes.torch_.precision.base import Precision, StepOutcome
+from recipes.precision.step_outcome import StepOutcome
+from recipes.torch_.precision.base import Precision
 from recipes.torch_.precision.half_model import HalfModel
 from recipes.torch_.precision.mechanisms import Autocast, HalfModelFloat32Masters, HalfModelNoMasters
 

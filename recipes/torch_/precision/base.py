@@ -19,7 +19,6 @@ import os
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,29 +28,13 @@ from torch.optim import Optimizer
 from recipes.precision.checks import check_saved_level
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.resolved import ResolvedPrecision, resolve
+from recipes.precision.step_outcome import StepOutcome
 from recipes.torch_.precision.cast import floats_to
 from recipes.torch_.precision.compiler import make_compilable
 from recipes.torch_.precision.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
 from recipes.torch_.precision.model_checks import refuse_wrapped
 from recipes.torch_.precision.tf32 import switch_tf32
 from recipes.torch_.spec import capability_of, device_from, read_spec
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepOutcome:
-    """The outcome of one optimizer step. Its tensors are scalars on the device: reading them waits for it."""
-
-    overflowed: torch.Tensor | None = None
-    """Bool; None without a loss scale, where no step is skipped."""
-    loss_scale: torch.Tensor | None = None
-    """The scale of this step's gradients; None without one."""
-    grad_norm: torch.Tensor | None = None
-    """Norm of all gradients together, unscaled and before clipping; None without clipping."""
-
-    @property
-    def applied(self) -> bool:
-        """Whether the weights were updated. Waits for the device."""
-        return self.overflowed is None or not bool(self.overflowed)
 
 
 class Precision:

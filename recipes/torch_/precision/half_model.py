@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from recipes.precision.resolved import ResolvedPrecision
-from recipes.torch_.precision.base import StepOutcome
+from recipes.precision.step_outcome import StepOutcome
 from recipes.torch_.precision.cast import floats_to, to_dtype
 from recipes.torch_.precision.float32_modules import compute_in_float32
 from recipes.torch_.precision.mechanisms import NOT_PREPARED, Autocast

@@ -14,8 +14,9 @@ from torch.optim import Optimizer
 from recipes.precision.gemm import FORMATS, HALF
 from recipes.precision.gemm_layers import Chosen
 from recipes.precision.resolved import ResolvedPrecision
+from recipes.precision.step_outcome import StepOutcome
 from recipes.torch_.precision import float8, transformer_engine
-from recipes.torch_.precision.base import Precision, StepOutcome
+from recipes.torch_.precision.base import Precision
 from recipes.torch_.precision.cast import NORMS, matching, to_dtype
 from recipes.torch_.precision.float32_modules import compute_in_float32
 from recipes.torch_.precision.masters import Masters

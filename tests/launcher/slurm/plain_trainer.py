@@ -12,22 +12,24 @@ import contextlib
 import json
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from recipes import sampling
 from recipes.arguments import Arguments
 from recipes.precision import observation
 from recipes.precision.resolved import ResolvedPrecision, resolve
+from recipes.precision.step_outcome import StepOutcome
 from recipes.settings import Settings
 from recipes.trainer import checkpoint
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
+from recipes.trainer.device import Device
 from recipes.trainer.progress import Progress, restored, to_dict
-from recipes.trainer.recorder import Executed, resident_memory
+from recipes.trainer.recorder import Executed
 from recipes.trainer.world import ProcessGroup, RankInfo
 
 SAMPLES = 512
@@ -42,24 +44,20 @@ class OneProcess(ProcessGroup):
         return [value]
 
 
-class Device:
-    def mark(self) -> float:
-        return time.monotonic()
-
-    def seconds(self, began: float, ended: float) -> float:
-        return ended - began
-
+class Plain(Device):
     def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
         return list(values)
 
-    def peak_memory(self) -> int:
-        return resident_memory()
+    def where(self) -> str:
+        return "plain numbers"
 
+    def framework_versions(self) -> dict[str, str | None]:
+        return {}
 
-class Stepped(NamedTuple):
-    overflowed: bool = False
-    loss_scale: float | None = None
-    grad_norm: float = 1.0
+    def no_gpu(self) -> Any:
+        raise AssertionError("it has no GPU")
+
+    wait = gpu_memory = gpu_name = no_gpu
 
 
 class Observer:
@@ -94,7 +92,7 @@ class Numbers:
         time.sleep(float(os.environ.get("PACE", "0")))
         for index in shares[first].flat:
             self.model = (self.model * 31 + int(index) + self.random.randrange(1000)) % 2**31
-        return Executed(loss=1 + self.model / 2**31, lr=0.1, outcome=Stepped())
+        return Executed(loss=1 + self.model / 2**31, lr=0.1, outcome=StepOutcome(overflowed=False, grad_norm=1.0))
 
     def save(self, folder: Path, progress: Progress, check: Callable[[], None]) -> Path:
         state = {"model": self.model, "random": self.random.getstate(), "progress": to_dict(progress)}
@@ -131,30 +129,16 @@ class Numbers:
 class Run(shared.Run):
     framework = "torch"
 
-    def __init__(self, chosen: Arguments) -> None:
-        super().__init__(chosen, OneProcess(), 1, time.monotonic())
+    @classmethod
+    def join(cls, chosen: Arguments, began: float) -> Run:
+        return cls(chosen, OneProcess(), Plain("cpu"), 1, began)
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.deterministic = True
-
-    @property
-    def mode(self) -> ResolvedPrecision:
         amp, scale = self.settings.amp, self.settings.loss_scale
-        return resolve(amp, scale, framework="torch", device="cpu", capability=None, environ=os.environ)
-
-    @property
-    def device(self) -> Device:
-        return Device()
-
-    def where(self) -> str:
-        return "plain numbers"
-
-    def versions(self) -> dict[str, str | None]:
-        return {}
-
-    def hardware(self) -> dict[str, str | None]:
-        return {"cpu": None}
-
-    def scale(self) -> None:
-        return None
+        mode = resolve(amp, scale, framework="torch", device="cpu", capability=None, environ=os.environ)
+        self.precision = SimpleNamespace(resolved=mode, scale=None)
 
     def train(self) -> None:
         numbers = Numbers(self.settings)
@@ -174,5 +158,4 @@ class Run(shared.Run):
 
 
 if __name__ == "__main__":
-    module = "recipes.torch_.mnist"
-    sys.exit(trainer.main("mnist", "torch", module, sys.argv[1:], Run, Run.train, lambda run: None))
+    trainer.start(Run, "mnist", Run.train)

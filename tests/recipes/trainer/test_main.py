@@ -18,10 +18,11 @@ from recipes.typed import SettingsError
 def ended(framework: str, error: Exception) -> int:
     """The exit code of a process that could not become one of its job, for this reason."""
 
-    def fail(chosen: Any) -> NoReturn:
+    def fail(*_: Any) -> NoReturn:
         raise error
 
-    return main("mnist", framework, "recipes.mnist", [], fail, fail, fail)
+    kind: Any = SimpleNamespace(framework=framework, join=fail)
+    return main(kind, "mnist", fail, [])
 
 
 @pytest.fixture(params=["torch", "tensorflow"])
@@ -62,7 +63,7 @@ class Second:
     leave_first_failure = Run.leave_first_failure
 
     def __init__(self, folder: Path) -> None:
-        self._chosen, self._group = SimpleNamespace(run=folder), SimpleNamespace(rank=1)
+        self._chosen, self.world = SimpleNamespace(run=folder), SimpleNamespace(rank=1)
         self.told = ""
 
     def leave_failure(self, reason: str) -> None:
@@ -79,7 +80,8 @@ def test_a_rank_that_fails_leaves_why_since_the_first_one_may_be_killed_for_it(
     def train(run: Any) -> NoReturn:
         raise ValueError("shard 7 is broken")
 
-    assert main("mnist", "torch", "recipes.mnist", [], lambda chosen: run, train, lambda run: None) == 1
+    kind: Any = SimpleNamespace(framework="torch", join=lambda *_: run)
+    assert main(kind, "mnist", train, []) == 1
     left = json.loads((tmp_path / "attempts/1/failed.json").read_text())["reason"]
     assert left == run.told == "on rank 1, ValueError: shard 7 is broken"
     assert "ValueError: shard 7 is broken" in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""A framework's device in this process: time, memory and values on it, and what the result says of it."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+
+class Device(ABC):
+    """The GPU or CPU on which this process computes."""
+
+    def __init__(self, kind: str) -> None:
+        """`kind` is cpu or cuda."""
+        self.kind = kind
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Wait until the GPU has done everything in its queue."""
+
+    @abstractmethod
+    def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
+        """The values on the host, one after another: `count` of each, and that many None for a None."""
+
+    @abstractmethod
+    def gpu_memory(self) -> int:
+        """Peak bytes allocated on the GPU so far."""
+
+    @abstractmethod
+    def gpu_name(self) -> str: ...
+
+    @abstractmethod
+    def where(self) -> str:
+        """The framework's version and the device, for people."""
+
+    @abstractmethod
+    def framework_versions(self) -> dict[str, str | None]:
+        """Versions of the framework and of its CUDA libraries, by name."""
+
+    def gpu_uuid(self) -> str | None:
+        """The GPU's own identity, where the framework knows it."""
+        return None
+
+    def mark(self) -> Any:
+        """A time stamp in the device's queue, or once that is empty."""
+        if self.kind == "cuda":
+            self.wait()
+        return time.perf_counter()
+
+    def seconds(self, began: Any, ended: Any) -> float:
+        """Between two time stamps."""
+        return float(ended - began)
+
+    def peak_memory(self) -> int:
+        """Peak bytes so far: allocated on a GPU, resident in this process on a CPU."""
+        return self.gpu_memory() if self.kind == "cuda" else resident_memory()
+
+    def versions(self) -> dict[str, str | None]:
+        """result.json's "versions"."""
+        return {"python": platform.python_version(), "numpy": numpy.__version__, **self.framework_versions()}
+
+    def hardware(self) -> dict[str, str | None]:
+        """result.json's "hardware"."""
+        if self.kind != "cuda":
+            return {"gpu": None, "uuid": None, "driver": None, "cpu": processor()}
+        return {"gpu": self.gpu_name(), "uuid": self.gpu_uuid(), "driver": nvidia_driver(), "cpu": processor()}
+
+
+def resident_memory() -> int:
+    """Peak resident bytes of this process."""
+    unit = 1 if sys.platform == "darwin" else 1024  # getrusage's, by platform
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def processor() -> str | None:
+    """The CPU's own name."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or None
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def nvidia_driver() -> str | None:
+    """The version of NVIDIA's kernel driver, where it is loaded."""
+    try:
+        return Path("/sys/module/nvidia/version").read_text().splitlines()[0]
+    except (OSError, IndexError):
+        return None
