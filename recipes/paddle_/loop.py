@@ -15,11 +15,12 @@ from recipes.arguments import Arguments
 from recipes.paddle_ import devices
 from recipes.paddle_.devices import PaddleDevice, World
 from recipes.paddle_.precision.base import Precision
-from recipes.paddle_.state import State, Tensors
+from recipes.paddle_.state import machine
 from recipes.precision.step_outcome import StepOutcome
 from recipes.settings import Settings
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
+from recipes.trainer.array_state import ArrayState, Tensors
 from recipes.trainer.protocols import Evaluate
 from recipes.trainer.recorder import Executed
 from recipes.trainer.run import DONE, FAILED
@@ -74,7 +75,13 @@ class Run(shared.Run):
         of eager layers, or of a static graph.
         """
         self._train(
-            state=State(tensors=tensors, precision=self.precision, settings=self.settings, world=self.world),
+            state=ArrayState(
+                tensors=tensors,
+                precision=self.precision,
+                settings=self.settings,
+                world=self.world,
+                facts=machine(self.world),
+            ),
             observer=observer,
             executor=_Steps(step, optimizer, self.settings, self.world),
             evaluate=evaluate,

@@ -56,7 +56,7 @@ def decorate(precision: Precision, optimizer: Any) -> Any:
 class StaticGraph:
     """A program that takes one optimizer step on a batch, and the scope that holds its variables.
 
-    Also a `recipes.paddle_.state.Tensors`: its persistable variables are its state.
+    Also a `recipes.trainer.array_state.Tensors`: its persistable variables are its state.
     """
 
     def __init__(

@@ -45,9 +45,10 @@ from recipes.tensorflow_.executor import Load, Loss, Schedule, Step, Steps
 from recipes.tensorflow_.hardware import TensorFlowDevice
 from recipes.tensorflow_.observe.observer import PrecisionObserver
 from recipes.tensorflow_.precision import Precision, replicas
-from recipes.tensorflow_.state import State, Trained
+from recipes.tensorflow_.state import Trained, machine
 from recipes.trainer import main as trainer
 from recipes.trainer import run as shared
+from recipes.trainer.array_state import ArrayState
 from recipes.trainer.profiling import Profiler
 from recipes.trainer.protocols import Evaluate
 from recipes.trainer.run import DONE
@@ -129,10 +130,16 @@ class Run(shared.Run):
         step gets sample indices; without `schedule` learning rates stay constant. Continues from the run folder's
         checkpoint, if it has one.
         """
-        trained = Trained(models=models, optimizers=optimizers, random=[self._random], precision=self.precision)
+        trained = Trained(models=models, optimizers=optimizers, random=[self._random])
         observer = PrecisionObserver(models, optimizers, self.precision.resolved, self.world)
         self._train(
-            state=State(trained=trained, settings=self.settings, world=self.world),
+            state=ArrayState(
+                tensors=trained,
+                precision=self.precision,
+                settings=self.settings,
+                world=self.world,
+                facts=machine(self.world),
+            ),
             observer=observer,
             executor=Steps(step, optimizers, load, schedule, self.settings, self.world, observer),
             evaluate=evaluate,

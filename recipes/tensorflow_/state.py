@@ -1,43 +1,40 @@
-"""The complete state of a run in TensorFlow, saved and restored by all ranks together.
-
-One NumPy file, `state.npz`: every variable by its name, and a JSON text with the state that is in no variable. Nothing
-in it is code.
-"""
+"""The values that a run in TensorFlow trains, by names that another process gives them too."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import keras
 import numpy
 import tensorflow as tf
 
-from recipes.settings import Settings
 from recipes.tensorflow_.devices import World
 from recipes.tensorflow_.hardware import TensorFlowDevice
-from recipes.tensorflow_.precision.base import Precision
-from recipes.trainer import checkpoint, digests
-from recipes.trainer.checkpoint import Checkpoint
-from recipes.trainer.progress import Progress, refuse_another_job, restored, to_dict
-from recipes.typed import SettingsError, plain
-
-FILE = "state.npz"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """What training changes: models, optimizers, random generators, and the precision's state."""
+    """`recipes.trainer.array_state.Tensors`: models, optimizers and random generators."""
 
     models: Sequence[keras.Model]
     optimizers: Sequence[keras.Optimizer]
     random: Sequence[keras.random.SeedGenerator]
-    precision: Precision
+
+    def arrays(self) -> dict[str, numpy.ndarray]:
+        return {name: _array(variable) for name, variable in self.variables().items()}
+
+    def restore(self, saved: Mapping[str, numpy.ndarray]) -> None:
+        variables = self.variables()
+        for one, other, problem in ((variables, saved, "it lacks"), (saved, variables, "it holds")):
+            for name in one:
+                if name not in other:
+                    raise ValueError(f"{problem} {name}")
+        for name, variable in variables.items():
+            variable.assign(tf.cast(saved[name], variable.dtype))
 
     def variables(self) -> dict[str, Any]:
         """Every variable by a name that is unique in the state: of its layer, and of its purpose there."""
@@ -95,77 +92,12 @@ def _layer_names(model: keras.Model) -> dict[str, str]:
     return names
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class State:
-    """`recipes.trainer.protocols.State` in TensorFlow."""
-
-    trained: Trained
-    settings: Settings
-    world: World
-
-    def save(self, folder: Path, progress: Progress, check: Callable[[], None] = lambda: None) -> Path | None:
-        if self.world.rank:
-            return None
-        values = {name: variable.numpy() for name, variable in self.trained.variables().items()}
-        beside = {"precision": self.trained.precision.state_dict(), "progress": to_dict(progress)}
-        facts = {"settings": plain(self.settings), **_machine(self.world)}
-        keep = self.settings.checkpoint.keep
-        return checkpoint.save(
-            folder, progress.step, FILE, lambda file: write(file, values, beside), facts, keep, check
-        )
-
-    def resume(self, folder: Path) -> tuple[Progress, Path] | None:
-        latest = checkpoint.for_resuming(folder, self.world)
-        if latest is None:
-            return None
-        refuse_another_job(latest, self.settings)
-        values, beside = read(latest.state)
-        variables = self.trained.variables()
-        for one, other, what in ((variables, values, "does not hold"), (values, variables, "holds")):
-            for name in one:
-                if name not in other:
-                    raise SettingsError(f"{latest.path} {what} {name}: it is of another model than this one", "run")
-        for name, variable in variables.items():
-            variable.assign(values[name])
-        self.trained.precision.load_state_dict(beside["precision"])
-        progress = {**beside["progress"], "reports": tuple(beside["progress"]["reports"])}
-        return restored(progress, latest, _machine(self.world)), latest.path
-
-    def machine(self) -> dict[str, Any]:
-        return _machine(self.world)
-
-    def digests(self) -> dict[str, bytes]:
-        values = {name: variable.numpy() for name, variable in self.trained.variables().items()}
-        return digests.of_arrays(values)
-
-    def saved_digests(self, found: Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
-        values, beside = read(found.state)
-        return digests.of_arrays(values), beside["progress"]
+def _array(variable: Any) -> numpy.ndarray:
+    values: numpy.ndarray = variable.numpy()
+    return values.astype(numpy.float32) if variable.dtype == "bfloat16" else values
 
 
-def write(file: BinaryIO, values: Mapping[str, numpy.ndarray], beside: Mapping[str, Any]) -> None:
-    """Write arrays and JSON. NumPy has no bfloat16, so arrays are written as bytes, their dtypes in the JSON."""
-    dtypes = {name: array.dtype.name for name, array in values.items()}
-    shapes = {name: list(array.shape) for name, array in values.items()}
-    text = json.dumps({**beside, "dtypes": dtypes, "shapes": shapes})
-    content = {name: numpy.frombuffer(numpy.ascontiguousarray(array), numpy.uint8) for name, array in values.items()}
-    numpy.savez(file, beside=numpy.frombuffer(text.encode(), numpy.uint8), **content)
-
-
-def read(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:
-    """Read what `write` wrote."""
-    with numpy.load(path, allow_pickle=False) as file:
-        beside = json.loads(file["beside"].tobytes())
-        values = {
-            name: numpy.frombuffer(file[name].tobytes(), tf.as_dtype(dtype).as_numpy_dtype).reshape(
-                beside["shapes"][name]
-            )
-            for name, dtype in beside["dtypes"].items()
-        }
-    return values, beside
-
-
-def _machine(world: World) -> dict[str, Any]:
+def machine(world: World) -> dict[str, Any]:
     """What must be equal for the next attempt to repeat this one's arithmetic."""
     return {
         "world_size": world.devices,

@@ -34,7 +34,7 @@ class State(Protocol):
     def digests(self) -> dict[str, bytes]:
         """A digest of each tensor of this rank, by name."""
 
-    def saved_digests(self, found: Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
+    def saved_digests(self, saved: Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
         """The digests of a saved state as rank 0 would have them, and the progress saved with it."""
 
 

@@ -58,7 +58,7 @@ class Source(Protocol):
     def digests(self) -> Mapping[str, bytes]:
         """A digest of each tensor of this rank, by name."""
 
-    def saved_digests(self, found: Checkpoint) -> tuple[Mapping[str, bytes], Mapping[str, Any]]:
+    def saved_digests(self, saved: Checkpoint) -> tuple[Mapping[str, bytes], Mapping[str, Any]]:
         """The digests of a saved state as rank 0 would have them, and the progress saved with it."""
 
 

@@ -9,9 +9,8 @@ import paddle
 import pytest
 from paddle import nn
 
-from recipes.paddle_ import state
 from recipes.paddle_.state import EagerTensors
-from recipes.typed import SettingsError
+from recipes.trainer import array_state
 
 
 def held(masters: bool = False) -> EagerTensors:
@@ -30,7 +29,7 @@ def step(one: EagerTensors) -> None:
 
 def saved(one: EagerTensors) -> dict[str, numpy.ndarray]:
     file = io.BytesIO()
-    state.write(file, one.arrays(), {})
+    array_state.write(file, one.arrays(), {})
     file.seek(0)
     return dict(numpy.load(file))
 
@@ -58,7 +57,7 @@ def test_masters_are_saved_and_taken_up_by_the_names_that_parameters_have_in_the
 
 def test_the_state_of_another_model_is_refused():
     other = EagerTensors(model=nn.Linear(2, 2), optimizer=held().optimizer)
-    with pytest.raises(SettingsError, match=r"the checkpoint holds no 0\.weight of this model"):
+    with pytest.raises(ValueError, match=r"it lacks 0\.weight"):
         held().restore(saved(other))
 
 

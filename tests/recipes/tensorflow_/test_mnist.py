@@ -22,7 +22,7 @@ import pytest
 from recipes import arguments
 from recipes.mnist import RECIPE
 from recipes.tensorflow_ import loop, mnist, node, simplenet
-from recipes.tensorflow_.state import read
+from recipes.trainer.array_state import read
 from recipes.typed import plain
 from tests.recipes.data.idx_files import write_mnist
 from tests.recipes.torch_.trainers import environment, result, rows, steps
@@ -51,10 +51,10 @@ def state(folder: Path):
 
 
 def assert_same_end(one: Path, other: Path) -> None:
-    (values, beside), (others, others_beside) = state(one), state(other)
+    (values, rest), (others, other_rest) = state(one), state(other)
     assert values.keys() == others.keys()
     assert all(values[name].tobytes() == others[name].tobytes() for name in values)
-    assert beside["precision"] == others_beside["precision"]
+    assert rest["precision"] == other_rest["precision"]
     assert [[row[each] for each in COLUMNS] for row in steps(one)] == [
         [row[each] for each in COLUMNS] for row in steps(other)
     ]
