@@ -22,7 +22,6 @@ from recipes.tensorflow_.hardware import TensorFlowDevice, capability_of
 from recipes.tensorflow_.observe.script_observer import ScriptObserver
 from recipes.tensorflow_.observe.step_counter import StepCounter
 from recipes.tensorflow_.precision import Precision, grappler
-from recipes.tensorflow_.script_profiling import ScriptProfiling
 from recipes.trainer import script as shared
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.step_meter import StepMeter
@@ -33,6 +32,9 @@ from recipes.typed import SettingsError
 
 class TensorFlowWrapper(Wrapper):
     """`recipes.trainer.wrapper.Wrapper` in TensorFlow."""
+
+    observer: ScriptObserver
+    profiling: Profiling
 
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
@@ -75,10 +77,9 @@ class TensorFlowWrapper(Wrapper):
     @contextlib.contextmanager
     def around(self, meter: StepMeter) -> Iterator[None]:
         policy = keras.config.dtype_policy()
-        profiled = ScriptProfiling(self.profiling, self.observer.steps)
-        counter = StepCounter(meter, self.observer, waits=self.device.kind == "cuda")
-        meter.disturbed = lambda: self.profiling is not None and self.profiling.running
-        with counter.counting(), self.observer.observing(), profiled.observing(), self.noticing(Precision):
+        counter = StepCounter(meter, self.observer, self.profiling, waits=self.device.kind == "cuda")
+        meter.disturbed = lambda: self.profiling.running
+        with self.observer.observing(), counter.counting(), self.noticing(Precision):
             if not self.own:
                 keras.config.set_dtype_policy(self.precision.policy)
             try:

@@ -7,7 +7,6 @@ at once, and all of it again at the end.
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -17,7 +16,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 from tensorflow.python.eager import context
-from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
 from recipes.precision.observation import Guard
 from recipes.tensorflow_.observe.hooks import after, naming_kerass_steps
@@ -59,7 +57,6 @@ class ScriptObserver(PrecisionObserver):
         """Called once, with a report of the first steps."""
         self._judged = False
         self._checks = 0
-        self._thread = threading.get_ident()
         self._counters: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         """The functions that were executed so far, and the products outside of them."""
         self._read_again: list[Any] = []
@@ -107,17 +104,13 @@ class ScriptObserver(PrecisionObserver):
     @contextlib.contextmanager
     def _recording(self, executed: Counter[str], eager: Counter[str], guard: Guard) -> Iterator[None]:
         self._counters = executed, eager
-        optimizer = keras.optimizers.Optimizer
-        with (
-            after(Function, "__call__", self._on_executed),
-            after(optimizer, "apply", self._on_executed),
-            super()._recording(executed, eager, guard),
-        ):
+        with super()._recording(executed, eager, guard):
             yield
 
-    def _on_executed(self, what: Any) -> None:
-        """Judge the run so far, once every optimizer has stepped and there were two steps."""
-        if self._judged or threading.get_ident() != self._thread or not tf.executing_eagerly():
+    def executed(self) -> None:
+        """Call it after each execution: judges the run so far, once every optimizer has stepped and there were two
+        steps."""
+        if self._judged:
             return
         report: dict[str, Any] = {}
         with Guard()():  # what fails here may still succeed at the end

@@ -1,8 +1,8 @@
-"""Reports the optimizer steps of a user's script to its meter, by the optimizers' own counts.
+"""Reports the optimizer steps of a user's script to its meter and its profiler, by the optimizers' own counts.
 
 Steps run inside graphs. The counts are read before and after each execution of a graph, or of an optimizer outside
-graphs. On a GPU reading waits for the device: there only the first executions of a function are read, and later ones
-are assumed to have as many steps.
+graphs. On a GPU reading waits for the device, and it would be in the trace of a profiler: there, and while one records,
+only the first executions of a function are read, and later ones are assumed to have as many steps.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tensorflow.python.eager.polymorphic_function.polymorphic_function import Fu
 from recipes.tensorflow_.observe.hooks import after
 from recipes.tensorflow_.observe.script_observer import ScriptObserver
 from recipes.trainer.library_records import held_out_names
+from recipes.trainer.profiling import Profiling
 from recipes.trainer.replaced import replaced
 from recipes.trainer.step_meter import StepMeter
 
@@ -33,12 +34,15 @@ AT_ITS_END = "its optimizer steps were counted at its end only"
 
 
 class StepCounter:
-    """Counts the steps of a script's optimizers for `meter`."""
+    """Counts the steps of a script's optimizers for `meter` and `profiling`, and tells `observer` of each execution."""
 
-    def __init__(self, meter: StepMeter, observer: ScriptObserver, *, waits: bool) -> None:
+    def __init__(self, meter: StepMeter, observer: ScriptObserver, profiling: Profiling, *, waits: bool) -> None:
         """`waits`: reading a count waits for the device."""
         self._meter = meter
         self._observer = observer
+        self._profiling = profiling
+        self._number = 0
+        """Steps of the optimizer with the most."""
         meter.awaits_loss = True
         self._waits = waits
         self._optimizers: list[weakref.ref[keras.Optimizer]] = []
@@ -60,6 +64,7 @@ class StepCounter:
             try:
                 yield
             finally:
+                self._profiling.end(self._number)
                 self._conclude()
 
     def _calling(self, name: str, callback: Callable[[Mapping[str, Any]], None]) -> AbstractContextManager[None]:
@@ -100,7 +105,10 @@ class StepCounter:
 
     def _execute(self, what: Any, execute: Callable[[], Any]) -> Any:
         steps = self._seen.setdefault(what, _Steps())
-        before = self._counts() if steps.executions < FIRST_EXECUTIONS or not self._waits else None
+        reads = steps.executions < FIRST_EXECUTIONS or not self._waits
+        if self._profiling.running:
+            reads = not steps.executions
+        before = self._counts() if reads else None
         self._within = True
         try:
             result = execute()
@@ -110,13 +118,16 @@ class StepCounter:
         if before is not None:
             steps.taken = [_between(before.get(number), after) for number, after in self._counts().items()]
         for taken in steps.taken:
-            if (optimizer := taken.optimizer()) is not None and taken.applied + taken.skipped:
+            if (optimizer := taken.optimizer()) is not None and taken.count:
                 name = type(optimizer).__name__ if isinstance(optimizer, keras.optimizers.Optimizer) else "an optimizer"
-                count = taken.applied + taken.skipped
                 scale = taken.loss_scale
                 self._meter.stepped(
-                    optimizer, applied=True, count=count, skipped=taken.skipped, loss_scale=scale, name=name
+                    optimizer, applied=True, count=taken.count, skipped=taken.skipped, loss_scale=scale, name=name
                 )
+        self._number += max((taken.count for taken in steps.taken), default=0)
+        self._profiling.after(self._number)
+        self._profiling.between(self._number + 1)
+        self._observer.executed()
         return result
 
     def _counts(self) -> dict[int, _Count]:
@@ -164,8 +175,9 @@ class _Taken(NamedTuple):
     """The steps of an optimizer in one execution."""
 
     optimizer: weakref.ref[Any]
-    applied: int
+    count: int
     skipped: int
+    """Of these."""
     loss_scale: float | None
     """Before them."""
 
@@ -174,8 +186,8 @@ def _between(before: _Count | None, after: _Count) -> _Taken:
     """Keras halves its loss scale at each step that it skips."""
     scale = before.loss_scale if before and before.loss_scale else after.loss_scale
     fall = scale / after.loss_scale if scale and after.loss_scale else 1.0
-    applied = after.applied - (before.applied if before else 0)
-    return _Taken(weakref.ref(after.optimizer), max(0, applied), max(0, round(math.log2(fall))), scale)
+    applied, skipped = after.applied - (before.applied if before else 0), max(0, round(math.log2(fall)))
+    return _Taken(weakref.ref(after.optimizer), max(0, applied) + skipped, skipped, scale)
 
 
 def _scale(optimizer: keras.optimizers.LossScaleOptimizer) -> float:
