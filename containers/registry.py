@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
-import http
+import http.client
+import ipaddress
 import json
 import re
+import urllib.error
 import urllib.parse
+import urllib.request
 from dataclasses import dataclass
-from typing import Any
+from email.message import Message
+from typing import IO, Any
 
-from containers import bounded_http
-from containers.bounded_http import Answer, Status, Unusable, is_loopback
 from containers.references import Image
 from recipes.typed import SettingsError
 
@@ -20,16 +22,16 @@ _MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.doc
 _HOSTS = {"docker.io": "registry-1.docker.io"}
 # Registries whose token server is another host. No other registry may name another host for its key.
 _TOKEN_SERVERS = {"registry-1.docker.io": "auth.docker.io", "registry.gitlab.com": "gitlab.com"}
+MAX_BYTES = 4 * 2**20
+"""Of one answer; the largest manifest that registries themselves accept."""
+SECONDS = 30.0
+"""Without a byte of an answer."""
 NGC_USER = "$oauthtoken"
 """The user name that goes with a key of NGC's."""
 
 
-class RegistryError(Exception):
-    """The registry can't be used; the message is for people."""
-
-
-class NeedsKey(RegistryError):
-    """The registry asks for a key and none was given. The engine's own login may have one."""
+class PullError(Exception):
+    """The image can't be fetched; the message is for people."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +48,7 @@ class Credentials:
 def digest(image: Image, architecture: str, credentials: Credentials | None = None) -> str:
     """The current digest of the image's name.
 
-    Raises `SettingsError` if there is no such image or none for this architecture, `RegistryError` if the registry
+    Raises `SettingsError` if there is no such image or none for this architecture, `PullError` if the registry
     does not answer or wants a key.
     """
     if image.digest:
@@ -57,7 +59,7 @@ def digest(image: Image, architecture: str, credentials: Credentials | None = No
     headers, body = _get(url, image, credentials)
     digest_sent = headers.get("Docker-Content-Digest", "")
     if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest_sent):
-        raise RegistryError(f"{image.registry} sends no digest for {image.reference}")
+        raise PullError(f"{image.registry} sends no digest for {image.reference}")
     if (headers.get("Content-Type") or "").partition(";")[0] in _INDEXES:
         _check_platform(image, body, architecture)
     return digest_sent
@@ -86,31 +88,96 @@ def _object(body: bytes, image: Image) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise RegistryError(f"{image.registry} does not answer as a registry should, for {image.reference}")
+        raise PullError(f"{image.registry} does not answer as a registry should, for {image.reference}")
     return value
 
 
-def _get(url: str, image: Image, credentials: Credentials | None) -> Answer:
+def is_loopback(host: str) -> bool:
+    """Whether a host, with or without a port, is this machine: `localhost` or an address of the loopback network."""
+    name = urllib.parse.urlsplit(f"//{host}").hostname or ""
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+def check_target(url: str, asked_by: str) -> None:
+    """Check a URL from an answer of `asked_by`: a remote registry can't point at a service of this machine. Raises
+    `ValueError`."""
+    _origin(url)
+    local = [is_loopback(urllib.parse.urlsplit(link).netloc) for link in (asked_by, url)]
+    if local == [False, True]:
+        raise ValueError(f"{url[:200]!r} is on this machine, and {_origin(asked_by)[1]} is not")
+
+
+def _origin(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port (RFC 6454). Raises `ValueError` unless it is an https URL, or http to this machine."""
+    parts = urllib.parse.urlsplit(url)
+    host, port = parts.hostname or "", parts.port
+    if not host or parts.username is not None:
+        raise ValueError(f"{url[:200]!r} is not a URL of a host")
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.netloc)):
+        raise ValueError(f"{url[:200]!r} is neither https nor on this machine")
+    return parts.scheme, host, port or (443 if parts.scheme == "https" else 80)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects without `Authorization`, which isn't redirected, and without a proxy's password."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        check_target(newurl, req.full_url)
+        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if following is not None:
+            following.remove_header("Proxy-authorization")  # added again if the new host is reached through the proxy
+        return following
+
+
+def _read(url: str, headers: dict[str, str], authorization: str = "") -> tuple[Message, bytes]:
+    """Headers and body of the answer to a GET request. Raises `OSError`, `HTTPException` or `ValueError`."""
+    _origin(url)
+    request = urllib.request.Request(url, headers=headers)
+    if authorization:
+        request.add_unredirected_header("Authorization", authorization)
+    direct = is_loopback(urllib.parse.urlsplit(url).netloc)  # without a proxy
+    opener = urllib.request.build_opener(_Redirects, *([urllib.request.ProxyHandler({})] if direct else []))
+    with opener.open(request, timeout=SECONDS) as answer:
+        body: bytes = answer.read(MAX_BYTES + 1)
+        if len(body) > MAX_BYTES:
+            raise ValueError(f"an answer of more than {MAX_BYTES // 2**20} MiB")
+        return answer.headers, body
+
+
+def _get(url: str, image: Image, credentials: Credentials | None) -> tuple[Message, bytes]:
     accept = {"Accept": ", ".join((*_INDEXES, *_MANIFESTS))}
     try:
         try:
-            return bounded_http.get(url, accept)
-        except Status as error:
+            return _read(url, accept)
+        except urllib.error.HTTPError as error:
             challenge = error.headers.get("WWW-Authenticate", "")
             if error.code != 401 or not challenge:
                 raise
-        authorization = _authorization(challenge, url, image, credentials)
-        return bounded_http.get(url, {**accept, "Authorization": authorization})
-    except Status as error:
+            error.close()
+        return _read(url, accept, _authorization(challenge, url, image, credentials))
+    except urllib.error.HTTPError as error:
+        error.close()
         raise _explained(error.code, image, credentials) from None
-    except Unusable as error:
-        raise RegistryError(f"{image.registry} does not answer: {error}") from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = getattr(error, "reason", error) or type(error).__name__
+        raise PullError(f"{image.registry} does not answer: {reason}") from None
 
 
 def _authorization(challenge: str, url: str, image: Image, credentials: Credentials | None) -> str:
     """The `Authorization` for a challenge: the credentials, or a token fetched with them or anonymously.
 
-    Raises `RegistryError` where the challenge would send the credentials to another host. Source:
+    Raises `PullError` where the challenge would send the credentials to another host. Source:
     https://distribution.github.io/distribution/spec/auth/token/.
     """
     kind, _, rest = challenge.partition(" ")
@@ -118,24 +185,23 @@ def _authorization(challenge: str, url: str, image: Image, credentials: Credenti
         return _basic(credentials) if credentials else ""
     fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
     realm = fields.get("realm", "")
-    bounded_http.check_target(realm, url)
-    if credentials and bounded_http.origin(realm) not in _trusted_with_key(url):
-        raise RegistryError(
-            f"{image.registry} asks to send its key to another address ({bounded_http.origin(realm)[1]}), which is "
+    check_target(realm, url)
+    if credentials and _origin(realm) not in _trusted_with_key(url):
+        raise PullError(
+            f"{image.registry} asks to send its key to another address ({_origin(realm)[1]}), which is "
             "refused; log in with the container engine's own client instead, and leave key= out"
         )
     query = urllib.parse.urlencode({name: fields[name] for name in ("service", "scope") if name in fields})
-    headers = {"Authorization": _basic(credentials)} if credentials else {}
-    _, body = bounded_http.get(f"{realm}{'&' if '?' in realm else '?'}{query}", headers)
+    _, body = _read(f"{realm}{'&' if '?' in realm else '?'}{query}", {}, _basic(credentials) if credentials else "")
     answer = _object(body, image)
     token = answer.get("token") or answer.get("access_token", "")
     if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]*", token):
-        raise RegistryError(f"{image.registry} sends an invalid token for {image.reference}")
+        raise PullError(f"{image.registry} sends an invalid token for {image.reference}")
     return f"Bearer {token}"
 
 
 def _trusted_with_key(url: str) -> set[tuple[str, str, int]]:
-    own = bounded_http.origin(url)
+    own = _origin(url)
     server = _TOKEN_SERVERS.get(own[1])
     return {own, ("https", server, 443)} if server and own[0] == "https" else {own}
 
@@ -144,14 +210,14 @@ def _basic(credentials: Credentials) -> str:
     return "Basic " + base64.b64encode(f"{credentials.user}:{credentials.password}".encode()).decode()
 
 
-def _explained(code: int, image: Image, credentials: Credentials | None) -> SettingsError | RegistryError:
+def _explained(code: int, image: Image, credentials: Credentials | None) -> SettingsError | PullError:
     if code == 404:
         return SettingsError(f"image={image.given}: {image.registry} has no {image.reference}", "image")
     if code in (401, 403):
         refused = f"{image.registry} does not give out {image.reference}: "
         if credentials:
-            return RegistryError(refused + "the key is not accepted")
-        return NeedsKey(refused + "it asks for a key, and none was given")
+            return PullError(refused + "the key is not accepted")
+        return PullError(refused + "it asks for a key, and none was given")
     # The server's own phrase is not shown: it could be any text.
     phrase = http.HTTPStatus(code).phrase if code in set(http.HTTPStatus) else ""
-    return RegistryError(f"{image.registry} answers {code} {phrase}".rstrip() + f" for {image.reference}")
+    return PullError(f"{image.registry} answers {code} {phrase}".rstrip() + f" for {image.reference}")

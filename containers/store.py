@@ -1,9 +1,9 @@
 """The shared folder of fetched images: files by digest, the digests that names meant, and locks.
 
-sha256-<hex>.sif          a complete image
-names/<hex of name>.json  the digest of a name when it was pulled last
-locks/<hex>               held while that digest is fetched
-.part-<hex>/              a fetch in progress; a leftover if nobody holds the lock
+sha256-<hex>.sif    a complete image
+names/<key>         a link to the image that a name meant when it was pulled last
+locks/<key>         held while an image is fetched, by its digest, or by its name into an engine
+.part-<key>/        a fetch in progress; a leftover if nobody holds the lock
 """
 
 from __future__ import annotations
@@ -12,45 +12,43 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
 import stat
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_LARGEST_RECORD = 2**16
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-SUFFIXES = {"apptainer": ".sif", "pyxis": ".sqsh"}
+_LINK = re.compile(r"\.\./(sha256)-([0-9a-f]{64})\.sif")
 
 
-def path_of(cache: Path, digest: str, kind: str) -> Path:
-    """Where the image of that digest is, or will be, for a runtime that runs files."""
-    return cache / f"{digest.replace(':', '-')}{SUFFIXES[kind]}"
+def path_of(cache: Path, digest: str) -> Path:
+    """Where the image of that digest is, or will be."""
+    return cache / f"{digest.replace(':', '-')}.sif"
+
+
+def key_of(reference: str) -> str:
+    """A file name for the name of an image."""
+    return hashlib.sha256(reference.encode()).hexdigest()
 
 
 def lookup(cache: Path, reference: str) -> str:
     """The digest of this name when it was pulled last, or nothing. Asks no registry."""
+    link = cache / "names" / key_of(reference)
     try:
-        with open(_name(cache, reference), "rb", opener=_opener(cache)) as stream:
-            digest = json.loads(stream.read(_LARGEST_RECORD))["digest"]
-    except (FileNotFoundError, PermissionError, ValueError, KeyError, TypeError, RecursionError):
+        found = _LINK.fullmatch(os.readlink(link)) if _is_trusted(cache, os.lstat(link)) else None
+    except OSError:
         return ""
-    return str(digest) if _DIGEST.fullmatch(str(digest)) else ""
+    return f"{found[1]}:{found[2]}" if found else ""
 
 
 def remember(cache: Path, reference: str, digest: str) -> None:
     """Record the digest of a name."""
-    record = {"schema": 1, "reference": reference, "digest": digest, "time": time.time()}
-    _make(cache, "names")
-    path = _name(cache, reference)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    link = _make(cache, "names") / key_of(reference)
+    aside = link.with_name(f".{link.name}.{os.getpid()}")
     aside.unlink(missing_ok=True)
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w", encoding="utf-8") as stream:
-        stream.write(json.dumps(record))
-    aside.replace(path)
+    aside.symlink_to(f"../{path_of(cache, digest).name}")
+    aside.replace(link)
 
 
 def make_cache(cache: Path) -> None:
@@ -79,33 +77,26 @@ def publish(image: Path, target: Path) -> str:
     return str(target)
 
 
-def stranger(cache: Path, path: Path) -> str:
+def untrusted(cache: Path, path: Path) -> str:
     """Why a file of the cache is not trusted, empty if it is. An image runs as the caller, so it has to be a regular
     file of the caller, root, or the owner of the cache. Raises `OSError`."""
     status = os.lstat(path)
     if not stat.S_ISREG(status.st_mode):
         return f"{path} is not a regular file"
-    if status.st_uid not in (os.geteuid(), 0, os.stat(cache).st_uid):
+    if not _is_trusted(cache, status):
         return f"{path} belongs to uid {status.st_uid}, neither you nor the owner of the cache"
     return ""
 
 
-def _opener(cache: Path) -> Callable[[str, int], int]:
-    """An opener for `open`: follows no link, waits for no pipe, and opens trusted files only."""
-
-    def opened(path: str, flags: int) -> int:
-        if why := stranger(cache, Path(path)):
-            raise PermissionError(errno.EPERM, why, path)
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-
-    return opened
+def _is_trusted(cache: Path, status: os.stat_result) -> bool:
+    return status.st_uid in (os.geteuid(), 0, os.stat(cache).st_uid)
 
 
 @contextlib.contextmanager
-def locked(cache: Path, digest: str, waiting: Callable[[], None]) -> Iterator[int]:
-    """Hold the lock of a digest; calls `waiting` once if it is taken. Yields the file descriptor: the lock ends with
+def locked(cache: Path, key: str, waiting: Callable[[], None]) -> Iterator[int]:
+    """Hold the lock of a key; calls `waiting` once if it is taken. Yields the file descriptor: the lock ends with
     the last process that has it. Raises `OSError` on a file system without locks."""
-    handle = _lock_file(_make(cache, "locks") / digest.partition(":")[2])
+    handle = _lock_file(_make(cache, "locks") / key)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,10 +122,10 @@ def _lock_file(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def part(cache: Path, digest: str) -> Iterator[Path]:
-    """An empty private folder for a fetch, deleted afterwards. Needs the digest's lock: an existing folder is left
+def part(cache: Path, key: str) -> Iterator[Path]:
+    """An empty private folder for a fetch, deleted afterwards. Needs the key's lock: an existing folder is left
     over from a pull that was killed."""
-    folder = cache / f".part-{digest.partition(':')[2]}"
+    folder = cache / f".part-{key}"
     remove(folder)
     folder.mkdir(mode=0o700)
     try:
@@ -153,7 +144,3 @@ def remove(folder: Path) -> None:
         with contextlib.suppress(OSError):
             os.chmod(inner, stat.S_IRWXU)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _name(cache: Path, reference: str) -> Path:
-    return cache / "names" / f"{hashlib.sha256(reference.encode()).hexdigest()}.json"

@@ -6,7 +6,6 @@ A plan is made before the scheduler has chosen nodes and devices; environment va
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 
@@ -47,16 +46,3 @@ def to_bash(word: Word) -> str:
         return f'{before}"${word.variable}"{after}'
     # Unquoted on purpose: it becomes several arguments.
     return f"{word.before}${{{word.variable}//,/ {word.before}}}"
-
-
-def fill(words: Iterable[Word], environment: Mapping[str, str]) -> list[str]:
-    """The arguments with their values. Raises `KeyError` for a variable that is not set."""
-    filled: list[str] = []
-    for word in words:
-        if isinstance(word, str):
-            filled.append(word)
-        elif isinstance(word, EnvArg):
-            filled.append(f"{word.before}{environment[word.variable]}{word.after}")
-        else:
-            filled += [f"{word.before}{item}" for item in environment[word.variable].split(",")]
-    return filled

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from containers.description import Mount
+from containers.words import EnvArg, Word
 
 
 @dataclass(kw_only=True)
@@ -95,6 +96,19 @@ READERS: dict[str, Callable[[Sequence[str], Mapping[str, str]], Seen]] = {
     "apptainer": apptainer,
     "pyxis": pyxis,
 }
+
+
+def fill(words: Iterable[Word], environment: Mapping[str, str]) -> list[str]:
+    """The arguments with their values, as bash reads what `to_bash` writes."""
+    filled: list[str] = []
+    for word in words:
+        if isinstance(word, str):
+            filled.append(word)
+        elif isinstance(word, EnvArg):
+            filled.append(f"{word.before}{environment[word.variable]}{word.after}")
+        else:
+            filled += [f"{word.before}{item}" for item in environment[word.variable].split(",")]
+    return filled
 
 
 def _flags(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:

@@ -10,8 +10,8 @@ import pytest
 from containers.description import Devices
 from containers.devices import JOB_GPUS, VARIABLE, needs_job_gpus
 from containers.runtimes import wrap
-from containers.words import fill, to_bash
-from tests.containers.readers import READERS
+from containers.words import to_bash
+from tests.containers.readers import READERS, fill
 from tests.containers.samples import FULL, IMAGES, RUNTIMES
 
 # What Slurm sets in a job that got the node's GPUs 2 and 3 under a cgroup, where they count from 0.

@@ -17,10 +17,10 @@ from containers import preflight
 from containers.apptainer import LOSING
 from containers.description import Container, Mount
 from containers.runtimes import wrap
-from containers.words import fill, to_bash
+from containers.words import to_bash
 from recipes.typed import SettingsError
 from tests.containers.hostile import LONG, TABLE, TEXT
-from tests.containers.readers import READERS
+from tests.containers.readers import READERS, fill
 from tests.containers.samples import FULL, IMAGES, RUNTIMES, SINGULARITY_3_8
 
 PLAIN = dataclasses.replace(FULL, argv=("python3",), environment={}, passed=(), secrets={}, mounts=(), limits={})

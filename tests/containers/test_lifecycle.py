@@ -16,7 +16,7 @@ import pytest
 from containers.description import Container
 from containers.runtime import Runtime
 from containers.runtimes import wrap
-from containers.words import fill
+from tests.containers.readers import fill
 from tests.containers.real import CONTAINED, DOCKER, EVERY, PODMAN, PYTHON, Place, image_of
 from tests.testbed.bed import wait_until
 from tests.testbed.facts import Testbed
