@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 
@@ -49,6 +50,14 @@ def number(value: float | None, digits: int = 4) -> str:
     if abs(value) >= 10**digits:
         return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.{digits - 1}e}"
     return f"{value:.{digits}g}"
+
+
+def rates(measured: Sequence[tuple[float | None, str]]) -> tuple[str, list[str]]:
+    """A column of throughputs with their units: its header and its cells, which have the units where these differ."""
+    used = {unit for value, unit in measured if value is not None}
+    if len(used) < 2:
+        return next(iter(used), "samples/s"), [number(value) for value, _ in measured]
+    return "rate", ["-" if value is None else f"{number(value)} {unit}" for value, unit in measured]
 
 
 def ratio(value: float | None) -> str:

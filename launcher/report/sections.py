@@ -93,10 +93,8 @@ def columns(wanted: Sequence[tuple[str, list[Cell], bool]], spare: Sequence[str]
 
 def rate_column(measured: Sequence[Figures]) -> tuple[str, list[Cell], bool]:
     """The column of throughputs, for `columns`; cells have units if these differ."""
-    used = {run.unit for run in measured if run.rate is not None}
-    if len(used) < 2:
-        return next(iter(used), "samples/s"), [numeric(run.rate, units.number(run.rate)) for run in measured], True
-    return "throughput", [numeric(run.rate, f"{units.number(run.rate)} {run.unit}") for run in measured], True
+    header, texts = units.rates([(run.rate, run.unit) for run in measured])
+    return header, [numeric(run.rate, cell) for run, cell in zip(measured, texts, strict=True)], True
 
 
 def loss_cell(figures: Figures) -> Cell:

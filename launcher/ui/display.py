@@ -115,7 +115,8 @@ def line(progress: Progress) -> str:
     if progress.epoch is not None:
         parts.append(f"epoch {progress.epoch + 1}{f'/{progress.epochs}' if progress.epochs else ''}")
     if progress.samples_per_second is not None or progress.steps_per_second is not None:
-        parts.append(" ".join(rate(progress)))
+        value, unit = rate(progress)
+        parts.append(f"{units.number(value)} {unit}")
     if progress.loss is not None or "loss" in progress.nonfinite:
         parts.append(f"loss {loss(progress)}")
     if progress.loss_scale is not None:
@@ -133,11 +134,11 @@ def steps(progress: Progress) -> str:
     return f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step)
 
 
-def rate(progress: Progress) -> tuple[str, str]:
+def rate(progress: Progress) -> tuple[float | None, str]:
     """The throughput and its unit."""
     if progress.samples_per_second is None and progress.steps_per_second is not None:
-        return units.number(progress.steps_per_second), "steps/s"
-    return units.number(progress.samples_per_second), "tokens/s" if progress.of_tokens else "samples/s"
+        return progress.steps_per_second, "steps/s"
+    return progress.samples_per_second, "tokens/s" if progress.of_tokens else "samples/s"
 
 
 def loss(progress: Progress) -> str:
@@ -243,25 +244,17 @@ def _wide(columns: dict[str, list[str]], gap: int) -> int:
 def _columns(rows: Sequence[Row], bar: bool, long: bool) -> dict[str, list[str]]:
     """What stands in each column, one text a row; `long` says how many steps were skipped too."""
     progress_of = [row.progress for row in rows]
+    unit, rates = units.rates([rate(progress) for progress in progress_of])
     return {
         "state": [row.state.name for row in rows],
         **({"": [""] * len(rows)} if bar else {}),
         "step": [steps(progress) if progress.step else "-" for progress in progress_of],
-        **_rates(progress_of),
+        unit: rates,
         "loss": [loss(progress) for progress in progress_of],
         "scale": [scale(progress) if long else units.number(progress.loss_scale, 8) for progress in progress_of],
         "memory": [units.size(progress.memory_bytes) for progress in progress_of],
         "left": ["-" if row.state.finished else units.duration(row.progress.seconds_left) for row in rows],
     }
-
-
-def _rates(progress_of: Sequence[Progress]) -> dict[str, list[str]]:
-    """The column of throughputs by its header: their unit, or `rate` with units in the cells where they differ."""
-    rates = [rate(progress) for progress in progress_of]
-    used = {unit for value, unit in rates if value != "-"}
-    if len(used) < 2:
-        return {next(iter(used), "samples/s"): [value for value, _ in rates]}
-    return {"rate": [f"{value} {unit}" if value != "-" else "-" for value, unit in rates]}
 
 
 def _those_that_fit(rows: Sequence[Row], count: int) -> list[Row]:

@@ -1,9 +1,9 @@
-"""The output of a run in the foreground: its lines scroll by, and on a terminal the last line is its progress."""
+"""The output of a run in the foreground: a copy of what it prints, with its progress below on a terminal."""
 
 from __future__ import annotations
 
 import codecs
-import shutil
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,24 +18,37 @@ from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.ui import display, summary, tables
 from launcher.ui.display import Lines, Row
-from launcher.ui.overwritten import Overwritten
 from launcher.ui.progress import Progress
 
 AT_ONCE = 16
 """Pieces of a log that are copied before the state of the run is read again."""
-_DIM, _RESET = "\x1b[2m", "\x1b[0m"
+# SGR and erase in line (ECMA-48), autowrap (DEC)
+_DIM, _RESET, _ERASE = "\x1b[2m", "\x1b[0m", "\x1b[K"
+_NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
+_INCOMPLETE = re.compile(r"\x1b(?:\[[0-9;]*)?\Z")
+_ENDS_LINE = re.compile(r"\n(?:\x1b\[[0-9;]*m)*\Z")
 
 
 class OwnOutput:
-    """Copies a run's stdout and stderr to ours. Progress is shown on a terminal only."""
+    """Copies a run's stdout and stderr to ours.
+
+    On a terminal a line below says how far the run is. It is away while the run's own last line isn't finished, as that
+    of a progress bar, so that the run's cursor movements do what they do without us.
+    """
 
     def __init__(self, folder: Path, out: TextIO, err: TextIO) -> None:
         self._source = logs.source(Run(str(folder.parent), folder.name))
         self._place: Place | None = None
         self._streams = (out, err)
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in self._streams]
+        self._rests = ["", ""]
+        """Of each stream an incomplete control sequence at the end of the last piece."""
         self._lines = Lines(out)
-        self._screen = LastLine(out) if display.moves_cursor(out) else None
+        self._on_terminal = display.moves_cursor(out)
+        self._unfinished: int | None = None
+        """The stream whose last line has no end yet."""
+        self._status = ""
+        """The line below the output, as it is on the terminal."""
 
     def __enter__(self) -> OwnOutput:
         return self
@@ -43,22 +56,39 @@ class OwnOutput:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._screen:
-            self._screen.end()
+        if self._on_terminal:
+            self._print(_RESET)
 
     def show(self, rows: Sequence[Row]) -> None:
         (row,) = rows
-        if not self._screen:
+        if not self._on_terminal:
             self._lines.show([row._replace(progress=Progress())])  # the state only
         self._copy(row.state)
-        if self._screen:
-            self._screen.draw("" if row.state.finished else status(row))
+        if self._on_terminal and self._unfinished is None:
+            self._draw("" if row.state.finished else tables.clean(status(row)))
 
     def say(self, text: str) -> None:
-        if self._screen:
-            self._screen.print([tables.clean(text)])
+        if self._on_terminal:
+            self._print(f"{tables.clean(text)}\n")
         else:
             self._lines.say(text)
+
+    def _print(self, text: str) -> None:
+        """Print words of ours on lines of their own."""
+        self._draw("")
+        self._streams[0].write(text if self._unfinished is None else f"\n{text}")
+        self._streams[0].flush()
+        self._unfinished = None
+
+    def _draw(self, status: str) -> None:
+        """Draw the status in the terminal's last row, where the output goes on once it is erased."""
+        if status == self._status:
+            return
+        # A status that wrapped would take two rows, of which one would be erased.
+        drawn = f"{_NO_WRAP}{_DIM}{status}{_RESET}{_WRAP}" if status else ""
+        self._streams[0].write(f"\r{_ERASE}{drawn}")
+        self._streams[0].flush()
+        self._status = status
 
     def _copy(self, state: State) -> None:
         """Copy new output of the run; all of it if the run has ended."""
@@ -84,56 +114,23 @@ class OwnOutput:
 
     def _write(self, number: int, content: bytes) -> None:
         stream = self._streams[number]
-        if self._screen and stream.isatty():
-            self._screen.feed(number, content)
-            return
         if stream.isatty():
-            content = admit.clean_log(self._decoders[number].decode(content).encode("utf-8", "replace"))
+            text = self._rests[number] + self._decoders[number].decode(content)
+            rest = _INCOMPLETE.search(text)
+            self._rests[number] = rest[0] if rest else ""
+            text = text.removesuffix(self._rests[number])
+            if not text:
+                return
+            content = admit.clean_log(text.encode("utf-8", "replace"))
+            if self._on_terminal:
+                # Which of the streams printed first is not known: the other one's bar may have been finished by then.
+                if self._unfinished not in (None, number):
+                    self._print("")
+                self._draw("")
+                self._unfinished = None if _ENDS_LINE.search(text) else number
         stream.flush()
         stream.buffer.write(content)
         stream.flush()
-
-
-class LastLine:
-    """The last rows of a terminal: finished lines scroll by above those that still change and the status."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._printed = (Overwritten(), Overwritten())
-        self._finished: list[str] = []
-        self._below: list[str] = []
-        """The rows below the finished lines, as they are on the terminal."""
-        self._status = ""
-
-    def feed(self, number: int, content: bytes) -> None:
-        self._finished += self._printed[number].feed(content)
-
-    def print(self, lines: Sequence[str]) -> None:
-        self._finished += lines
-        self.draw(self._status)
-
-    def draw(self, status: str) -> None:
-        """Bring the terminal up to date."""
-        from rich.cells import set_cell_size
-
-        self._status = status
-        width, height = shutil.get_terminal_size()
-        rows = [row for output in self._printed for row in output.unfinished()][-max(1, height - 2) :]
-        rows += [status] if status else []
-        below = [set_cell_size(tables.clean(row), width - 1).rstrip() for row in rows]
-        if below == self._below and not self._finished:
-            return
-        up = f"\x1b[{len(self._below) - 1}A" if len(self._below) > 1 else ""
-        erase = f"\r{up}\x1b[J" if self._below else ""
-        shown = [*below[:-1], f"{_DIM}{below[-1]}{_RESET}"] if status else below
-        self._stream.write(erase + "".join(f"{line}\n" for line in self._finished) + "\n".join(shown))
-        self._stream.flush()
-        self._finished, self._below = [], below
-
-    def end(self) -> None:
-        """Leave the printed lines on the terminal and remove the status."""
-        self._finished += [line for output in self._printed for line in output.end()]
-        self.draw("")
 
 
 def status(row: Row) -> str:

@@ -175,14 +175,8 @@ def throughput_of(result: ResultRecord) -> str:
 
 def throughputs(results: Sequence[ResultRecord]) -> tuple[str, list[str]]:
     """The header of a column of throughputs, and its cells, which have units if these differ."""
-    texts = [throughput_of(result) or "-" for result in results]
-    kinds = {result.throughput.unit or "samples/s" for result in results if throughput_of(result)}
-    if len(kinds) < 2:
-        return next(iter(kinds), "samples/s").upper(), texts
-    return "RATE", [
-        f"{text} {result.throughput.unit or 'samples/s'}" if text != "-" else "-"
-        for text, result in zip(texts, results, strict=True)
-    ]
+    header, cells = units.rates([(row.throughput.mean, row.throughput.unit or "samples/s") for row in results])
+    return header.upper(), cells
 
 
 def settings_line(values: Mapping[str, Any]) -> str:
