@@ -185,17 +185,13 @@ def check_saved_level(state: Mapping[str, Any], level: str, dtype: str) -> None:
 
 
 def check_saved_scale(own: LossScale, state: Mapping[str, Any]) -> None:
-    """Refuse to go on from the state of a loss scale that had other settings, or of none. Raises `SettingsError`.
-
-    A setting that the state lacks is newer than it: it was saved under what is now the default.
-    """
+    """Refuse to go on from the state of a loss scale that had other settings, or of none. Raises `SettingsError`."""
     if not state:
         raise SettingsError(
             f"loss_scale.mode={own.mode}, and the checkpoint was saved without a loss scale", "loss_scale.mode"
         )
-    defaults = plain(LossScale())
     for key, value in plain(own).items():
-        saved = state["settings"].get(key, defaults[key])
+        saved = state["settings"].get(key)
         if saved != value:
             raise SettingsError(
                 f"loss_scale.{key}={show(value)}, and the checkpoint was saved with {show(saved)}", f"loss_scale.{key}"

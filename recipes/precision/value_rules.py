@@ -38,8 +38,8 @@ def computes_in_float32(entry: Mapping[str, Any], rule: Mapping[str, Any]) -> bo
 
 
 def reduction(report: Report) -> Iterator[Finding]:
-    """What steps float32 weights is summed over the ranks in float32. Reports of older runs lack `reduced`."""
-    rule, reduced = report["rule"], report.get("reduced", {})
+    """What steps float32 weights is summed over the ranks in float32."""
+    rule, reduced = report["rule"], report["reduced"]
     if rule["level"] == "o3" or (rule["level"] == "o2" and not rule["masters"]):
         return
     narrow = {dtype: elements for dtype, elements in reduced.items() if is_half(dtype)}

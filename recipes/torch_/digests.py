@@ -11,11 +11,10 @@ highest bits, of which two would cancel in the first. Integer sums are the same 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from recipes.step_record import BYTES
 from recipes.trainer import digests
@@ -26,17 +25,14 @@ _CHUNK = 2**22
 """Words that are summed at once: 32 MiB."""
 
 
-def of_state(
-    state: Mapping[str, Any], names: Sequence[Sequence[str]], like: Mapping[str, Any] | None = None
-) -> dict[str, bytes]:
-    """A digest of each tensor and number of `recipes.torch_.state.Trained.state()`, as it is or as it was saved.
+def of_state(state: Mapping[str, Any], like: Mapping[str, Any] | None = None) -> dict[str, bytes]:
+    """A digest of each tensor and number of a state (`recipes.torch_.trained`), as it is or as it was saved.
 
-    `names` are those of each optimizer's parameters, in their order. Of a saved state, which is on the CPU, each tensor
-    is moved to where that of the state `like` is.
+    Of a saved state, which is on the CPU, each tensor is moved to where that of the state `like` is.
     """
-    values = dict(_named(state, names))
+    values = dict(_named(state))
     local = {name: _local(value) for name, value in values.items() if torch.is_tensor(value)}
-    for name, value in _named(like, names) if like else ():
+    for name, value in _named(like) if like else ():
         if name in local and torch.is_tensor(value):
             local[name] = local[name].to(value.device)
     on_cpu = {name: _bytes(each).numpy() for name, each in local.items() if each.device.type == "cpu"}
@@ -47,24 +43,11 @@ def of_state(
     return {name: found[name] if name in found else digests.of_value(value) for name, value in values.items()}
 
 
-def parameter_names(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], masters: Any) -> list[list[str]]:
-    """The names of each optimizer's parameters in the model. `masters` are float32 masters by the names of theirs."""
-    known = {id(each): name for name, each in [*model.named_parameters(), *masters.items()]}
-    return [
-        [
-            known.get(id(each), f"unnamed.{position}")
-            for position, each in enumerate(each for group in optimizer.param_groups for each in group["params"])
-        ]
-        for optimizer in optimizers
-    ]
-
-
-def _named(state: Mapping[str, Any], names: Sequence[Sequence[str]]) -> Iterator[tuple[str, Any]]:
+def _named(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from _leaves("model", state["model"])
-    for number, (saved, own) in enumerate(zip(state["optimizers"], names, strict=True)):
-        prefix = "optimizer" if len(names) == 1 else f"optimizer.{number}"
-        for key, values in sorted(saved["state"].items()):
-            yield from _leaves(f"{prefix}.{own[key] if isinstance(key, int) else key}", values)
+    for number, optimizer in enumerate(state["optimizers"]):
+        prefix = "optimizer" if len(state["optimizers"]) == 1 else f"optimizer.{number}"
+        yield from _leaves(prefix, optimizer["state"])
     for key, value in state["precision"].items():
         yield from _leaves(key, value)
 

@@ -25,8 +25,6 @@ from recipes.typed import SettingsError
 from recipes.values import from_text
 
 KEYS = ("run", "file", "step", "overwrite")
-NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""What a file system without hard links says of one; FAT, for example, or one over FUSE."""
 INSTALL = f"{sys.executable} has no safetensors: pip install 'amp-launcher[export]' there, or pip install safetensors"
 
 
@@ -115,16 +113,12 @@ def weights_of(found: Checkpoint) -> dict[str, torch.Tensor]:
     A weight that several names share is there by each of them. Raises `SettingsError` for a state that can't be read.
     """
     try:
-        saved = read(found.state)
-        if found.shards:
-            values, rest = resharding.read_shards(found, saved, only="model/")
-            weights = {**rest["model"], **{key.removeprefix("model/"): each for key, each in values.items()}}
-            tied = rest["tied"]
-        else:
-            weights, tied = resharding.weights_of(saved)
+        state = resharding.state_of(found, read(found.state), only="model/")
     except ValueError as error:
         raise SettingsError(f"{found.path} can't be exported: {error}", "run") from None
-    weights |= {name: weights[first] for name, first in tied.items()}
+    masters = state["precision"]["masters"]
+    weights = {name: masters.get(name, each) for name, each in state["model"].items()}
+    weights |= {name: weights[first] for name, first in state["tied"].items()}
     return {
         name: (each.float() if each.is_floating_point() else each).clone(memory_format=torch.contiguous_format)
         for name, each in weights.items()
@@ -147,30 +141,12 @@ def write(file: Path, weights: Mapping[str, torch.Tensor], facts: Mapping[str, s
                 raise OSError(errno.EIO, str(error)) from None
             with open(aside, "rb+") as written:
                 os.fsync(written.fileno())
-            if overwrite:
-                os.replace(aside, file)
-            else:
-                _rename_to_new(aside, file)
-    except FileExistsError:
-        raise _there(file) from None
+            if not overwrite and file.exists():  # since the first check
+                raise _there(file)
+            os.replace(aside, file)
     finally:
         aside.unlink(missing_ok=True)
     sync_folder(file.parent)
-
-
-def _rename_to_new(aside: Path, file: Path) -> None:
-    """Raises `FileExistsError` where there is such a file: `os.rename` would replace it."""
-    try:
-        os.link(aside, file)
-    except OSError as error:
-        if error.errno not in NO_HARD_LINKS:
-            raise
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))  # ours from here on
-        try:
-            os.replace(aside, file)
-        except BaseException:  # Ctrl-C too: no empty file stays
-            file.unlink()
-            raise
 
 
 if __name__ == "__main__":

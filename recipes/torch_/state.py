@@ -32,14 +32,14 @@ class State:
     def save(self, folder: Path, progress: Progress, check: Callable[[], None] = lambda: None) -> Path | None:
         random = self.world.gather(devices.random_state(self.world.device))
         facts = {"settings": plain(self.settings), **_machine(self.world)}
-        keep = self.settings.checkpoint.keep
+        step, keep = progress.step, self.settings.checkpoint.keep
         beside = {"progress": to_dict(progress), "random": random}
         if resharding.is_sharded(self.trained.model):
-            return self._save_shards(folder, progress.step, beside, facts, keep, check)
+            return self._save_shards(folder, step, beside, facts, keep, check)
         if self.world.rank:
             return None
         saved = {**self.trained.state(), **beside}
-        return checkpoint.save(folder, progress.step, FILE, lambda file: write(file, saved), facts, keep, check)
+        return checkpoint.save(folder, step, FILE, lambda file: write(file, saved), facts, keep, check)
 
     def _save_shards(
         self,
@@ -52,9 +52,9 @@ class State:
     ) -> Path | None:
         from recipes.torch_ import shards
 
-        found: list[resharding.Named] = []
-        self.world.on_all(lambda: found.append(resharding.take_apart(self.trained)))
-        ((values, rest),) = found
+        parted: list[tuple[resharding.Shards, dict[str, Any]]] = []
+        self.world.on_all(lambda: parted.append(resharding.take_apart(self.trained)))
+        ((values, rest),) = parted
         return checkpoint.save_shards(
             self.world,
             folder,
@@ -74,25 +74,16 @@ class State:
         refuse_another_job(found, self.settings)
         saved = read(found.state)
         sharded = resharding.is_sharded(self.trained.model)
-        if sharded or found.shards:
-            self.world.on_all(lambda: self._load_named(found, saved, sharded))
-        else:
-            self.trained.load(saved)
+        self.world.on_all(lambda: self._load(found, saved, sharded))
         random = saved["random"]
         if self.world.rank < len(random):
             devices.set_random_state(random[self.world.rank], self.world.device)
         progress = restored(saved["progress"], found, _machine(self.world))
         return replace(progress, exact=progress.exact and sharded == bool(found.shards)), found.path
 
-    def _load_named(self, found: Checkpoint, saved: dict[str, Any], sharded: bool) -> None:
-        model = self.trained.model
+    def _load(self, found: Checkpoint, saved: dict[str, Any], sharded: bool) -> None:
         try:
-            named = (
-                resharding.read_shards(found, saved, model)
-                if found.shards
-                else resharding.from_whole(saved, self.trained)
-            )
-            resharding.load(self.trained, named)
+            self.trained.load(resharding.state_of(found, saved, self.trained.model))
         except SettingsError:
             raise
         except ValueError as error:
@@ -102,15 +93,11 @@ class State:
         return _machine(self.world)
 
     def digests(self) -> dict[str, bytes]:
-        return digests.of_state(self.trained.state(), self._names())
+        return digests.of_state(self.trained.state())
 
     def saved_digests(self, found: Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
         saved = read(found.state)
-        return digests.of_state(saved, self._names(), self.trained.state()), saved["progress"]
-
-    def _names(self) -> list[list[str]]:
-        masters = self.trained.precision.master_parameters()
-        return digests.parameter_names(self.trained.model, self.trained.optimizers, masters)
+        return digests.of_state(saved, self.trained.state()), saved["progress"]
 
 
 def write(file: BinaryIO, state: Mapping[str, Any]) -> None:

@@ -22,7 +22,6 @@ from recipes.run_folder import naming, now, sync_folder, write_json
 from recipes.trainer.world import ProcessGroup
 
 SCHEMA = 2
-"""Schema 1 named one file, with its size and digest in the manifest itself. It is still read."""
 NAME = re.compile(r"step-(\d{9,})")
 ASIDE = "."
 
@@ -179,8 +178,8 @@ def newest(folder: Path, warn: Callable[[str], None], step: int | None = None) -
             continue
         try:
             manifest = json.loads((path / "manifest.json").read_text())
-            if not isinstance(manifest, dict) or manifest.get("schema") not in (1, SCHEMA):
-                warn(f"{path} is skipped: its manifest is not of schema 1 or {SCHEMA}")
+            if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+                warn(f"{path} is skipped: its manifest is not of schema {SCHEMA}")
                 continue
             if manifest.get("step") != number:
                 warn(f"{path} is skipped: its manifest is of step {manifest.get('step')}")
@@ -209,7 +208,7 @@ def _broken(path: Path, manifest: Mapping[str, Any]) -> str:
     state, shards = manifest.get("state"), manifest.get("shards", 0)
     if not isinstance(state, str) or not isinstance(shards, int):
         raise ValueError("its manifest does not describe its files")
-    files = manifest.get("files") if manifest["schema"] > 1 else {state: manifest}
+    files = manifest.get("files")
     if not isinstance(files, dict) or state not in files:
         raise ValueError("its manifest does not describe its files")
     for name, described in files.items():

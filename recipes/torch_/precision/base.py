@@ -122,6 +122,15 @@ class Precision:
         """
         return dict(self._named_parameters())
 
+    def parameter_names(self, optimizer: Optimizer) -> dict[torch.Tensor, str]:
+        """What an optimizer steps, in its order, with the names of the parameters in the model."""
+        names = self._names_of_stepped(optimizer)
+        stepped = [each for group in optimizer.param_groups for each in group["params"]]
+        return {each: names.get(each, f"unnamed.{position}") for position, each in enumerate(stepped)}
+
+    def _names_of_stepped(self, optimizer: Optimizer) -> dict[torch.Tensor, str]:
+        return {each: name for name, each in self.master_parameters().items()}
+
     def module_names(self) -> dict[nn.Module, str]:
         """The modules of all models that were cast, with their names; those in a second one begin with `1/`."""
         return {each: prefix + name for prefix, model in self._cast_models() for name, each in model.named_modules()}

@@ -57,6 +57,11 @@ class StochasticHalfModel(HalfModel, mechanism="half_model_stochastic"):
         self._rounding.add(optimizer)
         return optimizer
 
+    def _names_of_stepped(self, optimizer: Optimizer) -> dict[torch.Tensor, str]:
+        names = super()._names_of_stepped(optimizer)
+        copies = self._rounding.parameters(optimizer)
+        return names | {copy: names[each] for copy, each in copies.items() if each in names}
+
     def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
         if optimizer not in self._rounding:
             raise RuntimeError(NOT_PREPARED)

@@ -138,8 +138,8 @@ class LossScaler(torch.amp.GradScaler):
         """Load a saved scale. Raises `SettingsError` where it was saved under other settings."""
         check_saved_scale(self._settings, state)
         super().load_state_dict(state)
-        self._bad_steps.fill_(state.get("bad_steps", 0))
-        self._skipped.fill_(state.get("skipped", 0))
+        self._bad_steps.fill_(state["bad_steps"])
+        self._skipped.fill_(state["skipped"])
 
 
 class StaticLossScaler(LossScaler):

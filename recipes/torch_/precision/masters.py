@@ -7,7 +7,7 @@ used only while torch's version counter says that its rounding is unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch.optim import Optimizer
@@ -207,31 +207,17 @@ class Masters:
         return {each.name: each.master.detach() for each in self._weights.values()}
 
     @torch.no_grad()
-    def load_state_dict(self, saved: Mapping[str, torch.Tensor] | Sequence[Sequence[torch.Tensor]]) -> None:
-        """Load saved masters and round them into the model. Raises `ValueError` for those of another model.
-
-        Older checkpoints have lists, one for each optimizer, instead of names.
-        """
-        named = saved if isinstance(saved, Mapping) else self._by_position(saved)
+    def load_state_dict(self, saved: Mapping[str, torch.Tensor]) -> None:
+        """Load saved masters and round them into the model. Raises `ValueError` for those of another model."""
         own = {each.name: each.master for each in self._weights.values()}
-        shapes, saved_shapes = ({name: each.shape for name, each in part.items()} for part in (own, named))
-        differing = sorted(name for name in {*own, *named} if shapes.get(name) != saved_shapes.get(name))
+        shapes, saved_shapes = ({name: each.shape for name, each in part.items()} for part in (own, saved))
+        differing = sorted(name for name in {*own, *saved} if shapes.get(name) != saved_shapes.get(name))
         if differing:
             more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
             raise ValueError(f"the saved master weights are another model's: {', '.join(differing[:4])}{more} differ")
         for name, master in own.items():
-            master.copy_(named[name])
+            master.copy_(saved[name])
         self.copy_masters_to_model()
-
-    def _by_position(self, saved: Iterable[Sequence[torch.Tensor]]) -> dict[str, torch.Tensor]:
-        lists = list(saved)
-        if [len(each) for each in lists] != [len(each) for each in self._by_optimizer.values()]:
-            raise ValueError("the saved master weights are another model's: their number differs")
-        return {
-            weight.name: master
-            for weights, masters in zip(self._by_optimizer.values(), lists, strict=True)
-            for weight, master in zip(weights, masters, strict=True)
-        }
 
 
 def _initial_values(parameter: torch.Tensor, unrounded: torch.Tensor | None) -> torch.Tensor:

@@ -68,6 +68,10 @@ class StochasticRounding:
         self._replace(optimizer)
         clear_gradients_of(optimizer, self._cleared[optimizer])
 
+    def parameters(self, optimizer: Optimizer) -> Mapping[torch.Tensor, torch.Tensor]:
+        """The parameters that an optimizer steps, by their float32 copies."""
+        return self._parameters[optimizer]
+
     def _replace(self, optimizer: Optimizer) -> None:
         """Put copies into the optimizer's groups; also those that were added to them later."""
         own = self._parameters[optimizer]

@@ -162,9 +162,3 @@ def test_eight_bits_without_amp_gemm_are_contradicted_at_any_share() -> None:
     kind, why = judged(of_level("o1", calls=[call(False, flops=1000), call(True, flops=2000), narrow]))
     assert kind == "contradicted"
     assert "narrower than amp=o1 asks for: leave out what converts it, or name its format with amp.gemm" in why
-
-
-def test_reports_of_older_runs_are_judged_as_ever() -> None:
-    old = of_level("o2")
-    assert not any("role" in each for each in old["calls"])
-    assert judged(old)[0] == "proved"

@@ -147,23 +147,7 @@ def test_a_state_with_code_in_it_is_not_run(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def as_schema_1(path: Path) -> None:
-    manifest = json.loads((path / "manifest.json").read_text())
-    files = manifest.pop("files")
-    (path / "manifest.json").write_text(json.dumps({**manifest, "schema": 1, **files["state.pt"]}))
-
-
-def test_a_checkpoint_of_schema_1_is_read_and_judged(tmp_path):
-    as_schema_1(save(tmp_path, 5))
-    as_schema_1(save(tmp_path, 10))
-    assert newest(tmp_path) == (10, [])
-    flip_a_bit(tmp_path / "step-000000010")
-    step, warnings = newest(tmp_path)
-    assert step == 5
-    assert "state.pt is not what was saved" in warnings[0]
-
-
-@pytest.mark.parametrize("changed", [{"state": []}, {"state": {}, "schema": 1}, {"shards": "four"}, {"shards": None}])
+@pytest.mark.parametrize("changed", [{"state": []}, {"state": {}}, {"shards": "four"}, {"shards": None}])
 def test_a_manifest_with_a_value_of_another_type_is_passed_over(tmp_path, changed):
     path = save(tmp_path, 5)
     manifest = json.loads((path / "manifest.json").read_text())

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from recipes.precision.levels import Amp, LossScale
 from recipes.torch_ import digests
+from recipes.torch_.precision import Precision
+from recipes.torch_.trained import Trained
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 8, 9, 4097])
@@ -53,12 +56,13 @@ def test_states_are_named_by_parameters_and_numbers_count() -> None:
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    names = digests.parameter_names(model, [optimizer], {})
-    precision = {"level": "o1", "scaler": {"scale": 2.0}, "masters": {}}
-    state = {"model": model.state_dict(), "optimizers": [optimizer.state_dict()], "precision": precision}
-    found = digests.of_state(state, names)
+    precision = Precision.of(Amp(level="o0"), LossScale(), torch.device("cpu"))
+    precision.cast(model)
+    state = Trained(model=model, optimizers=[optimizer], precision=precision).state()
+    state["precision"]["scaler"] = {"scale": 2.0}
+    found = digests.of_state(state)
     assert {"model.weight", "optimizer.weight.exp_avg", "optimizer.bias.step", "scaler.scale"} < set(found)
     assert all(len(each) == 8 for each in found.values())
-    state["precision"] = {**precision, "scaler": {"scale": 1.0}}
-    again = digests.of_state(state, names)
+    state["precision"]["scaler"] = {"scale": 1.0}
+    again = digests.of_state(state)
     assert [name for name in found if found[name] != again[name]] == ["scaler.scale"]

@@ -115,17 +115,6 @@ def test_an_optimizer_without_gradients_takes_its_step_of_nothing(fused, unscale
     assert (idle.weight.item(), busy.weight.item(), scaler.skipped) == (0.0, 2.0, 1)
 
 
-def test_a_state_from_before_a_count_was_saved_is_taken_up():
-    scaler = LossScaler(LossScale(mode="dynamic"), CPU)
-    state = scaler.state_dict()
-    for each in ("bad_steps", "skipped"):
-        del state[each]
-    for each in ("max", "per_optimizer"):
-        del state["settings"][each]
-    scaler.load_state_dict(state)
-    assert scaler.skipped == 0
-
-
 @pytest.mark.parametrize("bad", [False, True])
 def test_a_fused_optimizer_skips_bad_steps_too(bad):
     ours = Trained(LossScaler(LossScale(mode="dynamic"), CPU), fused=True)

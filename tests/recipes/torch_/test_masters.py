@@ -409,16 +409,6 @@ def test_masters_are_saved_by_name_and_taken_up_by_it() -> None:
     assert all(torch.equal(one, two) for one, two in zip(net.parameters(), twin.parameters(), strict=True))
 
 
-def test_masters_from_before_they_had_names_are_taken_up_by_position() -> None:
-    precision, _, optimizer = linear()
-    state = precision.state_dict()
-    state["masters"] = [[torch.full((1, 1), 3.3)]]
-    precision.load_state_dict(state)
-    assert stepped(optimizer)[0].item() == pytest.approx(3.3)
-    with pytest.raises(ValueError, match="another model's: their number differs"):
-        precision.load_state_dict({**state, "masters": [[], []]})
-
-
 def test_what_is_saved_has_followed_the_model() -> None:
     precision, net, _ = linear()
     with torch.no_grad():

@@ -126,8 +126,7 @@ def test_without_a_record_the_checkpoints_are_compared(tmp_path: Path) -> None:
     content = (place / "state.pt").read_bytes()
     manifest = json.loads((place / "manifest.json").read_text())
     digest = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-    described = manifest["files"]["state.pt"] if "files" in manifest else manifest
-    described.update(digest)
+    manifest["files"]["state.pt"].update(digest)
     (place / "manifest.json").write_text(json.dumps(manifest))
     found = replayed(original, tmp_path / "differs", (*SMALL, "amp=o2"), 12)
     assert found["why"].startswith(
