@@ -14,9 +14,10 @@ import torch
 
 from benchmarks.campaign.rows import Bench, Row, Task, median
 from recipes import arguments
+from recipes.precision import verdict
 from recipes.torch_ import devices
 from recipes.torch_.loop import Run
-from recipes.torch_.observe.observer import PrecisionObserver, gather, observed
+from recipes.torch_.observe.observer import PrecisionObserver
 
 TINY = {
     "simplenet": ("batch=16", "train.width=64"),
@@ -108,14 +109,14 @@ def _measure(bench: Bench, recipe: str, name: str, words: Sequence[str]) -> Row:
     run, fit = captured
     step = step_of(captured)
     precision = run.precision
-    observer = PrecisionObserver(fit["model"], precision.resolved, precision.gemm_layers, precision.gemm_left_out)
+    observer = PrecisionObserver(fit["model"], precision.resolved, precision.gemm_layers)
     with observer.step(1):  # before anything is compiled, as in a run of the trainer
         first, _ = step()
     bench.forget()
     seconds = median(bench.time(step, warm_up=10 if run.settings.compile else 5))
     last, _ = step()
     memory = bench.peak_memory()
-    seen = observed(gather(observer.reports))
+    seen = verdict.observed(observer.reports)
     losses = [_number(first), _number(last)]
     more = {
         "words": list(words),

@@ -29,8 +29,11 @@ class Chosen(NamedTuple):
     """Which linear layers of a model a format converts."""
 
     converted: tuple[str, ...]
-    left_out: dict[str, str]
+    left_out: Mapping[str, str]
     """By name, why not."""
+
+
+NO_LAYERS = Chosen((), {})
 
 
 def choose(amp: Amp, layers: Mapping[str, Linear], model: str) -> Chosen:

@@ -34,7 +34,7 @@ A call's dtype is the widest of its matrices'. `functions` are those that it may
 where it isn't known whether it was inside a module of `keep_fp32`. `role` is one of `recipes.precision.gemm.ROLES`,
 empty where it can't be told. The last three keys are there under `amp.gemm`, and where a dtype is narrower than half:
 `operands` in the order of `GemmFormat`, `emulates` the narrower dtypes that they were rounded to before, `layers` the
-modules with the weights, None where they can't be told. Reports of older runs lack `role` and these.
+modules with the weights, None where they can't be told.
 
 Of rounded weights, `between` two bfloat16 values are those that an optimizer's float32 result was between, `up` is away
 from zero, `farther` not the nearer of the two, `outside` neither of them, and `carried` were between two values before
@@ -44,10 +44,11 @@ the step already (`recipes.precision.rounding`).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from recipes.precision.gemm import HALF, OVERRIDES
+from recipes.precision.gemm_layers import NO_LAYERS, Chosen
 from recipes.precision.operations import PADDLE
 from recipes.precision.resolved import ResolvedPrecision
 
@@ -111,13 +112,12 @@ def head(
     parameters: Sequence[dict[str, Any]],
     float32_parameters: bool | None = None,
     evaluation: bool = False,
-    gemm_layers: Sequence[str] = (),
-    gemm_left_out: Mapping[str, str] | None = None,
+    gemm_layers: Chosen = NO_LAYERS,
 ) -> dict[str, Any]:
     """The report of a step before it is observed: the rule that it is judged by, and the parameters as they are.
 
     `float32_parameters` is None where the level decides the dtype of parameters. `gemm_layers` are the linear layers
-    that `amp.gemm` is for, `gemm_left_out` the others with the reasons.
+    that `amp.gemm` is for, and the others.
     """
     amp, observed_only = resolved.amp, resolved.lists == "observed"
     rule = {
@@ -142,8 +142,8 @@ def head(
     if resolved.gemm != HALF:
         rule["gemm"] = {
             "format": resolved.gemm,
-            "layers": list(gemm_layers),
-            "left_out": dict(gemm_left_out or {}),
+            "layers": list(gemm_layers.converted),
+            "left_out": dict(gemm_layers.left_out),
             "environment": {name: os.environ[name] for name in OVERRIDES if name in os.environ},
         }
     return {

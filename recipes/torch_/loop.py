@@ -125,9 +125,7 @@ class Run(shared.Run):
             evaluate = sharding.freed_after(evaluate, model)
         self._train(
             state=State(trained=trained, settings=self.settings, world=self.world),
-            observer=PrecisionObserver(
-                model, self.precision.resolved, self.precision.gemm_layers, self.precision.gemm_left_out
-            ),
+            observer=PrecisionObserver(model, self.precision.resolved, self.precision.gemm_layers),
             executor=_Steps(step, optimizers, load, schedule, self),
             evaluate=evaluate,
             samples=samples,
@@ -139,8 +137,8 @@ class Run(shared.Run):
 
     @property
     def converted(self) -> Chosen | None:
-        precision = self.precision
-        return Chosen(precision.gemm_layers, precision.gemm_left_out) if precision.gemm_layers else None
+        layers = self.precision.gemm_layers
+        return layers if layers.converted else None
 
     def remarks(self) -> list[str]:
         restored = max(self.world.gather(self.precision.restored_total))

@@ -1,4 +1,4 @@
-"""Which precision and which device a user's own script was told to use, by its environment."""
+"""The device of this process, and what precision needs to know of it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from recipes.settings import Settings
-from recipes.trainer import spec
 from recipes.typed import SettingsError
-
-
-def read_spec(environ: Mapping[str, str]) -> Settings:
-    """The settings that a precision in torch needs, as `recipes.trainer.spec.read_spec` takes them."""
-    return spec.read_spec(environ, "torch")
 
 
 def device_from(name: str, environ: Mapping[str, str]) -> torch.device:

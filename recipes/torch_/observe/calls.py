@@ -1,10 +1,9 @@
-"""The record of one observed step: one entry for each matrix product or convolution that ran."""
+"""What is recorded of each matrix product or convolution that ran in an observed step."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,8 +12,8 @@ from recipes.precision.gemm import Role
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
-    """What is known of one product."""
+class ProductUse:
+    """What a product is for."""
 
     role: Role | None = None
     """None where it can't be told."""
@@ -44,25 +43,12 @@ class Call:
     functions: tuple[str, ...] = ()
     """The torch function that it came from; several where it is one of these."""
     compiled: bool = False
-    told: Told = Told()
+    use: ProductUse = ProductUse()
 
     @property
     def dtype(self) -> str:
         """The widest of its matrices' dtypes: what the arithmetic has to be."""
         return widest(dtype for dtype, _ in self.operands)
-
-
-@dataclass(kw_only=True, slots=True)
-class Record:
-    """What was observed of one step."""
-
-    calls: list[Call] = field(default_factory=list)
-    unaccounted: Counter[str] = field(default_factory=Counter)
-    """Operations that may have multiplied matrices and couldn't be counted -> times."""
-    reduced: Counter[str] = field(default_factory=Counter)
-    """dtype -> elements of gradients that were summed over ranks in it."""
-    gathered: Counter[str] = field(default_factory=Counter)
-    """dtype -> elements of parameters that were gathered from all ranks in it."""
 
 
 _WIDTH = {"complex128": 16, "float64": 8, "complex64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
@@ -74,11 +60,6 @@ def widest(dtypes: Iterable[str]) -> str:
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's shard of a sharded tensor; any other is returned as it is."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def tensors(values: Sequence[Any]) -> list[torch.Tensor]:

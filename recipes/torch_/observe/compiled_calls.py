@@ -1,14 +1,17 @@
-"""The role of each matrix product in compiled code, and the linear layer that it belongs to.
+"""What compiled code multiplied, from the graphs that Inductor turned into code, at each run of one.
 
-In a backward's graph a product has one operand that was computed from the gradients which backward was given. If the
-other is a weight, it is the input's gradient. If its result is returned as the gradient of a weight, it is that
-weight's: a backward returns the gradients of its forward's inputs, in their order. What the other operand was is looked
-up in the graph of the forward, whose values have the same names.
+Dynamic shapes are filled in from the sizes of the inputs. In a backward's graph a product has one operand that was
+computed from the gradients which backward was given. If the other is a weight, it is the input's gradient. If its
+result is returned as the gradient of a weight, it is that weight's: a backward returns the gradients of its forward's
+inputs, in their order. What the other operand was is looked up in the graph of the forward, whose values have the same
+names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import ast
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +20,21 @@ from torch import nn
 
 from recipes.precision.call_summary import is_narrow
 from recipes.precision.gemm import Role
-from recipes.torch_.observe.calls import Told
-from recipes.torch_.observe.graph_text import RANDOM_STATES, TANGENT, Graph, Product
+from recipes.torch_.observe import flops
+from recipes.torch_.observe.calls import Call, ProductUse
+from recipes.torch_.observe.graph_text import RANDOM_STATES, TANGENT, Graph, Product, Value, value_of
+from recipes.torch_.observe.modules import Modules, Owner, memory_of
 from recipes.torch_.observe.roles import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+
+_SYMBOL = re.compile(r"Sym\((?P<name>\w+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """Stands for a tensor where a formula asks for its shape, or whether two numbers are one element of it."""
+
+    shape: tuple[int, ...]
+    dtype: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,41 +44,66 @@ class _Run:
     graph: Graph
     memory: Mapping[str, int]
     """Of its inputs, by name."""
-    layers: Mapping[str, str]
+    owners: Mapping[str, Owner]
     """Inputs that are weights -> the module that has each."""
 
 
-class CompiledRoles:
-    """The roles of the products of compiled code in one step."""
+class CompiledCalls:
+    """The products of compiled code in one step."""
 
-    def __init__(self, names: Mapping[nn.Module, str]) -> None:
-        self._names = names
+    def __init__(self, modules: Modules) -> None:
+        self.kept_ran: set[nn.Module] = set()
+        """The modules kept in float32 that ran."""
+        self._modules = modules
         self._forwards: list[_Run] = []
 
-    def tell(self, graph: Graph, inputs: Sequence[Any]) -> list[Told]:
-        """Of the products of one run with `inputs`, in the graph's order."""
-        weights = self._weights()
+    def calls(self, graph: Graph, inputs: Sequence[Any], backward: bool) -> list[Call]:
+        """Those of one run with `inputs`, in the graph's order. Raises `flops.Unaccounted` where a size can't be worked
+        out."""
+        weights = self._modules.owners_by_memory()
         memory = {
-            name: given.untyped_storage()._cdata
+            name: memory_of(given)
             for (name, _), given in zip(graph.inputs, inputs, strict=False)
             if isinstance(given, torch.Tensor) and given.layout == torch.strided
         }
-        layers = {name: weights[address] for name, address in memory.items() if address in weights}
-        run = _Run(graph=graph, memory=memory, layers=layers)
-        if not graph.backward:
+        owners = {name: weights[address] for name, address in memory.items() if address in weights}
+        self.kept_ran.update(owner.module for owner in owners.values() if owner.kept)
+        run = _Run(graph=graph, memory=memory, owners=owners)
+        forward = None
+        if graph.backward:
+            forward = next((each for each in reversed(self._forwards) if _is_forward_of(each, run)), None)
+        else:
             self._forwards.append(run)
-            return [_forward(product, run, None) for product in graph.products]
-        forward = next((each for each in reversed(self._forwards) if _is_forward_of(each, run)), None)
-        return [_backward(product, run, forward) for product in graph.products]
+        sizes = _symbols(graph, inputs)
+        device = next((each.device.type for each in inputs if isinstance(each, torch.Tensor)), "")
+        return [self._call(product, run, forward, sizes, device, backward) for product in graph.products]
 
-    def _weights(self) -> dict[int, str]:
-        """The memory of each parameter -> the module that has it, a linear layer before others."""
-        found: dict[int, str] = {}
-        for module, name in sorted(self._names.items(), key=lambda each: isinstance(each[0], nn.Linear)):
-            for parameter in module._parameters.values():
-                if parameter is not None and not hasattr(parameter, "to_local"):  # a shard is not what is multiplied
-                    found[parameter.untyped_storage()._cdata] = name
-        return found
+    def _call(
+        self, product: Product, run: _Run, forward: _Run | None, sizes: Mapping[str, int], device: str, backward: bool
+    ) -> Call:
+        def shape(value: Value) -> tuple[int, ...]:
+            return tuple(_size(each, sizes) for each in value.sizes)
+
+        if product.formula is None:
+            raise flops.Unaccounted(f"{product.operation} in compiled code")
+        arguments = [Shaped(shape(each), each.dtype) if isinstance(each, Value) else each for each in product.arguments]
+        operands = tuple((each.dtype, shape(each)) for each in product.operands)
+        owners = [run.owners[each.root] for each in product.operands if each.root in run.owners]
+        transposed = {"convolution": 6, "convolution_backward": 7}.get(product.operation)
+        functions = flops.functions(product.operation, operands, None if transposed is None else arguments[transposed])
+        if len(functions) > 1 and any(isinstance(owner.module, nn.Linear) for owner in owners):
+            functions = ("linear",)
+        return Call(
+            operation=product.operation,
+            backward=backward,
+            operands=operands,
+            flops=product.formula(arguments, tuple(_size(each, sizes) for each in product.out)),
+            device=device,
+            kept=any(owner.kept for owner in owners) if owners or not self._modules.kept else None,
+            functions=functions,
+            compiled=True,
+            use=_backward(product, run, forward) if run.graph.backward else _forward(product, run, None),
+        )
 
 
 def _is_forward_of(forward: _Run, backward: _Run) -> bool:
@@ -79,21 +119,22 @@ def _is_forward_of(forward: _Run, backward: _Run) -> bool:
 
 def _layer(root: str, run: _Run, forward: _Run | None) -> str | None:
     """The module whose weight a value is; None where it is none."""
-    if root in run.layers or forward is None:
-        return run.layers.get(root)
-    return forward.layers.get(forward.graph.roots.get(root, root))
+    owner = run.owners.get(root)
+    if owner is None and forward is not None:
+        owner = forward.owners.get(forward.graph.roots.get(root, root))
+    return None if owner is None else owner.name
 
 
-def _forward(product: Product, run: _Run, forward: _Run | None) -> Told:
+def _forward(product: Product, run: _Run, forward: _Run | None) -> ProductUse:
     layers = [_layer(each.root, run, forward) for each in product.operands]
     weights = [index for index, layer in enumerate(layers) if layer is not None]
     if not weights:
-        return _told(FORWARD, "", product, range(len(layers)))
+        return _use(FORWARD, "", product, range(len(layers)))
     others = [index for index in range(len(layers)) if index != weights[-1]]
-    return _told(FORWARD, layers[weights[-1]], product, (*others, weights[-1]))
+    return _use(FORWARD, layers[weights[-1]], product, (*others, weights[-1]))
 
 
-def _backward(product: Product, run: _Run, forward: _Run | None) -> Told:
+def _backward(product: Product, run: _Run, forward: _Run | None) -> ProductUse:
     gradients = [index for index, each in enumerate(product.operands) if each.gradient]
     if not gradients:
         return _forward(product, run, forward)  # activation checkpointing
@@ -101,23 +142,75 @@ def _backward(product: Product, run: _Run, forward: _Run | None) -> Told:
         order = gradients[0], 1 - gradients[0]
         layer = _layer(product.operands[order[1]].root, run, forward)
         if layer is not None:
-            return _told(INPUT_GRADIENT, layer, product, order)
+            return _use(INPUT_GRADIENT, layer, product, order)
         if forward is None:
-            return Told()
+            return ProductUse()
         returned = (index for index, roots in enumerate(run.graph.returned) if product.name in roots)
-        weights = [forward.layers.get(forward.graph.inputs[index][0]) for index in returned]
+        weights = [forward.owners.get(forward.graph.inputs[index][0]) for index in returned]
         if weights and weights[0] is not None:
-            return _told(WEIGHT_GRADIENT, weights[0], product, order)
-    return _told(INPUT_GRADIENT, "", product, range(len(product.operands)))
+            return _use(WEIGHT_GRADIENT, weights[0].name, product, order)
+    return _use(INPUT_GRADIENT, "", product, range(len(product.operands)))
 
 
-def _told(role: Role, layer: str | None, product: Product, order: Iterable[int]) -> Told:
+def _use(role: Role, layer: str | None, product: Product, order: Iterable[int]) -> ProductUse:
     operands = [product.operands[each] for each in order]
     narrowed = tuple(each.narrowed for each in operands)
     emulated = all(narrowed) and not any(is_narrow(each.dtype) for each in operands)
-    return Told(
+    return ProductUse(
         role=role,
         layer=layer,
         formats=tuple(each.dtype for each in operands),
         emulates=narrowed if emulated else (),
     )
+
+
+def _symbols(graph: Graph, inputs: Sequence[Any]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for (_, annotation), given in zip(graph.inputs, inputs, strict=False):
+        symbol = _SYMBOL.match(annotation)
+        if symbol is not None and isinstance(given, int):
+            sizes[symbol["name"]] = given
+        elif isinstance(given, torch.Tensor):
+            for name, size in zip(value_of(annotation, "").sizes, given.shape, strict=False):
+                if name.isidentifier():
+                    sizes[name] = size
+    return sizes
+
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.FloorDiv: lambda left, right: left // right,
+    ast.Div: lambda left, right: left // right,
+    ast.Mod: lambda left, right: left % right,
+    ast.Pow: lambda left, right: left**right,
+}
+_NAMED: dict[str, Callable[..., int]] = {
+    "Max": max,
+    "Min": min,
+    "FloorDiv": lambda left, right: left // right,
+    "CleanDiv": lambda left, right: left // right,
+    "Mod": lambda left, right: left % right,
+}
+
+
+def _size(text: str, symbols: Mapping[str, int]) -> int:
+    """A size such as `2*s0 + 1`. Raises `flops.Unaccounted` for an expression that isn't known here."""
+    if text.isdigit():
+        return int(text)
+
+    def evaluate(node: ast.expr) -> int:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            return node.value
+        if isinstance(node, ast.Name) and node.id in symbols:
+            return symbols[node.id]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -evaluate(node.operand)
+        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            return _ARITHMETIC[type(node.op)](evaluate(node.left), evaluate(node.right))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NAMED:
+            return _NAMED[node.func.id](*(evaluate(each) for each in node.args))
+        raise flops.Unaccounted(f"size {text} in compiled code")
+
+    return evaluate(ast.parse(text, mode="eval").body)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from torch.utils.flop_counter import flop_registry
 
 from recipes.precision.observation import Guard
 from recipes.torch_.observe import flops
-from recipes.torch_.observe.calls import Call, Record, Told, dtype_name, tensors
+from recipes.torch_.observe.calls import Call, ProductUse, dtype_name, tensors
 from recipes.torch_.observe.lineage import SAME_DATA
+from recipes.torch_.observe.modules import Modules
 from recipes.torch_.observe.roles import Roles
 
 LIGHT, FOLLOWED, COMPOSITE, MATRIX, UNKNOWN = "light", "followed", "composite", "matrix", "unknown"
@@ -27,29 +29,30 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 class DispatchObserver(TorchDispatchMode):
     """Records matrix products and convolutions, forward and backward apart, without the optimizer's own.
 
-    `kept` are the modules that should compute in float32, `names` all modules. `on_float32(device)` is called before
-    each operation that multiplies float32, under the same settings.
+    `on_float32(device)` is called before each operation that multiplies float32, under the same settings.
     """
 
     supports_higher_order_operators = True
 
     def __init__(
-        self,
-        kept: Collection[torch.nn.Module],
-        on_float32: Callable[[torch.device], None],
-        guard: Guard | None = None,
-        names: Mapping[torch.nn.Module, str] | None = None,
+        self, modules: Modules, on_float32: Callable[[torch.device], None], guard: Guard | None = None
     ) -> None:
         super().__init__()
         self.guard = guard or Guard()
-        self.record = Record()
-        self.roles = Roles({} if names is None else names)
+        self.calls: list[Call] = []
+        self.unaccounted: Counter[str] = Counter()
+        """Operations that may have multiplied matrices and couldn't be counted -> times."""
+        self.reduced: Counter[str] = Counter()
+        """dtype -> elements of gradients that were summed over ranks in it."""
+        self.gathered: Counter[str] = Counter()
+        """dtype -> elements of parameters that were gathered from all ranks in it."""
+        self.roles = Roles(modules)
         self.optimizer_steps = 0
         """Above zero while an optimizer steps."""
-        self._pauses = 0
         self.kept_ran: set[torch.nn.Module] = set()
-        """Those of `kept` that ran."""
-        self._kept = {id(each): each for each in kept}
+        """The modules kept in float32 that ran."""
+        self._pauses = 0
+        self._kept = {id(each): each for each in modules.kept}
         self._on_float32 = on_float32
         self._forward_call: dict[int, int] = {}  # autograd node -> index of the call that made it
         self._kinds: dict[Any, str] = {}
@@ -87,7 +90,7 @@ class DispatchObserver(TorchDispatchMode):
         if kind == FOLLOWED:
             return func, self._followed(func)
         if kind == UNKNOWN:
-            self.record.unaccounted[str(func)] += 1
+            self.unaccounted[str(func)] += 1
             return func, None
         if kind in (REDUCTION, GATHERING):
             self._record_collective(func, args, kind)
@@ -112,7 +115,7 @@ class DispatchObserver(TorchDispatchMode):
     def _record_collective(self, func: Any, args: Any, kind: str) -> None:
         """DDP and FSDP reduce gradients, and FSDP gathers parameters, in flat buffers; tensors of more dimensions are a
         model's own activations."""
-        counts = self.record.reduced if kind == REDUCTION else self.record.gathered
+        counts = self.reduced if kind == REDUCTION else self.gathered
         for each in tensors(args[1:2] if "reduce_scatter_base" in func._schema.name else args[:1]):
             if each.dim() == 1 and each.is_floating_point():
                 counts[dtype_name(each.dtype)] += each.numel()
@@ -125,7 +128,7 @@ class DispatchObserver(TorchDispatchMode):
         """A function that records a matrix operation after it ran; None where its work can't be counted."""
         name = func._schema.name.partition("::")[2]
         if name not in flops.FORMULAS:
-            self.record.unaccounted[f"{func} (no formula)"] += 1
+            self.unaccounted[f"{func} (no formula)"] += 1
             return None
         positions, formula = flops.FORMULAS[name]
         matrices = tensors([args[each] for each in positions])
@@ -133,7 +136,7 @@ class DispatchObserver(TorchDispatchMode):
         if any(dtype == "float32" for dtype, _ in operands):
             self._on_float32(matrices[0].device)
         backward = in_backward()
-        told = self._told(matrices, backward)
+        use = self._use(matrices, backward)
 
         def record_call(args: Any, kwargs: Any, out: Any) -> None:
             if formula is not None:
@@ -150,13 +153,13 @@ class DispatchObserver(TorchDispatchMode):
                 device=matrices[0].device.type,
                 kept=self._is_kept(backward, origin),
                 origin=origin if backward else -1,
-                told=told,
+                use=use,
             )
-            self.record.calls.append(call)
+            self.calls.append(call)
 
         return record_call
 
-    def _told(self, matrices: Sequence[torch.Tensor], backward: bool) -> Told:
+    def _use(self, matrices: Sequence[torch.Tensor], backward: bool) -> ProductUse:
         newest = torch.autograd._get_sequence_nr() - 1
         if not backward:
             return self.roles.forward(matrices, newest)
@@ -169,7 +172,7 @@ class DispatchObserver(TorchDispatchMode):
         Autograd numbers its nodes. The node of a call exists before the call is dispatched, so it has the newest
         number; in backward the node being run has the number that it got then.
         """
-        index = len(self.record.calls)
+        index = len(self.calls)
         newest = torch.autograd._get_sequence_nr() - 1
         if not backward:
             self._forward_call.setdefault(newest, index)
@@ -188,7 +191,7 @@ class DispatchObserver(TorchDispatchMode):
         if not self._kept:
             return False
         if backward and origin >= 0:
-            return self.record.calls[origin].kept
+            return self.calls[origin].kept
         running = self._running_kept()
         return None if backward and running is False else running
 

@@ -21,8 +21,9 @@ from torch.utils import checkpoint
 
 from recipes.precision.call_summary import is_narrow
 from recipes.precision.gemm import Role
-from recipes.torch_.observe.calls import Told, dtype_name
+from recipes.torch_.observe.calls import ProductUse, dtype_name
 from recipes.torch_.observe.lineage import Lineage
+from recipes.torch_.observe.modules import Modules
 
 FORWARD: Role = "forward"
 INPUT_GRADIENT: Role = "input_gradient"
@@ -40,31 +41,14 @@ class _Forward:
     """Its shape."""
 
 
-class Layers:
-    """The names of the modules by their weights."""
-
-    def __init__(self, names: Mapping[nn.Module, str]) -> None:
-        self.names = names
-        self._found: dict[int, str | None] = {}
-
-    def name(self, parameter: nn.Parameter, running: nn.Module | None = None) -> str | None:
-        """The module that has the parameter, the `running` one if it does; a linear layer before others."""
-        if running is not None and _has(running, parameter):
-            return self.names[running]
-        key = id(parameter)
-        if key not in self._found:
-            owners = [module for module in self.names if _has(module, parameter)]
-            owners.sort(key=lambda module: not isinstance(module, nn.Linear))
-            self._found[key] = self.names[owners[0]] if owners else None
-        return self._found[key]
-
-
 class Roles:
     """The roles of the products of one step."""
 
-    def __init__(self, names: Mapping[nn.Module, str]) -> None:
+    def __init__(self, modules: Modules) -> None:
         self.lineage = Lineage()
-        self.layers = Layers(names)
+        self._modules = modules
+        self._layers: dict[int, str | None] = {}
+        """The layers of weights that are not those of the running module, by the weight's id."""
         self._by_weight: defaultdict[int, list[_Forward]] = defaultdict(list)
         self._by_input: defaultdict[int, list[_Forward]] = defaultdict(list)
         self._forwards: list[_Forward] = []
@@ -72,18 +56,18 @@ class Roles:
         """Autograd's numbers of forward products without a weight."""
         self._thread = threading.get_ident()  # autograd numbers the nodes of each thread anew
 
-    def forward(self, matrices: Sequence[torch.Tensor], sequence: int) -> Told:
+    def forward(self, matrices: Sequence[torch.Tensor], sequence: int) -> ProductUse:
         """Of a forward product; `sequence` is autograd's newest number."""
-        running, _ = _running(self.layers.names)
+        running, _ = _running(self._modules.names)
         return self._forward(matrices, sequence, running)
 
-    def backward(self, matrices: Sequence[torch.Tensor], node: int, sequence: int) -> Told:
+    def backward(self, matrices: Sequence[torch.Tensor], node: int, sequence: int) -> ProductUse:
         """Of a product that ran in backward; `node` is autograd's number of the node that runs, -1 for none."""
-        running, again = _running(self.layers.names)
+        running, again = _running(self._modules.names)
         if again:
             return self._forward(matrices, sequence, running)
         if node in self._without_weight or len(matrices) != 2:
-            return self._told(INPUT_GRADIENT, "", matrices, range(len(matrices)))
+            return self._use(INPUT_GRADIENT, "", matrices, range(len(matrices)))
         origins = [self.lineage.origin(each) for each in matrices]
         known: list[tuple[Role, defaultdict[int, list[_Forward]]]] = [
             (INPUT_GRADIENT, self._by_weight),
@@ -93,22 +77,22 @@ class Roles:
             for position, origin in enumerate(origins):
                 if origin.memory in forwards:
                     layer = self._layer_of(forwards[origin.memory], node)
-                    return self._told(role, layer, matrices, (1 - position, position))
+                    return self._use(role, layer, matrices, (1 - position, position))
         return self._by_node(matrices, node)
 
-    def _by_node(self, matrices: Sequence[torch.Tensor], node: int) -> Told:
+    def _by_node(self, matrices: Sequence[torch.Tensor], node: int) -> ProductUse:
         """Of a product in backward whose operands are not known: selective activation checkpointing computes an input
         again without the product that it was for. A result of the weight's shape is the weight's gradient."""
         nearest = self._at(node)
         if nearest is None:
-            return Told()
+            return ProductUse()
         result = matrices[0].shape[0], matrices[1].shape[-1]
         if sorted(result) == sorted(nearest.weight):
             order = (0, 1) if result == nearest.weight else (1, 0)
-            return self._told(WEIGHT_GRADIENT, nearest.layer, matrices, order)
-        return Told(layer=nearest.layer if nearest.sequence == node else None)
+            return self._use(WEIGHT_GRADIENT, nearest.layer, matrices, order)
+        return ProductUse(layer=nearest.layer if nearest.sequence == node else None)
 
-    def _forward(self, matrices: Sequence[torch.Tensor], sequence: int, running: nn.Module | None) -> Told:
+    def _forward(self, matrices: Sequence[torch.Tensor], sequence: int, running: nn.Module | None) -> ProductUse:
         numbered = threading.get_ident() == self._thread
         origins = [self.lineage.origin(each) for each in matrices]
         weights = [index for index, each in enumerate(origins) if each.parameter is not None]
@@ -117,13 +101,13 @@ class Roles:
             weight = weights[-1]
             parameter = origins[weight].parameter
             assert parameter is not None
-            layer = self.layers.name(parameter, running)
+            layer = self._layer(parameter, running)
         elif isinstance(running, nn.Linear) and len(matrices) == 2:  # its weight was computed
-            weight, layer = 1, self.layers.names[running]
+            weight, layer = 1, self._modules.names[running]
         if weight < 0:
             if numbered:
                 self._without_weight.add(sequence)
-            return self._told(FORWARD, "", matrices, range(len(matrices)))
+            return self._use(FORWARD, "", matrices, range(len(matrices)))
         shape = tuple(matrices[weight].shape if parameter is None else parameter.shape)
         forward = _Forward(sequence=sequence, layer=layer, weight=shape)
         if numbered:
@@ -132,13 +116,22 @@ class Roles:
         others = [index for index in range(len(matrices)) if index != weight]
         for index in others:
             self._by_input[origins[index].memory].append(forward)
-        return self._told(FORWARD, layer, matrices, (*others, weight))
+        return self._use(FORWARD, layer, matrices, (*others, weight))
 
-    def _told(self, role: Role, layer: str | None, matrices: Sequence[torch.Tensor], order: Sequence[int]) -> Told:
+    def _layer(self, parameter: nn.Parameter, running: nn.Module | None) -> str | None:
+        """The module that has the parameter: the running one if it does."""
+        if running is not None and any(each is parameter for each in running._parameters.values()):
+            return self._modules.names[running]
+        if id(parameter) not in self._layers:
+            owner = self._modules.owners().get(parameter)
+            self._layers[id(parameter)] = None if owner is None else owner.name
+        return self._layers[id(parameter)]
+
+    def _use(self, role: Role, layer: str | None, matrices: Sequence[torch.Tensor], order: Sequence[int]) -> ProductUse:
         dtypes = tuple(dtype_name(matrices[each].dtype) for each in order)
         narrowed = tuple(self.lineage.origin(matrices[each]).narrowed for each in order)
         emulated = all(narrowed) and not any(is_narrow(each) for each in dtypes)
-        return Told(role=role, layer=layer, formats=dtypes, emulates=narrowed if emulated else ())
+        return ProductUse(role=role, layer=layer, formats=dtypes, emulates=narrowed if emulated else ())
 
     def _layer_of(self, forwards: Sequence[_Forward], node: int) -> str | None:
         """One weight may be of several layers, one input often is: then the running node tells."""
@@ -152,10 +145,6 @@ class Roles:
         """The first forward product since autograd made the node. A function of one's own has made others within."""
         later = [each for each in self._forwards if each.sequence >= node >= 0]
         return min(later, key=lambda each: each.sequence, default=None)
-
-
-def _has(module: nn.Module, parameter: nn.Parameter) -> bool:
-    return any(each is parameter for each in module._parameters.values())
 
 
 _ENGINE = "_engine_run_backward"

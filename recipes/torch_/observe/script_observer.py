@@ -21,7 +21,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from recipes.precision.observation import Guard
 from recipes.torch_.observe import dispatch_observer
-from recipes.torch_.observe.observer import PrecisionObserver, names_of
+from recipes.torch_.observe.modules import Owner, names_of
+from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.precision import Precision
 from recipes.trainer.profiling import Profiling
 
@@ -67,8 +68,9 @@ class ScriptObserver:
                 self._close()
             problems = [*self._guard.problems, *([IN_A_THREAD] if self._trained_elsewhere() else [])]
             if problems:
-                head = PrecisionObserver(nn.Module(), self.precision.resolved)._head(1, False)
-                self.reports.insert(0, {**head, "problems": problems})
+                unseen = PrecisionObserver(nn.Module(), self.precision.resolved)
+                unseen.add_problems(1, problems)
+                self.reports[:0] = unseen.reports
         finally:
             counting.remove()
             self._stop_waiting()
@@ -152,13 +154,13 @@ class _SpanObserver(PrecisionObserver):
     """Observes modules as they become known by being called."""
 
     def __init__(self, module: nn.Module, precision: Precision) -> None:
-        self._known: dict[nn.Parameter, tuple[nn.Module, bool]] = {}
-        super().__init__(module, precision.resolved, precision.gemm_layers, precision.gemm_left_out)
+        super().__init__(module, precision.resolved, precision.gemm_layers)
+        self._known: dict[nn.Parameter, Owner] = {}
         self._cast_names = precision.module_names()
         for each, name in self._cast_names.items():
             own = name.rpartition("/")[2]
             for inner in each.modules() if own in precision.kept else ():
-                self._keep(inner, [own])
+                self._modules.keep(inner, [own])
         self._seen: set[int] = set()
         self.add(module)
 
@@ -167,10 +169,11 @@ class _SpanObserver(PrecisionObserver):
         if id(module) in self._seen:
             return
         self._seen.update(id(each) for each in module.modules())
+        names = self._modules.names
         for each, name in names_of(module).items():
             # What is called may be a part of the model that was cast, or a module around it.
-            self._names[each] = self._cast_names.get(each, self._names.get(each, name))
+            names[each] = self._cast_names.get(each, names.get(each, name))
         self._known.update(super()._owners())
 
-    def _owners(self) -> dict[nn.Parameter, tuple[nn.Module, bool]]:
+    def _owners(self) -> dict[nn.Parameter, Owner]:
         return self._known

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from recipes.precision.call_summary import is_narrow
@@ -25,9 +24,10 @@ from recipes.torch_.observe import (
     profiler_audit,
     recomputation,
 )
-from recipes.torch_.observe.calls import Call, dtype_name, local
-from recipes.torch_.observe.compiled_roles import CompiledRoles
+from recipes.torch_.observe.calls import Call, dtype_name
+from recipes.torch_.observe.compiled_calls import CompiledCalls
 from recipes.torch_.observe.flops import Unaccounted
+from recipes.torch_.observe.modules import Modules, local
 from recipes.torch_.observe.rounding import RoundingObserver
 
 
@@ -35,27 +35,18 @@ class StepObserver:
     """The dispatch mode, the profiler, compiled graphs, optimizers and float32 arithmetic during one step."""
 
     def __init__(
-        self,
-        kept: Mapping[nn.Module, Iterable[str]],
-        owners: dict[nn.Parameter, tuple[nn.Module, bool]],
-        names: Mapping[nn.Module, str],
-        gemm_layers: Collection[str],
-        guard: Guard,
-        rounding: bool = False,
+        self, modules: Modules, resolved: ResolvedPrecision, gemm_layers: Collection[str], guard: Guard
     ) -> None:
-        """`kept` are the modules of `amp.keep_fp32`, with the patterns that matched them; `names` all modules';
-        `rounding` says that the rounding of weights is observed."""
-        self.mode = dispatch_observer.DispatchObserver(kept, self._on_float32, guard, names)
+        self.mode = dispatch_observer.DispatchObserver(modules, self._on_float32, guard)
+        self.problems: list[str] = []
+        self._modules = modules
+        self._resolved = resolved
         self._gemm_layers = frozenset(gemm_layers)
-        self._compiled_roles = CompiledRoles(names)
+        self._compiled = CompiledCalls(modules)
         self._guard = guard
         self._profile: Any = None
-        self.problems: list[str] = []
-        self._kept = kept
-        self._owners = owners
-        self._owners_by_address: dict[int, tuple[nn.Module, bool]] = {}
         self._stepped: Counter[str] = Counter()
-        self._rounding = RoundingObserver(guard) if rounding else None
+        self._rounding = RoundingObserver(guard) if resolved.rounding != "nearest" else None
         self._state: Counter[str] = Counter()
         self._switches: dict[str, str] = {}
         self._arithmetic: dict[str, str] = {}
@@ -78,11 +69,11 @@ class StepObserver:
             self.problems.append(f"no second observer: {error}")
         stack.enter_context(self.mode)
 
-    def report(self, resolved: ResolvedPrecision) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """The fields of the report (`recipes.precision.observation`) that were observed, once the stack is closed."""
-        listed = (*resolved.allow, *resolved.deny)
+        listed = (*self._resolved.allow, *self._resolved.deny)
         seen = profiler_audit.read(self._profile, listed) if self._profile is not None else profiler_audit.Audit()
-        calls = self.mode.record.calls
+        calls = self.mode.calls
         return {
             "calls": _aggregate(_with_functions(calls, seen), self._gemm_layers),
             "listed": [
@@ -90,14 +81,14 @@ class StepObserver:
                 for (function, dtypes), count in seen.listed.items()
             ],
             "unseen": [each for each in listed if not profiler_audit.has_operation(each)],
-            "matched": sorted({name for each in self.mode.kept_ran for name in self._kept[each]}),
-            "unaccounted": dict(self.mode.record.unaccounted),
+            "matched": sorted({name for each in self.mode.kept_ran for name in self._modules.kept[each]}),
+            "unaccounted": dict(self.mode.unaccounted),
             "audit": profiler_audit.disagreement(calls, seen) if self._profile is not None else "",
             "optimizer": dict(self._stepped),
             "optimizer_state": dict(self._state),
-            "reduced": dict(self.mode.record.reduced),
+            "reduced": dict(self.mode.reduced),
             "rounded": self._rounding.counts() if self._rounding is not None else {},
-            "gathered": dict(self.mode.record.gathered),
+            "gathered": dict(self.mode.gathered),
             "float32": {"switches": self._switches, "arithmetic": self._arithmetic},
             "problems": self.problems,
         }
@@ -140,35 +131,22 @@ class StepObserver:
             yield
 
     def _count_compiled(self, artifact: Any, inputs: Sequence[Any]) -> None:
-        record = self.mode.record
-        self._owners_by_address.clear()
+        unaccounted = self.mode.unaccounted
         missing = compiled.missing()
         if missing:
-            record.unaccounted[f"compiled code (this torch has no {missing})"] += 1
+            unaccounted[f"compiled code (this torch has no {missing})"] += 1
             return
         try:
             graph = graph_text.parse(artifact.inductor_post_grad_graph_str)
-            found = compiled.calls(graph, inputs, dispatch_observer.in_backward(), bool(self._kept), self._owner)
+            calls = self._compiled.calls(graph, inputs, dispatch_observer.in_backward())
         except (SyntaxError, Unaccounted) as error:
-            record.unaccounted[f"compiled code ({error})"] += 1
+            unaccounted[f"compiled code ({error})"] += 1
             return
-        record.unaccounted.update(graph.unaccounted)
-        told = self._compiled_roles.tell(graph, inputs)
-        record.calls.extend(replace(call, told=each) for call, each in zip(found, told, strict=True))
-        if any(call.dtype == "float32" for call in found):
+        unaccounted.update(graph.unaccounted)
+        self.mode.calls.extend(calls)
+        self.mode.kept_ran.update(self._compiled.kept_ran)
+        if any(call.dtype == "float32" for call in calls):
             self._on_float32(next(each.device for each in inputs if isinstance(each, torch.Tensor)))
-
-    def _owner(self, tensor: torch.Tensor) -> tuple[nn.Module, bool] | None:
-        """The module whose parameter has the tensor's memory, and whether it is kept in float32."""
-        if not self._owners_by_address:
-            # Not the parameters of `_owners`: a module of a sharded model has others while it computes.
-            for module, kept in sorted(dict.fromkeys(self._owners.values()), key=lambda owner: owner[1]):
-                for parameter in module.parameters(recurse=False):
-                    self._owners_by_address[local(parameter).untyped_storage().data_ptr()] = (module, kept)
-        owner = self._owners_by_address.get(tensor.untyped_storage().data_ptr())
-        if owner is not None and owner[0] in self._kept:
-            self.mode.kept_ran.add(owner[0])
-        return owner
 
 
 def _with_functions(calls: Sequence[Call], seen: profiler_audit.Audit) -> Iterator[Call]:
@@ -189,10 +167,10 @@ def _with_functions(calls: Sequence[Call], seen: profiler_audit.Audit) -> Iterat
 def _aggregate(calls: Iterable[Call], gemm_layers: Collection[str]) -> list[dict[str, Any]]:
     total: dict[tuple[Any, ...], list[Call]] = {}
     for call in calls:
-        told = call.told
+        use = call.use
         key = (call.operation, call.functions, call.backward, call.dtype, call.kept, call.compiled, call.device)
-        place = told.layer if told.layer is None else told.layer in gemm_layers
-        total.setdefault((*key, told.role, told.formats, told.emulates, place), []).append(call)
+        place = use.layer if use.layer is None else use.layer in gemm_layers
+        total.setdefault((*key, use.role, use.formats, use.emulates, place), []).append(call)
     return [_entry(each, bool(gemm_layers)) for each in total.values()]
 
 
@@ -203,7 +181,7 @@ def _entry(calls: Sequence[Call], names_layers: bool) -> dict[str, Any]:
         "operation": call.operation,
         "functions": list(call.functions),
         "backward": call.backward,
-        "role": call.told.role or "",
+        "role": call.use.role or "",
         "dtype": call.dtype,
         "kept": call.kept,
         "compiled": call.compiled,
@@ -212,8 +190,8 @@ def _entry(calls: Sequence[Call], names_layers: bool) -> dict[str, Any]:
         "flops": sum(each.flops for each in calls),
     }
     if names_layers or is_narrow(call.dtype):
-        layers = [each.told.layer for each in calls]
-        entry["operands"] = list(call.told.formats)
-        entry["emulates"] = list(call.told.emulates)
+        layers = [each.use.layer for each in calls]
+        entry["operands"] = list(call.use.formats)
+        entry["emulates"] = list(call.use.emulates)
         entry["layers"] = None if None in layers else list(dict.fromkeys(filter(None, layers)))
     return entry

@@ -26,6 +26,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from recipes.precision.checks import check_saved_level
+from recipes.precision.gemm_layers import NO_LAYERS
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.resolved import ResolvedPrecision, resolve
 from recipes.precision.step_outcome import StepOutcome
@@ -34,7 +35,8 @@ from recipes.torch_.precision.compiler import make_compilable
 from recipes.torch_.precision.loss_scale import LossScaler, LossScalers, NoScale, make_scaler
 from recipes.torch_.precision.model_checks import refuse_wrapped
 from recipes.torch_.precision.tf32 import switch_tf32
-from recipes.torch_.spec import capability_of, device_from, read_spec
+from recipes.torch_.spec import capability_of, device_from
+from recipes.trainer.spec import read_spec
 
 
 class Precision:
@@ -53,10 +55,8 @@ class Precision:
         self.device = device
         self.kept: tuple[str, ...] = ()
         """Names of the modules that `amp.keep_fp32` keeps in float32, once a model was cast."""
-        self.gemm_layers: tuple[str, ...] = ()
-        """Names of the linear layers that `amp.gemm` converted in the models that were cast, as in `module_names`."""
-        self.gemm_left_out: dict[str, str] = {}
-        """Names of those that it left in half precision, with the reason."""
+        self.gemm_layers = NO_LAYERS
+        """The linear layers that `amp.gemm` converted in the models that were cast, named as in `module_names`."""
         self._scaler: NoScale | LossScaler | LossScalers = make_scaler(resolved.loss_scale, device)
         self._models: list[weakref.ref[nn.Module]] = []
 
@@ -91,7 +91,7 @@ class Precision:
         Raises `SettingsError` where the variable isn't set: a script that lost its environment must not train in
         float32 unnoticed. `Precision.of` needs no environment.
         """
-        settings = read_spec(environ)
+        settings = read_spec(environ, "torch")
         device = device_from(settings.device, environ)
         return _resolved(settings.amp, settings.loss_scale, device, settings.tf32, settings.compile, environ)
 

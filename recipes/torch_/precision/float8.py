@@ -17,7 +17,6 @@ from recipes.torch_.precision.cast import CAST, floats_to
 from recipes.typed import SettingsError
 
 LOGGERS = ("torchao", "torch.utils._pytree")
-NOISE = ("Failed to load ", "Skipping import of cpp extensions", "<enum 'KernelPreference'> is an Enum subclass")
 
 
 def convert(model: nn.Module, resolved: ResolvedPrecision) -> Chosen:
@@ -94,16 +93,13 @@ def fast_kernels(device: torch.device) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without what importing torchao 0.18 logs that no one can act on: libraries of kernels that aren't used here and
-    that it can't load, and a call of torch that is deprecated. Everything else is shown."""
-
-    def is_shown(record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith(NOISE)
-
+    that it can't load, and a call of torch that is deprecated."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
+    levels = [each.level for each in loggers]
     for each in loggers:
-        each.addFilter(is_shown)
+        each.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        for each in loggers:
-            each.removeFilter(is_shown)
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)

@@ -64,8 +64,10 @@ class Autocast(Precision, mechanism="autocast"):
 
     def _add_gemm_layers(self, model: nn.Module, chosen: Chosen) -> None:
         prefix = next(prefix for prefix, each in self._cast_models() if each is model)
-        self.gemm_layers += tuple(prefix + name for name in chosen.converted)
-        self.gemm_left_out |= {prefix + name: why for name, why in chosen.left_out.items()}
+        converted = (prefix + name for name in chosen.converted)
+        left_out = {prefix + name: why for name, why in chosen.left_out.items()}
+        before = self.gemm_layers
+        self.gemm_layers = Chosen((*before.converted, *converted), {**before.left_out, **left_out})
 
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
         for module in kept:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from recipes.precision import observation, verdict
+from recipes.precision.gemm_layers import Chosen
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.resolved import resolve
 
@@ -48,7 +49,7 @@ def test_the_rule_has_the_layers_of_amp_gemm_and_what_the_environment_overrides(
     amp = Amp(level="o2", dtype="bfloat16", gemm="fp8-tensorwise")
     assert "gemm" not in head(Amp(level="o2"))["rule"]
     monkeypatch.setenv("NVTE_BACKWARD_OVERRIDE", "high_precision")
-    assert head(amp, gemm_layers=("up", "down"), gemm_left_out={"head": "the output layer"})["rule"]["gemm"] == {
+    assert head(amp, gemm_layers=Chosen(("up", "down"), {"head": "the output layer"}))["rule"]["gemm"] == {
         "format": "fp8-tensorwise",
         "layers": ["up", "down"],
         "left_out": {"head": "the output layer"},

@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn import functional
 
+from recipes.precision import verdict
 from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.observe.observer import PrecisionObserver, gather, observed
+from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.precision import Precision
 
 EVERY_HALF = tuple(Amp(level=level, dtype=dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))
@@ -21,6 +22,15 @@ BATCH = 4
 
 def name(amp: Amp) -> str:
     return amp.level if amp.level == "o0" else f"{amp.level}-{amp.dtype}"
+
+
+def observed(reports: list[dict[str, Any]], planned: Collection[int] = ()) -> dict[str, Any]:
+    """result.json's "observed" from the reports of all ranks. Collective."""
+    ranks = distributed.is_initialized()
+    by_rank: list[Any] = [None] * (distributed.get_world_size() if ranks else 1)
+    if ranks:
+        distributed.all_gather_object(by_rank, reports)
+    return verdict.observed([each for own in by_rank for each in own] if ranks else reports, planned)
 
 
 class Cnn(nn.Sequential):
@@ -136,7 +146,7 @@ class Training:
         for number in range(1, steps + 1):
             with self.observer.step(number) if number in watched else contextlib.nullcontext():
                 self.step()
-        return observed(gather(self.observer.reports), watched)
+        return observed(self.observer.reports, watched)
 
 
 def run(make: Callable[[], nn.Module], amp: Amp, **options: Any) -> dict[str, Any]:

@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from recipes.torch_.observe import compiled, dispatch_observer, graph_text, profiler_audit
+from recipes.torch_.observe import compiled, compiled_calls, dispatch_observer, graph_text, profiler_audit
+from recipes.torch_.observe.calls import Call
+from recipes.torch_.observe.compiled_calls import CompiledCalls
 from recipes.torch_.observe.flops import Unaccounted
+from recipes.torch_.observe.modules import Modules
 
 GRAPH = """class GraphModule(torch.nn.Module):
     def forward(self, primals_1: "f32[10, 32][32, 1]cpu", primals_2: "Sym(s77)", primals_3: "f32[s77, 32][32, 1]cpu"):
@@ -29,13 +32,10 @@ GRAPH = """class GraphModule(torch.nn.Module):
 """
 
 
-def calls_of(size: int, weight: torch.Tensor | None = None, keeps: bool = False) -> list[compiled.Call]:
-    head = nn.Linear(32, 10)
-    weight = torch.zeros(10, 32) if weight is None else weight
-    owners = {weight.data_ptr(): (head, True)}
-    inputs = [weight, size, torch.zeros(size, 32)]
-    graph = graph_text.parse(GRAPH)
-    return compiled.calls(graph, inputs, False, keeps, lambda tensor: owners.get(tensor.data_ptr()))
+def calls_of(size: int, keep: tuple[str, ...] = ()) -> list[Call]:
+    model = nn.Sequential(nn.Linear(32, 10))
+    inputs = [model[0].weight, size, torch.zeros(size, 32)]
+    return CompiledCalls(Modules(model, keep)).calls(graph_text.parse(GRAPH), inputs, False)
 
 
 def test_products_are_found_with_the_dtypes_that_they_have_in_the_graph() -> None:
@@ -63,7 +63,7 @@ def test_sizes_that_the_code_leaves_open_are_those_of_the_inputs(size: int) -> N
 
 
 def test_a_product_with_a_parameter_is_told_by_the_module_whose_it_is() -> None:
-    first, second, convolution = calls_of(4, keeps=True)
+    first, second, convolution = calls_of(4, ("0",))
     assert (first.functions, first.kept) == (("linear",), True)
     assert (second.functions, second.kept) == (("linear",), True)
     assert (convolution.functions, convolution.kept) == (("conv2d",), None), "it can't be told whether it was kept"
@@ -76,7 +76,7 @@ def test_operations_of_unknown_libraries_are_unaccounted() -> None:
 def test_a_size_that_cannot_be_worked_out_is_unaccounted() -> None:
     graph = graph_text.parse(GRAPH.replace("Max(1, s77 - 2)", "Mystery(s77)"))
     with pytest.raises(Unaccounted, match=r"size Mystery\(s77\)"):
-        compiled.calls(graph, [torch.zeros(10, 32), 4, torch.zeros(4, 32)], False, False, lambda tensor: None)
+        CompiledCalls(Modules(nn.Module())).calls(graph, [torch.zeros(10, 32), 4, torch.zeros(4, 32)], False)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_size_that_cannot_be_worked_out_is_unaccounted() -> None:
     ],
 )
 def test_sizes_are_arithmetic(text: str, value: int) -> None:
-    assert compiled._size(text, {"s0": 6}) == value
+    assert compiled_calls._size(text, {"s0": 6}) == value
 
 
 @pytest.mark.skipif(torch.__version__ < "2.13", reason="compiled code can't be read in every release before")
@@ -126,5 +126,5 @@ class GraphModule(torch.nn.Module):
 
 def test_two_numbers_of_four_bits_are_one_element_in_compiled_code_too() -> None:
     inputs = [torch.zeros(128, 32), torch.zeros(128, 32)]
-    (call,) = compiled.calls(graph_text.parse(SCALED.strip()), inputs, False, False, lambda tensor: None)
+    (call,) = CompiledCalls(Modules(nn.Module())).calls(graph_text.parse(SCALED.strip()), inputs, False)
     assert (call.operation, call.dtype, call.flops) == ("_scaled_mm", "float4_e2m1fn_x2", 2 * 128 * 64 * 128)

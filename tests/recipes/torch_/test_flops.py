@@ -16,17 +16,18 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from recipes.torch_.observe import flops
 from recipes.torch_.observe.calls import Call
 from recipes.torch_.observe.dispatch_observer import DispatchObserver
+from recipes.torch_.observe.modules import Modules
 from tests.recipes.torch_.observed_runs import Cnn, Transformer
 
 
 def watched(compute: Callable[[], torch.Tensor], backward: bool = True) -> list[Call]:
-    mode = DispatchObserver([], lambda device: None)
+    mode = DispatchObserver(Modules(nn.Module()), lambda device: None)
     with mode:
         result = compute()
         if backward:
             result.sum().backward()
-    assert not mode.record.unaccounted
-    return mode.record.calls
+    assert not mode.unaccounted
+    return mode.calls
 
 
 def work(calls: list[Call]) -> tuple[int, int]:
@@ -194,7 +195,7 @@ def test_scaled_products_on_a_gpu_are_counted_in_the_dtypes_of_their_operands() 
 
     with FakeTensorMode():
         calls = watched(multiply, backward=False)
-    assert [(call.operation, call.told.formats, call.flops) for call in calls] == [
+    assert [(call.operation, call.use.formats, call.flops) for call in calls] == [
         ("_scaled_mm", ("float8_e5m2", "float8_e4m3fn"), 2 * 16 * 32 * 48),
         ("_scaled_mm", ("float4_e2m1fn_x2",) * 2, 2 * 128 * 64 * 128),
         ("_scaled_grouped_mm", ("float8_e4m3fn",) * 2, 2 * 16 * 32 * 48),
@@ -213,10 +214,10 @@ def test_flex_attention_is_seen_by_what_it_is_made_of() -> None:
 
 
 def test_a_matrix_operation_without_a_formula_is_unaccounted() -> None:
-    mode = DispatchObserver([], lambda device: None)
+    mode = DispatchObserver(Modules(nn.Module()), lambda device: None)
     with mode:
         nn.Bilinear(3, 4, 5)(torch.randn(2, 3), torch.randn(2, 4))
-    assert list(mode.record.unaccounted) == ["aten._trilinear.default (no formula)"]
+    assert list(mode.unaccounted) == ["aten._trilinear.default (no formula)"]
 
 
 def test_no_operation_of_aten_that_multiplies_matrices_passes_for_light() -> None:

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.observe import compiled, dispatch_observer
-from recipes.torch_.observe.observer import choose_steps, gather, observed
+from recipes.trainer.training import choose_steps
 from tests.recipes.torch_.observed_runs import (
     BATCH,
     EVERY_HALF,
@@ -27,6 +27,7 @@ from tests.recipes.torch_.observed_runs import (
     Training,
     Transformer,
     name,
+    observed,
     run,
 )
 
@@ -504,9 +505,9 @@ def test_reports_of_an_earlier_attempt_can_be_put_back() -> None:
     first, second = Training(Dense, O1), Training(Dense, O1)
     first.run(1, watched={1})
     second.run(3, watched={3})
-    assert observed(gather(second.observer.reports), planned={1, 3})["verdict"] == "unknown"
+    assert observed(second.observer.reports, {1, 3})["verdict"] == "unknown"
     second.observer.reports[:0] = first.observer.reports
-    assert observed(gather(second.observer.reports), planned={1, 3})["verdict"] == "proved"
+    assert observed(second.observer.reports, {1, 3})["verdict"] == "proved"
 
 
 def test_nothing_observed_is_unknown() -> None:

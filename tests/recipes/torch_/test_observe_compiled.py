@@ -16,8 +16,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from recipes.precision.levels import Amp
 from recipes.torch_.observe import compiled
-from recipes.torch_.observe.observer import observed
-from tests.recipes.torch_.observed_runs import BATCH, Cnn, Dense, Training, Transformer, name
+from tests.recipes.torch_.observed_runs import BATCH, Cnn, Dense, Training, Transformer, name, observed
 
 pytestmark = [
     pytest.mark.skipif(bool(compiled.missing()), reason="this torch's compiled code can't be read"),

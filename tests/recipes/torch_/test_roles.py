@@ -15,10 +15,12 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from recipes.precision import verdict
 from recipes.precision.gemm import FORMATS
+from recipes.precision.gemm_layers import Chosen
 from recipes.precision.levels import Amp
 from recipes.torch_.gpt import KEPT
 from recipes.torch_.observe import compiled, graph_text
-from recipes.torch_.observe.compiled_roles import CompiledRoles
+from recipes.torch_.observe.compiled_calls import CompiledCalls
+from recipes.torch_.observe.modules import Modules
 from tests.recipes.torch_ import observed_runs
 from tests.recipes.torch_.observed_runs import Training
 
@@ -83,7 +85,7 @@ def in_format(gemm: str) -> Callable[[Training], None]:
 def watched(prepare: Callable[[Training], None], make: Callable[[], nn.Module] = Square, **options: Any) -> Training:
     """One observed step."""
     training = Training(make, O2, prepare=prepare, **options)
-    training.observer._gemm_layers = LAYERS
+    training.observer._gemm_layers = Chosen(LAYERS, {})
     with training.observer.step(1):
         training.step()
     return training
@@ -163,11 +165,12 @@ BACKWARD = """class <lambda>(torch.nn.Module):
 def test_random_states_do_not_part_compiled_code_from_its_forward(state: str, before: str, after: str) -> None:
     layer = nn.Linear(8, 8, bias=False)
     inputs, random = torch.ones(4, 8), torch.zeros(5056, dtype=torch.uint8)
-    roles = CompiledRoles({layer: "layer"})
-    (forward,) = roles.tell(graph_text.parse(FORWARD.format(state=state)), [layer.weight, inputs])
+    compiled_calls = CompiledCalls(Modules(nn.ModuleDict({"layer": layer})))
+    (forward,) = compiled_calls.calls(graph_text.parse(FORWARD.format(state=state)), [layer.weight, inputs], False)
     backward = graph_text.parse(BACKWARD.format(before=before, after=after))
     given = [inputs, layer.weight, *([random] if before else []), torch.ones(4, 8)]
-    assert [(each.role, each.layer) for each in (forward, *roles.tell(backward, given))] == [
+    calls = [forward, *compiled_calls.calls(backward, given, True)]
+    assert [(each.use.role, each.use.layer) for each in calls] == [
         ("forward", "layer"),
         ("weight_gradient", "layer"),
         ("input_gradient", "layer"),

@@ -27,13 +27,14 @@ from recipes.settings import Settings
 from recipes.torch_.devices import World
 from recipes.torch_.gpt import Net
 from recipes.torch_.loop import Run
-from recipes.torch_.observe.observer import PrecisionObserver, gather, observed
+from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.precision import Precision, sharding
 from recipes.torch_.state import State
 from recipes.torch_.supervised import held_out, measure
 from recipes.torch_.trained import Trained
 from recipes.trainer.progress import Progress
 from recipes.typed import SettingsError
+from tests.recipes.torch_.observed_runs import observed
 from tests.recipes.torch_.scenarios import RANKS, problems
 
 CPU = torch.device("cpu")
@@ -112,7 +113,7 @@ class Training:
         for number in (1, 2):
             with self.observer.step(number):
                 self.step()
-        return observed(gather(self.observer.reports), {1, 2})
+        return observed(self.observer.reports, {1, 2})
 
 
 def trains_as_ddp_does(rank: int, amp: Amp, **settings: Any) -> None:
@@ -309,7 +310,7 @@ def a_step_after_a_measure_is_proved(rank: int) -> None:
         with training.observer.step(number):
             training.step()
         assert taken["evaluate"]()
-    found = observed(gather(training.observer.reports), {1, 2})
+    found = observed(training.observer.reports, {1, 2})
     assert found["verdict"] == "proved", found["why"]
 
 
@@ -326,7 +327,7 @@ def compiled_code_is_proved_with_what_is_kept(rank: int) -> None:
             outputs = precision.output(model(inputs))
         precision.backward(outputs.square().mean())
         precision.step(optimizer)
-    found = observed(gather(observer.reports), {1})
+    found = observed(observer.reports, {1})
     assert found["verdict"] == "proved", found["why"]
     assert "kept in float32 as requested: linear in float32" in found["why"]
     assert 0.5 < found["half_flop_share"] < 1

@@ -1,0 +1,77 @@
+"""The modules of an observed model: their names, the parameters that they have, and which are kept in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+
+class Owner(NamedTuple):
+    """The module that a parameter belongs to."""
+
+    module: nn.Module
+    name: str
+    kept: bool
+    """Whether the module is kept in float32."""
+
+
+class Modules:
+    """Modules by their names. Parameters are looked up as they are now: a module of a sharded model has others while it
+    computes."""
+
+    def __init__(self, model: nn.Module, patterns: Sequence[str] = ()) -> None:
+        """`patterns` are those of `amp.keep_fp32`."""
+        self.names = names_of(model)
+        self.kept: dict[nn.Module, set[str]] = {}
+        """Modules kept in float32, with the patterns that name them or what they are in."""
+        self._patterns = patterns
+        for module, name in self.names.items():
+            parts = name.split(".")
+            self.keep(module, (".".join(parts[:depth]) for depth in range(1, len(parts) + 1)))
+
+    def keep(self, module: nn.Module, names: Iterable[str]) -> None:
+        """Record the module as kept if a pattern matches one of these names."""
+        patterns = {each for name in names for each in self._patterns if fnmatchcase(name, each)}
+        if patterns:
+            self.kept.setdefault(module, set()).update(patterns)
+
+    def owners(self) -> dict[nn.Parameter, Owner]:
+        """By parameter; a shared one belongs to a module that is kept, else to a linear layer, else to the first."""
+        return dict(self._ranked())
+
+    def owners_by_memory(self) -> dict[int, Owner]:
+        """The same by `memory_of` the parameter."""
+        return {memory_of(local(parameter)): owner for parameter, owner in self._ranked()}
+
+    def _ranked(self) -> Iterator[tuple[nn.Parameter, Owner]]:
+        """The owner of a shared parameter comes last."""
+        owners = [Owner(module, name, module in self.kept) for module, name in reversed(self.names.items())]
+        for owner in sorted(owners, key=lambda each: (each.kept, isinstance(each.module, nn.Linear))):
+            for parameter in owner.module.parameters(recurse=False):
+                yield parameter, owner
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Identifies a tensor's memory, which its views share, while it exists."""
+    return tensor.untyped_storage()._cdata
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's shard of a sharded tensor; any other is returned as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def names_of(model: nn.Module) -> dict[nn.Module, str]:
+    """Each module with its name in the model as it was before wrapping."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            inner = model.module
+        if inner is None:
+            break
+        model = inner
+    return {module: name.replace("_orig_mod.", "") for name, module in model.named_modules()}
