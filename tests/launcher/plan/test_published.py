@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -18,10 +17,8 @@ from launcher.plan.resolve import resolve
 from launcher.probe.facts import ContainerFacts, Facts
 from launcher.script import render
 from launcher.script.trainer_command import command
-from tests import golden
 from tests.launcher.hosts import LAPTOP, gpu, spec_of
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 TWCC_IMAGE = "nvcr.io/nvidia/tensorflow:19.08-py3"
 RUNTIMES = {
     "docker": Runtime(kind="docker", command=("docker",), version=(28, 0)),
@@ -139,15 +136,6 @@ def test_the_folder_and_the_image_are_the_published_ones() -> None:
     assert plan.script.workdir == "/workspace/nvidia-examples/resnet50v1.5"
     assert plan.container.image == TWCC_IMAGE
     assert "./main.py is looked for in the image alone" in " ".join(plan.advice)
-
-
-def test_golden_screens() -> None:
-    screens = []
-    for name in PUBLISHED:
-        lines = describe([plan_of(name)], []).splitlines()
-        shown = lines[: next(index for index, line in enumerate(lines) if line.startswith("folder "))]
-        screens += [f"--- plan experiment={name}", *shown, *(line for line in lines if line.startswith("note: ")), ""]
-    golden.check(GOLDEN / "published.txt", "\n".join(screens))
 
 
 def test_the_variables_are_not_set_for_a_tensorflow_that_passes_over_them() -> None:
