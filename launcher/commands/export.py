@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import tempfile
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import recipes
 from launcher.commands.arguments import Parser, select, split
@@ -17,7 +16,18 @@ from launcher.probe import pythons
 from launcher.runs import ownership, run_roots, store
 from launcher.runs.store import Run
 
-MODULE = "recipes.torch_.export"
+_START = """\
+import sys
+sys.path[:] = filter(None, sys.path)
+import runpy, signal, types
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+recipes = sys.modules["recipes"] = types.ModuleType("recipes")
+recipes.__path__ = [sys.argv.pop(1)]
+runpy.run_module("recipes.torch_.export", run_name="__main__", alter_sys=True)
+"""
+"""Runs recipes/torch_/export.py of a folder `recipes`, without the packages beside it or the current folder. Until that
+module handles Ctrl-C, Ctrl-C ends the process without a traceback."""
 OWN = ("step", "python", "overwrite")
 
 
@@ -48,32 +58,23 @@ def main(arguments: list[str]) -> int:
     step = f"-step-{own['step']}" if "step" in own else ""
     file = expanded(names[1] if len(names) == 2 else f"{run.id}{step}.safetensors").absolute()
     given = [f"{key}={own[key]}" for key in ("step", "overwrite") if key in own]
-    with tempfile.TemporaryDirectory(prefix="launcher-") as folder:
-        os.symlink(os.path.abspath(recipes.__path__[0]), f"{folder}/recipes")  # alone, without the other packages there
-        command = [_python(run, plan, own.get("python")), "-m", MODULE, f"run={run.folder}", f"file={file}", *given]
-        return _run(command, folder)
+    folder = os.path.abspath(recipes.__path__[0])
+    _become([_python(run, plan, own.get("python")), "-c", _START, folder, f"run={run.folder}", f"file={file}", *given])
 
 
-def _run(command: Sequence[str], folder: str) -> int:
-    """Run it in this session, so that it ends with the terminal. It ignores Ctrl-C, for which it would show a
-    traceback, and gets SIGTERM instead. Raises `UsageError`."""
-    process = None
+def _become(command: Sequence[str]) -> NoReturn:
+    """Go on as the command, which then gets all signals itself. Raises `UsageError`."""
+    sys.stderr.flush()
+    # A Ctrl-C waits until the export unblocks it; a shell script around a Python clears the mask, and ignores it then.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # a Ctrl-C meanwhile waits
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited, and kept by a shell script around a Python
-        try:
-            process = subprocess.Popen(command, cwd=folder)
-        except OSError as error:
-            raise UsageError(f"{command[0]} can't be started: {error.strerror}; say python=PATH") from None
-        finally:
-            signal.signal(signal.SIGINT, before)
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        return process.wait()
-    except KeyboardInterrupt:
-        if process is not None:
-            process.terminate()
-            process.wait()  # it removes what it has written so far
-        raise
+        os.execvp(command[0], command)
+    except OSError as error:
+        raise UsageError(f"{command[0]} can't be started: {error.strerror}; say python=PATH") from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
 
 def _check(run: Run, plan: Mapping[str, Any]) -> None:

@@ -150,7 +150,7 @@ def write(file: Path, weights: Mapping[str, torch.Tensor], facts: Mapping[str, s
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
             signal.signal(number, signal.default_int_handler)  # so that no unfinished file stays
     sys.exit(main(sys.argv[1:]))
