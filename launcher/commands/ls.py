@@ -70,35 +70,33 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
     if not seen:
         return [f"no runs{' in ' + ', '.join(roots) if roots else ' yet'}"]
     now = time.time()
-    rows = []
     results = [
         summary.result_of(f"{run.root}/{run.id}", state, summary.ROW_FIELDS) if state.finished else ResultRecord()
         for run, _, state, _ in seen
     ]
     rate, rates = summary.throughputs(results)
-    for (run, _, state, _), result, throughput in zip(seen, results, rates, strict=True):
-        folder = f"{run.root}/{run.id}"
+    owners = any(not entry.files.owner.mine for entry in seen)
+    hosts = any(run_roots.is_remote(entry.run.root) for entry in seen)
+    header = ["RUN", "STATE", *["OWNER"] * owners, *["HOST"] * hosts, "TIME", "STEP", "ACCURACY", rate, "PROOF"]
+    header.append("REQUEST")
+    rows = []
+    for (run, files, state, _), result, throughput in zip(seen, results, rates, strict=True):
+        step = result.updates.attempted if state.finished else _last_step(run)
+        plan = store.read(PlanRecord, store.plan_path(f"{run.root}/{run.id}"), summary.REQUEST_FIELDS)
         rows.append(
             [
                 run.id,
                 state.name,
+                *[files.owner.name or "-"] * owners,
+                *([_host(run)] if hosts else []),
                 units.duration(summary.elapsed(state, now)),
-                "-" if (step := result.updates.attempted if state.finished else _last_step(run)) is None else str(step),
+                "-" if step is None else str(step),
                 summary.accuracy_of(result) or "-",
                 throughput,
                 result.observed.verdict or "-",
-                summary.request_of(store.read(PlanRecord, store.plan_path(folder), summary.REQUEST_FIELDS)),
+                summary.request_of(plan),
             ]
         )
-    header = ["RUN", "STATE", "TIME", "STEP", "ACCURACY", rate, "PROOF", "REQUEST"]
-    if any(run_roots.is_remote(entry.run.root) for entry in seen):
-        header.insert(2, "HOST")
-        for row, entry in zip(rows, seen, strict=True):
-            row.insert(2, _host(entry.run))
-    if any(not entry.files.owner.mine for entry in seen):
-        header.insert(2, "OWNER")
-        for row, entry in zip(rows, seen, strict=True):
-            row.insert(2, entry.files.owner.name or "-")
     right = frozenset(range(len(header) - 6, len(header) - 2))
     lines = tables.fitted(header, rows, right=right, width=width, spare=[name for name in SPARE if name in header])
     silent = {_host(entry.run): entry.state.reason for entry in reversed(seen) if entry.state.name == "unreachable"}

@@ -91,8 +91,14 @@ def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wo
         facts = read_facts(words.facts)
         _check_recorded(words.facts, facts, asked.request.specs)
     whole, found = planning.of_arms(asked.request.specs, asked.how, arguments, asked=asked, facts=facts)
-    described = planning.describe(whole, width_of(sys.stdout), whole_script=words.script)
-    print(_as_json(found, [whole]) if words.json else "\n".join(described))
+    if words.json:
+        print(_as_json(found, [whole]))
+        return 0
+    width = width_of(sys.stdout)
+    if words.all:
+        control = origins(asked.request, asked.request.specs[0], whole.arms[0])
+        print("\n".join(["settings of the first arm:", *_settings(control, width, everything=True)]))
+    print("\n".join(planning.describe(whole, width, whole_script=words.script)))
     return 0
 
 

@@ -8,7 +8,7 @@ from launcher.config.spec import JobSpec
 from launcher.plan.requirements import image_packages
 from launcher.probe.facts import Facts
 from recipes import settings
-from recipes.precision.gemm import HALF, needed
+from recipes.precision.gemm import FORMATS, HALF, library_problem, needed
 from recipes.precision.gemm_layers import line
 
 
@@ -26,5 +26,5 @@ def advice(spec: JobSpec, facts: Facts, device: str, devices: int) -> Iterator[s
         if packages is None:
             why = why or "it was not looked into"
             yield f"not checked: {needed(gemm)} in the image ({why}); a run ends at once without it"
-    elif spec.launch.cluster.setup:
+    elif spec.launch.cluster.setup and library_problem(gemm, facts.packages.get(FORMATS[gemm].mechanism, "")):
         yield f"not checked: {needed(gemm)} with what cluster.setup loads; a run ends at once without it"

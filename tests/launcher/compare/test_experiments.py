@@ -136,6 +136,8 @@ def test_plan_takes_recorded_facts_and_prints_json(recorded, capsys):
     assert plan_verb.main(words) == 0
     shown = capsys.readouterr().out
     assert "1 GPU, box" in shown and shown.endswith("`plan --script` prints run.sh\n") and "#!" not in shown
+    assert plan_verb.main([*words, "--all"]) == 0
+    assert re.search(r"^seed +0 +default$", capsys.readouterr().out, re.MULTILINE)
     assert plan_verb.main([*words, "--script"]) == 0
     assert capsys.readouterr().out.count("#!/usr/bin/env bash") == 2
 

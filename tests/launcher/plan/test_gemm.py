@@ -65,6 +65,8 @@ def test_what_setup_may_load_is_said_to_be_unchecked_and_not_refused():
     assert (
         "not checked: torchao 0.18 or newer with what cluster.setup loads; a run ends at once without it" in plan.advice
     )
+    here = plan_of("amp=fp8", "cluster.setup=[ulimit -c 0]")
+    assert not [line for line in here.advice if "not checked" in line], "this Python has it"
 
 
 def in_image(**known: Any) -> Facts:
