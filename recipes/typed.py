@@ -85,11 +85,6 @@ def is_text(annotation: Any) -> bool:
     return annotation is str or options_of(annotation) == (str, type(None))
 
 
-def is_text_list(annotation: Any) -> bool:
-    """Whether the items between `[` and `]` are to be taken as typed."""
-    return next((option for option in options_of(annotation) if option is not type(None)), None) == tuple[str, ...]
-
-
 def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     """A `cls` from a mapping as YAML or JSON gives it; missing keys keep their defaults.
 

@@ -148,7 +148,7 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
                 build(Compare, _form(experiment, key, form).compare, prefix=f"{key}.{form}.{comparison.PREFIX}")
         build(Compare, experiment.compare, prefix=comparison.PREFIX)
     except SettingsError as error:
-        place = files.written(path).get(error.key)
+        place = files.places(path).get(error.key)
         raise files.refused(path, place and place.line, " ".join(str(error).split())) from None
     if experiment.published and len(experiment.published.arms) != len(experiment.arms):
         raise UsageError(

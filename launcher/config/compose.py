@@ -16,6 +16,7 @@ from recipes.precision.levels import LEVELS
 from recipes.typed import leaves, not_a_choice
 
 if TYPE_CHECKING:
+    from launcher.config.files import Place
     from launcher.config.folders import Defaults, Folder, Repository
 
 SHIPPED = "conf/"
@@ -32,18 +33,6 @@ class File(NamedTuple):
     """What its keys stand under, as `cluster.`; empty for none."""
     values: Mapping[str, Any]
     """By dotted key, with the prefix."""
-
-
-class Place(NamedTuple):
-    """Where a value stands in a person's own file."""
-
-    file: str
-    line: int
-    text: str
-    """What is written there; empty for a list or mapping."""
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
 
 
 @dataclass(kw_only=True)
@@ -186,6 +175,5 @@ class Composer:
             for key in file.values:
                 places.pop(key, None)
             if not file.name.startswith(SHIPPED):
-                for key, written in files.written(file.path).items():
-                    places[f"{file.prefix}{key}"] = Place(str(file.path), written.line, written.text)
+                places.update((f"{file.prefix}{key}", place) for key, place in files.places(file.path).items())
         return places

@@ -13,7 +13,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
 from launcher.config import files, shipped
-from launcher.config.files import Written, refused
+from launcher.config.files import Place, refused
 from launcher.config.paths import conf_folder
 from launcher.config.schema import CLUSTERS, TRAINING_KEYS
 from launcher.config.shipped import CONFIG, DECIDES
@@ -31,7 +31,7 @@ class Defaults(NamedTuple):
     """What a folder's config.yaml sets for every job."""
 
     path: Path
-    choices: dict[str, Written]
+    choices: dict[str, Place]
     """A file of each group."""
     values: dict[str, Any]
 
@@ -125,8 +125,8 @@ def config_of(folder: Path) -> Defaults | None:
         return None
     values = files.read(path)
     files.check_defaults(path, values)
-    places = files.written(path)
-    choices: dict[str, Written] = {}
+    places = files.places(path)
+    choices: dict[str, Place] = {}
     for index, item in enumerate(values.pop("defaults", [])):
         group, choice = next(iter(item.items())) if isinstance(item, dict) else (str(item), None)
         if group == "_self_" or (choice is None and group in ("data", "experiment")):
@@ -134,14 +134,14 @@ def config_of(folder: Path) -> Defaults | None:
         line = places[f"defaults[{index}]"].line
         if group not in CHOOSABLE or not isinstance(choice, str):
             raise refused(path, line, f"defaults may choose from {', '.join(CHOOSABLE)}, as `- cluster: slurm`")
-        choices[group] = Written(line, choice)
+        choices[group] = Place(path, line, choice)
     for group in CHOOSABLE:
         key, value = DECIDES[group], values.get(group)
         if isinstance(value, dict) and key in value:
             line = places[f"{group}.{key}"].line
             raise refused(path, line, f"{group}.{key} follows from {group}; say `{group}: {value[key]}`")
         if isinstance(value, str):
-            choices[group] = Written(places[group].line, value)
+            choices[group] = places[group]
             del values[group]
     return Defaults(path, choices, shipped.requests(CONFIG, values))
 

@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import Any
 
-from launcher.config import job_environment, rewrite_variables
+from launcher.config import job_environment
 from launcher.config.schema import Launch, SlurmCluster, SshCluster
 from launcher.runs import address as addresses
 from recipes.precision.gemm import HALF, OVERRIDES
@@ -15,6 +15,8 @@ from recipes.settings import Settings
 from recipes.typed import SettingsError, not_a_choice, refuse_control_characters, show
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_GRAPH_REWRITE = re.compile(r"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_(?:[A-Z]+LIST_(?:ADD|REMOVE)|LEVEL)")
+"""TensorFlow's own variables for the lists of its graph rewrite, which a trainer sets from `amp`."""
 STOP_SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR2")
 """Signals that may ask a script to stop; Python, a framework or the kernel uses the others."""
 LONGEST_NAME = 60
@@ -46,7 +48,15 @@ def check(launch: Launch, training: Settings) -> None:
             "one; leave the variable out, or say amp.gemm=half",
             f"env.{name}",
         )
-    rewrite_variables.check(training, {name: value or "" for name, value in launch.env.items()})
+    settings = training.train
+    theirs = training.recipe == "script" and (settings.bare or settings.precision == "script")
+    for name in filter(_GRAPH_REWRITE.fullmatch, launch.env):
+        if training.framework == "tensorflow" and not theirs:
+            raise SettingsError(
+                f"env.{name}: amp decides which operations the graph rewrite converts; say amp.allow, amp.deny, "
+                "amp.infer or amp.clear=[OPERATION]",
+                f"env.{name}",
+            )
 
 
 def _check_environment(launch: Launch) -> None:

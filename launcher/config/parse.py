@@ -9,22 +9,13 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 
 from launcher.config import placeholders
-from launcher.config.schema import ALIASES, GROUPS, annotation_of, text_key, text_list_key
+from launcher.config.schema import ALIASES, GROUPS, annotation_of, text_key
 from launcher.errors import UsageError
 from recipes.recipe import find
-from recipes.typed import (
-    SettingsError,
-    convert,
-    fields_of,
-    is_group,
-    is_text,
-    is_text_list,
-    refuse_control_characters,
-    unknown_key,
-)
+from recipes.typed import SettingsError, convert, fields_of, refuse_control_characters, unknown_key
 from recipes.values import CHOICE, read, split, unquoted
 
 _SHAPE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=~+][^=]*?)(?:=(?P<text>.*))?", re.DOTALL)
@@ -166,16 +157,17 @@ def _ranged(key: str, text: str, inside: str) -> tuple[str, ...]:
 
 def _read(key: str, texts: Sequence[str], annotation: Any) -> tuple[Any, ...]:
     """The values of texts by the type of their key. Texts of unknown keys, which are refused by name, stay as they are.
-    Values with an interpolation are checked once it is resolved. Raises `UsageError`."""
+    Raises `UsageError`."""
     if annotation is None:
         return tuple(texts)
     values = []
     for text in texts:
         try:
             value = read(text, annotation, key)
-            if "${" not in text or is_text(annotation) or is_text_list(annotation):
-                convert(value, annotation, key)
+            convert(value, annotation, key)
         except SettingsError as error:
+            if "${" in text:
+                raise UsageError(f"{key}={text}: interpolations are for configuration files; write the value") from None
             raise UsageError(str(error)) from None
         values.append(value)
     return tuple(values)
@@ -236,30 +228,3 @@ def passed(arguments: Sequence[str]) -> Override:
 def typed_words(override: Override) -> tuple[str, ...]:
     """The words of the command line that the override was."""
     return (PASSED, *override.values[0]) if override.prefix == PASSED else (override.typed,)
-
-
-def escaped(override: Override, value: Any) -> Any:
-    """The value of an override for OmegaConf: text that is taken as typed is not interpolated, in a group neither."""
-    return _escaped(value, annotation_of(override.key)) if override.kind == "value" else value
-
-
-def _escaped(value: Any, annotation: Any) -> Any:
-    if isinstance(value, dict):
-        names = fields_of(annotation) if is_group(annotation) else {}
-        items = get_args(annotation) if get_origin(annotation) is dict else (None, None)
-        return {name: _escaped(item, names.get(name, items[1])) for name, item in value.items()}
-    if annotation is None or not (is_text(annotation) or is_text_list(annotation)):
-        return value
-    if isinstance(value, list):
-        return [literal(item) for item in value]
-    return literal(value) if isinstance(value, str) else value
-
-
-def is_typed(override: Override) -> bool:
-    """Whether the override's values are text that is taken as typed, or lists of such."""
-    return override.kind == "value" and (text_key(override.key) or text_list_key(override.key))
-
-
-def literal(text: str) -> str:
-    """The text with OmegaConf's interpolations escaped, so that nothing in it is evaluated."""
-    return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
 from recipes.settings import Settings
-from recipes.typed import SettingsError, at_least, fields_of, is_group, is_text, is_text_list, plain, setting
+from recipes.typed import SettingsError, at_least, fields_of, is_group, is_text, plain, setting
 
 OWN_FOLDER = "run"
 """As `workdir=run`: a folder of the run's own."""
@@ -263,12 +263,6 @@ def text_key(key: str) -> bool:
     """Whether what is typed after `key=` is text, to be taken as it stands."""
     annotation = annotation_of(key)
     return annotation is not None and is_text(annotation)
-
-
-def text_list_key(key: str) -> bool:
-    """Whether the items of the list typed after `key=` are texts, to be taken as they stand."""
-    annotation = annotation_of(key)
-    return annotation is not None and is_text_list(annotation)
 
 
 def known_keys(train: type | None = None) -> list[str]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.config import launch_checks, placeholders
-from launcher.config.compose import Place
 from launcher.config.parse import COMMAND_LINE, Override, typed_words
 from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Launch
 from launcher.config.sweep import Cell
@@ -17,7 +16,10 @@ from recipes import settings
 from recipes.precision import checks
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
-from recipes.typed import NotText, SettingsError, build, fields_of, leaves, mapping, nearest, not_a_choice, plain, show
+from recipes.typed import NotText, SettingsError, build, fields_of, leaves, mapping, nearest, not_a_choice, show
+
+if TYPE_CHECKING:
+    from launcher.config.files import Place
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,10 +142,6 @@ def _trainer_words(overrides: tuple[Override, ...], training: Settings) -> tuple
             # A group may be given as a mapping, as checkpoint={every:5}; the trainer knows its keys.
             for key, value in leaves({override.key: override.values[0]}).items():
                 words[key] = f"{key}={show(value)}"
-    interpolated = [key for key, word in words.items() if "${" in word]
-    if interpolated:  # a trainer resolves none
-        resolved = leaves(plain(training))
-        words.update({key: f"{key}={show(resolved[key])}" for key in interpolated if key in resolved})
     return tuple(words.values())
 
 

@@ -1,7 +1,7 @@
 """From overrides to the cells of a sweep: files are composed once for each choice, values set in plain dictionaries.
 
-A sweep of a thousand cells that share their groups costs one composition. An interpolation that refers to a swept
-key, or is in a swept value, falls back to composing every cell, so that the result is what Hydra would have given.
+A sweep of a thousand cells that share their groups costs one composition. Where files have
+interpolations, they are resolved in every cell, so that the result is what Hydra would have given.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launcher.config import key_checks
-from launcher.config.compose import Composer, Place
-from launcher.config.parse import MOST_CELLS, Override, choosing_word, escaped, is_typed, read_train
+from launcher.config.compose import Composer
+from launcher.config.parse import MOST_CELLS, Override, choosing_word, read_train
 from launcher.config.schema import defaults
 from launcher.errors import UsageError
 from recipes.typed import leaves, show
 
-_INTERPOLATION = re.compile(r"\$\{([^{}]*)\}?")
+if TYPE_CHECKING:
+    from launcher.config.files import Place
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,12 +99,9 @@ class _Base:
 
     composed: Any
     plain: dict[str, Any] | None
-    """Resolved, with the values that no sweep changes; None where an interpolation is in a swept value or refers to a
-    swept key."""
+    """What was composed as plain values; None where files have interpolations."""
     overrides: Sequence[Override]
     """All of them, with the values of `train` as this choice's recipe has them."""
-    applied: tuple[int, ...]
-    """Places, among these, of those that `plain` lacks and that set a value."""
     words: tuple[str, ...]
     """Those that chose its files."""
     places: Mapping[str, Place]
@@ -118,30 +116,17 @@ class _Base:
         for override in overrides:
             if override.kind == "value" and override.prefix == "~":
                 _take_back(composed, override)
-        setting_indices = [index for index, override in enumerate(overrides) if _sets(override)]
-        setting = [overrides[index] for index in setting_indices]
-        raw = OmegaConf.to_container(composed, resolve=False)
-        _refuse_missing(raw, setting, places)
-        fixed = [override for override in setting if not override.swept]
-        texts = [*_texts(raw), *_texts([value for override in setting for value in override.values])]
-        swept = [override for override in setting if override.swept]
-        interpolated = any(not is_typed(override) and any(_texts(override.values)) for override in swept)
-        if interpolated or any(_refers(text, override.key) for text in texts for override in swept):
-            plain, applied = None, tuple(setting_indices)
-        else:
-            plain = _resolved(composed, fixed, places)
-            applied = tuple(index for index in setting_indices if overrides[index].swept)
-        return _Base(composed=composed, plain=plain, overrides=overrides, applied=applied, words=words, places=places)
+        raw: Any = OmegaConf.to_container(composed, resolve=False)
+        _refuse_missing(raw, [override for override in overrides if _sets(override)], places)
+        plain = None if _interpolated(raw) else raw
+        return _Base(composed=composed, plain=plain, overrides=overrides, words=words, places=places)
 
     def apply(self, words: Sequence[Override]) -> dict[str, Any]:
         """The configuration of one cell, whose overrides have one value each."""
-        assignments = [words[index] for index in self.applied]
+        assignments = [override for override in words if _sets(override)]
         if self.plain is None:
             return _resolved(self.composed, assignments, self.places)
-        config = copy.deepcopy(self.plain)
-        for override in assignments:
-            _assign(config, override.key, override.values[0])
-        return config
+        return _assigned(copy.deepcopy(self.plain), assignments)
 
 
 def _take_back(config: Any, override: Override) -> None:
@@ -171,44 +156,35 @@ def _covers(outer: str, key: str) -> bool:
 
 
 def _resolved(composed: Any, assignments: Sequence[Override], places: Mapping[str, Place]) -> dict[str, Any]:
+    """The composed configuration with those values. Raises `UsageError` for an interpolation that can't be resolved."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     config = copy.deepcopy(composed)
     try:
         for override in assignments:
-            OmegaConf.update(config, override.key, escaped(override, override.values[0]), merge=True)
+            OmegaConf.update(config, override.key, literal(override.values[0]), merge=True)
     except OmegaConfBaseException as error:
         raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
-    resolved = resolve(config, places)
-    for index, override in enumerate(assignments):
-        if is_typed(override) and not any(_covers(later.key, override.key) for later in assignments[index + 1 :]):
-            _assign(
-                resolved, override.key, override.values[0]
-            )  # byte for byte, `???` too, which OmegaConf takes for none
-    return resolved
-
-
-def resolve(config: Any, places: Mapping[str, Place]) -> dict[str, Any]:
-    """The composed configuration as plain values. An interpolation may read a key that only the code has a default for.
-
-    Raises `UsageError` for an interpolation that can't be resolved.
-    """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    raw = OmegaConf.to_container(config, resolve=False)
-    assert isinstance(raw, dict)
-    if not any(_texts(raw)):
-        return {str(name): value for name, value in raw.items()}
+    # An interpolation may read a key that only the code has a default for.
     try:
         resolved = OmegaConf.to_container(OmegaConf.merge(defaults(), config), resolve=True)
     except OmegaConfBaseException as error:
         key = str(error.full_key or "")
         where = f" ({places[key]})" if key in places else ""
         raise UsageError(f"{key} can't be resolved: {str(error).splitlines()[0]}{where}") from None
-    assert isinstance(resolved, dict)
-    return _restricted(resolved, raw)
+    raw = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(resolved, dict) and isinstance(raw, dict)
+    return _assigned(_restricted(resolved, raw), assignments)  # again: OmegaConf takes `???` for no value
+
+
+def literal(value: Any) -> Any:
+    """The value with OmegaConf's interpolations escaped, so that nothing in it is evaluated."""
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", value)
+    if isinstance(value, dict):
+        return {name: literal(item) for name, item in value.items()}
+    return [literal(item) for item in value] if isinstance(value, list) else value
 
 
 def _restricted(tree: Mapping[Any, Any], shape: Mapping[Any, Any]) -> dict[str, Any]:
@@ -217,6 +193,13 @@ def _restricted(tree: Mapping[Any, Any], shape: Mapping[Any, Any]) -> dict[str, 
         str(name): _restricted(tree[name], inner) if isinstance(inner, dict) else tree[name]
         for name, inner in shape.items()
     }
+
+
+def _assigned(config: dict[str, Any], assignments: Sequence[Override]) -> dict[str, Any]:
+    """The configuration, in which those values are set."""
+    for override in assignments:
+        _assign(config, override.key, override.values[0])
+    return config
 
 
 def _assign(config: dict[str, Any], key: str, value: Any) -> None:
@@ -234,28 +217,12 @@ def _assign(config: dict[str, Any], key: str, value: Any) -> None:
         node[name] = copy.deepcopy(value)
 
 
-def _texts(tree: Any) -> Iterator[str]:
+def _interpolated(tree: Any) -> bool:
+    """Whether any text in the tree has an interpolation."""
     if isinstance(tree, str):
-        if "${" in tree:
-            yield tree
-    elif isinstance(tree, Mapping):
-        for item in tree.values():
-            yield from _texts(item)
-    elif isinstance(tree, (list, tuple)):
-        for item in tree:
-            yield from _texts(item)
-
-
-def _refers(text: str, key: str) -> bool:
-    """Whether an interpolation in the text may read the key. Only plain absolute ones are told apart."""
-    for inside in _INTERPOLATION.findall(text):
-        if inside.startswith("oc.env:"):
-            continue
-        if not re.fullmatch(r"[A-Za-z_][\w.-]*", inside):
-            return True
-        if inside == key or inside.startswith(f"{key}.") or key.startswith(f"{inside}."):
-            return True
-    return False
+        return "${" in tree
+    items = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (list, tuple)) else ()
+    return any(map(_interpolated, items))
 
 
 def _last_wins(overrides: Sequence[Override]) -> list[Override]:

@@ -61,7 +61,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         ([f"seed={'9' * 5000}"], "seed has 5000 digits, more than can be read"),
         (["cluster.setup={a:b}"], "should be a list"),
         (["recipe=script", "script=a.py", "--", "???", "${x}"], "there is no such file"),
-        (["train.lr=${x}"], "train.lr can't be resolved"),
+        (
+            ["train.lr=${x}"],
+            "train.lr=${x}: interpolations are for configuration files; write the value (command line)",
+        ),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
@@ -74,11 +77,11 @@ def test_words(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) 
     [
         (b"level: o2 # \xe9\n", "1: not UTF-8"),
         ("level: o2\n".encode("utf-16"), "1: not UTF-8"),
-        ("deny: &a [*a]\nlevel: o1\n", "1: *a stands within the value that it names"),
-        ("level: o1\ndeny: &a {b: *a}\n", "2: *a stands within"),
-        (BOMB, "4: more than 10,000 values"),
-        (f"deny: {'[' * 2000}{']' * 2000}\n", "1: lists and mappings are nested more than 50 deep"),
-        (f"deny: {'{a: ' * 2000}1{'}' * 2000}\n", "1: lists and mappings are nested more than 50 deep"),
+        ("deny: &a [*a]\nlevel: o1\n", "1: lists and mappings are nested more than 50 deep, or within themselves"),
+        ("level: o1\ndeny: &a {b: *a}\n", "2: lists and mappings are nested"),
+        (BOMB, " more than 10,000 values"),
+        (f"deny: {'[' * 2000}{']' * 2000}\n", " lists and mappings are nested more than 50 deep"),
+        (f"deny: {'{a: ' * 2000}1{'}' * 2000}\n", " lists and mappings are nested more than 50 deep"),
         ("#" * 300_000, " more than 256 KiB"),
         ("defaults: 5\nlevel: o1\n", "1: defaults should be a list"),
         ("level: o1\ndefaults: {a: b}\n", "2: defaults should be a list"),
@@ -89,13 +92,12 @@ def test_words(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) 
         ("# @package a[0]\nlevel: o1\n", "1: # @package a[0] names no place"),
         ("# @package\nlevel: o1\n", "1: # @package names no place"),
         ("[1,2]\n", "1: a configuration file holds keys"),
-        ("a: 1\n---\nb: 2\n", "2: a second document begins"),
+        ("a: 1\n---\nb: 2\n", "2: can't be read as YAML: expected a single document"),
         ("level: o1\nlevel: o2\n", "2: can't be read as YAML: while constructing a mapping found duplicate key"),
         ("level: o1\ndeny: [a\n", "2: can't be read as YAML"),
         ("level: !!python/object:os.system x\n", "1: can't be read as YAML"),
         ("level: o1\n? [1,2]\n: 2\n", "2: a key should be text"),
         ("1: 2\n", " the key 1 is no text"),
-        ("level: o1\ndeny: !!binary aGVsbG8=\n", "2: deny is a bytes"),
         (f"level: {'9' * 5000}\n", " Exceeds the limit (4300 digits)"),
         ("level: o1\ndtype: ${\n", "2: no viable alternative at input '${'"),
     ],
@@ -132,11 +134,10 @@ def test_values_of_files_are_refused_with_their_line(
 def test_arguments_that_configurations_would_read_are_taken_as_typed() -> None:
     from launcher.config.request import compose, take_apart
 
-    words = ["recipe=script", "script=a.py", "amp=o0,o1", "env.A=???", "name=run", "train.precision=${recipe}"]
+    words = ["recipe=script", "script=a.py", "amp=o0,o1", "env.A=???", "name=run"]
     asked = compose(take_apart([*words, "--", "???", "${x}", "${name}", "--", "-m"]))
     assert [cell.config["arguments"] for cell in asked.cells] == [["???", "${x}", "${name}", "--", "-m"]] * 2
     assert asked.cells[0].config["env"] == {"A": "???"}
-    assert asked.cells[0].config["train"] == {"precision": "script"}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from recipes.precision.levels import PRESETS
 from tests.launcher.hosts import spec_of
 
 SCRIPT = ("recipe=script", "script=train.py")
+REWRITE = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE"
 
 
 @pytest.mark.parametrize(
@@ -96,12 +97,30 @@ SCRIPT = ("recipe=script", "script=train.py")
         (("amp=o3", "amp.rounding=stochastic", "parallel=fsdp"), "amp.rounding=stochastic with parallel=fsdp"),
         ((*SCRIPT, "parallel=fsdp"), "parallel=fsdp: recipe=script decides that by itself"),
         (("proof.share=85",), "proof.share=85 must be above 0 and at most 1"),
+        (
+            ("framework=tensorflow", "amp=o1", f"env.{REWRITE}_DENYLIST_ADD=Conv2D"),
+            "amp decides which operations the graph rewrite converts; say amp.allow, amp.deny, amp.infer or amp.clear=",
+        ),
+        (("framework=tensorflow", f"env.{REWRITE}_LEVEL=UNSAFE_FORCE_ALL"), "amp decides which operations"),
     ],
 )
 def test_a_wrong_request_is_refused_in_words(words: tuple[str, ...], says: str) -> None:
     with pytest.raises(UsageError) as error:
         spec_of(*words)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("framework=torch", f"env.{REWRITE}_DENYLIST_ADD=Conv2D"),
+        ("framework=tensorflow", f"env.{REWRITE}_LOG_PATH=/tmp/log"),
+        (*SCRIPT, "framework=tensorflow", "train.precision=script", f"env.{REWRITE}_LEVEL=2"),
+    ],
+    ids=["another framework", "a variable that converts nothing", "a script that rewrites by itself"],
+)
+def test_other_variables_of_the_graph_rewrite_are_passed_on(words: tuple[str, ...]) -> None:
+    spec_of(*words)
 
 
 def test_a_recipe_whose_file_is_not_written_yet_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,10 +177,3 @@ def test_auto_is_null_where_the_launcher_decides() -> None:
 
 def test_a_group_that_is_given_whole_reaches_the_trainer_key_by_key() -> None:
     assert {"checkpoint.every=5", "checkpoint.keep=2"} <= set(spec_of("checkpoint={every:5,keep:2}").words)
-
-
-def test_the_words_of_a_trainer_have_no_interpolation() -> None:
-    typed = ("recipe=gan", "batch=64", "steps=7", "train.channels=[${batch},32,16,8]", "checkpoint={every: ${steps}}")
-    words = spec_of(*typed, "seed=5", "train.generator_lr=${seed}").words
-    assert {"train.channels=[64,32,16,8]", "checkpoint.every=7", "train.generator_lr=5.0"} <= set(words)
-    assert "${" not in " ".join(words)
