@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import recipes
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
     _become([_python(run, plan, own.get("python")), "-c", _START, folder, f"run={run.folder}", f"file={file}", *given])
 
 
-def _become(command: Sequence[str]) -> NoReturn:
+def _become(command: list[str]) -> NoReturn:
     """Go on as the command, which then gets all signals itself. Raises `UsageError`."""
     sys.stderr.flush()
     # A Ctrl-C waits until the export unblocks it; a shell script around a Python clears the mask, and ignores it then.
