@@ -6,57 +6,38 @@ from collections.abc import Sequence
 
 from launcher import units
 from launcher.compare.paired import MeasuredArm, ratio_cell
+from launcher.compare.published_table import COLUMNS
 from launcher.plan.model import Published, PublishedArm
 from launcher.report import sections
-from launcher.report.document import Bar, Bars, Cell, Prose, Section, numeric, text
+from launcher.report.document import Cell, Prose, Section, numeric, text
 from launcher.report.read import Evidence
 
 TITLE = "Comparison with published figures"
+_ALWAYS = ("rate", "memory_gb", "accuracy")
+"""What is shown of ours also where it wasn't published."""
 
 
 def published(table: Published, compared: Sequence[MeasuredArm]) -> Section:
     """The published table next to ours."""
     pairs = list(zip(table.arms, compared, strict=False))
     first = table.arms[0] if table.arms else PublishedArm()
-    timed = any(row.step_seconds for row, _ in pairs)
     hardware = next((_hardware(arm.evidence) for arm in compared if arm.evidence.has_result), "unknown hardware")
     columns: list[tuple[str, list[Cell], bool]] = [
         ("arm", [text(arm.label) for _, arm in pairs], False),
         ("published ratio", [_multiple(_gain(row, first, arm, compared[0])) for row, arm in pairs], True),
         ("our ratio", [ratio_cell(arm, control=number == 0) for number, (_, arm) in enumerate(pairs)], True),
-        ("published samples/s", [_exactly(row.rate) for row, _ in pairs], True),
-        ("our samples/s", [numeric(arm.figures.rate, units.number(arm.figures.rate)) for _, arm in pairs], True),
-        ("published s/step", [_exactly(row.step_seconds) for row, _ in pairs], True),
-        ("our s/step", [_rounded(_seconds(arm.figures.batch if timed else None, arm)) for _, arm in pairs], True),
-        ("published s/epoch", [_exactly(row.epoch_seconds) for row, _ in pairs], True),
-        ("our s/epoch", [_rounded(_seconds(table.epoch_samples, arm)) for _, arm in pairs], True),
-        ("published GB", [_exactly(row.memory_gb) for row, _ in pairs], True),
-        ("our GB", [_rounded(arm.figures.memory / 1e9 if arm.figures.memory else None) for _, arm in pairs], True),
-        ("published loss", [_exactly(row.loss) for row, _ in pairs], True),
-        (
-            "our loss",
-            [_rounded(_loss(row, arm), 7) if any(e.loss for e, _ in pairs) else Cell(text="-") for row, arm in pairs],
-            True,
-        ),
-        ("published accuracy", [_exactly(row.accuracy) for row, _ in pairs], True),
-        ("our accuracy", [_rounded(_accuracy(arm)) for _, arm in pairs], True),
     ]
+    for key, name in COLUMNS.items():
+        figures = [getattr(row, key) for row, _ in pairs]
+        columns.append((f"published {name}", [_exactly(figure) for figure in figures], True))
+        if key in _ALWAYS or any(figures):
+            digits = 7 if key == "loss" else 4
+            ours = [_ours(key, row, arm, table.epoch_samples) for row, arm in pairs]
+            columns.append((f"our {name}", [numeric(figure, units.number(figure, digits)) for figure in ours], True))
     prose = [Prose(text=f"Published: {table.source}, on {table.hardware}. Here: {hardware}.")]
     if table.note:
         prose.append(Prose(text=table.note))
-    gains = [_gain(row, first, arm, compared[0]) for row, arm in pairs]
-    if not any(gains):
-        return Section(title=TITLE, parts=(*prose, sections.columns(columns)))
-    bars = tuple(
-        bar
-        for number, (gain, (_, arm)) in enumerate(zip(gains, pairs, strict=True))
-        for bar in (
-            _ratio_bar(arm.label, "published", gain, number),
-            _ratio_bar(arm.label, "measured", ratio_cell(arm, control=number == 0).value, number),
-        )
-    )
-    chart = Bars(title="Throughput, as a multiple of the first arm's", bars=bars)
-    return Section(title=TITLE, parts=(*prose, sections.columns(columns), chart))
+    return Section(title=TITLE, parts=(*prose, sections.columns(columns)))
 
 
 def _gain(row: PublishedArm, first: PublishedArm, arm: MeasuredArm, control: MeasuredArm) -> float | None:
@@ -70,9 +51,19 @@ def _gain(row: PublishedArm, first: PublishedArm, arm: MeasuredArm, control: Mea
     return None
 
 
-def _seconds(samples: int | None, arm: MeasuredArm) -> float | None:
-    """What the arm takes for so many samples."""
-    return samples / arm.figures.rate if samples and arm.figures.rate else None
+def _ours(key: str, row: PublishedArm, arm: MeasuredArm, epoch_samples: int | None) -> float | None:
+    """What we measured of a published figure."""
+    figures = arm.figures
+    if key == "rate":
+        return figures.rate
+    if key == "memory_gb":
+        return figures.memory / 1e9 if figures.memory else None
+    if key == "loss":
+        return _loss(row, arm)
+    if key == "accuracy":
+        return _accuracy(arm)
+    samples = figures.batch if key == "step_seconds" else epoch_samples
+    return samples / figures.rate if samples and figures.rate else None
 
 
 def _loss(row: PublishedArm, arm: MeasuredArm) -> float | None:
@@ -97,20 +88,6 @@ def _exactly(value: float | None) -> Cell:
 
 def _multiple(value: float | None) -> Cell:
     return numeric(value, units.ratio(value))
-
-
-def _rounded(value: float | None, digits: int = 4) -> Cell:
-    return numeric(value, units.number(value, digits))
-
-
-def _ratio_bar(label: str, how: str, value: float | str | None, colour: int) -> Bar:
-    known = value if isinstance(value, (int, float)) else None
-    return Bar(
-        label=f"{label}, {how}",
-        value=known,
-        text=f"not {how}" if known is None else f"{units.ratio(known)}x",
-        colour=colour,
-    )
 
 
 def _hardware(evidence: Evidence) -> str:

@@ -9,7 +9,7 @@ from launcher.compare import comparison
 from launcher.plan.model import Plan, Published, PublishedArm
 from launcher.ui.tables import table, wrapped
 
-_COLUMNS = {
+COLUMNS = {
     "rate": "samples/s",
     "step_seconds": "s/step",
     "epoch_seconds": "s/epoch",
@@ -17,6 +17,7 @@ _COLUMNS = {
     "loss": "loss",
     "accuracy": "accuracy",
 }
+"""Figures of `PublishedArm`, and what their columns are called."""
 
 
 def lines(plan: Plan, width: int = 0) -> Iterator[str]:
@@ -25,14 +26,14 @@ def lines(plan: Plan, width: int = 0) -> Iterator[str]:
     source, how = plan.published, plan.comparison
     assert source is not None and how is not None
     yield from wrapped(f"published: {source.source}, on {source.hardware}. {source.note}".strip(), width)
-    given = [key for key in _COLUMNS if any(getattr(arm, key) is not None for arm in source.arms)]
+    given = [key for key in COLUMNS if any(getattr(arm, key) is not None for arm in source.arms)]
     if not given:
         return
     rows = []
     for arm, row in zip(plan.arms, source.arms, strict=True):
         figures = (getattr(row, key) for key in given)
         rows.append([comparison.label(arm), *("-" if figure is None else f"{figure:.10g}" for figure in figures)])
-    yield from ("", *table(["arm", *(_COLUMNS[key] for key in given)], rows))
+    yield from ("", *table(["arm", *(COLUMNS[key] for key in given)], rows))
     seconds = [_step_seconds(source, row, arm) for arm, row in zip(plan.arms, source.arms, strict=True)]
     known = [second for second in seconds if second is not None]
     if known and all(arm.settings["device"] == "cuda" for arm in plan.arms):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import filecmp
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import admit, safe_files
+from launcher import admit
 from launcher.code import code_store
 from launcher.report.document import Table, text
 from launcher.report.read import Evidence, group_of
@@ -18,13 +17,10 @@ from recipes.typed import leaves
 
 MOST_RUNS = 8
 """Columns that can be read side by side."""
-LONGEST = 200
-"""Lines of a script's difference."""
 _OF_PLAN = ("recipe", "framework", "mechanism", "trainer", "nodes", "gpus", "processes", "env", "queue", "host")
 _OF_RESULT = ("world_size", "determinism", "steps", "wall_seconds")
 _GROUPS = ("settings", "plan", "image", "code", "data", "versions", "hardware", "result")
 """The groups of values, in the order in which they are shown."""
-_NOTHING = (None, "-", "none")
 _MEASURED = frozenset({"data", "versions", "hardware", "result"})
 """The groups that come from a run's result."""
 _UNITS = {
@@ -57,21 +53,6 @@ def _rate_unit(key: str, evidence: Sequence[Evidence]) -> str:
     """The unit of a throughput in parentheses, where all runs have the same; else empty."""
     used = {run.result.throughput.unit or "samples/s" for run in evidence}
     return f" ({used.pop()})" if key in _RATES and len(used) == 1 else ""
-
-
-def alike(evidence: Sequence[Evidence]) -> str:
-    """The groups of values that are known of all these runs and equal, as a sentence."""
-    described = [_described(run) for run in evidence]
-    same = []
-    for group in _GROUPS:
-        keys = {key for values in described for key in values if _group(key) == group}
-        measured = _measured_of(group, described, evidence)
-        known = len(measured) == len(described) and all(
-            any(values.get(key) not in _NOTHING for key in keys) for values in measured
-        )
-        if known and all(len({values.get(key, "-") for values in measured}) == 1 for key in keys):
-            same.append(group)
-    return f"The same in all: {', '.join(same)}." if same else ""
 
 
 def _measured_of(key: str, described: Sequence[dict[str, str]], evidence: Sequence[Evidence]) -> list[dict[str, str]]:
@@ -156,20 +137,6 @@ def _files(folder: Path) -> set[str]:
     return {
         str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != code_store.NAMES
     }
-
-
-def script_difference(one: Evidence, other: Evidence) -> list[str]:
-    """Where the two run.sh differ, but for the names of the runs, as a unified diff."""
-    lines = list(difflib.unified_diff(_script(one), _script(other), one.label, other.label, lineterm="", n=1))
-    return [*lines[:LONGEST], f"... and {len(lines) - LONGEST} more lines"] if len(lines) > LONGEST else lines
-
-
-def _script(evidence: Evidence) -> list[str]:
-    try:
-        script = safe_files.read_text(Path(evidence.run.folder, "run.sh"))
-    except OSError:
-        return []
-    return script.replace(evidence.run.id, "RUN_ID").splitlines()
 
 
 def _text(key: str, value: Any) -> str:

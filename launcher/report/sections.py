@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher import units
 from launcher.report import chosen
-from launcher.report.differences import alike, code_difference, differing, script_difference
+from launcher.report.differences import code_difference, differing
 from launcher.report.document import (
     Bar,
     Bars,
@@ -198,19 +198,10 @@ def show(value: Any) -> str:
 
 
 def differences(evidence: Sequence[Evidence]) -> Iterator[Section]:
-    """What is not the same in these runs, and, of two, where their scripts differ."""
-    table = differing(evidence)
-    if table is None:
-        return
-    parts: list[Part] = [table]
-    if sentence := alike(evidence):
-        parts.append(Prose(text=sentence))
-    if len(evidence) == 2:
-        if sentence := code_difference(*evidence):
-            parts.append(Prose(text=sentence))
-        lines = script_difference(*evidence)
-        parts.append(Code(text="\n".join(lines)) if lines else Prose(text="The scripts are the same."))
-    yield Section(title="What differs", parts=tuple(parts))
+    """What is not the same in these runs, and, of two, the files in which their code differs."""
+    if (table := differing(evidence)) is not None:
+        sentence = code_difference(*evidence) if len(evidence) == 2 else ""
+        yield Section(title="What differs", parts=(table, *([Prose(text=sentence)] if sentence else [])))
 
 
 def problems(evidence: Sequence[Evidence]) -> Iterator[Section]:

@@ -373,9 +373,7 @@ def test_published_epochs_and_test_accuracies_stand_beside_ours_of_the_same_imag
     ],
 )
 def test_published_times_are_turned_into_gains(tmp_path, control, other, expected):
-    section, _, column = published(tmp_path, control, other)
-    charts = ["Throughput, as a multiple of the first arm's"] if expected else []
-    assert [part.title for part in section.parts[2:]] == charts
+    _, _, column = published(tmp_path, control, other)
     assert ("published ratio" in column) is bool(expected)
     if expected:
         assert column["published ratio"][1] == pytest.approx(expected, abs=5e-4)
