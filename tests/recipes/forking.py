@@ -1,4 +1,4 @@
-"""Modules run in processes of their own, forked from one that has imported what takes seconds to import.
+"""Processes forked from one that has imported its framework, which takes longer than what most tests run.
 
 TensorFlow and torch start no thread and look at no device until something is computed, so a fork begins as a new
 process does. The command itself, and what has to be set before an import, is tested by starting Python.
@@ -6,15 +6,35 @@ process does. The command itself, and what has to be set before an import, is te
 
 from __future__ import annotations
 
-import json
+import atexit
+import contextlib
+import ctypes
+import functools
+import multiprocessing
 import os
+import runpy
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
+SERVER = multiprocessing.get_context("forkserver")
+LIMIT = 500
+"""Seconds that a job may take, on a machine that is busy with others and compiles for the first time."""
+
+
+_preloaded = [__name__]
+
+
+def preload(*modules: str) -> None:
+    """Import these in the process from which others are forked, which starts with the first of them."""
+    _preloaded.extend(modules)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -23,42 +43,142 @@ def environment(**more: str) -> dict[str, str]:
     return {**inherited, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), **more}
 
 
-class Forks:
-    """The process from which others are forked. It has imported these modules."""
+class Forked:
+    """A job of one or several ranks, with the methods of `subprocess.Popen` that tests use."""
 
-    def __init__(self, *modules: str) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.recipes.fork_server", *modules],
-            env=environment(),
-            cwd=REPOSITORY,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(
+        self,
+        target: Callable[..., object],
+        arguments: Sequence[Any] = (),
+        *,
+        ranks: int = 1,
+        environ: Mapping[str, str] | None = None,
+        cwd: Path = REPOSITORY,
+    ) -> None:
+        """`target` is a function of a module. It runs in each rank, in a session of its own, as torchrun's ranks do."""
+        self._folder = tempfile.TemporaryDirectory()
+        shared = dict(environment() if environ is None else environ)
+        if ranks > 1:
+            from torch.distributed import TCPStore
 
-    def close(self) -> None:
-        self._server.kill()
-        self._server.communicate()
+            # Served from here, as torchrun does it: a rank that served it would have to find a port that stays free.
+            self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port), "WORLD_SIZE": str(ranks)}
+            shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+        self.ranks = []
+        for rank in range(ranks):
+            own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else shared
+            output = f"{self._folder.name}/{rank}"
+            self.ranks.append(SERVER.Process(target=_run, args=(output, own, str(cwd), target, arguments)))
+        _start_server()
+        for each in self.ranks:
+            each.start()
 
-    def run(self, *command: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """`python -m` with this command: a module and its words."""
-        return self.together(command, **environ)[0]
+    @property
+    def pid(self) -> int:
+        """Of the first rank."""
+        return self.ranks[0].pid
 
-    def together(self, *commands: Sequence[str], **environ: str) -> list[subprocess.CompletedProcess[str]]:
-        """The same for several commands at once, once all have ended."""
-        requests, answers = self._server.stdin, self._server.stdout
-        assert requests is not None and answers is not None
-        with tempfile.TemporaryDirectory() as folder:
-            outputs = [Path(folder, str(number)) for number in range(len(commands))]
-            jobs = [
-                {"command": list(command), "environ": environment(**environ), "output": str(output)}
-                for command, output in zip(commands, outputs, strict=True)
-            ]
-            print(json.dumps(jobs), file=requests, flush=True)
-            codes = json.loads(answers.readline())
-            return [
-                subprocess.CompletedProcess(
-                    command, code, output.with_suffix(".out").read_text(), output.with_suffix(".err").read_text()
-                )
-                for command, code, output in zip(commands, codes, outputs, strict=True)
-            ]
+    @property
+    def returncode(self) -> int | None:
+        """The first that is not 0; None while a rank runs."""
+        codes = [each.exitcode for each in self.ranks]
+        return None if None in codes else next((code for code in codes if code), 0)
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float = LIMIT) -> int:
+        """Kills all ranks and raises `TimeoutExpired` where they take longer, in seconds."""
+        deadline = time.monotonic() + timeout
+        for each in self.ranks:
+            each.join(max(0, deadline - time.monotonic()))
+        code = self.returncode
+        if code is None:
+            self.kill()
+            raise subprocess.TimeoutExpired(f"{self.ranks}", timeout, *self._output())
+        return code
+
+    def communicate(self, timeout: float = LIMIT) -> tuple[str, str]:
+        self.wait(timeout)
+        return self._output()
+
+    def complete(self, timeout: float = LIMIT) -> subprocess.CompletedProcess[str]:
+        out, err = self.communicate(timeout)
+        return subprocess.CompletedProcess([], self.wait(), out, err)
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """All ranks at once, and what they started."""
+        for each in self.ranks:
+            if each.exitcode is None:
+                with contextlib.suppress(ProcessLookupError):  # of a rank that has no session yet
+                    os.killpg(each.pid, signal.SIGKILL)
+                each.kill()
+        for each in self.ranks:
+            each.join()
+
+    def printed(self, stream: str) -> list[str]:
+        """What each rank has printed so far; `stream` is out or err."""
+        files = [Path(f"{self._folder.name}/{rank}.{stream}") for rank in range(len(self.ranks))]
+        return [file.read_text() if file.exists() else "" for file in files]
+
+    def _output(self) -> tuple[str, str]:
+        return "".join(self.printed("out")), "".join(self.printed("err"))
+
+
+@atexit.register  # after multiprocessing's own, so before it, which would wait for what a failed test left
+def _kill_all() -> None:
+    for rank in multiprocessing.active_children():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(rank.pid, signal.SIGKILL)
+        rank.kill()
+
+
+@functools.cache
+def _start_server() -> None:
+    """It imports by PYTHONPATH: Python 3.11 gives it no other path, and tests are in folders of their own by then."""
+    SERVER.set_forkserver_preload(_preloaded)
+    before = dict(os.environ)
+    os.environ.update(environment())
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def start(*command: str, **environ: str) -> Forked:
+    """`python -m` with this command: a module and its words."""
+    return Forked(run_as_main, (("-m", command[0]), command[1:]), environ=environment(**environ))
+
+
+def run(*command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The same, once it has ended."""
+    return start(*command, **environ).complete()
+
+
+def run_as_main(program: Sequence[str], words: Sequence[str]) -> None:
+    """As `python -m MODULE WORDS` for ("-m", MODULE), and `python FILE WORDS` for (FILE,)."""
+    sys.argv = [program[-1], *words]
+    if program[0] == "-m":
+        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(program[0], run_name="__main__")
+
+
+def _run(output: str, environ: dict[str, str], cwd: str, target: Callable[..., object], given: Sequence[Any]) -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive the tests
+    os.setsid()
+    for descriptor, stream in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{output}.{stream}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(cwd)
+    atexit._clear()  # those of the process it was forked from
+    try:
+        target(*given)
+    finally:
+        atexit._run_exitfuncs()  # multiprocessing ends without: XLA's dumps would stay

@@ -9,8 +9,9 @@ import pytest
 
 from recipes.paddle_ import mnist
 from recipes.paddle_.loop import main
+from tests.recipes.forking import REPOSITORY, environment
 from tests.recipes.paddle_.test_simplenet import losses
-from tests.recipes.torch_.trainers import REPOSITORY, environment, result
+from tests.recipes.torch_.trainers import result
 
 LAUNCH = ["-m", "paddle.distributed.launch", "--nproc_per_node=2", "--backend=gloo"]
 WORDS = ["amp=o0", "device=cpu", "steps=6", "batch=64", "train.dropout_conv=0", "train.dropout_dense=0", "accumulate=2"]

@@ -15,8 +15,10 @@ from tensorflow.python.framework import config
 
 import recipes.tensorflow_
 from recipes.tensorflow_.precision import grappler
+from tests.recipes import forking
 
 assert recipes.tensorflow_
+forking.preload("recipes.tensorflow_.mnist", "recipes.tensorflow_.script")
 
 
 @pytest.fixture(autouse=True)

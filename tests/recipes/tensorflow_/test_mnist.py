@@ -24,8 +24,10 @@ from recipes.mnist import RECIPE
 from recipes.tensorflow_ import loop, mnist, node, simplenet
 from recipes.trainer.array_state import read
 from recipes.typed import plain
+from tests.recipes import forking
 from tests.recipes.data.idx_files import write_mnist
-from tests.recipes.torch_.trainers import environment, result, rows, steps
+from tests.recipes.forking import environment
+from tests.recipes.torch_.trainers import result, rows, steps
 
 MODULE = "recipes.tensorflow_.mnist"
 SUICIDAL = "tests.recipes.tensorflow_.suicidal"
@@ -123,24 +125,24 @@ def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, words, wrong
     assert not (tmp_path / "run").exists()
 
 
-def test_killed_in_a_save_it_ends_as_if_it_had_not_been(tmp_path, words, typed, forks):
+def test_killed_in_a_save_it_ends_as_if_it_had_not_been(tmp_path, words, typed):
     """With evaluations and dropout."""
     job = [*JOB, *words, f"run={tmp_path}"]
-    assert forks.run(SUICIDAL, "mnist", *job, KILL_AT_RENAME="2").returncode == -signal.SIGKILL
+    assert forking.run(SUICIDAL, "mnist", *job, KILL_AT_RENAME="2").returncode == -signal.SIGKILL
     succeed(*job)
     assert_same_end(tmp_path, typed[1])
     found = result(tmp_path)
     assert (found["resumed_from"], found["determinism"], found["observed"]["verdict"]) == (5, "exact", "proved")
 
 
-def test_killed_in_a_random_step_it_ends_as_if_it_had_not_been(tmp_path, forks):
+def test_killed_in_a_random_step_it_ends_as_if_it_had_not_been(tmp_path):
     """With steps skipped."""
     job = ("simplenet", "amp=o2", "amp.dtype=float16", "steps=24", "batch=16", "train.width=32", "checkpoint.every=5")
     job = (*job, "loss_scale=dynamic", "loss_scale.init=268435456", "loss_scale.growth_every=3")
     whole, killed = (f"run={tmp_path / name}" for name in ("whole", "killed"))
     assert loop.main("simplenet", simplenet.train, [*job[1:], whole]) == loop.DONE
     at = str(random.SystemRandom().randint(6, 24))
-    assert forks.run(SUICIDAL, *job, killed, KILL_AT_STEP=at).returncode == -signal.SIGKILL, at
+    assert forking.run(SUICIDAL, *job, killed, KILL_AT_STEP=at).returncode == -signal.SIGKILL, at
     assert loop.main("simplenet", simplenet.train, [*job[1:], killed]) == loop.DONE
     assert [row["step"] for row in steps(tmp_path / "killed")] == list(range(1, 25))
     assert_same_end(tmp_path / "killed", tmp_path / "whole")
@@ -210,11 +212,11 @@ BOUND = 0.02
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_does_and_go_on_bit_by_bit(tmp_path, words, forks):
+def test_two_processes_train_as_one_does_and_go_on_bit_by_bit(tmp_path, words):
     job = ["amp=o1", *words, "steps=10", *NO_DROPOUT, "checkpoint.every=5"]
     one, two, again = (tmp_path / name for name in ("one", "two", "again"))
     succeed(*job, f"run={one}")
-    said = together(forks, *job, f"run={two}")
+    said = together(*job, f"run={two}")
     assert [line.split()[0] for line in said.splitlines()[:3]] == ["rank", "0", "1"]
     assert losses(one) == pytest.approx(losses(two), rel=BOUND)
     found = result(two)
@@ -222,15 +224,15 @@ def test_two_processes_train_as_one_does_and_go_on_bit_by_bit(tmp_path, words, f
     assert "on 2 ranks" in found["observed"]["why"]
     shutil.copytree(two, again)
     shutil.rmtree(again / "checkpoints" / "step-000000010")
-    assert "goes on after step 5" in together(forks, *job, f"run={again}")
+    assert "goes on after step 5" in together(*job, f"run={again}")
     assert_same_end(again, two)
 
 
-def test_one_process_trains_on_two_devices_as_on_one(tmp_path, words, forks):
+def test_one_process_trains_on_two_devices_as_on_one(tmp_path, words):
     job = ["amp=o0", *words, "steps=6", *NO_DROPOUT, "train.clip=0.5"]
     succeed(*job, f"run={tmp_path / 'one'}")
     more = ["accumulate=2", "steps_per_execution=3", f"run={tmp_path / 'two'}"]
-    ended = forks.run(TWO_DEVICES, *job, *more)
+    ended = forking.run(TWO_DEVICES, *job, *more)
     assert ended.returncode == 0, ended.stderr
     assert [line.split()[0] for line in ended.stdout.splitlines()[:3]] == ["rank", "0", "1"]
     assert "batch 8 over 2 devices in 2 micro-batches" in ended.stdout
@@ -249,7 +251,7 @@ def is_free(port: int) -> bool:
     return True
 
 
-def together(forks, *words: str) -> str:
+def together(*words: str) -> str:
     """What two processes of one job, on loopback, tell people."""
     candidates = random.SystemRandom().sample(range(20000, 32000), 100)  # below those of outgoing connections
     workers = ",".join(f"127.0.0.1:{port}" for port in list(filter(is_free, candidates))[:2])
@@ -257,7 +259,7 @@ def together(forks, *words: str) -> str:
         ["recipes.tensorflow_.node", f"--workers={workers}", f"--number={number}", "-m", MODULE, *words]
         for number in range(2)
     ]
-    both = forks.together(*starts)
+    both = [process.complete() for process in [forking.start(*command) for command in starts]]
     assert [process.returncode for process in both] == [0, 0], both
     return both[0].stdout
 

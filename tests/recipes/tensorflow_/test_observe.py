@@ -17,6 +17,7 @@ from recipes.precision.levels import Amp, LossScale
 from recipes.tensorflow_ import xla
 from recipes.tensorflow_.observe import hlo, observer, shapes
 from recipes.tensorflow_.precision import Precision, grappler
+from tests.recipes import forking
 from tests.recipes.tensorflow_.observed_runs import BACKWARD, BATCH, FORWARD, Training, dense_network
 
 LEVELS = [
@@ -335,10 +336,10 @@ def test_o1_under_xla_runs_in_float32_and_is_contradicted(xla_folder):
     assert verdict(training) == "contradicted"
 
 
-def test_what_runs_in_clusters_that_xla_found_is_counted_with_what_runs_beside_them(forks):
+def test_what_runs_in_clusters_that_xla_found_is_counted_with_what_runs_beside_them():
     """As it does at o1 on a GPU; on a CPU it takes a flag, and the clusters of o1 compute in float32."""
     flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"
-    ended = forks.run("tests.recipes.tensorflow_.clustered_runs", TF_XLA_FLAGS=flags)
+    ended = forking.run("tests.recipes.tensorflow_.clustered_runs", TF_XLA_FLAGS=flags)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["o0"]["verdict"] == "proved", found["o0"]["why"]

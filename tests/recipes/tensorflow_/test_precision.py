@@ -17,6 +17,7 @@ from recipes.tensorflow_.observe.graphs import dtype_of
 from recipes.tensorflow_.observe.products import base
 from recipes.tensorflow_.precision import Precision, replicas
 from recipes.typed import SettingsError
+from tests.recipes import forking
 from tests.recipes.tensorflow_.observed_runs import Training, network
 
 HALF = [(level, dtype) for level in ("o2", "o3") for dtype in ("float16", "bfloat16")]
@@ -352,9 +353,9 @@ def test_precision_model_and_optimizer_belong_into_one_strategys_scope():
 
 
 @pytest.fixture(scope="module")
-def on_replicas(forks):
+def on_replicas():
     """The same training on one device and on two, in a process where a CPU is two devices."""
-    ended = forks.run("tests.recipes.tensorflow_.replica_runs")
+    ended = forking.run("tests.recipes.tensorflow_.replica_runs")
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 

@@ -17,6 +17,7 @@ from recipes.tensorflow_.script import TensorFlowWrapper
 from recipes.trainer import rendezvous
 from recipes.trainer import script as shared
 from recipes.typed import plain
+from tests.recipes import forking
 
 HEAD = """\
 import keras
@@ -280,7 +281,7 @@ def test_what_would_do_nothing_around_a_script_is_refused(run):
     assert (code, "xla=true" in printed.err, "it ran" in printed.err) == (2, True, False)
 
 
-def test_a_script_may_choose_its_devices_and_its_threads_and_its_strategy_first(tmp_path, forks):
+def test_a_script_may_choose_its_devices_and_its_threads_and_its_strategy_first(tmp_path):
     """In a process of its own, where TensorFlow has not begun yet: these are refused by it later on."""
     text = """\
 import tensorflow as tf
@@ -295,7 +296,7 @@ with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
     text += f"{HEAD}net.fit(inputs, targets, batch_size=32, epochs=2, verbose=0)\n"
     (tmp_path / "train.py").write_text(text)
     words = ["amp=o2", "amp.dtype=float16", f"script={tmp_path}/train.py", f"run={tmp_path}/run", "device=cpu"]
-    ended = forks.run("recipes.tensorflow_.script", *words, f"workdir={tmp_path}")
+    ended = forking.run("recipes.tensorflow_.script", *words, f"workdir={tmp_path}")
     assert ended.returncode == 0, ended.stderr
     found = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (found["observed"]["verdict"], found["observed"]["dtype"]) == ("proved", "float16")

@@ -5,6 +5,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.recipes import forking
+
+forking.preload("torch._dynamo", "torch._inductor.output_code", "sklearn.datasets", "recipes.torch_.supervised")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_switches() -> Iterator[None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import distributed
 
-from tests.recipes.torch_.processes import Forked
+from tests.recipes.forking import Forked
 
 RANKS = 2
 

@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from recipes.precision.levels import Amp
 from recipes.torch_.observe import compiled
 from recipes.torch_.observe.observer import PrecisionObserver
+from tests.recipes.forking import Forked
 from tests.recipes.torch_.observed_runs import Dense, Training
-from tests.recipes.torch_.processes import Forked
 
 WORLD = 2
 

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 
 from recipes.torch_ import export, shards
 from recipes.trainer import checkpoint
+from tests.recipes.forking import Forked
 from tests.recipes.torch_ import trainers
-from tests.recipes.torch_.processes import Forked
 from tests.recipes.torch_.sharded_net import Net
 
 TRAINER = str(Path(__file__).with_name("sharded_trainer.py"))

@@ -17,7 +17,7 @@ from recipes.torch_.devices import World
 from recipes.torch_.precision import Precision
 from recipes.torch_.precision.running_statistics import running
 from recipes.torch_.supervised import measure
-from tests.recipes.torch_.processes import Forked
+from tests.recipes.forking import Forked
 
 CPU = torch.device("cpu")
 

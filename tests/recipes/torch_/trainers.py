@@ -11,9 +11,7 @@ from typing import Any
 
 import torch
 
-from tests.recipes.torch_.processes import REPOSITORY, Forked, environment, run_as_main
-
-__all__ = ["REPOSITORY", "environment"]
+from tests.recipes.forking import Forked, environment, run_as_main
 
 MODULE = ("-m", "recipes.torch_.mnist")
 SCRIPT = ("-m", "recipes.torch_.script")

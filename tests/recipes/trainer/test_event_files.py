@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from recipes.trainer import event_files, library_records
+from tests.recipes import forking
 from tests.recipes.data.image_files import field, varint
 
 NAME = "events.out.tfevents.1.host.2.0"
@@ -82,8 +83,8 @@ def test_logs_that_the_script_writes_itself_are_not_read_since_their_steps_may_b
     assert library_records.read([tmp_path], since=500) is None
 
 
-def test_tensors_and_simple_values_that_tensorflow_writes_are_read(tmp_path, forks):
-    ended = forks.run("tests.recipes.trainer.write_events", str(tmp_path))
+def test_tensors_and_simple_values_that_tensorflow_writes_are_read(tmp_path):
+    ended = forking.run("tests.recipes.trainer.write_events", str(tmp_path))
     assert ended.returncode == 0, ended.stderr
     for kind in ("tensors", "simple"):
         found = event_files.read((tmp_path / kind).iterdir())
