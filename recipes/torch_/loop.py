@@ -140,11 +140,6 @@ class Run(shared.Run):
         layers = self.precision.gemm_layers
         return layers if layers.converted else None
 
-    def remarks(self) -> list[str]:
-        restored = max(self.world.gather(self.precision.restored_total))
-        times = f"{restored} step{'s' * (restored != 1)}"
-        return [f"norms' statistics not finite and put back after {times}"] if restored else []
-
     def profiler(self) -> Profiler | None:
         return profiling.make(self.settings.profile, self.world.device, self.world.rank)
 

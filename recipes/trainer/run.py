@@ -79,10 +79,6 @@ class Run(ABC):
         """The linear layers that `amp.gemm` converted and left out; None at half."""
         return None
 
-    def remarks(self) -> list[str]:
-        """More facts for the last message. Collective."""
-        return []
-
     def say(self, text: str) -> None:
         """A line for people, from rank 0."""
         if self.world.rank == 0:
@@ -265,7 +261,6 @@ class Run(ABC):
         facts.append(f"{memory / 2**20:,.0f} MiB at most")
         if summary.skipped:
             facts.append(f"{_steps(summary.skipped)} skipped on overflow")
-        facts += self.remarks()
         self.say(f"{_steps(summary.steps)} in {training.seconds():.1f} s: {', '.join(facts)}")
         self.say(f"amp={self.settings.amp.level} {observed['verdict']}: {observed['why']}")
         if training.folder:

@@ -201,12 +201,6 @@ class Precision:
         """Optimizer steps skipped so far, over all optimizers. Waits for the device."""
         return self._scaler.skipped
 
-    @property
-    def restored_total(self) -> int:
-        """Iterations after which non-finite running statistics of norms were restored. Only with a loss scale: without
-        one such a step is not skipped, and the training ends. Waits for the device."""
-        return 0
-
     def state_dict(self) -> dict[str, Any]:
         """Loss scale with its counts, and master weights: what the states of model and optimizers lack."""
         return {"level": self.level, "dtype": str(self.dtype), "scaler": self._scaler.state_dict(), "masters": {}}

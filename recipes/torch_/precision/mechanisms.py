@@ -127,10 +127,6 @@ class Autocast(Precision, mechanism="autocast"):
         if self._statistics is not None:
             self._statistics.restore()
 
-    @property
-    def restored_total(self) -> int:
-        return 0 if self._statistics is None else self._statistics.restored
-
 
 class HalfModelNoMasters(Autocast, mechanism="half_model_no_masters"):
     """o2 with amp.master_weights=false: half-precision model with float32 norms, and autocast on.

@@ -21,7 +21,6 @@ class RunningStatistics:
     def __init__(self) -> None:
         self._models: list[weakref.ref[nn.Module]] = []
         self._before: dict[torch.device, torch.Tensor] = {}
-        self._restored: dict[torch.device, torch.Tensor] = {}
 
     def add(self, model: nn.Module) -> None:
         self._models.append(weakref.ref(model))
@@ -40,15 +39,7 @@ class RunningStatistics:
             if device not in before:
                 continue
             now = _flat(statistics)
-            finite = torch.isfinite(now)
-            _copy_back(torch.where(finite, now, before[device]), statistics)
-            count = self._restored.setdefault(device, torch.zeros((), dtype=torch.int64, device=device))
-            count += ~finite.all()
-
-    @property
-    def restored(self) -> int:
-        """Iterations after which a statistic was restored. Waits for the device."""
-        return max((int(each) for each in self._restored.values()), default=0)
+            _copy_back(torch.where(torch.isfinite(now), now, before[device]), statistics)
 
     def _by_device(self) -> dict[torch.device, list[torch.Tensor]]:
         found: dict[torch.device, list[torch.Tensor]] = {}
