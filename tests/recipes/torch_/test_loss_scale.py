@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.precision import Precision
@@ -35,30 +33,6 @@ class Trained:
         return self.scaler.get_scale()
 
 
-@given(
-    overflows=OVERFLOWS,
-    init=st.sampled_from([1.0, 2.0**15, 2.0**16, 3.0]),
-    growth=st.sampled_from([2.0, 1.5]),
-    backoff=st.sampled_from([0.5, 0.25]),
-    growth_every=st.integers(1, 5),
-)
-@settings(max_examples=60)
-def test_it_moves_as_torchs_own_scaler_at_every_step(overflows, init, growth, backoff, growth_every):
-    ours = Trained(
-        LossScaler(LossScale(mode="dynamic", init=init, growth=growth, backoff=backoff, growth_every=growth_every), CPU)
-    )
-    theirs = Trained(
-        torch.amp.GradScaler(
-            "cpu", init_scale=init, growth_factor=growth, backoff_factor=backoff, growth_interval=growth_every
-        )
-    )
-    for bad in overflows:
-        assert ours.iterate(bad) == theirs.iterate(bad)
-        assert torch.equal(ours.weight, theirs.weight)
-        mine, torchs = ours.scaler.state_dict(), theirs.scaler.state_dict()
-        assert {name: mine[name] for name in torchs} == torchs
-
-
 def test_what_an_optimizer_found_outlives_the_update():
     """`GradScaler.update` adds the findings up in place, in the first optimizer's own tensor."""
     scaler = LossScaler(LossScale(mode="dynamic"), CPU)
@@ -68,31 +42,6 @@ def test_what_an_optimizer_found_outlives_the_update():
     bad.step(True)
     scaler.update()
     assert not found
-
-
-class Reads(TorchDispatchMode):
-    """Counts values read from the device by the host, which on a GPU wait for it."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("backoff_every", [1, 2])
-@pytest.mark.parametrize(("fused", "reads"), [(True, 0), (False, 1)])
-def test_only_an_optimizer_that_cannot_skip_by_itself_makes_the_host_wait(fused, reads, backoff_every):
-    scaler = LossScaler(LossScale(mode="dynamic", backoff_every=backoff_every, max=2.0**20), CPU)
-    trained = Trained(scaler, fused=fused)
-    scaler.scale(torch.ones(()))
-    trained.weight.grad = torch.ones(1)
-    with Reads() as counted:
-        scaler.snapshot()
-        scaler.step(trained.optimizer)
-        scaler.overflowed(trained.optimizer)
-        scaler.update()
-    assert counted.count == reads
 
 
 @pytest.mark.parametrize("fused", [False, True])

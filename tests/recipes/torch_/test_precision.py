@@ -8,7 +8,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from recipes.precision.levels import Amp, LossScale
@@ -200,31 +200,6 @@ def test_weights_given_between_the_cast_and_the_optimizer_are_the_masters():
     assert torch.equal(masters[0], network()[0].weight)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_small_updates_reach_what_o2_computes_with(dtype):
-    """Nine linear layers at lr 1e-4, as Paddle's page trains them, smaller. No weight moves by a rounding step, but as
-    many of them cross to the next value as float32 would move them on average; from rounded masters, almost none do."""
-
-    def drop(level):
-        torch.manual_seed(0)
-        model = nn.Sequential(*(nn.Linear(128, 128) for _ in range(9)))
-        inputs, targets = torch.rand(64, 128), torch.rand(64, 128)
-        precision = of(level, "auto" if level == "o0" else dtype)
-        optimizer = precision.optimizer(precision.cast(model), torch.optim.SGD(model.parameters(), lr=1e-3))
-        losses = []
-        for _ in range(40):
-            optimizer.zero_grad()
-            with precision.forward():
-                loss = mse_loss(precision.output(model(precision.input(inputs))), targets)
-            precision.backward(loss)
-            precision.step(optimizer)
-            precision.update()
-            losses.append(loss.item())
-        return losses[0] - losses[-1]
-
-    assert drop("o2") == pytest.approx(drop("o0"), rel=0.15)
-
-
 def test_o2_without_masters_steps_the_half_precision_parameters():
     training = Training(of("o2", master_weights=False))
     loss = training.step()[0]
@@ -312,17 +287,6 @@ def test_micro_batches_add_up_to_the_whole_batch(level, dtype):
         assert torch.allclose(one.float(), two.float(), atol=tolerance)
 
 
-def test_o2_adds_micro_batches_up_in_float32():
-    precision = of("o2")
-    model = precision.cast(nn.Linear(1, 1, bias=False))
-    optimizer = precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=1.0))
-    start = optimizer.param_groups[0]["params"][0].item()
-    for gradient in (256.0, 1.0, 1.0, 1.0):  # 257 has no bfloat16
-        precision.backward(model(torch.full((1, 1), gradient, dtype=torch.bfloat16)).float().sum())
-    precision.step(optimizer)
-    assert optimizer.param_groups[0]["params"][0].item() == pytest.approx(start - 259.0, abs=1e-4)
-
-
 @pytest.mark.parametrize(("level", "dtype"), MODES)
 def test_clipping_sees_unscaled_gradients(level, dtype):
     scale = LossScale(mode="static", init=1024.0) if (level, dtype) in SCALED else None
@@ -352,58 +316,6 @@ def test_a_step_that_overflows_is_skipped_counted_and_halves_the_scale(level, dt
     assert not same(before, training.weights())
 
 
-@pytest.mark.parametrize(("level", "dtype"), MODES)
-def test_two_optimizers_share_one_scale_which_moves_once_an_iteration(level, dtype):
-    scale = LossScale(mode="dynamic", init=256.0, growth_every=4) if (level, dtype) in SCALED else None
-    precision = of(level, dtype, scale)
-    torch.manual_seed(0)
-    both = precision.cast(nn.ModuleDict({"generator": nn.Linear(4, 8), "critic": nn.Linear(8, 1)}))
-    generator, critic = both["generator"], both["critic"]
-    optimizers = [
-        precision.optimizer(both, torch.optim.SGD(model.parameters(), lr=0.01)) for model in (generator, critic)
-    ]
-    noise = precision.input(torch.randn(16, 4))
-    for _ in range(4):
-        for optimizer, detach, sign in ((optimizers[1], True, -1.0), (optimizers[0], False, 1.0)):
-            optimizer.zero_grad()
-            with precision.forward():
-                fake = generator(noise)
-                loss = sign * critic(fake.detach() if detach else fake).float().mean()
-            precision.backward(loss)
-            precision.step(optimizer)
-        precision.update()
-    assert precision.scale == (512.0 if scale else None)
-
-
-@pytest.mark.parametrize(("level", "dtype"), MODES)
-def test_zero_grad_clears_what_a_generators_loss_left_on_its_critic(level, dtype):
-    precision = of(level, dtype, LossScale(mode="static", init=8.0) if (level, dtype) in SCALED else None)
-    critic = precision.cast(nn.Linear(4, 1, bias=False))
-    optimizer = precision.optimizer(critic, torch.optim.SGD(critic.parameters(), lr=1.0))
-    inputs = precision.input(torch.ones(1, 4))
-    for _ in range(2):
-        with precision.forward():
-            loss = critic(inputs * 100).float().sum()  # the generator's, say
-        precision.backward(loss)
-    optimizer.zero_grad()
-    with precision.forward():
-        loss = critic(inputs).float().sum()
-    precision.backward(loss)
-    assert precision.step(optimizer, clip=1e9).grad_norm.item() == 2.0
-
-
-@pytest.mark.parametrize("clear", ["model", "optimizer"])
-def test_zeroing_the_models_gradients_is_as_good_as_the_optimizers(clear):
-    one, two = Training(of("o2")), Training(of("o2"))
-    for _ in range(3):
-        one.step()
-        (two.model if clear == "model" else two.optimizer).zero_grad()
-        two.precision.backward(two.loss())
-        two.precision.step(two.optimizer)
-        two.precision.update()
-    assert same(one.weights(), two.weights())
-
-
 class Reads(TorchDispatchMode):
     count = 0
 
@@ -417,7 +329,8 @@ def test_a_good_step_never_waits_for_the_device(level, dtype):
     def fused(parameters):
         return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, fused=True)
 
-    training = Training(of(level, dtype), fused)
+    scale = LossScale(mode="dynamic", backoff_every=2, max=2.0**20) if (level, dtype) in SCALED else None
+    training = Training(of(level, dtype, scale), fused)
     training.step()
     training.precision.backward(training.loss())
     with Reads() as counted:
@@ -452,16 +365,6 @@ def test_a_run_taken_up_from_its_states_is_bit_identical(level, dtype):
         assert losses == expected
         assert same(second.weights(), whole.weights())
         assert second.precision.state_dict()["scaler"] == whole.precision.state_dict()["scaler"]
-
-
-def test_weights_loaded_into_the_model_reach_the_masters():
-    training, other = Training(of("o2")), Training(of("o2"))
-    for _ in range(3):
-        other.step()
-    training.model.load_state_dict(other.model.state_dict())
-    loaded = [each.detach().clone() for each in other.model.parameters()]
-    assert same(training.model.parameters(), loaded)
-    assert same([each.to(new.dtype) for each, new in zip(training.weights(), loaded, strict=True)], loaded)
 
 
 def test_copying_a_model_does_not_copy_its_masters():

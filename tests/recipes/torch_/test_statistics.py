@@ -50,11 +50,9 @@ def test_a_skipped_step_leaves_no_nan_in_running_statistics(level: Any, bad: flo
     before = [each.clone() for each in running(net)]
     assert not train(precision, net, optimizer, inputs * bad)
     assert all(torch.equal(one, other) for one, other in zip(running(net), before, strict=True))
-    assert precision.restored_total == 1
     assert train(precision, net, optimizer, inputs)
     assert not torch.equal(before[0], running(net)[0])
     assert all(each.isfinite().all() for each in running(net))
-    assert precision.restored_total == 1
     net.eval()
     assert net(precision.input(inputs.to(next(net.parameters()).dtype))).isfinite().all()
 
