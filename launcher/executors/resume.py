@@ -151,7 +151,7 @@ def lay_down_again(folder: Path, plan: Plan, values: Mapping[str, Any]) -> None:
             store.write_text(earlier, path.read_text(), records.record)
     execute.write_scripts(plan, folder)
     store.write_json(path, values)
-    stopping.clear_requests(folder)
+    stopping.clear(folder)
     store.mark_unfinished(folder.parent, folder.name)
 
 

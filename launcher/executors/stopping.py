@@ -65,9 +65,9 @@ def _mark_cancelled(folder: Path, killed: str | None = None) -> None:
     store.write_json(folder / "cancelled", {"time": moment, **({"killed": killed} if killed else {})})
 
 
-def clear_requests(folder: Path) -> None:
-    """Remove such requests before a run is submitted again."""
-    for name in ("cancelled", "STOP"):
+def clear(folder: Path) -> None:
+    """Remove such requests, and Slurm's verdict on the job before, as the run is submitted again."""
+    for name in ("cancelled", "STOP", store.VERDICT):
         (folder / name).unlink(missing_ok=True)
 
 

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 SECRETS = ".secrets"
 """Of a run folder: a file for each secret that is kept for the run alone, and goes when it ends."""
+VERDICT = "verdict.json"
+"""Of a run folder: what Slurm last said of its job, before it forgets that."""
 UNFINISHED = ".unfinished"
 SWEEPS = ".sweeps"
 POINTER = "elsewhere.json"

@@ -21,7 +21,6 @@ from launcher.runs.states import Liveness, needs_liveness, status_of
 from launcher.runs.states import judge as judge_files
 from launcher.runs.store import Files
 
-VERDICT = "verdict.json"
 STALE = 60.0
 """Seconds without a sign of life in a run's folder after which Slurm may be asked about it at once, once an attempt."""
 CLOCKS_DIFFER = 60.0
@@ -76,9 +75,11 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
         # The job has started, or was put back into the queue, since Slurm was asked.
         waits = status.state == "requeued"
         return Liveness("alive", (status.reason or "") if waits else "", waits=waits, asked=when)
-    # A controller that crashed may give an id twice: what was known of it before this submission is another job's.
-    submitted_since = job not in answer.held and _is_newer(str((files.submission or Submission()).answer), answer.asked)
-    if submitted_since or (row is None and kept is None and not answer.has(job)):
+    # A controller that crashed may give an id twice: what sacct said of it before this submission is another job's.
+    submitted_since = job not in answer.held and (
+        not answer.has(job) or _is_newer(str((files.submission or Submission()).answer), answer.accounted[job][0])
+    )
+    if submitted_since and kept is None:
         return Liveness("alive", "accepted this moment", asked=when)
     judged = judge(job, row or kept, _log(files))._replace(asked=when)
     if status is None and (row or kept) and (judged.waits or judged.outcome == "cancelled"):
@@ -198,19 +199,8 @@ def _end(asked: Mapping[str, Files], conf: str | None) -> dict[str, str]:
 
 def with_processes(asked: Mapping[str, Files]) -> set[str]:
     """Runs that have a live job in Slurm. One that has recorded its end has none."""
-    alive: set[str] = set()
-    for conf, group in _by_cluster({folder: files for folder, files in asked.items() if needs_liveness(files)}).items():
-        try:
-            names = jobs_of(group, conf)
-        except Unavailable:
-            continue
-        known = {folder: job for folder, job in names.items() if job is not None}
-        answer = shared.look([*known.values()], conf) if known else Answer()
-        for folder, job in known.items():
-            row = answer.row(job, (group[folder].submission or Submission()).script)
-            if row and row.lives and row.state != "COMPLETING":
-                alive.add(folder)
-    return alive
+    unfinished = {folder: files for folder, files in asked.items() if needs_liveness(files)}
+    return {folder for folder, known in liveness(unfinished).items() if known.life == "alive"}
 
 
 def _log(files: Files) -> str:
@@ -228,7 +218,7 @@ def _log(files: Files) -> str:
 
 def _keep(folder: str, job: str, row: Row) -> None:
     """Keep Slurm's verdict in the run folder before Slurm forgets it."""
-    path = Path(folder, VERDICT)
+    path = Path(folder, store.VERDICT)
     verdict = {"schema": 1, "job": job, "state": row.state, "reason": row.reason}
     if Path(folder).is_dir() and store.read_or_empty(path) != verdict:
         with contextlib.suppress(OSError):  # a disk that is full, or another person's
@@ -237,6 +227,6 @@ def _keep(folder: str, job: str, row: Row) -> None:
 
 def _kept(folder: str, job: str) -> Row | None:
     """The verdict that was kept of this job."""
-    kept = store.read_or_empty(Path(folder, VERDICT))
+    kept = store.read_or_empty(Path(folder, store.VERDICT))
     is_complete = kept.get("job") == job and {"state", "reason"} <= kept.keys()
     return Row(str(kept["state"]), str(kept["reason"])) if is_complete else None

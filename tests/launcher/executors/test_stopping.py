@@ -184,8 +184,8 @@ def test_requests_to_stop_and_to_cancel_can_be_cleared(root):
     folder = make(root)
     stopping.request_cancel(folder)
     assert store.load(str(folder))[2:4] == (True, True)
-    stopping.clear_requests(folder)
-    stopping.clear_requests(folder)
+    stopping.clear(folder)
+    stopping.clear(folder)
     assert store.load(str(folder))[2:4] == (False, False)
 
 

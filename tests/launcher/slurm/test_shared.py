@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.commands import ls
-from launcher.executors import backends
+from launcher.executors import backends, stopping
 from launcher.executors.local import start
 from launcher.executors.slurm import jobs, shared
 from launcher.runs import processes, run_roots, store
@@ -317,3 +317,20 @@ def test_an_id_that_a_crashed_controller_gives_twice_has_nothing_of_the_job_befo
     answer.write_text("7\n")
     start.record_submission(folder, queue="slurm", first_attempt=1, script=f"{folder}/run.sh", answer=str(answer))
     assert state(folder)[:2] == ("queued", "accepted this moment")
+
+
+def test_what_was_kept_of_an_id_before_it_was_given_again_counts_for_nothing(root: Path, cluster: Cluster) -> None:
+    folder, other = submitted(root, 7), submitted(root, 8, "20260102-030406-calm-fox")
+    cluster.says(row(other, 8, "RUNNING"), "7|NODE_FAIL|\n")
+    os.utime(folder / "sbatch.1.out", (time.time() - 60,) * 2)
+    assert state(folder).reason == "its node failed (job 7)"
+    stopping.clear(folder)  # it is resumed
+    answer = folder / "sbatch.2.out"
+    answer.write_text("7\n")
+    start.record_submission(folder, queue="slurm", first_attempt=1, script=f"{folder}/run.sh", answer=str(answer))
+    assert state(other).name == "queued"
+    assert state(folder)[:2] == ("queued", "accepted this moment")
+    shared.changed()
+    cluster.says(row(folder, 7, "PENDING", "Priority") + row(other, 8, "RUNNING"))
+    age(shared.SOON)
+    assert state(folder).reason == "waiting: others go first"
