@@ -32,8 +32,8 @@ from recipes.typed import (
 from recipes.values import read
 
 SHORT = {"amp": "amp.level", "data": "data.name", "profile": "profile.tool"}
-SCHEMAS = (1, 2)
-"""Of plans; their settings are alike."""
+SCHEMA = 2
+"""Of plans."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,8 +87,8 @@ def read_plan(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: {error.strerror}", "run") from None
     except ValueError as error:
         raise SettingsError(f"{path} is not JSON: {error}", "run") from None
-    if not isinstance(plan, dict) or plan.get("schema") not in SCHEMAS or not isinstance(plan.get("settings"), dict):
-        raise SettingsError(f'{path} should hold "schema": {SCHEMAS[-1]} and "settings"', "run")
+    if not isinstance(plan, dict) or plan.get("schema") != SCHEMA or not isinstance(plan.get("settings"), dict):
+        raise SettingsError(f'{path} should hold "schema": {SCHEMA} and "settings"', "run")
     return plan
 
 

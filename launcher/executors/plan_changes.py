@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from launcher.plan.model import Plan
 from recipes import settings as trainer_settings
 from recipes.precision.support import support_for
 from recipes.recipe import NAMES, find
-from recipes.typed import SettingsError, leaves, nearest, refuse_control_characters, show
+from recipes.typed import SettingsError, nearest, refuse_control_characters, show
 from recipes.values import from_text
 
 CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require_proof")
@@ -144,28 +143,25 @@ def _with_setup(plan: Plan, setup: tuple[str, ...]) -> Plan:
 def as_recorded(values: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
     """The plan's JSON with what `changes` changed, and else as it was recorded: the code that the run began with may
     know fewer keys than this launcher. Raises `UsageError` for a changed key that it does not know."""
-    before = record.from_json(values)
-    recorded = {**values, "words": list(plan.words)}
-    for group in ("settings", "cluster"):
-        old, new = dict(leaves(getattr(before, group))), dict(leaves(getattr(plan, group)))
-        recorded[group] = copy.deepcopy(values[group])
-        for key in (key for key in new if old.get(key) != new[key]):
-            *inner, last = key.split(".")
-            place = recorded[group]
-            for name in inner:
-                place = place.get(name, {})
-            if last not in place:
-                raise UsageError(f"{key} can't change: {plan.run_id} began with code that has no such key")
-            place[last] = new[key]
-    if plan.script and before.script and plan.script.resume_arguments != before.script.resume_arguments:
-        if "resume_arguments" not in values["script"]:
-            raise UsageError(f"{RESUME_ARGUMENTS} can't change: {plan.run_id} began with code that has no such key")
-        recorded["script"] = {**values["script"], "resume_arguments": list(plan.script.resume_arguments)}
-    for name in ("mechanism", "nodes", "gpus", "processes", "env"):
-        if getattr(plan, name) != getattr(before, name):
-            recorded[name] = getattr(plan, name)
-    if plan.setup != before.setup:
-        recorded["setup"] = list(plan.setup)
-        if plan.arms:
-            recorded["arms"] = [{**arm, "setup": list(plan.setup)} for arm in values["arms"]]
-    return recorded
+    try:
+        return _merged(values, record.to_json(record.from_json(values)), record.to_json(plan))
+    except KeyError as error:
+        key = str(error.args[0]).removeprefix("settings.")
+        raise UsageError(f"{key} can't change: {plan.run_id} began with code that has no such key") from None
+
+
+def _merged(
+    recorded: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any], at: str = ""
+) -> dict[str, Any]:
+    """`recorded` with the values that differ between `before` and `now`. Raises `KeyError` for one that it lacks."""
+    merged = dict(recorded)
+    for name in (name for name in now if before.get(name) != now[name]):
+        if name not in recorded:
+            raise KeyError(f"{at}{name}")
+        if name == "arms":
+            merged[name] = [_merged(*arm) for arm in zip(recorded[name], before[name], now[name], strict=True)]
+        elif isinstance(now[name], Mapping) and name != "env":  # whose keys are the user's
+            merged[name] = _merged(recorded[name], before[name], now[name], f"{at}{name}.")
+        else:
+            merged[name] = now[name]
+    return merged

@@ -23,7 +23,6 @@ from launcher.probe import gpu_locks, pythons
 from launcher.runs import ownership, store
 from launcher.runs.states import Seen
 from launcher.runs.store import Damaged, Run
-from recipes import records
 from recipes.precision.support import sharding_problem
 from recipes.typed import SettingsError, build
 
@@ -134,23 +133,12 @@ def alone(folder: Path) -> Iterator[None]:
 
 def lay_down_again(folder: Path, plan: Plan, values: Mapping[str, Any]) -> None:
     """Make a finished run's folder ready for another submission. The first plan stays as it is; `values`, the plan from
-    now on, waits in `attempts/plan.json` until the next attempt begins and takes it into its own folder.
-
-    A run of schema 1 has the newest plan in plan.json, where its code looks for it, and those before in their attempts'
-    folders.
-    """
-    before = max(store.attempts(folder), default=0)
-    if plan.schema > 1:
-        path = folder / "attempts" / "plan.json"
-        if not path.parent.exists():
-            store.make_folder(path.parent, shared=plan.shared is not None)
-    else:
-        path = folder / "plan.json"
-        if before:
-            earlier = folder / "attempts" / str(before) / "plan.json"
-            store.write_text(earlier, path.read_text(), records.record)
+    now on, waits in `attempts/plan.json` until the next attempt begins and takes it into its own folder."""
+    attempts = folder / "attempts"
+    if not attempts.exists():
+        store.make_folder(attempts, shared=plan.shared is not None)
     execute.write_scripts(plan, folder)
-    store.write_json(path, values)
+    store.write_json(attempts / "plan.json", values)
     stopping.clear(folder)
     store.mark_unfinished(folder.parent, folder.name)
 

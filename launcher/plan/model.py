@@ -11,6 +11,7 @@ from containers.description import Devices, Mount, User
 from containers.runtime import Runtime
 from launcher.code import code_store
 from launcher.runs.store import ARMS
+from recipes.arguments import SCHEMA
 from recipes.typed import setting
 
 PLACEHOLDER = "RUN_ID"
@@ -143,8 +144,7 @@ class Decided:
 class Plan:
     """Everything about one job, resolved. Printing it is the dry run; `script.render` turns it into `run.sh`."""
 
-    schema: int = 2
-    """1 in runs begun when trainers read their settings from `spec=FILE`, as those in their snapshots do."""
+    schema: int = SCHEMA
     run_id: str = PLACEHOLDER
     name: str
     run_root: str
@@ -226,13 +226,7 @@ class Plan:
     @property
     def trainer_argv(self) -> tuple[str, ...]:
         """The trainer's own part of the command: its module and the run folder, which has all the rest."""
-        if self.schema > 1:
-            return (self.trainer, f"run={self.run_dir}")
-        words = (f"spec={self.run_dir}/plan.json", f"run={self.run_dir}")
-        if self.script is None:
-            return (self.trainer, *words)
-        file = (f"script={self.script.file}", f"workdir={self.script.folder(self.run_dir)}")
-        return (self.trainer, *words, *file, *(("--", *self.script.arguments) if self.script.arguments else ()))
+        return (self.trainer, f"run={self.run_dir}")
 
     def bind(self, run_id: str) -> Plan:
         """This plan as the run of that id."""

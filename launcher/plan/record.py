@@ -11,7 +11,7 @@ from launcher.errors import UsageError
 from launcher.plan.model import Plan
 from launcher.runs.decode import decode
 from launcher.runs.schema import PlanRecord
-from recipes.arguments import SCHEMAS
+from recipes.arguments import SCHEMA
 from recipes.precision.levels import Framework
 from recipes.recipe import NAMES, find
 from recipes.settings import Settings
@@ -29,8 +29,8 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 def from_json(values: Mapping[str, Any]) -> Plan:
     """A plan as `plan.json` holds it. Raises `UsageError` if it is of another version, or damaged."""
-    if values.get("schema") not in SCHEMAS:
-        raise UsageError(f"this plan has schema {values.get('schema')}, and this launcher reads schemas 1 and 2")
+    if values.get("schema") != SCHEMA:
+        raise UsageError(f"this plan has schema {values.get('schema')}, and this launcher reads schema {SCHEMA}")
     if wrong := decode(PlanRecord, values)[1]:
         raise UsageError(f"this plan is damaged: {wrong[0]}")
     try:

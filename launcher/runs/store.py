@@ -305,17 +305,11 @@ def _failure(folder: str, status: Status) -> str:
 def plan_path(folder: str | Path) -> str:
     """The file with the plan that holds now: what the newest resume changed, else the first plan.
 
-    A resume leaves it in `attempts/plan.json`, from where the attempt that begins takes it into its own folder. Runs of
-    schema 1 have the newest in plan.json, and in their attempts' folders the plans before.
+    A resume leaves it in `attempts/plan.json`, from where the attempt that begins takes it into its own folder.
     """
-    first, under = f"{folder}/plan.json", f"{folder}/attempts"
-    if not any(os.path.exists(f"{under}/{name}") for name in ("plan.json", "1/plan.json", "2")):
-        return first  # never resumed, as most are: a listing asks for tens of thousands
-    numbers = reversed(attempts(Path(folder)))
-    for path in (f"{under}/plan.json", *(f"{under}/{number}/plan.json" for number in numbers)):
-        if os.path.exists(path):
-            return path if read_or_empty(path).get("schema") != 1 else first
-    return first
+    of_attempts = (f"attempts/{number}/plan.json" for number in reversed(attempts(Path(folder))))
+    paths = (f"{folder}/{name}" for name in ("attempts/plan.json", *of_attempts))
+    return next(filter(os.path.exists, paths), f"{folder}/plan.json")
 
 
 def attempts(folder: Path) -> list[int]:

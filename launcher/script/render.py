@@ -199,8 +199,7 @@ def _environment(plan: Plan) -> list[str]:
         # From the file into the variable: the text is neither in this script nor in any argument list.
         lines += [f"{name}=$(<{to_bash(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
         lines.append('export PYTHONPATH="$LAUNCHER_CODE" PYTHONUNBUFFERED=1')
-    spec = '="$LAUNCHER_RUN/plan.json"' if plan.schema == 1 else ""
-    lines.append(f"export LAUNCHER_RUN_ID={to_bash(plan.run_id)} LAUNCHER_ATTEMPT LAUNCHER_SPEC{spec}")
+    lines.append(f"export LAUNCHER_RUN_ID={to_bash(plan.run_id)} LAUNCHER_ATTEMPT LAUNCHER_SPEC")
     if plan.script and not plan.arms:
         # Each block of a comparison begins afresh.
         block = "/$LAUNCHER_ATTEMPT" if plan.arm else ""

@@ -138,7 +138,7 @@ def test_typed_words_are_the_settings_whatever_plan_the_run_folder_has(tmp_path)
     assert (chosen.settings.amp.level, chosen.settings.batch, chosen.plan) == ("o1", 128, {})
 
 
-@pytest.mark.parametrize("content", ["no json", "[]", '{"schema": 9, "settings": {}}', '{"schema": 1}'])
+@pytest.mark.parametrize("content", ["no json", "[]", '{"schema": 9, "settings": {}}', '{"schema": 2}'])
 def test_a_file_that_is_no_plan_is_refused(tmp_path, content):
     (tmp_path / "plan.json").write_text(content)
     assert f"{tmp_path}/plan.json" in refused(f"run={tmp_path}")

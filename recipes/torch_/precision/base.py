@@ -84,7 +84,7 @@ class Precision:
     def from_env(environ: Mapping[str, str] = os.environ) -> Precision:
         """The precision requested from the launcher, in a user's own script.
 
-        The launcher sets LAUNCHER_SPEC, the path of a JSON file with `"schema": 1` and `"settings"`. Of these it takes
+        The launcher sets LAUNCHER_SPEC, the path of a JSON file with `"schema": 2` and `"settings"`. Of these it takes
         `amp`, `loss_scale`, `tf32`, `compile`, `device` and `framework`. device=auto is the GPU numbered LOCAL_RANK
         (torchrun's) where there are GPUs, else the CPU; `precision.device` says which.
 

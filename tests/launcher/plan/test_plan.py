@@ -83,14 +83,14 @@ def test_a_plan_survives_json(name: str) -> None:
     ],
 )
 def test_a_damaged_plan_is_refused_in_a_sentence(damage, said):
-    whole = {"schema": 1, "name": "x", **damage}
+    whole = {"schema": 2, "name": "x", **damage}
     with pytest.raises(UsageError, match=said):
         from_json(whole)
 
 
 def test_a_plan_that_lacks_something_is_refused_in_a_sentence():
     with pytest.raises(UsageError, match=r"this plan is damaged, or of another version: .*'recipe'"):
-        from_json({"schema": 1, "name": "x"})
+        from_json({"schema": 2, "name": "x"})
 
 
 def test_the_words_typed_reach_the_trainer_by_the_run_folder_alone(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_an_absent_gpu_is_refused_at_every_level(framework, level):
 def test_a_script_gets_the_launchers_request_and_no_other_frameworks(framework, tmp_path):
     def environ(**changed):
         values = {**plain(Settings(framework=framework)), "amp": {"level": "o0"}, "device": "cpu", **changed}
-        (tmp_path / "plan.json").write_text(json.dumps({"schema": 1, "settings": values}))
+        (tmp_path / "plan.json").write_text(json.dumps({"schema": 2, "settings": values}))
         return {"LAUNCHER_SPEC": str(tmp_path / "plan.json")}
 
     from_env = type(JOBS[framework].of(Amp(level="o0"), LossScale())).from_env

@@ -67,7 +67,7 @@ def run(tmp_path, monkeypatch, capfd):
     def start(text, *words):
         (tmp_path / "train.py").write_text(text)
         settings = plain(Settings(recipe="script", framework="paddle"))
-        (tmp_path / "plan.json").write_text(json.dumps({"schema": 1, "settings": {**settings, "amp": {"level": "o0"}}}))
+        (tmp_path / "plan.json").write_text(json.dumps({"schema": 2, "settings": {**settings, "amp": {"level": "o0"}}}))
         monkeypatch.setenv("LAUNCHER_SPEC", str(tmp_path / "plan.json"))
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", list(sys.argv))

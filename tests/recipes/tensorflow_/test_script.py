@@ -161,7 +161,7 @@ def test_a_loop_that_hides_from_the_reader_is_caught_while_it_runs(run, tmp_path
 def test_a_script_that_asks_for_its_precision_may_have_any_level(run, tmp_path, level, dtype):
     amp = {"level": level, "dtype": dtype}
     values = plain(Settings(recipe="script", framework="tensorflow", device="cpu"))
-    (tmp_path / "plan.json").write_text(json.dumps({"schema": 1, "settings": {**values, "train": {}, "amp": amp}}))
+    (tmp_path / "plan.json").write_text(json.dumps({"schema": 2, "settings": {**values, "train": {}, "amp": amp}}))
     environ = {"LAUNCHER_SPEC": str(tmp_path / "plan.json")}
     code, _, found = run(OWN, f"amp={level}", f"amp.dtype={dtype}", environ=environ)
     assert code == 0, found["reason"]

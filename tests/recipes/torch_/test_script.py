@@ -94,7 +94,7 @@ def run(tmp_path, monkeypatch, capfd):
 def spec(tmp_path, **settings):
     path = tmp_path / "plan.json"
     values = plain(Settings(recipe="script", device="cpu", train=None))
-    path.write_text(json.dumps({"schema": 1, "settings": {**values, "train": {}, **settings}}))
+    path.write_text(json.dumps({"schema": 2, "settings": {**values, "train": {}, **settings}}))
     return {"LAUNCHER_SPEC": str(path)}
 
 

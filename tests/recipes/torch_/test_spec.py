@@ -14,7 +14,7 @@ from recipes.typed import SettingsError
 
 def written(folder, **settings):
     path = folder / "plan.json"
-    path.write_text(json.dumps({"schema": 1, "settings": settings, "run_id": "20260101-000000-a-b"}))
+    path.write_text(json.dumps({"schema": 2, "settings": settings, "run_id": "20260101-000000-a-b"}))
     return {"LAUNCHER_SPEC": str(path)}
 
 
