@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from launcher import safe_files
@@ -113,12 +113,11 @@ def _check_owners(folder: Path, root: str) -> None:
             _check_owners(Path(entry.path), root)
 
 
-def store(place: Path, digest: str, files: Mapping[str, Path], executable_names: Collection[str] | None = None) -> Path:
+def store(place: Path, digest: str, files: Mapping[str, Path]) -> Path:
     """Lay the snapshot into `<place>/<digest>`, once, and give its folder.
 
-    `executable_names` says which files may be executed where the modes of `files` don't. Raises `UsageError` if a file
-    changed since its digest was taken, since what would run is not what was planned, and where the folder is
-    another user's.
+    Raises `UsageError` if a file changed since its digest was taken, since what would run is not what was planned, and
+    where the folder is another user's.
     """
     target = place / digest
     make(place)
@@ -135,8 +134,7 @@ def store(place: Path, digest: str, files: Mapping[str, Path], executable_names:
                 shutil.copyfile(path, copy)
             except FileNotFoundError:
                 raise UsageError(f"{path} went away while the code was copied; run the command again") from None
-            runs_itself = snapshot.is_executable(path) if executable_names is None else name in executable_names
-            copy.chmod(0o500 if runs_itself else 0o400)
+            copy.chmod(0o500 if snapshot.is_executable(path) else 0o400)
         if snapshot.digest_of({name: staging / name for name in files}) != digest:
             raise UsageError("the code changed while it was copied; run the command again")
         _list(staging / NAMES, files)

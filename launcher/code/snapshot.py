@@ -142,11 +142,6 @@ def is_executable(path: Path) -> bool:
     return bool(path.stat().st_mode & stat.S_IXUSR)
 
 
-def executable(files: Mapping[str, Path]) -> list[str]:
-    """The names of the files that may be executed."""
-    return [name for name, path in files.items() if is_executable(path)]
-
-
 def digest_of(files: Mapping[str, Path]) -> str:
     """SHA-256 over names, contents and which files may be executed, in hexadecimal."""
     digest = hashlib.sha256()

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -218,29 +218,6 @@ def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
             "diff": snapshot.diff(Path(code.root)) if code.dirty else "",
         },
     }
-
-
-def sweep(
-    plans_of_cells: Sequence[Plan],
-    code: Mapping[str, Mapping[str, Path]],
-    came_from: Mapping[str, Any],
-    furnish: Sequence[Callable[[Path], None]],
-) -> tuple[str, list[Path]]:
-    """Run folders for the runs of a sweep, under one new sweep id, with its record. All of them or none."""
-    root = Path(plans_of_cells[0].run_root)
-    identity = run_ids.new_id(time.time())
-    folders: list[Path] = []
-    try:
-        for index, plan in enumerate(plans_of_cells):
-            bound = plan.bind(run_ids.cell_id(identity, index, len(plans_of_cells)))
-            folders.append(prepare(bound, code.get(plan.code), came_from, furnish=furnish[index]))
-        command = list(plans_of_cells[0].command)
-        store.write_sweep(root, identity, [folder.name for folder in folders], {"command": command})
-    except BaseException:
-        for folder in folders:
-            discard(folder)
-        raise
-    return identity, folders
 
 
 def _create(root: Path, plan: Plan) -> tuple[Path, Plan]:

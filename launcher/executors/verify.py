@@ -13,7 +13,7 @@ from launcher.config import job_environment
 from launcher.config.launch_checks import LONGEST_NAME
 from launcher.config.schema import REACH
 from launcher.errors import UsageError
-from launcher.executors import backends, execute, plan_changes, resume, submission
+from launcher.executors import backends, plan_changes, resume, submission
 from launcher.executors.submission import Start
 from launcher.plan import record
 from launcher.plan.model import PLACEHOLDER, Plan, ReplayPlan
@@ -84,8 +84,8 @@ def verify_here(
 
         came_from = {**store.read_or_empty(run.folder / "provenance.json"), "command": _command(plan)}
         came_from = {key: value for key, value in came_from.items() if key != "token"}
-        folder = execute.prepare(plan, None, {**came_from, **({"token": token} if token else {})}, furnish=furnish)
-    submission.start_or_discard([folder], [plan.bind(folder.name)], None, None, start)
+        came_from |= {"token": token} if token else {}
+        (folder,) = submission.lay_and_start([plan], came_from, furnish=[furnish], start=start)
     return Started(folder, replay.first, replay.step, recorded)
 
 
@@ -174,7 +174,6 @@ def _plan(plan: Plan, values: Mapping[str, Any], replay: ReplayPlan, name: str) 
     moved = {each: f"{plan.run_root}/{PLACEHOLDER}/{SECRETS}/{each}" for each in own}
     unbound = dataclasses.replace(
         plan,
-        schema=2,
         run_id=PLACEHOLDER,
         name=f"verify-{run_ids.words_of(replay.run)}"[:LONGEST_NAME],
         settings=settings,

@@ -126,30 +126,46 @@ for each; do [ -e "${each/#\~\//$HOME/}" ] || tell_of missing "$each"; done
 
 HAS_CODE = '[ ! -d "$1" ] || say there\n'
 
-SUBMIT = r"""
-root=$1 id=$2 token=$3 digest=$4 bytes=$5 sum=$6 keep=$7 run=$1/$2
+RECEIVE = r"""
+root=$1 bytes=$2 sum=$3
+shift 3
 mkdir -p -- "$root" || stop "run_root=$root can't be made"
 mine "$root" || stop "run_root=$root is not your own"
 [[ $(stat -c %A -- "$root") == d????-??-? ]] || stop "run_root=$root can be written by others: chmod go-w it"
 exec 9>>"$root/.handing.lock" && flock -w 300 9 || stop "another submission to $root does not end"
+stage=$root/.handing.stage code=$root/.code
+receive() { # the folder that follows as an archive, as $stage/sent
+  rm -rf -- "$stage"
+  trap 'rm -rf -- "$stage"' EXIT
+  mkdir "$stage" && head -c "$bytes" >"$stage/archive" || stop "$root takes no files"
+  echo "$sum  $stage/archive" | sha256sum -c >/dev/null 2>&1 || stop "what was sent came damaged"
+  tar -xzpf "$stage/archive" --no-same-owner -C "$stage" || stop "what was sent can't be unpacked in $root"
+}
+"""
+
+LAY_CODE = (
+    RECEIVE
+    + r"""
+digest=$1
+[ ! -d "$code/$digest" ] || return 0 # an earlier try has laid it
+receive
+mkdir -p "$code" && mine "$code" && mv -T "$stage/sent" "$code/$digest" || stop "$code can't be written"
+"""
+)
+
+SUBMIT = (
+    RECEIVE
+    + r"""
+id=$1 token=$2 digest=$3 keep=$4 run=$root/$1
 if [ -e "$run" ]; then
   [ "$(head -c 100 "$run/.token")" = "$token" ] || stop "there is a run $id in $root already; run the command again"
   [ ! -e "$run/submission.json" ] || return 0 # an earlier try of this very submission
   rm -rf -- "$run"
 fi
-stage=$root/.handing.$token
-rm -rf -- "$stage"
-trap 'rm -rf -- "$stage"' EXIT
-mkdir "$stage" && head -c "$bytes" >"$stage/sent" || stop "$root takes no files"
-echo "$sum  $stage/sent" | sha256sum -c >/dev/null 2>&1 || stop "what was sent came damaged"
-tar -xzpf "$stage/sent" --no-same-owner -C "$stage" || stop "what was sent can't be unpacked in $root"
-code=$root/.code
-if [ ! -d "$code/$digest" ]; then
-  [ -d "$stage/code" ] || stop "an older snapshot of the code was deleted meanwhile; run the command again"
-  mkdir -p "$code" && mv -T "$stage/code" "$code/$digest" || stop "$code can't be written"
-fi
+[ -d "$code/$digest" ] || stop "the code snapshot $digest was deleted meanwhile; run the command again"
 mine "$code" && mine "$code/$digest" || stop "$code is not your own"
-mkdir -p "$root/.unfinished" && : >"$root/.unfinished/$id" && mv -T "$stage/run" "$run" || stop "$run can't be made"
+receive
+mkdir -p "$root/.unfinished" && : >"$root/.unfinished/$id" && mv -T "$stage/sent" "$run" || stop "$run can't be made"
 submitted() { # pid
   process "$1"
   {
@@ -167,6 +183,7 @@ submitted $$ || stop "$run can't be written" # as long as this shell lives, the 
 ) </dev/null >>"$run/launch.log" 2>&1 &
 submitted $!
 """
+)
 
 LOOK = r"""
 say here "$boot" "$(printf %s "$host" | b64)"

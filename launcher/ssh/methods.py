@@ -28,7 +28,7 @@ REQUESTS = {
     "hello": Request("launcher.executors.ssh.handlers:hello", seconds=30.0),
     "probe": Request("launcher.executors.ssh.handlers:probe", seconds=180.0, size=2**23),
     "examine": Request("launcher.executors.ssh.handlers:examine", seconds=180.0),
-    "lacking": Request("launcher.executors.ssh.submit_server:lacking", seconds=180.0, size=2**23),
+    "has_code": Request("launcher.executors.ssh.submit_server:has_code", seconds=180.0),
     "lay_code": Request("launcher.executors.ssh.submit_server:lay_code", seconds=600.0),
     "submit": Request("launcher.executors.ssh.submit_server:submit", seconds=600.0),
     "look": Request("launcher.executors.ssh.handlers:look", seconds=90.0, size=2**25),

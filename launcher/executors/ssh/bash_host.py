@@ -7,6 +7,7 @@ any host.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
@@ -26,7 +27,7 @@ from launcher.config import job_environment
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import execute
 from launcher.executors.ssh import bash_mirror
-from launcher.executors.ssh.message import unpacked
+from launcher.executors.ssh.message import unpacked, unpacked_files
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.probe import gpu_probing, pythons
@@ -117,20 +118,34 @@ class _Requests:
         )
         return plain(facts)
 
-    def on_lacking(self, folder: str, files: Mapping[str, str]) -> list[str]:
-        return [] if any(self._lines(programs.HAS_CODE, folder)) else list(files)
+    def on_has_code(self, folder: str) -> bool:
+        return any(self._lines(programs.HAS_CODE, folder))
+
+    def on_lay_code(self, data: bytes, folder: str, shared: bool) -> None:
+        with tempfile.TemporaryDirectory() as top:
+            place = Path(top, code_store.FOLDER)
+            snapshot = code_store.store(place, Path(folder).name, unpacked_files(data, Path(top)))
+            self._send(programs.LAY_CODE, str(Path(folder).parents[1]), snapshot, snapshot.name)
 
     def on_submit(self, data: bytes) -> list[str]:
-        message, code, secrets = unpacked(data)
+        message = unpacked(data)
         plans = [record.from_json(plan) for plan in message["plans"]]
         plan = plans[0]
         self._check(plans)
-        archive = _archive(plan, message, code, secrets)
-        token, digest = message["came_from"]["token"], hashlib.sha256(archive).hexdigest()
-        words = (plan.run_root, plan.run_id, token, plan.code, str(len(archive)), digest, job_environment.KEPT)
-        for _ in self._lines(programs.SUBMIT, *words, data=archive):
-            raise Refused("its answer to a submission has a line too many")
+        with tempfile.TemporaryDirectory() as top:
+            words = (plan.run_id, message["came_from"]["token"], plan.code, job_environment.KEPT)
+            self._send(programs.SUBMIT, plan.run_root, _laid_down(Path(top, "run"), plan, message), *words)
         return [plan.run_id]
+
+    def _send(self, program: str, root: str, folder: Path, *words: str) -> None:
+        """Have a program lay down a folder in a run root there."""
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=6, format=tarfile.GNU_FORMAT) as out:
+            out.add(folder, "sent")
+        data = archive.getvalue()
+        of_data = (str(len(data)), hashlib.sha256(data).hexdigest())
+        for _ in self._lines(program, root, *of_data, *words, data=data):
+            raise Refused("its answer to a submission has a line too many")
 
     def _check(self, plans: Sequence[Plan]) -> None:
         """Refuse what needs the agent. Raises `UsageError`."""
@@ -245,33 +260,19 @@ class _Requests:
             yield {"name": name, "sha256": rest[0], "short": max(0, size - received)}
 
 
-def _archive(plan: Plan, message: Mapping[str, Any], code: Mapping[str, bytes], secrets: Mapping[str, bytes]) -> bytes:
-    """The run's folder, and the snapshot of its code where that is sent, as a compressed tar."""
-    with tempfile.TemporaryDirectory() as top:
-        run, received = Path(top, "run"), Path(top, "received")
-        for folder in (run, run / "attempts", received):
-            store.make_folder(folder, shared=False)
-        execute.write(plan, run, message["passed"])
-        store.write_json(run / "provenance.json", message["came_from"])
-        store.write_text(run / ".token", message["came_from"]["token"])
-        files = {
-            run / Path(plan.secrets[name]).relative_to(plan.run_dir): secrets[label]
-            for name, label in message["secrets_of"][0].items()
-        }
-        job_environment.lay_secrets(files)
-        snapshot = None
-        if code:
-            for name, content in code.items():
-                code_store.make_parents(received, name)
-                (received / name).write_bytes(content)
-            paths = {name: received / name for name in code}
-            snapshot = code_store.store(Path(top, code_store.FOLDER), plan.code, paths, message["executable"])
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=6, format=tarfile.GNU_FORMAT) as out:
-            out.add(run, "run")
-            if snapshot:
-                out.add(snapshot, "code")
-        return archive.getvalue()
+def _laid_down(run: Path, plan: Plan, message: Mapping[str, Any]) -> Path:
+    """The folder of a run, which is made."""
+    for folder in (run, run / "attempts"):
+        store.make_folder(folder, shared=False)
+    execute.write(plan, run, message["passed"])
+    store.write_json(run / "provenance.json", message["came_from"])
+    store.write_text(run / ".token", message["came_from"]["token"])
+    files = {
+        run / Path(plan.secrets[name]).relative_to(plan.run_dir): base64.b64decode(text)
+        for name, text in message["secrets"][0].items()
+    }
+    job_environment.lay_secrets(files)
+    return run
 
 
 def _words(runs: Sequence[Mapping[str, Any]]) -> list[str]:

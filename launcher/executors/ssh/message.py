@@ -1,32 +1,45 @@
-"""A submission as one compressed text of bytes: a line of JSON, then the contents of the files that it lists."""
+"""What is sent for a submission: plans as compressed JSON, code as an archive of its files."""
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-
-def packed(message: Mapping[str, Any], code: Mapping[str, bytes], secrets: Mapping[str, bytes]) -> bytes:
-    listed = {
-        **message,
-        "code": [[name, len(content)] for name, content in code.items()],
-        "secrets": [[name, len(content)] for name, content in secrets.items()],
-    }
-    return zlib.compress(b"".join([json.dumps(listed).encode(), b"\n", *code.values(), *secrets.values()]), 6)
+from launcher.code import code_store
 
 
-def unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, bytes], dict[str, bytes]]:
-    """Message, code, secrets."""
-    data = zlib.decompress(data)
-    start = data.index(b"\n") + 1
-    message = json.loads(data[:start])
-    parts: list[dict[str, bytes]] = []
-    for key in ("code", "secrets"):
-        contents = {}
-        for name, size in message.pop(key):
-            contents[name] = data[start : start + size]
-            start += size
-        parts.append(contents)
-    return message, parts[0], parts[1]
+def packed(message: Mapping[str, Any]) -> bytes:
+    return zlib.compress(json.dumps(message).encode(), 6)
+
+
+def unpacked(data: bytes) -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(zlib.decompress(data))
+    return message
+
+
+def packed_files(files: Mapping[str, Path]) -> bytes:
+    """The files as a compressed tar, under their names."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz", format=tarfile.GNU_FORMAT, dereference=True) as archive:
+        for name, path in files.items():
+            archive.add(path, name)
+    return data.getvalue()
+
+
+def unpacked_files(data: bytes, folder: Path) -> dict[str, Path]:
+    """The files of such a tar, laid into a folder, by their names."""
+    files = {}
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            assert content is not None, "it has regular files alone"
+            files[member.name] = folder / member.name
+            code_store.make_parents(folder, member.name)
+            files[member.name].write_bytes(content.read())
+            files[member.name].chmod(member.mode & 0o700 | 0o600)
+    return files

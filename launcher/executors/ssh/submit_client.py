@@ -1,4 +1,4 @@
-"""Submission to a host: the code that it lacks, the plans, and the request to start them, in one message.
+"""Submission to a host: the code where the host lacks it, then the plans, with the request to start them.
 
 Run ids are chosen and the records of the runs written here before anything is sent, so a lost connection loses no run.
 A request that is sent again starts nothing twice: the host knows it by its token.
@@ -6,22 +6,21 @@ A request that is sent again starts nothing twice: the host knows it by its toke
 
 from __future__ import annotations
 
+import base64
 import functools
-import hashlib
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from launcher import admit
-from launcher.code import snapshot
 from launcher.code.job_files import code_files
 from launcher.config.paths import expanded
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import execute, interrupts
-from launcher.executors.ssh.message import packed
+from launcher.executors.ssh.message import packed, packed_files
 from launcher.plan.model import Plan
 from launcher.plan.record import to_json
 from launcher.probe.facts import Facts
@@ -30,7 +29,7 @@ from launcher.runs.address import Address
 from launcher.runs.remote_record import Known, Pointer
 from launcher.runs.states import State
 from launcher.ssh.failures import Lost, Unreachable
-from launcher.ssh.host import Host, connect, nothing
+from launcher.ssh.host import connect, nothing
 from launcher.ssh.remote_status import confirm
 
 TRIES = 3
@@ -58,27 +57,22 @@ def submit(
         raise UsageError("a plan with secrets is submitted by the executor that made it")
     with interrupts.raised():
         came_from = {**execute.provenance(plans[0], facts.code if facts else None), "token": os.urandom(16).hex()}
-        contents = {_label(name, path): _content(name, path) for files in secrets for name, path in files.items()}
-        host = connect(address)
-        digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
-        lacking = _lacking(host, plans[0], digests)
+        contents = [{name: _content(name, path) for name, path in files.items()} for files in secrets]
+        send_code(plans[0], code, address)
     sweep, folders = _point(plans, address, came_from["token"])
     bound = [to_json(plan.bind(folder.name)) for plan, folder in zip(plans, folders, strict=True)]
     message = {
         "plans": bound,
         "came_from": came_from,
-        "sweep": sweep,
-        "secrets_of": [{name: _label(name, path) for name, path in files.items()} for files in secrets],
+        "secrets": contents,
         "passed": {name: os.environ[name] for plan in plans for name in plan.passed if name in os.environ},
-        "files": digests,
-        "executable": snapshot.executable(code),
         "max_array_size": facts.slurm.max_array_size if facts and facts.slurm else None,
     }
     sending = False
     try:
         with interrupts.raised():
             sending = True
-            _hand_over(host, message, {name: code[name] for name in lacking}, contents)
+            _hand_over(address, message)
     except KeyboardInterrupt:
         if sending:
             raise interrupts.HandedOver(folders) from None
@@ -101,37 +95,23 @@ def submit(
     return folders
 
 
-def _label(name: str, path: str | None) -> str:
-    return f"${name}" if path is None else path
-
-
-def _content(name: str, path: str | None) -> bytes:
-    return os.environb[name.encode()] if path is None else expanded(path).read_bytes()
+def _content(name: str, path: str | None) -> str:
+    """A secret in base64."""
+    content = os.environb[name.encode()] if path is None else expanded(path).read_bytes()
+    return base64.b64encode(content).decode()
 
 
 def send_code(plan: Plan, code: Mapping[str, Path], address: Address) -> None:
-    """Send a host those files of a plan's snapshot that it lacks. Raises `LauncherError`."""
+    """Send a host the code of a plan, unless it has that. Raises `LauncherError`."""
     host = connect(address)
-    digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in code.items()}
-    lacking = _lacking(host, plan, digests)
-    message = {
-        "root": plan.run_root,
-        "shared": plan.shared is not None,
-        "folder": plan.code_dir,
-        "files": digests,
-        "executable": snapshot.executable(code),
-    }
-    host.ask("lay_code", nothing, packed(message, {name: code[name].read_bytes() for name in lacking}, {}))
+    if not host.ask("has_code", _is_there, folder=plan.code_dir):
+        data, shared = packed_files(code), plan.shared is not None
+        _insist(lambda: host.ask("lay_code", nothing, data, folder=plan.code_dir, shared=shared))
 
 
-def _lacking(host: Host, plan: Plan, digests: Mapping[str, str]) -> list[str]:
-    """Names of those files of the snapshot that the host lacks."""
-
-    def admitted(answer: Any) -> list[str]:
-        names = admit.items(answer, "names of files", len(digests))
-        return [admit.choice(name, "the name of a file", digests.keys()) for name in names]
-
-    return host.ask("lacking", admitted, folder=plan.code_dir, files=dict(digests))
+def _is_there(answer: Any) -> bool:
+    """Raises `Refused`."""
+    return admit.flag(answer, "whether the code is there")
 
 
 def _point(plans: Sequence[Plan], address: Address, token: str) -> tuple[str | None, list[Path]]:
@@ -167,13 +147,18 @@ def _take_back(folders: Sequence[Path], sweep: str | None) -> None:
         Path(run_roots.remote(), store.SWEEPS, f"{sweep}.json").unlink(missing_ok=True)
 
 
-def _hand_over(host: Host, message: dict[str, Any], code: Mapping[str, Path], secrets: Mapping[str, bytes]) -> None:
-    """Send the message until the host has answered: after a lost connection it may have done the work already, and says
-    so when asked again."""
-    data = packed(message, {name: path.read_bytes() for name, path in code.items()}, secrets)
+def _hand_over(address: Address, message: Mapping[str, Any]) -> None:
+    """Have the host start the runs."""
+    data = packed(message)
+    _insist(lambda: connect(address).ask("submit", functools.partial(_names, message["plans"]), data))
+
+
+def _insist(ask: Callable[[], object]) -> None:
+    """Ask until the host has answered: after a lost connection it may have done the work already, and says so when
+    asked again."""
     for tried in range(1, TRIES + 1):
         try:
-            host.ask("submit", functools.partial(_names, message["plans"]), data)
+            ask()
             return
         except Lost as error:
             if tried == TRIES:

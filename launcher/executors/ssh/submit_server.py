@@ -1,13 +1,14 @@
-"""A submission on the host: assemble the code snapshot, make the run folders, start each run once."""
+"""A submission on the host: lay down the code, make the run folders, start each run once."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
-import hashlib
+import functools
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +16,31 @@ from launcher.code import code_store
 from launcher.config import job_environment
 from launcher.errors import UsageError, of_system
 from launcher.executors import execute, submission
-from launcher.executors.ssh.message import unpacked
+from launcher.executors.ssh.message import unpacked, unpacked_files
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.runs import ownership, store
 from recipes import records
 
-SNAPSHOTS = 5
-"""Number of earlier snapshots whose files need not be sent again."""
 SUBMITTING = ".submitting"
 """Folder of a run root with a lock for each submission in progress."""
 
 
-def lacking(folder: str, files: Mapping[str, str]) -> list[str]:
-    """Names of those files of a snapshot, given with their SHA-256, that no earlier snapshot has. Raises `UsageError`
-    if the snapshot is there and may not be used."""
-    if code_store.is_there(Path(folder).parent, Path(folder).name):
-        return []
-    there = _there(Path(folder).parent)
-    return [name for name, digest in files.items() if digest not in there]
+def has_code(folder: str) -> bool:
+    """Whether a snapshot is there. Raises `UsageError` if it is and may not be used."""
+    return code_store.is_there(Path(folder).parent, Path(folder).name)
 
 
-def lay_code(data: bytes) -> None:
-    """Assemble a snapshot without a run, for `shell`."""
-    message, code, _ = unpacked(data)
-    root = Path(message["root"])
+def lay_code(data: bytes, folder: str, shared: bool) -> None:
+    """Lay down a snapshot. Raises `UsageError`."""
+    place, digest = Path(folder).parent, Path(folder).name
     try:
-        store.make_root(root, shared=message["shared"])
-        _lay_snapshot(Path(message["folder"]), message, code)
+        store.make_root(place.parent, shared=shared)
+        code_store.make(place)
+        with tempfile.TemporaryDirectory(prefix=".received.", dir=place) as received:
+            code_store.store(place, digest, unpacked_files(data, Path(received)))
     except OSError as error:
-        raise UsageError(f"run_root={root}: {of_system(error, root)}") from None
+        raise UsageError(f"run_root={place.parent}: {of_system(error, place.parent)}") from None
 
 
 def submit(data: bytes) -> list[str]:
@@ -52,7 +48,7 @@ def submit(data: bytes) -> list[str]:
 
     Raises `LauncherError` if the queue refuses; then nothing is left.
     """
-    message, code, secrets = unpacked(data)
+    message = unpacked(data)
     asked = [record.from_json(plan) for plan in message["plans"]]
     root = Path(asked[0].run_root)
     came_from = message["came_from"]
@@ -61,30 +57,28 @@ def submit(data: bytes) -> list[str]:
         with _alone(Path(asked[0].own_folder(SUBMITTING)), came_from["token"]):
             new = [plan for plan in asked if not _is_done(root / plan.run_id, came_from["token"])]
             if new:
-                _lay_snapshot(Path(new[0].code_dir), message, code)
-                _start(root, new, message, secrets)
+                _start(new, message)
     except OSError as error:
         raise UsageError(f"run_root={root}: {of_system(error, root)}") from None
     return [plan.run_id for plan in asked]
 
 
-def _start(root: Path, new: list[Plan], message: Mapping[str, Any], secrets: Mapping[str, bytes]) -> None:
-    files_of = dict(zip((plan["run_id"] for plan in message["plans"]), message["secrets_of"], strict=True))
+def _start(new: Sequence[Plan], message: Mapping[str, Any]) -> None:
     submission.check(new)
-    folders: list[Path] = []
-    try:
-        for plan in new:
-            folders.append(execute.prepare(plan, None, message["came_from"], message["passed"]))
-            given = files_of[plan.run_id]
-            job_environment.lay_secrets({Path(plan.secrets[name]): secrets[label] for name, label in given.items()})
-        if message["sweep"]:
-            names = [plan["run_id"] for plan in message["plans"]]
-            store.write_sweep(root, message["sweep"], names, {"command": list(new[0].command)})
-    except BaseException:
-        for folder in folders:
-            execute.discard(folder)
-        raise
-    submission.start_or_discard(folders, new, message["sweep"], message["max_array_size"])
+    ids = [plan["run_id"] for plan in message["plans"]]
+    secrets = dict(zip(ids, message["secrets"], strict=True))
+    submission.lay_and_start(
+        new,
+        message["came_from"],
+        cells=ids,
+        passed=message["passed"],
+        furnish=[functools.partial(_lay_secrets, plan, secrets[plan.run_id]) for plan in new],
+        max_array_size=message["max_array_size"],
+    )
+
+
+def _lay_secrets(plan: Plan, secrets: Mapping[str, str], folder: Path) -> None:
+    job_environment.lay_secrets({Path(plan.secrets[name]): base64.b64decode(text) for name, text in secrets.items()})
 
 
 def _is_done(folder: Path, token: str) -> bool:
@@ -115,41 +109,3 @@ def _alone(folder: Path, token: str) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
         (folder / token).unlink(missing_ok=True)
-
-
-def _lay_snapshot(folder: Path, message: Mapping[str, Any], sent: Mapping[str, bytes]) -> None:
-    """Assemble a snapshot from the files sent and those of earlier snapshots.
-
-    Raises `UsageError`."""
-    place, digest = folder.parent, folder.name
-    code_store.make(place)
-    if code_store.is_there(place, digest):
-        return
-    there = _there(place)
-    received = place / f".received.{os.getpid()}"
-    shutil.rmtree(received, ignore_errors=True)
-    records.make_folder(received)
-    try:
-        paths = {}
-        for name, of in message["files"].items():
-            if name in sent:
-                paths[name] = received / name
-                code_store.make_parents(received, name)
-                paths[name].write_bytes(sent[name])
-            elif of in there:
-                paths[name] = there[of]
-            else:
-                raise UsageError("an older snapshot of the code was deleted meanwhile; run the command again")
-        code_store.store(place, digest, paths, message["executable"])
-    finally:
-        shutil.rmtree(received, ignore_errors=True)
-
-
-def _there(place: Path) -> dict[str, Path]:
-    """Files of the newest snapshots, by their SHA-256."""
-    with contextlib.suppress(FileNotFoundError):
-        folders = sorted(place.iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True)
-        newest = [folder for folder in folders if not folder.name.startswith(".")][:SNAPSHOTS]
-        paths = [path for snapshot in newest for path in snapshot.rglob("*") if path.is_file()]
-        return {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in paths}
-    return {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -13,7 +12,7 @@ import pytest
 from launcher.code import code_store, snapshot
 from launcher.errors import UsageError
 from launcher.executors.ssh import submit_server
-from launcher.executors.ssh.submit_client import packed
+from launcher.executors.ssh.message import packed_files
 from tests.launcher import users
 from tests.launcher.users import User
 
@@ -91,23 +90,16 @@ def test_a_file_that_is_missing_or_a_link_is_noticed(
 @pytest.mark.parametrize("umask", [0, 0o022])
 def test_so_is_every_folder_of_one_that_came_over_ssh(umask: int, tmp_path: Path, files: dict[str, Path]) -> None:
     root, digest = tmp_path / "away" / "runs", snapshot.digest_of(files)
-    message = {
-        "root": str(root),
-        "shared": False,
-        "folder": str(root / ".code" / digest),
-        "files": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()},
-        "executable": [],
-    }
-    sent = packed(message, {name: path.read_bytes() for name, path in files.items()}, {})
+    sent, folder = packed_files(files), str(root / ".code" / digest)
     before = os.umask(umask)
     try:
-        submit_server.lay_code(sent)
+        submit_server.lay_code(sent, folder, shared=False)
     finally:
         os.umask(before)
     folders = [root.parent, root, *(path for path in root.rglob("*") if path.is_dir())]
     assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
     assert [path.name for path in (root / ".code").iterdir()] == [digest]
-    assert submit_server.lacking(str(root / ".code" / digest), message["files"]) == []
+    assert submit_server.has_code(folder)
 
 
 WORDS = ("gpus=0", "steps=2", "data=synthetic", "detach=true")

@@ -309,12 +309,11 @@ def test_a_verb_shows_a_lie_about_the_host_in_one_line(victim, verb, request_):
     assert said.code == 3 and BAD in said.out + said.err
 
 
-def test_a_host_is_sent_no_file_but_those_of_the_snapshot(victim):
-    values = ("None", "5", "['launcher/__init__.py']", "['../../outside/precious']", "[5]", "{}")
-    plan = types.SimpleNamespace(run_root="/runs", code="0" * 64, code_dir="/runs/.code/0")
-    for address in victim.liar.liars(answering("lacking", f"answer({value})") for value in values):
+def test_whether_a_host_has_the_code_is_yes_or_no(victim):
+    plan = types.SimpleNamespace(code_dir="/runs/.code/0")
+    for address in victim.liar.liars(answering("has_code", f"answer({value})") for value in ("None", "5", "['yes']")):
         with pytest.raises(BadAnswer, match=REFUSED):
-            submit_client._lacking(host.connect(address), plan, {"train.py": "0" * 64})
+            submit_client.send_code(plan, {}, address)
 
 
 def test_a_shell_of_a_run_here_follows_no_pointer_that_lies_in_its_folder(victim):

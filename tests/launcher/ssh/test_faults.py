@@ -361,7 +361,7 @@ def test_a_long_log_is_followed_in_little_memory_and_nothing_of_it_is_lost(far):
 def test_a_hundred_runs_are_submitted_and_followed_at_once_through_one_connection(far, proxy, monkeypatch):
     with asked(monkeypatch) as requests:
         cells = far.submit("steps=2", f"seed={','.join(map(str, range(100)))}")
-    assert (len(cells), requests) == (100, ["probe", "lacking", "submit"])
+    assert (len(cells), requests) == (100, ["probe", "has_code", "lay_code", "submit"])
     sweep, _, last = cells[-1].rpartition("-")
     assert last == "099" and selection.sweep_runs(str(far.root), sweep)
     said = far.type("watch", sweep)

@@ -78,36 +78,11 @@ def test_a_listing_of_runs_here_loads_nothing_of_ssh(far, tmp_path):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_second_submission_of_an_unchanged_tree_sends_no_file_and_of_a_changed_one_only_what_changed(
-    far, monkeypatch
-):
-    from launcher.executors.ssh import submit_client
-
-    sent = []
-    packed = submit_client.packed
-
-    def packing(message, code, secrets):
-        sent.append(sorted(code))
-        return packed(message, code, secrets)
-
-    monkeypatch.setattr(submit_client, "packed", packing)
+def test_code_is_sent_once(far, monkeypatch):
     far.submit("steps=1")
-    far.submit("steps=1")
-    from launcher.executors import base
-
-    collect = base.code_files
-
-    def changed(*specs):
-        files = dict(collect(*specs))
-        copy = far.there / "levels.py"
-        copy.write_bytes(files["recipes/precision/levels.py"].read_bytes() + b"\n# edited\n")
-        return {**files, "recipes/precision/levels.py": copy}
-
-    monkeypatch.setattr(base, "code_files", changed)
-    monkeypatch.setattr("launcher.code.job_files.code_files", changed)
-    far.submit("steps=1")
-    assert len(sent[0]) > 20
-    assert sent[1:] == [[], ["recipes/precision/levels.py"]]
+    with asked(monkeypatch) as requests:
+        far.submit("steps=1")
+    assert requests == ["probe", "has_code", "submit"]
 
 
 def test_the_plan_is_what_would_be_submitted_and_is_replayed_without_a_host(far, tmp_path, monkeypatch):
@@ -347,7 +322,7 @@ def test_after_a_run_that_is_not_on_the_host_leaves_nothing(far):
     assert selection.run_names(str(far.root)) == [] and selection.run_names(run_roots.remote()) == []
 
 
-@pytest.mark.parametrize(("moment", "left"), [("_lacking", 0), ("_point", 0), ("_hand_over", 1)])
+@pytest.mark.parametrize(("moment", "left"), [("send_code", 0), ("_point", 0), ("_hand_over", 1)])
 def test_ctrl_c_as_a_run_is_handed_over_shows_its_name_or_leaves_nothing(far, monkeypatch, moment, left):
     real = getattr(submit_client, moment)
 
