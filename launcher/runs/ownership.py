@@ -19,12 +19,10 @@ from typing import NamedTuple
 
 from launcher.errors import UsageError
 
-_EVERY_UID = 2**32 - 1
-"""Uids that a process sees as they are, where no user namespace maps them."""
+_OVERFLOW_UID = 65534
+"""Everybody who has no uid in a user namespace: see user_namespaces(7)."""
 _PROBE = ".owner."
-"""Beginning of the name of the empty file that shows which uid files get here, on file systems without O_TMPFILE."""
-
-
+"""Beginning of the name of the empty file that shows which uid files get in a root."""
 SHARED = 0o3070
 """Of a root that a group shares: its group may write (and what is made there is the group's), and nobody may rename or
 delete what another user made."""
@@ -121,67 +119,28 @@ def may_write(status: os.stat_result) -> bool:
 
 
 def _of(uid: int, root: str) -> Owner:
-    if uid == os.geteuid() and _is_certain(uid):
-        return MINE
-    return _judged(uid, root, os.geteuid())
+    return MINE if uid == os.geteuid() != _OVERFLOW_UID else _judged(uid, root)
 
 
 @functools.cache
-def _judged(uid: int, root: str, me: int) -> Owner:
+def _judged(uid: int, root: str) -> Owner:
     """The owner of files with a uid that isn't, for certain, the caller's own."""
-    written = _uid_of_new_files(root)
-    if written is None or (written == me and _is_certain(me)) or uid != written:
+    if uid != _uid_of_new_files(root):
         return Owner(False, _name(uid))
     status = os.stat(root)
-    if status.st_uid == written and not may_write(status):
+    if status.st_uid == uid and not may_write(status):
         return MINE
     return Owner(
         False,
         _name(uid),
-        f"files that you write in {root} get uid {written}, as those of others may, and others may write there; "
+        f"files that you write in {root} get uid {uid}, as those of others may, and others may write there; "
         f"name another run_root, or `chmod go-w {root}`",
     )
 
 
-def _is_certain(uid: int) -> bool:
-    """Whether that uid is one user: in a user namespace the overflow uid is everybody who has none in it."""
-    return uid != _overflow_uid() or _maps_every_uid()
-
-
-@functools.cache
-def _overflow_uid() -> int:
-    try:
-        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as stream:
-            return int(stream.read())
-    except (OSError, ValueError):
-        return 65534  # the kernel's default
-
-
-@functools.cache
-def _maps_every_uid() -> bool:
-    """Whether this process sees every uid as it is. See user_namespaces(7)."""
-    try:
-        with open("/proc/self/uid_map", encoding="ascii") as stream:
-            return [line.split() for line in stream] == [["0", "0", str(_EVERY_UID)]]
-    except OSError:
-        return True  # a system without user namespaces
-
-
 def _uid_of_new_files(root: str) -> int | None:
     """The uid that a file gets which this process writes there; None where it can't write. Leaves nothing."""
-    try:
-        handle = os.open(root, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    except AttributeError:  # not Linux
-        return os.geteuid()
-    except OSError:
-        return _uid_of_named_file(f"{root}/{_PROBE}{os.getpid()}")
-    try:
-        return os.fstat(handle).st_uid
-    finally:
-        os.close(handle)
-
-
-def _uid_of_named_file(path: str) -> int | None:
+    path = f"{root}/{_PROBE}{os.getpid()}"
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -199,7 +158,7 @@ def _name(uid: int) -> str:
     import pwd
 
     try:
-        # In a user namespace the overflow uid is many users, whatever the password file calls it.
-        return pwd.getpwuid(uid).pw_name if _is_certain(uid) else f"uid {uid}"
+        # The overflow uid may be many users, whatever the password file calls it.
+        return pwd.getpwuid(uid).pw_name if uid != _OVERFLOW_UID else f"uid {uid}"
     except KeyError:
         return f"uid {uid}"
