@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.errors import MOST_NAMED, Unavailable, UsageError
@@ -15,14 +15,14 @@ from launcher.executors.slurm.jobs import Row
 from launcher.executors.slurm.shared import Answer
 from launcher.executors.slurm.unanswered import jobs_of, silent, unanswered
 from launcher.probe.slurm_commands import call, complaint
-from launcher.runs import processes, run_roots, selection, store
+from launcher.runs import run_roots, selection, store
 from launcher.runs.schema import PlanRecord, Submission
 from launcher.runs.states import Liveness, needs_liveness, status_of
 from launcher.runs.states import judge as judge_files
 from launcher.runs.store import Files
 
 STALE = 60.0
-"""Seconds without a sign of life in a run's folder after which Slurm may be asked about it at once, once an attempt."""
+"""Seconds without a sign of life in a run's folder after which Slurm is asked about it at once, and once."""
 CLOCKS_DIFFER = 60.0
 """Seconds by which a file server's clock may be ahead of this machine's."""
 # Without cgroups Slurm kills a job over its memory and calls it failed; only the log has the reason.
@@ -53,9 +53,9 @@ def _liveness(asked: Mapping[str, Files], conf: str | None, after: float) -> dic
     known = {folder: job for folder, job in names.items() if job is not None}
     # A final verdict is not asked for again, but a row of squeue overrides it.
     kept = {folder: row for folder, job in known.items() if (row := _kept(folder, job))}
-    reasons = {reason for folder, job in known.items() for reason in _reasons(folder, job, asked[folder])}
     wanted = {job for folder, job in known.items() if folder not in kept}
-    answer = shared.look(wanted, conf, reasons=reasons, after=after) if known else Answer()
+    after = max([after, *(_signalled(folder, asked[folder]) for folder in known)])
+    answer = shared.look(wanted, conf, after=after) if known else Answer()
     states: dict[str, Liveness] = {}
     for group in silent(asked, names):
         states.update(dict.fromkeys(group, unanswered(asked[group[0]])))
@@ -118,41 +118,29 @@ def _ended_badly(folder: Path) -> str:
 
 def _is_newer(path: str, asked: float) -> bool:
     """Whether a file was written since Slurm was asked. A time far in the future comes from a wrong clock."""
-    try:
-        return asked < os.stat(path).st_mtime < time.time() + CLOCKS_DIFFER
-    except OSError:
-        return False
+    return asked < _changed(path) < time.time() + CLOCKS_DIFFER
 
 
-def _reasons(folder: str, job: str, files: Files) -> Iterator[str]:
-    """Reasons to ask Slurm about a run at once, each good for one question."""
+def _signalled(folder: str, files: Files) -> float:
+    """When a run's folder showed that its job may have ended, in seconds since 1970: an answer of Slurm has to be
+    younger. 0 if it does not show that."""
     status = status_of(files)
     if status is None:
-        return
+        return 0.0
+    logs = f"attempts/{status.attempt}"
+    written = ("metrics.jsonl", f"{logs}/stdout.log", f"{logs}/stderr.log", f"telemetry/{status.attempt}-0.host.csv")
     if status.state == "interrupted":
-        yield f"interrupted {job} {status.attempt}"
-    process = processes.complete(status.process)
-    if process is not None and process.host == processes.host() and not processes.is_alive(process):
-        yield f"vanished {job} {process.pid} {process.start}"
-    if time.time() - _heartbeat(folder, status.attempt) > STALE:
-        yield f"silent {job} {status.attempt}"
+        signalled = _changed(f"{folder}/status.json")
+    else:
+        signalled = max(_changed(f"{folder}/{name}") for name in ("status.json", *written)) + STALE
+    return signalled if signalled < time.time() else 0.0
 
 
-def _heartbeat(folder: str, attempt: int | None) -> float:
-    """When an attempt last wrote something, in seconds since 1970."""
-    logs = f"attempts/{attempt}"
-    names = (
-        "status.json",
-        "metrics.jsonl",
-        f"{logs}/stdout.log",
-        f"{logs}/stderr.log",
-        f"telemetry/{attempt}-0.host.csv",
-    )
-    newest = 0.0
-    for name in names:
-        with contextlib.suppress(OSError):
-            newest = max(newest, os.stat(f"{folder}/{name}").st_mtime)
-    return newest
+def _changed(path: str) -> float:
+    """When a file was last written, in seconds since 1970; 0 where there is none."""
+    with contextlib.suppress(OSError):
+        return os.stat(path).st_mtime
+    return 0.0
 
 
 def judge(job: str, row: Row | None, log: str = "") -> Liveness:

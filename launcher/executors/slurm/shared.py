@@ -35,7 +35,6 @@ SOON = 2.0
 job waits, or has ended one. Questions are never closer to each other than this."""
 KEPT = 3600.0
 """Seconds for which the accounting's row of a job is kept. Verdicts are kept in run folders."""
-REASONS_KEPT = 1000
 
 
 class Answer(NamedTuple):
@@ -51,8 +50,6 @@ class Answer(NamedTuple):
     """Why there was no answer, in words."""
     failures: int = 0
     """Questions in a row without an answer."""
-    reasons: tuple[str, ...] = ()
-    """The reasons for immediate questions that were used up."""
 
     def row(self, job: str, script: str | None = None) -> Row | None:
         """Slurm's row of a job. A controller that crashed may give an id twice, so the submitted `script` has to match
@@ -70,20 +67,20 @@ class Answer(NamedTuple):
         return {job.partition("_")[0] for job, row in self.held.items() if row.script == script}
 
 
-def look(wanted: Collection[str], conf: str | None, *, reasons: Collection[str] = (), after: float = 0.0) -> Answer:
+def look(wanted: Collection[str], conf: str | None, *, after: float = 0.0) -> Answer:
     """The shared answer, renewed first if that is due. sacct is asked about those of `wanted` that squeue lacks.
 
     It is due 30 s after the last question, twice as long after each failure; at once and `SOON` after a change; at once
-    for a job that Slurm was not asked about yet, and for each of `reasons`; and if it is older than `after`.
+    for a job that Slurm was not asked about yet; and if it is older than `after`.
     """
     path = _path(conf)
     answer = _read(path)
-    if not _due(answer, path, wanted, reasons, after):
+    if not _due(answer, path, wanted, after):
         return answer
     with _alone(path):
         answer = _read(path)  # another launcher may have asked while this one waited for the lock
-        if _due(answer, path, wanted, reasons, after):
-            answer = _ask(answer, wanted, reasons, conf)
+        if _due(answer, path, wanted, after):
+            answer = _ask(answer, wanted, conf)
             _write(path, answer)
     return answer
 
@@ -104,7 +101,7 @@ def _interval() -> float:
     return INTERVAL
 
 
-def _due(answer: Answer, path: Path, wanted: Collection[str], reasons: Collection[str], after: float) -> bool:
+def _due(answer: Answer, path: Path, wanted: Collection[str], after: float) -> bool:
     now, interval = time.time(), _interval()
     if answer.asked > now + 1.0 or answer.asked < after:  # a clock that was set back
         return True
@@ -113,14 +110,11 @@ def _due(answer: Answer, path: Path, wanted: Collection[str], reasons: Collectio
     soon = min(SOON, interval)
     if answer.asked < _changed(path) + soon:
         return now - answer.asked >= soon
-    if answer.failures:
-        return False
-    return not all(map(answer.has, wanted)) or not set(reasons) <= set(answer.reasons)
+    return not answer.failures and not all(map(answer.has, wanted))
 
 
-def _ask(before: Answer, wanted: Collection[str], reasons: Collection[str], conf: str | None) -> Answer:
+def _ask(before: Answer, wanted: Collection[str], conf: str | None) -> Answer:
     now = time.time()
-    used = tuple(dict.fromkeys([*before.reasons, *reasons]))[-REASONS_KEPT:]
     try:
         held = jobs.listed(conf)
         rest = {job for job in wanted if job not in held}
@@ -128,9 +122,9 @@ def _ask(before: Answer, wanted: Collection[str], reasons: Collection[str], conf
         rest |= {job for job, (_, row) in before.accounted.items() if row and row.lives and job not in held}
         rows = jobs.accounted(sorted(rest), conf) if rest else {}
     except Unavailable as error:
-        return before._replace(asked=now, error=str(error), failures=min(before.failures + 1, 16), reasons=used)
+        return before._replace(asked=now, error=str(error), failures=min(before.failures + 1, 16))
     kept = {job: answer for job, answer in before.accounted.items() if now - answer[0] < KEPT and job not in held}
-    return Answer(now, held, {**kept, **{job: (now, rows.get(job)) for job in rest}}, reasons=used)
+    return Answer(now, held, {**kept, **{job: (now, rows.get(job)) for job in rest}})
 
 
 # The file
@@ -189,7 +183,6 @@ def _parsed(path: Path, changed: int, inode: int) -> Answer:
         {str(job): (float(when), Row(*map(str, row)) if row else None) for job, (when, row) in values["told"].items()},
         str(values["error"]),
         int(values["failures"]),
-        tuple(map(str, values["reasons"])),
     )
 
 
@@ -201,7 +194,6 @@ def _write(path: Path, answer: Answer) -> None:
         "told": answer.accounted,
         "error": answer.error,
         "failures": answer.failures,
-        "reasons": answer.reasons,
     }
     try:
         run_roots.make_private(path.parent)

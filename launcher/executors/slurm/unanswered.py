@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -64,6 +66,19 @@ def _still_submitting(submission: Submission) -> bool:
     return alive or bool(processes.carrying(jobs.SUBMITS, {str(submission.answer)}))
 
 
+def _noticed(answer: Path) -> float:
+    """When it was first noticed that sbatch ended without an answer, in seconds since 1970."""
+    note = answer.with_suffix(".silent")
+    try:
+        return note.stat().st_mtime
+    except OSError:
+        now = time.time()
+        with contextlib.suppress(OSError):  # a disk that is full, or another person's: Slurm will be asked again
+            os.close(os.open(note, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            os.utime(note, (now, now))
+        return now
+
+
 def _answer_instead(submission: Submission, conf: str | None) -> str:
     """What a killed sbatch would have answered if Slurm accepted the job, which is written in its place.
 
@@ -75,7 +90,7 @@ def _answer_instead(submission: Submission, conf: str | None) -> str:
             return text
     # A resumed run has the script of its submissions before.
     before = {job_of(Submission(answer=str(path))) for path in answer.parent.glob("sbatch.*.out")}
-    shown = shared.look((), conf, reasons=[f"unanswered {answer}"])
+    shown = shared.look((), conf, after=_noticed(answer))
     if shown.error:
         raise Unavailable(shown.error)
     new = shown.of_script(script) - before if script else set()
