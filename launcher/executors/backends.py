@@ -92,7 +92,7 @@ def settle(seen: Iterable[Seen]) -> None:
         if nothing or not row.state.finished:
             continue
         if row.run in marked:
-            store.forget_secrets(row.run.folder)
+            forget_secrets(row.run.folder)
             # A root that can only be read keeps its markers.
             with contextlib.suppress(OSError):
                 store.clear_unfinished(Path(row.run.root), row.run.id)
@@ -100,6 +100,16 @@ def settle(seen: Iterable[Seen]) -> None:
     for row in look(cleared):
         if not row.state.finished:  # resumed in between
             store.mark_unfinished(Path(row.run.root), row.run.id)
+
+
+def forget_secrets(folder: Path) -> None:
+    """Delete the secrets of a run that has ended without doing so itself; not those laid down to start it again."""
+    import shutil  # which a listing does without
+
+    secrets = folder / store.SECRETS
+    with contextlib.suppress(OSError):
+        if secrets.lstat().st_mtime_ns <= (folder / "status.json").stat().st_mtime_ns:
+            shutil.rmtree(secrets, ignore_errors=True)
 
 
 def with_processes(files: Mapping[str, Files]) -> set[str]:

@@ -71,14 +71,9 @@ def clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def kill(folder: Path) -> str:
-    """End every process of a run at once, and mark it as cancelled. Returns why it could not be ended, or nothing."""
-    return kill_all([folder]).get(folder, "")
-
-
 def kill_all(folders: Iterable[Path]) -> dict[Path, str]:
-    """End every process of the runs at once, all together: one after another, a sweep's next run would start while the
-    last one is killed. Returns the reasons for those that could not be ended."""
+    """End every process of the runs at once, all together, and mark them as cancelled: one after another, a sweep's
+    next run would start while the last one is killed. Returns the reasons for those that could not be ended."""
     ended = cancel([Run(str(folder.parent), folder.name) for folder in folders], now=True)
     return {run_ended.seen.run.folder: run_ended.why_not for run_ended in ended if run_ended.why_not}
 

@@ -91,6 +91,13 @@ def read(folder: Path) -> Pointer | None:
         return None
 
 
+def confirm(folder: Path) -> None:
+    """The host has the run."""
+    pointer = read(folder)
+    assert pointer is not None
+    write(folder, dataclasses.replace(pointer, submitter=None))
+
+
 def known(folder: Path) -> Known | None:
     """The last known state of a run; None where there is none, or where its record is damaged."""
     values = store.read_or_empty(folder / KNOWN)

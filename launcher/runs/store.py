@@ -150,18 +150,6 @@ def clear_unfinished(root: Path, run: str) -> None:
     (root / UNFINISHED / run).unlink(missing_ok=True)
 
 
-def forget_secrets(folder: Path) -> None:
-    """Delete the secrets of a run that has ended without doing so itself; not those laid down to start it again."""
-    import shutil  # which a listing does without
-
-    secrets = folder / SECRETS
-    try:
-        if secrets.lstat().st_mtime_ns <= (folder / "status.json").stat().st_mtime_ns:
-            shutil.rmtree(secrets, ignore_errors=True)
-    except OSError:
-        return
-
-
 def write_sweep(root: Path, sweep: str, runs: Sequence[str], record: dict[str, Any]) -> None:
     """The record of a sweep: its runs, and further values."""
     path = root / SWEEPS / f"{sweep}.json"
@@ -196,9 +184,6 @@ def write_text(path: Path, text: str, opener: Callable[[str, int], int] = record
 # Reading
 
 
-_BLOCK = 2**16
-
-
 class Damaged(Exception):
     """The file is there and holds no JSON object."""
 
@@ -215,7 +200,7 @@ def read_json(path: str | Path, own_in: str | None = None) -> dict[str, Any] | N
                 raise Damaged(f"{path} {ownership.said(owner)}")
             if file.st_size > admit.LARGEST_RECORD:
                 raise Damaged(f"{path} has {file.st_size} bytes, more than a record may")
-            value = json.loads(_content(opened).decode())
+            value = json.loads(os.read(opened, file.st_size).decode())
         finally:
             os.close(opened)
     except (FileNotFoundError, NotADirectoryError):
@@ -225,13 +210,6 @@ def read_json(path: str | Path, own_in: str | None = None) -> dict[str, Any] | N
     if not isinstance(value, dict):
         raise Damaged(f"{path} holds no JSON object")
     return value
-
-
-def _content(opened: int) -> bytes:
-    parts = [os.read(opened, _BLOCK)]
-    while len(parts[-1]) == _BLOCK and len(parts) * _BLOCK <= admit.LARGEST_RECORD:
-        parts.append(os.read(opened, _BLOCK))
-    return b"".join(parts)
 
 
 def read_or_empty(path: str | Path, own_in: str | None = None) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def _taken(run: Run, pointer: Pointer, answer: Answer) -> State:
 
 def _keep(folder: Path, pointer: Pointer, answer: Answer) -> None:
     if pointer.submitter is not None:
-        confirm(folder, pointer)
+        remote_record.confirm(folder)
     before = remote_record.known(folder)
     stamps = dict(before.stamps if before else {})
     for number in set(answer.attempts).difference(store.attempts(folder)):
@@ -188,14 +188,6 @@ def _keep(folder: Path, pointer: Pointer, answer: Answer) -> None:
     log = (f"{pointer.address.destination}:{answer.log[0]}", answer.log[1]) if answer.log else None
     known = Known(state=answer.state, seen=time.time(), step=answer.step, stamps=stamps, log=log)
     remote_record.remember(folder, known)
-
-
-def confirm(folder: Path, pointer: Pointer) -> None:
-    """The host has the run."""
-    accepted = Pointer(
-        address=pointer.address, root=pointer.root, token=pointer.token, submitter=None, created=pointer.created
-    )
-    remote_record.write(folder, accepted)
 
 
 def _undelivered(run: Run, pointer: Pointer) -> State:

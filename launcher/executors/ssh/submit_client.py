@@ -30,7 +30,6 @@ from launcher.runs.remote_record import Known, Pointer
 from launcher.runs.states import State
 from launcher.ssh.failures import Lost, Unreachable
 from launcher.ssh.host import connect, nothing
-from launcher.ssh.remote_status import confirm
 
 TRIES = 3
 
@@ -59,7 +58,10 @@ def submit(
         came_from = {**execute.provenance(plans[0], facts.code if facts else None), "token": os.urandom(16).hex()}
         contents = [{name: _content(name, path) for name, path in files.items()} for files in secrets]
         send_code(plans[0], code, address)
-    sweep, folders = _point(plans, address, came_from["token"])
+    folders = point(len(plans), address, plans[0].run_root, came_from["token"])
+    if sweep := run_ids.sweep_of(folders[0].name):
+        record = {"command": list(plans[0].command)}
+        store.write_sweep(Path(run_roots.remote()), sweep, [folder.name for folder in folders], record)
     bound = [to_json(plan.bind(folder.name)) for plan, folder in zip(plans, folders, strict=True)]
     message = {
         "plans": bound,
@@ -76,7 +78,7 @@ def submit(
     except KeyboardInterrupt:
         if sending:
             raise interrupts.HandedOver(folders) from None
-        _take_back(folders, sweep)
+        _take_back(folders)
         raise
     except Unreachable as error:
         what = sweep or folders[0].name
@@ -84,14 +86,12 @@ def submit(
             f"{error}\n{what} may have been started or not; `ls {what}` says so once it answers"
         ) from None
     except LauncherError:
-        _take_back(folders, sweep)
+        _take_back(folders)
         raise
     for folder, plan in zip(folders, bound, strict=True):
         store.write_json(folder / "plan.json", plan)
         remote_record.remember(folder, Known(state=State("queued"), seen=time.time()))
-        pointer = remote_record.read(folder)
-        assert pointer is not None
-        confirm(folder, pointer)
+        remote_record.confirm(folder)
     return folders
 
 
@@ -114,37 +114,32 @@ def _is_there(answer: Any) -> bool:
     return admit.flag(answer, "whether the code is there")
 
 
-def _point(plans: Sequence[Plan], address: Address, token: str) -> tuple[str | None, list[Path]]:
-    """Records of the runs here, under new ids. All of them or none."""
-    me = processes.identity(os.getpid())
-    folders: list[Path] = []
+def point(count: int, address: Address, root: str, token: str) -> list[Path]:
+    """Records here of so many runs under new ids, as the cells of a sweep where there are several. All or none."""
+    pointer = Pointer(
+        address=address, root=root, token=token, submitter=processes.identity(os.getpid()), created=time.time()
+    )
     while True:
         identity = run_ids.new_id(time.time())
-        names = [run_ids.cell_id(identity, index, len(plans)) for index in range(len(plans))]
-        names = names if len(plans) > 1 else [identity]
-        pointer = Pointer(address=address, root=plans[0].run_root, token=token, submitter=me, created=time.time())
+        names = [run_ids.cell_id(identity, index, count) for index in range(count)] if count > 1 else [identity]
+        folders: list[Path] = []
         try:
             for name in names:
                 folders.append(remote_record.create(name, pointer))
         except FileExistsError:
-            _take_back(folders, None)
-            folders = []
-            continue
+            _take_back(folders)
         except BaseException:
-            _take_back(folders, None)
+            _take_back(folders)
             raise
-        break
-    if len(plans) == 1:
-        return None, folders
-    store.write_sweep(Path(run_roots.remote()), identity, names, {"command": list(plans[0].command)})
-    return identity, folders
+        else:
+            return folders
 
 
-def _take_back(folders: Sequence[Path], sweep: str | None) -> None:
+def _take_back(folders: Sequence[Path]) -> None:
     for folder in folders:
         execute.discard(folder)
-    if sweep:
-        Path(run_roots.remote(), store.SWEEPS, f"{sweep}.json").unlink(missing_ok=True)
+    if folders and (sweep := run_ids.sweep_of(folders[0].name)):
+        store.forget_sweep(Path(run_roots.remote()), sweep)
 
 
 def _hand_over(address: Address, message: Mapping[str, Any]) -> None:

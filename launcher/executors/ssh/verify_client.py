@@ -12,14 +12,14 @@ from typing import Any
 from launcher import admit
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import execute
+from launcher.executors.ssh import submit_client
 from launcher.executors.verify import Started
-from launcher.runs import processes, remote_record, run_ids
-from launcher.runs.remote_record import Known, Pointer
+from launcher.runs import remote_record
+from launcher.runs.remote_record import Known
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.ssh.failures import Unreachable
 from launcher.ssh.host import connect
-from launcher.ssh.remote_status import confirm
 
 
 def verify(run: Run, step: int | None, assignments: Mapping[str, str], secrets: Mapping[str, bytes]) -> Started:
@@ -28,15 +28,8 @@ def verify(run: Run, step: int | None, assignments: Mapping[str, str], secrets: 
     original = remote_record.read(run.folder)
     if original is None:
         raise UsageError(f"the record of where {run.id} is can't be read")
-    me = processes.identity(os.getpid())
     token = os.urandom(16).hex()
-    pointer = Pointer(address=original.address, root=original.root, token=token, submitter=me, created=time.time())
-    while True:
-        try:
-            folder = remote_record.create(run_ids.new_id(time.time()), pointer)
-            break
-        except FileExistsError:
-            continue
+    (folder,) = submit_client.point(1, original.address, original.root, token)
     try:
         first, last, recorded = connect(original.address).ask(
             "verify",
@@ -56,7 +49,7 @@ def verify(run: Run, step: int | None, assignments: Mapping[str, str], secrets: 
         execute.discard(folder)
         raise
     remote_record.remember(folder, Known(state=State("queued"), seen=time.time()))
-    confirm(folder, pointer)
+    remote_record.confirm(folder)
     return Started(folder, first, last, recorded)
 
 

@@ -167,7 +167,7 @@ def test_of_a_running_job_it_joins_its_allocation(bed: Testbed, opened: Open, tm
     assert (found[0], found[2]) == ("its-own", f"{folder}/plan.json")
     shell.type("exit")
     assert shell.wait() == 0
-    assert stopping.kill(folder) == ""
+    assert stopping.kill_all([folder]) == {}
 
 
 @pytest.fixture

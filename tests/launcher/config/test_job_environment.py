@@ -15,7 +15,7 @@ from launcher.__main__ import main
 from launcher.commands import shell
 from launcher.config import job_environment
 from launcher.errors import UsageError
-from launcher.runs import store
+from launcher.executors import backends
 
 CHECKOUT = str(Path(__file__).parents[3])
 SCRIPT = "import json, os\njson.dump(dict(os.environ), open(os.environ['WHERE'], 'w'))\n"
@@ -187,7 +187,7 @@ def test_secrets_of_a_run_that_was_killed_go_when_it_is_seen_and_those_of_one_la
         (folder / "status.json").write_text("{}")
         stamp = (folder / ".secrets").stat().st_mtime + (-5 if newer else 5)
         os.utime(folder / "status.json", (stamp, stamp))
-        store.forget_secrets(folder)
+        backends.forget_secrets(folder)
         assert (folder / ".secrets").exists() is newer
     assert (tmp_path / "again/.secrets/A").stat().st_mode & 0o777 == 0o600
     with pytest.raises(UsageError, match=r"secrets\.B: its value contains a NUL byte"):

@@ -115,7 +115,7 @@ def test_a_cancelled_run_leaves_no_container(bed: Testbed, tmp_path: Path) -> No
     folder = started(tmp_path / "runs")
     listed = ["docker", "ps", "--all", "--quiet", f"--filter=name={folder.name}"]
     until(lambda: subprocess.run(listed, capture_output=True, text=True).stdout.strip())
-    assert stopping.kill(folder) == ""
+    assert stopping.kill_all([folder]) == {}
     until(lambda: not subprocess.run(listed, capture_output=True, text=True).stdout.strip())
     (seen,) = backends.look([Run(str(folder.parent), folder.name)])
     assert seen.state.name == "cancelled"

@@ -112,7 +112,7 @@ def test_killing_leaves_a_true_state_even_if_the_shell_could_not_speak(root):
     folder = make(root, trainer=DEAF)
     child = start(folder)
     os.kill(shell_of(folder), signal.SIGSTOP)
-    assert stopping.kill(folder) == ""
+    assert stopping.kill_all([folder]) == {}
     child.wait(60)
     assert store.read_json(folder / "status.json")["state"] == "running"
     assert (state(folder).name, state(folder).reason) == ("cancelled", "killed on request")
@@ -123,7 +123,7 @@ def test_workers_in_sessions_of_their_own_are_killed_with_the_run(root):
     folder = make(root, trainer="setsid bash -c 'trap \"\" TERM; while :; do sleep 0.1; done' & wait")
     start(folder)
     until(lambda: len({os.getsid(each.pid) for each in processes_left(folder)}) > 1)
-    assert stopping.kill(folder) == ""
+    assert stopping.kill_all([folder]) == {}
     assert processes_left(folder) == []
 
 

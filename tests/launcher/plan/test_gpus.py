@@ -227,7 +227,7 @@ def test_a_run_that_ended_in_whatever_way_holds_nothing(bench: Bench, ending: st
     if ending == "killed":
         kill(store.read_or_empty(folder / "status.json")["process"]["pid"], folder.name)
     elif ending == "cancelled":
-        assert stopping.kill(folder) == ""
+        assert stopping.kill_all([folder]) == {}
     until(nobody_is_on_any)
 
 
@@ -237,7 +237,7 @@ def test_a_trainer_that_outlives_its_killed_shell_keeps_its_gpu(bench: Bench) ->
     os.kill(store.read_or_empty(folder / "status.json")["process"]["pid"], signal.SIGKILL)
     until(lambda: state(folder).name == "lost")
     assert [bool(entry.holder) for entry in gpu_locks.look()] == [False, True, False]
-    assert stopping.kill(folder) == ""
+    assert stopping.kill_all([folder]) == {}
     until(nobody_is_on_any)
 
 
@@ -284,7 +284,7 @@ def test_a_run_that_may_wait_is_queued_with_what_it_waits_for_and_then_starts(be
     assert waiting.name == "queued"
     assert "GPUs asked for: 1, free: 0; GPU 0: held by" in waiting.reason
     assert first.name in waiting.reason
-    assert stopping.kill(first) == ""
+    assert stopping.kill_all([first]) == {}
     assert seen(second) == "0"
     until(lambda: state(second).name == "done")
 
@@ -313,7 +313,7 @@ def test_a_sweep_runs_a_cell_on_each_free_set_of_gpus(bench: Bench) -> None:
     assert [seen(folder) for folder in folders[:2]] == ["0", "2"]
     until(lambda: state(folders[2]).name == "queued" and "free: 0" in state(folders[2]).reason)
     assert state(folders[3]).name == "queued"
-    assert stopping.kill(other) == ""
+    assert stopping.kill_all([other]) == {}
     assert seen(folders[2]) == "1"
     bench.tell()
     until(lambda: {state(folder).name for folder in folders} == {"done"})
@@ -338,7 +338,7 @@ def test_resume_takes_the_gpus_again_and_is_refused_while_they_are_taken(bench: 
     with pytest.raises(Unavailable, match=rf"GPU 0: held by .* \(run {other.name}\)"):
         resume([folder.name, "detach=true"])
     assert {name: (folder / name).read_bytes() for name in before} == before
-    assert stopping.kill(other) == ""
+    assert stopping.kill_all([other]) == {}
     assert resume([folder.name, "detach=true"]) == 0
     until(lambda: state(folder).name == "failed" and state(folder).attempt == 2)
     assert (folder / "attempts/2/gpus").read_text() == "0\n"

@@ -169,7 +169,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     runs = Started(tmp_path_factory.mktemp("scripts"))
     yield runs
     for name in REQUESTS:
-        stopping.kill(runs.folder(name))
+        stopping.kill_all([runs.folder(name)])
 
 
 def test_a_script_saves_and_ends_by_itself_and_resumes_with_its_resume_arguments(started: Started) -> None:
