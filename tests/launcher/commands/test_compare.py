@@ -27,7 +27,7 @@ def measured(tmp_path_factory):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (name,) = selection.run_names(str(root))
-    return done, root / name, folder / "state"
+    return done, root / name
 
 
 def lines(path: Path):
@@ -35,7 +35,7 @@ def lines(path: Path):
 
 
 def test_it_says_what_each_arm_gains_and_costs(measured):
-    done, folder, _ = measured
+    done, folder = measured
     assert f"{folder.name}  compare-mnist (amp=o0) (amp=o2)" in done.stdout
     assert "amp=o2 (half_model_fp32_masters in torch): " in done.stdout
     assert "too few for an interval" in done.stdout
@@ -45,7 +45,7 @@ def test_it_says_what_each_arm_gains_and_costs(measured):
 
 
 def test_arms_begin_alike_and_go_on_from_their_own_state(measured):
-    _, folder, _ = measured
+    _, folder = measured
     assert (folder / "blocks").read_text().split("\n")[:4] == ["00 85", "01 85", "01 0", "00 0"]
     steps = [
         [row for row in lines(folder / "arms" / arm / "metrics.jsonl") if "event" not in row] for arm in ("00", "01")
@@ -56,25 +56,25 @@ def test_arms_begin_alike_and_go_on_from_their_own_state(measured):
     assert digests[0] == digests[1]
 
 
-def test_it_is_one_run_to_every_other_verb(measured):
-    _, folder, state = measured
-    listed = launcher("ls", f"run_root={folder.parent}", state_home=state)
-    (row,) = [line.split() for line in listed.stdout.splitlines() if line.startswith(folder.name)]
+def test_it_is_one_run_to_every_other_verb(measured, capsys):
+    folder = measured[1]
+
+    def said(*words: str, code: int = 0) -> str:
+        assert main([*words, f"run_root={folder.parent}"]) == code
+        return "".join(capsys.readouterr())
+
+    (row,) = [line.split() for line in said("ls").splitlines() if line.startswith(folder.name)]
     assert (row[1], row[6]) == ("done", "proved")
-    assert store.read_json(folder / "result.json")["comparison"]["control"] == "amp=o0"
-    told = launcher("ls", folder.name, f"run_root={folder.parent}", state_home=state).stdout
-    rate = units.number(store.read_json(folder / "result.json")["comparison"]["arms"][1]["samples_per_second"])
-    assert re.search(rf"^arm +amp=o2  done, {rate} samples/s$", told, re.MULTILINE), "as the report has it"
-    both = launcher("report", folder.name, folder.name[:15], f"run_root={folder.parent}", state_home=state).stdout
-    assert "COMPARISON" in both, "a comparison named twice is still one"
-    again = launcher("report", folder.name, f"run_root={folder.parent}", state_home=state)
-    assert "COMPARISON" in again.stdout
+    compared = store.read_json(folder / "result.json")["comparison"]
+    assert compared["control"] == "amp=o0"
+    rate = units.number(compared["arms"][1]["samples_per_second"])
+    assert re.search(rf"^arm +amp=o2  done, {rate} samples/s$", said("ls", folder.name), re.M), "as the report has it"
+    report = said("report", folder.name, folder.name[:15])
+    assert "COMPARISON" in report, "a comparison named twice is still one"
     command = store.read_json(folder / "provenance.json")["command"]
     assert command[:5] == ["python", "-m", "launcher", "compare", "amp=o0,o2"], "what repeats it"
-    resumed = launcher("resume", folder.name, f"run_root={folder.parent}", state_home=state)
-    assert (resumed.returncode, "no more rounds than it began with" in resumed.stderr) == (2, True)
-    watched = launcher("watch", folder.name, f"run_root={folder.parent}", state_home=state)
-    assert (watched.returncode, watched.stdout.count("done")) == (0, again.stdout.count("done") + 3)
+    assert "no more rounds than it began with" in said("resume", folder.name, code=2)
+    assert said("watch", folder.name).count("done") == report.count("done") + 3
 
 
 @pytest.mark.parametrize(

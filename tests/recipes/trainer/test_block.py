@@ -14,6 +14,7 @@ from recipes.arguments import Arguments
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
 from recipes.trainer import block as blocks
+from recipes.trainer import script_end
 from recipes.trainer.block import Block, BlockOver
 from recipes.trainer.step_meter import StepMeter
 
@@ -63,6 +64,17 @@ def test_a_block_that_ended_early_leaves_the_numbers_of_its_other_steps_free(tmp
     short.end_block()
     whole(meter(tmp_path, 1, 2))
     assert steps(tmp_path) == [1, 2, 3, 4, 7, 8, 9, 10, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "the script ended before a step after the warm-up was timed"), (0, "")]
+)
+def test_a_block_without_a_timed_step_compares_nothing(tmp_path, count, said):
+    short = meter(tmp_path, 0, 1)
+    take(short, count)
+    assert (script_end._block_problem(short) or "").startswith(f"nothing can be compared: {said}")
+    whole(enough := meter(tmp_path, 1, 2))
+    assert script_end._block_problem(enough) is None
 
 
 def test_the_rows_of_an_interrupted_block_are_replaced(tmp_path):
