@@ -1,18 +1,16 @@
-"""Download of published files: resumed, verified, by one process of a folder at a time.
+"""Download of published files: verified, by one process of a folder at a time.
 
-Bytes go into `.NAME.part` beside the file. The next attempt continues there with an HTTP range, also after a kill. Only
-a file of the published size and digest gets its name. Allowed are https, and http to this machine itself.
+Bytes go into `.NAME.part` beside the file. Only a file of the published size and digest gets its name. Allowed are
+https, and http to this machine itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import http.client
 import os
-import stat
 import sys
 import time
 import urllib.error
@@ -30,7 +28,7 @@ CHUNK = 2**20
 TIMEOUT = 30
 """Seconds without a byte after which a connection counts as lost."""
 ATTEMPTS = 3
-"""Connections in a row without new bytes after which a server is given up."""
+"""Connections after which a server is given up."""
 REPORT_EVERY = 5.0
 """Seconds between lines of progress."""
 LOCK = ".download.lock"
@@ -50,7 +48,7 @@ class Published:
 
 
 class _Lost(Exception):
-    """A connection ended too early; another attempt may continue."""
+    """A connection failed or ended too early; another attempt may succeed."""
 
 
 class _Refused(Exception):
@@ -115,14 +113,15 @@ def fetch(folder: Path, file: Published) -> Path:
     """
     target = folder / file.name
     if target.is_file():
-        with target.open("rb") as there:
-            if os.fstat(there.fileno()).st_size != file.size or _md5(there) != file.md5:
+        with target.open("rb") as existing:
+            if os.fstat(existing.fileno()).st_size != file.size or _md5(existing) != file.md5:
                 raise SettingsError(f"{target} is not the published file: its size or MD5 differs; remove it", KEY)
         return target
     part = folder / f".{file.name}.part"
     reasons = []
     try:
-        with _open_part(part) as written:
+        part.unlink(missing_ok=True)  # of a killed download
+        with part.open("xb") as written:
             for url in file.urls:
                 try:
                     _from_server(url, file, written)
@@ -133,128 +132,79 @@ def fetch(folder: Path, file: Published) -> Path:
                 os.fsync(written.fileno())
                 os.replace(part, target)
                 return target
-            kept = written.seek(0, os.SEEK_END)
-            if not kept:
-                part.unlink()
     except OSError as error:
         raise SettingsError(f"{part} can't be written: {error.strerror or error}", KEY) from None
-    rest = f" ({kept:,} bytes are kept, and the next attempt goes on from there)" if kept else ""
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
     raise SettingsError(
-        f"{file.name} can't be downloaded: {'; '.join(reasons)}{rest}. Download {file.urls[0]} (MD5 {file.md5}) where "
-        f"the network allows, and put it into {folder}",
+        f"{file.name} can't be downloaded: {'; '.join(reasons)}. Download {file.urls[0]} (MD5 {file.md5}) where the "
+        f"network allows, and put it into {folder}",
         KEY,
     )
 
 
-def _open_part(path: Path) -> IO[bytes]:
-    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    status = os.fstat(opened)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        os.close(opened)
-        raise OSError(errno.EEXIST, "it is a link or no regular file; remove it")
-    return os.fdopen(opened, "r+b")
-
-
 def _from_server(url: str, file: Published, written: IO[bytes]) -> None:
-    """Complete `written` from one server. Raises `_Refused`, and `OSError` where writing fails."""
-    failures = 0
-    resumed = written.seek(0, os.SEEK_END) > 0
-    while True:
-        have = written.seek(0, os.SEEK_END)
-        if have > file.size:
-            have = _emptied(written)
-        if have == file.size:
-            if _md5(written) == file.md5:
-                return
-            _emptied(written)
-            if not resumed:
-                raise _Refused("another file than the published one: its MD5 differs")
-            resumed = False  # the bytes of an earlier attempt may be wrong: try once from the start
-            continue
-        try:
-            _receive(url, file, written, have)
-        except _Lost as error:
-            now = written.seek(0, os.SEEK_END)
-            failures = 0 if now > have else failures + 1
-            if failures == ATTEMPTS:
-                raise _Refused(str(error)) from None
-            time.sleep(failures)
-
-
-def _emptied(written: IO[bytes]) -> int:
-    written.seek(0)
-    written.truncate()
-    return 0
-
-
-def _receive(url: str, file: Published, written: IO[bytes], have: int) -> None:
-    """Append the bytes of one connection. Raises `_Lost`, `_Refused`, and `OSError` where writing fails."""
+    """Write the file of one server. Raises `_Refused`, and `OSError` where writing fails."""
     _check(url)
+    for attempt in range(1, ATTEMPTS + 1):
+        written.seek(0)
+        written.truncate()
+        try:
+            with _open(url) as answer:
+                _receive(answer, file, written)
+            return
+        except _Lost as error:
+            if attempt == ATTEMPTS:
+                raise _Refused(str(error)) from None
+            time.sleep(attempt)
+
+
+def _open(url: str) -> Any:
     headers = {"Accept-Encoding": "identity", "User-Agent": "amp-launcher"}
-    if have:
-        headers["Range"] = f"bytes={have}-"
     try:
-        answer = _OPENER.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
+        return _OPENER.open(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416:  # the server's file ends here, too early
-            _emptied(written)
-        if error.code in (408, 416, 429) or error.code >= 500:
-            raise _Lost(f"HTTP {error.code} {error.reason}") from None
-        raise _Refused(f"HTTP {error.code} {error.reason}") from None
+        lost = error.code in (408, 429) or error.code >= 500
+        raise (_Lost if lost else _Refused)(f"HTTP {error.code} {error.reason}") from None
     except (OSError, http.client.HTTPException) as error:
         raise _Lost(str(getattr(error, "reason", error)) or type(error).__name__) from None
-    with answer:
-        have = _begin(answer, file, written, have)
-        _append(answer, file, written, have)
 
 
-def _begin(answer: Any, file: Published, written: IO[bytes], have: int) -> int:
-    """The position in `written`, now its end, at which the answer's bytes belong."""
-    if answer.status == 206:
-        start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-        if start != str(have):
-            _emptied(written)
-            raise _Lost("it answered with another range than was asked for")
-    elif answer.status == 200:
-        have = _emptied(written)
-    else:
-        raise _Refused(f"HTTP {answer.status} {answer.reason}")
+def _receive(answer: Any, file: Published, written: IO[bytes]) -> None:
+    """Write the bytes of one connection. Raises `_Lost`, `_Refused`, and `OSError` where writing fails."""
     length = answer.headers.get("Content-Length", "")
-    if length.isdecimal() and have + int(length) != file.size:
-        raise _Refused(f"its file has {have + int(length):,} bytes, and the published one {file.size:,}")
-    return have
-
-
-def _append(answer: Any, file: Published, written: IO[bytes], have: int) -> None:
-    written.seek(have)
+    if length.isdecimal() and int(length) != file.size:
+        raise _Refused(f"its file has {int(length):,} bytes, and the published one {file.size:,}")
     begun = reported = time.monotonic()
-    first = have
+    md5 = hashlib.md5(usedforsecurity=False)
+    count = 0
     while True:
         try:
             chunk = answer.read1(CHUNK)
         except (OSError, http.client.HTTPException) as error:
             raise _Lost(str(error) or type(error).__name__) from None
-        if not chunk and have == file.size:
-            break
         if not chunk:
-            raise _Lost(f"the connection ended after {have:,} of {file.size:,} bytes")
-        if have + len(chunk) > file.size:
-            _emptied(written)
+            break
+        count += len(chunk)
+        if count > file.size:
             raise _Refused(f"it sends more than the {file.size:,} bytes of the published file")
         written.write(chunk)
-        written.flush()  # a kill loses nothing
-        have += len(chunk)
+        md5.update(chunk)
         now = time.monotonic()
-        if now - reported >= REPORT_EVERY or have == file.size:
+        if now - reported >= REPORT_EVERY or count == file.size:
             reported = now
-            rate = (have - first) / max(now - begun, 1e-3)
-            _report(f"{file.name}: {have / 1e6:,.1f} of {file.size / 1e6:,.1f} MB, {rate / 1e6:,.1f} MB/s")
+            rate = count / max(now - begun, 1e-3)
+            _report(f"{file.name}: {count / 1e6:,.1f} of {file.size / 1e6:,.1f} MB, {rate / 1e6:,.1f} MB/s")
+    if count < file.size:
+        raise _Lost(f"the connection ended after {count:,} of {file.size:,} bytes")
+    if md5.hexdigest() != file.md5:
+        raise _Refused("another file than the published one: its MD5 differs")
 
 
 def _md5(file: IO[bytes]) -> str:
     """The MD5 that publishers give. It detects damage, and no second-preimage attack on it is known."""
-    file.seek(0)
     md5 = hashlib.md5(usedforsecurity=False)
     while chunk := file.read(CHUNK):
         md5.update(chunk)

@@ -88,7 +88,7 @@ def _standard_library(settings: GptSettings) -> Text:
 def _python_files(folder: Path) -> Iterator[str]:
     """Paths below `folder`, with slashes."""
     for place, folders, files in os.walk(folder):
-        folders[:] = [each for each in folders if each not in LEFT_OUT]
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
         for name in files:
             if name.endswith(".py") and not name.startswith(GENERATED):
                 yield Path(place, name).relative_to(folder).as_posix()
