@@ -1,15 +1,13 @@
-"""Which steps of a run are profiled, and what is said of them afterwards: neither warm-up nor proof is among them."""
+"""Which steps of a run are profiled, none of which is observed, and the result's record of them."""
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from recipes.metrics import warm_up
 from recipes.precision.tensor_core_kernels import tensor_core_share
 from recipes.settings import Profile
 from recipes.typed import SettingsError
@@ -35,50 +33,63 @@ class Profiling:
     def __init__(self, profile: Profile, profiler: Profiler | None, run: Path | None) -> None:
         if profile.tool == "framework" and run is None:
             raise SettingsError("profile=framework leaves a trace in the run folder: say run=FOLDER", "profile")
-        self.found: dict[str, Any] = {}
+        self.record: dict[str, Any] = {}
         """result.json's "profile"; empty where nothing was recorded."""
         self.note = ""
-        """What to say where other steps are recorded than those that were asked for."""
+        """A message where other steps are recorded than those that were asked for."""
         self.running = False
+        self.steps = range(0)
+        """The steps to record, counted from 1."""
         self._profile = profile
         self._profiler = profiler
         self._run = run
-        self._steps = range(0)
         self._asked = range(profile.start, profile.start + profile.steps)
         self._first = 0
         self._began = 0.0
 
-    def choose(self, first: int, last: int, taken: Collection[int], *, goes_on: bool = False) -> None:
-        """Decide on the steps, of `first` to `last` counted from 1, but for those that are `taken`.
+    def choose(self, first: int, last: int, *, goes_on: bool = False) -> None:
+        """Decide on the steps of an attempt that takes `first` to `last`, counted from 1, and observes these two.
 
-        Where the run `goes_on` in another attempt, that may be the one to record in.
+        Where the run `goes_on` in another attempt, the last is not observed, and that one may be the one to record in.
+        Raises `SettingsError` where the run is too short.
         """
         if self._profiler is None or (goes_on and self._profile.start > last):
             return
-        self._steps = window(self._profile, first, last, taken)
-        if self._steps != self._asked:
-            why = _why_not(self._asked, first, last, goes_on)
-            self.note = f"profiling {_named(self._steps)} instead of {_named(self._asked)}: {why}"
+        start = max(self._profile.start, first + 1)
+        self.steps = range(start, min(start + self._profile.steps, last + goes_on))
+        if not self.steps:
+            raise SettingsError(
+                f"profile.start={self._profile.start}: this run has {last} steps, and its first and last prove the "
+                "precision; say more steps or an earlier start",
+                "profile.start",
+            )
+        if self.steps != self._asked:
+            why = f"this run has {last} steps, the last of which is observed"
+            if self._asked[0] <= first:
+                why = f"this attempt begins with step {first}"
+            elif goes_on:
+                why = f"this attempt ends with step {last}"
+            self.note = f"profiling {_named(self.steps)} instead of {_named(self._asked)}: {why}"
 
     def whenever(self) -> None:
         """Take the steps from `profile.start` on, of a loop whose length nobody knows."""
         if self._profiler is not None:
-            self._steps = self._asked
+            self.steps = self._asked
 
     def between(self, number: int) -> None:
         """Step `number` is next, of a loop of unknown length whose steps are seen only now and then: once the first
         that was asked for is reached, as many are recorded from here."""
-        if self._profiler is None or self.running or self.found or number < self._asked[0]:
+        if self._profiler is None or self.running or self.record or number < self._asked[0]:
             return
-        self._steps = range(number, number + len(self._asked))
-        if self._steps != self._asked:
+        self.steps = range(number, number + len(self._asked))
+        if self.steps != self._asked:
             why = "it begins where an execution of the script ends"
-            self.note = f"profiling {_named(self._steps)} instead of {_named(self._asked)}: {why}"
+            self.note = f"profiling {_named(self.steps)} instead of {_named(self._asked)}: {why}"
         self.before(number)
 
     def before(self, number: int, count: int = 1) -> None:
         """The steps from `number` on are about to be taken, in one execution."""
-        if self._profiler is not None and not self.running and not self.found and self._touches(number, count):
+        if self._profiler is not None and not self.running and not self.record and self._touches(number, count):
             self.running = True
             self._first = number
             self._began = time.perf_counter()
@@ -86,7 +97,7 @@ class Profiling:
 
     def after(self, number: int) -> None:
         """The steps up to `number` have been taken."""
-        if self.running and number >= self._steps[-1]:
+        if self.running and number >= self.steps[-1]:
             self.end(number)
 
     def end(self, number: int) -> None:
@@ -104,7 +115,7 @@ class Profiling:
         if self._profiler.trace:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         kernels = self._profiler.stop(folder)
-        self.found = {
+        self.record = {
             "tool": self._profile.tool,
             "steps": [self._first, number],
             "instead_of": [self._asked[0], self._asked[-1]] if self.note else None,
@@ -114,42 +125,8 @@ class Profiling:
         }
 
     def _touches(self, number: int, count: int) -> bool:
-        return bool(self._steps) and number <= self._steps[-1] and number + count > self._steps[0]
+        return bool(self.steps) and number <= self.steps[-1] and number + count > self.steps[0]
 
 
 def _named(steps: range) -> str:
     return f"steps {steps[0]} to {steps[-1]}" if len(steps) > 1 else f"step {steps[0]}"
-
-
-def _why_not(asked: range, first: int, last: int, goes_on: bool) -> str:
-    if asked[0] < first:
-        return f"this attempt begins with step {first}"
-    if goes_on and asked[-1] > last:
-        return f"this attempt ends with step {last}"
-    if asked[-1] >= last and not goes_on:
-        return f"this run has {last} steps, the last of which is observed"
-    return "a step among those is observed"
-
-
-def window(profile: Profile, first: int, total: int, taken: Collection[int]) -> range:
-    """The steps to record: the first that many from `profile.start` on that hold none that is taken, else the last that
-    many before them that hold no warm-up either; fewer where there is no room for that many.
-
-    Raises `SettingsError` where the run is too short.
-    """
-    low = max(profile.start, first)
-    warm = first + warm_up(total - first + 1)
-    if all(step in taken for step in range(low, total + 1)):
-        raise SettingsError(
-            f"profile.start={profile.start}: this run has {total} steps, and its first and last prove the precision; "
-            "say more steps or an earlier start",
-            "profile.start",
-        )
-    for length in range(profile.steps, 0, -1):
-        for start in itertools.chain(
-            range(low, total - length + 2), range(min(low - 1, total - length + 1), warm - 1, -1)
-        ):
-            steps = range(start, start + length)
-            if not any(step in steps for step in taken):
-                return steps
-    raise AssertionError("one step that isn't taken is there")

@@ -214,7 +214,7 @@ class Run(ABC):
             world_size=self._devices,
             determinism="exact" if training.exact else "best_effort",
             resumed_from=training.first if training.resumed_from else None,
-            profile=training.profiling.found,
+            profile=training.profiling.record,
             verify=self._verdict,
             versions=self.device.versions(),
             digests=result_fields.digests(self._chosen.plan, self._data_digest),

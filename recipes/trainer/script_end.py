@@ -88,9 +88,9 @@ def conclude(
 
 def _tell_of_profile(profiling: Profiling, asked: Profile, steps: int | None) -> None:
     """Report on a requested profile: the number of the script's steps was not known beforehand."""
-    if profiling.found and profiling.note:
+    if profiling.record and profiling.note:
         print(profiling.note, flush=True)
-    if asked.tool == "framework" and not profiling.found:
+    if asked.tool == "framework" and not profiling.record:
         print(
             f"script: profile=framework recorded nothing: {steps or 'no'} optimizer steps were seen, and "
             f"profile.start={asked.start}",

@@ -111,12 +111,12 @@ class Training:
         self._state = state
         self._proof = Proof(settings, group, observer, before.reports, say)
         self._divergence = divergence
-        self._planned = choose_steps(self.last, settings.seed, self.first + 1)
         self._epoch: list[dict[str, Any]] = []
         self.profiling = Profiling(settings.profile, profiler, folder)
         every = settings.checkpoint.stop_every
         last = min(self.last, (self.first // every + 1) * every) if every else self.last
-        self.profiling.choose(self.first + 1, last, self._planned, goes_on=last < self.last)
+        self.profiling.choose(self.first + 1, last, goes_on=last < self.last)
+        self._planned = choose_steps(self.last, settings.seed, self.first + 1, self.profiling.steps)
 
     def run(self, executor: Executor, evaluate: Evaluate | None) -> bool:
         """Run the remaining steps, or stop at the first proof that the mode asked for is not what runs.
@@ -281,9 +281,10 @@ class Training:
         self.profiling.end(self.done)  # which may take its time
 
 
-def choose_steps(total: int, seed: int, first: int = 1) -> set[int]:
-    """Steps to observe out of `first` to `total`, counted from 1: the first, the last, and one drawn by the seed."""
+def choose_steps(total: int, seed: int, first: int = 1, profiled: range = range(0)) -> set[int]:
+    """Steps to observe out of `first` to `total`, counted from 1: the first, the last, and one drawn by the seed. None
+    of them is among the `profiled`, which come after the first."""
     if total < first:
         return set()
-    between = random.Random(f"{seed} {first} {total}").randint(first, total)
-    return {first, between, total}
+    drawn = random.Random(f"{seed} {first} {total}").randint(first, total)
+    return {first, profiled[0] - 1 if drawn in profiled else drawn, total}

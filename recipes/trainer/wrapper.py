@@ -106,4 +106,4 @@ class Wrapper(ABC):
 
     def profile(self) -> dict[str, Any]:
         """result.json's "profile"."""
-        return self.profiling.found if self.profiling else {}
+        return self.profiling.record if self.profiling else {}
