@@ -159,6 +159,8 @@ def check(settings: Settings, world_size: int = 1) -> None:
         )
     if settings.parallel == "fsdp" and settings.amp.rounding == "stochastic":
         raise SettingsError(STOCHASTIC_SHARDS, "parallel")
+    if settings.profile.tool == "framework" and settings.framework == "paddle":
+        raise SettingsError("profile=framework supports torch and TensorFlow, not Paddle; say profile=nsys", "profile")
     start = settings.profile.start
     if settings.profile.tool != "none" and settings.steps is not None and start >= settings.steps:
         raise SettingsError(

@@ -52,11 +52,6 @@ def check(spec: JobSpec, facts: Facts, device: str) -> None:
         return
     bare = spec.recipe.name == "script" and spec.training.train.bare
     if profile.tool == "framework":
-        if spec.training.framework == "paddle":
-            raise SettingsError(
-                "profile=framework supports torch and TensorFlow, not Paddle; say profile=nsys",
-                "profile",
-            )
         if bare:
             raise SettingsError(
                 "profile=framework runs inside the process, and train.bare=true starts the script alone; "

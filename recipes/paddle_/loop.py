@@ -24,7 +24,6 @@ from recipes.trainer.array_state import ArrayState, Tensors
 from recipes.trainer.protocols import Evaluate
 from recipes.trainer.recorder import Executed
 from recipes.trainer.run import DONE, FAILED
-from recipes.typed import SettingsError
 
 __all__ = ["DONE", "FAILED", "Run", "Step", "main", "start"]
 
@@ -47,8 +46,6 @@ class Run(shared.Run):
     def __init__(self, chosen: Arguments, world: World, began: float) -> None:
         super().__init__(chosen, world, PaddleDevice(world.kind), world.size, began)
         settings = self.settings
-        if settings.profile.tool == "framework":
-            raise SettingsError("profile=framework is there for torch and tensorflow; say profile=nsys", "profile")
         tf32, xla = settings.tf32, settings.xla
         self.precision = Precision.of(settings.amp, settings.loss_scale, world.kind, tf32=tf32, xla=xla)
         deterministic = settings.deterministic

@@ -18,7 +18,6 @@ from recipes.paddle_ import loop
 from recipes.paddle_.loop import Run
 from recipes.paddle_.supervised import by_loop, by_model
 
-HELD_OUT_BATCH = 1000
 EPSILON = 1e-6
 """Of Adadelta, as in torch."""
 
@@ -65,18 +64,15 @@ def train(run: Run) -> None:
 
 def make_measure(run: Run, net: nn.Layer, data: Images) -> Callable[[], dict[str, float]]:
     """Accuracy and mean loss on the held-out images, of which each rank takes its share. Collective."""
-    mine = slice(run.world.rank, None, run.world.size)
-    own_images, own_labels = data.images[mine], data.labels[mine]
 
     @paddle.no_grad()
     def measure() -> dict[str, float]:
         correct, loss = 0.0, 0.0
         net.eval()
-        for first in range(0, len(own_labels), HELD_OUT_BATCH):
-            batch = slice(first, first + HELD_OUT_BATCH)
-            labels = paddle.to_tensor(own_labels[batch])
+        for indices in run.held_out(len(data)):
+            labels = paddle.to_tensor(data.labels[indices])
             with run.precision.forward():
-                outputs = net(run.precision.input(paddle.to_tensor(own_images[batch])))
+                outputs = net(run.precision.input(paddle.to_tensor(data.images[indices])))
             logits = run.precision.output(outputs)
             correct += int((logits.argmax(1) == labels).sum())
             loss += float(cross_entropy(logits, labels, reduction="sum"))

@@ -19,7 +19,6 @@ from recipes.paddle_.precision import Precision
 from recipes.trainer import script as shared
 from recipes.trainer.step_meter import StepMeter
 from recipes.trainer.wrapper import Started, Wrapper
-from recipes.typed import SettingsError
 
 
 class PaddleWrapper(Wrapper):
@@ -30,8 +29,6 @@ class PaddleWrapper(Wrapper):
 
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
-        if settings.profile.tool == "framework":
-            raise SettingsError("profile=framework is there for torch and tensorflow; say profile=nsys", "profile")
         kind = devices.resolve(settings.device)
         self.device = devices.PaddleDevice(kind)
         paddle.set_device("gpu:0" if kind == "cuda" else "cpu")

@@ -25,7 +25,7 @@ from recipes.efficientnet import (
 )
 from recipes.tensorflow_ import loop
 from recipes.tensorflow_.loop import Run
-from recipes.tensorflow_.supervised import channels_last, cross_entropy, held_out, make_measure, make_step
+from recipes.tensorflow_.supervised import channels_last, cross_entropy, make_measure, make_step
 
 
 def convolution(inputs: Any, channels: int, kernel: int, stride: int, name: str) -> Any:
@@ -87,7 +87,7 @@ def train(run: Run) -> None:
     measure = make_measure(run, net)
 
     def batches(part: Images) -> Iterator[tuple[tf.Tensor, numpy.ndarray]]:
-        for chosen in held_out(run, len(part), max(1, settings.batch // world.size)):
+        for chosen in run.held_out(len(part), max(1, settings.batch // world.size)):
             yield resized(channels_last(part.images[chosen])), part.labels[chosen]
 
     def evaluate() -> dict[str, float]:

@@ -10,7 +10,7 @@ from recipes.data import images
 from recipes.mnist import MnistSettings
 from recipes.tensorflow_ import loop
 from recipes.tensorflow_.loop import Run
-from recipes.tensorflow_.supervised import channels_last, cross_entropy, held_out, make_measure, make_step
+from recipes.tensorflow_.supervised import channels_last, cross_entropy, make_measure, make_step
 
 EPSILON = 1e-6
 """Of Adadelta, as in torch."""
@@ -52,7 +52,7 @@ def train(run: Run) -> None:
 
     def evaluate() -> dict[str, float]:
         """Accuracy and mean loss on the held-out images, of which each process takes its share."""
-        batches = ((aside[chosen], data.held_out.labels[chosen]) for chosen in held_out(run, count))
+        batches = ((aside[chosen], data.held_out.labels[chosen]) for chosen in run.held_out(count))
         return measure(batches, count)
 
     run.fit(

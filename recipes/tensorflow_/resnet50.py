@@ -17,7 +17,7 @@ from recipes.resnet50 import STEPS_PER_EPOCH, Block, Resnet50Settings
 from recipes.tensorflow_ import loop
 from recipes.tensorflow_.loop import Run
 from recipes.tensorflow_.optimizers import Momentum
-from recipes.tensorflow_.supervised import cross_entropy, held_out, make_measure, make_step
+from recipes.tensorflow_.supervised import cross_entropy, make_measure, make_step
 from recipes.trainer.prefetch import Prefetcher
 
 NORM_EPSILON, NORM_MOMENTUM = 1e-5, 0.9
@@ -121,7 +121,7 @@ def normalized(images: Any) -> Any:
 
 def _batches(run: Run, unseen: ImageFiles) -> Iterator[tuple[Any, Any]]:
     """This process's held-out images, loaded ahead."""
-    positions = list(held_out(run, len(unseen), max(1, run.settings.batch // run.world.size)))
+    positions = list(run.held_out(len(unseen), max(1, run.settings.batch // run.world.size)))
     prefetcher = Prefetcher(unseen.plain)
     prefetcher.start(iter(positions))
     for _ in positions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -12,8 +12,6 @@ import tensorflow as tf
 from recipes.precision.step_outcome import StepOutcome
 from recipes.tensorflow_.executor import Step
 from recipes.tensorflow_.loop import Run
-
-HELD_OUT_BATCH = 1000
 
 
 def make_step(
@@ -62,13 +60,6 @@ def make_measure(run: Run, net: keras.Model) -> Callable[[Iterable[tuple[Any, An
         return {"accuracy": correct / count, "loss": loss / count}
 
     return measure
-
-
-def held_out(run: Run, count: int, at_once: int = HELD_OUT_BATCH) -> Iterator[numpy.ndarray]:
-    """This process's share of the indices of `count` samples, at most `at_once` at a time."""
-    mine = numpy.arange(run.world.rank, count, run.world.size)
-    for first in range(0, len(mine), at_once):
-        yield mine[first : first + at_once]
 
 
 def channels_last(images: numpy.ndarray) -> numpy.ndarray:

@@ -22,7 +22,7 @@ from recipes.efficientnet import (
 )
 from recipes.torch_ import loop
 from recipes.torch_.loop import Run
-from recipes.torch_.supervised import draw_glorot, held_out, make_step, measure, to_device
+from recipes.torch_.supervised import draw_glorot, make_step, measure, to_device
 
 
 class Convolution(nn.Conv2d):
@@ -111,7 +111,7 @@ def train(run: Run) -> None:
         return cross_entropy(precision.output(model(precision.input(resized(images[chosen])))), labels[chosen])
 
     def batches(pixels: torch.Tensor, truth: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for indices in held_out(run, len(truth), max(1, settings.batch // world.size)):
+        for indices in run.held_out(len(truth), max(1, settings.batch // world.size)):
             chosen = torch.from_numpy(indices).to(world.device)
             yield resized(pixels[chosen]), truth[chosen]
 

@@ -18,7 +18,7 @@ from recipes.data.tokens import Text, Tokens
 from recipes.gpt import GptSettings
 from recipes.torch_ import loop
 from recipes.torch_.loop import Run
-from recipes.torch_.supervised import held_out, make_step, measure
+from recipes.torch_.supervised import make_step, measure
 from recipes.trainer.utilization import TokenWork
 
 ROPE_BASE = 10_000.0
@@ -195,7 +195,7 @@ def evaluate(run: Run, net: nn.Module, text: Text) -> dict[str, float]:
 
 def _batches(run: Run, unseen: Tokens, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """This rank's share of `count` held-out samples, spread evenly: ids and those that come next."""
-    for indices in held_out(run, count, max(1, run.settings.batch // run.settings.accumulate // run.world.size)):
+    for indices in run.held_out(count, max(1, run.settings.batch // run.settings.accumulate // run.world.size)):
         samples = torch.from_numpy(unseen.samples(indices * len(unseen) // count)).to(run.world.device)
         yield samples[:, :-1], samples[:, 1:]
 

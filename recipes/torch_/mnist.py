@@ -10,7 +10,7 @@ from recipes.data import images
 from recipes.mnist import MnistSettings
 from recipes.torch_ import loop
 from recipes.torch_.loop import Run
-from recipes.torch_.supervised import held_out, make_step, measure, to_device
+from recipes.torch_.supervised import make_step, measure, to_device
 
 
 class Net(nn.Sequential):
@@ -47,7 +47,7 @@ def train(run: Run) -> None:
 
     def evaluate() -> dict[str, float]:
         """Accuracy and mean loss on the held-out images, each rank taking its share of them."""
-        shares = (torch.from_numpy(each).to(world.device) for each in held_out(run, len(aside_labels)))
+        shares = (torch.from_numpy(each).to(world.device) for each in run.held_out(len(aside_labels)))
         return measure(run, net, ((aside[each], aside_labels[each]) for each in shares), len(aside_labels))
 
     run.fit(

@@ -17,7 +17,7 @@ from recipes.data.imagenet import DEVIATION, MEAN, ImageFiles
 from recipes.resnet50 import STEPS_PER_EPOCH, Block, Resnet50Settings
 from recipes.torch_ import loop
 from recipes.torch_.loop import Run
-from recipes.torch_.supervised import held_out, make_step, measure
+from recipes.torch_.supervised import make_step, measure
 from recipes.trainer.prefetch import Prefetcher
 
 
@@ -136,7 +136,7 @@ def synthetic_batch(run: Run) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], 
 
 def _batches(run: Run, unseen: ImageFiles) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """This rank's held-out images, loaded ahead."""
-    positions = list(held_out(run, len(unseen), max(1, run.settings.batch // run.world.size)))
+    positions = list(run.held_out(len(unseen), max(1, run.settings.batch // run.world.size)))
     prefetcher = Prefetcher(unseen.plain)
     prefetcher.start(iter(positions))
     for _ in positions:

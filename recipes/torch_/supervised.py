@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -14,7 +13,6 @@ from recipes.data.images import Images
 from recipes.torch_.loop import Run, Step
 from recipes.torch_.precision import StepOutcome
 
-HELD_OUT_BATCH = 1000
 UNCOUNTED = -100
 """A label that torch's cross-entropy leaves out."""
 
@@ -100,13 +98,6 @@ def _equally_many(
     while run.world.sum([float(batch is not None)])[0]:
         yield spare if batch is None else batch
         batch = next(own, None)
-
-
-def held_out(run: Run, count: int, at_once: int = HELD_OUT_BATCH) -> Iterator[numpy.ndarray]:
-    """This rank's share of the indices of `count` samples, at most `at_once` at a time."""
-    mine = numpy.arange(run.world.rank, count, run.world.size)
-    for first in range(0, len(mine), at_once):
-        yield mine[first : first + at_once]
 
 
 def to_device(part: Images, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -64,10 +64,7 @@ def restored(saved: Mapping[str, Any], checkpoint: Checkpoint, machine: Mapping[
 
 def refuse_another_job(checkpoint: Checkpoint, settings: Settings) -> None:
     """Raise `SettingsError` for the checkpoint of another job."""
-    train = None if settings.train is None else type(settings.train)()
-    # A setting that the checkpoint lacks is newer than it: it was saved under what is now the default.
-    defaults = leaves(plain(dataclasses.replace(Settings(), train=train)))
-    before, after = {**defaults, **leaves(checkpoint.manifest["settings"])}, leaves(plain(settings))
+    before, after = leaves(checkpoint.manifest["settings"]), leaves(plain(settings))
     for key in sorted({*before, *after}):
         free = any(key == prefix or key.startswith(f"{prefix}.") for prefix in FREE)
         if not free and before.get(key) != after.get(key):

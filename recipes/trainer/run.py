@@ -7,7 +7,10 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, Literal
+
+import numpy
 
 from recipes import result, run_folder, settings
 from recipes.arguments import Arguments
@@ -26,6 +29,7 @@ from recipes.trainer.utilization import TokenWork, utilization
 from recipes.trainer.world import ProcessGroup, table
 
 DONE, FAILED, REFUSED, STOPPED, INTERRUPTED = 0, 1, 2, 85, 130
+HELD_OUT_BATCH = 1000
 
 
 class Run(ABC):
@@ -69,6 +73,12 @@ class Run(ABC):
     def training(self) -> bool:
         """Whether training has begun: a step may have run."""
         return self._training is not None
+
+    def held_out(self, count: int, at_once: int = HELD_OUT_BATCH) -> Iterator[numpy.ndarray]:
+        """This process's share of the indices of `count` held-out samples, at most `at_once` at a time."""
+        own = numpy.arange(self.world.rank, count, self.world.size)
+        for first in range(0, len(own), at_once):
+            yield own[first : first + at_once]
 
     def profiler(self) -> Profiler | None:
         """The profiler, if one was asked for and the framework has it."""

@@ -146,14 +146,14 @@ class Run(shared.Run):
             state=numbers,
             observer=Observer(self.mode),
             executor=numbers,
-            evaluate=lambda: self.held_out(numbers),
+            evaluate=lambda: self.measures(numbers),
             samples=SAMPLES,
             data="numbers",
             data_digest="",
         )
 
     @staticmethod
-    def held_out(numbers: Numbers) -> Mapping[str, float]:
+    def measures(numbers: Numbers) -> Mapping[str, float]:
         return {"accuracy": numbers.model / 2**31}
 
 

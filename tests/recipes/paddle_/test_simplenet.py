@@ -70,17 +70,6 @@ def test_a_run_that_goes_on_with_other_threads_is_not_called_exact(tmp_path, mon
     assert run(tmp_path)[1]["determinism"] == "best_effort"
 
 
-def test_a_checkpoint_from_before_a_setting_was_there_is_taken_up(tmp_path):
-    """With the setting's default, of the recipe's own and of all."""
-    assert run(tmp_path, "checkpoint.stop_every=7")[0] == 85
-    (path,) = (tmp_path / "checkpoints").glob("step-*/manifest.json")
-    manifest = json.loads(path.read_text())
-    del manifest["settings"]["train"]["fp16_guard"], manifest["settings"]["loss_scale"]["backoff_every"]
-    path.write_text(json.dumps(manifest))
-    assert run(tmp_path, "loss_scale.backoff_every=2")[0] == 2
-    assert run(tmp_path)[1]["resumed_from"] == 7
-
-
 @pytest.mark.parametrize("level", ["o1", "o2", "o3"])
 def test_half_precision_on_a_cpu_is_refused_as_paddle_would_apply_none(tmp_path, capsys, level):
     code = main("simplenet", simplenet.train, [f"amp={level}", "device=cpu", f"run={tmp_path}"])
@@ -93,7 +82,7 @@ def test_half_precision_on_a_cpu_is_refused_as_paddle_would_apply_none(tmp_path,
     [
         ("xla=true", "xla=true is TensorFlow's compiler"),
         ("compile=true", "compile=true is torch.compile"),
-        ("profile=framework", "profile=framework is there for torch"),
+        ("profile=framework", "profile=framework supports torch and TensorFlow, not Paddle"),
         ("device=cuda", "Paddle sees no CUDA GPU here"),
         ("batch=30 accumulate=4", "does not divide"),
         ("train.api=static accumulate=4", "train.api=static accumulates no gradients here"),

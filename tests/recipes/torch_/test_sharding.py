@@ -30,7 +30,7 @@ from recipes.torch_.loop import Run
 from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.precision import Precision, sharding
 from recipes.torch_.state import State
-from recipes.torch_.supervised import held_out, measure
+from recipes.torch_.supervised import measure
 from recipes.torch_.trained import Trained
 from recipes.trainer.progress import Progress
 from recipes.typed import SettingsError
@@ -163,7 +163,7 @@ def ranks_measure_together(rank: int) -> None:
     weight, bias = whole(net)
     logits = inputs @ weight.T + bias
     for count, at_once in ((5, 1), (5, 2), (1, 1)):
-        shares = [torch.from_numpy(each) for each in held_out(run, count, at_once)]
+        shares = [torch.from_numpy(each) for each in Run.held_out(run, count, at_once)]
         found = measure(run, net, ((inputs[each], labels[each]) for each in shares), count)
         assert found["loss"] == pytest.approx(cross_entropy(logits[:count], labels[:count]).item(), rel=1e-5)
         assert found["accuracy"] == (logits.argmax(1) == labels)[:count].sum().item() / count
