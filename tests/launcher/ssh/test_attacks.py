@@ -14,8 +14,9 @@ import types
 
 import pytest
 
-from launcher.commands import doctor, shell
+from launcher.commands import shell
 from launcher.config.schema import SshCluster
+from launcher.doctor import examination
 from launcher.errors import Unavailable, UsageError
 from launcher.executors.ssh import submit_client
 from launcher.runs import address as addresses
@@ -289,7 +290,7 @@ HOSTS = ("None", "5", "[]", "{}", "{'host': 5}", "{'x': 1}", "{'host': '\\x1b[2J
 
 def test_a_lie_about_the_host_is_one_line(victim):
     victim.deadline(UNHURRIED)
-    admitted = {"probe": probe_client._admitted, "hello": host.hello, "examine": doctor._examined}
+    admitted = {"probe": probe_client._admitted, "hello": host.hello, "examine": examination._examined}
     arguments = {"probe": {"asked": {}}, "hello": {}, "examine": {"run_root": "/runs"}}
     asked = victim.liar.liars("".join(answering(name, f"answer({value})") for name in admitted) for value in HOSTS)
     for name, admit in admitted.items():
