@@ -68,13 +68,14 @@ def main(arguments: Sequence[str]) -> int:
             raise
         plan = resolve(specs[0], published_text.equipped(specs[0], facts[0]))
         print(
-            describe_text(plan, origins(asked, specs[0], plan), str(refusal), width_of(sys.stdout), words.all), end=""
+            describe_text(plan, origins(asked.cells[0], specs[0], plan), str(refusal), width_of(sys.stdout), words.all),
+            end="",
         )
         return 0
     if words.json:
         print(_as_json(facts[0], plans))
         return 0
-    where = origins(asked, specs[0], plans[0])
+    where = origins(asked.cells[0], specs[0], plans[0])
     print(describe(plans, where, width_of(sys.stdout), everything=words.all, whole_script=words.script))
     return 0
 
@@ -96,7 +97,7 @@ def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wo
         return 0
     width = width_of(sys.stdout)
     if words.all:
-        control = origins(asked.request, asked.request.specs[0], whole.arms[0])
+        control = origins(asked.request.cells[0], asked.request.specs[0], whole.arms[0])
         print("\n".join(["settings of the first arm:", *_settings(control, width, everything=True)]))
     print("\n".join(planning.describe(whole, width, whole_script=words.script)))
     return 0

@@ -191,7 +191,7 @@ def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs
     return ExperimentRequest(
         name=name,
         how=how,
-        request=Request(composer=composer, overrides=(), cells=left, specs=specs),
+        request=Request(overrides=(), cells=left, specs=specs),
         published=only(_annotated(experiment.published, other, scale, wanted), made, impossible),
         impossible=impossible,
         smaller=() if wanted else tuple(f"{SCALE}{scale}" for scale in experiment.scales),

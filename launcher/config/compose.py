@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,13 +35,22 @@ class File(NamedTuple):
     """By dotted key, with the prefix."""
 
 
+class Composed(NamedTuple):
+    """A configuration made of chosen files."""
+
+    config: Any
+    """Of OmegaConf, unresolved."""
+    files: Sequence[File] = ()
+    """What it is made of; later ones win."""
+    places: Mapping[str, Place] = {}
+    """Where its values stand in people's own files, by dotted key, of items as `mounts[0]`."""
+
+
 @dataclass(kw_only=True)
 class Composer:
     """Configurations from `conf/` and the folders named beside it, of which the first is the strongest."""
 
     config_dirs: Sequence[Path] = ()
-    _files: dict[tuple[str, ...], list[File]] = field(default_factory=dict, init=False)
-    """The files of each configuration that was composed, by its words."""
 
     @functools.cached_property
     def _folders(self) -> list[Folder]:
@@ -92,8 +101,8 @@ class Composer:
             if choice.text != usual.get(group)
         }
 
-    def compose(self, words: Sequence[str]) -> Any:
-        """The composed, unresolved configuration of words that choose files, as `amp=o2`.
+    def compose(self, words: Sequence[str]) -> Composed:
+        """The configuration of words that choose files, as `amp=o2`.
 
         Raises `UsageError` with Hydra's first line where it refuses.
         """
@@ -107,14 +116,14 @@ class Composer:
             overrides = OverridesParser.create().parse_overrides(list(words))
             config, files = self._merge(overrides)
             beneath = self._weakest(config)
-            self._files[tuple(words)] = [*(file for file, _ in beneath), *files]
             if beneath:
                 config = OmegaConf.merge(*(values for _, values in beneath), config)
         except (HydraException, OmegaConfBaseException) as error:
             raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
         except RecursionError:
             raise UsageError("the configuration can't be composed: its files choose each other in a circle") from None
-        return config
+        files = [*(file for file, _ in beneath), *files]
+        return Composed(config, files, _places(files) if self.config_dirs else {})
 
     def _merge(self, overrides: Sequence[Any]) -> tuple[Any, list[File]]:
         """The chosen files merged, and the files themselves."""
@@ -160,20 +169,15 @@ class Composer:
         applied = ((name, path, applying(values, *kinds)) for name, path, values in layers if values)
         return [(File(name, path, "", leaves(values)), values) for name, path, values in applied]
 
-    def files(self, words: Sequence[str]) -> list[File]:
-        """The files of a configuration that was composed, in the order in which later ones win."""
-        return self._files[tuple(words)]
 
-    def places(self, words: Sequence[str]) -> Mapping[str, Place]:
-        """Where the values of a configuration stand in people's own files, by dotted key, of items as `mounts[0]`."""
-        if not self.config_dirs:
-            return {}
-        from launcher.config import files
+def _places(files: Sequence[File]) -> dict[str, Place]:
+    """Where the values of people's own files stand, where no later file of `conf/` has the key."""
+    from launcher.config.files import places
 
-        places: dict[str, Place] = {}
-        for file in self.files(words):
-            for key in file.values:
-                places.pop(key, None)
-            if not file.name.startswith(SHIPPED):
-                places.update((f"{file.prefix}{key}", place) for key, place in files.places(file.path).items())
-        return places
+    found: dict[str, Place] = {}
+    for file in files:
+        for key in file.values:
+            found.pop(key, None)
+        if not file.name.startswith(SHIPPED):
+            found.update((f"{file.prefix}{key}", place) for key, place in places(file.path).items())
+    return found

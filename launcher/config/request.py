@@ -38,7 +38,6 @@ class Words:
 class Request:
     """The requested jobs: one, or the cells of a sweep."""
 
-    composer: Composer
     overrides: tuple[Override, ...]
     cells: tuple[Cell, ...]
     specs: tuple[JobSpec, ...] = field(default=())
@@ -124,7 +123,7 @@ def compose(words: Words) -> Request:
     if words.arguments is not None:
         overrides = (*overrides, passed(words.arguments))
     made = script_framework.with_frameworks(by_level(cells(composer, overrides)))
-    return Request(composer=composer, overrides=overrides, cells=tuple(made))
+    return Request(overrides=overrides, cells=tuple(made))
 
 
 def understand(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:

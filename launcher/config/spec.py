@@ -76,7 +76,7 @@ def _in_file(cell: Cell, key: str) -> Place | None:
     """Where a key stands in a person's own file; None where it is set elsewhere."""
     if any(override.kind == "value" and _within(key, override.key) for override in cell.words):
         return None
-    return cell.places.get(key) or cell.places.get(key.partition("[")[0])
+    return cell.composed.places.get(key) or cell.composed.places.get(key.partition("[")[0])
 
 
 def _make(cell: Cell) -> JobSpec:

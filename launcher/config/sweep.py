@@ -12,11 +12,11 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.config import key_checks
-from launcher.config.compose import Composer
+from launcher.config.compose import Composed, Composer
 from launcher.config.parse import MOST_CELLS, Override, choosing_word, read_train
 from launcher.config.schema import defaults
 from launcher.errors import UsageError
@@ -34,12 +34,10 @@ class Cell:
     """The composed configuration as plain values."""
     words: tuple[Override, ...]
     """The overrides that made it, each with its one value."""
+    composed: Composed
+    """Its files, and where values stand in them."""
     swept: tuple[tuple[str, Any], ...] = ()
     """The keys that differ between cells, with this cell's values."""
-    chosen: tuple[str, ...] = ()
-    """The words that chose its files, as Hydra takes them."""
-    places: Mapping[str, Place] = field(default_factory=dict)
-    """Where its values stand in people's own files, by dotted key."""
     left_out: tuple[str, ...] = ()
     """Words of all cells that its level has no use for."""
 
@@ -66,8 +64,7 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
         choice = tuple(overrides[index].values[indices[index]] for index in choosing)
         if choice not in bases:
             spelled = (choosing_word(overrides[index], value) for index, value in zip(choosing, choice, strict=True))
-            words = tuple(word for word in spelled if word)
-            bases[choice] = _Base.make(composer.compose(words), overrides, words, composer.places(words))
+            bases[choice] = _Base.make(composer.compose([word for word in spelled if word]), overrides)
         base = bases[choice]
         words_of_cell = list(base.overrides)
         for index in swept:
@@ -79,8 +76,7 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
                 config=base.apply(words_of_cell),
                 words=tuple(words_of_cell),
                 swept=tuple((words_of_cell[index].key, words_of_cell[index].values[0]) for index in swept),
-                chosen=base.words,
-                places=base.places,
+                composed=base.composed,
             )
         )
     if len(made) > 1:
@@ -97,35 +93,30 @@ def _sets(override: Override) -> bool:
 class _Base:
     """One choice of groups, composed; values are applied to a copy."""
 
-    composed: Any
+    composed: Composed
     plain: dict[str, Any] | None
     """What was composed as plain values; None where files have interpolations."""
     overrides: Sequence[Override]
     """All of them, with the values of `train` as this choice's recipe has them."""
-    words: tuple[str, ...]
-    """Those that chose its files."""
-    places: Mapping[str, Place]
 
     @staticmethod
-    def make(
-        composed: Any, overrides: Sequence[Override], words: tuple[str, ...], places: Mapping[str, Place]
-    ) -> _Base:
+    def make(composed: Composed, overrides: Sequence[Override]) -> _Base:
         from omegaconf import OmegaConf
 
-        overrides = read_train(overrides, str(composed.get("recipe")))
+        overrides = read_train(overrides, str(composed.config.get("recipe")))
         for override in overrides:
             if override.kind == "value" and override.prefix == "~":
-                _take_back(composed, override)
-        raw: Any = OmegaConf.to_container(composed, resolve=False)
-        _refuse_missing(raw, [override for override in overrides if _sets(override)], places)
+                _take_back(composed.config, override)
+        raw: Any = OmegaConf.to_container(composed.config, resolve=False)
+        _refuse_missing(raw, [override for override in overrides if _sets(override)], composed.places)
         plain = None if _interpolated(raw) else raw
-        return _Base(composed=composed, plain=plain, overrides=overrides, words=words, places=places)
+        return _Base(composed=composed, plain=plain, overrides=overrides)
 
     def apply(self, words: Sequence[Override]) -> dict[str, Any]:
         """The configuration of one cell, whose overrides have one value each."""
         assignments = [override for override in words if _sets(override)]
         if self.plain is None:
-            return _resolved(self.composed, assignments, self.places)
+            return _resolved(self.composed, assignments)
         return _assigned(copy.deepcopy(self.plain), assignments)
 
 
@@ -155,12 +146,12 @@ def _covers(outer: str, key: str) -> bool:
     return key == outer or key.startswith(f"{outer}.")
 
 
-def _resolved(composed: Any, assignments: Sequence[Override], places: Mapping[str, Place]) -> dict[str, Any]:
+def _resolved(composed: Composed, assignments: Sequence[Override]) -> dict[str, Any]:
     """The composed configuration with those values. Raises `UsageError` for an interpolation that can't be resolved."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    config = copy.deepcopy(composed)
+    config, places = copy.deepcopy(composed.config), composed.places
     try:
         for override in assignments:
             OmegaConf.update(config, override.key, literal(override.values[0]), merge=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.config.request import Request
 from launcher.config.schema import TRAINING_KEYS, Launch
 from launcher.config.shipped import DECIDES
 from launcher.config.spec import JobSpec
+from launcher.config.sweep import Cell
 from launcher.plan.model import Plan
 from recipes.settings import Settings
 from recipes.typed import leaves, plain
@@ -27,12 +27,11 @@ class Origin:
     place: str
 
 
-def origins(asked: Request, spec: JobSpec, plan: Plan) -> list[Origin]:
-    """Every setting of the first job of a request, in the order of the code that reads them."""
-    cell = asked.cells[0]
+def origins(cell: Cell, spec: JobSpec, plan: Plan) -> list[Origin]:
+    """Every setting of a job, in the order of the code that reads them."""
     baseline = _defaults(spec)
     places: dict[str, str] = {}
-    for file in asked.composer.files(cell.chosen):
+    for file in cell.composed.files:
         for key, value in file.values.items():
             if key in places or key in _DECIDING or value != baseline.get(key):
                 places[key] = file.name

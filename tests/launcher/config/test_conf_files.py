@@ -14,7 +14,6 @@ from launcher.config import files
 from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.paths import conf_folder
-from launcher.config.request import Request
 from launcher.config.schema import defaults
 from launcher.config.shipped import DECIDES, requests, top_level
 from launcher.config.spec import JobSpec, make
@@ -132,7 +131,7 @@ def test_a_copy_edited_in_one_key_asks_for_that_key_alone(
     composer = Composer(config_dirs=[tmp_path])
     (cell,) = cells(composer, [parse(word)])
     spec = make(cell)
-    found = origins(Request(composer=composer, overrides=(), cells=(cell,)), spec, resolve(spec, LAPTOP))
+    found = origins(cell, spec, resolve(spec, LAPTOP))
     asked = {each.key: (each.value, each.place) for each in found if is_chosen(each, leaves(defaults()))}
     assert {each for each, (_, place) in asked.items() if str(tmp_path) in place} == {key}
     assert asked[key] == (value, str(copy))
@@ -142,7 +141,7 @@ def test_a_word_with_several_keys_is_where_those_alone_come_from() -> None:
     composer = Composer()
     (cell,) = cells(composer, [parse("checkpoint={every: 5}")])
     spec = make(cell)
-    found = origins(Request(composer=composer, overrides=(), cells=(cell,)), spec, resolve(spec, LAPTOP))
+    found = origins(cell, spec, resolve(spec, LAPTOP))
     places = {origin.key: origin.place for origin in found}
     assert places["checkpoint.every"] == "command line: checkpoint={every: 5}"
     assert "command line" not in places["checkpoint.keep"]
