@@ -5,7 +5,6 @@ Standard library only. A person types words; the launcher says `run=FOLDER` alon
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from recipes.settings import Settings
 from recipes.typed import (
     SettingsError,
     convert,
+    described,
     fields_of,
     is_group,
     leaves,
@@ -102,23 +102,12 @@ def help_text(recipe_name: str, module: str) -> str:
     """Every key with its type's default and its line of help."""
     recipe = find(recipe_name)
     lines = [f"usage: python -m {module} [key=value ...] [run=FOLDER]", ""]
-    for key, text, default in _described(Settings, ""):
-        lines.append(f"  {key}={show(default)}  {text}")
-    for key, text, default in _described(recipe.settings, "train."):
-        lines.append(f"  {key}={show(default)}  {text}")
+    for key, _, text, default in (*described(Settings), *described(recipe.settings, "train.")):
+        if key != "train":
+            lines.append(f"  {key}={show(default)}  {text}")
     lines += ["", "  run=FOLDER  where metrics, checkpoints and the result go, and where a stopped run goes on from"]
     lines += ["  run=FOLDER alone takes all settings from the plan.json that the launcher left there"]
     return "\n".join(lines)
-
-
-def _described(cls: type, prefix: str) -> Iterator[tuple[str, str, Any]]:
-    default = cls()
-    for key in dataclasses.fields(cls):
-        value, text = getattr(default, key.name), key.metadata.get("help", "")
-        if dataclasses.is_dataclass(value):
-            yield from _described(type(value), f"{prefix}{key.name}.")
-        elif key.name != "train":
-            yield f"{prefix}{key.name}", text, value
 
 
 def _split(word: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from recipes.shown import show as show
@@ -74,6 +74,17 @@ def fields_of(cls: type) -> dict[str, Any]:
     """Field names of a settings dataclass, with resolved annotations."""
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def described(cls: Any, prefix: str = "") -> Iterator[tuple[str, Any, str, Any]]:
+    """Every key of a settings class, those of its groups too: dotted name, type, help, default."""
+    types, default = fields_of(cls), cls()
+    for field in dataclasses.fields(cls):
+        key = f"{prefix}{field.name}"
+        if is_group(types[field.name]):
+            yield from described(types[field.name], f"{key}.")
+        else:
+            yield key, types[field.name], field.metadata.get("help", ""), getattr(default, field.name)
 
 
 def is_group(annotation: Any) -> bool:

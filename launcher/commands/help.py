@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from launcher.config.paths import conf_folder
 from launcher.config.schema import CLUSTERS, GROUPS, Launch
 from recipes.recipe import NAMES, DataLayout, find, own_names
 from recipes.settings import Settings
-from recipes.typed import SettingsError, fields_of, is_group, show
+from recipes.typed import SettingsError, described, show
 
 _USAGE = """\
 Check a job and start it. On this machine the command stays and shows progress; Ctrl-C asks the run to save and stop,
@@ -65,22 +64,11 @@ def _of_its_own(layout: DataLayout) -> str:
     return f" ({', '.join(own)})" if own else ""
 
 
-def _section(cls: Any, prefix: str = "", skip: Sequence[str] = ()) -> list[str]:
-    return [f"  {key:24} {kind:24} {help}" for key, kind, help in _rows(cls, prefix, skip)]
-
-
-def _rows(cls: Any, prefix: str, skip: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    types = fields_of(cls)
-    for field in dataclasses.fields(cls):
-        if field.name in skip:
-            continue
-        annotation, key = types[field.name], f"{prefix}{field.name}"
-        if is_group(annotation):
-            yield from _rows(annotation, f"{key}.", ())
-            continue
-        text = field.metadata.get("help", "")
-        default = "" if field.default in (dataclasses.MISSING, None, "", ()) else f" [{show(field.default)}]"
-        yield key, _type(annotation), f"{text}{default}"
+def _section(cls: Any, prefix: str = "", skip: Sequence[str] = ()) -> Iterator[str]:
+    for key, annotation, text, default in described(cls, prefix):
+        if key.removeprefix(prefix) not in skip:
+            shown = f" [{show(default)}]" if default not in (None, "", (), {}) else ""
+            yield f"  {key:24} {_type(annotation):24} {text}{shown}"
 
 
 def _type(annotation: Any) -> str:

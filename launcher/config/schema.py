@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
 from recipes.settings import Settings
-from recipes.typed import SettingsError, at_least, fields_of, is_group, is_text, plain, setting
+from recipes.typed import SettingsError, at_least, described, fields_of, is_group, is_text, plain, setting
 
 OWN_FOLDER = "run"
 """As `workdir=run`: a folder of the run's own."""
@@ -222,25 +222,14 @@ GROUPS = (*REQUIRED_GROUPS, "data", "experiment")
 @functools.cache
 def key_types() -> dict[str, Any]:
     """Every key but `train.*`, dotted, with its type. A key of several kinds of cluster has the same type in each."""
-    known: dict[str, Any] = {"loss_scale.preset": str}
-    for name in TRAINING_KEYS:
-        _collect(known, name, fields_of(Settings)[name])
-    for name, annotation in fields_of(Launch).items():
-        _collect(known, name, annotation)
-    del known["cluster"]
-    for cluster in CLUSTERS.values():
-        for name, annotation in fields_of(cluster).items():
-            known.setdefault(f"cluster.{name}", annotation)
-    known["cluster.kind"] = str
-    return known
-
-
-def _collect(known: dict[str, Any], key: str, annotation: Any) -> None:
-    if is_group(annotation):
-        for name, inner in fields_of(annotation).items():
-            _collect(known, f"{key}.{name}", inner)
-    else:
+    known: dict[str, Any] = {"loss_scale.preset": str, "cluster.kind": str}
+    for key, annotation, _, _ in (*described(Settings), *described(Launch)):
         known[key] = annotation
+    del known["cluster"], known["train"]
+    for cluster in CLUSTERS.values():
+        for key, annotation, _, _ in described(cluster, "cluster."):
+            known.setdefault(key, annotation)
+    return known
 
 
 def annotation_of(key: str, train: type | None = None) -> Any:
