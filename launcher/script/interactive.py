@@ -22,6 +22,7 @@ from launcher.config import job_environment
 from launcher.plan import container as plan_container
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.probe import gpu_locks
+from launcher.script.render import exports
 from launcher.script.slurm_header import resources
 
 _PROMPT = r"launcher \$ "
@@ -82,16 +83,11 @@ def over_ssh(ssh: Sequence[str], words: Sequence[str]) -> list[str]:
 
 
 def _environment(plan: Plan) -> str:
-    lines = [f"export {name}={to_bash(value)}" for name, value in plan.host_env.items()]
+    of_run = plan.run_id != PLACEHOLDER
+    passed = to_bash(f"{plan.run_dir}/{job_environment.FILE}") if of_run and (plan.inherited or plan.passed) else ""
+    lines = [*exports(plan, plan.env, passed), "export TERM=${TERM:-dumb}"]
     if plan.container is None:
-        if plan.run_id != PLACEHOLDER and (plan.inherited or plan.passed):
-            lines.append(f". {to_bash(f'{plan.run_dir}/{job_environment.FILE}')} || exit 1")
-        lines += [f"export {name}={to_bash(value)}" for name, value in plan.env.items()]
-    lines.append("export TERM=${TERM:-dumb}")
-    if plan.container is None:
-        lines += [f"{name}=$(<{to_bash(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
-        lines.append('export PYTHONPATH="$LAUNCHER_CODE" PYTHONUNBUFFERED=1')
-        if plan.run_id != PLACEHOLDER:
+        if of_run:
             lines.append(f"export LAUNCHER_SPEC={to_bash(plan.run_dir)}/plan.json")
         if "/" in plan.python:
             lines.append(f'export PATH={to_bash(plan.python.rpartition("/")[0] or "/")}:"$PATH"')

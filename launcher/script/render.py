@@ -4,7 +4,7 @@ that it sources; the same for every place, for bash 4.2 and later. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from containers.runtime import GRACE
 from containers.words import Word, to_bash
@@ -188,17 +188,25 @@ def _start(plan: Plan) -> list[str]:
     ]
 
 
-def _environment(plan: Plan) -> list[str]:
-    """Exports of the script. A job in a container gets its own variables there, where they can't change the client."""
+def exports(plan: Plan, env: Mapping[str, str], passed: str = "") -> list[str]:
+    """Lines that export what a job finds set: `env`, and the variables in the file `passed`, as bash takes its name. A
+    job in a container gets its own variables there, where they can't change the client."""
     lines = [f"export {name}={to_bash(value)}" for name, value in plan.host_env.items()]
     if plan.container is None:
-        if (plan.inherited or plan.passed) and not plan.arms:  # an arm's own script takes them
-            lines.append(f'. "$LAUNCHER_RUN/{job_environment.FILE}" || exit 1')
-        own = user_script.tracker_ids(plan) if not plan.arms else {}
-        lines += [f"export {name}={to_bash(value)}" for name, value in {**own, **plan.env}.items()]
+        lines += [f". {passed} || exit 1"] if passed else []
+        lines += [f"export {name}={to_bash(value)}" for name, value in env.items()]
         # From the file into the variable: the text is neither in this script nor in any argument list.
         lines += [f"{name}=$(<{to_bash(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
         lines.append('export PYTHONPATH="$LAUNCHER_CODE" PYTHONUNBUFFERED=1')
+    return lines
+
+
+def _environment(plan: Plan) -> list[str]:
+    if plan.arms:  # an arm's own script takes the rest
+        lines = exports(plan, plan.env)
+    else:
+        passed = f'"$LAUNCHER_RUN/{job_environment.FILE}"' if plan.inherited or plan.passed else ""
+        lines = exports(plan, {**user_script.tracker_ids(plan), **plan.env}, passed)
     lines.append(f"export LAUNCHER_RUN_ID={to_bash(plan.run_id)} LAUNCHER_ATTEMPT LAUNCHER_SPEC")
     if plan.script and not plan.arms:
         # Each block of a comparison begins afresh.
