@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from launcher.commands import VERBS
 from launcher.config.script_word import is_script
@@ -58,30 +59,17 @@ def candidates(line: str) -> list[str]:
     verb = given[0] if given and "=" not in given[0] and not is_script(given[0]) else None
     if verb == "image":
         return sorted(word for word in _of_images(given[1:]) if word.startswith(last))
-    of_run = verb in ("resume", "verify") and len(given) > 1
-    if verb not in (None, "run", "plan", "compare", "shell", "doctor") and not of_run:
+    if verb not in (None, "run", "plan", "compare", "shell", "doctor") and not (verb == "resume" and given[1:]):
         return _runs(last)
     if "=" in last:
         key, _, value = last.partition("=")
         return [f"{key}={word}" for word in _values(key) if word.startswith(value)]
-    completions = [f"{word}=" for word in (_of_verify() if verb == "verify" else _keys(given))]
+    completions = [f"{word}=" for word in _keys(given)]
     if not given:
         completions += VERBS
     if given in ([], ["run"], ["plan"], ["compare"]):
-        completions += _scripts(last)
+        completions += [path.name for path in Path().glob("*.py")]  # in other folders the shell finds files
     return sorted(word for word in completions if word.startswith(last))
-
-
-def _scripts(last: str) -> list[str]:
-    """Scripts in the folder that the word has come to, and folders in it once the word is a path."""
-    folder = os.path.dirname(last)
-    try:
-        entries = sorted(os.scandir(folder or "."), key=lambda entry: entry.name)
-    except OSError:
-        return []
-    scripts = [entry.name for entry in entries if entry.name.endswith(".py") and entry.is_file()]
-    folders = [f"{entry.name}/" for entry in entries if folder and entry.is_dir()]
-    return [os.path.join(folder, name) for name in (*scripts, *folders) if name[:1] != "."]
 
 
 def _keys(given: Sequence[str]) -> Iterable[str]:
@@ -104,14 +92,6 @@ def _keys(given: Sequence[str]) -> Iterable[str]:
 
         keys |= {"scale", *(f"{PREFIX}{name}" for name in fields_of(Compare))}
     return keys
-
-
-def _of_verify() -> list[str]:
-    """The keys that may follow `verify RUN`."""
-    from launcher.config.schema import REACH, key_types
-
-    cluster = (key for key in key_types() if key.startswith("cluster."))
-    return ["step", "detach", "run_root", *(key for key in cluster if key.split(".")[1] not in ("kind", *REACH))]
 
 
 def _values(key: str) -> list[str]:

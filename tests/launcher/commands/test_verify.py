@@ -163,4 +163,3 @@ def test_help_and_completion_know_it(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["verify", "--help"]) == 0
     assert "exit codes: 0 same, 1 differs, 2 not comparable" in capsys.readouterr().out
     assert candidates("python -m launcher veri") == ["verify", "verify.record="]
-    assert candidates("python -m launcher verify calm-lake st") == ["step="]

@@ -195,8 +195,7 @@ def test_syntax_of_another_python_is_left_to_it(project: Path, capsys: pytest.Ca
     [
         ("python -m launcher tra", ["train.py"]),
         ("python -m launcher plan tr", ["train.py"]),
-        ("amp-launcher ./", ["./sub/", "./train.py"]),
-        ("amp-launcher sub/", ["sub/inner.py"]),
+        ("amp-launcher sub/", []),
         ("amp-launcher train.py train.pro", ["train.processes="]),
         ("amp-launcher train.py amp=o", ["amp=o0", "amp=o1", "amp=o2", "amp=o3"]),
         ("amp-launcher ls tra", []),
