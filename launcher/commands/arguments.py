@@ -92,20 +92,12 @@ def split(words: Sequence[str], own: Sequence[str] = ()) -> tuple[list[str], lis
     return names, run_roots.named(run_root)
 
 
-def newest(roots: Sequence[str]) -> Run:
-    """The newest run, named on stderr. Raises `UsageError` where there is none."""
-    runs = selection.newest(roots, 1)
-    if not runs:
-        raise UsageError(f"there are no runs{_where(roots)}; run_root=PATH looks in another folder")
-    print(f"newest run: {runs[0].id}", file=sys.stderr)
-    return runs[0]
-
-
-def newest_own(roots: Sequence[str]) -> Run:
-    """The caller's newest run, named on stderr. Raises `UsageError` where there is none."""
-    run = selection.newest_own(roots)
+def newest(roots: Sequence[str], *, own: bool = False) -> Run:
+    """The newest run, or the caller's `own`, named on stderr. Raises `UsageError` where there is none."""
+    run = selection.newest_own(roots) if own else next(iter(selection.newest(roots, 1)), None)
     if run is None:
-        raise UsageError(f"there are no runs of yours{_where(roots)}; run_root=PATH looks in another folder")
+        where = f" in {', '.join(roots)}" if roots else " yet"
+        raise UsageError(f"there are no runs{' of yours' * own}{where}; run_root=PATH looks in another folder")
     print(f"newest run: {run.id}", file=sys.stderr)
     return run
 
@@ -120,15 +112,20 @@ def newest_whole(roots: Sequence[str]) -> Selection:
     return Selection(sweep, tuple(selection.sweep_runs(last[0].root, sweep)))
 
 
-def _where(roots: Sequence[str]) -> str:
-    return f" in {', '.join(roots)}" if roots else " yet"
-
-
-def select(names: Sequence[str], roots: Sequence[str]) -> list[Selection]:
-    """What each name means, all of them before anything is done."""
-    return selection.find_all(names, roots)
+def single(verb: str, name: str, roots: Sequence[str]) -> Run:
+    """The run of that name, for a verb that takes one. Raises `UsageError` for a sweep."""
+    selected = selection.find(name, roots)
+    if selected.sweep is not None:
+        count = len(selected.runs)
+        raise UsageError(f"{verb}: {selected.sweep} is a sweep of {count} runs; name one, as {selected.sweep}-000")
+    return selected.runs[0]
 
 
 def all_runs(what: Sequence[Selection]) -> list[Run]:
     """The runs meant, each once."""
     return list(dict.fromkeys(run for selected in what for run in selected.runs))
+
+
+def chosen(names: Sequence[str], roots: Sequence[str]) -> list[Run]:
+    """The runs that the names mean, each once; all names are looked up before anything is done."""
+    return all_runs(selection.find_all(names, roots))

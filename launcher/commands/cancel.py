@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from launcher.commands.arguments import Parser, all_runs, newest_own, select, split
+from launcher.commands.arguments import Parser, chosen, newest, split
 from launcher.errors import UsageError
 from launcher.executors import backends, stopping
 from launcher.executors.stopping import Ended
@@ -23,13 +23,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--now", action="store_true", help="kill at once, without a checkpoint")
     options = parser.parse_intermixed_args(arguments)
     names, roots = split(options.words)
-    chosen = all_runs(select(names, roots)) if names else [newest_own(roots)]
-    if not chosen:
+    runs = chosen(names, roots) if names else [newest(roots, own=True)]
+    if not runs:
         raise UsageError(f"cancel: no run of {' '.join(names)} is left")
-    ownership.refuse_anothers("cancel", chosen)
-    before = {entry.run: entry.state for entry in backends.look(chosen)}
+    ownership.refuse_anothers("cancel", runs)
+    before = {entry.run: entry.state for entry in backends.look(runs)}
     try:
-        ended = stopping.cancel(chosen, now=options.now, say=lambda text: print(text, file=sys.stderr, flush=True))
+        ended = stopping.cancel(runs, now=options.now, say=lambda text: print(text, file=sys.stderr, flush=True))
     except KeyboardInterrupt:
         print("\nthe runs stay asked to stop; `ls` says how they stand", file=sys.stderr)
         return 130

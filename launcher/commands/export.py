@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import recipes
-from launcher.commands.arguments import Parser, select, split
+from launcher.commands.arguments import Parser, single, split
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
 from launcher.probe import pythons
@@ -48,10 +48,7 @@ def main(arguments: list[str]) -> int:
     names, roots = split([word for word in words if word.partition("=")[0] not in OWN], OWN)
     if not 1 <= len(names) <= 2:
         raise UsageError("export takes one run and one file: python -m launcher export RUN [FILE] [step=N]")
-    (selected,) = select(names[:1], roots)
-    if selected.sweep is not None:
-        raise UsageError(f"{selected.sweep} is a sweep; name one of its runs, as {selected.runs[0].id}")
-    (run,) = selected.runs
+    run = single("export", names[0], roots)
     ownership.refuse_anothers("export", [run])
     plan = store.read_or_empty(store.plan_path(run.folder), own_in=run.root)
     _check(run, plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from launcher import units
-from launcher.commands.arguments import Parser, all_runs, newest, select, split
+from launcher.commands.arguments import Parser, chosen, newest, split
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
 from launcher.runs import run_roots
@@ -24,10 +24,9 @@ def main(arguments: list[str]) -> int:
     roots = [root for root in roots if run_roots.is_remote(root)]
     if not roots:
         raise UsageError("fetch: no run of yours is on another host; those of this machine are here already")
-    chosen = all_runs(select(names, roots)) if names else [newest(roots)]
     from launcher.ssh import fetching
 
-    for run in chosen:
+    for run in chosen(names, roots) if names else [newest(roots)]:
         folder = expanded(to).absolute() / run.id if to is not None else run.folder
         fetched = fetching.fetch(run, folder, say=lambda text: print(text, file=sys.stderr, flush=True))
         print(f"{run.id}  {fetched.files} files, {units.size(fetched.bytes)} fetched to {folder}")

@@ -10,7 +10,7 @@ import sys
 import time
 
 from launcher import admit
-from launcher.commands.arguments import Parser, newest, positive, select, split
+from launcher.commands.arguments import Parser, newest, positive, single, split
 from launcher.errors import UsageError
 from launcher.executors import backends, logs
 from launcher.runs import store
@@ -57,10 +57,7 @@ def _chosen(names: list[str], roots: list[str]) -> Run:
         return newest(roots)
     if len(names) > 1:
         raise UsageError(f"logs: one run at a time, not {len(names)}: {' '.join(names)}")
-    (what,) = select(names, roots)
-    if what.sweep is not None:
-        raise UsageError(f"logs: {what.sweep} is a sweep of {len(what.runs)} runs; name one, as {what.sweep}-000")
-    return what.runs[0]
+    return single("logs", names[0], roots)
 
 
 def _print(run: Run, attempt: int | None, lines: int | None, following: bool) -> None:

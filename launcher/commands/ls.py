@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import safe_files, units
-from launcher.commands.arguments import Parser, select, split
+from launcher.commands.arguments import Parser, split
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import follow, run_ids, run_roots, selection, store
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     if len(names) > 1:
         raise UsageError(f"ls: one run or sweep at a time, not {len(names)}: {' '.join(names)}")
     if names:
-        (what,) = select(names, roots)
+        what = selection.find(names[0], roots)
         if what.sweep is None:
             return _one(what.runs[0], options.json)
         wanted, hidden = list(what.runs), 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from launcher.commands.arguments import Parser, all_runs, select, split
+from launcher.commands.arguments import Parser, all_runs, split
 from launcher.errors import UsageError
 from launcher.executors.remove import remove
-from launcher.runs import ownership, run_roots
+from launcher.runs import ownership, run_roots, selection
 
 
 def main(arguments: list[str]) -> int:
@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
     names, roots = split(options.words)
     if not names:
         raise UsageError("rm: name the runs or sweeps to delete (`ls` lists them)")
-    what = select(names, roots)
+    what = selection.find_all(names, roots)
     chosen = all_runs(what)
     ownership.refuse_anothers("rm", chosen)
     far = [run for run in chosen if run_roots.is_remote(run.root)]

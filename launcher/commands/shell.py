@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.code import code_store
+from launcher.commands.arguments import single
 from launcher.config import job_environment, request
 from launcher.config.request import Words
 from launcher.errors import Unavailable, UsageError
@@ -24,7 +25,7 @@ from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.runs import address as addresses
-from launcher.runs import ownership, run_roots, selection, store
+from launcher.runs import ownership, run_roots, store
 from launcher.runs.address import Address
 from launcher.script import interactive
 from recipes.typed import nearest
@@ -197,11 +198,8 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
             f"leave {' '.join(extra)} out, or the run"
         )
     root = next((word.partition("=")[2] for word in words if word.startswith("run_root=")), None)
-    selected = selection.find(names[0], run_roots.named(root))
-    if selected.sweep is not None:
-        raise UsageError(f"{selected.sweep} is a sweep; name one of its runs, as {selected.runs[0].id}")
-    (run,) = selected.runs
-    ownership.refuse_anothers("shell", selected.runs)
+    run = single("shell", names[0], run_roots.named(root))
+    ownership.refuse_anothers("shell", [run])
     (seen,) = backends.look([run])
     if seen.files.copied:
         raise UsageError(f"{run.id} has no shell in {run.folder}: {backends.COPIED}")

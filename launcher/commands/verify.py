@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.commands.arguments import boolean, runs_and_keys
+from launcher.commands.arguments import boolean, runs_and_keys, single
 from launcher.errors import UsageError
 from launcher.executors.verify import Started, verify_here
-from launcher.runs import run_roots, selection
+from launcher.runs import run_roots
 from launcher.runs.states import State
 from launcher.ui import summary, tables
 from launcher.ui.foreground import leave, stay
@@ -50,10 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     detach = boolean("detach", assignments.pop("detach", "false"))
     if len(names) != 1:
         raise UsageError("verify takes one run: python -m launcher verify RUN [step=N]")
-    found = selection.find(names[0], run_roots.named(root))
-    if found.sweep is not None:
-        raise UsageError(f"{found.sweep} is a sweep of {len(found.runs)} runs; verify takes one: {found.runs[0].id}")
-    (run,) = found.runs
+    run = single("verify", names[0], run_roots.named(root))
     if run_roots.is_remote(run.root):
         from launcher.executors.ssh import verify_client
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from launcher.commands.arguments import Parser, all_runs, newest_whole, select, split
+from launcher.commands.arguments import Parser, all_runs, newest_whole, split
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import run_ids, selection
@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
     )
     options = parser.parse_intermixed_args(arguments)
     names, roots = split(options.words)
-    chosen = all_runs(select(names, roots) if names else [_newest_unfinished(roots)])
+    chosen = all_runs(selection.find_all(names, roots) if names else [_newest_unfinished(roots)])
     if not chosen:
         raise UsageError(f"watch: no run of {' '.join(names)} is left")
     from launcher.compare.ended import last_words

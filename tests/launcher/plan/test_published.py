@@ -86,12 +86,6 @@ def plan_of(name: str, *words: str) -> Plan:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_command_is_the_published_one(name: str) -> None:
-    words = shlex.split(PUBLISHED[name].replace("\\\n", " "))
-    assert list(command(plan_of(name))) == words
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
 def test_plan_prints_the_command_on_any_machine(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan_verb.main([f"experiment={name}"]) == 0
     assert f"\n  {shlex.join(command(plan_of(name)))}\n" in capsys.readouterr().out
@@ -113,27 +107,15 @@ def test_only_a_command_in_an_image_is_told_of_where_it_cannot_run() -> None:
     assert not published_text.is_text(spec_of("experiment=twcc_published_group3", "train.bare=false"))
 
 
-@pytest.mark.parametrize(("name", "value"), EXPORTED.items())
-def test_the_exported_variables_are_the_published_ones(name: str, value: str) -> None:
-    plan = plan_of(name)
-    exported = {key: text for key, text in plan.env.items() if key.startswith("TF_")}
-    assert exported == {
-        "TF_ENABLE_AUTO_MIXED_PRECISION": value,
-        "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": value,
-    }
-    assert plan.mechanism == "ngc_environment"
-
-
 @pytest.mark.parametrize(("name", "traps"), TRAPS.items())
 def test_the_traps_of_a_line_are_told_before_it_runs(name: str, traps: tuple[str, ...]) -> None:
     told = " ".join(plan_of(name).advice)
     assert [trap for trap in traps if trap not in told] == []
 
 
-def test_the_folder_and_the_image_are_the_published_ones() -> None:
+def test_the_image_is_the_published_one_and_the_file_is_in_it() -> None:
     plan = plan_of("twcc_published_group1")
-    assert plan.script is not None and plan.container is not None
-    assert plan.script.workdir == "/workspace/nvidia-examples/resnet50v1.5"
+    assert plan.container is not None
     assert plan.container.image == TWCC_IMAGE
     assert "./main.py is looked for in the image alone" in " ".join(plan.advice)
 
