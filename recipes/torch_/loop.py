@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy
 import torch
@@ -145,18 +144,7 @@ class Run(shared.Run):
 
 
 main = functools.partial(trainer.main, Run)
-
-
-def start(recipe: str, train: Callable[[Run], None]) -> NoReturn:
-    """Run a recipe's `train` for the words of the command line, as all that this process is for."""
-    code = main(recipe, train, sys.argv[1:])
-    if "RANK" in os.environ:
-        # Gloo's threads may still hold Python objects, and abort the process if they release one while the interpreter
-        # is ending: every fifth run of two ranks ended so, after it had done everything else. So don't end it.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+start = functools.partial(trainer.start, Run)
 
 
 class _Steps:

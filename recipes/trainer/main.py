@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 import time
 import traceback
@@ -19,8 +21,16 @@ FrameworksRun = TypeVar("FrameworksRun", bound=Run)
 
 
 def start(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun], None]) -> NoReturn:
-    """Run a recipe's `train` with the command line's arguments, and exit. `kind` is the framework's `Run`."""
-    sys.exit(main(kind, recipe, train, sys.argv[1:]))
+    """Run a recipe's `train` with the command line's arguments, and exit. `kind` is the framework's `Run`.
+
+    The process ends without the interpreter's finalization, which takes a second with a framework loaded, and which
+    Gloo's threads may abort: they may still hold Python objects.
+    """
+    code = main(kind, recipe, train, sys.argv[1:])
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun], None], words: Sequence[str]) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -55,6 +57,26 @@ def test_what_only_one_process_knows_it_says_itself(
 ) -> None:
     assert ended(second, error) == code
     assert capsys.readouterr().err == f"mnist: {error}\n"
+
+
+ENDS = """
+import atexit, types
+from recipes.trainer.main import start
+class Loaded:
+    def __del__(self):
+        print("finalized")
+loaded = Loaded()
+atexit.register(print, "cleaned up")
+def fail(*_):
+    raise RuntimeError("no GPU")
+start(types.SimpleNamespace(framework="torch", join=fail), "mnist", fail)
+"""
+
+
+def test_a_process_cleans_up_and_ends_without_finalizing_what_it_loaded() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (1, "cleaned up\n")
+    assert "RuntimeError: no GPU" in ended.stderr
 
 
 class Second:
