@@ -18,6 +18,7 @@ import pytest
 from launcher.__main__ import main
 from launcher.runs import store
 
+from .. import warm
 from ..run_folders import command, launcher, until
 
 STEPS, EARLY = 12, 6
@@ -54,6 +55,7 @@ def measured(tmp_path_factory):
     folder, root = tmp_path_factory.mktemp("scripts"), tmp_path_factory.mktemp("runs")
     (folder / "train.py").write_text(TRAIN)
     words = [str(folder / "train.py"), f"run_root={root}", *WORDS, "compare.rounds=2", f"compare.steps={STEPS}"]
+    words += [f"python={warm.python()}"]
     environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
     process = subprocess.Popen(
         command("compare", *words, "--", str(folder / "go")), env=environment, stdout=subprocess.PIPE, text=True

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from launcher.runs import selection, store
+from tests.launcher import warm
 from tests.launcher.compare.test_experiments import NAMES, PADDLES
 from tests.launcher.run_folders import launcher
 
@@ -66,7 +67,8 @@ def test_run_small_it_ends_with_the_published_columns_beside_ours(name, tmp_path
     """All arms prove their modes; and the same is in the page that `report` makes of it."""
     root, dtypes, columns = tmp_path / "runs", *MEASURED[name]
     pytest.importorskip("torch" if name in (*PADDLES, *IN_TORCH) else "tensorflow")
-    words = [f"experiment={name}", "scale=smoke", "telemetry.every=0", "env.OMP_NUM_THREADS=1", f"run_root={root}"]
+    words = [f"experiment={name}", "scale=smoke", "telemetry.every=0", "env.OMP_NUM_THREADS=1"]
+    words += [f"run_root={root}", f"python={warm.python()}"]
     words += ["framework=torch"] if name in IN_TORCH else []
     done = launcher(*words, state_home=tmp_path / "state", seconds=500)
     assert done.returncode == 0, done.stdout + done.stderr

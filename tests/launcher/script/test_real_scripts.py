@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.launcher import warm
 from tests.launcher.real_scripts import ENDLESS, FOLDER, SCRIPTS, copied, folders, goes_on, printed, result
 from tests.launcher.run_folders import until
 
@@ -23,13 +24,16 @@ that was stopped; but a learning rate that falls with a run's length learns noth
 down."""
 LOOPS = ("lightning", "trainer", "hydra", "keras", "gan")
 """Those whose steps are not taken in a plain loop at the top of the script."""
-ONE_THREAD = ("env.OMP_NUM_THREADS=1",)
 each_script = pytest.mark.parametrize("name", SCRIPTS)
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     return copied(tmp_path)
+
+
+def where() -> tuple[str, str]:
+    return "env.OMP_NUM_THREADS=1", f"python={warm.python()}"
 
 
 def start(project: Path, root: Path, *words: str) -> subprocess.Popen[str]:
@@ -64,7 +68,7 @@ def test_stopped_in_the_middle_and_resumed_its_steps_go_on(project: Path, root: 
     script = SCRIPTS[name]
     swept = name in SWEPT
     # The runs of a sweep start in folders of their own.
-    words = (script.file, "amp=o1", *ONE_THREAD, f"sweep.length={script.short},{ENDLESS}" if swept else "workdir=run")
+    words = (script.file, "amp=o1", *where(), f"sweep.length={script.short},{ENDLESS}" if swept else "workdir=run")
     length = "{length}" if swept else ENDLESS
     running = start(project, root, *words, "--", *script.arguments, f"{script.steps}{length}")
     stopped = until_in_the_middle(root, 1 + swept)
@@ -95,7 +99,7 @@ def test_stopped_in_the_middle_and_resumed_its_steps_go_on(project: Path, root: 
 def test_compared_each_mode_is_proved_and_has_a_rate(project: Path, root: Path, name: str) -> None:
     script = SCRIPTS[name]
     how = ("compare.rounds=1", "compare.steps=30", "compare.cool_down=0")
-    words = ("compare", script.file, f"amp={script.levels}", *how, *ONE_THREAD)
+    words = ("compare", script.file, f"amp={script.levels}", *how, *where())
     shown = launcher(project, root, *words, "--", *script.arguments, f"{script.steps}{ENDLESS}")
     rows = [line.split() for line in shown.partition("\nCOMPARISON\n")[2].splitlines() if line.startswith("amp=")]
     table = rows[: len(script.levels.split(","))]

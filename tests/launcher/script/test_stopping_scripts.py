@@ -20,6 +20,7 @@ import pytest
 from launcher.executors import stopping
 from launcher.runs.states import State
 from recipes import metrics
+from tests.launcher import warm
 from tests.launcher.run_folders import state, until
 
 SAVING = """\
@@ -132,7 +133,7 @@ class Started:
             (top / name).write_text(text)
         for name, words in REQUESTS.items():
             fixed = ("recipe=script", "amp=o0", "gpus=0", "require_proof=false", "telemetry.every=0", "detach=true")
-            self.launcher(*fixed, f"run_root={top / name}", *words)
+            self.launcher(*fixed, f"python={warm.python()}", f"run_root={top / name}", *words)
         for name in REQUESTS:
             until(lambda name=name: "step" in self.log(name) or "begun" in self.log(name), 240)
 
