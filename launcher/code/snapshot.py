@@ -14,10 +14,6 @@ from launcher.errors import UsageError
 
 MAX_BYTES = 64 * 2**20
 MAX_DIFF_BYTES = 2**20
-_NAMED = 5
-"""Largest number of folders that a refusal names."""
-_NEARLY = 0.9
-"""Share of a folder that a subfolder has to hold to be named instead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,45 +92,24 @@ def _describe(root: Path, files: Mapping[str, Path]) -> Code:
     )
 
 
-def largest(files: Mapping[str, Path], sizes: Mapping[str, int], most: int = 0) -> str:
-    """The largest folders, in words: as many as have to be left out until the rest fits into MAX_BYTES, or into `most`
-    files. A subfolder that holds nearly all of its folder is named instead. A file in the top folder is named itself.
-
-    Files are named as in the snapshot; `sizes` are in bytes.
-    """
+def largest(files: Mapping[str, Path], sizes: Mapping[str, int]) -> str:
+    """The folders with a fifth or more of all bytes, or of all files where the bytes would fit, in words; at least the
+    largest one. Files of the top folder count alone. Files are named as in the snapshot; `sizes` are in bytes."""
     by_size = sum(sizes.values()) > MAX_BYTES
-
-    def weight(names: Sequence[str]) -> int:
-        return sum(sizes[name] for name in names) if by_size else len(names)
-
-    found = []
-    for folder, names in _by_folder(list(files), 2).items():  # the first component is the package's, or the script's
-        while folder not in names:
-            inner, within = max(_by_folder(names, folder.count("/") + 2).items(), key=lambda item: weight(item[1]))
-            if inner in within or weight(within) < _NEARLY * weight(names):
-                break
-            folder, names = inner, within
-        found.append((weight(names), folder, names))
+    folders: dict[str, list[str]] = {}
+    for name in files:  # the first component is the package's, or the script's
+        folders.setdefault("/".join(name.split("/")[:2]), []).append(name)
+    weights = {top: sum(sizes[name] if by_size else 1 for name in names) for top, names in folders.items()}
     shown: list[str] = []
-    left = sum(weight(names) for _, _, names in found)
-    for amount, folder, names in sorted(found, key=lambda entry: -entry[0])[:_NAMED]:
-        if shown and left <= (MAX_BYTES if by_size else most):
+    for top, weight in sorted(weights.items(), key=lambda item: -item[1]):
+        if shown and 5 * weight < sum(weights.values()):
             break
-        left -= amount
-        path = files[names[0]]
-        above = names[0].count("/") - folder.count("/")
+        names, path = folders[top], files[folders[top][0]]
         size = f"{sum(sizes[name] for name in names) / 2**20:,.0f} MiB"
         count = f"{len(names):,} file{'s' * (len(names) > 1)}"
-        shown.append(f"{path.parents[above - 1]}/ {size} in {count}" if above else f"{path} {size}")
+        below = names[0].count("/") - top.count("/")
+        shown.append(f"{path.parents[below - 1]}/ {size} in {count}" if below else f"{path} {size}")
     return "largest: " + ", ".join(shown)
-
-
-def _by_folder(names: Sequence[str], depth: int) -> dict[str, list[str]]:
-    """Files by the first components of their names."""
-    folders: dict[str, list[str]] = {}
-    for name in names:
-        folders.setdefault("/".join(name.split("/")[:depth]), []).append(name)
-    return folders
 
 
 def is_executable(path: Path) -> bool:

@@ -77,7 +77,7 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
         limit = f"{snapshot.MAX_BYTES // 2**20} MiB" if total > snapshot.MAX_BYTES else f"{MAX_FILES:,} files"
         raise UsageError(
             f"script={script}: its folder {root} is sent along with it, and holds more than {limit} "
-            f"({snapshot.largest(files, sizes, MAX_FILES)}); list data and results in {root / '.gitignore'}, or put "
+            f"({snapshot.largest(files, sizes)}); list data and results in {root / '.gitignore'}, or put "
             "the code into a folder or git checkout of its own"
         )
     return Collected(root=root, files=files, credentials=tuple(credentials))
