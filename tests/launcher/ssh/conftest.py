@@ -47,7 +47,7 @@ def agent(tmp_path, testbed, monkeypatch):
 def liar(tmp_path_factory):
     found = Hostile(tmp_path_factory.mktemp("hostile"))
     yield found
-    found.close()
+    found.sshd.kill()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import getpass
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import textwrap
 import threading
@@ -22,7 +21,7 @@ import pytest
 from launcher.runs.address import Address
 from launcher.ssh import host, transport
 from launcher.ssh.stream import Stalled, Stream
-from tests.launcher.ssh.far import until
+from tests.launcher.ssh.own_sshd import Sshd
 from tests.launcher.ssh.ways import keys
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -151,30 +150,23 @@ class Hostile:
         (folder / "authorized").write_text((folder / "id.pub").read_text())
         if os.getuid() == 0:  # where sshd wants it
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
         lines = {
             "ListenAddress": "127.0.0.1",
-            "Port": self.port,
-            "HostKey": own,
-            "PidFile": folder / "pid",
-            "AuthorizedKeysFile": folder / "authorized",
+            "HostKey": str(own),
+            "AuthorizedKeysFile": str(folder / "authorized"),
             "StrictModes": "no",
             "UsePAM": "no",
             "PermitRootLogin": "prohibit-password",
             "MaxStartups": "100:30:200",
         }
-        (folder / "sshd.conf").write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
-        (folder / "known").write_text(f"[127.0.0.1]:{self.port} {(folder / 'host.pub').read_text()}")
+        self.sshd = Sshd(folder, own.with_suffix(".pub"), lines)
         settings = {
             "HostName": "127.0.0.1",
-            "Port": self.port,
             "User": getpass.getuser(),
             "IdentityFile": key,
             "IdentitiesOnly": "yes",
-            "UserKnownHostsFile": folder / "known",
             "GlobalKnownHostsFile": "/dev/null",
+            **self.sshd.lines,
         }
         self.config = folder / "ssh_config"
         self.config.write_text("Host *\n" + "".join(f"  {name} {value}\n" for name, value in settings.items()))
@@ -182,10 +174,6 @@ class Hostile:
         self.liar.write_text(BEHIND_SSHD.format(python=sys.executable) + PROGRAM)
         self.liar.chmod(0o755)
         self.says("")
-        self.process = subprocess.Popen(
-            [SSHD, "-D", "-e", "-f", str(folder / "sshd.conf")], stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        until(self._listens)
 
     def open_stream(self, address: Address, command: str) -> Stream:
         """In the place of `transport.open_stream`."""
@@ -212,12 +200,3 @@ class Hostile:
 
     def address(self, destination: str = "liar", **more: str) -> Address:
         return Address(destination=destination, config=str(self.config), **{"python": str(self.liar), **more})
-
-    def _listens(self) -> bool:
-        assert self.process.poll() is None, "sshd refuses its configuration"
-        with socket.socket() as trying:
-            return trying.connect_ex(("127.0.0.1", self.port)) == 0
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()

@@ -7,24 +7,21 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.launcher.ssh.far import until
 
 
-class OwnSshd:
-    """The testbed's configuration at another port; `changes` replace or add lines of it."""
+class Sshd:
+    """An sshd with these lines of configuration; `public` is the file of its public key."""
 
-    def __init__(self, testbed, folder: Path, **changes: str) -> None:
+    def __init__(self, folder: Path, public: Path, lines: Mapping[str, str]) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.key = " ".join(Path(testbed.folder, "ssh/host-sshd.pub").read_text().split()[:2])
-        lines = {}
-        for line in Path(testbed.folder, "ssh/sshd.conf").read_text().splitlines():
-            name, _, value = line.partition(" ")
-            lines[name] = value
-        lines |= {"Port": str(self.port), "PidFile": str(folder / f"{self.port}.pid"), **changes}
+        self.key = " ".join(public.read_text().split()[:2])
+        lines = {**lines, "Port": str(self.port), "PidFile": str(folder / f"{self.port}.pid")}
         self.conf = folder / f"sshd-{self.port}.conf"
         self.conf.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
         self.known_hosts = folder / f"known-{self.port}"
@@ -64,3 +61,12 @@ class OwnSshd:
                 with contextlib.suppress(ProcessLookupError):  # a session that ends by itself this moment
                     os.kill(pid, signal.SIGKILL)
             self.process.wait()
+
+
+class OwnSshd(Sshd):
+    """The testbed's configuration at another port; `changes` replace or add lines of it."""
+
+    def __init__(self, testbed, folder: Path, **changes: str) -> None:
+        ours = Path(testbed.folder, "ssh")
+        pairs = (line.partition(" ")[::2] for line in (ours / "sshd.conf").read_text().splitlines())
+        super().__init__(folder, ours / "host-sshd.pub", {**dict(pairs), **changes})
