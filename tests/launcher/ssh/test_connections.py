@@ -83,29 +83,20 @@ def test_a_changed_host_key_is_refused_at_the_target_and_at_the_hop(tmp_path, te
         assert f"[{testbed.ssh.host}]:{ports['hops' in changes]}" in forget
 
 
-def test_the_command_in_the_refusal_of_an_unknown_key_accepts_it(tmp_path, testbed, reach):
-    known = tmp_path / "known_hosts"
-    known.touch()
-    config = configuration(tmp_path, testbed, UserKnownHostsFile=str(known))
-    said = refusal(reach(config))
-    fingerprint = subprocess.run(
-        ["ssh-keygen", "-lf", f"{testbed.folder}/ssh/host-sshd.pub"], capture_output=True, text=True
-    ).stdout.split()[1]
-    assert fingerprint in said
-    words = shlex.split(said.splitlines()[-1])
-    assert words[-2:] == [">>", str(known)]
-    known.write_text(subprocess.run(words[:-2], capture_output=True, text=True).stdout)
-    assert reach(config).ask("hello", hello)
-
-
-def test_the_commands_in_the_refusal_of_a_changed_key_put_it_right(tmp_path, testbed, reach):
+def test_the_commands_in_the_refusals_of_a_changed_and_an_unknown_key_put_it_right(tmp_path, testbed, reach):
     known = tmp_path / "known_hosts"
     known.write_text(f"[{testbed.ssh.host}]:{testbed.ssh.port} {keys(tmp_path).with_suffix('.pub').read_text()}")
     config = configuration(tmp_path, testbed, UserKnownHostsFile=str(known))
     forget, accept = refusal(reach(config)).splitlines()[-2:]
     subprocess.run(shlex.split(forget), check=True, capture_output=True)
     assert known.read_text() == ""
-    known.write_text(subprocess.run(shlex.split(accept)[:-2], capture_output=True, text=True).stdout)
+    public = ["ssh-keygen", "-lf", f"{testbed.folder}/ssh/host-sshd.pub"]
+    unknown = refusal(reach(config))
+    assert unknown.splitlines()[-1] == accept
+    assert subprocess.run(public, capture_output=True, text=True).stdout.split()[1] in unknown
+    *words, append, to = shlex.split(accept)
+    assert (append, to) == (">>", str(known))
+    known.write_text(subprocess.run(words, capture_output=True, text=True).stdout)
     assert reach(config).ask("hello", hello)
 
 
