@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -141,10 +142,8 @@ class _Channel:
             self.send(protocol.ALIVE)
 
 
-class _Notes:
+class _Notes(io.TextIOBase):
     """Replaces stderr: each printed line is sent as a note."""
-
-    encoding = "utf-8"
 
     def __init__(self, channel: _Channel) -> None:
         self._channel = channel
@@ -155,9 +154,3 @@ class _Notes:
         for line in lines:
             self._channel.send(protocol.pack({"say": line}))
         return len(text)
-
-    def flush(self) -> None:
-        return None
-
-    def isatty(self) -> bool:
-        return False

@@ -37,13 +37,12 @@ T = TypeVar("T")
 class Host:
     """A machine that answers requests. Not thread-safe."""
 
-    def __init__(self, address: Address, say: Callable[[str], None] | None = None) -> None:
+    def __init__(self, address: Address) -> None:
         self.address = address
         self.silence = SILENCE
         self._session: Session | None = None
         self._no_python = ""
         """Why the host is asked through bash; empty where it has a Python for the agent."""
-        self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
 
     def ask(
         self,
@@ -153,7 +152,8 @@ class Host:
             note = admit.text(value, "a note", NOISE)
             if len(note) >= room:
                 raise Refused("its notes have no end")
-        self._say(f"{self.address.destination}: {note[:LONGEST_NOTE]}{'…' * (len(note) > LONGEST_NOTE)}")
+        shown = f"{note[:LONGEST_NOTE]}{'…' * (len(note) > LONGEST_NOTE)}"
+        print(f"{self.address.destination}: {shown}", file=sys.stderr, flush=True)
         return len(note) + 1
 
     def _result(self, answer: dict[str, Any]) -> Any:

@@ -251,10 +251,10 @@ def test_a_slow_answer_is_no_stall(far):
     (run,) = far.submit("steps=1", deaf)
     until(lambda: "letters" in far.type("logs", run).out)
     reached = host.connect(remote_record.read(far.pointer(run)).address)
-    reached.silence = 12.0  # more than two heartbeats
+    reached.silence = 7.0  # more than a heartbeat
     named = [{"root": str(far.root), "id": run}]
     began = time.monotonic()
-    assert reached.ask("cancel", list, runs=named, now=False, stop_grace=13, term_grace=0) == [""]
+    assert reached.ask("cancel", list, runs=named, now=False, stop_grace=8, term_grace=0) == [""]
     assert time.monotonic() - began > reached.silence
     assert far.state(run) == "cancelled"
 
@@ -358,12 +358,12 @@ def test_a_long_log_is_followed_in_little_memory_and_nothing_of_it_is_lost(far):
     assert used[1] - used[0] < 24 * 1024, f"KiB: {used}"
 
 
-def test_a_hundred_runs_are_submitted_and_followed_at_once_through_one_connection(far, proxy, monkeypatch):
+def test_forty_runs_are_submitted_and_followed_at_once_through_one_connection(far, proxy, monkeypatch):
     with asked(monkeypatch) as requests:
-        cells = far.submit("steps=2", f"seed={','.join(map(str, range(100)))}")
-    assert (len(cells), requests) == (100, ["probe", "has_code", "lay_code", "submit"])
+        cells = far.submit("steps=2", f"seed={','.join(map(str, range(40)))}")
+    assert (len(cells), requests) == (40, ["probe", "has_code", "lay_code", "submit"])
     sweep, _, last = cells[-1].rpartition("-")
-    assert last == "099" and selection.sweep_runs(str(far.root), sweep)
+    assert last == "039" and selection.sweep_runs(str(far.root), sweep)
     said = far.type("watch", sweep)
     assert said.code == 0, said.err
     assert proxy.connections == 1
