@@ -17,7 +17,8 @@ from typing import Any
 from recipes import records
 
 OVERDUE = "overdue"
-"""A file of an attempt's folder: the script did not end in time after a request to stop, and was killed."""
+"""A file of an attempt's folder: the script did not end in time after a request to stop, and was killed. It holds
+the number of seconds that the script had."""
 
 
 class Superseded(RuntimeError):

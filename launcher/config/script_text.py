@@ -41,7 +41,7 @@ def check(named: str, path: Path, *, exactly: bool) -> None:
         parsed(data)
         failure = ""
     except SyntaxError as error:
-        text = f": {error.text.strip()}" if error.text else ""
+        text = f": {error.text.strip()}" if error.text and "\ufffd" not in error.text else ""
         failure = f"{path}{f':{error.lineno}' if error.lineno else ''}: {error.msg}{text}"
     if first.startswith("#!") and "python" not in first and (failure or _names_shell(first)):
         raise UsageError(f"script={named} is not Python: its first line is {first}")

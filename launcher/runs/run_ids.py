@@ -124,7 +124,10 @@ def _unknown(text: str, known: Sequence[str]) -> str:
     if not known:
         return f"no run {text!r}: there are no runs yet (run_root=PATH looks in another folder)"
     by_word = {words_of(name): name for name in known}
-    close = difflib.get_close_matches(text, [*known, *by_word], n=3, cutoff=0.5)
+    if text.isdecimal():
+        close = sorted((name for name in known if sweep_of(name) and name.endswith(f"-{text}")), reverse=True)[:3]
+    else:
+        close = difflib.get_close_matches(text, [*known, *by_word], n=3, cutoff=0.5)
     names = dict.fromkeys(by_word.get(name, name) for name in close)
     advice = f"did you mean {_few(list(names))}?" if names else f"the newest is {max(known)}"
     return f"no run {text!r}; {advice} (`ls --all` lists them, run_root=PATH looks in another folder)"

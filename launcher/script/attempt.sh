@@ -190,7 +190,7 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   ended="\"$(now)\""
   mark_stopped
   if [ -e "$LAUNCHER_LOGS/overdue" ]; then
-    overdue="did not end within $LAUNCHER_STOP_BEFORE s of SIG$LAUNCHER_STOP_SIGNAL and was killed"
+    overdue="did not end within $(cat "$LAUNCHER_LOGS/overdue") s of SIG$LAUNCHER_STOP_SIGNAL and was killed"
   fi
   if taken_over; then
     exit 1

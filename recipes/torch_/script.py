@@ -22,6 +22,7 @@ from recipes.torch_.precision import Precision
 from recipes.torch_.precision.tf32 import switch_tf32
 from recipes.torch_.spec import capability_of, device_from
 from recipes.trainer import script as shared
+from recipes.trainer.early import EarlyVerdict
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.step_meter import StepMeter
 from recipes.trainer.wrapper import Started, Wrapper
@@ -65,6 +66,10 @@ class TorchWrapper(Wrapper):
                 self._around.callback(_set, name, os.environ.get(name))
                 _set(name, value)
             yield
+
+    def tell_early(self, early: EarlyVerdict) -> None:
+        super().tell_early(early)
+        self.observer.warn = early.warn
 
     def give_way(self) -> None:
         self._around.close()

@@ -44,12 +44,24 @@ class EarlyVerdict:
             self.reason = f"{problem(level, True, kind, why)}; so the script was ended"
             self.observed = {**verdict.observed(reports, share=share), "verdict": kind, "why": why}
             raise NotProved(self.reason)
-        if kind not in self._warned and self._rank == 0:
-            print(
-                f"script: warning: amp={level} {_FAULTS[kind]}: {why}; it continues (require_proof=false)",
-                file=sys.stderr,
-            )
+        if kind not in self._warned:
+            self._warn(kind, why)
         self._warned.add(kind)
+
+    def warn(self, why: str) -> None:
+        """Warn of a reason why nothing will be proved that does not end the script: it can't be ended from a thread."""
+        self._warn(verdict.UNKNOWN, why)
+
+    def _warn(self, kind: str, why: str) -> None:
+        if self._rank:
+            return
+        required = self._settings.require_proof
+        effect = (
+            "the run will fail at its end (require_proof=false lets that pass)"
+            if required
+            else "it continues (require_proof=false)"
+        )
+        print(f"script: warning: amp={self._settings.amp.level} {_FAULTS[kind]}: {why}; {effect}", file=sys.stderr)
 
 
 def problem(level: str, required: bool, kind: str, why: str) -> str | None:

@@ -93,7 +93,7 @@ class StopSignal:
                 if not self._raised and not ends_itself:
                     self._raise(folder)
                 if waited >= end:
-                    self._kill(folder)
+                    self._kill(folder, end)
             self._over.wait(min(SECONDS, max(0.0, end - waited)))
 
     def _raise(self, folder: RunFolder) -> None:
@@ -108,13 +108,16 @@ class StopSignal:
                 folder.mark_ended()  # before the signal ends the process
                 self._conclude(self._number)
         finally:  # on a full disk too
+            # While its result was written the script may have set a handler, as one does that has just imported its
+            # libraries. Its next step would wait for the process to end.
+            late = unhandled and signal.getsignal(self._number) is not signal.SIG_DFL
             # To the process instead of this thread: the kernel prefers the main thread, whose system call it interrupts
             # and which then runs the script's handler.
-            os.kill(os.getpid(), self._number)
+            os.kill(os.getpid(), signal.SIGKILL if late else self._number)
 
-    def _kill(self, folder: RunFolder) -> None:
+    def _kill(self, folder: RunFolder, seconds: float) -> None:
         try:
-            (folder.stopped.parent / run_folder.OVERDUE).touch()
+            (folder.stopped.parent / run_folder.OVERDUE).write_text(f"{seconds:g}\n")
             self._conclude(signal.SIGKILL)
         finally:
             os.kill(os.getpid(), signal.SIGKILL)

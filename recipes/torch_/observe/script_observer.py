@@ -28,6 +28,8 @@ from recipes.trainer.profiling import Profiling
 
 SPAN = 2
 """Optimizer steps in a span."""
+TOLD_AT = 10
+"""Optimizer step at which a script is warned whose threads took all of them."""
 IN_A_THREAD = (
     "every optimizer step was taken in a thread that the script started, and autocast and the observer belong to the "
     "main one"
@@ -44,6 +46,8 @@ class ScriptObserver:
         self.reports: list[dict[str, Any]] = []
         self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
         """Called with all reports after each span."""
+        self.warn: Callable[[str], None] = lambda why: None
+        """Called once with the reason where threads take the first steps."""
         self._profiling = profiling
         self._due = 1
         self._open: contextlib.ExitStack | None = None
@@ -92,6 +96,8 @@ class ScriptObserver:
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
         self._in_threads += self._is_elsewhere()
+        if self.steps == TOLD_AT and self._trained_elsewhere():
+            self.warn(IN_A_THREAD)
         if self._open is None or self._profiling.running:  # one profiler at a time
             self._profiling.after(self.steps)
             self._profiling.before(self.steps + 1)

@@ -68,6 +68,7 @@ def test_paths_and_files_of_any_name_are_scripts(word: str, project: Path) -> No
         (["conf.yaml"], "script=conf.yaml is not Python: its name ends in .yaml"),
         (["./start"], "script=./start is not Python: its first line is #!/usr/bin/env bash"),
         (["./binary"], "script=./binary is not Python: it is a binary file"),
+        (["./noise"], "unexpected end of data\n"),
         (["broken.py"], "project/broken.py:2: Missing parentheses in call to 'print'"),
         (["train.py", "recipe=gan"], "script=train.py is for recipe=script, and this is recipe=gan"),
         (["train.py", "script=other.py"], "train.py and script=other.py are two scripts; name one"),
@@ -84,6 +85,7 @@ def test_a_word_that_cannot_be_a_script_is_refused_and_leaves_no_files(
     (project / "conf.yaml").write_text("amp: o1\n")
     (project / "start").write_text("#!/usr/bin/env bash\necho x\n")
     (project / "binary").write_bytes(b"\x7fELF\0\0")
+    (project / "noise").write_bytes(b"import torch\nx = \xf0 \x8e\n")
     (project / "broken.py").write_text("import torch\nprint 'x'\n")
     assert main([*verb, *words]) == 2
     said = capsys.readouterr().err

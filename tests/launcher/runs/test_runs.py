@@ -223,7 +223,7 @@ def test_a_number_means_the_cell_that_has_not_ended(root):
         finished(root, cell)
     store.mark_unfinished(root, f"{SWEEP}-001")
     assert selection.find("001", [str(root)]).runs == (Run(str(root), f"{SWEEP}-001"),)
-    with pytest.raises(UsageError, match="no run '000'"):
+    with pytest.raises(UsageError, match=f"no run '000'; did you mean {SWEEP}-000[?]"):
         selection.find("000", [str(root)])
     store.mark_unfinished(root, f"{other}-001")
     with pytest.raises(UsageError, match="001 fits 2 runs"):

@@ -209,7 +209,7 @@ def test_a_rank_that_does_not_end_is_killed_and_named(started: Started) -> None:
     until(lambda: started.log("left").count("begun") == 2)
     ended = started.asked_to_stop("left")
     assert ended.name == "stopped"
-    assert ended.reason == "a rank of the script did not end within 8 s of SIGTERM and was killed"
+    assert ended.reason == "a rank of the script did not end within 5 s of SIGTERM and was killed"
 
 
 def test_a_script_signalled_from_outside_is_not_done_even_with_exit_code_0(started: Started) -> None:
@@ -222,7 +222,7 @@ def test_a_script_signalled_from_outside_is_not_done_even_with_exit_code_0(start
     ("name", "ends", "reason"),
     [
         ("stepping", "stopped", "on request"),
-        ("deaf", "failed", "the script did not end within 5 s of SIGTERM and was killed"),
+        ("deaf", "failed", "the script did not end within 2.5 s of SIGTERM and was killed"),
     ],
 )
 def test_one_that_the_signal_or_a_kill_ends_leaves_its_last_rows_and_a_result(

@@ -158,7 +158,7 @@ import threading
 {before}
 def train():
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    for step in range(3):
+    for step in range({steps}):
         optimizer.zero_grad()
         ((net(inputs) - targets) ** 2).mean().backward()
         optimizer.step()
@@ -170,9 +170,21 @@ thread.join()
 
 @pytest.mark.parametrize("before", ["", "net(inputs)"], ids=["alone", "after a forward of its own"])
 def test_training_in_a_thread_is_unknown_and_the_reason_names_the_thread(run, before):
-    code, _, found = run(HEAD + IN_A_THREAD.format(before=before), "amp=o1")
+    code, _, found = run(HEAD + IN_A_THREAD.format(before=before, steps=3), "amp=o1")
     assert (code, found["observed"]["verdict"]) == (1, "unknown")
     assert "every optimizer step was taken in a thread that the script started" in found["observed"]["why"]
+
+
+def test_training_in_a_thread_is_warned_of_while_it_trains(run):
+    text = HEAD + IN_A_THREAD.format(before="", steps=12)
+    _, printed, _ = run(text, "amp=o1")
+    (warning,) = [line for line in printed.err.splitlines() if "warning" in line]
+    assert warning.startswith("script: warning: amp=o1 can't be proved: every optimizer step was taken in a thread")
+    assert warning.endswith("the run will fail at its end (require_proof=false lets that pass)")
+    _, printed, _ = run(text, "amp=o1", "require_proof=false")
+    assert printed.err.count("main one; it continues (require_proof=false)") == 1
+    stepping = "thread = __import__('threading').Thread(target=optimizer.step); thread.start(); thread.join()"
+    assert "warning" not in run(PLAIN.replace("optimizer.step()", stepping), "amp=o1")[1].err
 
 
 def test_optimizer_steps_in_a_thread_leave_a_proof_as_it_is(run):
