@@ -6,7 +6,6 @@ import contextlib
 import copy
 import dataclasses
 import itertools
-import subprocess
 import sys
 import types
 from collections import Counter
@@ -31,6 +30,7 @@ from recipes.torch_.mnist import Net as Mnist
 from recipes.torch_.precision import Precision, transformer_engine
 from recipes.torch_.simplenet import Net as SimpleNet
 from recipes.typed import SettingsError
+from tests.recipes.torch_ import trainers
 
 CPU = torch.device("cpu")
 HALF = ("torch.bfloat16", "torch.bfloat16")
@@ -180,7 +180,7 @@ def test_what_a_plan_says_of_a_recipes_layers_is_what_is_converted(recipe: str, 
     assert chosen == precision.gemm_layers
 
 
-def test_importing_torchao_shows_nothing_of_what_no_one_can_act_on():
+def test_importing_torchao_shows_nothing_of_what_no_one_can_act_on(tmp_path):
     program = (
         "import logging, torch; from torch import nn; from recipes.torch_.precision import Precision\n"
         "from recipes.precision.levels import Amp, LossScale\n"
@@ -188,8 +188,9 @@ def test_importing_torchao_shows_nothing_of_what_no_one_can_act_on():
         "precision.cast(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 8)))\n"
         "logging.getLogger('torchao').warning('what comes later')\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "what comes later\n")
+    (tmp_path / "program.py").write_text(program)
+    done = trainers.run([], program=[str(tmp_path / "program.py")])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "what comes later\n")
 
 
 def test_torchao_that_is_missing_or_old_is_refused_with_the_install_line(monkeypatch: pytest.MonkeyPatch):

@@ -220,6 +220,7 @@ def test_compiled_code_is_proved_too(tmp_path, library, level, recompute):
     words = ("compile=true", f"train.recompute={recompute}", "train.layers=1")
     found = result(train(tmp_path, f"amp={level}", "steps=2", *words))
     assert (found["observed"]["verdict"], found["observed"]["half_flop_share"]) == ("proved", 1)
+    assert found["effective"]["compile"] is True
 
 
 def test_an_interrupted_run_goes_on_bit_by_bit_and_on_the_same_text_alone(tmp_path, capsys, library):

@@ -49,11 +49,11 @@ def words(tmp_path_factory) -> list[str]:
 
 
 @pytest.mark.slow
-def test_digits_are_learnt_in_a_third_of_the_default_epochs(tmp_path):
-    ended = run(["amp=o2", "epochs=8", f"run={tmp_path}"])
+def test_digits_are_learnt_in_a_sixth_of_the_default_epochs(tmp_path):
+    ended = run(["amp=o2", "epochs=4", f"run={tmp_path}"])
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = result(tmp_path)
-    assert found["eval"]["accuracy"] >= 0.95
+    assert found["eval"]["accuracy"] >= 0.9
     assert found["observed"]["verdict"] == "proved"
     assert found["status"] == "done"
 
@@ -277,13 +277,6 @@ def test_micro_batches_make_the_same_step(tmp_path, words, train):
     for column in ("loss", "grad_norm"):
         one, four = ([row[column] for row in steps(tmp_path / name)] for name in ("one", "four"))
         assert one == pytest.approx(four, rel=1e-4)
-
-
-@pytest.mark.slow
-def test_compiled_it_is_proved_too(tmp_path, words):
-    succeed(["amp=o2", *words, "steps=12", "compile=true", f"run={tmp_path}"])
-    assert result(tmp_path)["effective"]["compile"] is True
-    assert result(tmp_path)["observed"]["verdict"] == "proved"
 
 
 def test_help_costs_no_run(train):

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import distributed
+from torch import distributed, nn
 from torch._dynamo.utils import counters
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -17,8 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 from recipes.precision.levels import Amp
 from recipes.torch_.observe import compiled
 from recipes.torch_.observe.observer import PrecisionObserver
+from tests.recipes.torch_ import observed_runs
 from tests.recipes.torch_.observed_runs import Dense, Training
 from tests.recipes.torch_.scenarios import RANKS, problems
+from tests.recipes.torch_.test_sharding import precision_of, sharded
 
 COMPILES = shutil.which("g++") is not None and not compiled.missing()
 
@@ -63,6 +65,25 @@ def compiled_code_is_proved(rank: int, level: str, graphs: int) -> None:
     assert counters["aot_autograd"]["ok"] == graphs
 
 
+def compiled_shards_are_proved_with_what_is_kept(rank: int) -> None:
+    """The weights of compiled code are those gathered: which module they are of shows while it runs."""
+    torch.manual_seed(0)
+    precision = precision_of(Amp(level="o2", keep_fp32=("2",)), compile=True)
+    net = sharded(precision, nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)))
+    model, observer = torch.compile(net), PrecisionObserver(net, precision.resolved)
+    optimizer = precision.optimizer(model, torch.optim.SGD(net.parameters(), lr=0.1))
+    inputs = torch.randn(4, 32, requires_grad=True)
+    with observer.step(1):
+        with precision.forward():
+            outputs = precision.output(model(inputs))
+        precision.backward(outputs.square().mean())
+        precision.step(optimizer)
+    found = observed_runs.observed(observer.reports, {1})
+    assert found["verdict"] == "proved", found["why"]
+    assert "kept in float32 as requested: linear in float32" in found["why"]
+    assert 0.5 < found["half_flop_share"] < 1
+
+
 def sharded_parameters_are_proved(rank: int) -> None:
     training = Training(Dense, Amp(level="o1"))
     training.model = fully_shard(training.net)
@@ -89,6 +110,7 @@ COMPILED: dict[str, Any] = {
     "compiled-o1": lambda rank: compiled_code_is_proved(rank, "o1", 1),
     "compiled-o1-buckets": lambda rank: compiled_code_is_proved(rank, "o1", 2),
     "compiled-o2-buckets": lambda rank: compiled_code_is_proved(rank, "o2", 2),
+    "compiled-shards": compiled_shards_are_proved_with_what_is_kept,
 }
 SCENARIOS: dict[str, Any] = {
     "ddp-o0": lambda rank: proved(ddp("o0")),

@@ -167,7 +167,7 @@ def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_boun
 @pytest.mark.parametrize(
     ("name", "bound", "words"),
     [
-        ("mnist", 0.002, ("data=synthetic", "steps=4", "batch=4")),
+        ("mnist", 0.002, ("data=synthetic", "steps=2", "batch=4")),
         ("simplenet", 0.01, ("steps=6",)),
         ("resnet50", 0.02, ("steps=6",)),
         ("efficientnet", 0.01, ("steps=2", "batch=4", "train.stages=[1,2]")),  # a CPU takes long in float16

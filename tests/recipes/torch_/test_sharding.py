@@ -313,25 +313,6 @@ def a_step_after_a_measure_is_proved(rank: int) -> None:
     assert found["verdict"] == "proved", found["why"]
 
 
-def compiled_code_is_proved_with_what_is_kept(rank: int) -> None:
-    """The weights of compiled code are those gathered: which module they are of shows while it runs."""
-    torch.manual_seed(0)
-    precision = precision_of(Amp(level="o2", keep_fp32=("2",)), compile=True)
-    net = sharded(precision, nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)))
-    model, observer = torch.compile(net), PrecisionObserver(net, precision.resolved)
-    optimizer = precision.optimizer(model, torch.optim.SGD(net.parameters(), lr=0.1))
-    inputs = torch.randn(4, 32, requires_grad=True)
-    with observer.step(1):
-        with precision.forward():
-            outputs = precision.output(model(inputs))
-        precision.backward(outputs.square().mean())
-        precision.step(optimizer)
-    found = observed(observer.reports, {1})
-    assert found["verdict"] == "proved", found["why"]
-    assert "kept in float32 as requested: linear in float32" in found["why"]
-    assert 0.5 < found["half_flop_share"] < 1
-
-
 def contradicted(rank: int, text: str, amp: Amp | None = None, prepare: Any = None, spoil: Any = None) -> None:
     training = Training(amp or Amp(level="o2"), prepare=prepare)
     if spoil is not None:
@@ -408,7 +389,6 @@ SCENARIOS: dict[str, Any] = {
     "proved-o2-selective": lambda rank: proved(rank, Amp(level="o2"), recompute="selective"),
     "proved-o3": lambda rank: proved(rank, Amp(level="o3")),
     "proved-after-a-measure": a_step_after_a_measure_is_proved,
-    "proved-compiled": compiled_code_is_proved_with_what_is_kept,
     "reduced-in-half": lambda rank: contradicted(
         rank,
         "of the gradients were summed over the ranks in bfloat16, but o2 does that in float32",
