@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from containers import variables
+from launcher.code import code_store
 from launcher.config import job_environment
 from launcher.executors import execute
 from launcher.plan.model import Plan
@@ -47,7 +48,8 @@ def lay(tmp_path: Path, program: Path, *words: str, **changes: Any) -> tuple[Pla
     plan = dataclasses.replace(
         plan, env={**plan.env, "DUMP": str(tmp_path / "dump"), **changes.pop("env", {})}, **changes
     )
-    (root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True)
+    code_store.store(root / ".code", plan.code, {})
     return plan, execute.prepare(plan)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from containers.description import User
 from containers.runtime import Runtime
+from launcher.code import code_store
 from launcher.compare import comparison
 from launcher.config.compose import Composer
 from launcher.config.o0_cells import by_level
@@ -83,7 +84,8 @@ def lay(
     """
     facts = dataclasses.replace(LAPTOP, run_root=str(tmp_path / "runs"), python=str(program))
     made = whole(*words, how=Compare(rounds=rounds, steps=5, cool_down=0), facts=facts)
-    (tmp_path / "runs" / ".code" / made.code).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "runs").mkdir(exist_ok=True)
+    code_store.store(tmp_path / "runs" / ".code", made.code, {})
     behaviour = TRAINER.replace("AT_FIRST", first)
     ready = tuple(
         dataclasses.replace(arm, env={**arm.env, "DUMP": str(tmp_path / "dump"), "BEHAVIOUR": behaviour})

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from launcher.__main__ import main
+from launcher.code import code_store
 from launcher.commands.plan import summary
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import execute, stopping, submission
@@ -80,7 +81,7 @@ class Bench:
 
     def plan(self, *words: str, does: str = STAY, facts: Facts | None = None) -> Plan:
         plan = resolve(spec_of("batch=144", *words), facts or self.facts())
-        (self.root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
+        code_store.store(self.root / ".code", plan.code, {})
         dump = str(self.root.parent / "dump")
         return dataclasses.replace(plan, env={**plan.env, "DUMP": dump, "BEHAVIOUR": does}, processes=1)
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launcher.code import code_store
 from launcher.executors import execute
 from launcher.plan.resolve import resolve
 from launcher.script.trainer_command import command
@@ -125,7 +126,8 @@ def test_any_value_and_any_folder_arrive_byte_for_byte(
     plan = resolve(spec_of(), facts)
     given_values = {f"VALUE_{number}": value for number, value in enumerate(values)}
     plan = dataclasses.replace(plan, env={**plan.env, **given_values, "DUMP": str(tmp_path / "dump")})
-    (root / ".code" / plan.code).mkdir(parents=True, exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True)
+    code_store.store(root / ".code", plan.code, {})
     folder = execute.prepare(plan)
     assert run(folder) == 0
     dump = json.loads((tmp_path / "dump").read_text())
