@@ -37,7 +37,7 @@ LINES = 8
 
 def examine(spec: JobSpec) -> Iterator[Finding]:
     """Everything from the way to the host to the proof of a job there, until nothing more can be seen."""
-    from launcher.executors.base import executor_for, submit
+    from launcher.executors.base import submit
 
     address = addresses.of(spec.launch.cluster)
     try:
@@ -59,7 +59,7 @@ def examine(spec: JobSpec) -> Iterator[Finding]:
         plan = resolve(spec, facts)
         for line in plan.advice:
             yield advice("plan", line, "nothing has to be done for this job")
-        (folder,) = submit(executor_for([plan], [spec], facts), [plan])
+        (folder,) = submit([plan], [spec], facts)
     except LauncherError as error:
         yield problem("job", str(error))
         return

@@ -167,18 +167,16 @@ class PlanExecutor(core.Executor):
         self.parameters.update(kwargs)
 
 
-def executor_for(plans: Sequence[Plan], specs: Sequence[JobSpec] = (), facts: Facts | None = None) -> PlanExecutor:
-    """The executor for plans, with where they come from, if that is known: the jobs and their host's facts."""
+def submit(plans: Sequence[Plan], specs: Sequence[JobSpec] = (), facts: Facts | None = None) -> list[Path]:
+    """Submit plans, or prepared runs, as one batch by the executor for their cluster. Returns their folders here.
+
+    `specs` and `facts` are where new plans come from: the jobs and their host's facts. Raises `LauncherError`.
+    """
     module, _, name = EXECUTORS[plans[0].cluster["kind"]].partition(":")
     executor: PlanExecutor = getattr(importlib.import_module(module), name)()
     if facts is not None:
         for plan, spec in zip(plans, specs, strict=False):  # a comparison is one plan of several jobs
             executor.knows(Source(plan, spec, facts, specs))
-    return executor
-
-
-def submit(executor: PlanExecutor, plans: Sequence[Plan]) -> list[Path]:
-    """Submit plans, or prepared runs, as one batch. Returns their folders here. Raises `LauncherError`."""
     with executor.batch():
         jobs: list[Any] = [executor.submit(execute, plan) for plan in plans]
     return [job.run_dir for job in jobs]
@@ -186,4 +184,4 @@ def submit(executor: PlanExecutor, plans: Sequence[Plan]) -> list[Path]:
 
 def start(folders: Sequence[Path], plans: Sequence[Plan], max_array_size: int | None) -> None:
     """Submit prepared runs, whose folders say where they are; as `submission.start` does without submitit."""
-    submit(executor_for(plans), plans)
+    submit(plans)

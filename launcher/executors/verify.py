@@ -61,7 +61,7 @@ def verify_here(
         (row,) = backends.look([run], fresh=True)
         values = resume.values_of(row)
         before = record.from_json(values)
-        _check_kind(run, before, values)
+        _check_kind(run, before)
         if not row.state.finished:
             raise UsageError(f"{run.id} is {row.state.name}; only a run that has ended can be verified")
         if store.read(ResultRecord, run.folder / "result.json").determinism == "best_effort":
@@ -89,7 +89,7 @@ def verify_here(
     return Started(folder, replay.first, replay.step, recorded)
 
 
-def _check_kind(run: Run, plan: Plan, values: Mapping[str, Any]) -> None:
+def _check_kind(run: Run, plan: Plan) -> None:
     """Refuse what is not one of our trainers. Raises `UsageError`."""
     if plan.arms:
         raise UsageError(f"{run.id} is a comparison; verify takes a run of a single mode")
@@ -100,8 +100,6 @@ def _check_kind(run: Run, plan: Plan, values: Mapping[str, Any]) -> None:
         )
     if plan.replay is not None:
         raise UsageError(f"{run.id} is itself a replay, of {plan.replay.run}: verify that one")
-    if "verify" not in values["settings"]:
-        raise UsageError(f"{run.id} began with code that has no verify; it can't be replayed")
 
 
 def _choose(run: Run, step: int | None) -> tuple[ReplayPlan, bool]:
@@ -209,13 +207,14 @@ def lay_down(run: Path, folder: Path, replay: ReplayPlan, recorded: bool) -> Non
 def _link(source: Path, target: Path) -> None:
     """The files of a folder in another one, as hard links where the file system has them: nothing writes into a
     checkpoint or a record of an ended run, and a state may be of many GiB."""
-    for made in (target.parent.parent, target.parent, target):
+    for made in (target.parent.parent, target.parent):
         if not made.exists():
             records.make_folder(made)
-    for path in source.iterdir():
-        if path.name.startswith(".") or not path.is_file():
-            continue
-        try:
-            os.link(path, target / path.name)
-        except OSError:
-            shutil.copy2(path, target / path.name)
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"), copy_function=_link_file)
+
+
+def _link_file(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -74,7 +74,7 @@ LARGEST_ATTEMPT = 10**6
 
 def admitted(value: Any) -> State:
     """A state that another machine, or a file, gives as a list. Raises `admit.Refused`."""
-    name, reason, attempt, code, started, ended, *more = admit.items(value, "a state", 7, least=6)
+    name, reason, attempt, code, started, ended, before = admit.items(value, "a state", 7, least=7)
     times = [None if moment is None else admit.text(moment, "a time", 64) for moment in (started, ended)]
     return State(
         cast(Name, admit.choice(name, "a state", get_args(Name))),
@@ -83,7 +83,7 @@ def admitted(value: Any) -> State:
         exit_code=None if code is None else admit.whole(code, "an exit code", 2**31 - 1, least=-(2**31)),
         started=times[0],
         ended=times[1],
-        before=admit.whole(more[0], "seconds of earlier attempts") if more else 0,
+        before=admit.whole(before, "seconds of earlier attempts"),
     )
 
 

@@ -180,7 +180,10 @@ def _parsed(path: Path, changed: int, inode: int) -> Answer:
     return Answer(
         float(values["asked"]),
         {str(job): Row(*map(str, row)) for job, row in values["held"].items()},
-        {str(job): (float(when), Row(*map(str, row)) if row else None) for job, (when, row) in values["told"].items()},
+        {
+            str(job): (float(when), Row(*map(str, row)) if row else None)
+            for job, (when, row) in values["accounted"].items()
+        },
         str(values["error"]),
         int(values["failures"]),
     )
@@ -191,7 +194,7 @@ def _write(path: Path, answer: Answer) -> None:
         "schema": 1,
         "asked": answer.asked,
         "held": answer.held,
-        "told": answer.accounted,
+        "accounted": answer.accounted,
         "error": answer.error,
         "failures": answer.failures,
     }

@@ -58,7 +58,7 @@ def submit(
         came_from = {**execute.provenance(plans[0], facts.code if facts else None), "token": os.urandom(16).hex()}
         contents = [{name: _content(name, path) for name, path in files.items()} for files in secrets]
         send_code(plans[0], code, address)
-    folders = point(len(plans), address, plans[0].run_root, came_from["token"])
+    folders = reserve(len(plans), address, plans[0].run_root, came_from["token"])
     if sweep := run_ids.sweep_of(folders[0].name):
         record = {"command": list(plans[0].command)}
         store.write_sweep(Path(run_roots.remote()), sweep, [folder.name for folder in folders], record)
@@ -106,7 +106,7 @@ def send_code(plan: Plan, code: Mapping[str, Path], address: Address) -> None:
     host = connect(address)
     if not host.ask("has_code", _is_there, folder=plan.code_dir):
         data, shared = packed_files(code), plan.shared is not None
-        _insist(lambda: host.ask("lay_code", nothing, data, folder=plan.code_dir, shared=shared))
+        _ask_again_when_lost(lambda: host.ask("lay_code", nothing, data, folder=plan.code_dir, shared=shared))
 
 
 def _is_there(answer: Any) -> bool:
@@ -114,7 +114,7 @@ def _is_there(answer: Any) -> bool:
     return admit.flag(answer, "whether the code is there")
 
 
-def point(count: int, address: Address, root: str, token: str) -> list[Path]:
+def reserve(count: int, address: Address, root: str, token: str) -> list[Path]:
     """Records here of so many runs under new ids, as the cells of a sweep where there are several. All or none."""
     pointer = Pointer(
         address=address, root=root, token=token, submitter=processes.identity(os.getpid()), created=time.time()
@@ -145,10 +145,10 @@ def _take_back(folders: Sequence[Path]) -> None:
 def _hand_over(address: Address, message: Mapping[str, Any]) -> None:
     """Have the host start the runs."""
     data = packed(message)
-    _insist(lambda: connect(address).ask("submit", functools.partial(_names, message["plans"]), data))
+    _ask_again_when_lost(lambda: connect(address).ask("submit", functools.partial(_names, message["plans"]), data))
 
 
-def _insist(ask: Callable[[], object]) -> None:
+def _ask_again_when_lost(ask: Callable[[], object]) -> None:
     """Ask until the host has answered: after a lost connection it may have done the work already, and says so when
     asked again."""
     for tried in range(1, TRIES + 1):

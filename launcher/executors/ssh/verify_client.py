@@ -29,7 +29,7 @@ def verify(run: Run, step: int | None, assignments: Mapping[str, str], secrets: 
     if original is None:
         raise UsageError(f"the record of where {run.id} is can't be read")
     token = os.urandom(16).hex()
-    (folder,) = submit_client.point(1, original.address, original.root, token)
+    (folder,) = submit_client.reserve(1, original.address, original.root, token)
     try:
         first, last, recorded = connect(original.address).ask(
             "verify",

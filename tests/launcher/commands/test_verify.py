@@ -126,7 +126,7 @@ def test_what_cannot_be_verified_is_refused_in_words(ended: Path, capsys: pytest
     plan = read_json(ended / "plan.json")
     del plan["settings"]["verify"]
     write_json(ended / "plan.json", plan)
-    assert "began with code that has no verify" in refusal(ended, capsys)
+    assert "verify can't change: " in refusal(ended, capsys)
 
 
 def test_a_replay_has_no_setting_that_the_runs_code_lacks(ended: Path) -> None:

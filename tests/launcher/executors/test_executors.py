@@ -72,7 +72,7 @@ def test_a_run_outlives_the_launcher_that_started_it(tmp_path: Path, program: Pa
     text = (
         "import json, sys, time\nfrom launcher.executors import base\nfrom launcher.plan import record\n"
         "plan = record.from_json(json.load(open(sys.argv[1] + '/plan.json')))\n"
-        "base.submit(base.executor_for([plan]), [plan]); print('started', flush=True); time.sleep(60)"
+        "base.submit([plan]); print('started', flush=True); time.sleep(60)"
     )
     launcher = subprocess.Popen([sys.executable, "-c", text, str(folder)], stdout=subprocess.PIPE, text=True)
     assert launcher.stdout is not None

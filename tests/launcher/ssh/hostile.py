@@ -71,7 +71,7 @@ def receive():
 
 def told(**changes):
     '''An answer about a run.'''
-    return {"state": ["running", "", 1, None, "2026-01-02T03:04:05Z", None], "begun": True, "attempts": [1],
+    return {"state": ["running", "", 1, None, "2026-01-02T03:04:05Z", None, 0], "begun": True, "attempts": [1],
             "files": {}, "metrics": {}, "step": 7, "more": False, **changes}
 
 def look(*items):

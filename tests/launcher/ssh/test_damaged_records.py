@@ -37,7 +37,7 @@ POINTERS = [
     *(json.dumps({**POINTER, "address": address}) for address in ADDRESSES),
     *(json.dumps({**POINTER, **change}) for change in ({"root": 5}, {"created": "x"})),
 ]
-STATE = {"state": ["done", "", 1, 0, None, None], "seen": 1, "step": None, "stamps": {}, "log": None}
+STATE = {"state": ["done", "", 1, 0, None, None, 0], "seen": 1, "step": None, "stamps": {}, "log": None}
 CHANGES = (
     {"state": None},
     {"state": ["done"] * 20},

@@ -15,15 +15,15 @@ HOSTILE_TEXT = "\\x1b]0;owned\\x07a\\x1b[2Jb\\x9b31mc\\u202ed\\u2066e\\x00f\\rg\
 
 
 TEXTS = (
-    f"look(told(state=['running', '{HOSTILE_TEXT}', 1, None, '{HOSTILE_TEXT}', None]))",
-    f"look(told(state=['failed', '{HOSTILE_TEXT}', 1, 1, None, None], log=['{HOSTILE_TEXT}', ['{HOSTILE_TEXT}']]))",
+    f"look(told(state=['running', '{HOSTILE_TEXT}', 1, None, '{HOSTILE_TEXT}', None, 0]))",
+    f"look(told(state=['failed', '{HOSTILE_TEXT}', 1, 1, None, None, 0], log=['{HOSTILE_TEXT}', ['{HOSTILE_TEXT}']]))",
     f"look({{'error': '{HOSTILE_TEXT}'}})",
     f"send({{'say': '{HOSTILE_TEXT}'}}); look(told())",
     f"send({{'error': '{HOSTILE_TEXT}', 'code': 1}})",
     f"send({{'error': '{HOSTILE_TEXT}', 'code': 2}})",
     f"send({{'error': '{HOSTILE_TEXT}', 'code': 3}})",
     f"look(told(files={{'{HOSTILE_TEXT}': 5}}))",
-    f"look(told(state=['{HOSTILE_TEXT}'] * 6))",
+    f"look(told(state=['{HOSTILE_TEXT}'] * 7))",
 )
 
 
@@ -57,7 +57,7 @@ def test_records_that_a_host_sent_reach_the_terminal_without_what_a_terminal_act
     victim.deadline(UNHURRIED)
     hostile = json.loads(f'"{HOSTILE_TEXT}"'.replace("\\x", "\\u00"))
     files = {name: [[1, 2], json.dumps(values).replace('"T"', json.dumps(hostile))] for name, values in RECORDS.items()}
-    state = ["failed", hostile, 1, 1, "2026-01-02T03:04:05Z", None]
+    state = ["failed", hostile, 1, 1, "2026-01-02T03:04:05Z", None, 0]
     victim.liar.says(answering("look", f"look(told(state={state!r}, files={files!r}))"))
     assert "owned" not in victim.type_only("ls").out
     for words in (

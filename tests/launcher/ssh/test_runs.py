@@ -322,7 +322,7 @@ def test_after_a_run_that_is_not_on_the_host_leaves_nothing(far):
     assert selection.run_names(str(far.root)) == [] and selection.run_names(run_roots.remote()) == []
 
 
-@pytest.mark.parametrize(("moment", "left"), [("send_code", 0), ("point", 0), ("_hand_over", 1)])
+@pytest.mark.parametrize(("moment", "left"), [("send_code", 0), ("reserve", 0), ("_hand_over", 1)])
 def test_ctrl_c_as_a_run_is_handed_over_shows_its_name_or_leaves_nothing(far, monkeypatch, moment, left):
     real = getattr(submit_client, moment)
 
