@@ -283,17 +283,18 @@ def _failure(folder: str, status: Status) -> str:
 def plan_path(folder: str | Path) -> str:
     """The file with the plan that holds now: what the newest resume changed, else the first plan.
 
-    A resume leaves it in `attempts/plan.json`, from where the attempt that begins takes it into its own folder.
-    """
-    of_attempts = (f"attempts/{number}/plan.json" for number in reversed(attempts(Path(folder))))
-    paths = (f"{folder}/{name}" for name in ("attempts/plan.json", *of_attempts))
+    A resume leaves it in `attempts/plan.json`, from where the next attempt takes it into its own folder."""
+    newest = f"{folder}/attempts/plan.json"
+    if os.path.exists(newest):
+        return newest
+    paths = (f"{folder}/attempts/{number}/plan.json" for number in reversed(attempts(folder)))
     return next(filter(os.path.exists, paths), f"{folder}/plan.json")
 
 
-def attempts(folder: Path) -> list[int]:
+def attempts(folder: str | Path) -> list[int]:
     """Numbers of the attempts that left a folder, oldest first; none where that can't be read."""
     try:
-        names = os.listdir(folder / "attempts")
+        names = os.listdir(f"{folder}/attempts")
     except OSError:
         return []
     return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= ATTEMPT_DIGITS)

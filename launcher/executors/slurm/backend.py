@@ -54,8 +54,8 @@ def _liveness(asked: Mapping[str, Files], conf: str | None, after: float) -> dic
     # A final verdict is not asked for again, but a row of squeue overrides it.
     kept = {folder: row for folder, job in known.items() if (row := _kept(folder, job))}
     wanted = {job for folder, job in known.items() if folder not in kept}
-    after = max([after, *(_signalled(folder, asked[folder]) for folder in known)])
-    answer = shared.look(wanted, conf, after=after) if known else Answer()
+    signalled = max((_signalled(folder, asked[folder]) for folder in known), default=0.0)
+    answer = shared.look(wanted, conf, signalled=signalled, after=after) if known else Answer()
     states: dict[str, Liveness] = {}
     for group in silent(asked, names):
         states.update(dict.fromkeys(group, unanswered(asked[group[0]])))

@@ -67,19 +67,20 @@ class Answer(NamedTuple):
         return {job.partition("_")[0] for job, row in self.held.items() if row.script == script}
 
 
-def look(wanted: Collection[str], conf: str | None, *, after: float = 0.0) -> Answer:
+def look(wanted: Collection[str], conf: str | None, *, signalled: float = 0.0, after: float = 0.0) -> Answer:
     """The shared answer, renewed first if that is due. sacct is asked about those of `wanted` that squeue lacks.
 
-    It is due 30 s after the last question, twice as long after each failure; at once and `SOON` after a change; at once
-    for a job that Slurm was not asked about yet; and if it is older than `after`.
+    It is due 30 s after the last question, twice as long after each failure; at once and `SOON` after a change; if it
+    is older than `after`; and, unless Slurm has failed to answer, for a job that it was not asked about yet and if it
+    is older than `signalled`, the time of the newest sign that a job has ended.
     """
     path = _path(conf)
     answer = _read(path)
-    if not _due(answer, path, wanted, after):
+    if not _due(answer, path, wanted, signalled, after):
         return answer
     with _alone(path):
         answer = _read(path)  # another launcher may have asked while this one waited for the lock
-        if _due(answer, path, wanted, after):
+        if _due(answer, path, wanted, signalled, after):
             answer = _ask(answer, wanted, conf)
             _write(path, answer)
     return answer
@@ -101,7 +102,7 @@ def _interval() -> float:
     return INTERVAL
 
 
-def _due(answer: Answer, path: Path, wanted: Collection[str], after: float) -> bool:
+def _due(answer: Answer, path: Path, wanted: Collection[str], signalled: float, after: float) -> bool:
     now, interval = time.time(), _interval()
     if answer.asked > now + 1.0 or answer.asked < after:  # a clock that was set back
         return True
@@ -110,7 +111,7 @@ def _due(answer: Answer, path: Path, wanted: Collection[str], after: float) -> b
     soon = min(SOON, interval)
     if answer.asked < _changed(path) + soon:
         return now - answer.asked >= soon
-    return not answer.failures and not all(map(answer.has, wanted))
+    return not answer.failures and (answer.asked < signalled or not all(map(answer.has, wanted)))
 
 
 def _ask(before: Answer, wanted: Collection[str], conf: str | None) -> Answer:

@@ -90,7 +90,7 @@ def _answer_instead(submission: Submission, conf: str | None) -> str:
             return text
     # A resumed run has the script of its submissions before.
     before = {job_of(Submission(answer=str(path))) for path in answer.parent.glob("sbatch.*.out")}
-    shown = shared.look((), conf, after=_noticed(answer))
+    shown = shared.look((), conf, signalled=_noticed(answer))
     if shown.error:
         raise Unavailable(shown.error)
     new = shown.of_script(script) - before if script else set()

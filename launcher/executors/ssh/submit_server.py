@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import functools
 import os
-import tempfile
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from launcher.plan.model import Plan
 from launcher.runs import ownership, store
 from recipes import records
 
+RECEIVED = ".received"
+"""Folder of snapshots' folder for the files of one that is being laid down."""
 SUBMITTING = ".submitting"
 """Folder of a run root with a lock for each submission in progress."""
 
@@ -37,8 +39,14 @@ def lay_code(data: bytes, folder: str, shared: bool) -> None:
     try:
         store.make_root(place.parent, shared=shared)
         code_store.make(place)
-        with tempfile.TemporaryDirectory(prefix=".received.", dir=place) as received:
-            code_store.store(place, digest, unpacked_files(data, Path(received)))
+        with _locked(os.open(place, os.O_RDONLY | os.O_DIRECTORY)):
+            received = place / RECEIVED
+            shutil.rmtree(received, ignore_errors=True)  # of an agent that was killed
+            records.make_folder(received)
+            try:
+                code_store.store(place, digest, unpacked_files(data, received))
+            finally:
+                shutil.rmtree(received, ignore_errors=True)
     except OSError as error:
         raise UsageError(f"run_root={place.parent}: {of_system(error, place.parent)}") from None
 
@@ -105,7 +113,16 @@ def _alone(folder: Path, token: str) -> Iterator[None]:
     with contextlib.suppress(FileExistsError):
         records.make_folder(folder)
     ownership.refuse_anothers("submit", [(str(folder.parent), folder.name)])
-    with open(os.open(folder / token, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(os.open(folder / token, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)):
         yield
         (folder / token).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(file: int) -> Iterator[None]:
+    """Hold the lock of an open file or folder, and close it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)

@@ -15,7 +15,7 @@ import pytest
 from launcher.commands import ls
 from launcher.executors import backends, stopping
 from launcher.executors.local import start
-from launcher.executors.slurm import jobs, shared
+from launcher.executors.slurm import backend, jobs, shared
 from launcher.runs import run_roots, store
 from launcher.runs.schema import Submission
 from launcher.runs.states import State
@@ -218,11 +218,14 @@ def test_a_run_that_started_or_was_requeued_since_the_last_look_is_shown_as_its_
 def test_errors_double_the_time_to_the_next_look_and_a_submission_ends_that(root: Path, cluster: Cluster) -> None:
     folder = submitted(root, 7)
     cluster.says("Unable to contact slurm controller", code=1)
+    silent = submitted(root, 8, "20260102-030406-calm-fox", status={"state": "running"})
     for failures, wait in ((1, 60), (2, 120), (3, 240), (4, 480), (5, 600)):
         found = state(folder)
         assert found.name == "unreachable" and "Unable to contact" in found.reason
         assert cluster.calls() == failures
         age(wait - 5)
+        os.utime(silent / "status.json", (time.time() - backend.STALE - 1,) * 2)  # silent since Slurm was asked
+        state(silent)
         state(folder)
         assert cluster.calls() == failures
         age(6)
