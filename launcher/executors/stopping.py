@@ -179,15 +179,8 @@ def stop_of(folder: Path) -> Stop:
 
 
 def unended(seen: Sequence[Seen]) -> list[Seen]:
-    """Runs that are not finished, and finished ones that still have live processes."""
-    here = {_folder(row.run): row.files for row in seen if not run_roots.is_remote(row.run.root)}
-    finished = {folder: here[folder] for row in seen if row.state.finished and (folder := _folder(row.run)) in here}
-    alive = backends.with_processes(finished)
-    far = [row.run for row in seen if run_roots.is_remote(row.run.root)]
-    if far:
-        from launcher.ssh import actions
-
-        alive |= {_folder(run) for run in actions.unended(far)}
+    """Of these runs of this machine those that are not finished, or still have live processes."""
+    alive = backends.with_processes({_folder(row.run): row.files for row in seen if row.state.finished})
     return [row for row in seen if not row.state.finished or _folder(row.run) in alive]
 
 

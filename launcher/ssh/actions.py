@@ -53,15 +53,6 @@ def cancel(wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: floa
     return why
 
 
-def unended(wanted: Sequence[Run]) -> set[Run]:
-    """Runs that have not ended, or that have left processes. Raises `LauncherError`."""
-    living: set[Run] = set()
-    for address, group in by_address(wanted).items():
-        alive = connect(address).ask("unended", functools.partial(_flags, len(group)), runs=_names(group))
-        living |= {run for (run, _), lives in zip(group, alive, strict=True) if lives}
-    return living
-
-
 def remove(wanted: Sequence[Run], force: bool) -> None:
     """Delete the folders of runs there. Raises `LauncherError`, and then all are kept."""
     for address, group in by_address(wanted).items():
@@ -91,11 +82,6 @@ def resume(found: Selection, assignments: Mapping[str, str], secrets: Mapping[st
 def _reasons(count: int, answer: Any) -> list[str]:
     """Why runs could not be ended. Raises `Refused`."""
     return [admit.lines(reason, "a reason") for reason in admit.items(answer, "reasons", count, least=count)]
-
-
-def _flags(count: int, answer: Any) -> list[bool]:
-    """Raises `Refused`."""
-    return [admit.flag(alive, "whether a run lives") for alive in admit.items(answer, "runs", count, least=count)]
 
 
 def _names(group: Iterable[tuple[Run, Any]]) -> list[dict[str, str]]:

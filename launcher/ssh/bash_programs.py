@@ -224,14 +224,6 @@ while [ $# -gt 0 ]; do
 done
 """
 
-ALIVE = r"""
-while [ $# -gt 0 ]; do
-  run=$1/$2 id=$2
-  if members; then say lives "$id"; fi
-  shift 2
-done
-"""
-
 CANCEL = r"""
 grace=$1
 shift

@@ -35,7 +35,6 @@ REQUESTS = {
     "log": Request("launcher.executors.ssh.handlers:log"),
     "request_stop": Request("launcher.executors.ssh.handlers:request_stop"),
     "cancel": Request("launcher.executors.ssh.handlers:cancel", seconds=180.0),
-    "unended": Request("launcher.executors.ssh.handlers:unended", seconds=90.0),
     "resume": Request("launcher.executors.ssh.handlers:resume", seconds=600.0),
     "verify": Request("launcher.executors.ssh.handlers:verify", seconds=600.0),
     "remove": Request("launcher.executors.ssh.handlers:remove", seconds=600.0),

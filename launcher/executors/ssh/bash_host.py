@@ -206,10 +206,6 @@ class _Requests:
     def on_request_stop(self, runs: Sequence[Mapping[str, str]]) -> None:
         list(self._lines(programs.STOP, *_words(runs)))
 
-    def on_unended(self, runs: Sequence[Mapping[str, str]]) -> list[bool]:
-        alive = {rest[0] for word, rest in self._lines(programs.ALIVE, *_words(runs)) if word == "lives" and rest}
-        return [run["id"] in alive for run in runs]
-
     def on_cancel(
         self, runs: Sequence[Mapping[str, str]], now: bool, stop_grace: float, term_grace: float
     ) -> list[str]:

@@ -90,12 +90,6 @@ def cancel(runs: Sequence[Mapping[str, str]], now: bool, stop_grace: float, term
     return [why.get(run, "") for run in _runs(runs)]
 
 
-def unended(runs: Sequence[Mapping[str, str]]) -> list[bool]:
-    """For each run, whether it has not ended or still has live processes."""
-    alive = {row.run for row in stopping.unended(backends.look(_runs(runs)))}
-    return [run in alive for run in _runs(runs)]
-
-
 def resume(
     runs: Sequence[Mapping[str, str]], sweep: str | None, assignments: Mapping[str, str], secrets: Mapping[str, str]
 ) -> list[str]:

@@ -200,7 +200,6 @@ def test_a_link_in_the_folder_of_a_run_is_not_followed(victim, name):
 
 ACTED = {
     "cancel": "None 5 [] {} [5] ['',''] [None] ['x'*9999]",
-    "unended": "None 5 [] [1] [True,False] ['x']",
     "resume": "None 5 {} 'x' ['a']*999",
 }
 
@@ -212,8 +211,7 @@ def test_a_lie_about_what_was_done_is_one_line(victim):
     of = {name: [run for run, lie in zip(runs, lies, strict=True) if lie[0] == name] for name in ACTED}
     ended = victim.type("cancel", "--now", *(run.id for run in of["cancel"]))
     assert ended.code == 1 and ended.out.count(REFUSED) == len(of["cancel"])
-    calls = [functools.partial(actions.unended, [run]) for run in of["unended"]]
-    calls += [functools.partial(actions.resume, Selection(None, (run,)), {}, {}) for run in of["resume"]]
+    calls = [functools.partial(actions.resume, Selection(None, (run,)), {}, {}) for run in of["resume"]]
     assert all(REFUSED in text for text in victim.refusals(calls))
 
 
