@@ -1,20 +1,17 @@
 #!/usr/bin/env python3
-"""Stands for an srun with pyxis at the process boundary: its own options apart, runs the command in the environment
-that pyxis would make, in which the image's variables win unless they are named."""
+"""Stands for an srun with pyxis at the process boundary: takes its own options apart, and runs the command in the
+environment that pyxis would make, in which the image's variables win unless --container-env names them."""
 
 import os
 import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from tests.containers.readers import pyxis
 
 IMAGE = {"BOTH": "image", "LANG": "image", "FROM_IMAGE": "image", "PATH": "/usr/bin:/bin", "HOME": "/image"}
 
-seen = pyxis(["srun", *sys.argv[1:]], os.environ)
-for each in seen.mounts:
-    if not Path(each.source).exists():
-        sys.exit(f"fake srun: no mount source {each.source}")
-os.chdir(seen.workdir)
-os.execvpe(seen.argv[0], seen.argv, {**os.environ, **IMAGE, **seen.env})
+count = next(index for index, word in enumerate(sys.argv) if index and not word.startswith("-"))
+options = dict(word.partition("=")[::2] for word in sys.argv[1:count])
+named = {name: os.environ[name] for name in options["--container-env"].split(",") if name in os.environ}
+for mount in options["--container-mounts"].split(","):
+    if not os.path.exists(source := mount.split(":")[0]):
+        sys.exit(f"fake srun: no mount source {source}")
+os.chdir(options["--container-workdir"])
+os.execvpe(sys.argv[count], sys.argv[count:], {**os.environ, **IMAGE, **named})

@@ -1,101 +1,25 @@
-"""What each runtime makes of a command line, written from its manual and independently of how ours are written."""
+"""What stands in a command line and its environment, for tests."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 
-from containers.description import Mount
 from containers.words import EnvArg, Word
 
 
-@dataclass(kw_only=True)
-class Seen:
-    """What a job would find."""
-
-    argv: list[str]
-    env: dict[str, str] = field(default_factory=dict)
-    mounts: set[Mount] = field(default_factory=set)
-    workdir: str = ""
-    image: str = ""
-    name: str = ""
-    devices: str = ""
+def devices(argv: Sequence[str]) -> str:
+    """The GPUs that `docker run` or `podman run` is given."""
+    by_docker = [word.removeprefix('--gpus="device=').removesuffix('"') for word in argv if word.startswith("--gpus=")]
+    return ",".join(by_docker + [word.rpartition("gpu=")[2] for word in argv if word.startswith("--device=")])
 
 
-def engine(argv: Sequence[str], process: Mapping[str, str]) -> Seen:
-    """`docker run` and `podman run`: flags as `--flag=value` or bare, then the image, then the command."""
-    assert argv[1] == "run"
-    rest, flags = _flags(argv[2:])
-    seen = Seen(image=rest[0], argv=rest[1:])
-    for flag, value in flags:
-        if flag == "--env":
-            name, equals, text = value.partition("=")
-            if equals or name in process:
-                seen.env[name] = text if equals else process[name]
-        elif flag == "--mount":
-            seen.mounts.add(_fields(value))
-        elif flag == "--gpus":
-            (row,) = csv.reader([value])
-            seen.devices = row[0].removeprefix("device=")
-        elif flag == "--device":
-            seen.devices = ",".join(filter(None, [seen.devices, value.removeprefix("nvidia.com/gpu=")]))
-        elif flag in ("--workdir", "--name"):
-            setattr(seen, flag[2:], value)
-        elif flag == "--entrypoint":
-            assert value == ""
-    return seen
-
-
-def apptainer(argv: Sequence[str], process: Mapping[str, str]) -> Seen:
-    """`apptainer exec --cleanenv`: the environment is what carries its prefix."""
-    assert argv[1] == "exec" and "--cleanenv" in argv
-    rest, flags = _flags(argv[2:])
-    prefix = "SINGULARITYENV_" if "singularity" in argv[0] else "APPTAINERENV_"
-    env = {name.removeprefix(prefix): value for name, value in process.items() if name.startswith(prefix)}
-    seen = Seen(image=rest[0], argv=rest[1:], env=env)
-    for flag, value in flags:
-        if flag == "--bind":
-            assert "," not in value and "\\" not in value
-            source, target, *options = value.split(":")
-            seen.mounts.add(Mount(source=source, target=target, read_only=options == ["ro"]))
-        elif flag == "--mount":
-            seen.mounts.add(_fields(value))
-        elif flag == "--pwd":
-            seen.workdir = value
-        elif flag == "--home":
-            seen.env["HOME"] = value
-    return seen
-
-
-def pyxis(argv: Sequence[str], process: Mapping[str, str]) -> Seen:
-    """`srun --container-image`: only what --container-env names is sure to win over the image's own."""
-    rest, flags = _flags(argv[1:])
-    assert rest[0] == "/usr/bin/env"
-    rest = rest[1:]
-    seen = Seen(argv=[])
-    for flag, value in flags:
-        if flag == "--container-env":
-            seen.env |= {name: process[name] for name in value.split(",") if name in process}
-        elif flag == "--container-mounts":
-            for each in value.split(","):
-                source, target, *options = each.split(":")
-                seen.mounts.add(Mount(source=source, target=target, read_only=options == ["ro"]))
-        elif flag in ("--container-workdir", "--container-image"):
-            setattr(seen, flag.removeprefix("--container-"), value)
-    while "=" in rest[0]:
-        name, _, value = rest.pop(0).partition("=")
-        seen.env[name] = value
-    seen.argv = rest
-    return seen
-
-
-READERS: dict[str, Callable[[Sequence[str], Mapping[str, str]], Seen]] = {
-    "docker": engine,
-    "podman": engine,
-    "apptainer": apptainer,
-    "pyxis": pyxis,
-}
+def variable(name: str, argv: Sequence[str], process: Mapping[str, str]) -> str | None:
+    """The value that a job gets of a variable: as a flag, by Apptainer's prefix, or by the names that pyxis passes."""
+    flags = [word.removeprefix(f"--env={name}=") for word in argv if word.startswith(f"--env={name}=")]
+    passed = [word.partition("=")[2].split(",") for word in argv if word.startswith("--container-env=")]
+    if passed:
+        return process.get(name) if name in passed[0] else None
+    return flags[-1] if flags else process.get(f"APPTAINERENV_{name}")
 
 
 def fill(words: Iterable[Word], environment: Mapping[str, str]) -> list[str]:
@@ -109,17 +33,3 @@ def fill(words: Iterable[Word], environment: Mapping[str, str]) -> list[str]:
         else:
             filled += [f"{word.before}{item}" for item in environment[word.variable].split(",")]
     return filled
-
-
-def _flags(words: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Leading flags, and what follows them."""
-    count = next(index for index, word in enumerate(words) if not word.startswith("-"))
-    split = [word.partition("=") for word in words[:count]]
-    return list(words[count:]), [(flag, value) for flag, _, value in split]
-
-
-def _fields(text: str) -> Mount:
-    (row,) = csv.reader([text], strict=True)
-    values = dict(each.partition("=")[::2] for each in row)
-    assert values["type"] == "bind"
-    return Mount(source=values["source"], target=values["target"], read_only="readonly" in values)

@@ -11,7 +11,8 @@ from containers.description import Devices
 from containers.devices import JOB_GPUS, VARIABLE, needs_job_gpus
 from containers.runtimes import wrap
 from containers.words import to_bash
-from tests.containers.readers import READERS, fill
+from tests.containers.readers import devices as given
+from tests.containers.readers import fill, variable
 from tests.containers.samples import FULL, IMAGES, RUNTIMES
 
 # What Slurm sets in a job that got the node's GPUs 2 and 3 under a cgroup, where they count from 0.
@@ -61,10 +62,8 @@ def test_what_the_job_sees(
     container = dataclasses.replace(FULL, image=IMAGES[runtime], devices=devices, secrets={})
     wrapped = wrap(container, RUNTIMES[runtime])
     argv = fill(wrapped.argv, JOB)
-    start = argv.index(RUNTIMES[runtime].command[0])
     process = JOB | dict(zip(wrapped.environment, fill(wrapped.environment.values(), JOB), strict=True))
-    seen = READERS[runtime](argv[start:], process)
-    assert (seen.devices, seen.env.get(CUDA), seen.env.get(ALL)) == (told, cuda, nvidia)
+    assert (given(argv), variable(CUDA, argv, process), variable(ALL, argv, process)) == (told, cuda, nvidia)
     assert ("--nv" in argv) == nv
 
 
@@ -94,7 +93,7 @@ def test_the_jobs_own_gpus_are_found_by_the_script(runtime: str, step: str | Non
     text = f"set -u\n{JOB_GPUS}\nprintf '%s\\0' " + " ".join(map(to_bash, wrap(container, RUNTIMES[runtime]).argv))
     environment = {"SLURM_JOB_GPUS": job, "SLURM_NODEID": "0"} | ({} if step is None else {"SLURM_STEP_GPUS": step})
     done = subprocess.run(["bash", "-c", text], env=environment, capture_output=True, text=True, check=True)
-    assert READERS[runtime](done.stdout.split("\0")[:-1], {}).devices == seen
+    assert given(done.stdout.split("\0")) == seen
 
 
 @pytest.mark.parametrize("value", [None, "", "0,", "$(id)", "0 1", "all;id", "*"])

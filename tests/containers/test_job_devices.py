@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from containers.runtime import Runtime
-from tests.containers.readers import engine
+from tests.containers.readers import devices
 from tests.containers.real import APPTAINER, NONE, Place
 
 pytestmark = pytest.mark.testbed
@@ -52,7 +52,7 @@ def test_an_engine_is_told_the_jobs_own_devices(kind: str, place: Place) -> None
     container = dataclasses.replace(place.container("image"), devices="job")
     text = place.script(container, runtime).replace("set -u", "set -u\nenv >" + str(place.run / "env"))
     in_job(place, text, 2)
-    told = engine(json.loads((place.run / "argv.json").read_text()), {}).devices.split(",")
+    told = devices(json.loads((place.run / "argv.json").read_text())).split(",")
     environment = dict(each.partition("=")[::2] for each in (place.run / "env").read_text().splitlines())
     job = environment.get("SLURM_STEP_GPUS") or environment["SLURM_JOB_GPUS"]
     assert told == job.split(",")
