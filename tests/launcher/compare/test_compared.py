@@ -73,65 +73,100 @@ def lead(root: Path, plan: dict) -> list[str]:
 
 
 NOISE = [1.00, 1.02, 0.98, 1.01, 0.99]
+TWICE = [2 * factor for factor in (1.01, 1.00, 1.00, 1.02, 0.97)]
+SLOW = [0.5 * factor for factor in NOISE[::-1]]
+STEADY = [1.0001, 1.0002, 0.9999, 1.0, 0.9998]
+NOT_FINITE = {"row": {"loss": None, "nonfinite": ["loss"]}}
 
 
-def test_a_gain_beyond_noise_is_told_with_its_interval_and_its_cost(tmp_path):
-    plan = whole(
-        tmp_path,
-        arm(tmp_path, 0, "o0", NOISE),
-        arm(tmp_path, 1, "o2", [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]),
-    )
-    first, second = lead(tmp_path, plan)
-    assert first.startswith("amp=o2 gains the most: 2.00 times the throughput of amp=o0, its loss within 2.0%.")
-    assert second.startswith(
+VERDICTS = {
+    "a gain, its interval and its cost": (
+        [("o0", NOISE), ("o2", TWICE)],
+        "amp=o2 gains the most: 2.00 times the throughput of amp=o0, its loss within 2.0%.",
         "amp=o2 (half_model_fp32_masters in torch): 2.00 times the throughput of amp=o0 (95% interval 1.9"
-    )
-    assert "5 rounds" in second
-    assert "loss at the same steps within 2.0% (+0.00%)" in second
-    said = "\n".join(plain.lines(document(tmp_path, plan)))
-    row = next(line.split() for line in said.splitlines() if line.startswith("amp=o2  half"))
-    assert row[4] == "2.00"
-    assert "ROUNDS" not in said, "single rounds are for the page"
+        "|5 rounds|loss at the same steps within 2.0% (+0.00%)",
+    ),
+    "noise": (
+        [("o0", NOISE), ("o1", NOISE[::-1])],
+        "No difference in speed beyond noise between amp=o0 and amp=o1.",
+        "|no difference in speed from amp=o0 beyond noise",
+    ),
+    "a small difference, with the digits that show it": (
+        [("o0", STEADY), ("o1", [1.004 * factor for factor in reversed(STEADY)])],
+        "amp=o1 gains the most: 1.004 times the throughput of amp=o0",
+        "|1.004 times the throughput of amp=o0 (95% interval 1.00",
+    ),
+    "slower": ([("o0", NOISE), ("o1", SLOW)], "amp=o1 is slower: 0.50"),
+    "one slower, one alike": (
+        [("o0", NOISE), ("o1", SLOW), ("o2", NOISE[::-1])],
+        "Nothing was faster than amp=o0 beyond noise.",
+    ),
+    "a failed arm is not among those alike": (
+        [("o0", NOISE), ("o1", NOISE[::-1]), ("o2", NOISE[:1], {"failed": "out of memory"})],
+        "No difference in speed beyond noise between amp=o0 and amp=o1.",
+    ),
+    "three rounds": (
+        [("o0", NOISE[:3]), ("o2", TWICE[:3])],
+        "Too few rounds to tell a difference from noise",
+        "|times the throughput over 3 rounds, too few for an interval",
+    ),
+    "a gain that costs the loss": (
+        [("o0", NOISE), ("o3", TWICE, {"loss": 2.9})],
+        "Nothing was faster than amp=o0 beyond noise at no cost to the loss.",
+        "|loss at the same steps +32.5%, beyond the tolerance of 2.0%",
+    ),
+    "a lower loss is not called the same": (
+        [("o0", NOISE), ("o2", TWICE, {"loss": 1.9})],
+        "|times the throughput of amp=o0, its loss no worse.",
+    ),
+    "a loss that is not finite": (
+        [("o0", NOISE), ("o3", TWICE, NOT_FINITE)],
+        "Nothing was faster than amp=o0 beyond noise at no cost to the loss.",
+        "|its loss is not finite from step 1 on",
+    ),
+    "a failure gains nothing": (
+        [("o0", NOISE), ("o3", TWICE, {**NOT_FINITE, "failed": "exit code 1"})],
+        "No arm except the control, amp=o0, was measured to its end.",
+    ),
+    "a control without a loss": (
+        [("o3", NOISE, NOT_FINITE), ("o0", NOISE)],
+        "",
+        "amp=o3 (|its loss is not finite from step 1 on. No loss can be compared with it.",
+    ),
+    "other data": (
+        [("o0", NOISE), ("o2", NOISE, {"data": "other"})],
+        "",
+        "|losses are not compared: it was trained on other data (the digests differ)",
+    ),
+}
+"""The arms, and the first sentences: how each begins and, after a |, what else is in it."""
 
 
-def test_on_a_terminal_sentences_are_broken_between_words(tmp_path):
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE[::-1]))
+@pytest.mark.parametrize("case", VERDICTS)
+def test_the_verdict(tmp_path, case):
+    (arms, *sentences), plans = VERDICTS[case], []
+    for number, (level, factors, *more) in enumerate(arms):
+        settings = dict(*more)
+        failed = settings.pop("failed", None)
+        plans.append(arm(tmp_path, number, level, factors, finished=failed is None, **settings))
+        if failed:
+            (tmp_path / f"arms/{number:02}/failed").write_text(f"{failed}\n")
+    said = lead(tmp_path, whole(tmp_path, *plans))
+    assert len(said) >= len(sentences)
+    for sentence, expected in zip(said, sentences, strict=False):
+        beginning, *parts = expected.split("|")
+        assert sentence.startswith(beginning) and [part for part in parts if part not in sentence] == []
+
+
+def test_a_terminal_shows_the_sentences_between_words_and_the_table_without_single_rounds(tmp_path):
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", TWICE))
     wide, narrow = (list(plain.lines(document(tmp_path, plan), width)) for width in (0, 50))
-    told = narrow[: narrow.index("")]
-    assert max(map(len, told)) <= 50
-    assert " ".join(told) == " ".join(wide[: wide.index("")])
-
-
-def test_noise_is_called_noise(tmp_path):
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE[::-1]))
-    assert lead(tmp_path, plan)[0] == "No difference in speed beyond noise between amp=o0 and amp=o1."
-    assert "no difference in speed from amp=o0 beyond noise" in lead(tmp_path, plan)[1]
-
-
-def test_a_small_difference_beyond_noise_is_told_with_the_digits_that_show_it(tmp_path):
-    steady = [1.0001, 1.0002, 0.9999, 1.0, 0.9998]
-    other = arm(tmp_path, 1, "o1", [1.004 * each for each in reversed(steady)])
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", steady), other)
-    first, second = lead(tmp_path, plan)
-    assert first.startswith("amp=o1 gains the most: 1.004 times the throughput of amp=o0")
-    assert "1.004 times the throughput of amp=o0 (95% interval 1.00" in second
-    assert "1.004" in "\n".join(plain.lines(document(tmp_path, plan))).partition("COMPARISON")[2]
-
-
-def test_an_arm_that_is_slower_is_called_that(tmp_path):
-    slow = [0.5 * each for each in NOISE[::-1]]
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", slow))
-    assert lead(tmp_path, plan)[0].startswith("amp=o1 is slower: 0.50")
-    plan = whole(tmp_path / "three", *(arm(tmp_path / "three", *each) for each in ((0, "o0", NOISE), (1, "o1", slow))))
-    plan["arms"].append(arm(tmp_path / "three", 2, "o2", NOISE[::-1]))
-    assert lead(tmp_path / "three", plan)[0] == "Nothing was faster than amp=o0 beyond noise."
-
-
-def test_an_arm_that_failed_is_not_among_those_without_a_difference(tmp_path):
-    arms = [arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE[::-1])]
-    arms.append(arm(tmp_path, 2, "o2", NOISE[:1], finished=False))
-    (tmp_path / "arms/02/failed").write_text("out of memory\n")
-    assert lead(tmp_path, whole(tmp_path, *arms))[0] == "No difference in speed beyond noise between amp=o0 and amp=o1."
+    row = next(line.split() for line in wide if line.startswith("amp=o2  half"))
+    assert row[4] == "2.00"
+    assert "ROUNDS" not in wide, "single rounds are for the page"
+    lead = narrow[: narrow.index("")]
+    assert max(map(len, lead)) <= 50
+    assert " ".join(lead) == " ".join(wide[: wide.index("")])
 
 
 def test_peak_memory_is_that_of_the_block_that_took_most(tmp_path):
@@ -141,31 +176,8 @@ def test_peak_memory_is_that_of_the_block_that_took_most(tmp_path):
     assert "7.0 GiB" in next(line for line in said.splitlines() if line.startswith("amp=o0"))
 
 
-def test_fewer_than_five_rounds_give_no_interval_and_say_so(tmp_path):
-    few = [1.0, 1.01, 0.99]
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", few), arm(tmp_path, 1, "o2", [3 * each for each in few]), rounds=3)
-    first, second = lead(tmp_path, plan)
-    assert first.startswith("Too few rounds to tell a difference from noise")
-    assert "3.00 times the throughput over 3 rounds, too few for an interval" in second
-
-
-def test_a_loss_beyond_the_tolerance_is_no_gain(tmp_path):
-    fast = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o3", fast, loss=2.9))
-    first, second = lead(tmp_path, plan)
-    assert first == "Nothing was faster than amp=o0 beyond noise at no cost to the loss."
-    assert "loss at the same steps +32.5%, beyond the tolerance of 2.0%" in second
-
-
-def test_a_loss_that_is_lower_is_not_called_the_same(tmp_path):
-    fast = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", fast, loss=1.9))
-    assert lead(tmp_path, plan)[0].endswith("times the throughput of amp=o0, its loss no worse.")
-
-
 def test_a_loss_that_is_now_above_and_now_below_is_noise(tmp_path):
-    fast = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", fast))
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", TWICE))
     path = tmp_path / "arms/01/metrics.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows:
@@ -249,8 +261,7 @@ def test_arms_of_different_frameworks_are_told_apart_and_their_losses_not_compar
 
 def test_arms_of_other_batches_have_no_loss_gap_and_say_what_each_had_seen(tmp_path):
     small = {"settings": {"amp": {"level": "o1"}, "batch": 64}}
-    fast = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", fast, planned=small, data="other"))
+    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", TWICE, planned=small, data="other"))
     path = tmp_path / "arms/01/result.json"
     said = store.read_json(path)
     store.write_json(path, {**said, "effective": {**said["effective"], "batch": 64}, "eval": {"accuracy": 0.5}})
@@ -261,39 +272,11 @@ def test_arms_of_other_batches_have_no_loss_gap_and_say_what_each_had_seen(tmp_p
     assert "loss gap" not in document(tmp_path, plan).sections[0].parts[0].header
 
 
-def test_neither_a_lost_loss_nor_a_failure_wins(tmp_path):
-    lost, fast = {"loss": None, "nonfinite": ["loss"]}, [2 * each for each in NOISE]
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o3", fast, row=lost))
-    assert lead(tmp_path, plan)[0] == "Nothing was faster than amp=o0 beyond noise at no cost to the loss."
-    (tmp_path / "arms/01/failed").write_text("exit code 1\n")
-    assert lead(tmp_path, plan)[0] == "No arm except the control, amp=o0, was measured to its end."
-
-
 def test_a_mode_that_was_not_proved_is_said(tmp_path):
     plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE))
     path = tmp_path / "arms/01/result.json"
     store.write_json(path, {**store.read_json(path), "observed": {"verdict": "unknown", "why": "unseen"}})
     assert lead(tmp_path, plan)[1].endswith("; its mode was not proved (unknown).")
-
-
-def test_different_data_found_afterwards_is_said(tmp_path):
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE, data="other"))
-    assert "losses are not compared: it was trained on other data (the digests differ)" in lead(tmp_path, plan)[1]
-    assert "loss gap" not in document(tmp_path, plan).sections[0].parts[0].header
-
-
-def test_a_loss_that_is_not_finite_is_said(tmp_path):
-    lost = {"loss": None, "nonfinite": ["loss"]}
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o3", NOISE, row=lost))
-    assert "its loss is not finite from step 1 on" in lead(tmp_path, plan)[1]
-
-
-def test_a_controls_loss_that_is_not_finite_is_said_before_the_arms(tmp_path):
-    lost = {"loss": None, "nonfinite": ["loss"]}
-    plan = whole(tmp_path, arm(tmp_path, 0, "o3", NOISE, row=lost), arm(tmp_path, 1, "o0", NOISE))
-    said = lead(tmp_path, plan)[1]
-    assert said.startswith("amp=o3 (")
-    assert said.endswith("its loss is not finite from step 1 on. No loss can be compared with it.")
 
 
 def test_half_of_a_comparison_is_reported_as_far_as_it_went(tmp_path):
@@ -397,9 +380,6 @@ def script(root: Path, number: int, level: str, factors: list[float], *, counted
     said = {**said, "effective": {}, "throughput": throughput, "wall_seconds": 8.0}
     store.write_json(folder / "result.json", said)
     return plan
-
-
-TWICE = [2 * each for each in (1.01, 1.00, 1.00, 1.02, 0.97)]
 
 
 def test_step_rates_of_scripts_are_compared_and_uncontrolled_differences_named(tmp_path):
