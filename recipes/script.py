@@ -151,8 +151,14 @@ def resolve(
 ) -> ResolvedPrecision:
     """The precision of a script (`recipes.precision.resolved`), whose mechanism is what can be applied around it.
 
-    Raises `SettingsError` where nothing can.
+    Raises `SettingsError` where nothing can, and for `compile` of a script that would not read it.
     """
+    if settings.compile and not by_script(settings.train, source):
+        raise SettingsError(
+            "compile=true: a script compiles its model itself, and this one does not call Precision.from_env(), which "
+            "reads it; leave compile out",
+            "compile",
+        )
     precision = resolved.resolve(
         settings.amp,
         settings.loss_scale,
@@ -241,8 +247,6 @@ def check(settings: Settings) -> None:
             "require_proof=false",
             "require_proof",
         )
-    if settings.compile and train.precision == "launcher":
-        raise SettingsError("compile=true: a script compiles its model itself; leave compile out", "compile")
 
 
 RECIPE = Recipe(

@@ -16,8 +16,8 @@ from recipes.typed import (
     SettingsError,
     at_least,
     build,
-    fields_of,
     group,
+    leaves,
     mapping,
     nearest,
     not_a_choice,
@@ -217,16 +217,16 @@ def from_values(values: Mapping[str, Any], recipe: Recipe) -> Settings:
 
 
 def _refuse_unread(settings: Settings, recipe: Recipe) -> None:
-    default = Settings()
-    for name in fields_of(Settings):
-        value = getattr(settings, name)
-        if recipe.takes is None or name in (*recipe.takes, "train") or value == getattr(default, name):
+    if recipe.takes is None:
+        return
+    defaults = leaves(plain(Settings()))
+    for key, value in leaves(plain(settings)).items():
+        if key.partition(".")[0] in (*recipe.takes, "train") or value == defaults[key]:
             continue
-        shown = f"{name}={show(value)}" if isinstance(value, (int, str)) else name
         raise SettingsError(
-            f"{shown}: recipe={recipe.name} decides that by itself; its arguments go after --, as in "
+            f"{key}={show(value)}: recipe={recipe.name} decides that by itself; its arguments go after --, as in "
             "`-- --batch-size 64`",
-            name,
+            key,
         )
 
 

@@ -123,7 +123,12 @@ def test_a_script_has_no_batch_and_is_told_none() -> None:
             "torchrun starts scripts in torch, and this one is in paddle",
         ),
         (("recipe=script", "script=train.py", "train.proceses=2"), "did you mean train.processes?"),
-        (("recipe=script", "script=train.py", "data=mnist"), "decides that by itself"),
+        (("recipe=script", "script=train.py", "data=mnist"), "data.name=mnist: recipe=script decides that by itself"),
+        (
+            ("recipe=script", "script=train.py", "checkpoint.every=5"),
+            "checkpoint.every=5: recipe=script decides that by itself; its arguments go after --, as in "
+            "`-- --batch-size 64` (command line)",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(words: tuple[str, ...], said: str) -> None:
@@ -143,6 +148,12 @@ def test_a_librarys_switch_is_planned_and_named() -> None:
     decided = dataclasses.replace(HERE, source=Source(library="lightning", decided="Trainer(precision=32)"))
     with pytest.raises(UsageError, match=r"the script sets Trainer\(precision=32\)"):
         plan_of("amp=o3", facts=TWO_A100, script=decided)
+
+
+def test_a_script_is_compiled_by_itself_or_by_what_precision_from_env_gives_it() -> None:
+    with pytest.raises(UsageError, match=r"compile=true: a script compiles its model itself.*\(command line\)"):
+        plan_of("compile=true")
+    assert plan_of("compile=true", script=dataclasses.replace(HERE, source=Source(asks=True))).settings["compile"]
 
 
 def test_what_cannot_be_done_honestly_is_refused_before_queueing() -> None:
