@@ -19,6 +19,7 @@ import numpy
 import tensorflow as tf
 
 from recipes import cgroup_limits
+from recipes.tensorflow_.hardware import kind_of
 from recipes.trainer import rendezvous
 from recipes.trainer.world import PlacementError, ProcessGroup, RankInfo, check_placement, table, visible_gpus, workers
 
@@ -91,7 +92,7 @@ def join(device: str, planned: int | None, environ: Mapping[str, str] = os.envir
     if planned is not None and size != planned:
         raise PlacementError(f"TF_CONFIG names {size} processes, and {planned} were planned")
     gpus = tf.config.list_physical_devices("GPU")
-    kind = ("cuda" if gpus else "cpu") if device == "auto" else device
+    kind = kind_of(device)
     if kind == "cpu":
         gpus = []
         tf.config.set_visible_devices([], "GPU")

@@ -13,6 +13,13 @@ from recipes.trainer.device import Device
 from recipes.typed import SettingsError
 
 
+def kind_of(device: str) -> str:
+    """cpu or cuda, for auto, cpu or cuda."""
+    if device != "auto":
+        return device
+    return "cuda" if tf.config.list_physical_devices("GPU") else "cpu"
+
+
 def capability_of(device: str) -> tuple[int, int] | None:
     """The least compute capability of the GPUs that TensorFlow sees, None for a CPU.
 

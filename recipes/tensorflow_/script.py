@@ -18,7 +18,7 @@ import tensorflow as tf
 from recipes import script
 from recipes.precision.levels import PRESETS, LossScale
 from recipes.tensorflow_ import devices, profiling, xla
-from recipes.tensorflow_.hardware import TensorFlowDevice, capability_of
+from recipes.tensorflow_.hardware import TensorFlowDevice, capability_of, kind_of
 from recipes.tensorflow_.observe.script_observer import ScriptObserver
 from recipes.tensorflow_.observe.step_counter import StepCounter
 from recipes.tensorflow_.precision import Precision, grappler
@@ -38,7 +38,7 @@ class TensorFlowWrapper(Wrapper):
 
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
-        kind = _kind(settings.device)
+        kind = kind_of(settings.device)
         self.device = TensorFlowDevice(kind)
         self.own = script.by_script(settings.train, started.source)
         resolved = script.resolve(
@@ -89,11 +89,6 @@ class TensorFlowWrapper(Wrapper):
 
     def give_way(self) -> None:
         keras.config.set_dtype_policy("float32")
-
-
-def _kind(device: str) -> str:
-    there = bool(tf.config.list_physical_devices("GPU"))
-    return ("cuda" if there else "cpu") if device == "auto" else device
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ Paddle applies no mixed precision on a CPU, so that only o0 can be had there. No
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Literal
 
@@ -30,22 +29,20 @@ from paddle.base import core
 from recipes.paddle_ import devices
 from recipes.paddle_.precision.loss_scale import make_scaler, restore_scaler, scaler_state
 from recipes.precision.checks import check_saved_level
-from recipes.precision.levels import Amp, LossScale
 from recipes.precision.operations import in_paddle
-from recipes.precision.resolved import ResolvedPrecision, resolve
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.precision.step_outcome import StepOutcome
-from recipes.trainer.spec import read_spec
+from recipes.trainer.strategy import Strategy
 from recipes.typed import SettingsError
 
 SaveDtype = Literal["float16", "bfloat16", "float32"]
 
 
-class Precision:
-    """A precision level. This class is o0, float32; subclasses carry out the other levels.
+class Precision(Strategy):
+    """A precision level. This class is o0, float32; subclasses carry out the other levels."""
 
-    `resolved` has all settings; `level`, `dtype` (float32 at o0) and `device` (cpu or cuda) are here for scripts.
-    """
-
+    framework = "paddle"
+    _capability_of, _kind_of = staticmethod(devices.capability_of), staticmethod(devices.resolve)
     _by_level: ClassVar[dict[str, type[Precision]]] = {}
     """The class of each level. `recipes.paddle_.precision` imports the module that defines the subclasses."""
 
@@ -54,10 +51,7 @@ class Precision:
         Precision._by_level.update(dict.fromkeys(levels, cls))
 
     def __init__(self, resolved: ResolvedPrecision) -> None:
-        self.resolved = resolved
-        self.level = resolved.level
-        self.dtype = resolved.dtype
-        self.device = resolved.device
+        super().__init__(resolved)
         self.kept: dict[str, tuple[nn.Layer, ...]] = {}
         """The layers that `amp.keep_fp32` keeps in float32, by its patterns, once a model was cast."""
         self.skipped_total = 0
@@ -68,44 +62,6 @@ class Precision:
         """A static graph, which scales the loss itself, replaces this."""
         self._overflowed = False
         """Whether a step of this iteration overflowed, of any optimizer."""
-
-    @staticmethod
-    def of(
-        amp: Amp,
-        loss_scale: LossScale,
-        device: str,
-        *,
-        tf32: bool | None = None,
-        xla: bool = False,
-        environ: Mapping[str, str] = os.environ,
-    ) -> Precision:
-        """The level of `amp`, resolved for `device` (cpu or cuda) and applied as by `apply`.
-
-        `tf32` None is off at o0 and on elsewhere. Raises `SettingsError` for what can't be had.
-        """
-        return Precision.apply(
-            resolve(
-                amp,
-                loss_scale,
-                framework="paddle",
-                device=device,
-                capability=devices.capability_of(device),
-                environ=environ,
-                tf32=tf32,
-                xla=xla,
-            )
-        )
-
-    @staticmethod
-    def from_env(environ: Mapping[str, str] = os.environ) -> Precision:
-        """The precision of the launcher's request, for a script of your own.
-
-        Reads the JSON file whose path is in LAUNCHER_SPEC. Raises `SettingsError` where that isn't set.
-        """
-        settings = read_spec(environ, "paddle")
-        device = devices.resolve(settings.device)
-        tf32, xla = settings.tf32, settings.xla
-        return Precision.of(settings.amp, settings.loss_scale, device, tf32=tf32, xla=xla, environ=environ)
 
     @staticmethod
     def apply(resolved: ResolvedPrecision) -> Precision:

@@ -18,31 +18,28 @@ def step(inputs, labels):
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 
 from recipes.precision.checks import check_saved_level
-from recipes.precision.levels import Amp, LossScale
-from recipes.precision.resolved import ResolvedPrecision, resolve
+from recipes.precision.resolved import ResolvedPrecision
 from recipes.precision.scalers import ScalePerOptimizer
 from recipes.precision.step_outcome import StepOutcome
-from recipes.tensorflow_.hardware import capability_of
+from recipes.tensorflow_.hardware import capability_of, kind_of
 from recipes.tensorflow_.precision import grappler, replicas
 from recipes.tensorflow_.precision.gradients import Gradient, add, map_gradients, map_values, sum_rows, values
 from recipes.tensorflow_.precision.loss_scale import LossScaler, NoScale, make_scaler
-from recipes.trainer.spec import read_spec
+from recipes.trainer.strategy import Strategy
 
 
-class Precision:
-    """A precision level. This class is o0, float32; a subclass carries out each other level.
+class Precision(Strategy):
+    """A precision level. This class is o0, float32; a subclass carries out each other level."""
 
-    `resolved` has all settings; `level`, `dtype` (float32 at o0) and `device` (cpu or cuda) are here for scripts.
-    """
-
+    framework = "tensorflow"
+    _capability_of, _kind_of = staticmethod(capability_of), staticmethod(kind_of)
     policy = "float32"
     """Keras's name for the dtypes of layers and variables."""
     _by_level: ClassVar[dict[str, type[Precision]]] = {}
@@ -53,56 +50,12 @@ class Precision:
         Precision._by_level[level] = cls
 
     def __init__(self, resolved: ResolvedPrecision) -> None:
-        self.resolved = resolved
-        self.level = resolved.level
-        self.dtype = resolved.dtype
-        self.device = resolved.device
+        super().__init__(resolved)
         self.kept: tuple[str, ...] = ()
         """Names of the layers that `amp.keep_fp32` keeps in float32, once a model was cast."""
         self._strategy = tf.distribute.get_strategy()
         self._scaler: NoScale | LossScaler | ScalePerOptimizer = make_scaler(resolved.loss_scale)
         self._optimizers: list[keras.Optimizer] = []
-
-    @staticmethod
-    def of(
-        amp: Amp,
-        loss_scale: LossScale,
-        device: str,
-        *,
-        tf32: bool | None = None,
-        xla: bool = False,
-        environ: Mapping[str, str] = os.environ,
-    ) -> Precision:
-        """The level of `amp`, resolved for `device` (cpu or cuda) and applied as by `apply`.
-
-        `tf32` None is off at o0 and on elsewhere; `xla` says that XLA will compile. Raises `SettingsError` for what
-        can't be had.
-        """
-        return Precision.apply(
-            resolve(
-                amp,
-                loss_scale,
-                framework="tensorflow",
-                device=device,
-                capability=capability_of(device),
-                environ=environ,
-                tf32=tf32,
-                xla=xla,
-            )
-        )
-
-    @staticmethod
-    def from_env(environ: Mapping[str, str] = os.environ) -> Precision:
-        """The precision of the launcher's request, for a script of your own.
-
-        Reads the JSON file whose path is in LAUNCHER_SPEC. Raises `SettingsError` where that isn't set.
-        """
-        settings = read_spec(environ, "tensorflow")
-        device = settings.device
-        if device == "auto":
-            device = "cuda" if tf.config.list_physical_devices("GPU") else "cpu"
-        tf32, xla = settings.tf32, settings.xla
-        return Precision.of(settings.amp, settings.loss_scale, device, tf32=tf32, xla=xla, environ=environ)
 
     @staticmethod
     def apply(resolved: ResolvedPrecision) -> Precision:

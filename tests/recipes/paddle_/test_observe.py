@@ -10,7 +10,6 @@ import pytest
 from paddle import nn
 from paddle.base import core
 
-from recipes.paddle_ import devices
 from recipes.paddle_.observe.observer import PrecisionObserver
 from recipes.paddle_.observe.patches import around_optimizer_steps
 from recipes.paddle_.observe.step_calls import stepped_elements
@@ -54,7 +53,7 @@ def test_float32_is_proved_with_its_work_counted_by_hand():
 
 @pytest.mark.parametrize("on", [True, False])
 def test_tf32_is_switched_as_asked_and_the_switches_are_observers(monkeypatch, on):
-    monkeypatch.setattr(devices, "capability_of", lambda kind: (8, 0))
+    monkeypatch.setattr(Precision, "_capability_of", lambda kind: (8, 0))
     precision = Precision.of(Amp(level="o0"), LossScale(), "cuda", tf32=on)
     assert (precision.resolved.tf32, core.get_cublas_switch(), core.get_cudnn_switch()) == (on, on, on)
     found = PrecisionObserver(nn.Layer(), precision.resolved)._float32()

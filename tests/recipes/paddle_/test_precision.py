@@ -7,7 +7,6 @@ import pytest
 from paddle import nn
 from paddle.base import core
 
-from recipes.paddle_ import devices
 from recipes.paddle_.precision import Decorated, Precision, high_level_api
 from recipes.precision import operations
 from recipes.precision.checks import check
@@ -50,7 +49,7 @@ def test_what_paddle_has_no_way_of_doing_is_refused_before_it_is_there(amp, scal
 
 def test_o2_of_paddles_guide_has_a_loss_scale_and_no_masters(monkeypatch):
     """In float16: its scaler unscales the half-precision gradients themselves."""
-    monkeypatch.setattr(devices, "capability_of", lambda kind: (7, 0))
+    monkeypatch.setattr(Precision, "_capability_of", lambda kind: (7, 0))
     amp = Amp(level="o2", dtype="float16", master_weights=False)
     check(amp, PRESETS["paddle"], "paddle")
     precision = Precision.of(amp, PRESETS["paddle"], "cuda")
