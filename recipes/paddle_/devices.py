@@ -76,10 +76,10 @@ def _gather(value: T, size: int) -> list[T]:
 
 def resolve(device: str) -> str:
     """cpu or cuda. Raises `SettingsError` for a GPU that isn't there."""
-    there = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
+    available = paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
     if device == "auto":
-        return "cuda" if there else "cpu"
-    if device == "cuda" and not there:
+        return "cuda" if available else "cpu"
+    if device == "cuda" and not available:
         raise SettingsError("device=cuda: Paddle sees no CUDA GPU here; say device=cpu", "device")
     return device
 

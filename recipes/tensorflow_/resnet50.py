@@ -97,17 +97,17 @@ def train(run: Run) -> None:
         )
         return
 
-    known, unseen = world.rank_zero_first(lambda: imagenet.load(settings.data, hyper.image_size, hyper.classes))
+    training, held_out = world.rank_zero_first(lambda: imagenet.load(settings.data, hyper.image_size, hyper.classes))
     measure = make_measure(run, net)
     run.fit(
         **common,
         step=make_step(run, optimizer, lambda batch: loss_of(normalized(batch[0]), batch[1])),
-        load=lambda epoch, indices: known.augmented(settings.seed, epoch, indices),
-        evaluate=lambda: measure(_batches(run, unseen), len(unseen)),
-        samples=len(known),
-        schedule=resnet50.schedule(settings, len(known)),
-        data=f"{settings.data.name}: {len(known):,} images, {len(unseen):,} held out",
-        data_digest=known.digest(),
+        load=lambda epoch, indices: training.augmented(settings.seed, epoch, indices),
+        evaluate=lambda: measure(_batches(run, held_out), len(held_out)),
+        samples=len(training),
+        schedule=resnet50.schedule(settings, len(training)),
+        data=f"{settings.data.name}: {len(training):,} images, {len(held_out):,} held out",
+        data_digest=training.digest(),
     )
 
 

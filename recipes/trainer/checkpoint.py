@@ -94,7 +94,7 @@ def save_shards(
     try:
         group.on_all(lambda: _refuse_unseen(aside))
         described = group.on_all(lambda: _described(aside, write_shards(aside)))
-        files = {name: each for part in described for name, each in part.items()}
+        files = {name: file for by_rank in described for name, file in by_rank.items()}
 
         def finish() -> Path:
             _write(aside / name, write)

@@ -88,26 +88,25 @@ class Replay:
         """Why the two can't be compared; empty where they can. `facts` are this rank's."""
         request = self.request
         saved = self._group.broadcast(None if self._saved is None else list(self._saved[1].get("facts", ())))
-        mine: list[str] = []
+        own: list[str] = []
         if self._recorded:
             try:
                 before = [row.facts for row in self._rows(ORIGINAL) if row.step > request.first]
             except (OSError, ValueError) as error:
-                before, mine = [], [str(error)]
+                before, own = [], [str(error)]
             kinds = [value for value, _ in itertools.groupby(before)]
-            mine += [] if mine or len(before) == request.step - request.first else ["the record lacks some steps"]
+            own += [] if own or len(before) == request.step - request.first else ["the record lacks some steps"]
         else:
             kinds = saved[self._group.rank : self._group.rank + 1] if saved else []
-            mine += [] if kinds else [f"the checkpoint of step {request.step} is damaged"]
-        mine += [why for each in kinds for why in differing(each, facts)]
-        return list(dict.fromkeys(why for each in self._group.gather(mine) for why in each))
+            own += [] if kinds else [f"the checkpoint of step {request.step} is damaged"]
+        own += [why for kind in kinds for why in differing(kind, facts)]
+        return list(dict.fromkeys(why for by_rank in self._group.gather(own) for why in by_rank))
 
     def verdict(self) -> dict[str, Any]:
         """result.json's "verify"."""
         request = self.request
-        found = self._group.gather(self._difference())
-        first = min((each for each in found if each is not None), default=None, key=lambda each: (each[0], each[1]))
-        first = first and Difference(*first)
+        differences = [Difference(*values) for values in self._group.gather(self._difference()) if values is not None]
+        first = min(differences, default=None, key=lambda difference: (difference.step, difference.rank))
         count = len(self._source.digests())
         values = {"run": request.run, "first": request.first, "step": request.step, "recorded": self._recorded}
         if first is None:
@@ -144,8 +143,8 @@ class Replay:
         if self._recorded:
             replayed = {row.step: row for row in self._rows("")}
             for row in self._rows(ORIGINAL):
-                if row.step in replayed and (found := self._compare(row, replayed[row.step])):
-                    return found
+                if row.step in replayed and (difference := self._compare(row, replayed[row.step])):
+                    return difference
         if self._saved is not None:
             now, saved = self._source.digests(), self._saved[0]
             if unlike := _unlike(saved, now):

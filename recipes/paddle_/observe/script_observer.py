@@ -109,11 +109,11 @@ class ScriptObserver(PrecisionObserver):
         @functools.wraps(method)
         def run(*args: Any, **kwargs: Any) -> Any:
             self._meter.uncounted = "static graphs were executed, whose optimizer steps can't be counted"
-            found = method(*args, **kwargs)
+            result = method(*args, **kwargs)
             if not self.static:
                 self.static = True
                 self.judge([self._unseen_graphs()])
-            return found
+            return result
 
         return run
 

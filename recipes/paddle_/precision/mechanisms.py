@@ -38,7 +38,8 @@ class Decorated(AutoCast, levels=("o2", "o3")):
         self.kept = {pattern: matching_layers(model, pattern) for pattern in self.resolved.amp.keep_fp32}
         excluded = {id(layer): layer for layers in self.kept.values() for layer in layers}
         if self.level == "o2":
-            excluded.update((id(each), each) for each in model.sublayers(include_self=True) if isinstance(each, NORMS))
+            norms = (layer for layer in model.sublayers(include_self=True) if isinstance(layer, NORMS))
+            excluded.update((id(norm), norm) for norm in norms)
         return paddle.amp.decorate(
             models=model,
             level="O2",

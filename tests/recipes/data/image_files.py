@@ -68,8 +68,8 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    found = b""
+    content = b""
     while value > 0x7F:
-        found += bytes([value & 0x7F | 0x80])
+        content += bytes([value & 0x7F | 0x80])
         value >>= 7
-    return found + bytes([value])
+    return content + bytes([value])

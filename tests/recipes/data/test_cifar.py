@@ -40,9 +40,9 @@ def test_fine_labels_and_channels_are_where_they_belong(folder):
     content[:2] = (3, 77)
     content[2 : 2 + 1024] = bytes([9]) * 1024
     (folder / "test.bin").write_bytes(content)
-    found = load(folder).test
-    assert found.labels[0] == 77
-    assert (found.images[0, 0] == 9).all()
+    loaded = load(folder).test
+    assert loaded.labels[0] == 77
+    assert (loaded.images[0, 0] == 9).all()
 
 
 def test_python_files_hold_the_same_and_either_may_lie_in_the_archives_own_folder(folder, tmp_path):
@@ -68,8 +68,8 @@ def test_the_published_archive_is_downloaded_unpacked_and_removed(folder, tmp_pa
     monkeypatch.setattr(cifar, "ARCHIVE", published)
     monkeypatch.setattr(cifar, "UNPACKED", sizes)
     new = tmp_path / "new"
-    found = cifar.load(Data(name="cifar100", dir=str(new), download=True), 0)
-    assert found.digest() == load(folder).digest() == load(new).digest()
+    loaded = cifar.load(Data(name="cifar100", dir=str(new), download=True), 0)
+    assert loaded.digest() == load(folder).digest() == load(new).digest()
     assert [each.name for each in new.iterdir()] == ["cifar-100-binary"]
     assert sorted(each.name for each in (new / "cifar-100-binary").iterdir()) == ["test.bin", "train.bin"]
 

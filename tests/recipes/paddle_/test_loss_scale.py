@@ -42,7 +42,7 @@ def test_the_loss_scale_of_paddles_model_moves_by_the_page_and_only_if_asked_for
     net.weight.set_value(paddle.zeros([1, 1]))
     model = paddle.Model(net)
     sgd = paddle.optimizer.SGD(1.0, parameters=net.parameters())
-    high_level_api.prepare(precision, model, sgd, lambda found, label: -found.sum())
+    high_level_api.prepare(precision, model, sgd, lambda output, label: -output.sum())
     ones = numpy.ones((1, 1), numpy.float32)
     if scale is NO_SCALE:
         assert high_level_api.train_batch(precision, model, ones, ones)[1].loss_scale is None

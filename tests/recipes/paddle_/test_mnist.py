@@ -19,18 +19,18 @@ SMALL = ["amp=o0", "batch=32", "device=cpu"]
 
 def run(folder, *words):
     code = main("mnist", mnist.train, [*SMALL, *words, f"run={folder}"])
-    found = json.loads((folder / "result.json").read_text()) if (folder / "result.json").exists() else {}
-    return code, found
+    result = json.loads((folder / "result.json").read_text()) if (folder / "result.json").exists() else {}
+    return code, result
 
 
 @pytest.mark.parametrize("api", ["loop", "model"])
 def test_it_learns_is_proved_and_goes_on_bit_for_bit(tmp_path, api):
     """With dropout, whose random numbers follow from the step alone; by either way of training."""
     words = [f"train.api={api}", "steps=24"]
-    code, found = run(tmp_path / "whole", *words)
-    assert (code, found["observed"]["verdict"], found["observed"]["dtype"]) == (0, "proved", "float32")
-    assert found["observed"]["param_dtypes"] == {"float32": 1_199_882}
-    assert found["eval"]["accuracy"] > 0.5
+    code, result = run(tmp_path / "whole", *words)
+    assert (code, result["observed"]["verdict"], result["observed"]["dtype"]) == (0, "proved", "float32")
+    assert result["observed"]["param_dtypes"] == {"float32": 1_199_882}
+    assert result["eval"]["accuracy"] > 0.5
     assert run(tmp_path / "parts", *words, "checkpoint.stop_every=14")[0] == 85
     assert run(tmp_path / "parts", *words)[1]["determinism"] == "exact"
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
@@ -38,12 +38,12 @@ def test_it_learns_is_proved_and_goes_on_bit_for_bit(tmp_path, api):
 
 def test_paddles_model_is_prepared_with_what_amp_says(monkeypatch):
     """As the guide's example of its high-level interface: level, lists and a dynamic scale."""
-    told = {}
-    monkeypatch.setattr(paddle.Model, "prepare", lambda self, *args, **words: told.update(words["amp_configs"]))
+    configs = {}
+    monkeypatch.setattr(paddle.Model, "prepare", lambda self, *args, **words: configs.update(words["amp_configs"]))
     precision = forced("o1", dtype="float16", allow=("conv2d",), deny=("softmax",))
     net = mnist.Net(mnist.MnistSettings())
     high_level_api.prepare(precision, paddle.Model(net), paddle.optimizer.SGD(0.1, parameters=net.parameters()), None)
-    assert (told["level"], "conv2d" in told["custom_white_list"], "softmax" in told["custom_black_list"]) == (
+    assert (configs["level"], "conv2d" in configs["custom_white_list"], "softmax" in configs["custom_black_list"]) == (
         "O1",
         True,
         True,

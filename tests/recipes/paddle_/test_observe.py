@@ -41,8 +41,8 @@ def train(precision, net=None, observed=True):
 
 
 def test_float32_is_proved_with_its_work_counted_by_hand():
-    found, report = train(float32())
-    assert found["verdict"] == "proved", found["why"]
+    observed, report = train(float32())
+    assert observed["verdict"] == "proved", observed["why"]
     work = {each["backward"]: each["flops"] for each in report["calls"]}
     forward = 2 * 5 * (8 * 16 + 16 * 4)
     # The input of the first layer learns nothing: its gradient is not computed.
@@ -56,24 +56,24 @@ def test_tf32_is_switched_as_asked_and_the_switches_are_observers(monkeypatch, o
     monkeypatch.setattr(Precision, "_capability_of", lambda kind: (8, 0))
     precision = Precision.of(Amp(level="o0"), LossScale(), "cuda", tf32=on)
     assert (precision.resolved.tf32, core.get_cublas_switch(), core.get_cudnn_switch()) == (on, on, on)
-    found = PrecisionObserver(nn.Layer(), precision.resolved)._float32()
-    assert found["switches"] == {"set_cublas_switch": str(on), "set_cudnn_switch": str(on)}
+    observed = PrecisionObserver(nn.Layer(), precision.resolved)._float32()
+    assert observed["switches"] == {"set_cublas_switch": str(on), "set_cudnn_switch": str(on)}
     assert Precision.of(Amp(level="o0"), LossScale(), "cpu").resolved.tf32 is core.get_cublas_switch() is False
 
 
 def test_a_convolution_is_counted():
     net = nn.Sequential(nn.Unflatten(1, [2, 2, 2]), nn.Conv2D(2, 6, 2, groups=2), nn.Flatten())
-    found, report = train(float32(), net)
-    assert found["verdict"] == "proved", found["why"]
+    observed, report = train(float32(), net)
+    assert observed["verdict"] == "proved", observed["why"]
     forward = next(each for each in report["calls"] if not each["backward"])
     assert (forward["operation"], forward["flops"]) == ("conv2d", 2 * (5 * 6) * (1 * 2 * 2))
 
 
 @pytest.mark.parametrize("level", ["o1", "o2", "o3"])
 def test_a_level_forced_onto_a_cpu_is_contradicted_and_never_proved(level):
-    found, _ = train(forced(level))
-    assert found["verdict"] == "contradicted"
-    assert "0.0% of forward and 0.0% of backward ran in bfloat16" in found["why"]
+    observed, _ = train(forced(level))
+    assert observed["verdict"] == "contradicted"
+    assert "0.0% of forward and 0.0% of backward ran in bfloat16" in observed["why"]
 
 
 def test_a_product_outside_of_the_layers_is_not_passed_over():
@@ -85,9 +85,9 @@ def test_a_product_outside_of_the_layers_is_not_passed_over():
         def forward(self, inputs):
             return paddle.matmul(self.inner(inputs), paddle.ones([8, 4]))
 
-    found, _ = train(float32(), Hidden())
-    assert found["verdict"] == "unknown"
-    assert "layers made 1 in float32 products in forward, and Paddle counted 2 in float32" in found["why"]
+    observed, _ = train(float32(), Hidden())
+    assert observed["verdict"] == "unknown"
+    assert "layers made 1 in float32 products in forward, and Paddle counted 2 in float32" in observed["why"]
 
 
 def test_an_operation_that_cannot_be_counted_is_not_passed_over():
@@ -100,8 +100,8 @@ def test_an_operation_that_cannot_be_counted_is_not_passed_over():
             square = self.inner(inputs).unsqueeze(1)
             return paddle.bmm(square, paddle.ones([5, 8, 8]))
 
-    found, _ = train(float32(), Batched())
-    assert (found["verdict"], "bmm can't be counted" in found["why"]) == ("unknown", True)
+    observed, _ = train(float32(), Batched())
+    assert (observed["verdict"], "bmm can't be counted" in observed["why"]) == ("unknown", True)
 
 
 def test_half_parameters_under_o0_are_seen():
@@ -114,8 +114,8 @@ def test_half_parameters_under_o0_are_seen():
         def forward(self, inputs):
             return self.inner(inputs)
 
-    found, _ = train(float32(), Half())
-    assert (found["verdict"], "6 parameters are bfloat16" in found["why"]) == ("contradicted", True)
+    observed, _ = train(float32(), Half())
+    assert (observed["verdict"], "6 parameters are bfloat16" in observed["why"]) == ("contradicted", True)
 
 
 def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it():
@@ -139,8 +139,8 @@ def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it(
 )
 def test_without_a_name_that_the_observer_needs_training_goes_on_and_is_unknown(monkeypatch, name):
     monkeypatch.delattr(name)
-    found, report = train(float32())
-    assert (found["verdict"], name.rpartition(".")[2] in found["why"]) == ("unknown", True), found["why"]
+    observed, report = train(float32())
+    assert (observed["verdict"], name.rpartition(".")[2] in observed["why"]) == ("unknown", True), observed["why"]
     assert report["calls"] == []
 
 

@@ -34,7 +34,7 @@ def test_the_operations_that_paddle_lacks_are_those_of_this_paddle():
 
 
 @pytest.mark.parametrize(
-    ("amp", "scale", "said"),
+    ("amp", "scale", "problem"),
     [
         (Amp(level="o1"), PRESETS["apex"], r"loss_scale\.max: Paddle's scaler has no bounds"),
         (Amp(level="o2", dtype="bfloat16"), PRESETS["dynamic"], "Paddle's scaler switches itself off for bfloat16"),
@@ -42,8 +42,8 @@ def test_the_operations_that_paddle_lacks_are_those_of_this_paddle():
         (Amp(level="o1", keep_fp32=("head",)), NO_SCALE, r"amp\.keep_fp32=\[head\] with amp=o1: in Paddle only o2"),
     ],
 )
-def test_what_paddle_has_no_way_of_doing_is_refused_before_it_is_there(amp, scale, said):
-    with pytest.raises(SettingsError, match=said):
+def test_what_paddle_has_no_way_of_doing_is_refused_before_it_is_there(amp, scale, problem):
+    with pytest.raises(SettingsError, match=problem):
         check(amp, scale, "paddle")
 
 

@@ -37,10 +37,10 @@ def test_two_ranks_train_as_one_does_with_accumulation_and_go_on(tmp_path):
     assert main("mnist", mnist.train, [*WORDS, "checkpoint.stop_every=2", f"run={tmp_path / 'two'}"]) == 85
     ended = together(tmp_path / "two")
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
-    found = result(tmp_path / "two")
-    assert (found["status"], found["world_size"], found["resumed_from"]) == ("done", 2, 2)
-    assert found["observed"]["verdict"] == "proved"
-    assert "on 2 ranks" in found["observed"]["why"]
+    record = result(tmp_path / "two")
+    assert (record["status"], record["world_size"], record["resumed_from"]) == ("done", 2, 2)
+    assert record["observed"]["verdict"] == "proved"
+    assert "on 2 ranks" in record["observed"]["why"]
     ours, alone = losses(tmp_path / "two"), losses(tmp_path / "one")
     assert list(ours.values()) == pytest.approx(list(alone.values()), rel=1e-5)
-    assert found["eval"]["accuracy"] == pytest.approx(result(tmp_path / "one")["eval"]["accuracy"])
+    assert record["eval"]["accuracy"] == pytest.approx(result(tmp_path / "one")["eval"]["accuracy"])

@@ -26,7 +26,7 @@ adam = paddle.optimizer.Adam(parameters=[{{"params": net.parameters()}}])
 scaler = paddle.amp.GradScaler(enable=False)
 for _ in range(3):
     with paddle.amp.auto_cast(enable=False):
-        loss = ({found} ** 2).mean()
+        loss = ({output} ** 2).mean()
     scaler.scale(loss).backward()
     scaler.step(adam)
     scaler.update()
@@ -51,8 +51,8 @@ net = precision.cast(net)
 sgd = precision.optimizer(net, paddle.optimizer.SGD(0.1, parameters=net.parameters()))
 for _ in range(3):
     with precision.forward():
-        found = net(precision.input(inputs))
-    precision.backward((precision.output(found) ** 2).mean())
+        result = net(precision.input(inputs))
+    precision.backward((precision.output(result) ** 2).mean())
     precision.step(sgd)
     precision.update()
     sgd.clear_grad()
@@ -72,27 +72,27 @@ def run(tmp_path, monkeypatch, capfd):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", list(sys.argv))
         monkeypatch.setattr(sys, "path", list(sys.path))
-        told = [*words, "device=cpu", f"script={tmp_path}/train.py", f"run={tmp_path / 'run'}"]
-        code = shared.main("paddle", told, PaddleWrapper)
-        found = tmp_path / "run" / "result.json"
-        return code, capfd.readouterr(), json.loads(found.read_text()) if found.exists() else {}
+        words = [*words, "device=cpu", f"script={tmp_path}/train.py", f"run={tmp_path / 'run'}"]
+        code = shared.main("paddle", words, PaddleWrapper)
+        result = tmp_path / "run" / "result.json"
+        return code, capfd.readouterr(), json.loads(result.read_text()) if result.exists() else {}
 
     return start
 
 
 @pytest.mark.parametrize(
-    ("text", "steps"), [(LOOP.format(found="net(inputs)"), 3), (FIT, 4), (OWN, 3)], ids=["a loop", "fit", "from_env"]
+    ("text", "steps"), [(LOOP.format(output="net(inputs)"), 3), (FIT, 4), (OWN, 3)], ids=["a loop", "fit", "from_env"]
 )
 def test_a_script_in_float32_is_proved(run, text, steps):
-    code, printed, found = run(text, "amp=o0")
-    assert code == 0, found.get("reason") or printed.err
-    assert (found["framework"], found["mechanism"], found["steps"]) == ("paddle", "float32", steps)
-    assert (found["observed"]["verdict"], found["observed"]["half_flop_share"]) == ("proved", 0.0)
-    assert found["observed"]["param_dtypes"] == {"float32": 8 * 32 + 32 + 32 * 4 + 4}
-    assert found["versions"]["paddle"]
+    code, printed, result = run(text, "amp=o0")
+    assert code == 0, result.get("reason") or printed.err
+    assert (result["framework"], result["mechanism"], result["steps"]) == ("paddle", "float32", steps)
+    assert (result["observed"]["verdict"], result["observed"]["half_flop_share"]) == ("proved", 0.0)
+    assert result["observed"]["param_dtypes"] == {"float32": 8 * 32 + 32 + 32 * 4 + 4}
+    assert result["versions"]["paddle"]
 
 
-LONG = LOOP.format(found="net(inputs)").replace("for _ in range(3)", "for number in range(1, {steps})")
+LONG = LOOP.format(output="net(inputs)").replace("for _ in range(3)", "for number in range(1, {steps})")
 
 
 def test_two_steps_of_each_decade_are_watched_and_no_evaluation_before_them(run):
@@ -101,9 +101,9 @@ def test_two_steps_of_each_decade_are_watched_and_no_evaluation_before_them(run)
         with paddle.no_grad():
             paddle.matmul(net(inputs), paddle.ones([4, 4], "bfloat16").astype("float32"))
 """
-    code, _, found = run(LONG.replace("{steps}", "110") + evaluation, "amp=o0")
-    assert (code, found["steps"], found["observed"]["verdict"]) == (0, 109, "proved"), found["observed"]["why"]
-    assert found["observed"]["why"].endswith("at steps 1, 83 on 1 rank")
+    code, _, result = run(LONG.replace("{steps}", "110") + evaluation, "amp=o0")
+    assert (code, result["steps"], result["observed"]["verdict"]) == (0, 109, "proved"), result["observed"]["why"]
+    assert result["observed"]["why"].endswith("at steps 1, 83 on 1 rank")
 
 
 @pytest.mark.parametrize(("steps", "verdict"), [("83", "proved"), ("84", "contradicted")])
@@ -112,11 +112,11 @@ def test_half_precision_that_a_script_turns_to_later_is_seen_where_it_is_watched
     if number == 50:
         net.add_sublayer("low", nn.Linear(4, 4))
         net.low.to(dtype="bfloat16")
-        net.low.forward = lambda found: found
+        net.low.forward = lambda result: result
 """
-    found = run(LONG.replace("{steps}", steps) + late, "amp=o0")[2]
-    assert found["observed"]["verdict"] == verdict, found["observed"]["why"]
-    assert verdict == "proved" or "step 83" in found["observed"]["why"]
+    result = run(LONG.replace("{steps}", steps) + late, "amp=o0")[2]
+    assert result["observed"]["verdict"] == verdict, result["observed"]["why"]
+    assert verdict == "proved" or "step 83" in result["observed"]["why"]
 
 
 def test_static_graphs_are_not_watched_and_that_is_said(run):
@@ -133,20 +133,20 @@ executor.run(start)
 executor.run(main, feed={"inputs": numpy.ones((8, 16), "float32")}, fetch_list=[loss])
 paddle.disable_static()
 """
-    code, _, found = run(text.replace("paddle.disable_static()", "raise OSError"), "amp=o0")
-    assert (code, found["observed"]["verdict"]) == (1, "unknown")
-    assert "static graphs were executed, which are not observed" in found["reason"]
-    assert found["reason"].endswith("; so the script was ended"), "at the first of them"
-    code, printed, found = run(text, "amp=o0", "require_proof=false")
-    assert (code, found["steps"], found["observed"]["verdict"]) == (0, None, "unknown")
-    assert found["observed"]["why"].startswith("step 1: static graphs were executed, which are not observed")
+    code, _, result = run(text.replace("paddle.disable_static()", "raise OSError"), "amp=o0")
+    assert (code, result["observed"]["verdict"]) == (1, "unknown")
+    assert "static graphs were executed, which are not observed" in result["reason"]
+    assert result["reason"].endswith("; so the script was ended"), "at the first of them"
+    code, printed, result = run(text, "amp=o0", "require_proof=false")
+    assert (code, result["steps"], result["observed"]["verdict"]) == (0, None, "unknown")
+    assert result["observed"]["why"].startswith("step 1: static graphs were executed, which are not observed")
     assert "steps/s not known: static graphs were executed" in printed.out
 
 
 def test_what_no_layer_multiplies_leaves_it_unknown_which_fails_the_run(run):
-    code, printed, found = run(LOOP.format(found="paddle.matmul(net(inputs), paddle.ones([4, 2]))"), "amp=o0")
-    assert (code, found["observed"]["verdict"]) == (1, "unknown")
-    assert "products in forward, and Paddle counted" in found["observed"]["why"]
+    code, printed, result = run(LOOP.format(output="paddle.matmul(net(inputs), paddle.ones([4, 2]))"), "amp=o0")
+    assert (code, result["observed"]["verdict"]) == (1, "unknown")
+    assert "products in forward, and Paddle counted" in result["observed"]["why"]
     assert "script: nothing proves that amp=o0 ran" in printed.err
 
 
@@ -165,20 +165,20 @@ class Odd(nn.Layer):
 
 net =""",
     )
-    text += LOOP.format(found="net(inputs)").removeprefix(HEAD)
-    code, _, found = run(text.replace("range(3)", "range(300)"), "amp=o0")
-    assert (code, found["observed"]["verdict"]) == (1, "contradicted"), found["observed"]["why"]
-    assert found["steps"] == 2
-    assert found["reason"].endswith("; so the script was ended")
-    _, printed, found = run(text, "amp=o0", "require_proof=false")
+    text += LOOP.format(output="net(inputs)").removeprefix(HEAD)
+    code, _, result = run(text.replace("range(3)", "range(300)"), "amp=o0")
+    assert (code, result["observed"]["verdict"]) == (1, "contradicted"), result["observed"]["why"]
+    assert result["steps"] == 2
+    assert result["reason"].endswith("; so the script was ended")
+    _, printed, result = run(text, "amp=o0", "require_proof=false")
     assert "script: warning: amp=o0 is not applied: " in printed.err
-    assert not found["reason"].endswith("was ended")
+    assert not result["reason"].endswith("was ended")
 
 
 @pytest.mark.parametrize("level", ["o1", "o2", "o3"])
 def test_on_a_cpu_where_paddle_applies_nothing_a_level_is_refused(run, level):
-    code, printed, found = run(OWN, f"amp={level}")
-    assert (code, found) == (2, {})
+    code, printed, result = run(OWN, f"amp={level}")
+    assert (code, result) == (2, {})
     assert "Paddle applies no mixed precision on a CPU" in printed.err
 
 
@@ -189,16 +189,16 @@ def test_its_own_exit_code_is_kept_and_nothing_stays_replaced(run):
         return paddle.nn.Layer.__call__, paddle.optimizer.SGD.step, paddle.static.Executor.run
 
     before = replaced()
-    code, _, found = run(HEAD + "net(inputs)\nraise SystemExit(7)", "amp=o0")
-    assert (code, found["status"]) == (7, "failed")
+    code, _, result = run(HEAD + "net(inputs)\nraise SystemExit(7)", "amp=o0")
+    assert (code, result["status"]) == (7, "failed")
     assert replaced() == before
 
 
 def test_how_many_steps_a_scaler_skipped_is_not_known(run):
-    text = LOOP.format(found="net(inputs)")
+    text = LOOP.format(output="net(inputs)")
     scaled = """
 scaler = paddle.amp.GradScaler()
 scaler.is_enable = lambda: True  # as on a GPU
 """
-    code, printed, found = run(text.replace("for _ in", f"{scaled}for _ in"), "amp=o0")
-    assert (code, found["updates"]) == (0, {"attempted": 3, "applied": None}), printed.err
+    code, printed, result = run(text.replace("for _ in", f"{scaled}for _ in"), "amp=o0")
+    assert (code, result["updates"]) == (0, {"attempted": 3, "applied": None}), printed.err

@@ -18,8 +18,8 @@ SMALL = ["amp=o0", "train.width=32", "batch=16", "device=cpu"]
 
 def run(folder, *words):
     code = main("simplenet", simplenet.train, [*SMALL, *words, f"run={folder}"])
-    found = json.loads((folder / "result.json").read_text()) if (folder / "result.json").exists() else {}
-    return code, found
+    result = json.loads((folder / "result.json").read_text()) if (folder / "result.json").exists() else {}
+    return code, result
 
 
 def losses(folder):
@@ -28,22 +28,22 @@ def losses(folder):
 
 
 def test_a_float32_run_is_proved_and_leaves_what_every_framework_leaves(tmp_path):
-    code, found = run(tmp_path)
-    assert (code, found["status"], found["framework"], found["steps"]) == (0, "done", "paddle", 20)
-    observed = found["observed"]
+    code, result = run(tmp_path)
+    assert (code, result["status"], result["framework"], result["steps"]) == (0, "done", "paddle", 20)
+    observed = result["observed"]
     assert (observed["verdict"], observed["dtype"], observed["half_flop_share"]) == ("proved", "float32", 0.0)
     assert observed["param_dtypes"] == {"float32": 9 * (32 * 32 + 32)}
-    assert found["versions"]["paddle"] == paddle.__version__
-    assert found["throughput"]["mean"] > 0
+    assert result["versions"]["paddle"] == paddle.__version__
+    assert result["throughput"]["mean"] > 0
     assert len(losses(tmp_path)) == 20
 
 
 @pytest.mark.parametrize("api", ["model", "static"])
 def test_paddles_other_ways_of_training_do_the_same(tmp_path, api):
     """From the same seed: the same initial weights, and losses within float32's rounding."""
-    code, found = run(tmp_path / api, f"train.api={api}", "train.lr=0.01")
-    assert (code, found["observed"]["verdict"], found["observed"]["half_flop_share"]) == (0, "proved", 0.0)
-    assert found["observed"]["param_dtypes"] == {"float32": 9 * (32 * 32 + 32)}
+    code, result = run(tmp_path / api, f"train.api={api}", "train.lr=0.01")
+    assert (code, result["observed"]["verdict"], result["observed"]["half_flop_share"]) == (0, "proved", 0.0)
+    assert result["observed"]["param_dtypes"] == {"float32": 9 * (32 * 32 + 32)}
     assert run(tmp_path / "loop", "train.lr=0.01")[0] == 0
     ours, loops = losses(tmp_path / api), losses(tmp_path / "loop")
     assert list(ours.values()) == pytest.approx(list(loops.values()), rel=2e-6)
@@ -78,7 +78,7 @@ def test_half_precision_on_a_cpu_is_refused_as_paddle_would_apply_none(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "problem"),
     [
         ("xla=true", "xla=true is TensorFlow's compiler"),
         ("compile=true", "compile=true is torch.compile"),
@@ -93,11 +93,11 @@ def test_half_precision_on_a_cpu_is_refused_as_paddle_would_apply_none(tmp_path,
         ("amp=o1 amp.deny=[linear] train.api=static", "a static graph of Paddle's has matmul, and no linear"),
     ],
 )
-def test_what_paddle_cannot_do_is_refused(tmp_path, capsys, word, said):
+def test_what_paddle_cannot_do_is_refused(tmp_path, capsys, word, problem):
     keys = [each.partition("=")[0] for each in word.split()]
     words = [each for each in SMALL if each.partition("=")[0] not in keys] + word.split()
     assert main("simplenet", simplenet.train, [*words, f"run={tmp_path}"]) == 2
-    assert said in capsys.readouterr().err
+    assert problem in capsys.readouterr().err
 
 
 def test_paddles_ways_of_training_are_paddles_alone(capsys):

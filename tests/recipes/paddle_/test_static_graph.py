@@ -69,9 +69,9 @@ def test_a_static_graph_is_decorated_with_lists_guard_and_masters(monkeypatch, l
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("level", ["o1", "o2", "o3"])
 def test_for_a_gpu_the_static_rewrite_makes_of_a_program_what_the_level_means(supported, level, dtype):
-    found, report = read(forced(level, dtype=dtype))
-    assert (found["verdict"], found["dtype"], found["half_flop_share"]) == ("proved", dtype, 1.0)
-    assert set(found["param_dtypes"]) == {"float32" if level == "o1" else dtype}
+    observed, report = read(forced(level, dtype=dtype))
+    assert (observed["verdict"], observed["dtype"], observed["half_flop_share"]) == ("proved", dtype, 1.0)
+    assert set(observed["param_dtypes"]) == {"float32" if level == "o1" else dtype}
     assert set(report["optimizer"]) == {dtype if level == "o3" else "float32"}
 
 
@@ -92,18 +92,18 @@ def test_for_a_gpu_the_static_rewrite_leaves_the_loss_in_float32(supported, leve
     ],
 )
 def test_for_a_gpu_the_static_rewrite_follows_custom_lists_and_that_is_seen(supported, amp, function, dtype):
-    found, report = read(forced("o1", dtype="float16", **amp))
+    observed, report = read(forced("o1", dtype="float16", **amp))
     assert report["listed"] == [{"function": function, "dtypes": [dtype], "calls": 2}]
-    assert found["verdict"] == ("unknown" if function == "matmul" else "proved")  # nothing else is left to be half
+    assert observed["verdict"] == ("unknown" if function == "matmul" else "proved")  # nothing else is left to be half
 
 
 @pytest.mark.parametrize("scale", [NO_SCALE, PRESETS["paddle"]], ids=["unscaled", "scaled"])
 def test_for_a_gpu_what_is_outside_of_the_guard_stays_in_float32_and_is_no_contradiction(supported, scale):
     """Nine layers, as published: the first one's ninth of the work is more than what is let pass elsewhere."""
-    found, report = read(forced("o2", scale, dtype="float16"), layers=9, guarded=True)
-    assert found["verdict"] == "proved", found["why"]
-    assert "kept in float32 as requested: matmul in float32 (2 calls)" in found["why"]
-    assert found["param_dtypes"] == {"float32": 8 * 8 + 8, "float16": 8 * (8 * 8 + 8)}
+    observed, report = read(forced("o2", scale, dtype="float16"), layers=9, guarded=True)
+    assert observed["verdict"] == "proved", observed["why"]
+    assert "kept in float32 as requested: matmul in float32 (2 calls)" in observed["why"]
+    assert observed["param_dtypes"] == {"float32": 8 * 8 + 8, "float16": 8 * (8 * 8 + 8)}
     assert set(report["optimizer"]) == {"float32"}
 
 
@@ -128,8 +128,8 @@ def test_a_static_graph_that_paddle_left_in_float32_is_contradicted():
     observer = GraphObserver(graph, precision.resolved)
     with observer.step(1):
         graph.step(numpy.ones((4, 8), numpy.float32), numpy.zeros((4, 8), numpy.float32))
-    found = verdict.observed(observer.reports)
-    assert (found["verdict"], "0.0% of forward and 0.0% of backward ran in bfloat16" in found["why"]) == (
+    observed = verdict.observed(observer.reports)
+    assert (observed["verdict"], "0.0% of forward and 0.0% of backward ran in bfloat16" in observed["why"]) == (
         "contradicted",
         True,
     )

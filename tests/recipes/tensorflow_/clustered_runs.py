@@ -12,9 +12,9 @@ from tests.recipes.tensorflow_.observed_runs import Training, dense_network
 
 xla.dump_programs(True)
 tf.config.optimizer.set_jit("autoclustering")
-found = {}
+runs = {}
 for level in ("o0", "o1"):
     training = Training(Amp(level=level), dense_network)
-    found[level] = training.run()
-    found[level]["compiled"] = [call["compiled"] for call in training.observer.reports[0]["calls"]]
-print(json.dumps(found))
+    runs[level] = training.run()
+    runs[level]["compiled"] = [call["compiled"] for call in training.observer.reports[0]["calls"]]
+print(json.dumps(runs))

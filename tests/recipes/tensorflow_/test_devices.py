@@ -17,10 +17,10 @@ from recipes.trainer.world import PlacementError
 def ports() -> list[int]:
     """Two, on which nothing listens."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    found = [each.getsockname()[1] for each in sockets]
+    numbers = [each.getsockname()[1] for each in sockets]
     for each in sockets:
         each.close()
-    return found
+    return numbers
 
 
 def config(ports: list[int], index: int) -> str:
@@ -29,17 +29,17 @@ def config(ports: list[int], index: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("index", "said"),
+    ("index", "message"),
     [
         (0, "mnist: worker 1 at 127.0.0.1:{1} did not join within 0.5 s; 1 of 2 did\nrank  host"),
         (1, "mnist: worker 0 at 127.0.0.1:{0} did not answer worker 1 on "),
     ],
 )
-def test_a_worker_that_never_starts_is_named_after_a_bounded_wait(tmp_path, monkeypatch, capsys, ports, index, said):
+def test_a_worker_that_never_starts_is_named_after_a_bounded_wait(tmp_path, monkeypatch, capsys, ports, index, message):
     monkeypatch.setattr(rendezvous, "PATIENCE", 0.5)
     monkeypatch.setenv("TF_CONFIG", config(ports, index))
     assert loop.main("mnist", mnist.train, ["data=digits", "steps=2", f"run={tmp_path / 'run'}"]) == 1
-    assert capsys.readouterr().err.startswith(said.format(*ports))
+    assert capsys.readouterr().err.startswith(message.format(*ports))
     assert not (tmp_path / "run").exists()
 
 

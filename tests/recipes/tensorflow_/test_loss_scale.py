@@ -54,8 +54,8 @@ def test_an_optimizer_that_takes_no_step_in_an_iteration_keeps_its_own_scale():
             scaler.of(optimizer).record(tf.constant(False))
         scaler.update()
 
-    found = []
+    history = []
     for stepped in ((often, rarely), (often,), (often, rarely)):
         iterate(*stepped)
-        found.append([scaler.of(optimizer).value for optimizer in optimizers])
-    assert found == [[8.0, 8.0], [16.0, 8.0], [16.0, 16.0]]
+        history.append([scaler.of(optimizer).value for optimizer in optimizers])
+    assert history == [[8.0, 8.0], [16.0, 8.0], [16.0, 16.0]]

@@ -84,16 +84,16 @@ def test_a_run_tells_people_what_it_does_and_leaves_the_whole_record(typed):
     ended, folder = typed
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
-    said = ended.stdout
-    assert "mnist on mnist: 64 images, 16 held out" in said
-    assert "amp=o2: bfloat16 by keras_policy (amp.dtype=auto, on a CPU), no loss scale" in said
-    assert "amp=o2 proved: bfloat16 in 100.0% of forward and 100.0% of backward" in said
-    found = result(folder)
-    assert (found["framework"], found["mechanism"], found["attempts"]) == ("tensorflow", "keras_policy", 1)
-    assert (found["steps"], found["world_size"], found["determinism"]) == (16, 1, "exact")
-    assert found["updates"] == {"attempted": 16, "applied": 16}
-    assert found["observed"]["param_dtypes"].keys() == {"float32"}
-    assert found["versions"]["tensorflow"]
+    printed = ended.stdout
+    assert "mnist on mnist: 64 images, 16 held out" in printed
+    assert "amp=o2: bfloat16 by keras_policy (amp.dtype=auto, on a CPU), no loss scale" in printed
+    assert "amp=o2 proved: bfloat16 in 100.0% of forward and 100.0% of backward" in printed
+    record = result(folder)
+    assert (record["framework"], record["mechanism"], record["attempts"]) == ("tensorflow", "keras_policy", 1)
+    assert (record["steps"], record["world_size"], record["determinism"]) == (16, 1, "exact")
+    assert record["updates"] == {"attempted": 16, "applied": 16}
+    assert record["observed"]["param_dtypes"].keys() == {"float32"}
+    assert record["versions"]["tensorflow"]
     events = [row["event"] for row in rows(folder) if "event" in row]
     assert events == ["start", "checkpoint", "eval", "checkpoint", "checkpoint", "eval", "checkpoint", "end"]
     assert [row["step"] for row in steps(folder)] == list(range(1, 17))
@@ -118,10 +118,10 @@ def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, words, wrong
     asked = ["amp=o1", *words] if key in ("amp.deny", "xla") else ["amp=o2", *words]
     asked = [word for word in asked if not word.startswith(f"{key}=")]
     assert loop.main("mnist", mnist.train, [*asked, "device=cpu", wrong, f"run={tmp_path / 'run'}"]) == 2
-    said = capfd.readouterr()
-    assert complaint in said.err
-    assert len(said.err.splitlines()) == 1
-    assert said.out == ""
+    printed = capfd.readouterr()
+    assert complaint in printed.err
+    assert len(printed.err.splitlines()) == 1
+    assert printed.out == ""
     assert not (tmp_path / "run").exists()
 
 
@@ -131,8 +131,8 @@ def test_killed_in_a_save_it_ends_as_if_it_had_not_been(tmp_path, words, typed):
     assert forking.run(SUICIDAL, "mnist", *job, KILL_AT_RENAME="2").returncode == -signal.SIGKILL
     succeed(*job)
     assert_same_end(tmp_path, typed[1])
-    found = result(tmp_path)
-    assert (found["resumed_from"], found["determinism"], found["observed"]["verdict"]) == (5, "exact", "proved")
+    record = result(tmp_path)
+    assert (record["resumed_from"], record["determinism"], record["observed"]["verdict"]) == (5, "exact", "proved")
 
 
 def test_killed_in_a_random_step_it_ends_as_if_it_had_not_been(tmp_path):
@@ -146,10 +146,10 @@ def test_killed_in_a_random_step_it_ends_as_if_it_had_not_been(tmp_path):
     assert loop.main("simplenet", simplenet.train, [*job[1:], killed]) == loop.DONE
     assert [row["step"] for row in steps(tmp_path / "killed")] == list(range(1, 25))
     assert_same_end(tmp_path / "killed", tmp_path / "whole")
-    found = result(tmp_path / "killed")
-    assert found["resumed_from"] >= 5
-    assert (found["determinism"], found["observed"]["verdict"]) == ("exact", "proved")
-    assert 0 < found["loss_scale"]["skipped_steps"] < 24
+    record = result(tmp_path / "killed")
+    assert record["resumed_from"] >= 5
+    assert (record["determinism"], record["observed"]["verdict"]) == ("exact", "proved")
+    assert 0 < record["loss_scale"]["skipped_steps"] < 24
 
 
 def test_a_stop_is_met_at_a_step_saved_and_gone_on_from(tmp_path, words):
@@ -216,12 +216,12 @@ def test_two_processes_train_as_one_does_and_go_on_bit_by_bit(tmp_path, words):
     job = ["amp=o1", *words, "steps=10", *NO_DROPOUT, "checkpoint.every=5"]
     one, two, again = (tmp_path / name for name in ("one", "two", "again"))
     succeed(*job, f"run={one}")
-    said = together(*job, f"run={two}")
-    assert [line.split()[0] for line in said.splitlines()[:3]] == ["rank", "0", "1"]
+    printed = together(*job, f"run={two}")
+    assert [line.split()[0] for line in printed.splitlines()[:3]] == ["rank", "0", "1"]
     assert losses(one) == pytest.approx(losses(two), rel=BOUND)
-    found = result(two)
-    assert (found["world_size"], found["observed"]["verdict"]) == (2, "proved")
-    assert "on 2 ranks" in found["observed"]["why"]
+    record = result(two)
+    assert (record["world_size"], record["observed"]["verdict"]) == (2, "proved")
+    assert "on 2 ranks" in record["observed"]["why"]
     shutil.copytree(two, again)
     shutil.rmtree(again / "checkpoints" / "step-000000010")
     assert "goes on after step 5" in together(*job, f"run={again}")
@@ -239,8 +239,8 @@ def test_one_process_trains_on_two_devices_as_on_one(tmp_path, words):
     for column in ("loss", "grad_norm"):
         one, two = ([row[column] for row in steps(tmp_path / name)] for name in ("one", "two"))
         assert one == pytest.approx(two, rel=1e-4)
-    found = result(tmp_path / "two")
-    assert (found["world_size"], found["observed"]["verdict"]) == (2, "proved")
+    record = result(tmp_path / "two")
+    assert (record["world_size"], record["observed"]["verdict"]) == (2, "proved")
 
 
 def is_free(port: int) -> bool:

@@ -35,22 +35,22 @@ def name(amp: Amp) -> str:
 
 
 def work(report, backward: bool) -> Counter[str]:
-    found: Counter[str] = Counter()
+    total: Counter[str] = Counter()
     for call in report["calls"]:
         if call["backward"] is backward:
-            found[call["operation"]] += call["flops"]
-    return found
+            total[call["operation"]] += call["flops"]
+    return total
 
 
 @pytest.mark.parametrize("amp", LEVELS, ids=name)
 def test_every_level_is_proved_with_all_work_counted_as_by_hand(amp):
     training = Training(amp)
-    found = training.run()
-    assert found["verdict"] == "proved", found["why"]
+    observed = training.run()
+    assert observed["verdict"] == "proved", observed["why"]
     half = {"o0": "float32"}.get(amp.level, "bfloat16" if amp.dtype == "auto" else amp.dtype)
-    assert found["dtype"] == half
-    assert found["half_flop_share"] == (0.0 if amp.level == "o0" else 1.0)
-    assert list(found["param_dtypes"]) == [half if amp.level == "o3" else "float32"]
+    assert observed["dtype"] == half
+    assert observed["half_flop_share"] == (0.0 if amp.level == "o0" else 1.0)
+    assert list(observed["param_dtypes"]) == [half if amp.level == "o3" else "float32"]
     for report in training.observer.reports:
         assert work(report, backward=False) == FORWARD
         assert work(report, backward=True) == BACKWARD
@@ -67,12 +67,12 @@ def test_steps_that_are_watched_compute_what_they_would_have_unwatched():
 
 
 def test_operations_and_layers_kept_in_float32_are_told_from_the_others():
-    found = Training(Amp(level="o1", deny=("MatMul",))).run()
-    assert found["verdict"] == "proved", found["why"]
-    assert "kept in float32 as requested: MatMul in float32" in found["why"]
+    observed = Training(Amp(level="o1", deny=("MatMul",))).run()
+    assert observed["verdict"] == "proved", observed["why"]
+    assert "kept in float32 as requested: MatMul in float32" in observed["why"]
     training = Training(Amp(level="o2", keep_fp32=("conv1", "head")))
-    found = training.run()
-    assert found["verdict"] == "proved", found["why"]
+    observed = training.run()
+    assert observed["verdict"] == "proved", observed["why"]
     kept = {(call["operation"], call["dtype"]) for call in training.observer.reports[0]["calls"] if call["kept"]}
     assert kept == {(each, "float32") for each in ("Conv2D", "Conv2DBackpropFilter", "MatMul")}
 
@@ -80,8 +80,10 @@ def test_operations_and_layers_kept_in_float32_are_told_from_the_others():
 @pytest.mark.parametrize("entry", ["deny=[BatchMatMul]", "allow=[Softmax]"])
 def test_an_entry_that_stands_in_no_graph_is_unknown(entry):
     key, _, name = entry[:-1].partition("=[")
-    found = Training(Amp(level="o1", **{key: (name,)})).run()
-    assert (found["verdict"], f"amp.{entry} matched nothing" in found["why"]) == ("unknown", True), found["why"]
+    observed = Training(Amp(level="o1", **{key: (name,)})).run()
+    assert (observed["verdict"], f"amp.{entry} matched nothing" in observed["why"]) == ("unknown", True), observed[
+        "why"
+    ]
 
 
 def test_a_layer_kept_in_float32_that_only_evaluation_runs_is_a_match_there():
@@ -96,18 +98,20 @@ def test_a_layer_kept_in_float32_that_only_evaluation_runs_is_a_match_there():
             return self.model.get_layer("one")(tf.reshape(images, [BATCH, -1]))
 
     training = OneHead(Amp(level="o2", keep_fp32=("two",)), make)
-    found = training.run()
-    assert (found["verdict"], "amp.keep_fp32=[two] matched nothing" in found["why"]) == ("unknown", True), found["why"]
+    observed = training.run()
+    assert (observed["verdict"], "amp.keep_fp32=[two] matched nothing" in observed["why"]) == ("unknown", True), (
+        observed["why"]
+    )
     with training.observer.step(3, evaluation=True):
         tf.function(training.model, autograph=False)(tf.constant(training.images))
-    found = observer.observed(training.observer.reports, (1, 3))
-    assert found["verdict"] == "proved", found["why"]
+    observed = observer.observed(training.observer.reports, (1, 3))
+    assert observed["verdict"] == "proved", observed["why"]
 
 
 def verdict(training: Training, **how) -> str:
-    found = training.run(**how)
-    assert found["why"]
-    return found["verdict"]
+    observed = training.run(**how)
+    assert observed["why"]
+    return observed["verdict"]
 
 
 def test_a_rewrite_that_is_switched_off_is_contradicted():
@@ -126,9 +130,9 @@ def test_a_denied_operation_that_runs_in_half_precision_is_contradicted(monkeypa
     training = Training(Amp(level="o1", deny=("MatMul",)))
     for each in grappler.variables({"deny": ["MatMul"]}):
         monkeypatch.delenv(each)
-    found = training.run()
-    assert found["verdict"] == "contradicted"
-    assert "MatMul is on amp.deny" in found["why"]
+    observed = training.run()
+    assert observed["verdict"] == "contradicted"
+    assert "MatMul is on amp.deny" in observed["why"]
 
 
 def test_half_precision_under_o0_is_contradicted():
@@ -212,8 +216,8 @@ def test_a_backward_in_float32_is_contradicted():
 def test_what_python_computes_inside_of_a_graph_is_unknown():
     class Hidden(layers.Layer):
         def call(self, inputs):
-            found = tf.numpy_function(lambda each: each @ each.T, [tf.cast(inputs, tf.float32)], tf.float32)
-            return inputs + tf.cast(tf.reduce_mean(found), inputs.dtype) * 0
+            observed = tf.numpy_function(lambda each: each @ each.T, [tf.cast(inputs, tf.float32)], tf.float32)
+            return inputs + tf.cast(tf.reduce_mean(observed), inputs.dtype) * 0
 
     def make():
         return keras.Sequential([keras.Input((12, 12, 1)), layers.Flatten(), Hidden(), layers.Dense(10)])
@@ -236,9 +240,9 @@ def test_products_in_a_loop_of_the_model_are_unknown():
 
 def test_a_graph_that_was_made_before_anyone_watched_is_unknown():
     training = Training(Amp(level="o1"))
-    found = training.run(steps=2, watched=(2,))
-    assert found["verdict"] == "unknown"
-    assert "its graph was made before it was observed" in found["why"]
+    observed = training.run(steps=2, watched=(2,))
+    assert observed["verdict"] == "unknown"
+    assert "its graph was made before it was observed" in observed["why"]
 
 
 def test_a_graph_that_is_traced_again_is_looked_at_again():
@@ -246,8 +250,8 @@ def test_a_graph_that_is_traced_again_is_looked_at_again():
     training.run(steps=1, watched=(1,))
     grappler.switch_off()
     training.images, training.labels = training.images[:2], training.labels[:2]
-    found = training.run(steps=1, watched=(1,))
-    assert found["verdict"] == "contradicted"
+    observed = training.run(steps=1, watched=(1,))
+    assert observed["verdict"] == "contradicted"
 
 
 def test_an_audit_that_disagrees_is_unknown(monkeypatch):
@@ -269,10 +273,10 @@ def test_an_audit_that_disagrees_is_unknown(monkeypatch):
 )
 def test_without_one_of_tensorflows_private_names_training_goes_on_and_is_unknown(monkeypatch, owner, name):
     monkeypatch.delattr(owner, name)
-    found = Training(Amp(level="o1")).run()
+    observed = Training(Amp(level="o1")).run()
     monkeypatch.undo()
     op_callbacks.clear_op_callbacks()
-    assert (found["verdict"], name in found["why"]) == ("unknown", True), found["why"]
+    assert (observed["verdict"], name in observed["why"]) == ("unknown", True), observed["why"]
 
 
 def test_what_a_step_itself_raises_is_not_taken_for_a_failure_to_observe():
@@ -313,9 +317,9 @@ def xla_folder():
 
 def test_under_xla_what_it_compiled_is_read(xla_folder):
     training = Training(Amp(level="o0"), dense_network, xla=True)
-    found = training.run()
-    assert found["verdict"] == "proved", found["why"]
-    assert found["xla_clusters"] >= 1
+    observed = training.run()
+    assert observed["verdict"] == "proved", observed["why"]
+    assert observed["xla_clusters"] >= 1
     report = training.observer.reports[0]
     assert all(call["compiled"] for call in report["calls"])
     assert sum(work(report, backward=False).values()) == 2 * 4 * (144 * 64 + 64 * 10)
@@ -325,9 +329,9 @@ def test_half_precision_that_xla_makes_float32_again_is_contradicted_so_the_tabl
     """o2 with xla on a CPU is refused; forced past that, the program that ran is seen for what it is."""
     training = Training(Amp(level="o2"), dense_network)
     training.execute = tf.function(training.step, autograph=False, jit_compile=True)
-    found = training.run()
-    assert found["verdict"] == "contradicted"
-    assert "dot in float32" in found["why"] or "MatMul in float32" in found["why"]
+    observed = training.run()
+    assert observed["verdict"] == "contradicted"
+    assert "dot in float32" in observed["why"] or "MatMul in float32" in observed["why"]
 
 
 def test_o1_under_xla_runs_in_float32_and_is_contradicted(xla_folder):
@@ -341,11 +345,11 @@ def test_what_runs_in_clusters_that_xla_found_is_counted_with_what_runs_beside_t
     flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"
     ended = forking.run("tests.recipes.tensorflow_.clustered_runs", TF_XLA_FLAGS=flags)
     assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
-    assert found["o0"]["verdict"] == "proved", found["o0"]["why"]
-    assert set(found["o0"]["compiled"]) == {True, False}
-    assert found["o0"]["xla_clusters"] >= 1
-    assert found["o1"]["verdict"] == "contradicted"
+    observed = json.loads(ended.stdout.splitlines()[-1])
+    assert observed["o0"]["verdict"] == "proved", observed["o0"]["why"]
+    assert set(observed["o0"]["compiled"]) == {True, False}
+    assert observed["o0"]["xla_clusters"] >= 1
+    assert observed["o1"]["verdict"] == "contradicted"
 
 
 MODULE = """
@@ -370,15 +374,15 @@ ENTRY %main (a: f32[4,12,12,3], k: f32[3,3,3,16]) -> f32[4,10,10,16] {
 
 
 def test_an_hlo_module_is_read_with_fusions_and_library_calls():
-    found = hlo.read(MODULE, None, "cuda")
-    seen = {(call["operation"], call["dtype"], call["backward"], call["flops"]) for call in found.calls}
+    observed = hlo.read(MODULE, None, "cuda")
+    seen = {(call["operation"], call["dtype"], call["backward"], call["flops"]) for call in observed.calls}
     assert seen == {
         ("dot", "bfloat16", False, 2 * 8 * 32 * 64),
         ("convolution", "float32", False, 2 * 4 * 100 * 16 * 27),
         ("__cublas$gemm", "float16", True, 2 * 8 * 32 * 64),
     }
-    assert dict(found.unaccounted) == {"__mystery$matmul": 1}
-    assert [call["functions"] for call in found.calls] == [["MatMul"], ["Conv2D"], ["MatMul"]]
+    assert dict(observed.unaccounted) == {"__mystery$matmul": 1}
+    assert [call["functions"] for call in observed.calls] == [["MatMul"], ["Conv2D"], ["MatMul"]]
 
 
 def test_the_steps_of_a_scale_that_skips_are_seen_like_others():

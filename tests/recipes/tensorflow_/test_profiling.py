@@ -28,9 +28,9 @@ def names_in(folder: Path) -> set[str]:
 def test_a_run_leaves_a_trace_and_is_proved_all_the_same(tmp_path):
     words = ["amp=o2", "train.width=32", "batch=16", "profile=framework", "profile.start=4", "profile.steps=2"]
     assert main("simplenet", train, [*words, f"run={tmp_path}", "device=cpu"]) == 0
-    found = json.loads((tmp_path / "result.json").read_text())
-    assert found["observed"]["verdict"] == "proved"
-    profile = found["profile"]
+    record = json.loads((tmp_path / "result.json").read_text())
+    assert record["observed"]["verdict"] == "proved"
+    profile = record["profile"]
     assert (profile["tool"], profile["trace"], profile["tensor_core_share"]) == (
         "framework",
         "profile/plugins/profile",
@@ -46,9 +46,9 @@ def test_processes_of_one_host_leave_a_trace_each(tmp_path):
         one.start()
         tf.zeros(1) + 1
         one.stop(tmp_path)
-    found = sorted(tmp_path.rglob("*.xplane.pb"))
-    assert len({path.name for path in found}) == 2
-    assert sorted(path.name.partition(".")[0] for path in found) == ["rank0", "rank1"]
+    record = sorted(tmp_path.rglob("*.xplane.pb"))
+    assert len({path.name for path in record}) == 2
+    assert sorted(path.name.partition(".")[0] for path in record) == ["rank0", "rank1"]
 
 
 SCRIPT = """
@@ -99,8 +99,8 @@ def test_a_script_is_profiled_from_where_one_of_its_executions_ends(
     words.append("script=train.py")
     assert shared.main("tensorflow", [*words, f"run={tmp_path}/run", "--", *arguments], TensorFlowWrapper) == 0
     profile = json.loads((tmp_path / "run" / "result.json").read_text())["profile"]
-    said = capfd.readouterr()
-    assert says in said.out + said.err
+    printed = capfd.readouterr()
+    assert says in printed.out + printed.err
     assert profile.get("steps") == steps
     if steps:
         assert profile["instead_of"] == ([10, 14] if says else None)
@@ -121,6 +121,6 @@ def test_a_gpus_kernels_are_those_of_its_streams(tmp_path):
         plane.event_metadata[1].name = kernel
         plane.lines.add(name=line_name).events.add(metadata_id=1, duration_ps=picoseconds)
     (tmp_path / "host.xplane.pb").write_bytes(space.SerializeToString())
-    found = _kernels(tmp_path / "host.xplane.pb")
-    assert found == {"nvjet_tst_192x192": 3.0, "EigenMetaKernel": 1.0}
-    assert tensor_core_share(found) == 0.75
+    record = _kernels(tmp_path / "host.xplane.pb")
+    assert record == {"nvjet_tst_192x192": 3.0, "EigenMetaKernel": 1.0}
+    assert tensor_core_share(record) == 0.75

@@ -119,16 +119,16 @@ def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_boun
     assert result(tmp_path / "o0")["observed"]["verdict"] == "proved"
     for number, words in enumerate(MODES[name]):
         folder = train(name, tmp_path / f"half{number}", *words)
-        found = result(folder)
+        record = result(folder)
         assert losses(folder) == pytest.approx(plain, rel=bound), words
         assert losses(folder) != plain
-        observed = found["observed"]
+        observed = record["observed"]
         assert (observed["verdict"], observed["dtype"], observed["half_flop_share"]) == (
             "proved",
             words[1].partition("=")[2],
             1.0,
         )
-        assert found["loss_scale"]["skipped_steps"] == 0
+        assert record["loss_scale"]["skipped_steps"] == 0
 
 
 @pytest.mark.parametrize("name", ["resnet50", "efficientnet"])
@@ -163,9 +163,9 @@ def test_the_recipes_that_have_max_pooling_are_known(name):
 def test_max_pooling_that_is_to_be_deterministic_under_xla_is_refused_in_one_line(tmp_path, capfd):
     words = small("mnist", "amp=o0", "xla=true", "deterministic=true", "device=cpu", f"run={tmp_path / 'run'}")
     assert loop.main("mnist", mnist.train, words) == 2
-    said = capfd.readouterr().err
-    assert len(said.splitlines()) == 1
-    assert "recipe=mnist has max-pooling; say deterministic=false or xla=false" in said
+    printed = capfd.readouterr().err
+    assert len(printed.splitlines()) == 1
+    assert "recipe=mnist has max-pooling; say deterministic=false or xla=false" in printed
     assert not (tmp_path / "run").exists()
 
 

@@ -16,8 +16,8 @@ IGNORE_PERFORMANCE = f"{grappler.PREFIX}_IGNORE_PERFORMANCE"
 
 
 def test_an_operation_is_taken_off_three_lists_as_it_is_put_on_the_fourth():
-    found = grappler.variables({"allow": ["Softmax"], "deny": ["MatMul", "Conv2D"], "infer": ["Relu"]})
-    assert found == {
+    variables = grappler.variables({"allow": ["Softmax"], "deny": ["MatMul", "Conv2D"], "infer": ["Relu"]})
+    assert variables == {
         f"{grappler.PREFIX}_ALLOWLIST_ADD": "Softmax",
         f"{grappler.PREFIX}_ALLOWLIST_REMOVE": "MatMul,Conv2D,Relu",
         f"{grappler.PREFIX}_DENYLIST_ADD": "MatMul,Conv2D",
@@ -80,26 +80,26 @@ def rewritten(training) -> dict[str, set[str]]:
     options.optimizers.append("auto_mixed_precision")
     gpu = device("GPU", architecture="8.0", cuda="12000", cudnn="8900")
     graph = tf_optimizer.OptimizeGraph(config, training, cluster=cluster.Cluster(devices=[gpu, device("CPU")]))
-    found: dict[str, set[str]] = {}
+    dtypes: dict[str, set[str]] = {}
     for node in graph.node:
-        found.setdefault(node.op, set()).add(dtype_of(node))
-    return found
+        dtypes.setdefault(node.op, set()).add(dtype_of(node))
+    return dtypes
 
 
 def test_for_a_gpu_products_become_float16_and_what_the_lists_say_stays(training, monkeypatch):
     monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
-    found = rewritten(training)
-    assert found["MatMul"] == found["Conv2D"] == found["Conv2DBackpropFilter"] == {"float16"}
-    assert found["Sum"] == {"float32"}
+    dtypes = rewritten(training)
+    assert dtypes["MatMul"] == dtypes["Conv2D"] == dtypes["Conv2DBackpropFilter"] == {"float16"}
+    assert dtypes["Sum"] == {"float32"}
 
 
 def test_for_a_gpu_the_lists_are_followed(training, monkeypatch):
     monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
     precision = Precision.of(Amp(level="o1", deny=("Conv2D",)), LossScale(), "cpu")
-    found = rewritten(training)
+    dtypes = rewritten(training)
     assert precision.resolved.deny == ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
-    assert found["Conv2D"] == found["Conv2DBackpropFilter"] == {"float32"}
-    assert found["MatMul"] == {"float16"}
+    assert dtypes["Conv2D"] == dtypes["Conv2DBackpropFilter"] == {"float32"}
+    assert dtypes["MatMul"] == {"float16"}
 
 
 def test_for_a_gpu_all_four_lists_are_followed(training, monkeypatch):
@@ -107,8 +107,8 @@ def test_for_a_gpu_all_four_lists_are_followed(training, monkeypatch):
     monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
     assert rewritten(training)["Relu"] == {"float16"}
     Precision.of(Amp(level="o1", deny=("Conv2D",), infer=("Softmax",), clear=("MatMul",)), LossScale(), "cpu")
-    found = rewritten(training)
-    assert found["MatMul"] == found["Conv2D"] == found["Softmax"] == {"float32"}
+    dtypes = rewritten(training)
+    assert dtypes["MatMul"] == dtypes["Conv2D"] == dtypes["Softmax"] == {"float32"}
     Precision.of(Amp(level="o1", infer=("Softmax",)), LossScale(), "cpu")
     assert rewritten(training)["Softmax"] == {"float16"}
 
@@ -117,5 +117,5 @@ def test_an_operation_left_on_two_lists_would_leave_the_whole_graph_as_it_is(tra
     """TensorFlow's own trap: only a line in the log says so."""
     monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
     monkeypatch.setenv(f"{grappler.PREFIX}_DENYLIST_ADD", "MatMul")
-    found = rewritten(training)
-    assert found["MatMul"] == found["Conv2D"] == {"float32"}
+    dtypes = rewritten(training)
+    assert dtypes["MatMul"] == dtypes["Conv2D"] == {"float32"}

@@ -104,10 +104,10 @@ def run(tmp_path, monkeypatch, capfd):
         monkeypatch.setattr(sys, "path", list(sys.path))
         folder = tmp_path / "run"
         folder.mkdir(exist_ok=True)
-        told = [*words, "device=cpu", f"script={tmp_path}/train.py", f"run={folder}"]
-        code = shared.main("tensorflow", told, TensorFlowWrapper)
-        found = folder / "result.json"
-        return code, capfd.readouterr(), json.loads(found.read_text()) if found.exists() else {}
+        words = [*words, "device=cpu", f"script={tmp_path}/train.py", f"run={folder}"]
+        code = shared.main("tensorflow", words, TensorFlowWrapper)
+        result = folder / "result.json"
+        return code, capfd.readouterr(), json.loads(result.read_text()) if result.exists() else {}
 
     return start
 
@@ -124,10 +124,10 @@ def run(tmp_path, monkeypatch, capfd):
 )
 def test_a_script_that_knows_nothing_of_it_runs_at_the_level_and_is_proved(run, level, dtype, mechanism):
     words = [f"amp={level}", *([f"amp.dtype={dtype}"] if level != "o0" else [])]
-    code, printed, found = run(FIT, *words)
-    assert (code, found["mechanism"]) == (0, mechanism), found.get("reason") or printed.err
-    assert (found["observed"]["verdict"], found["observed"]["dtype"]) == ("proved", dtype)
-    assert found["steps"] in ((3, 4) if dtype == "float16" else (4,))  # the first scale may be too much
+    code, printed, result = run(FIT, *words)
+    assert (code, result["mechanism"]) == (0, mechanism), result.get("reason") or printed.err
+    assert (result["observed"]["verdict"], result["observed"]["dtype"]) == ("proved", dtype)
+    assert result["steps"] in ((3, 4) if dtype == "float16" else (4,))  # the first scale may be too much
     assert keras.config.dtype_policy().name == "float32"
 
 
@@ -140,8 +140,8 @@ def test_what_keras_scales_is_said_with_its_own_rule(run):
 
 def test_float16_in_a_loop_of_the_scripts_own_is_refused_as_nothing_scales_its_loss(run):
     text = LOOP.replace("tape()", "tf.GradientTape()")
-    code, printed, found = run(text, "amp=o2", "amp.dtype=float16")
-    assert (code, found) == (2, {})
+    code, printed, result = run(text, "amp=o2", "amp.dtype=float16")
+    assert (code, result) == (2, {})
     assert "nothing in this script scales it" in printed.err
     assert "Precision.from_env()" in printed.err
     assert run(text, "amp=o2", "amp.dtype=bfloat16")[0] == 0
@@ -152,9 +152,9 @@ def test_a_loop_that_hides_from_the_reader_is_caught_while_it_runs(run, tmp_path
     (tmp_path / "taping_helper.py").write_text("import tensorflow as tf\ntape = tf.GradientTape\n")
     text = "from taping_helper import tape\n" + LOOP + "\nclass No:\n    def compile(self): pass\n    fit = compile\n"
     text += "No().compile()\nNo().fit()\n"
-    code, _, found = run(text, "amp=o2", "amp.dtype=float16")
-    assert (code, found["observed"]["verdict"]) == (1, "unknown")
-    assert "nothing scaled the loss of optimizer SGD" in found["observed"]["why"]
+    code, _, result = run(text, "amp=o2", "amp.dtype=float16")
+    assert (code, result["observed"]["verdict"]) == (1, "unknown")
+    assert "nothing scaled the loss of optimizer SGD" in result["observed"]["why"]
 
 
 @pytest.mark.parametrize(("level", "dtype"), [("o2", "float16"), ("o1", "bfloat16"), ("o3", "bfloat16")])
@@ -163,15 +163,15 @@ def test_a_script_that_asks_for_its_precision_may_have_any_level(run, tmp_path, 
     values = plain(Settings(recipe="script", framework="tensorflow", device="cpu"))
     (tmp_path / "plan.json").write_text(json.dumps({"schema": 2, "settings": {**values, "train": {}, "amp": amp}}))
     environ = {"LAUNCHER_SPEC": str(tmp_path / "plan.json")}
-    code, _, found = run(OWN, f"amp={level}", f"amp.dtype={dtype}", environ=environ)
-    assert code == 0, found["reason"]
-    assert (found["observed"]["verdict"], found["observed"]["dtype"]) == ("proved", dtype)
+    code, _, result = run(OWN, f"amp={level}", f"amp.dtype={dtype}", environ=environ)
+    assert code == 0, result["reason"]
+    assert (result["observed"]["verdict"], result["observed"]["dtype"]) == ("proved", dtype)
 
 
 def test_a_policy_that_the_script_sets_itself_is_held_against_the_level(run):
     own = FIT.replace("\nnet =", '\nkeras.config.set_dtype_policy("mixed_bfloat16")\nnet =', 1)
-    code, _, found = run(own, "amp=o2", "train.precision=script")
-    assert (code, found["mechanism"], found["observed"]["verdict"]) == (0, "script", "proved")
+    code, _, result = run(own, "amp=o2", "train.precision=script")
+    assert (code, result["mechanism"], result["observed"]["verdict"]) == (0, "script", "proved")
     assert run(FIT, "amp=o2", "train.precision=script")[2]["observed"]["verdict"] == "contradicted"
     assert run(own, "amp=o0", "train.precision=script")[2]["observed"]["verdict"] == "contradicted"
 
@@ -188,20 +188,20 @@ class Tell(keras.callbacks.Callback):
 def test_a_contradiction_ends_fit_after_its_second_step(run, end):
     text = STEPWISE + FIT.replace("verbose=0", "verbose=0, callbacks=[Tell()]").replace("epochs=2", "epochs=20")
     text = text.replace("net.fit", "try:\n    net.fit") + end if end else text
-    code, printed, found = run(text, "amp=o2", "train.precision=script")
-    assert (code, found["status"], found["observed"]["verdict"]) == (1, "failed", "contradicted")
-    assert (found["steps"], printed.out.count("did step"), "swallowed" in printed.out) == (2, 1, False)
-    assert found["reason"].startswith("what ran was not amp=o2: step 1: ")
-    assert found["reason"].endswith("; so the script was ended")
-    code, printed, found = run(text.replace("=20", "=2"), "amp=o2", "train.precision=script", "require_proof=false")
-    assert (printed.out.count("did step"), found["observed"]["verdict"]) == (4, "contradicted")
+    code, printed, result = run(text, "amp=o2", "train.precision=script")
+    assert (code, result["status"], result["observed"]["verdict"]) == (1, "failed", "contradicted")
+    assert (result["steps"], printed.out.count("did step"), "swallowed" in printed.out) == (2, 1, False)
+    assert result["reason"].startswith("what ran was not amp=o2: step 1: ")
+    assert result["reason"].endswith("; so the script was ended")
+    code, printed, result = run(text.replace("=20", "=2"), "amp=o2", "train.precision=script", "require_proof=false")
+    assert (printed.out.count("did step"), result["observed"]["verdict"]) == (4, "contradicted")
     assert printed.err.count("script: warning: amp=o2 is not applied: ") == 1
 
 
 def test_a_contradiction_ends_a_loop_of_the_scripts_own_too(run):
     text = LOOP.replace("tape()", "tf.GradientTape()").replace("range(3)", "range(300)")
-    code, _, found = run(text, "amp=o2", "train.precision=script")
-    assert (code, found["steps"], found["observed"]["verdict"]) == (1, 2, "contradicted")
+    code, _, result = run(text, "amp=o2", "train.precision=script")
+    assert (code, result["steps"], result["observed"]["verdict"]) == (1, 2, "contradicted")
 
 
 def test_operations_judged_early_are_counted_once_at_the_end(run):
@@ -211,27 +211,27 @@ def test_operations_judged_early_are_counted_once_at_the_end(run):
     assert (alone["verdict"], both["verdict"]) == ("proved", "proved"), both["why"]
     assert sum(both["param_dtypes"].values()) > 5 * sum(alone["param_dtypes"].values())
     mixed = FIT + "\nkeras.config.set_dtype_policy('float32')\n" + second
-    code, _, found = run(mixed, "amp=o2")
-    assert (code, found["observed"]["verdict"]) == (1, "contradicted")
-    share = found["observed"]["half_flop_share"]
+    code, _, result = run(mixed, "amp=o2")
+    assert (code, result["observed"]["verdict"]) == (1, "contradicted")
+    share = result["observed"]["half_flop_share"]
     assert 0.05 < share < 0.15, "a tenth of the work, which was observed before the first judgement"
 
 
 def test_a_policy_that_the_script_takes_back_is_seen(run):
     text = FIT.replace("\nnet =", '\nkeras.config.set_dtype_policy("float32")\nnet =', 1)
-    code, printed, found = run(text, "amp=o2")
-    assert (code, found["observed"]["verdict"]) == (1, "contradicted")
+    code, printed, result = run(text, "amp=o2")
+    assert (code, result["observed"]["verdict"]) == (1, "contradicted")
     assert "script: what ran was not amp=o2; so the script was ended\n" in printed.err
-    assert (printed.out + printed.err).count(found["observed"]["why"]) == 1
+    assert (printed.out + printed.err).count(result["observed"]["why"]) == 1
 
 
 @pytest.mark.parametrize("level", ["o2", "o3"])
 def test_a_last_layer_that_the_script_set_to_float32_is_its_own_choice(run, level):
     own = FIT.replace("keras.layers.Dense(16)]", 'keras.layers.Dense(16, dtype="float32")]')
-    code, _, found = run(own, f"amp={level}", "amp.dtype=bfloat16")
-    assert (code, found["observed"]["verdict"]) == (0, "proved"), found["reason"]
-    assert "kept in float32 as requested: MatMul in float32" in found["observed"]["why"]
-    assert found["observed"]["half_flop_share"] < 0.9
+    code, _, result = run(own, f"amp={level}", "amp.dtype=bfloat16")
+    assert (code, result["observed"]["verdict"]) == (0, "proved"), result["reason"]
+    assert "kept in float32 as requested: MatMul in float32" in result["observed"]["why"]
+    assert result["observed"]["half_flop_share"] < 0.9
 
 
 @pytest.mark.parametrize("level", ["o1", "o2"])
@@ -240,40 +240,40 @@ def test_a_smaller_last_batch_and_several_steps_at_once_change_nothing_of_what_i
     kept = FIT.replace("keras.layers.Dense(16)]", 'keras.layers.Dense(16, dtype="float32")]') if level == "o2" else FIT
     whole = run(kept, f"amp={level}", "amp.dtype=bfloat16")[2]["observed"]
     for text in (kept.replace("rand(64", "rand(70"), kept.replace('"mse")', '"mse", steps_per_execution=2)')):
-        code, _, found = run(text, f"amp={level}", "amp.dtype=bfloat16")
-        assert (code, found["observed"]["verdict"]) == (0, "proved"), found["reason"]
-        assert found["observed"]["half_flop_share"] == whole["half_flop_share"]
-        assert "rand(70" not in text or found["steps"] == 4 + 6  # of both attempts in this folder
+        code, _, result = run(text, f"amp={level}", "amp.dtype=bfloat16")
+        assert (code, result["observed"]["verdict"]) == (0, "proved"), result["reason"]
+        assert result["observed"]["half_flop_share"] == whole["half_flop_share"]
+        assert "rand(70" not in text or result["steps"] == 4 + 6  # of both attempts in this folder
 
 
 def test_products_whose_share_depends_on_an_unknown_number_of_samples_are_not_counted(run):
     """What grows with its square, or not at all."""
     text = FIT.replace("rand(64", "rand(70").replace(
-        'loss="mse"', "loss=lambda true, found: tf.reduce_mean(tf.matmul(found, found, transpose_b=True))"
+        'loss="mse"', "loss=lambda true, result: tf.reduce_mean(tf.matmul(result, result, transpose_b=True))"
     )
-    code, _, found = run(text, "amp=o2", "amp.dtype=bfloat16")
-    assert (code, found["observed"]["verdict"]) == (1, "unknown")
-    assert "MatMul of unknown shape can't be counted" in found["observed"]["why"]
+    code, _, result = run(text, "amp=o2", "amp.dtype=bfloat16")
+    assert (code, result["observed"]["verdict"]) == (1, "unknown")
+    assert "MatMul of unknown shape can't be counted" in result["observed"]["why"]
 
 
 def test_an_unknown_number_of_samples_is_not_held_against_a_known_one(run):
     unknown = "@tf.function(input_signature=[tf.TensorSpec([None, 32]), tf.TensorSpec([None, 1])])"
     text = LOOP.replace("tape()", "tf.GradientTape()").replace("@tf.function", unknown)
-    code, _, found = run(text, "amp=o2", "amp.dtype=bfloat16")
-    assert (code, found["observed"]["verdict"]) == (0, "proved"), found["reason"]
+    code, _, result = run(text, "amp=o2", "amp.dtype=bfloat16")
+    assert (code, result["observed"]["verdict"]) == (0, "proved"), result["reason"]
     product = "\ntf.function(lambda given: tf.matmul(given, given, transpose_a=True))(tf.constant(inputs))\n"
-    code, _, found = run(text + product, "amp=o2", "amp.dtype=bfloat16")
-    assert (code, found["observed"]["verdict"]) == (1, "unknown")
-    assert "products for an unknown number of samples beside others can't be counted" in found["observed"]["why"]
+    code, _, result = run(text + product, "amp=o2", "amp.dtype=bfloat16")
+    assert (code, result["observed"]["verdict"]) == (1, "unknown")
+    assert "products for an unknown number of samples beside others can't be counted" in result["observed"]["why"]
 
 
 def test_a_script_with_every_layer_in_float32_proves_nothing(run):
     own = FIT
     for each in ("Dense(64", "BatchNormalization(", "Dense(16"):
         own = own.replace(each, f"{each}, dtype='float32'" if "Dense" in each else f"{each}dtype='float32'")
-    code, _, found = run(own, "amp=o2", "amp.dtype=bfloat16")
-    assert (code, found["observed"]["verdict"]) == (1, "unknown")
-    assert "nothing in forward is due in bfloat16" in found["observed"]["why"]
+    code, _, result = run(own, "amp=o2", "amp.dtype=bfloat16")
+    assert (code, result["observed"]["verdict"]) == (1, "unknown")
+    assert "nothing in forward is due in bfloat16" in result["observed"]["why"]
 
 
 def test_what_would_do_nothing_around_a_script_is_refused(run):
@@ -298,8 +298,8 @@ with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
     words = ["amp=o2", "amp.dtype=float16", f"script={tmp_path}/train.py", f"run={tmp_path}/run", "device=cpu"]
     ended = forking.run("recipes.tensorflow_.script", *words, f"workdir={tmp_path}")
     assert ended.returncode == 0, ended.stderr
-    found = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert (found["observed"]["verdict"], found["observed"]["dtype"]) == ("proved", "float16")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["observed"]["verdict"], result["observed"]["dtype"]) == ("proved", "float16")
 
 
 TENSORFLOWS = {"get": "", "enable": "tf.compat.v1.mixed_precision.enable_mixed_precision_graph_rewrite"}
@@ -322,20 +322,20 @@ model.fit(x_train, y_train, batch_size=batch_size, epochs=epochs)
 
 def test_the_page_of_tensorflow_1_runs_with_todays_keras_and_is_proved(run):
     try:
-        code, _, found = run(KERAS_PAGE, "amp=o1", "train.precision=script")
+        code, _, result = run(KERAS_PAGE, "amp=o1", "train.precision=script")
     finally:
         graph_rewrite.disable()
-    assert (code, found["observed"]["verdict"], found["observed"]["dtype"]) == (0, "proved", "bfloat16")
-    assert found["steps"] == 4
+    assert (code, result["observed"]["verdict"], result["observed"]["dtype"]) == (0, "proved", "bfloat16")
+    assert result["steps"] == 4
 
 
 def test_the_pages_own_name_of_the_function_is_answered_with_what_to_import(run):
     text = KERAS_PAGE.replace("enable(opt)", "tf.train.experimental.enable_mixed_precision_graph_rewrite(opt)")
-    code, printed, found = run(text, "amp=o1", "train.precision=script")
+    code, printed, result = run(text, "amp=o1", "train.precision=script")
     hint = "say `from recipes.tensorflow_.graph_rewrite import enable` and `opt = enable(opt)`, which does the same"
     assert code == 1
     assert f"script: TensorFlow 2 has no tf.train.experimental.{script.REWRITE}: {hint}\n" in printed.err
-    assert found["reason"].endswith(hint)
+    assert result["reason"].endswith(hint)
 
 
 @pytest.mark.parametrize(
@@ -346,12 +346,14 @@ def test_the_pages_own_name_of_the_function_is_answered_with_what_to_import(run)
 def test_the_graph_rewrites_own_function_in_a_script_for_tf_keras_is_observed_too(run, how, precision, verdict):
     pytest.importorskip("tf_keras")
     try:
-        code, _, found = run(PAGE.format(**how), "amp=o1", f"train.precision={precision}")
+        code, _, result = run(PAGE.format(**how), "amp=o1", f"train.precision={precision}")
     finally:
         graph_rewrite.disable()
-    assert (code, found["observed"]["verdict"]) == (0 if verdict == "proved" else 1, verdict), found["observed"]["why"]
-    assert found["observed"]["param_dtypes"] == {"float32": 32 * 64 + 64 + 64 + 1}
-    assert found["steps"] == (2 if verdict == "contradicted" else 4), "it ends where it is contradicted"
+    assert (code, result["observed"]["verdict"]) == (0 if verdict == "proved" else 1, verdict), result["observed"][
+        "why"
+    ]
+    assert result["observed"]["param_dtypes"] == {"float32": 32 * 64 + 64 + 64 + 1}
+    assert result["steps"] == (2 if verdict == "contradicted" else 4), "it ends where it is contradicted"
 
 
 def test_a_script_that_rewrites_by_itself_has_the_variables_it_was_given(run):
@@ -386,8 +388,8 @@ def step():
 for _ in range(3):
     step()
 """
-    code, printed, found = run(HEAD + text, "amp=o0")
-    assert (code, found["steps"], found["updates"]) == (0, steps, {"attempted": steps, "applied": steps})
+    code, printed, result = run(HEAD + text, "amp=o0")
+    assert (code, result["steps"], result["updates"]) == (0, steps, {"attempted": steps, "applied": steps})
     assert ("steps/s not known: nothing that counts" in printed.out) is (steps is None)
 
 
@@ -396,6 +398,6 @@ def test_a_worker_that_never_starts_is_named_before_the_script_would_wait_for_it
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     cluster = {"cluster": {"worker": [address, "127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}
-    code, said, found = run("print('started')", "amp=o2", environ={"TF_CONFIG": json.dumps(cluster)})
-    assert (code, said.out, found) == (1, "", {})
-    assert said.err.startswith("script: worker 1 at 127.0.0.1:1 did not join within 0.5 s; 1 of 2 did\nrank  host")
+    code, printed, result = run("print('started')", "amp=o2", environ={"TF_CONFIG": json.dumps(cluster)})
+    assert (code, printed.out, result) == (1, "", {})
+    assert printed.err.startswith("script: worker 1 at 127.0.0.1:1 did not join within 0.5 s; 1 of 2 did\nrank  host")

@@ -65,14 +65,14 @@ def test_layers_that_changed_places_get_their_own_values(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "problem"),
     [
         (("first",), ("first", "second"), "it lacks model.0.sequential_0/second/kernel"),
         (("first", "second"), ("first",), "it holds model.0.sequential_0/second/kernel"),
         (("first",), ("other",), "it lacks model.0.sequential_0/other/kernel"),
     ],
 )
-def test_another_models_checkpoint_is_refused_by_name(tmp_path, before, after, said):
+def test_another_models_checkpoint_is_refused_by_name(tmp_path, before, after, problem):
     state(*before).save(tmp_path, Progress(step=1))
-    with pytest.raises(SettingsError, match=f"is of another model than this one: {said}"):
+    with pytest.raises(SettingsError, match=f"is of another model than this one: {problem}"):
         state(*after).resume(tmp_path)

@@ -67,12 +67,12 @@ def test_a_block_that_ended_early_leaves_the_numbers_of_its_other_steps_free(tmp
 
 
 @pytest.mark.parametrize(
-    ("count", "said"), [(1, "the script ended before a step after the warm-up was timed"), (0, "")]
+    ("count", "message"), [(1, "the script ended before a step after the warm-up was timed"), (0, "")]
 )
-def test_a_block_without_a_timed_step_compares_nothing(tmp_path, count, said):
+def test_a_block_without_a_timed_step_compares_nothing(tmp_path, count, message):
     short = meter(tmp_path, 0, 1)
     take(short, count)
-    assert (script_end._block_problem(short) or "").startswith(f"nothing can be compared: {said}")
+    assert (script_end._block_problem(short) or "").startswith(f"nothing can be compared: {message}")
     whole(enough := meter(tmp_path, 1, 2))
     assert script_end._block_problem(enough) is None
 
@@ -145,11 +145,11 @@ sys.exit(script.main("torch", sys.argv[1:], TorchWrapper))
 
 
 @pytest.mark.parametrize(
-    ("ending", "said"),
+    ("ending", "message"),
     [(CATCHES, "it did not end within 1 s of the end of its block"), (WAITS, ""), (FAILS, "")],
     ids=["catches everything", "waits for a thread", "fails at its end"],
 )
-def test_a_script_that_does_not_end_with_its_block_is_ended(tmp_path, ending, said):
+def test_a_script_that_does_not_end_with_its_block_is_ended(tmp_path, ending, message):
     file, run = tmp_path / "train.py", tmp_path / "run"
     file.write_text(ENDLESS + ending)
     (run / "attempts/1").mkdir(parents=True)
@@ -168,6 +168,6 @@ def test_a_script_that_does_not_end_with_its_block_is_ended(tmp_path, ending, sa
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     result = json.loads((run / "result.json").read_text())
     assert (result["status"], result["steps"], result["observed"]["verdict"]) == ("done", 8, "proved")

@@ -8,7 +8,7 @@ from recipes.trainer import early
 
 
 @pytest.mark.parametrize(
-    ("kind", "required", "said"),
+    ("kind", "required", "problem"),
     [
         ("contradicted", False, "what ran was not amp=o2: because"),
         ("emulated", True, "amp=o2 was emulated: because (require_proof=false lets that pass)"),
@@ -18,5 +18,5 @@ from recipes.trainer import early
         ("proved", True, None),
     ],
 )
-def test_a_verdict_fails_a_run_where_it_has_to(kind: str, required: bool, said: str | None) -> None:
-    assert early.problem("o2", required, kind, "because") == said
+def test_a_verdict_fails_a_run_where_it_has_to(kind: str, required: bool, problem: str | None) -> None:
+    assert early.problem("o2", required, kind, "because") == problem

@@ -53,9 +53,9 @@ def imported(monkeypatch):
 
 def test_lightnings_log_by_tensorboardx_gives_losses_and_evaluations_of_steps_from_1(tmp_path):
     write(tmp_path / "lightning_logs" / "version_0", SAMPLE)
-    found = library_records.read([tmp_path], since=500)
-    assert {step: round(values["loss"], 4) for step, values in found.steps.items()} == {4: 0.0258, 8: 0.0154}
-    ((step, measures),) = found.evaluations
+    records = library_records.read([tmp_path], since=500)
+    assert {step: round(values["loss"], 4) for step, values in records.steps.items()} == {4: 0.0258, 8: 0.0154}
+    ((step, measures),) = records.evaluations
     assert (step, measures["accuracy"], round(measures["loss"], 5)) == (8, 0.5, 0.00808)
 
 
@@ -63,9 +63,9 @@ def test_trainers_logs_of_one_folder_are_read_together(tmp_path):
     logged = {"train/loss": 0.5, "train/learning_rate": 0.25, "train/grad_norm": 2.0, "train/epoch": 1.0}
     write(tmp_path / "runs" / "a", event(2, logged))
     write(tmp_path / "runs" / "a", event(2, {"eval/loss": 0.75, "train/epoch": 1.0}), name=NAME + "1", at=2000)
-    found = library_records.read([tmp_path], since=500)
-    assert found.steps == {2: {"loss": 0.5, "lr": 0.25, "grad_norm": 2.0}}
-    assert found.evaluations == [(2, {"loss": 0.75})]
+    records = library_records.read([tmp_path], since=500)
+    assert records.steps == {2: {"loss": 0.5, "lr": 0.25, "grad_norm": 2.0}}
+    assert records.evaluations == [(2, {"loss": 0.75})]
     assert library_records.read([tmp_path], since=1500).steps == {}
 
 
@@ -87,8 +87,8 @@ def test_tensors_and_simple_values_that_tensorflow_writes_are_read(tmp_path):
     ended = forking.run("tests.recipes.trainer.write_events", str(tmp_path))
     assert ended.returncode == 0, ended.stderr
     for kind in ("tensors", "simple"):
-        found = event_files.read((tmp_path / kind).iterdir())
-        assert found == {0: {"loss": 0.25}, 300: {"loss": 0.25}}, kind
+        records = event_files.read((tmp_path / kind).iterdir())
+        assert records == {0: {"loss": 0.25}, 300: {"loss": 0.25}}, kind
 
 
 def test_a_tensors_value_is_in_its_bytes_or_in_its_list_packed_or_not(tmp_path):

@@ -25,8 +25,8 @@ def test_records_from_before_the_script_began_and_damaged_ones_are_left_alone(im
     (tmp_path / "trainer_state.json").write_text('{"global_step": 4, "log_hist')
     (tmp_path / "metrics.csv").write_text("a,b\n1,2\n")
     assert library_records.read([tmp_path], since=1000) is None
-    found = library_records.read([tmp_path], since=50)
-    assert found is not None and found.steps == {4: {"loss": 1.0}}
+    records = library_records.read([tmp_path], since=50)
+    assert records is not None and records.steps == {4: {"loss": 1.0}}
 
 
 @pytest.mark.parametrize("ahead", [-0.5, 3600.0], ids=["behind", "ahead"])
@@ -36,9 +36,9 @@ def test_times_are_this_hosts_where_the_clock_of_the_file_system_differs(importe
     began = time.time()
     (tmp_path / "trainer_state.json").write_text('{"global_step": 4, "log_history": [{"step": 4, "loss": 1.0}]}')
     written = time.time()
-    found = library_records.read([tmp_path], since=began - 0.1)
-    assert found is not None and found.saved is not None
-    step, saved = found.saved
+    records = library_records.read([tmp_path], since=began - 0.1)
+    assert records is not None and records.saved is not None
+    step, saved = records.saved
     assert (step, began - 0.1 <= saved <= written + 0.1) == (4, True)
     assert [path.name for path in tmp_path.iterdir()] == ["trainer_state.json"]
 
@@ -57,8 +57,8 @@ def test_folders_named_in_arguments_are_searched(tmp_path):
         (tmp_path / name).mkdir()
     words = ["--output_dir=out", "log.dir=logs", "--lr", "0.1", "x" * 5000, ""]
     environ = {"LAUNCHER_CHECKPOINT_DIR": str(tmp_path / "kept"), "TENSORBOARD_LOGGING_DIR": "board"}
-    found = library_records.folders_of(tmp_path, words, environ)
-    assert found == [tmp_path, *(tmp_path / name for name in ("out", "logs", "kept", "board"))]
+    records = library_records.folders_of(tmp_path, words, environ)
+    assert records == [tmp_path, *(tmp_path / name for name in ("out", "logs", "kept", "board"))]
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,10 @@ from recipes.trainer.world import PlacementError, RankInfo
 def addresses() -> list[str]:
     """Of three workers; nothing listens there yet."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    found = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    free = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
     for each in sockets:
         each.close()
-    return found
+    return free
 
 
 @pytest.fixture
@@ -99,12 +99,12 @@ def test_all_that_joined_learn_who_is_missing(start: Start, addresses: list[str]
     progress.wait_for(joined=2)
     progress.run_out_of_patience()
     for each in came:
-        with pytest.raises(PlacementError) as told:
+        with pytest.raises(PlacementError) as raised:
             each.result()
-        first, *rows = str(told.value).splitlines()
+        first, *rows = str(raised.value).splitlines()
         assert first == f"worker 1 at {addresses[1]} did not join within 60 s; 2 of 3 did"
         assert [row.split()[:2] for row in rows] == [["rank", "host"], ["0", "host0"], ["2", "host2"]]
-        assert told.value.of_all
+        assert raised.value.of_all
 
 
 def test_the_others_name_a_worker_0_that_never_starts(start: Start, addresses: list[str]) -> None:
@@ -144,9 +144,9 @@ def test_a_worker_of_another_job_is_turned_away(
     start: Start, addresses: list[str], job: str, among: int, why: str
 ) -> None:
     first = start(0, addresses[:2])
-    with pytest.raises(PlacementError, match=why) as told:
+    with pytest.raises(PlacementError, match=why) as raised:
         start(1, addresses[:among], job=job).result()
-    assert not told.value.of_all
+    assert not raised.value.of_all
     assert start(1, addresses[:2]).result() == first.result() == [of(0), of(1)]
 
 
@@ -160,17 +160,19 @@ def test_a_second_worker_of_the_same_number_is_turned_away(
     assert start(2, addresses).result() == first.result() == second.result()
 
 
-@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"", b"\xff\xfe\n", b'{"rank": "x"}\n', b"[]\n", b"1\n"])
-def test_connections_of_other_programs_are_ignored(start: Start, addresses: list[str], said: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"GET / HTTP/1.1\r\n\r\n", b"", b"\xff\xfe\n", b'{"rank": "x"}\n', b"[]\n", b"1\n"]
+)
+def test_connections_of_other_programs_are_ignored(start: Start, addresses: list[str], content: bytes) -> None:
     first = start(0, addresses[:2])
     with at(addresses[0]) as stranger:
-        stranger.sendall(said)
+        stranger.sendall(content)
         assert start(1, addresses[:2]).result() == first.result() == [of(0), of(1)]
 
 
-@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n", b"1\n", b"{}\n", b'{"ranks": 1}\n', b""])
+@pytest.mark.parametrize("content", [b"HTTP/1.1 400 Bad Request\r\n", b"1\n", b"{}\n", b'{"ranks": 1}\n', b""])
 def test_another_program_at_the_address_of_worker_0_is_no_answer(
-    addresses: list[str], progress: Progress, said: bytes
+    addresses: list[str], progress: Progress, content: bytes
 ) -> None:
     def answer_twice(server: socket.socket) -> None:
         for last in (False, True):
@@ -178,7 +180,7 @@ def test_another_program_at_the_address_of_worker_0_is_no_answer(
                 connection.recv(65536)  # unread bytes would reset the connection
                 if last:
                     progress.run_out_of_patience()
-                connection.sendall(said)
+                connection.sendall(content)
 
     with socket.create_server(("127.0.0.1", int(addresses[0].split(":")[1]))) as server:
         threading.Thread(target=answer_twice, args=(server,), daemon=True).start()
@@ -187,9 +189,9 @@ def test_another_program_at_the_address_of_worker_0_is_no_answer(
 
 
 def test_an_address_in_use_is_reported(addresses: list[str]) -> None:
-    with socket.create_server(("127.0.0.1", int(addresses[0].split(":")[1]))), pytest.raises(PlacementError) as told:
+    with socket.create_server(("127.0.0.1", int(addresses[0].split(":")[1]))), pytest.raises(PlacementError) as raised:
         join(0, addresses, of(0), job="a", patience=1.0)
-    assert str(told.value) == f"worker 0 can't listen at {addresses[0]}: Address already in use"
+    assert str(raised.value) == f"worker 0 can't listen at {addresses[0]}: Address already in use"
 
 
 def at(address: str) -> socket.socket:

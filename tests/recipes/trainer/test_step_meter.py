@@ -59,8 +59,8 @@ def rows(tmp_path):
 
 
 def steps(tmp_path, *keys):
-    found = [row for row in rows(tmp_path) if "event" not in row]
-    return [tuple(row[key] for key in keys) if len(keys) > 1 else row[keys[0]] for row in found]
+    step_rows = [row for row in rows(tmp_path) if "event" not in row]
+    return [tuple(row[key] for key in keys) if len(keys) > 1 else row[keys[0]] for row in step_rows]
 
 
 def test_logged_values_are_in_the_row_of_their_step(attempt, tmp_path):

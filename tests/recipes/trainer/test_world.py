@@ -37,7 +37,7 @@ def test_a_process_is_numbered_by_what_its_framework_reads() -> None:
     ],
 )
 def test_a_tf_config_that_names_no_workers_is_refused(environ: dict[str, str], why: str) -> None:
-    with pytest.raises(SettingsError, match=why) as told:
+    with pytest.raises(SettingsError, match=why) as raised:
         workers(environ)
-    assert environ["TF_CONFIG"] in str(told.value)
+    assert environ["TF_CONFIG"] in str(raised.value)
     assert rank_and_size("tensorflow", environ) == (0, 1)
