@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from recipes.precision.findings import Report
 from recipes.precision.levels import ENOUGH
 
 DEVIATIONS = 6
 """Standard deviations from the mean that contradict: chance goes so far once in 500 million counts."""
 ENOUGH_VARIANCE = 100
 """From here rounding to nearest, toward zero or always away from it is at least ten standard deviations off."""
-
-Report = Mapping[str, Any]
 
 
 def contradictions(reports: Sequence[Report]) -> Iterator[str]:

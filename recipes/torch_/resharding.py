@@ -69,22 +69,22 @@ def state_of(
     from recipes.torch_ import shards
 
     own = model.state_dict() if model is not None else {}
+    state = {**saved, "model": dict(saved["model"])}
+    places: dict[str, tuple[dict[str, Any], str]] = {}
     targets: Shards = {}
     for path, described in shards.describe(found.path, found.manifest["files"]).items():
-        if path.startswith(only):
-            kind, _, name = path.partition("/")
-            name = name if kind == "model" else name.partition("/")[2].rpartition("/")[0]
-            targets[path] = _empty_like(own.get(name), described.size, described.dtype)
-    shards.read(found.path, found.manifest["files"], targets)
-    state = {**saved, "model": dict(saved["model"])}
-    for path, value in targets.items():
+        if not path.startswith(only):
+            continue
         kind, _, name = path.partition("/")
-        if kind == "model":
-            state["model"][name] = value
-        else:
-            number, _, name = name.partition("/")
-            name, _, key = name.rpartition("/")
-            state["optimizers"][int(number)]["state"][name][key] = value
+        places[path] = state["model"], name
+        if kind == "optimizers":
+            number, _, entry = name.partition("/")
+            name, _, key = entry.rpartition("/")
+            places[path] = state["optimizers"][int(number)]["state"][name], key
+        targets[path] = _empty_like(own.get(name), described.size, described.dtype)
+    shards.read(found.path, found.manifest["files"], targets)
+    for path, (values, key) in places.items():
+        values[key] = targets[path]
     return state
 
 

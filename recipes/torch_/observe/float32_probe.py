@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from recipes.torch_.observe.profiler_audit import PROBE
+from recipes.torch_.precision.tf32 import has_new_switches
 
 SIZES = {"cpu": 128, "cuda": 1024}
 """By device. A GPU doesn't use its matrix units for smaller products."""
@@ -59,7 +60,7 @@ def switches(device: torch.device) -> dict[str, str]:
     """The settings that let float32 products on `device` round their operands: name -> what it is set to."""
     new, old = _SWITCHES[device.type]
     found = {}
-    for name, read in (new if hasattr(torch.backends.cuda.matmul, "fp32_precision") else old).items():
+    for name, read in (new if has_new_switches() else old).items():
         try:
             found[name] = str(read())
         except RuntimeError:

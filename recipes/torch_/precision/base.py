@@ -62,7 +62,13 @@ class Precision:
 
     @staticmethod
     def of(
-        amp: Amp, loss_scale: LossScale, device: torch.device, *, tf32: bool | None = None, compile: bool = False
+        amp: Amp,
+        loss_scale: LossScale,
+        device: torch.device,
+        *,
+        tf32: bool | None = None,
+        compile: bool = False,
+        environ: Mapping[str, str] = os.environ,
     ) -> Precision:
         """The level that `amp` names, resolved for `device`.
 
@@ -70,7 +76,11 @@ class Precision:
         switches for the whole process, and with `compile` how compiled backwards use autocast. Raises `SettingsError`
         for a level or a CUDA device that isn't available.
         """
-        return _resolved(amp, loss_scale, device, tf32, compile, os.environ)
+        capability = capability_of(device)
+        resolved = resolve(
+            amp, loss_scale, framework="torch", device=device.type, capability=capability, environ=environ, tf32=tf32
+        )
+        return Precision.apply(resolved, device, compile=compile)
 
     @staticmethod
     def apply(resolved: ResolvedPrecision, device: torch.device, *, compile: bool = False) -> Precision:
@@ -91,9 +101,11 @@ class Precision:
         Raises `SettingsError` where the variable isn't set: a script that lost its environment must not train in
         float32 unnoticed. `Precision.of` needs no environment.
         """
-        settings = read_spec(environ, "torch")
-        device = device_from(settings.device, environ)
-        return _resolved(settings.amp, settings.loss_scale, device, settings.tf32, settings.compile, environ)
+        asked = read_spec(environ, "torch")
+        device = device_from(asked.device, environ)
+        return Precision.of(
+            asked.amp, asked.loss_scale, device, tf32=asked.tf32, compile=asked.compile, environ=environ
+        )
 
     def cast(self, model: nn.Module) -> nn.Module:
         """The model in the level's dtypes, changed in place. Before the optimizer, DDP, FSDP and `torch.compile`.
@@ -216,13 +228,3 @@ class Precision:
 
 MECHANISMS: dict[str, type[Precision]] = {"float32": Precision}
 """The class of each mechanism; subclasses register themselves."""
-
-
-def _resolved(
-    amp: Amp, scale: LossScale, device: torch.device, tf32: bool | None, compile: bool, environ: Mapping[str, str]
-) -> Precision:
-    capability = capability_of(device)
-    resolved = resolve(
-        amp, scale, framework="torch", device=device.type, capability=capability, environ=environ, tf32=tf32
-    )
-    return Precision.apply(resolved, device, compile=compile)
