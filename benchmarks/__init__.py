@@ -1,1 +1,1 @@
-"""What it costs, each time as a ratio to something measured in turn with it: `python -m benchmarks [NAME]`."""
+"""Costs, each as a ratio to a baseline that is measured in alternation with it: `python -m benchmarks [NAME]`."""

@@ -21,7 +21,7 @@ from launcher.script import trainer_command
 from launcher.ssh.probe_client import probe
 
 ROUNDS = 30
-# The container's first instruction, which tells when it is run: clocks are the same inside.
+# The container's first instruction prints the time: the clock is the host's.
 PROGRAM = "#!/bin/sh\nexec date +%s.%N\n"
 
 
@@ -70,7 +70,7 @@ def _by_hand(plan: Plan) -> float:
 
 
 def _first_instruction(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> float:
-    """Seconds from the start of a command to the moment that its program tells, on standard output or in `log`."""
+    """Seconds from the start of a command to the time that its program prints, to standard output or to `log`."""
     began = time.time()
     done = subprocess.run(
         argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.gpu`: what mixed precision gains on this GPU, and whether it is right there.
+"""`python -m benchmarks.gpu`: the speed of mixed precision on this GPU, and whether it computes correctly there.
 
 Needs torch (2.4 or newer) and this repository's `recipes/`. Prints one table and writes one JSON file, anew after each
-row, so that whatever ends it costs only the rows to come. Ends within `--minutes`: what comes too late is left out, and
-said to be. `--device cpu --tiny` rehearses it anywhere, with figures that mean nothing. Exit code 1 where a check fails
-or a row breaks; aims that are not held are only told.
+row, so that if it is killed only the remaining rows are lost. Ends within `--minutes`: rows that don't fit are left
+out, with the reason. `--device cpu --tiny` rehearses it anywhere, with meaningless figures. Exit code 1 where a
+check fails or a row breaks; targets that are missed are only reported.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from recipes.metrics import finite
 HERE = Path(__file__).parent
 REHEARSAL = "REHEARSAL: tiny sizes, figures that mean nothing"
 BAD_SIZES = ("amp=o1", "amp.dtype=float16", "train.channels=[63,63,31,7]", "batch=4090")
-"""Of the GAN, which defeat tensor cores; a rehearsal has sizes of its own."""
+"""Sizes of the GAN that tensor cores can't use; a rehearsal has its own."""
 START_SECONDS = 30
-"""That a process may need until it has a GPU at hand."""
+"""Allowance for a process to start and initialise the GPU."""
 
 
 def tasks() -> list[Task]:
-    """Everything, the most telling first: what is at the end may be left out for lack of time."""
+    """All tasks, the most important first: the last ones may be left out for lack of time."""
     return [
         *ceilings.tasks(),
         *checks.tasks(),
@@ -85,7 +85,7 @@ COMPILED = [
 
 
 def apart(task: Task) -> Task:
-    """The same in a process of its own, which gets no longer than there is.
+    """Run the task in a process of its own, within the remaining time.
 
     Some torch compiles only under TF32's older switches, which can't be mixed with the newer ones in one process
     (`recipes/torch_/precision/tf32.py`); and after some faults a process can't use its GPU any more.
@@ -180,7 +180,7 @@ def amount(row: Row) -> str:
 
 
 def details(row: Row) -> str:
-    """What else is worth seeing of a row."""
+    """Further values of a row."""
     if row.left_out:
         return f"left out: {row.left_out}"
     more, parts = row.more, []
@@ -211,7 +211,7 @@ def aim_line(aim: Aim) -> str:
 
 
 def hardware() -> dict[str, Any]:
-    """What the figures belong to; no name of a machine or a person."""
+    """The hardware and versions that the figures belong to, without names of machines or people."""
     about: dict[str, Any] = {
         "gpu": "none",
         "torch": str(torch.__version__),
@@ -232,7 +232,7 @@ def hardware() -> dict[str, Any]:
 def to_json(
     about: dict[str, Any], rows: Sequence[Row], aims: Sequence[Aim], *, ended: bool, rehearsal: bool, seconds: float
 ) -> dict[str, Any]:
-    """`ended` is False in a file of rows to which others were to come."""
+    """`ended` is False while rows are still to be added."""
     return {
         "schema": 1,
         "rehearsal": rehearsal,
@@ -253,7 +253,7 @@ def markdown(rows: Sequence[Row], aims: Sequence[Aim], about: dict[str, Any]) ->
 
 
 def write(path: Path, document: dict[str, Any]) -> None:
-    """Aside first, and then in the place of the one before, which is whole until that moment."""
+    """Write aside and rename over the previous file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.aside")
     aside.write_text(json.dumps(finite(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")

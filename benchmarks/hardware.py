@@ -1,4 +1,4 @@
-"""What the figures were measured on; no name of a machine or a person."""
+"""The hardware that figures were measured on, without names of machines or people."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def many(folder: Path) -> Measured:
 
 
 def finished(root: Path, count: int) -> None:
-    """Folders as `count` runs leave them that ended well, each a minute after the one before."""
+    """Folders of `count` finished runs, a minute apart."""
     root.mkdir()
     for number in range(count):
         day, minute = divmod(number, 24 * 60)

@@ -14,7 +14,7 @@ from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.precision import Precision
 
 ROUNDS, PAIRS = 12, 6
-"""Where memory happens to lie moves these times by some percent, so several pairs are made."""
+"""The placement of memory changes these times by some percent, so several pairs are made."""
 
 
 def step(folder: Path) -> Measured:

@@ -1,4 +1,4 @@
-"""Timing by turns, so that whatever else the machine does falls on both sides of a ratio alike."""
+"""Timing in alternation, so that other load on the machine affects both sides of a ratio alike."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 
 class Skipped(Exception):
-    """A benchmark that can't be run here; the text says why."""
+    """The benchmark can't be run here; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """What one thing took, time after time."""
+    """The times of one case, round by round."""
 
     seconds: tuple[float, ...]
 
@@ -32,21 +32,21 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """One claim, and what was measured for it. A ratio is ours to theirs, so that less is better."""
+    """One claim and its measurements. A ratio is ours to theirs: lower is better."""
 
     name: str
     claim: str
     limit: float
-    """The most that the ratio may be."""
+    """The limit of the ratio."""
     ours: str
     theirs: str
     timings: Mapping[str, Timing]
-    """By what was timed: ours, theirs, and further timings to report."""
+    """By case: ours, theirs, and further timings to report."""
     note: str = field(default="")
 
     @property
     def ratio(self) -> float:
-        """The median over the rounds, each of whose ratios is of two times that were taken one after the other."""
+        """The median over the rounds of the ratio of two times taken one after the other."""
         ours, theirs = self.timings[self.ours].seconds, self.timings[self.theirs].seconds
         return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
 
@@ -66,7 +66,7 @@ class Measured:
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """The interval of the median, of whatever distribution; None for fewer than six values at 95%.
+    """The interval of the median, for any distribution; None for fewer than six values at 95%.
 
     Between the k-th smallest and the k-th largest value: the median lies outside where fewer than k of n values fall
     on one side of it. Source: Conover, Practical Nonparametric Statistics (1999), 3.2.
@@ -80,7 +80,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
 
 def by_turns(cases: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 1) -> dict[str, Timing]:
-    """Each case in turn, `rounds` times over, every other round backwards; a case returns the seconds it took.
+    """Run the cases in turn for `rounds` rounds, every other round in reverse; a case returns its seconds.
 
     The first `warm_up` rounds, which fill caches, are not counted.
     """
@@ -95,7 +95,7 @@ def by_turns(cases: Mapping[str, Callable[[], float]], rounds: int, warm_up: int
 
 
 def command(argv: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> Callable[[], float]:
-    """A case: a command from its start to its end. Raises `RuntimeError` with its last words where it fails."""
+    """A case: a command from start to end. Raises `RuntimeError` with the end of its output if it fails."""
 
     def run() -> float:
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What observing costs: in a step of gpt that is observed, and in the steps that are not."""
+"""The cost of observing, in a step of gpt that is observed and in the steps that are not."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from recipes.torch_.observe.observer import PrecisionObserver
 
 WORDS = ("amp=o2",)
 BLOCK = 4
-"""Steps of one side before it is the other's turn."""
+"""Steps of one side before the other side runs."""
 ROUNDS, OBSERVED_ROUNDS = 24, 12
 OTHERS_LIMIT = 1.01
-"""Of a step that nobody observes: nothing, as well as it can be measured."""
+"""Limit for an unobserved step: no measurable cost."""
 STEP_LIMIT = 2.0
-"""Of an observed step. A run has three of them, so proof adds no more than three of its steps take."""
+"""Limit for an observed step. A run has three of them, so proof costs no more than three further steps."""
 OBSERVED_STEPS = 3
 """The first, a random one, the last."""
 
@@ -92,7 +92,7 @@ class _Counter(TorchDispatchMode):
 
 
 def _steps(words: tuple[str, ...]) -> tuple[Callable[[], Any], Callable[[], PrecisionObserver]]:
-    """gpt's step on one batch, and what makes an observer of its model."""
+    """gpt's step on one batch, and a factory of observers of its model."""
     run, fit = captured(*words)
     indices = numpy.arange(run.settings.batch).reshape(run.settings.accumulate, -1)
     batch = fit["load"](0, indices)
@@ -108,12 +108,12 @@ def _timed(take: Callable[[], Any], count: int) -> float:
 
 @contextlib.contextmanager
 def _worker(words: tuple[str, ...], observes: bool) -> Iterator[Callable[[], float]]:
-    """A process that takes a block of steps when it is asked to; the CPU seconds of one."""
+    """A process that runs a block of steps on request and returns the CPU seconds of one."""
     spawned = multiprocessing.get_context("spawn")
     here, there = spawned.Pipe()
     process = spawned.Process(target=_serve, args=(there, words, observes), daemon=True)
     process.start()
-    there.close()  # so that a worker that failed ends the wait for it
+    there.close()  # so that a failed worker ends the wait
 
     def ask() -> float:
         here.send(True)

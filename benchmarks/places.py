@@ -1,4 +1,4 @@
-"""Where benchmarks work: a throwaway folder, with its own state folder, so that nobody's runs are seen or touched."""
+"""A temporary folder for benchmarks, with its own state folder, so that no other runs are seen or touched."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(place: str) -> Measured:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """This process's environment with the launcher's state in `folder`, and without what a job around us has set."""
+    """This process's environment with the launcher's state in `folder`, without variables of a surrounding job."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
     return {**kept, "XDG_STATE_HOME": str(folder / "state"), **more}
 
@@ -39,7 +39,7 @@ def launcher(*words: str) -> list[str]:
 
 
 def testbed(servers: str) -> dict[str, Any]:
-    """What is known of the testbed. Raises `Skipped` where its servers of names that begin so are not up."""
+    """The state of the testbed. Raises `Skipped` if its servers whose names begin so are not up."""
     root = Path(__file__).parent.parent
     argv = [sys.executable, "-m", "tests.testbed", "status", "--json"]
     known = json.loads(subprocess.run(argv, cwd=root, capture_output=True, text=True).stdout or "{}")

@@ -78,7 +78,7 @@ def markdown(results: Iterable[Mapping[str, Any]], hardware: Mapping[str, Any]) 
 
 
 def save(folder: Path, stem: str, measured: Sequence[Measured], hardware: Mapping[str, Any]) -> Path:
-    """Write the figures, and keep those saved under the same name that were not measured again."""
+    """Write the figures; keep saved ones that were not measured again."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{stem}.json"
     before = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else []
@@ -96,7 +96,7 @@ def duration(timing: Timing) -> str:
 
 
 def seconds(value: float) -> str:
-    """A time with three digits that mean something."""
+    """A time with three significant digits."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if value >= scale:
             return f"{value / scale:.3g} {unit}"

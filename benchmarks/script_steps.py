@@ -1,4 +1,4 @@
-"""What counting the optimizer steps of a user's script adds to them: a loop within the wrapper and without it."""
+"""The cost of counting the optimizer steps of a user's script: a loop with the wrapper and without it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from recipes.trainer.early import EarlyVerdict
 from recipes.trainer.step_meter import StepMeter
 
 STEP = 10e-3
-"""Seconds of the step that the claim is about."""
+"""Seconds of the step in the claim."""
 MAY_ADD = 0.01
 """Of such a step."""
 BLOCK = 40
-"""Steps of one side before it is the other's turn: fewer than those before the wrapper observes again."""
+"""Steps of one side before the other side runs: fewer than until the wrapper observes again."""
 OBSERVED = 4
-"""Steps at the beginning that are observed, or end that: they are not counted."""
+"""First steps, which are observed or end an observation: they are not counted."""
 ROUNDS = 60
 
 

@@ -29,7 +29,7 @@ SIZES = ("steps=130",)
 
 
 def fsdp(folder: Path) -> Measured:
-    """CPU time of both ranks together, since each waits for the other."""
+    """CPU time of both ranks, since each waits for the other."""
     spawned = multiprocessing.get_context("spawn")
     with spawned.Pool(RANKS) as pool, socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -15,9 +15,9 @@ from benchmarks.peers import hydra_submitit
 from benchmarks.places import PEERS, PYTHON, environment, launcher
 
 NAME = f"benchmark-{os.getpid()}"
-"""Of all jobs that are submitted here, so that they can be cancelled together."""
+"""Name of all jobs submitted here, to cancel them together."""
 HELD = "cluster.flags=[--hold]"
-"""The jobs wait for ever: what is measured is how they get into the queue."""
+"""The jobs never start: only their submission is measured."""
 
 
 def submit(folder: Path) -> Measured:

@@ -1,4 +1,4 @@
-"""What a submission over SSH takes on a slow network: through a proxy on loopback that adds 100 ms each way."""
+"""The time of a submission over a slow network: a proxy on loopback adds 100 ms each way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.testbed.proxy import Proxy
 DELAY = 0.1
 """Seconds in each direction."""
 MOST = 8
-"""Round trips that one submission may take beyond connecting."""
+"""Limit of round trips of a submission, connecting excluded."""
 
 
 def submit(folder: Path) -> Measured:
@@ -60,7 +60,7 @@ def submit(folder: Path) -> Measured:
 
 
 def _turns_to_connect(proxy: Proxy, config: str) -> int:
-    """Round trips until a command over there has begun to speak, by the transport that a submission takes."""
+    """Round trips until a remote command's first output, by the transport that a submission uses."""
     from launcher.runs.address import Address
     from launcher.ssh.fabric_transport import opened
 
@@ -87,7 +87,7 @@ def _slow_way(folder: Path) -> Iterator[tuple[Proxy, str, list[str]]]:
             encoding="utf-8",
         )
         words = ["cluster=ssh", "cluster.host=box", f"cluster.ssh_config={config}", f"run_root={there}"]
-        # The jobs end at once: what is measured is how they get there.
+        # The jobs end at once: only their submission is measured.
         words += [f"python={known['python']}", "cluster.setup=[exit]", "steps=1"]
         try:
             yield proxy, str(config), words

@@ -1,4 +1,4 @@
-"""How long a person waits for the first answer."""
+"""The time to the first output of a command."""
 
 from __future__ import annotations
 

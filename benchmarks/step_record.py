@@ -37,7 +37,7 @@ def cost(folder: Path) -> Measured:
 
 
 def _seconds(run: Path, recorded: bool) -> float:
-    """Of one step, the mean over those behind the warm-up, with what happens between them."""
+    """Seconds of one step: the mean after the warm-up, with the time between steps."""
     words = [*WORDS, f"steps={STEPS}", "checkpoint.every=0", "train.held_out=1", f"run={run}"]
     with contextlib.redirect_stdout(io.StringIO()):
         code = loop.main("gpt", gpt.train, [*words, f"verify.record={str(recorded).lower()}"])

@@ -25,9 +25,9 @@ from recipes.trainer.recorder import Executed
 from recipes.trainer.training import choose_steps
 
 BLOCK = 4
-"""Steps of one side before it is the other's turn."""
+"""Steps of one side before the other side runs."""
 WARM_UP = 2
-"""Blocks of each side that are not counted."""
+"""First blocks of each side, which are not counted."""
 LIMIT = 1.03
 MAY_ADD = 0.3e-3
 """Seconds of CPU time that a trainer may add to a step."""
@@ -40,16 +40,16 @@ HandWritten = Callable[[Any], HandStep]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trainer:
-    """A recipe in a framework, and what its steps are for."""
+    """A recipe in a framework, with its settings."""
 
     framework: str
     recipe: str
     words: Sequence[str]
-    """As on its command line, `amp` and `steps` among them."""
+    """As on the command line, including `amp` and `steps`."""
     about: str
     """The sizes, for people."""
     one_thread: Callable[[], None]
-    """Has the framework compute with one thread."""
+    """Makes the framework use one thread."""
 
     @property
     def level(self) -> str:
@@ -88,7 +88,7 @@ def step(
 
 
 def added(folder: Path, name: str, trainer: Trainer, hand: HandWritten) -> Measured:
-    """What the recipe adds to a step, seen on one that computes next to nothing."""
+    """The overhead of the recipe, measured on a step that computes almost nothing."""
     turns = take_turns(folder, trainer, hand)
     mine, others = turns.ours.cpu, turns.theirs.cpu
     more = statistics.median(one - other for one, other in zip(mine.seconds, others.seconds, strict=True))
@@ -141,7 +141,7 @@ def take_turns(folder: Path, trainer: Trainer, hand: HandWritten) -> Turns:
         def by_turns(**asked: Any) -> None:
             watched = choose_steps(run.settings.steps, run.settings.seed)
             found.append(Turns(asked["executor"], hand(run), watched))
-            train_it(**{**asked, "executor": found[0], "evaluate": None})  # which is no part of any step
+            train_it(**{**asked, "executor": found[0], "evaluate": None})  # not part of a step
 
         run._train = by_turns
         module.train(run)
@@ -156,7 +156,7 @@ def take_turns(folder: Path, trainer: Trainer, hand: HandWritten) -> Turns:
 
 
 class Blocks:
-    """What blocks of steps took, for each of their steps."""
+    """Seconds a step of each block of steps."""
 
     def __init__(self) -> None:
         self._cpu: list[float] = []
@@ -175,7 +175,7 @@ class Blocks:
         return len(self._cpu)
 
     def cut(self, count: int) -> None:
-        """Leave the first `count`."""
+        """Without the first `count`."""
         del self._cpu[count:], self._clock[count:]
 
     @property
@@ -201,7 +201,7 @@ class Turns:
         self._watched = watched
         self._number = 0
         self._left = 0
-        """Steps of the recipe's block that are to come."""
+        """Remaining steps of the recipe's block."""
         self._counts = False
         """Whether that block is one to count: it has no step whose time says nothing of the speed."""
 
@@ -210,7 +210,7 @@ class Turns:
 
     def execute(self, shares: Any, first: int, count: int) -> Executed:
         if self._left == 0:
-            if self._counts and self._number + 1 not in self._watched:  # what is watched is the recipe's step alone
+            if self._counts and self._number + 1 not in self._watched:  # only the recipe's step is observed
                 self.ours.end()
                 if len(self.ours) > len(self.theirs):
                     for _ in range(2):

@@ -106,7 +106,7 @@ def by_hand(run: Run) -> HandStep:
 
 
 def nanogpt_loop(run: Run) -> HandStep:
-    """One iteration as nanoGPT's train.py goes about it, on this model: random positions of a memory map that is opened
+    """One iteration as in nanoGPT's train.py, on this model: random positions of a memory map that is opened
     for each batch, the next batch read before backward, autocast, clipping, fused AdamW, a loss read now and then.
 
     The loss is of float32 logits, which autocast itself makes on a GPU.
@@ -158,7 +158,7 @@ def adam(matrices: list[torch.Tensor], norms: list[torch.Tensor], hyper: GptSett
 
 
 def captured(*words: str) -> tuple[Run, dict[str, Any]]:
-    """gpt set up on the CPU as its trainer does, and what it would have handed to `Run.fit`."""
+    """gpt set up on the CPU by its trainer, and the arguments that it passes to `Run.fit`."""
     chosen = arguments.parse([*words, "device=cpu"], "gpt", "torch")
     world = devices.join("cpu", None, {}, sharded=chosen.settings.parallel == "fsdp")
     run = Run(chosen, world, time.monotonic())

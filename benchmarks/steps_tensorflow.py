@@ -100,7 +100,7 @@ def _weights(optimizer: keras.Optimizer, model: keras.Model) -> Sequence[tf.Vari
 
 
 def _plain(model: keras.Model, optimizer: keras.Optimizer, loss_of: Callable[[tf.Tensor], tf.Tensor]) -> HandStep:
-    """The step that everybody writes."""
+    """The usual hand-written step."""
     import tensorflow as tf
 
     weights = _weights(optimizer, model)

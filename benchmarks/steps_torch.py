@@ -83,7 +83,7 @@ def _mnist(level: str) -> Trainer:
 
 
 def _plain(run: Run, optimizer: torch.optim.Optimizer, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> HandStep:
-    """The step that everybody writes, at o0 or o1."""
+    """The usual hand-written step, at o0 or o1."""
     half = run.settings.amp.level == "o1"
 
     def step(chosen: torch.Tensor) -> None:

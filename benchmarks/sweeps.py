@@ -23,7 +23,7 @@ def plan(folder: Path) -> Measured:
     }
     timings = by_turns(cases, rounds=5)
     start = timings[one].median
-    # Linear in the cells but for what starting costs, which is counted once.
+    # Linear in the cells, except for the start-up, which is counted once.
     scaled = tuple(start + (each - start) * (CELLS - 1) / (THEIRS - 1) for each in timings[theirs].seconds)
     timings[theirs] = type(timings[theirs])(seconds=scaled)
     return Measured(

@@ -1,4 +1,4 @@
-"""What a run's telemetry costs of a core: run.sh's own sampler, so much faster that its time can be measured."""
+"""The share of a core that a run's telemetry takes: run.sh's sampler at a rate high enough to measure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cost(folder: Path) -> Measured:
 
 
 def _sample(folder: Path) -> float:
-    """CPU seconds for each sample of a sampler that runs for a while, its own start and end included."""
+    """CPU seconds a sample of a sampler that runs for a while, its start and end included."""
     folder.mkdir()
     functions = bash_files.text("launcher.script", "telemetry.sh")
     values = f"LAUNCHER_RUN={folder} LAUNCHER_ATTEMPT=1 LAUNCHER_SHARED="

@@ -1,1 +1,1 @@
-"""What `benchmarks/gpu.py` measures, part by part. Needs torch and `recipes/`, nothing of the launcher."""
+"""The parts of `benchmarks/gpu.py`. They need torch and `recipes/`, nothing of the launcher."""

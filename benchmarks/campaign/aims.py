@@ -1,4 +1,4 @@
-"""What the figures should come to on a large GPU, each held or not, with its numbers."""
+"""Targets for a large GPU, and whether each is met."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from benchmarks.campaign.rows import Row
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aim:
-    """A ratio that should be at least so much."""
+    """A ratio with a lower limit."""
 
     claim: str
     least: float
     found: float | None
-    """None where one of its figures is missing."""
+    """None if one of its figures is missing."""
 
     @property
     def verdict(self) -> str:
@@ -26,7 +26,7 @@ class Aim:
 
 
 def judge(rows: Sequence[Row]) -> list[Aim]:
-    """The aims, in the light of these rows."""
+    """The targets, compared with these rows."""
     values = {(row.part, row.name): row.value for row in rows}
     rates = {(row.part, row.name): row.more.get("tflops") for row in rows}
 

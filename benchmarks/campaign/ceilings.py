@@ -1,4 +1,4 @@
-"""What the device can do at best, measured: the reference of all other rows."""
+"""The measured peak rates of the device: the reference for all other rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from recipes.torch_.precision.tf32 import switch_tf32
 PART = "ceiling"
 SQUARE = (8192, 8192, 8192)
 REPEATED = 5000
-"""The most repetitions: as long as a recipe's steps are measured for, since a GPU that is hot or short of power slows
-down, and what is compared with these was measured so."""
+"""The maximum of repetitions: as long as recipes are measured, since a GPU that is hot or at its power limit slows
+down."""
 
 
 def tasks() -> list[Task]:
-    """Copy bandwidth, the rate of matrix products in each arithmetic, and what an update of o2's weights can reach."""
+    """Copy bandwidth, the rate of matrix products in each arithmetic, and that of an update of o2's weights."""
     batch, width = SIMPLENET.batch, SimplenetSettings().width
     products = [
         ("bfloat16 products", torch.bfloat16, False, SQUARE),

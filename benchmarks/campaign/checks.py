@@ -1,4 +1,4 @@
-"""What only a GPU can show to be right: its kernels at every level in both half precisions, its scaler, its float32."""
+"""Checks that need a GPU: its kernels at every level in both half precisions, its loss scaler, its float32."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PART = "check"
 MODES = [("o0", "auto"), *((level, dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))]
 REHEARSED = (("o0", "auto"), ("o1", "bfloat16"), ("o2", "float16"))
 BYTES = {"o0": 4 + 4, "o1": 4 + 4 + (2 + 2) / 9, "o2": 2 + 2 + 4, "o3": 2 + 2}
-"""That each level needs for a parameter of simplenet at the end of backward: its weight and its gradient; at o1, of the
+"""Bytes for a parameter of simplenet at the end of backward, by level: its weight and its gradient; at o1, of the
 last of nine layers, both in half precision too; at o2 the master, as its plain SGD takes gradients as they are."""
 TOLERANCE = 0.02
 """Relative gap between the losses of o0 and of o1 and o2 after 40 steps of a small net; on a CPU they agree to this."""
@@ -32,7 +32,7 @@ TOLERANCE = 0.02
 PUBLISHED = 0.6486
 """The loss of simplenet in float32 after its 20 steps, by Paddle's guide to automatic mixed precision."""
 SCATTER = 0.06
-"""What its random weights make of it, relatively: each of nine layers scales by 1 +- sqrt(2 / 8192), twice over."""
+"""Its relative spread by random weights: each of nine layers scales by 1 +- sqrt(2 / 8192), twice over."""
 
 
 def tasks() -> list[Task]:
@@ -73,7 +73,7 @@ def _float32(bench: Bench) -> list[Row]:
 
 
 def _trainer(bench: Bench, level: str, dtype: str) -> Row:
-    """A whole run of the real trainer: done, and proved on the device that it was meant for."""
+    """A whole run of the real trainer has to be done, and proved on its device."""
     size = ("batch=2", "steps=2") if bench.tiny else ("batch=512", "steps=40")
     code, said, result = trained(bench, mnist, f"amp={level}", f"amp.dtype={dtype}", *size)
     observed = result.get("observed") or {}
@@ -91,12 +91,12 @@ def _trainer(bench: Bench, level: str, dtype: str) -> Row:
 
 
 def published() -> Task:
-    """Whether simplenet at full size is the construction that was published."""
+    """Whether simplenet at full size ends at the published loss."""
     return Task(part=PART, name="simplenet ends at its published loss", run=_published, estimate=45)
 
 
 def _published(bench: Bench) -> list[Row]:
-    """A rehearsal's is too small to end there: it has to end."""
+    """A rehearsal is too small for that: it only has to end."""
     size = ("train.width=64", "batch=16") if bench.tiny else ()
     code, said, result = trained(bench, simplenet, "amp=o0", "tf32=false", *size)
     last = (result.get("loss") or {}).get("last")
@@ -105,7 +105,7 @@ def _published(bench: Bench) -> list[Row]:
 
 
 def trained(bench: Bench, recipe: Any, *words: str) -> tuple[int, str, dict[str, Any]]:
-    """A whole run of the real trainer: its exit code, what it said, and its result."""
+    """A whole run of the real trainer: its exit code, its output and its result."""
     with tempfile.TemporaryDirectory(prefix="check-") as folder:
         name = recipe.__name__.rpartition(".")[2]
         job = [*words, *data_of(name), f"device={bench.device.type}", "checkpoint.every=0", f"run={folder}/run"]
@@ -115,7 +115,7 @@ def trained(bench: Bench, recipe: Any, *words: str) -> tuple[int, str, dict[str,
 
 
 def _losses(bench: Bench) -> list[Row]:
-    """o1 and o2 end where o0 does; o3 falls behind where updates are small, which is what o2's masters are for."""
+    """o1 and o2 end at the loss of o0; o3 lags where updates are small, which o2's masters prevent."""
     rows = []
     reference = _small_net(bench, "o0", "auto", 0.1)
     for dtype in ("float16", "bfloat16"):
@@ -151,7 +151,7 @@ def _small_net(bench: Bench, level: str, dtype: str, rate: float) -> float:
 
 
 def _overflow(bench: Bench) -> list[Row]:
-    """An infinite gradient skips the step, halves the scale and leaves the weights; the step after it is taken."""
+    """An infinite gradient skips the step, halves the scale and leaves the weights; the next step is applied."""
     rows = []
     for level in ("o1", "o2"):
         scale = LossScale(mode="dynamic", init=2.0**10)
@@ -175,9 +175,9 @@ def _overflow(bench: Bench) -> list[Row]:
 
 
 def _memory(bench: Bench) -> list[Row]:
-    """The memory at most is what the level's copies of weights and gradients come to. A rehearsal only takes the step.
+    """Peak memory is that of the level's copies of weights and gradients. A rehearsal only runs the step.
 
-    The samples are few, so that little else is in it.
+    The batch is small, so that little else takes memory.
     """
     rows = []
     width, layers = (64 if bench.tiny else 8192), 9

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: the kernels that it launches, by the profiler. Figures to mend by, not to compare."""
+"""The kernels that a step launches, by the profiler: for finding what is slow, not for comparing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tasks() -> list[Task]:
 
 
 def _kernels(bench: Bench, recipe: str, words: tuple[str, ...]) -> Row:
-    """How many a step launches, for how long they keep the GPU busy, and the longest of them.
+    """The number of kernels of a step, the time that they keep the GPU busy, and the longest of them.
 
     On a CPU, in a rehearsal, they are torch's operations.
     """

@@ -17,7 +17,7 @@ from recipes.torch_.spec import capability_of
 
 PART = "gpt"
 SMALL = ("train.layers=4", "train.width=256", "train.heads=4", "train.context=256", "batch=16", "steps=100")
-"""Of the checks, which train."""
+"""Settings of the checks, which train."""
 GEMMS = ("fp8-tensorwise", "fp8-rowwise")
 PUBLISHED = {
     "fp8-tensorwise": "published: 1.25 (Llama3-8B, 8 H100, torchao's training docs), 1.28 (Llama3.1-8B, 8 H100 of "
@@ -56,7 +56,7 @@ def _timed(gemm: str) -> Task:
 
 
 def compiled() -> list[Task]:
-    """bfloat16 against eight bits by turns, both compiled, as they were where gains were published."""
+    """bfloat16 against eight bits in alternation, both compiled, as for the published gains."""
     return [
         _where_supported(
             gemm,
@@ -83,7 +83,7 @@ def _gain(bench: Bench, gemm: str) -> Row:
 
 
 def _where_supported(gemm: str, task: Task) -> Task:
-    """The same, left out with the reason on a device that has no such products."""
+    """The task, left out with the reason on a device without such products."""
 
     def run(bench: Bench) -> list[Row]:
         if reason := unsupported(bench, gemm):
@@ -98,7 +98,7 @@ def unsupported(bench: Bench, gemm: str) -> str:
 
 
 def _products(bench: Bench) -> list[Row]:
-    """The device's products of eight-bit operands against those of the same operands in float64."""
+    """The device's products of eight-bit operands, compared with the same products in float64."""
     rows = []
     for gemm in GEMMS:
         if unsupported(bench, gemm):
@@ -122,7 +122,7 @@ def _product(bench: Bench, gemm: str, role: str, left: torch.dtype, right: torch
 
 
 def _losses(bench: Bench) -> list[Row]:
-    """Whole runs of the real trainer: done, proved, and o1, o2 and eight bits end where float32 does."""
+    """Whole runs of the real trainer are done and proved, and o1, o2 and eight bits end at the loss of float32."""
     modes: dict[str, tuple[str, ...]] = {"o0": ("amp=o0",), "o1": ("amp=o1", "amp.dtype=bfloat16"), "o2": o2("half")}
     modes |= {gemm: o2(gemm) for gemm in GEMMS if not unsupported(bench, gemm)}
     rows, reference = [], None

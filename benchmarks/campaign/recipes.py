@@ -1,4 +1,4 @@
-"""Recipes as they are: the very step that a run of the trainer takes, timed without the rest of the run."""
+"""The steps of recipes, as the trainer runs them, timed without the rest of a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TINY = {
         "train.held_out=4",
     ),
 }
-"""For a rehearsal, in place of what is asked for."""
+"""Settings of a rehearsal."""
 
 FULL = {
     "gpt": (
@@ -47,8 +47,8 @@ FULL = {
         "train.tied=false",
     )
 }
-"""Sizes in place of a recipe's own, which are a CPU's. The layers of a model of eight billion weights, fewer of them:
-narrow ones gain nothing from eight bits."""
+"""Sizes for a GPU. The layers are those of a model of eight billion weights, fewer of them: narrow ones gain nothing
+from eight bits."""
 
 Captured = tuple[Run, dict[str, Any]]
 
@@ -65,7 +65,7 @@ def task(recipe: str, name: str, *words: str, estimate: float = 12.0, rehearsed:
 
 
 def capture(bench: Bench, recipe: str, words: Sequence[str]) -> Captured:
-    """The recipe set up as its trainer does, and what it would have handed to `Run.fit`."""
+    """The recipe set up by its trainer, and the arguments that it passes to `Run.fit`."""
     module = importlib.import_module(f"recipes.torch_.{recipe}")
     own = TINY[recipe] if bench.tiny else FULL.get(recipe, ())
     keys = {each.partition("=")[0] for each in own}
@@ -96,7 +96,7 @@ def data_of(recipe: str) -> list[str]:
 
 
 def step_of(captured: Captured) -> Callable[[], Any]:
-    """The recipe's step on one and the same batch."""
+    """The recipe's step, always on the same batch."""
     run, fit = captured
     settings = run.settings
     batch = torch.arange(settings.batch).view(settings.accumulate, -1) % fit["samples"]
@@ -143,7 +143,7 @@ def _measure(bench: Bench, recipe: str, name: str, words: Sequence[str]) -> Row:
 
 
 def simplenet_flops(settings: Any) -> float:
-    """Of one step: a product forward and two backward for each layer, but the first one's inputs need no gradient."""
+    """FLOPs of one step: three products for each layer, but the first one's inputs need no gradient."""
     hyper = settings.train
     return 2.0 * settings.batch * hyper.width**2 * (3 * hyper.layers - 1)
 
@@ -154,7 +154,7 @@ def _number(loss: Any) -> float | None:
 
 
 def quietly(act: Callable[[], Any]) -> tuple[Any, str]:
-    """What it gives, and what it printed."""
+    """The result of `act` and its output."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         found = act()

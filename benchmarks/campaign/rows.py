@@ -1,4 +1,4 @@
-"""Rows of the table, and the time that there is for them."""
+"""Rows of the table, and the time for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARM_SECONDS = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One thing that was measured, checked, or left out with a reason."""
+    """A measurement, a check, or one that was left out with a reason."""
 
     part: str
     """`ceiling`, `check`, a recipe's name, `by turns`, or `kernels`."""
@@ -29,9 +29,9 @@ class Row:
     value: float | None = None
     unit: str = ""
     more: dict[str, Any] = field(default_factory=dict)
-    """Whatever else was seen; JSON values."""
+    """Further JSON values."""
     passed: bool | None = None
-    """Of a check."""
+    """The outcome of a check."""
     left_out: str = ""
     """Why there is no value."""
 
@@ -42,19 +42,19 @@ class Bench:
 
     device: torch.device
     tiny: bool
-    """Sizes for a rehearsal, whose figures mean nothing."""
+    """Sizes for a rehearsal, whose figures are meaningless."""
     seconds: float
-    """That a row's steps are measured for."""
+    """Time to measure a row for."""
     end: float = math.inf
-    """When all of it has to be over, on the clock of `time.monotonic`."""
+    """The deadline, on the clock of `time.monotonic`."""
 
     def wait(self) -> None:
-        """Until the device has done all that it was given."""
+        """Wait for the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def usable(self) -> bool:
-        """Whether the device still computes for this process: after some faults, nothing works until it has ended."""
+        """Whether the device still works for this process: after some faults it doesn't until the process ends."""
         try:
             self.wait()
         except RuntimeError:
@@ -62,7 +62,7 @@ class Bench:
         return True
 
     def warm(self, act: Callable[[], object], least: int) -> None:
-        """Repeat it `least` times, and for as long as an idle GPU takes to raise its clocks."""
+        """Repeat `act` `least` times, and until an idle GPU has raised its clocks."""
         began, done = time.perf_counter(), 0
         while done < (1 if self.tiny else least) or not (self.tiny or time.perf_counter() - began > WARM_SECONDS):
             act()
@@ -91,7 +91,7 @@ class Bench:
         return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
 
     def forget(self) -> None:
-        """Free what the row before left, and count memory anew."""
+        """Free the memory of the previous row, and reset the peak."""
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -109,25 +109,25 @@ def _by_clock(act: Callable[[], object], count: int) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """What makes one or more rows."""
+    """Makes one or more rows."""
 
     part: str
     name: str
     run: Callable[[Bench], list[Row]]
     estimate: float = 10.0
-    """Seconds that it needs on a large GPU, generously."""
+    """A generous estimate of its seconds on a large GPU."""
     rehearsed: bool = True
 
 
 class Budget:
-    """Tasks in turn, as far as the time goes."""
+    """Runs tasks in turn while there is time."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._end = clock() + seconds
 
     def run(self, task: Task, bench: Bench) -> list[Row]:
-        """The task's rows; a row that says why where it failed, or where the time that is left isn't enough."""
+        """The task's rows; one with the reason if it failed, or if the remaining time isn't enough."""
         if bench.tiny and not task.rehearsed:
             return [Row(part=task.part, name=task.name, left_out="not rehearsed")]
         left = self._end - self._clock()

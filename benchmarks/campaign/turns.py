@@ -1,4 +1,4 @@
-"""Two ways of the same step by turns, so that whatever the device does falls on both alike.
+"""Two versions of the same step in alternation, so that other load on the device affects both alike.
 
 o2 against o1, and o2 as this project does it against o2 written by hand in plain torch.
 """
@@ -58,7 +58,7 @@ def _by_hand(bench: Bench) -> list[Row]:
 def row(
     bench: Bench, name: str, other: Callable[[], Any], ours: Callable[[], Any], part: str = PART, **more: Any
 ) -> Row:
-    """How many times as long the other takes: above 1, ours is the faster. `more` are further timings to report."""
+    """The other's time over ours: above 1, ours is faster. `more` are further timings to report."""
     for act in (other, ours):
         bench.warm(act, 5)
     ratios = []
@@ -80,7 +80,7 @@ def _block(bench: Bench, act: Callable[[], Any]) -> float:
 
 
 def _hand_written(captured: Captured) -> Callable[[], None]:
-    """Half-precision weights but for the norms, float32 masters, autocast for what is cast on the way."""
+    """Half-precision weights except norms, float32 masters, autocast for activations."""
     run, fit = captured
     settings, hyper, device, dtype = run.settings, run.settings.train, run.world.device, run.precision.dtype
     net = resnet50.Net(hyper).to(device, memory_format=torch.channels_last).to(dtype)
