@@ -94,8 +94,12 @@ class _Base:
     """One choice of groups, composed; values are applied to a copy."""
 
     composed: Composed
-    plain: dict[str, Any] | None
-    """What was composed as plain values; None where files have interpolations."""
+    plain: dict[str, Any]
+    """What was composed, as plain values."""
+    interpolated: tuple[str, ...]
+    """Keys of files with interpolations, dotted."""
+    whole: Any
+    """Of OmegaConf: what was composed over the defaults, as interpolations may read a key that no file has."""
     overrides: Sequence[Override]
     """All of them, with the values of `train` as this choice's recipe has them."""
 
@@ -107,17 +111,45 @@ class _Base:
         for override in overrides:
             if override.kind == "value" and override.prefix == "~":
                 _take_back(composed.config, override)
-        raw: Any = OmegaConf.to_container(composed.config, resolve=False)
-        _refuse_missing(raw, [override for override in overrides if _sets(override)], composed.places)
-        plain = None if _interpolated(raw) else raw
-        return _Base(composed=composed, plain=plain, overrides=overrides)
+        plain: Any = OmegaConf.to_container(composed.config, resolve=False)
+        _refuse_missing(plain, [override for override in overrides if _sets(override)], composed.places)
+        interpolated = tuple(key for key, value in leaves(plain).items() if _is_interpolated(value))
+        whole = OmegaConf.merge(defaults(), composed.config) if interpolated else None
+        return _Base(composed=composed, plain=plain, interpolated=interpolated, whole=whole, overrides=overrides)
 
     def apply(self, words: Sequence[Override]) -> dict[str, Any]:
         """The configuration of one cell, whose overrides have one value each."""
         assignments = [override for override in words if _sets(override)]
-        if self.plain is None:
-            return _resolved(self.composed, assignments)
-        return _assigned(copy.deepcopy(self.plain), assignments)
+        config = copy.deepcopy(self.plain)
+        for override in assignments:
+            _assign(config, override.key, override.values[0])
+        assigned = [key for override in assignments for key in leaves({override.key: override.values[0]})]
+        remaining = [key for key in self.interpolated if not any(_covers(outer, key) for outer in assigned)]
+        if remaining:
+            self._resolve(config, remaining, assignments)
+        return config
+
+    def _resolve(self, config: dict[str, Any], keys: Sequence[str], assignments: Sequence[Override]) -> None:
+        """Replace the interpolations of keys by their values in this cell. Raises `UsageError`."""
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+
+        places = self.composed.places
+        # Every cell sets the same keys, so that only a mapping could leave something of another cell behind.
+        merges = any(isinstance(override.values[0], dict) for override in assignments)
+        whole = copy.deepcopy(self.whole) if merges else self.whole
+        try:
+            for override in assignments:
+                OmegaConf.update(whole, override.key, literal(override.values[0]), merge=True)
+            for key in keys:
+                value = OmegaConf.select(whole, key)
+                _assign(
+                    config, key, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+                )
+        except OmegaConfBaseException as error:
+            key = str(error.full_key or "")
+            where = f" ({places[key]})" if key in places else ""
+            raise UsageError(f"{key} can't be resolved: {str(error).splitlines()[0]}{where}") from None
 
 
 def _take_back(config: Any, override: Override) -> None:
@@ -146,29 +178,6 @@ def _covers(outer: str, key: str) -> bool:
     return key == outer or key.startswith(f"{outer}.")
 
 
-def _resolved(composed: Composed, assignments: Sequence[Override]) -> dict[str, Any]:
-    """The composed configuration with those values. Raises `UsageError` for an interpolation that can't be resolved."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    config, places = copy.deepcopy(composed.config), composed.places
-    try:
-        for override in assignments:
-            OmegaConf.update(config, override.key, literal(override.values[0]), merge=True)
-    except OmegaConfBaseException as error:
-        raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
-    # An interpolation may read a key that only the code has a default for.
-    try:
-        resolved = OmegaConf.to_container(OmegaConf.merge(defaults(), config), resolve=True)
-    except OmegaConfBaseException as error:
-        key = str(error.full_key or "")
-        where = f" ({places[key]})" if key in places else ""
-        raise UsageError(f"{key} can't be resolved: {str(error).splitlines()[0]}{where}") from None
-    raw = OmegaConf.to_container(config, resolve=False)
-    assert isinstance(resolved, dict) and isinstance(raw, dict)
-    return _assigned(_restricted(resolved, raw), assignments)  # again: OmegaConf takes `???` for no value
-
-
 def literal(value: Any) -> Any:
     """The value with OmegaConf's interpolations escaped, so that nothing in it is evaluated."""
     if isinstance(value, str):
@@ -176,21 +185,6 @@ def literal(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: literal(item) for name, item in value.items()}
     return [literal(item) for item in value] if isinstance(value, list) else value
-
-
-def _restricted(tree: Mapping[Any, Any], shape: Mapping[Any, Any]) -> dict[str, Any]:
-    """The part of a tree that has the keys of another."""
-    return {
-        str(name): _restricted(tree[name], inner) if isinstance(inner, dict) else tree[name]
-        for name, inner in shape.items()
-    }
-
-
-def _assigned(config: dict[str, Any], assignments: Sequence[Override]) -> dict[str, Any]:
-    """The configuration, in which those values are set."""
-    for override in assignments:
-        _assign(config, override.key, override.values[0])
-    return config
 
 
 def _assign(config: dict[str, Any], key: str, value: Any) -> None:
@@ -208,12 +202,12 @@ def _assign(config: dict[str, Any], key: str, value: Any) -> None:
         node[name] = copy.deepcopy(value)
 
 
-def _interpolated(tree: Any) -> bool:
+def _is_interpolated(tree: Any) -> bool:
     """Whether any text in the tree has an interpolation."""
     if isinstance(tree, str):
         return "${" in tree
     items = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (list, tuple)) else ()
-    return any(map(_interpolated, items))
+    return any(map(_is_interpolated, items))
 
 
 def _last_wins(overrides: Sequence[Override]) -> list[Override]:
