@@ -117,61 +117,12 @@ def test_its_files_are_choices_of_help_and_completion(own: Path, capsys: pytest.
     assert "cluster=big|local|slurm|ssh" in capsys.readouterr().out
 
 
-RECIPE = """\
-from dataclasses import dataclass
-
-from recipes.recipe import DataLayout, Recipe
-from recipes.typed import setting
+RECIPES = conf_folder().parent / "recipes"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MineSettings:
-    lr: float = setting(0.1, "learning rate")
-
-
-RECIPE = Recipe(
-    name="mine",
-    settings=MineSettings,
-    batch=32,
-    epochs=1,
-    trainers={"torch": "recipes.torch_.mine"},
-    data={"digits": DataLayout(samples=1536)},
-)
-"""
-TRAINER = """\
-import torch
-
-from recipes.data import images
-from recipes.torch_ import loop
-from recipes.torch_.supervised import make_step, to_device
-
-
-def train(run):
-    data = images.load(run.settings.data, run.settings.seed)
-    inputs, labels = to_device(data.train, run.world.device)
-    net = run.precision.cast(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(10)))
-    net(run.precision.input(inputs[:1]))
-    model = run.wrap(net)
-    optimizer = run.precision.optimizer(model, torch.optim.SGD(net.parameters(), lr=run.settings.train.lr))
-
-    def loss_of(chosen):
-        output = model(run.precision.input(inputs[chosen])).float()
-        return torch.nn.functional.cross_entropy(output, labels[chosen])
-
-    run.fit(
-        model=net,
-        optimizers=[optimizer],
-        step=make_step(run, model, optimizer, loss_of, 0.0),
-        evaluate=None,
-        samples=len(data.train),
-        data="mine",
-        data_digest=data.digest(),
-    )
-
-
-if __name__ == "__main__":
-    loop.start("mine", train)
-"""
+def mine(part: str) -> str:
+    """A part of `simplenet` as a recipe of one's own."""
+    return (RECIPES / part / "simplenet.py").read_text().replace("simplenet", "mine")
 
 
 def launch(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -193,9 +144,9 @@ def write(own: Path, files: dict[str, str]) -> None:
 
 
 def test_help_has_the_keys_of_a_recipe_of_ones_own(own: Path, tmp_path: Path) -> None:
-    write(own, {"recipes/mine.py": RECIPE, "recipes/broken.py": "1 / 0\nRECIPE: int = 0\n"})
+    write(own, {"recipes/mine.py": mine(""), "recipes/broken.py": "1 / 0\nRECIPE: int = 0\n"})
     said = launch(tmp_path, "run", "--help").stdout
-    assert "\nkeys of recipe=mine (batch=32, epochs=1 unless named):\n  data=digits" in said
+    assert "\nkeys of recipe=mine (batch=2048, epochs=2 unless named):\n  data=synthetic" in said
     assert "\nrecipe=broken can't be imported: ZeroDivisionError" in said
 
 
@@ -211,7 +162,10 @@ def test_a_file_of_a_recipe_or_an_experiment_has_the_keys_of_the_whole_job(
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"recipes/mine.py": RECIPE}, "recipe=mine has no file recipe/mine.yaml beside recipes/; write one: `recipe: "),
+        (
+            {"recipes/mine.py": mine("")},
+            "recipe=mine has no file recipe/mine.yaml beside recipes/; write one: `recipe: ",
+        ),
         ({"recipe/mine.yaml": "train: {lr: 1.0}\n"}, "/recipe/mine.yaml: names no recipe: write `recipe: mine`, or"),
     ],
 )
@@ -226,12 +180,20 @@ def test_a_recipe_of_ones_own_trains_is_proved_and_goes_on(own: Path, tmp_path: 
     write(
         own,
         {
-            "recipes/mine.py": RECIPE,
-            "recipes/torch_/mine.py": TRAINER,
+            "recipes/mine.py": mine(""),
+            "recipes/torch_/mine.py": mine("torch_"),
             "recipe/mine.yaml": "recipe: mine\n",
         },
     )
-    words = ["recipe=mine", "amp=o1", "steps=3", "train.lr=0.2", "telemetry.every=0", f"run_root={tmp_path}/runs"]
+    words = [
+        "recipe=mine",
+        "amp=o1",
+        "batch=16",
+        "steps=3",
+        "train.width=32",
+        "telemetry.every=0",
+        f"run_root={tmp_path}/runs",
+    ]
     done = launch(tmp_path, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "proved: bfloat16" in done.stdout
