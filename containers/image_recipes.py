@@ -23,7 +23,6 @@ PYTORCH = ImageRecipe(
     summary="NVIDIA's PyTorch image as it is, which has all that training needs",
     base="ngc-pytorch:25.06",
     distribution="ubuntu24",
-    labels={"org.opencontainers.image.title": "pytorch"},
     run=_launched("pytorch", "amp=o2"),
 )
 TENSORFLOW = ImageRecipe(
@@ -32,7 +31,6 @@ TENSORFLOW = ImageRecipe(
     base="ngc-tensorflow:25.02",
     distribution="ubuntu24",
     pip=(_DIGITS,),
-    labels={"org.opencontainers.image.title": "tensorflow"},
     run=_launched("tensorflow", "framework=tensorflow amp=o1"),
 )
 PADDLE = ImageRecipe(
@@ -41,7 +39,6 @@ PADDLE = ImageRecipe(
     base="nvcr.io/nvidia/paddlepaddle:24.05-py3",
     distribution="ubuntu22",
     pip=(_DIGITS,),
-    labels={"org.opencontainers.image.title": "paddle"},
     run=_launched("paddle", "framework=paddle amp=o1"),
 )
 INTERACTIVE = dataclasses.replace(
@@ -55,7 +52,6 @@ INTERACTIVE = dataclasses.replace(
         # Every container makes keys of its own; keys in an image would be everybody's.
         "rm -f /etc/ssh/ssh_host_*",
     ),
-    labels={"org.opencontainers.image.title": "interactive"},
     # Logins get nothing of the image's variables, CUDA's paths among them, but what /etc/environment has.
     run={
         "docker": "docker run --init --gpus=all -p 52013:22 -v KEYS:/root/.ssh/authorized_keys:ro interactive"
@@ -70,7 +66,6 @@ CPU = ImageRecipe(
     apt=("ca-certificates", "python3", "python3-pip"),
     pip=("numpy==1.26.4", "scikit-learn==1.4.2", "torch==2.6.0+cpu"),
     index="https://download.pytorch.org/whl/cpu",
-    labels={"org.opencontainers.image.title": "cpu"},
     run=_launched("cpu", "device=cpu"),
 )
 RECIPES = {recipe.name: recipe for recipe in (PYTORCH, TENSORFLOW, PADDLE, INTERACTIVE, CPU)}

@@ -42,7 +42,6 @@ class ImageRecipe:
     """Packages with exact versions, so that pip fails rather than installs another."""
     index: str = ""
     """An additional package index."""
-    labels: dict[str, str] = field(default_factory=dict)
     commands: tuple[str, ...] = ()
     """Shell lines, run as root after everything else."""
     run: dict[str, str] = field(default_factory=dict)
@@ -66,8 +65,7 @@ def render(recipe: ImageRecipe, format: Format) -> str:
         _bootstrap=bootstrap,
         _docker_env=bootstrap == "docker",
     )
-    if recipe.labels:
-        stage += primitives.label(metadata=dict(recipe.labels))
+    stage += primitives.label(metadata={"org.opencontainers.image.title": recipe.name})
     if recipe.apt:
         stage += blocks.apt_get(ospackages=list(recipe.apt))
     if recipe.pip:

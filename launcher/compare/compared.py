@@ -13,6 +13,7 @@ from launcher.compare.verdict import verdict
 from launcher.plan.model import Compare, Published
 from launcher.report import plain, read, sections
 from launcher.report.document import Bars, Cell, Document, Part, Prose, Section, Table, numeric, text
+from launcher.report.sections import Column
 from launcher.runs import arms, run_ids, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
@@ -76,21 +77,15 @@ def settings_of(plan: PlanRecord) -> Compare:
 
 def table(compared: Sequence[MeasuredArm]) -> Table:
     """One row an arm."""
-    columns: list[tuple[str, list[Cell], bool]] = [
-        ("arm", [text(arm.label) for arm in compared], False),
-        ("mechanism", [text(arm.mechanism) for arm in compared], False),
-        ("batch", [numeric(arm.figures.batch, str(arm.figures.batch)) for arm in compared], True),
-        sections.rate_column([arm.figures for arm in compared]),
+    after_rate: list[Column] = [
         ("ratio", [ratio_cell(arm, control=number == 0) for number, arm in enumerate(compared)], True),
         ("95% interval", [_interval_cell(arm) for arm in compared], True),
-        ("peak memory", [numeric(arm.figures.memory, units.size(arm.figures.memory)) for arm in compared], True),
-        ("loss", [sections.loss_cell(arm.figures) for arm in compared], True),
-        ("loss gap", [numeric(arm.gap, f"{arm.gap or 0:+.2%}") for arm in compared], True),
-        ("accuracy", [numeric(arm.figures.accuracy, f"{arm.figures.accuracy or 0:.4f}") for arm in compared], True),
-        ("skipped", [numeric(arm.figures.skipped, str(arm.figures.skipped)) for arm in compared], True),
-        ("in half", [_half_cell(arm) for arm in compared], True),
-        ("proof", [text(arm.figures.verdict) for arm in compared], False),
-        ("state", [text(arm.figures.outcome) for arm in compared], False),
+    ]
+    gaps: Column = ("loss gap", [numeric(arm.gap, f"{arm.gap or 0:+.2%}") for arm in compared], True)
+    columns: list[Column] = [
+        ("arm", [text(arm.label) for arm in compared], False),
+        ("mechanism", [text(arm.mechanism) for arm in compared], False),
+        *sections.figure_columns([arm.figures for arm in compared], after_rate, after_loss=[gaps]),
     ]
     return sections.columns(columns, spare=("skipped", "in half", "batch", "peak memory", "mechanism", "loss"))
 
@@ -99,10 +94,6 @@ def _interval_cell(arm: MeasuredArm) -> Cell:
     if arm.ratio is None or arm.ratio.low is None or arm.ratio.high is None:
         return Cell(text="-")
     return Cell(text=f"{arm.ratio.text(arm.ratio.low)} to {arm.ratio.text(arm.ratio.high)}", value=arm.ratio.low)
-
-
-def _half_cell(arm: MeasuredArm) -> Cell:
-    return numeric(arm.figures.half_share, sections.percent(arm.figures.half_share))
 
 
 def bars(compared: Sequence[MeasuredArm]) -> Iterator[Bars]:

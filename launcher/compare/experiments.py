@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -80,8 +80,8 @@ class Experiment:
     words: tuple[str, ...] = ()
     compare: dict[str, Any] = field(default_factory=dict)
     arms: tuple[NamedArm, ...] = ()
-    frameworks: dict[str, Any] = field(default_factory=dict)
-    scales: dict[str, Any] = field(default_factory=dict)
+    frameworks: dict[str, Form] = field(default_factory=dict)
+    scales: dict[str, Form] = field(default_factory=dict)
     published: Published | None = None
 
 
@@ -138,14 +138,12 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
             if is_key(str(key)):
                 raise SettingsError(f"{key} belongs into words, as words: [{key}=...]", key)
         experiment = build(Experiment, values)
-        for key in ("frameworks", "scales"):
-            for form in getattr(experiment, key):
-                count = len(_form(experiment, key, form).names)
-                if count not in (0, len(experiment.arms)):
-                    raise SettingsError(
-                        f"{key}.{form}.names should name all {len(experiment.arms)} arms, not {count}", key
-                    )
-                build(Compare, _form(experiment, key, form).compare, prefix=f"{key}.{form}.{comparison.PREFIX}")
+        for key, forms in (("frameworks", experiment.frameworks), ("scales", experiment.scales)):
+            for label, form in forms.items():
+                if len(form.names) not in (0, len(experiment.arms)):
+                    count = f"all {len(experiment.arms)} arms, not {len(form.names)}"
+                    raise SettingsError(f"{key}.{label}.names should name {count}", key)
+                build(Compare, form.compare, prefix=f"{key}.{label}.{comparison.PREFIX}")
         build(Compare, experiment.compare, prefix=comparison.PREFIX)
     except SettingsError as error:
         place = files.places(path).get(error.key)
@@ -166,7 +164,7 @@ def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs
         full = f"; without scale= experiment={name} has its full size"
         hint = nearest(wanted, experiment.scales) or full
         raise UsageError(f"scale={wanted} is not one of {there}{hint} (command line)")
-    scale = _form(experiment, "scales", wanted) if wanted else Form()
+    scale = experiment.scales[wanted] if wanted else Form()
     other = _form_in(experiment, [*experiment.words, *scale.words, *typed])
     base = build(Compare, {**experiment.compare, **other.compare, **scale.compare}, prefix=comparison.PREFIX)
     how, typed = comparison.take_apart(typed, base)
@@ -241,15 +239,8 @@ def _path(name: str, config_dirs: Sequence[Path]) -> Path | None:
 def _form_in(experiment: Experiment, words: Sequence[str]) -> Form:
     """What changes in the framework that the words name, the last of several."""
     chosen = [word.removeprefix(FRAMEWORK) for word in words if word.startswith(FRAMEWORK)]
-    return _form(experiment, "frameworks", chosen[-1]) if chosen and chosen[-1] in experiment.frameworks else Form()
+    return experiment.frameworks.get(chosen[-1], Form()) if chosen else Form()
 
 
 def _at(arms: Sequence[tuple[str, ...]], index: int) -> tuple[str, ...]:
     return arms[index] if index < len(arms) else ()
-
-
-def _form(experiment: Experiment, key: str, name: str) -> Form:
-    values = getattr(experiment, key)[name]
-    if not isinstance(values, Mapping):
-        raise SettingsError(f"{key}.{name} should be a group of keys: words, compare, arms", key)
-    return build(Form, values, prefix=f"{key}.{name}.")

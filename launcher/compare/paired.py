@@ -21,7 +21,6 @@ class MeasuredArm:
 
     evidence: Evidence
     figures: Figures
-    mechanism: str
     rates: dict[int, float]
     """By round, in the unit of its figures."""
     ratio: Ratio | None
@@ -40,6 +39,10 @@ class MeasuredArm:
     @property
     def label(self) -> str:
         return self.evidence.label
+
+    @property
+    def mechanism(self) -> str:
+        return self.figures.mechanism
 
     @property
     def is_script(self) -> bool:
@@ -80,7 +83,6 @@ def _arm(evidence: Evidence, control: Evidence, steps: int, is_control: bool) ->
     return MeasuredArm(
         evidence=evidence,
         figures=dataclasses.replace(own, rate=overall if overall is not None else own.rate),
-        mechanism=own.mechanism,
         rates=rates,
         ratio=ratio([rates[number] for number in both], [theirs[number] for number in both])
         if both and not is_control

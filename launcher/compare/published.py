@@ -22,7 +22,7 @@ def published(table: Published, compared: Sequence[MeasuredArm]) -> Section:
     pairs = list(zip(table.arms, compared, strict=False))
     first = table.arms[0] if table.arms else PublishedArm()
     hardware = next((_hardware(arm.evidence) for arm in compared if arm.evidence.has_result), "unknown hardware")
-    columns: list[tuple[str, list[Cell], bool]] = [
+    columns: list[sections.Column] = [
         ("arm", [text(arm.label) for _, arm in pairs], False),
         ("published ratio", [_multiple(_gain(row, first, arm, compared[0])) for row, arm in pairs], True),
         ("our ratio", [ratio_cell(arm, control=number == 0) for number, (_, arm) in enumerate(pairs)], True),

@@ -27,6 +27,8 @@ from launcher.report.read import Evidence
 from launcher.report.tracks import charts
 from launcher.runs.schema import PlanRecord
 
+Column = tuple[str, list[Cell], bool]
+"""Name, cells, and whether they are numbers."""
 UNREAD = "What could not be read"
 BARS = 24
 """Bars in one chart; the table has all runs."""
@@ -62,26 +64,41 @@ def _lead(evidence: Sequence[Evidence]) -> Iterator[str]:
 
 def results(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Table:
     """One row a run."""
-    wanted: list[tuple[str, list[Cell], bool]] = [
+    ratios: Column = ("ratio", _ratios(evidence, measured), True)
+    wanted: list[Column] = [
         ("run", [text(run.label) for run in evidence], False),
         ("mode", [text(run.mode) for run in measured], False),
+        *figure_columns(measured, after_rate=[ratios]),
+    ]
+    return columns(wanted, spare=("skipped", "in half", "peak memory", "ratio", "batch"))
+
+
+def figure_columns(
+    measured: Sequence[Figures], after_rate: Sequence[Column] = (), after_loss: Sequence[Column] = ()
+) -> list[Column]:
+    """The columns of runs' figures, with others among them."""
+    rate, rates = units.rates([(run.rate, run.unit) for run in measured])
+    losses = [
+        Cell(text="not finite") if run.nonfinite else numeric(run.loss, units.number(run.loss)) for run in measured
+    ]
+    return [
         ("batch", [numeric(run.batch, str(run.batch)) for run in measured], True),
-        rate_column(measured),
-        ("ratio", _ratios(evidence, measured), True),
+        (rate, [numeric(run.rate, cell) for run, cell in zip(measured, rates, strict=True)], True),
+        *after_rate,
         ("peak memory", [numeric(run.memory, units.size(run.memory)) for run in measured], True),
-        ("loss", [loss_cell(run) for run in measured], True),
+        ("loss", losses, True),
+        *after_loss,
         ("accuracy", [numeric(run.accuracy, f"{run.accuracy or 0:.4f}") for run in measured], True),
         ("skipped", [numeric(run.skipped, str(run.skipped)) for run in measured], True),
         ("in half", [numeric(run.half_share, percent(run.half_share)) for run in measured], True),
         ("proof", [text(run.verdict) for run in measured], False),
         ("state", [text(run.outcome) for run in measured], False),
     ]
-    return columns(wanted, spare=("skipped", "in half", "peak memory", "ratio", "batch"))
 
 
-def columns(wanted: Sequence[tuple[str, list[Cell], bool]], spare: Sequence[str] = ()) -> Table:
-    """A table from columns: name, cells, and whether they are numbers. Columns without any value are left out, and a
-    narrow terminal does without the columns in `spare`, the first one first."""
+def columns(wanted: Sequence[Column], spare: Sequence[str] = ()) -> Table:
+    """A table from columns. Those without any value are left out, and a narrow terminal does without the columns in
+    `spare`, the first one first."""
     kept = [run for run in wanted if any(cell.text != "-" for cell in run[1])]
     return Table(
         header=tuple(name for name, _, _ in kept),
@@ -89,16 +106,6 @@ def columns(wanted: Sequence[tuple[str, list[Cell], bool]], spare: Sequence[str]
         numbers=frozenset(index for index, (_, _, right) in enumerate(kept) if right),
         spare=tuple(name for name in spare if any(name == row[0] for row in kept)),
     )
-
-
-def rate_column(measured: Sequence[Figures]) -> tuple[str, list[Cell], bool]:
-    """The column of throughputs, for `columns`; cells have units if these differ."""
-    header, texts = units.rates([(run.rate, run.unit) for run in measured])
-    return header, [numeric(run.rate, cell) for run, cell in zip(measured, texts, strict=True)], True
-
-
-def loss_cell(figures: Figures) -> Cell:
-    return Cell(text="not finite") if figures.nonfinite else numeric(figures.loss, units.number(figures.loss))
 
 
 def _ratios(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> list[Cell]:
