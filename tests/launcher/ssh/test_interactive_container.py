@@ -173,23 +173,3 @@ def test_its_gpu_is_taken_there_by_one_run_and_refused_to_the_next_or_waited_for
     assert first in told["reason"]
     assert main(["cancel", "--now", first, second]) == 0
     assert "cancelled" in capsys.readouterr().out
-
-
-def test_a_container_that_was_made_anew_is_not_taken_for_the_old_one(
-    container: Interactive, testbed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its host key is another one then, as it is when somebody else answers."""
-    words = list(container.words)
-    text = Path(words[2].partition("=")[2]).read_text()
-    other = " ".join(Path(testbed.folder, "ssh", "host-sshd.pub").read_text().split()[:2])
-    port = container.address.rpartition(":")[2]
-    (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {other}\n")
-    lines = [
-        f"UserKnownHostsFile {tmp_path}/known" if each.startswith("UserKnown") else each for each in text.splitlines()
-    ]
-    (tmp_path / "config").write_text("\n".join(lines) + "\n")
-    words[2] = f"cluster.ssh_config={tmp_path}/config"
-    assert main(["doctor", *words]) == 3
-    shown = capsys.readouterr().out
-    assert "problem  reach" in shown
-    assert "ssh-keygen" in shown

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -20,6 +20,7 @@ from launcher.ssh import host, session
 from launcher.ssh.logs import from_host
 from launcher.ssh.methods import REQUESTS
 from tests.launcher import run_folders
+from tests.launcher.ssh.far import Said
 from tests.launcher.ssh.hostile import Hostile
 
 RUN, OTHER = "20260102-030405-brave-otter", "20260102-030406-calm-heron"
@@ -59,12 +60,6 @@ NAMES = (
 
 INSIDE = ("config", "run.sh", "checkpoints/a", "attempts/2/stopped.json", "attempts/1/stdout.log", "arms/00/plan.json")
 """Of these, those that a fetch may bring."""
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 class Victim:
