@@ -53,7 +53,7 @@ def is_there(place: Path, digest: str) -> bool:
 
 
 def check(target: Path) -> None:
-    """Refuse a snapshot that isn't the caller's alone, or isn't what its name says. Raises `UsageError`."""
+    """Refuse a snapshot that isn't the caller's alone, or doesn't match its digest. Raises `UsageError`."""
     root = str(target.parent.parent)
     try:
         status = os.lstat(target)
@@ -70,7 +70,7 @@ def check(target: Path) -> None:
         raise UsageError(f"the code snapshot {target} can't be used: {error.strerror}: {error.filename}") from None
     if not intact or snapshot.digest_of(files) != target.name:
         raise UsageError(
-            f"the code snapshot {target} is not what its name says: it was changed after it was laid down. Delete that "
+            f"the code snapshot {target} does not match its digest: it was changed after it was written. Delete that "
             "folder and run the command again"
         )
     _checked.add(key)
@@ -88,7 +88,7 @@ def make(place: Path) -> None:
 def _check_folder(folder: Path, root: str) -> None:
     """Raises `UsageError` for a folder of another user, or a link."""
     if not stat.S_ISDIR(os.lstat(folder).st_mode):
-        raise UsageError(f"{folder} should be a folder, and is none")
+        raise UsageError(f"{folder} is not a folder")
     owner = ownership.of(folder, root)
     if not owner.mine:
         whose = owner.why or f"it belongs to {owner.name}, who could put other code there"

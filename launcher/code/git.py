@@ -1,4 +1,4 @@
-"""What git says of a folder: its files, as `.gitignore` has them, and its state. The only caller of git."""
+"""A folder as git sees it: the files that it tracks or would track, and its state. The only caller of git."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from launcher.errors import UsageError
 
 _UNKNOWN_FILES = ("ls-files", "-z", "--others", "--exclude-standard")
 _SECONDS = 30
-# In a hook of git's these name another repository.
+# Inside a git hook these name another repository.
 _OWN_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_NAMESPACE")
 
 
 def run(folder: Path, *arguments: str, errors: str = "replace") -> str:
-    """What git prints there; empty where there is no git, or it fails. `errors` is what becomes of bytes that are no
-    UTF-8: with `surrogateescape`, names of files stay names of files."""
+    """The output of git there; empty without git, or if it fails. `errors` says how to decode bytes that are not UTF-8:
+    `surrogateescape` keeps names of files."""
     done = _called(folder, arguments, errors)
     return done.stdout if done is not None and done.returncode == 0 else ""
 
 
 def is_anothers(folder: Path) -> bool:
-    """Whether git refuses to read the checkout there since it belongs to another person. See git-config(1),
-    safe.directory."""
+    """Whether git refuses to read the checkout since it belongs to another user: git-config(1), safe.directory."""
     done = _called(folder, ("rev-parse",), "replace")
     return done is not None and done.returncode != 0 and "dubious ownership" in done.stderr
 
@@ -63,12 +62,12 @@ def files_of_folder(folder: Path) -> list[str]:
 def _listed(folder: Path, done: subprocess.CompletedProcess[str] | None) -> list[str]:
     if done is None:
         raise UsageError(
-            f"git did not list the files of {folder}, which go along with the script, in {_SECONDS} s; put "
-            "the code into a folder or git checkout of its own"
+            f"git did not list the files of {folder}, the folder of the script, within {_SECONDS} s; put the code "
+            "into a folder or git checkout of its own"
         )
     if done.returncode:
-        said = " ".join(done.stderr.strip().splitlines()[-1:])
-        raise UsageError(f"git can't list the files of {folder}, the code that goes along: {said}")
+        why = " ".join(done.stderr.strip().splitlines()[-1:])
+        raise UsageError(f"git can't list the files of {folder}, the folder of the script: {why}")
     return list(dict.fromkeys(name for name in done.stdout.split("\0") if name))
 
 

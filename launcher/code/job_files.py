@@ -35,5 +35,5 @@ def scripts(specs: Sequence[JobSpec]) -> list[str]:
 
 
 def included(specs: Sequence[JobSpec], script: str) -> list[str]:
-    """Patterns of ignored files that go along with a script, for any of the jobs: they share a snapshot."""
+    """Patterns of ignored files to include with a script, of all jobs: they share a snapshot."""
     return sorted({pattern for spec in specs if spec.launch.script == script for pattern in spec.launch.include})

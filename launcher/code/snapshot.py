@@ -66,7 +66,7 @@ def describe(root: Path, files: Mapping[str, Path]) -> Code:
         return _describe(root, files)
     except PermissionError as error:
         raise UsageError(
-            f"{error.filename} is part of the code that goes along, and may not be read: see its mode, or list it in "
+            f"{error.filename} belongs to the code of the job and can't be read: change its mode, or list it in "
             ".gitignore"
         ) from None
     except FileNotFoundError as error:

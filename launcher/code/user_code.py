@@ -125,8 +125,8 @@ def _checkout(script: Path) -> Path | None:
     top = git.run(script.parent, "rev-parse", "--show-toplevel", errors="surrogateescape").strip()
     if not top and git.is_anothers(script.parent):
         raise UsageError(
-            f"script={script}: git does not read {within}, which is another person's, so nobody can say which files "
-            f"go along with the script; if you trust it: git config --global --add safe.directory '{within}'"
+            f"script={script}: git does not read {within}, which belongs to another user, so the files of the script "
+            f"are unknown; if you trust it: git config --global --add safe.directory '{within}'"
         )
     return Path(top) if top and git.knows(script) and Path(top) in script.parents else None
 
@@ -197,14 +197,16 @@ def _included(pattern: str, root: Path) -> Iterator[Path]:
     try:
         matches = sorted(Path(absolute_pattern.anchor).glob(str(absolute_pattern.relative_to(absolute_pattern.anchor))))
     except (ValueError, NotImplementedError) as error:
-        raise UsageError(f"{key} is no pattern of files: {error}") from None
+        raise UsageError(f"{key} is not a pattern of files: {error}") from None
     if not matches:
         raise UsageError(f"{key}: there is no such file (looked for {absolute_pattern})")
     for match in matches:
         if match != root and root not in match.parents:
-            raise UsageError(f"{key}: {match} is not in {root}, the folder that goes along with the script")
+            raise UsageError(f"{key}: {match} is not in {root}, the folder of the script")
         if match.is_file() and exclusions.is_credential(match, root):
-            raise UsageError(f"{key}: {match} is a credential, which never goes along; say secrets.NAME={match}")
+            raise UsageError(
+                f"{key}: {match} is a credential, and credentials are never copied; say secrets.NAME={match}"
+            )
         for folder, _, names in os.walk(match):
             yield from (Path(folder, name) for name in sorted(names))
         if match.is_file():

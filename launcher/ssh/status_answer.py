@@ -80,6 +80,6 @@ def _content(text: Any, longest: int) -> bytes:
     try:
         content = admit.raw(text, "the content of a file", longest).encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise Refused("the content of a file is no text") from None
+        raise Refused("the content of a file is not text") from None
     admit.whole(len(content), "the size of a file", longest)
     return content

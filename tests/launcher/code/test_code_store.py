@@ -59,7 +59,7 @@ def test_a_snapshot_that_was_changed_is_not_used(tmp_path: Path, files: dict[str
     train.chmod(0o600)
     train.write_text("print('other code')")
     train.chmod(0o400)
-    with pytest.raises(UsageError, match="is not what its name says"):
+    with pytest.raises(UsageError, match="does not match its digest"):
         laid(tmp_path, files)
 
 
@@ -83,12 +83,14 @@ def test_a_file_that_is_missing_or_a_link_is_noticed(
     for make in (lambda: None, lambda: train.symlink_to(files["package/inner/train.py"])):
         make()
         monkeypatch.setattr(code_store, "_checked", set())
-        with pytest.raises(UsageError, match="is not what its name says"):
+        with pytest.raises(UsageError, match="does not match its digest"):
             laid(tmp_path, files)
 
 
 @pytest.mark.parametrize("umask", [0, 0o022])
-def test_so_is_every_folder_of_one_that_came_over_ssh(umask: int, tmp_path: Path, files: dict[str, Path]) -> None:
+def test_every_folder_of_a_snapshot_sent_over_ssh_is_its_users_alone(
+    umask: int, tmp_path: Path, files: dict[str, Path]
+) -> None:
     root, digest = tmp_path / "away" / "runs", snapshot.digest_of(files)
     sent, folder = packed_files(files), str(root / ".code" / digest)
     before = os.umask(umask)

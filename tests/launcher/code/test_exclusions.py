@@ -1,4 +1,4 @@
-"""Which files beside a script go along with it: never credentials, environments and caches; what .gitignore leaves."""
+"""Which files beside a script are copied with it: those that .gitignore leaves, never credentials or environments."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_private_key_is_known_by_its_text_whatever_its_name(project: Path) -> 
     assert taken(project) == ["notes.md", "public.txt", "train.py"]
 
 
-def test_what_a_link_leads_to_is_left_out_as_the_credential_it_is(project: Path, tmp_path: Path) -> None:
+def test_a_link_to_a_credential_is_left_out(project: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     lay(home, ".netrc", ".ssh/config", ".aws/credentials", "notes.txt")
     (project / "settings").symlink_to(home / ".netrc")
@@ -119,25 +119,25 @@ def test_gitignore_holds_with_nested_files_and_negation_inside_git_and_outside(p
     assert taken(project) == ["a/data/b", "keep.bin", "sub/deep/keep.tmp", "sub/deep/x.log", "train.py"]
 
 
-def test_the_script_itself_goes_along_though_a_gitignore_names_it(project: Path) -> None:
+def test_the_script_itself_is_copied_though_a_gitignore_names_it(project: Path) -> None:
     (project / ".gitignore").write_text("*\n")
     assert taken(project) == ["train.py"]
 
 
-def test_include_takes_ignored_files_back_and_never_credentials(project: Path) -> None:
+def test_include_adds_ignored_files_and_never_credentials(project: Path) -> None:
     (project / ".gitignore").write_text("data/\n*.json\n")
     lay(project, "data/a.txt", "data/deep/b.txt", "data/.netrc", "one.json", "two.json", ".env", "out.txt", "../aside")
     assert taken(project, "data", "one.json") == ["data/a.txt", "data/deep/b.txt", "one.json", "out.txt", "train.py"]
     assert taken(project, "*.json") == ["one.json", "out.txt", "train.py", "two.json"]
     assert taken(project, f"{project}/data/**/*.txt") == ["data/a.txt", "data/deep/b.txt", "out.txt", "train.py"]
     with pytest.raises(
-        UsageError, match=r"script\.include=\[\.env\]: .*/\.env is a credential, which never goes along"
+        UsageError, match=r"script\.include=\[\.env\]: .*/\.env is a credential, and credentials are never copied"
     ):
         taken(project, ".env")
     with pytest.raises(UsageError, match=r"script\.include=\[none\]: there is no such file"):
         taken(project, "none")
     with pytest.raises(
-        UsageError, match=r"script\.include=\[\.\./aside\]: .* is not in .*/project, the folder that goes"
+        UsageError, match=r"script\.include=\[\.\./aside\]: .* is not in .*/project, the folder of the script"
     ):
         taken(project, "../aside")
 
@@ -220,15 +220,15 @@ def test_without_git_a_gitignore_is_not_passed_over(tmp_path: Path, monkeypatch:
         taken(tmp_path)
 
 
-def test_a_listing_that_git_fails_at_is_no_empty_snapshot(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_git_is_refused_and_no_empty_snapshot(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "bin").mkdir()
     lay(project, "bin/git", text='#!/bin/sh\ncase "$*" in *others*) echo "fatal: no" >&2; exit 128;; esac\n')
     (project / "bin/git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{project}/bin:{os.environ['PATH']}")
-    with pytest.raises(UsageError, match=r"git can't list the files of .*project, the code that goes along: fatal: no"):
+    with pytest.raises(UsageError, match=r"git can't list the files of .*project, the folder of the script: fatal: no"):
         git.files_of_folder(project)
 
 
-def test_names_are_told_apart_whatever_their_case() -> None:
+def test_credentials_are_known_whatever_the_case_of_their_name() -> None:
     root = Path("/no/such")
     assert all(exclusions.is_credential(root / name.upper(), root) for name in CREDENTIALS)

@@ -36,7 +36,7 @@ def test_a_link_that_leads_nowhere_is_left_out(package: Path) -> None:
     assert "recipes/.#mnist.py" not in snapshot.collect(package)
 
 
-def test_a_package_that_is_ignored_as_a_whole_is_whole(package: Path) -> None:
+def test_a_package_that_git_ignores_as_a_whole_is_complete(package: Path) -> None:
     """As one that is installed in an environment within somebody's checkout."""
     (package.parent / ".gitignore").write_text("*\n")
     subprocess.run(["git", "-C", str(package.parent), "rm", "-q", "--cached", "recipes/mnist.py"], check=True)
@@ -56,7 +56,7 @@ def test_a_tool_of_the_code_can_be_executed_from_the_snapshot(package: Path, tmp
     assert stat.S_IMODE((stored / "mnist.py").stat().st_mode) == 0o400
 
 
-def test_a_file_that_goes_away_meanwhile_is_told_and_nothing_is_left(package: Path, tmp_path: Path) -> None:
+def test_a_file_deleted_meanwhile_is_named_and_nothing_is_left(package: Path, tmp_path: Path) -> None:
     files = snapshot.collect(package)
     digest = snapshot.describe(package.parent, files).digest
     (package / "new.py").unlink()
@@ -67,7 +67,7 @@ def test_a_file_that_goes_away_meanwhile_is_told_and_nothing_is_left(package: Pa
     assert list((tmp_path / ".code").iterdir()) == []
 
 
-def test_files_whose_names_are_no_utf_8_are_ignored_and_taken_as_others_are(package: Path, tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8_are_treated_as_others(package: Path, tmp_path: Path) -> None:
     (package.parent / ".gitignore").write_bytes(b"kaffee-\xe9.py\n")
     for name in (b"kaffee-\xe9.py", b"tee-\xe9.py"):
         Path(os.fsdecode(os.fsencode(package) + b"/" + name)).write_text("")
@@ -107,7 +107,7 @@ def test_a_file_that_may_not_be_read_is_named() -> None:
         path.touch(mode=0o600)
         os.seteuid(65534)
         try:
-            with pytest.raises(UsageError, match=f"{path} is part of the code that goes along, and may not be read"):
+            with pytest.raises(UsageError, match=f"{path} belongs to the code of the job and can't be read"):
                 snapshot.describe(Path(folder), {"secret.py": path})
         finally:
             os.seteuid(0)

@@ -1,4 +1,4 @@
-"""The files beside a script that go along with it."""
+"""The files beside a script that are copied with it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def names(folder: Path) -> list[str]:
     return sorted(user_code.collect(folder / "train.py").files)
 
 
-def test_the_files_beside_a_script_go_along_but_for_secrets_and_hidden_folders(project: Path) -> None:
+def test_the_files_beside_a_script_are_copied_without_secrets_and_hidden_folders(project: Path) -> None:
     assert names(project) == ["script/sub/helper.py", "script/train.py"]
 
 
-def test_of_a_git_checkout_all_that_git_would_track_goes_along(project: Path) -> None:
+def test_all_files_that_git_would_track_are_copied_from_a_checkout(project: Path) -> None:
     for words in (["init", "-q"], ["add", "train.py"]):
         subprocess.run(["git", *words], cwd=project, check=True)
     (project / ".gitignore").write_text("data\n.hidden\n")
@@ -46,7 +46,7 @@ def test_of_a_git_checkout_all_that_git_would_track_goes_along(project: Path) ->
 
 
 @pytest.mark.parametrize("checkout", [True, False])
-def test_runs_beside_a_script_are_no_code(project: Path, checkout: bool) -> None:
+def test_runs_beside_a_script_are_not_copied(project: Path, checkout: bool) -> None:
     if checkout:
         subprocess.run(["git", "init", "-q"], cwd=project, check=True)
         (project / ".gitignore").write_text(".hidden\n")
@@ -64,9 +64,7 @@ def git(folder: Path, *words: str) -> None:
     subprocess.run(["git", "-C", str(folder), *options, *words], check=True, capture_output=True)
 
 
-def test_what_lies_in_submodules_and_checkouts_within_goes_along_and_so_it_does_from_a_worktree(
-    project: Path, tmp_path: Path
-) -> None:
+def test_submodules_and_inner_checkouts_are_copied_and_a_worktree_too(project: Path, tmp_path: Path) -> None:
     library = tmp_path / "library"
     (library / "data").mkdir(parents=True)
     for name in ("code.py", "data/x", "new\nline é.py"):
