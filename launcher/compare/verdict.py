@@ -45,6 +45,10 @@ def _of_scripts(compared: Sequence[MeasuredArm]) -> str:
 def _in_all(control: MeasuredArm, others: Sequence[MeasuredArm], how: Compare) -> str:
     broken = _failed(control)
     measured = [(other, other.ratio) for other in others if other.ratio is not None and not (broken or _failed(other))]
+    unrelated = [other.label for other in others if other.unrelated and not (broken or _failed(other))]
+    if not measured and unrelated:
+        speeds = "speeds" if len(unrelated) > 1 else "speed"
+        return f"The {speeds} of {_listed(unrelated)} can't be compared with that of the control, {control.label}."
     if not measured:
         partly = " to its end" if any(other.ratio is not None for other in others) else ""
         return f"No arm except the control, {control.label}, was measured{partly}."

@@ -413,7 +413,7 @@ def test_rates_that_are_counted_differently_have_no_ratio(tmp_path):
     other = script(tmp_path, 1, "o1", TWICE, counted="AdamW, the first of 2 optimizers")
     plan = whole(tmp_path, script(tmp_path, 0, "o0", NOISE), other)
     first, second = lead(tmp_path, plan)
-    assert first == "No arm except the control, amp=o0, was measured."
+    assert first == "The speed of amp=o1 can't be compared with that of the control, amp=o0."
     told = "its speed and the control's can't be compared: they are of different counts (AdamW, the first of 2 "
     assert told in second
     said = "\n".join(plain.lines(document(tmp_path, plan)))
