@@ -232,14 +232,20 @@ def failure(folder: Path, state: State, *, printed: bool = False) -> list[str]:
     # Of several ranks, the one that failed first is hard to find in the output.
     shows = bool(last) and (not printed or not isinstance(path, Path))
     lines = [f"the end of {path}:", *(f"  {tables.clean(line)}" for line in last)] if shows else []
+    return [*lines, *_remedy(state, last)]
+
+
+def _remedy(state: State, last: Sequence[str]) -> list[str]:
+    """What helps a run that ended with these lines, where that is known."""
     mend = hints.known("\n".join([state.reason, *last]))
-    return [*lines, f"what helps: {mend}"] if mend else lines
+    return [f"what helps: {mend}"] if mend else []
 
 
 def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[str]:
-    """A table of the runs of a sweep, and why the ones that failed did."""
+    """A table of the runs of a sweep, why the ones that failed did, and what helps them."""
     rows = []
     failures = []
+    remedies: dict[str, None] = {}
     results = [result_of(folder, state) for folder, state in states.items()]
     rate, rates = throughputs(results)
     for (folder, state), result, throughput in zip(states.items(), results, rates, strict=True):
@@ -256,8 +262,9 @@ def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[s
         )
         if state.name in ("failed", "lost"):
             failures.append(f"{folder.name}: {tables.clean(headline(state, now))}")
+            remedies.update(dict.fromkeys(_remedy(state, log_tail.read(folder, state.attempt)[1])))
     header = ("RUN", "STATE", "TIME", "ACCURACY", rate, "PEAK MEMORY", "PROOF")
     roots = dict.fromkeys(str(folder.parent) for folder in states)
     spare = ("PEAK MEMORY", "TIME", rate, "ACCURACY", "PROOF")
     lines = tables.fitted(header, rows, right=frozenset({2, 3, 4, 5}), width=width, spare=spare)
-    return [*lines, *failures, f"folders in {', '.join(roots)}"]
+    return [*lines, *failures, *remedies, f"folders in {', '.join(roots)}"]

@@ -191,6 +191,16 @@ def test_a_sweep_ends_in_one_table_with_why_runs_failed(tmp_path):
     assert lines[3:] == [f"{SWEEP}-001: failed after 1m05s: out of memory", f"folders in {tmp_path}"]
 
 
+def test_a_sweep_says_once_what_helps_its_failed_runs(tmp_path):
+    runs = [finished(tmp_path, f"{SWEEP}-00{number}", state="failed") for number in range(2)]
+    for folder in runs:
+        (folder / "attempts/1/stderr.log").write_text("docker: error setting rlimit type 8\n")
+    lines = summary.of_sweep({folder: state(folder) for folder in runs}, 0)
+    helps = "what helps: this machine may not raise limits: say container.limits=null"
+    assert lines[-2:] == [helps, f"folders in {tmp_path}"]
+    assert lines.count(helps) == 1
+
+
 def torchruns_report(host: str) -> str:
     return f"""E1120 22:22:31.911000 9607 torch/distributed/elastic/api.py:1002] failed (exitcode: 1) of python
 Traceback (most recent call last):
