@@ -44,6 +44,7 @@ class Layer:
     """The matrix or convolution sizes of one layer, for advice on tensor cores and memory."""
 
     name: str
+    """The path of its module in torch's network."""
     kind: Literal["linear", "conv"]
     inputs: int
     """Features, or channels."""

@@ -115,9 +115,10 @@ class Run(shared.Run):
         """Train to the end, or until asked to stop, and write the result; sets `exit_code`.
 
         `model` is the cast model without its wrappers, `evaluate` None where nothing is held out, `data` a line for
-        people. Without `load` the step gets indices, on the device. Without `schedule` learning rates stay as they are.
-        In a run folder that holds a checkpoint the run goes on from there; with `same_data` on data of the same digest
-        alone. `work` is for samples of text: their rate is then in tokens.
+        people, `data_digest` the SHA-256 of its values as `sha256:...`. Without `load` the step gets indices, on the
+        device. Without `schedule` learning rates stay as they are. In a run folder that holds a checkpoint the run goes
+        on from there; with `same_data` on data of the same digest alone. `work` is for samples of text: their rate is
+        then in tokens.
         """
         trained = Trained(model=model, optimizers=optimizers, precision=self.precision)
         if evaluate is not None and self.world.mesh is not None:

@@ -12,7 +12,7 @@ from recipes.trainer.progress import Progress
 from recipes.trainer.recorder import Executed
 
 Evaluate = Callable[[], Mapping[str, float]]
-"""The held-out measures, the same on every rank."""
+"""The held-out measures by name, `accuracy` and `loss` among them, the same on every rank."""
 
 
 class State(Protocol):
