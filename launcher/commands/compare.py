@@ -49,8 +49,8 @@ def main(arguments: Sequence[str]) -> int:
     comparison.check_words(asked.overrides)
     comparison.check_listed(asked.overrides)
     specs = request.understand(asked, "arm")
-    whole, facts = of_arms(specs, how, ["compare", *arguments], starting=not look)
-    return carry_out(whole, facts, specs, look=look)
+    plan, facts = of_arms(specs, how, ["compare", *arguments], starting=not look)
+    return carry_out(plan, facts, specs, look=look)
 
 
 def _keys() -> list[str]:

@@ -77,9 +77,9 @@ def _keys(given: Sequence[str]) -> Iterable[str]:
     from recipes.recipe import NAMES, find
     from recipes.typed import fields_of
 
-    named = ["script" for word in given if is_script(word)]
-    named += [word.removeprefix("recipe=") for word in given if word.startswith("recipe=")]
-    recipe = find(named[-1] if named and named[-1] in NAMES else "mnist")
+    recipes = ["script" for word in given if is_script(word)]
+    recipes += [word.removeprefix("recipe=") for word in given if word.startswith("recipe=")]
+    recipe = find(recipes[-1] if recipes and recipes[-1] in NAMES else "mnist")
     keys = {*GROUPS, *known_keys(recipe.settings)} - {
         "cluster.kind",
         "container.kind",

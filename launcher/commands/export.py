@@ -89,7 +89,7 @@ def _check(run: Run, plan: Mapping[str, Any]) -> None:
 def _python(run: Run, plan: Mapping[str, Any], named: str | None) -> str:
     """What has torch: the run's own Python, where it is one of this machine's."""
     own = plan.get("python")
-    here = not plan.get("container") and not run_roots.is_remote(run.root)
-    if named is None and here and isinstance(own, str) and os.access(own, os.X_OK):
+    is_here = not plan.get("container") and not run_roots.is_remote(run.root)
+    if named is None and is_here and isinstance(own, str) and os.access(own, os.X_OK):
         return own
     return pythons.resolve(named)

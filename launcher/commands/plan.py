@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     if words.facts:
         _check_recorded(words.facts, facts[0], specs)
     try:
-        plans = [resolve(spec, each) for spec, each in zip(specs, facts, strict=True)]
+        plans = [resolve(spec, host) for spec, host in zip(specs, facts, strict=True)]
     except LauncherError as refusal:
         if words.json or words.facts or len(specs) > 1 or not published_text.is_text(specs[0]):
             raise
@@ -91,15 +91,15 @@ def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wo
     if words.facts:
         facts = read_facts(words.facts)
         _check_recorded(words.facts, facts, asked.request.specs)
-    whole, found = planning.of_arms(asked.request.specs, asked.how, arguments, asked=asked, facts=facts)
+    plan, known = planning.of_arms(asked.request.specs, asked.how, arguments, asked=asked, facts=facts)
     if words.json:
-        print(_as_json(found, [whole]))
+        print(_as_json(known, [plan]))
         return 0
     width = width_of(sys.stdout)
     if words.all:
-        control = origins(asked.request.cells[0], asked.request.specs[0], whole.arms[0])
+        control = origins(asked.request.cells[0], asked.request.specs[0], plan.arms[0])
         print("\n".join(["settings of the first arm:", *_settings(control, width, everything=True)]))
-    print("\n".join(planning.describe(whole, width, whole_script=words.script)))
+    print("\n".join(planning.describe(plan, width, whole_script=words.script)))
     return 0
 
 

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     specs = request.understand(asked)
     facts = probe_each(specs, starting=True)
-    plans = [resolve(spec, each) for spec, each in zip(specs, facts, strict=True)]
+    plans = [resolve(spec, host) for spec, host in zip(specs, facts, strict=True)]
     for line in dict.fromkeys(line for plan in plans for line in plan.advice):
         print(f"note: {line}", file=sys.stderr)
     return submit_and_follow(plans, facts[0], specs, last_words)

@@ -134,7 +134,7 @@ class Composer:
             self._repository, CONFIG, list(overrides), prepend_hydra=False, skip_missing=False
         )
         config, files = OmegaConf.create(), []
-        named = {override.key_or_group for override in overrides}
+        typed = {override.key_or_group for override in overrides}
         for default in chosen.defaults:
             path: str = default.config_path or ""
             loaded = self._repository.load_config(path) if path else None
@@ -150,7 +150,7 @@ class Composer:
             shown = f"{SHIPPED}{name}" if folder == conf_folder() else f"{folder}/{name}"
             group, _, choice = path.rpartition("/")
             by = self._chosen_by.get(group)
-            if by and by[0] == choice and group not in named:
+            if by and by[0] == choice and group not in typed:
                 shown = f"{shown}, chosen in {by[1]}"
             prefix = f"{package}." if package else ""
             files.append(File(shown, folder / name, prefix, leaves(values)))

@@ -164,7 +164,7 @@ def applying(values: Mapping[str, Any], recipe: Any, cluster: Any, container: An
         if takes is not None and key not in takes:
             kept.pop(key, None)
     if isinstance(kept.get("train"), dict):
-        mine = fields_of(find(recipe).settings)
-        others = {key for name in NAMES for key in fields_of(find(name).settings)} - set(mine)
+        own = fields_of(find(recipe).settings)
+        others = {key for name in NAMES for key in fields_of(find(name).settings)} - set(own)
         kept["train"] = {key: value for key, value in kept["train"].items() if key not in others}
     return kept

@@ -49,9 +49,9 @@ def check(launch: Launch, training: Settings) -> None:
             f"env.{name}",
         )
     settings = training.train
-    theirs = training.recipe == "script" and (settings.bare or settings.precision == "script")
+    script_decides = training.recipe == "script" and (settings.bare or settings.precision == "script")
     for name in filter(_GRAPH_REWRITE.fullmatch, launch.env):
-        if training.framework == "tensorflow" and not theirs:
+        if training.framework == "tensorflow" and not script_decides:
             raise SettingsError(
                 f"env.{name}: amp decides which operations the graph rewrite converts; say amp.allow, amp.deny, "
                 "amp.infer or amp.clear=[OPERATION]",
@@ -118,7 +118,7 @@ def _check_cluster(cluster: Any) -> None:
 
 
 def _check_script(launch: Launch, training: Settings) -> None:
-    recipe, again = training.recipe, launch.resume_arguments
+    recipe, resume_arguments = training.recipe, launch.resume_arguments
     if recipe != "script":
         given = (
             ("script", launch.script, f"script={launch.script}"),
@@ -128,7 +128,7 @@ def _check_script(launch: Launch, training: Settings) -> None:
             ("inputs", launch.inputs, f"script.inputs={show(launch.inputs)}"),
             ("workdir", launch.workdir, f"workdir={launch.workdir}"),
             ("stop_signal", launch.stop_signal != Launch().stop_signal, f"script.stop_signal={launch.stop_signal}"),
-            ("resume_arguments", again, f"script.resume_arguments={show(again)}"),
+            ("resume_arguments", resume_arguments, f"script.resume_arguments={show(resume_arguments)}"),
         )
         for key, value, typed in given:
             if value:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from launcher.config.schema import CLUSTERS, Container, Launch
+from launcher.config.schema import CLUSTERS, Container, defaults
 from recipes.precision.levels import MODES, PRESETS, Amp
 from recipes.recipe import NAMES, find
-from recipes.settings import Data, Profile, Settings
+from recipes.settings import Data, Profile
 from recipes.typed import fields_of, plain
 
 CONFIG = "config"
@@ -57,9 +57,7 @@ def class_of(group: str, name: str) -> Any:
 
 def top_level() -> dict[str, Any]:
     """The keys of `config.yaml`: those that no group of files has."""
-    grouped = (*DECIDES, "train")
-    keys = {**plain(Settings()), **plain(Launch())}
-    return {name: value for name, value in keys.items() if name not in grouped}
+    return {name: value for name, value in defaults().items() if name not in DECIDES}
 
 
 def requests(path: str, values: Mapping[str, Any]) -> dict[str, Any]:

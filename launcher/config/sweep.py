@@ -59,7 +59,7 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
             f"a sweep over {', '.join(swept_keys)} has more than {MOST_CELLS:,} cells; start it in parts (command line)"
         )
     bases: dict[tuple[Any, ...], _Base] = {}
-    made = []
+    made: list[Cell] = []
     for indices in itertools.product(*(range(len(override.values)) for override in overrides)):
         choice = tuple(overrides[index].values[indices[index]] for index in choosing)
         if choice not in bases:
@@ -98,7 +98,7 @@ class _Base:
     """What was composed, as plain values."""
     interpolated: tuple[str, ...]
     """Keys of files with interpolations, dotted."""
-    whole: Any
+    merged: Any
     """Of OmegaConf: what was composed over the defaults, as interpolations may read a key that no file has."""
     overrides: Sequence[Override]
     """All of them, with the values of `train` as this choice's recipe has them."""
@@ -114,8 +114,8 @@ class _Base:
         plain: Any = OmegaConf.to_container(composed.config, resolve=False)
         _refuse_missing(plain, [override for override in overrides if _sets(override)], composed.places)
         interpolated = tuple(key for key, value in leaves(plain).items() if _is_interpolated(value))
-        whole = OmegaConf.merge(defaults(), composed.config) if interpolated else None
-        return _Base(composed=composed, plain=plain, interpolated=interpolated, whole=whole, overrides=overrides)
+        merged = OmegaConf.merge(defaults(), composed.config) if interpolated else None
+        return _Base(composed=composed, plain=plain, interpolated=interpolated, merged=merged, overrides=overrides)
 
     def apply(self, words: Sequence[Override]) -> dict[str, Any]:
         """The configuration of one cell, whose overrides have one value each."""
@@ -137,12 +137,12 @@ class _Base:
         places = self.composed.places
         # Every cell sets the same keys, so that only a mapping could leave something of another cell behind.
         merges = any(isinstance(override.values[0], dict) for override in assignments)
-        whole = copy.deepcopy(self.whole) if merges else self.whole
+        merged = copy.deepcopy(self.merged) if merges else self.merged
         try:
             for override in assignments:
-                OmegaConf.update(whole, override.key, literal(override.values[0]), merge=True)
+                OmegaConf.update(merged, override.key, literal(override.values[0]), merge=True)
             for key in keys:
-                value = OmegaConf.select(whole, key)
+                value = OmegaConf.select(merged, key)
                 _assign(
                     config, key, OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
                 )

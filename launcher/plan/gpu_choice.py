@@ -117,8 +117,8 @@ def advice(spec: JobSpec, facts: Facts, count: int) -> tuple[str, ...]:
     partition = slurm_check.find_partition(cluster, facts.slurm)
     if count:
         of = f" of the {partition.gpus_per_node} that nodes of partition {partition.name} have" if partition else ""
-        named = f"{count} GPU{'s' * (count > 1)} per node{of}, one for each process of the script"
-        return (f"the job takes {named}; train.processes=N starts more, gpus=N takes another number",)
+        devices = f"{count} GPU{'s' * (count > 1)} per node{of}, one for each process of the script"
+        return (f"the job takes {devices}; train.processes=N starts more, gpus=N takes another number",)
     why = f"partition {partition.name} has none" if partition else "no partition says how many its nodes have"
     return (f"the job takes no GPU: {why}; gpus=N asks for some",)
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.config.schema import TRAINING_KEYS, Launch
+from launcher.config.schema import TRAINING_KEYS, defaults
 from launcher.config.shipped import DECIDES
 from launcher.config.spec import JobSpec
 from launcher.config.sweep import Cell
 from launcher.plan.model import Plan
-from recipes.settings import Settings
 from recipes.typed import leaves, plain
 
 _DECIDING = {key if group == "recipe" else f"{group}.{key}" for group, key in DECIDES.items()}
@@ -58,10 +57,8 @@ def origins(cell: Cell, spec: JobSpec, plan: Plan) -> list[Origin]:
 
 def _defaults(spec: JobSpec) -> dict[str, Any]:
     """What each key of such a job is where nothing sets it, by dotted key."""
-    values = {**plain(Settings()), **plain(Launch())}
-    values["train"] = plain(spec.recipe.settings())
-    values["cluster"] = plain(type(spec.launch.cluster)())
-    return leaves(values)
+    of_job = {"train": plain(spec.recipe.settings()), "cluster": plain(type(spec.launch.cluster)())}
+    return leaves({**defaults(), **of_job})
 
 
 def _shown(key: str, value: Any) -> Any:

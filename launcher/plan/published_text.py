@@ -21,9 +21,9 @@ RUNTIMES: Mapping[str, Runtime] = {
 def is_text(spec: JobSpec) -> bool:
     """Whether the job is one command in an image, started as it is: nothing of it depends on the host."""
     launch = spec.launch
-    named = launch.script is not None and script.in_image(launch.script)
+    is_in_image = launch.script is not None and script.in_image(launch.script)
     return (
-        named
+        is_in_image
         and spec.training.train.bare
         and isinstance(launch.cluster, LocalCluster)
         and launch.visible_gpus is None
@@ -38,17 +38,17 @@ def equipped(spec: JobSpec, facts: Facts) -> Facts:
         Gpu(index=index, uuid=f"GPU-{index}", name="any", memory_mib=0, capability="", driver="")
         for index in range(1 if spec.launch.gpus is None else spec.launch.gpus)
     )
-    here = facts.containers
+    known = facts.containers
     # Apptainer's images are files, and one that was never fetched has no name yet.
-    named = "/image.sif" if kind == "apptainer" else (here.image if here else "")
+    image = "/image.sif" if kind == "apptainer" else (known.image if known else "")
     containers = ContainerFacts(
         runtimes={kind: RUNTIMES[kind]},
         architecture="amd64",
-        image=named,
+        image=image,
         image_present=True,
         image_architecture="amd64",
-        uid=here.uid if here else 0,
-        gid=here.gid if here else 0,
+        uid=known.uid if known else 0,
+        gid=known.gid if known else 0,
     )
     return dataclasses.replace(facts, gpus=gpus, gpu_problem="", containers=containers, profilers=())
 

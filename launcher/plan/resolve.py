@@ -53,9 +53,9 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     precision = _precision(spec, facts, device, capability)
     plan_advice.check(spec, gpus, device, launch.nodes * devices)
     gpu_choice.check_free(spec, facts, gpus, count)
-    named = tuple(str(gpu.index) for gpu in gpus) if len(gpus) == count else None
+    indices = tuple(str(gpu.index) for gpu in gpus) if len(gpus) == count else None
     profilers.check(spec, facts, device)
-    container = plan_container.choose(spec, facts, named, count)
+    container = plan_container.choose(spec, facts, indices, count)
     if container is None:
         requirements.check_python(spec, facts)
         requirements.check_build(spec, facts, gpus if device == "cuda" else ())
@@ -96,7 +96,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
             **(facts.containers.environment if container and facts.containers else {}),
         },
         env={
-            **gpu_choice.environment(named, slurm, container is not None),
+            **gpu_choice.environment(indices, slurm, container is not None),
             **user_script.environment(precision.mechanism, training.amp.level),
             **{name: value for name, value in launch.env.items() if value is not None},
         },

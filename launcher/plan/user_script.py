@@ -67,8 +67,8 @@ def _working_folder(spec: JobSpec, facts: Facts) -> str:
     """
     launch = spec.launch
     is_single_and_local = addresses.of(launch.cluster) is None and not spec.swept
-    named = launch.workdir or ("." if is_single_and_local else OWN_FOLDER)
-    return "" if named == OWN_FOLDER else facts.absolute(named)
+    folder = launch.workdir or ("." if is_single_and_local else OWN_FOLDER)
+    return "" if folder == OWN_FOLDER else facts.absolute(folder)
 
 
 def _inputs(launch: Launch, workdir: str, facts: Facts) -> dict[str, str]:

@@ -132,10 +132,10 @@ def _settings(plan: Plan) -> Iterator[str]:
     yield f"LAUNCHER_WHO={who} LAUNCHER_RESULT={result or _NONE}"
     yield f"LAUNCHER_ENGINE={engine or _NONE} LAUNCHER_SECRETS={secrets or _NONE}"
     if plan.script:
-        named = plan.script.stop_signal or _NONE
-        yield f"LAUNCHER_STOP_SIGNAL={named} LAUNCHER_STOP_BEFORE={plan.cluster['stop_before']}"
-        bare, again = ("yes" if value else _NONE for value in (plan.script.bare, plan.script.resume_arguments))
-        yield f"LAUNCHER_BARE={bare} LAUNCHER_RESUMES={again}"
+        signal = plan.script.stop_signal or _NONE
+        yield f"LAUNCHER_STOP_SIGNAL={signal} LAUNCHER_STOP_BEFORE={plan.cluster['stop_before']}"
+        bare, resumes = ("yes" if value else _NONE for value in (plan.script.bare, plan.script.resume_arguments))
+        yield f"LAUNCHER_BARE={bare} LAUNCHER_RESUMES={resumes}"
     queue = f"slurm LAUNCHER_MAX_REQUEUES={plan.cluster['max_requeues']}" if _is_job(plan) else "direct"
     yield f"LAUNCHER_QUEUE={queue} LAUNCHER_SHARED={'yes' if plan.shared is not None else _NONE}"
     sampled = _sampled_gpus(plan) or _NONE

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from launcher.commands.completion import candidates
 from launcher.config.paths import conf_folder
 from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP
+from tests.launcher.run_folders import launcher
 
 
 @pytest.fixture
@@ -126,15 +125,7 @@ def mine(part: str) -> str:
 
 
 def launch(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(conf_folder().parent),
-        "XDG_CONFIG_HOME": str(tmp_path / "config"),
-        "XDG_STATE_HOME": str(tmp_path / "state"),
-        "OMP_NUM_THREADS": "1",
-    }
-    argv = [sys.executable, "-m", "launcher", *words]
-    return subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=300)
+    return launcher(*words, state_home=tmp_path / "state")
 
 
 def write(own: Path, files: dict[str, str]) -> None:
