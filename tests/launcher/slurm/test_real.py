@@ -25,34 +25,36 @@ from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.testbed.facts import Testbed
 
 
-def test_the_job_finds_its_own_environment_and_nothing_of_the_submitters(
+def test_the_job_finds_its_own_environment_and_gpus_and_nothing_of_the_submitters(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("API_TOKEN", "hunter2")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "99")
     monkeypatch.setenv("RANK", "7")
-    (folder,) = bench.submit(dataclasses.replace(plan := bench.plan(), env={**plan.env, "V": "1.10"}))
+    plan = bench.plan("", "gpus=2", "batch=128")
+    (folder,) = bench.submit(dataclasses.replace(plan, env={**plan.env, "V": "1.10"}))
     shown = call(["scontrol", "show", "job", job_of(folder)]).stdout
     ended(folder)
     environment = bench.seen()["env"]
     assert (environment["V"], environment["HOME"]) == ("1.10", str(Path.home()))
+    assert len(environment["CUDA_VISIBLE_DEVICES"].split(",")) == 2
     assert not {"API_TOKEN", "RANK", "SLURM_ARRAY_TASK_ID"} & environment.keys()
     assert "hunter2" not in shown + (folder / "run.sh").read_text() + (folder / "plan.json").read_text()
 
 
-def test_gpus_of_the_job_are_the_ones_it_sees(bench: Bench) -> None:
-    (folder,) = bench.submit(bench.plan("", "gpus=2", "batch=128"))
-    ended(folder)
-    assert len(bench.seen()["env"]["CUDA_VISIBLE_DEVICES"].split(",")) == 2
-
-
 @pytest.mark.parametrize("accounting", [True, False])
 def test_states_are_true_with_and_without_accounting(
-    bench: Bench, slurm: Testbed, accounting: bool, monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
+    slurm: Testbed,
+    accounting: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     if not accounting:
         monkeypatch.setenv("SLURM_CONF", slurm.slurm.conf_without_accounting)
     (good,) = bench.submit(bench.plan())
+    assert ls.main([good.name, f"run_root={bench.root}"]) == 0
+    assert f"slurm job {job_of(good)} on " in capsys.readouterr().out
     (bad,) = bench.submit(bench.plan("sys.exit(3)"))
     (killed,) = bench.submit(bench.plan("os.kill(os.getpid(), 9)"))
     (waiting,) = bench.submit(bench.plan("", "cluster.flags=['--hold']"))
@@ -65,19 +67,13 @@ def test_states_are_true_with_and_without_accounting(
     assert ended(waiting).name == "cancelled"
 
 
-def test_a_sweep_is_one_array_and_each_cell_has_its_own_folder(bench: Bench) -> None:
-    folders = bench.submit(*(bench.plan("", f"seed={seed}", "cluster.parallel=2") for seed in range(4)))
-    assert {job_of(each).partition("_")[0] for each in folders} == {job_of(folders[0]).partition("_")[0]}
-    assert [job_of(each).partition("_")[2] for each in folders] == ["0", "1", "2", "3"]
-    for seed, folder in enumerate(folders):
-        assert ended(folder).name == "done"
-        assert json.loads((folder / "plan.json").read_text())["settings"]["seed"] == seed
-        assert (folder / "attempts/1/stdout.log").read_text() == "to stdout\n"
-
-
-def test_a_shared_sweep_runs_and_its_group_may_read_its_records(bench: Bench) -> None:
-    folders = bench.submit(*(bench.plan("", f"seed={seed}", "share=group") for seed in range(2)))
-    assert [ended(each).name for each in folders] == ["done", "done"]
+def test_a_sweep_is_one_array_of_runs_whose_records_a_group_may_read(bench: Bench) -> None:
+    words = ("share=group", "cluster.parallel=2")
+    folders = bench.submit(*(bench.plan("", f"seed={seed}", *words) for seed in range(3)))
+    array, _, _ = job_of(folders[0]).partition("_")
+    assert [job_of(each) for each in folders] == [f"{array}_{index}" for index in range(3)]
+    assert [ended(each).name for each in folders] == ["done"] * 3
+    assert [store.read_or_empty(each / "plan.json")["settings"]["seed"] for each in folders] == [0, 1, 2]
     assert stat.S_IMODE(bench.root.stat().st_mode) == 0o3770
     records = [each / name for each in folders for name in ("status.json", "submission.json", "attempts/1/stdout.log")]
     written_by_slurm = store.read_or_empty(folders[0] / "submission.json")["log"]
@@ -130,30 +126,22 @@ def test_a_sweep_larger_than_the_clusters_arrays_is_chunked(bench: Bench, monkey
     assert {f"{array} hooked" for array in arrays} <= {line.rstrip() for line in comments}
 
 
-def test_a_job_that_slurm_refuses_leaves_nothing(bench: Bench) -> None:
-    plan = bench.plan("", "cluster.constraint=quantum")
-    with pytest.raises(UsageError, match="Slurm would refuse this job"):
-        bench.submit(plan)
-    assert not selection.run_names(str(bench.root))
-
-
-def test_a_refusal_at_submission_itself_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.executors.submission.check", lambda plans: None)
-    with pytest.raises(UsageError, match="Slurm refused the job"):
+@pytest.mark.parametrize("checked", [True, False], ids=["checked", "at its submission"])
+def test_a_job_that_slurm_refuses_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch, checked: bool) -> None:
+    if not checked:
+        monkeypatch.setattr("launcher.executors.submission.check", lambda plans: None)
+    with pytest.raises(UsageError, match="Slurm would refuse this job" if checked else "Slurm refused the job"):
         bench.submit(bench.plan("", "cluster.constraint=quantum"))
     assert not selection.run_names(str(bench.root))
 
 
-@pytest.mark.parametrize("asked_first", [True, False])
-@pytest.mark.parametrize("after", ["nosuch", "any:", "sometimes:nosuch"])
-def test_after_a_run_that_is_none_leaves_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, after: str, asked_first: bool
+def test_after_a_run_that_is_none_leaves_nothing_even_where_it_was_not_checked(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not asked_first:
-        monkeypatch.setattr("launcher.executors.submission.check", lambda plans: None)
-    plan = dataclasses.replace(bench.plan(), after=after)
+    monkeypatch.setattr("launcher.executors.submission.check", lambda plans: None)
+    plan = dataclasses.replace(bench.plan(), after="nosuch")
     for plans in ((plan,), (plan, plan)):
-        with pytest.raises(UsageError, match="no run" if after == "nosuch" else f"after={after}: say"):
+        with pytest.raises(UsageError, match="no run"):
             bench.submit(*plans)
     assert not selection.run_names(str(bench.root))
     assert not selection.sweep_names(str(bench.root))
@@ -173,12 +161,6 @@ def test_after_waits_for_the_run_it_names_and_after_a_failed_one_only_any_starts
     done = [json.loads((each / "status.json").read_text()) for each in (first, second)]
     assert done[1]["started"] >= done[0]["ended"]
     assert ended(never)[:2] == ("cancelled", f"it never started: it was to come after {failed.name}, which failed")
-
-
-def test_ls_names_the_job_of_a_run(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder,) = bench.submit(bench.plan())
-    assert ls.main([folder.name, f"run_root={bench.root}"]) == 0
-    assert f"slurm job {job_of(folder)} on " in capsys.readouterr().out
 
 
 def started(folder: Path) -> bool:
