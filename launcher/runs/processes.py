@@ -84,13 +84,6 @@ def is_alive(process: Identity) -> bool:
     return current is not None and current.start == process.start and (process.host, process.boot) == (host(), boot())
 
 
-def why_gone(process: Identity) -> str:
-    """Why a process of this host is gone, as far as known."""
-    if process.boot != boot():
-        return f"{process.host} was restarted since"
-    return f"process {process.pid} is gone: killed, or ended without recording why"
-
-
 # Finding
 
 

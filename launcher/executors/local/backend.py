@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from launcher.runs import processes, store
 from launcher.runs.decode import decode
@@ -71,15 +71,24 @@ def with_processes(asked: Mapping[str, Files]) -> set[str]:
 
 
 def _liveness(process: Identity | None) -> Liveness:
-    if process is None:
-        return Liveness("unknown", "its files name no process")
-    if process.host != processes.host():
-        return Liveness("unknown", f"it runs on {process.host}, which can't be seen from here")
     if not processes.boot():
         return Liveness("unknown", "this system has no /proc to look into")
-    if processes.is_alive(process):
+    return liveness_of(process, processes.host(), processes.boot(), processes.is_alive, "here")
+
+
+def liveness_of(
+    process: Identity | None, host: str, boot: str, is_alive: Callable[[Identity], bool], place: str
+) -> Liveness:
+    """What is known of a run's process from that host since that boot, called `place` in words."""
+    if process is None:
+        return Liveness("unknown", "its files name no process")
+    if process.host != host:
+        return Liveness("unknown", f"it runs on {process.host}, which can't be seen from {place}")
+    if process.boot != boot:
+        return Liveness("gone", f"{process.host} was restarted since")
+    if is_alive(process):
         return Liveness("alive")
-    return Liveness("gone", processes.why_gone(process))
+    return Liveness("gone", f"process {process.pid} is gone: killed, or ended without recording why")
 
 
 def answering(files: Files) -> Identity | None:

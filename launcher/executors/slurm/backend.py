@@ -13,7 +13,7 @@ from launcher.errors import MOST_NAMED, Unavailable, UsageError
 from launcher.executors.slurm import jobs, shared
 from launcher.executors.slurm.jobs import Row
 from launcher.executors.slurm.shared import Answer
-from launcher.executors.slurm.unanswered import jobs_of, silent, unanswered
+from launcher.executors.slurm.unanswered import jobs_of
 from launcher.probe.slurm_commands import call, complaint
 from launcher.runs import run_roots, selection, store
 from launcher.runs.schema import PlanRecord, Submission
@@ -47,18 +47,14 @@ def _by_cluster(asked: Mapping[str, Files]) -> dict[str | None, dict[str, Files]
 
 def _liveness(asked: Mapping[str, Files], conf: str | None, after: float) -> dict[str, Liveness]:
     try:
-        names = jobs_of(asked, conf)
+        known, states = jobs_of(asked, conf)
     except Unavailable as error:
         return {folder: Liveness("unknown", str(error)) for folder in asked}
-    known = {folder: job for folder, job in names.items() if job is not None}
     # A final verdict is not asked for again, but a row of squeue overrides it.
     kept = {folder: row for folder, job in known.items() if (row := _kept(folder, job))}
     wanted = {job for folder, job in known.items() if folder not in kept}
     signalled = max((_signalled(folder, asked[folder]) for folder in known), default=0.0)
     answer = shared.look(wanted, conf, signalled=signalled, after=after) if known else Answer()
-    states: dict[str, Liveness] = {}
-    for group in silent(asked, names):
-        states.update(dict.fromkeys(group, unanswered(asked[group[0]])))
     for folder, job in known.items():
         states[folder] = _of_answer(folder, job, asked[folder], answer, kept.get(folder))
     return states
@@ -173,9 +169,9 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
 
 
 def _end(asked: Mapping[str, Files], conf: str | None) -> dict[str, str]:
-    names = jobs_of(asked, conf)
-    known = sorted(job for job in names.values() if job is not None)
-    failed = {folder: "sbatch has not answered, so nobody knows its job" for folder, job in names.items() if not job}
+    names, without = jobs_of(asked, conf)
+    known = sorted(names.values())
+    failed = dict.fromkeys(without, "sbatch has not answered, so nobody knows its job")
     for start in range(0, len(known), 500):
         done = call(["scancel", "--quiet", *known[start : start + 500]], conf=conf)
         shared.changed(conf)

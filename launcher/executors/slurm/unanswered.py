@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.errors import Unavailable
@@ -17,36 +17,31 @@ from launcher.runs.states import Liveness
 from launcher.runs.store import Files
 
 
-def jobs_of(asked: Mapping[str, Files], conf: str | None) -> dict[str, str | None]:
-    """The job of each run; None where sbatch has not answered. Raises `Unavailable`."""
-    names = {folder: job_of(files.submission) for folder, files in asked.items()}
-    for group in silent(asked, names):
-        submission = _submission(asked[group[0]])
-        if not _refused(submission) and not _still_submitting(submission):
+def jobs_of(asked: Mapping[str, Files], conf: str | None) -> tuple[dict[str, str], dict[str, Liveness]]:
+    """The job of each run, and the liveness of those that have none. Raises `Unavailable`."""
+    known: dict[str, str] = {}
+    without: dict[str, Liveness] = {}
+    groups: dict[str | None, list[str]] = {}  # that share the file of sbatch's answer, as the runs of an array do
+    for folder, files in asked.items():
+        if (job := job_of(files.submission)) is not None:
+            known[folder] = job
+        else:
+            groups.setdefault(_submission(files).answer, []).append(folder)
+    for folders in groups.values():
+        submission, answer = _submission(asked[folders[0]]), ""
+        if _refused(submission):
+            liveness = Liveness("gone", "sbatch refused it")
+        elif _still_submitting(submission):
+            liveness = Liveness("unknown", "sbatch has not answered yet")
+        else:
+            liveness = Liveness("gone", "its launcher ended before Slurm had accepted it")
             answer = _answer_instead(submission, conf)
-            names.update({folder: job_in(answer, _submission(asked[folder])) for folder in group})
-    return names
-
-
-def silent(asked: Mapping[str, Files], names: Mapping[str, str | None]) -> Collection[list[str]]:
-    """The runs without a job, in groups that share the file of sbatch's answer, as the runs of an array do."""
-    groups: dict[str | None, list[str]] = {}
-    for folder, job in names.items():
-        if job is None:
-            groups.setdefault(_submission(asked[folder]).answer, []).append(folder)
-    return groups.values()
-
-
-def unanswered(files: Files) -> Liveness:
-    """The liveness of a run without a job."""
-    submission = _submission(files)
-    if _refused(submission):
-        return Liveness("gone", "sbatch refused it")
-    if _still_submitting(submission):
-        return Liveness("unknown", "sbatch has not answered yet")
-    if job_of(submission) is not None:
-        return Liveness("alive", "accepted this moment")  # between the look at its answer and that at its process
-    return Liveness("gone", "its launcher ended before Slurm had accepted it")
+        for folder in folders:
+            if (job := job_in(answer, _submission(asked[folder]))) is not None:
+                known[folder] = job
+            else:
+                without[folder] = liveness
+    return known, without
 
 
 def _submission(files: Files) -> Submission:

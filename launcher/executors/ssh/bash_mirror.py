@@ -11,8 +11,8 @@ from launcher import safe_files
 from launcher.admit import Refused
 from launcher.executors.local import backend
 from launcher.runs import store
-from launcher.runs.states import LARGEST_ATTEMPT, Liveness, Seen, judge, needs_liveness
-from launcher.runs.store import Files, Run
+from launcher.runs.states import LARGEST_ATTEMPT, Seen, judge
+from launcher.runs.store import Run
 from launcher.ssh.bash_session import Line, bytes_of, nanoseconds, number, text_of
 from launcher.ssh.methods import LONGEST_SMALL, MOST_ATTEMPTS, SMALL
 
@@ -59,18 +59,11 @@ def mirrored(top: Path, id: str, there: Boot, lines: Iterator[Line]) -> Seen:
     else:
         raise Refused("it answers about fewer runs than it was asked about")
     files = store.load(str(folder))
-    liveness = _liveness(files, there, alive) if needs_liveness(files) else None
+    liveness = backend.liveness_of(
+        backend.answering(files),
+        there.host,
+        there.id,
+        lambda process: (process.pid, process.start) in alive,
+        there.host,
+    )
     return Seen(Run(str(top), id), files, judge(files, liveness))
-
-
-def _liveness(files: Files, there: Boot, alive: set[tuple[int, int]]) -> Liveness:
-    process = backend.answering(files)
-    if process is None:
-        return Liveness("unknown", "its files name no process")
-    if process.host != there.host:
-        return Liveness("unknown", f"it runs on {process.host}, which can't be seen from {there.host}")
-    if process.boot != there.id:
-        return Liveness("gone", f"{process.host} was restarted since")
-    if (process.pid, process.start) in alive:
-        return Liveness("alive")
-    return Liveness("gone", f"process {process.pid} is gone: killed, or ended without recording why")

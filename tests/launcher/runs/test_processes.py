@@ -59,12 +59,6 @@ def test_a_process_of_another_pid_start_boot_or_host_is_not_alive(change):
     assert not processes.is_alive(me._replace(**change))
 
 
-def test_a_restart_is_given_as_the_reason():
-    me = processes.identity(os.getpid())
-    assert processes.why_gone(me._replace(boot="another")) == f"{me.host} was restarted since"
-    assert "process 9999999 is gone" in processes.why_gone(me._replace(pid=9999999))
-
-
 def test_a_dead_child_that_nobody_has_waited_for_is_dead():
     child = subprocess.Popen(["sleep", "300"])
     identity = processes.identity(child.pid)
