@@ -62,8 +62,6 @@ def state_of(
 
     Raises `ValueError` for one that can't be read.
     """
-    if "tied" not in saved:
-        raise ValueError("it was saved by an older version")
     if not found.shards:
         return saved
     from recipes.torch_ import shards

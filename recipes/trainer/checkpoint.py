@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from recipes.run_folder import naming, now, sync_folder, write_json
-from recipes.trainer.world import ProcessGroup
+from recipes.trainer.world import ProcessGroup, SettingsErrorOfAll
+from recipes.typed import SettingsError
 
-SCHEMA = 2
+SCHEMA = 3
 NAME = re.compile(r"step-(\d{9,})")
 ASIDE = "."
 
@@ -171,20 +172,28 @@ def _commit(aside: Path, path: Path, step: int, keep: int) -> Path:
 def newest(folder: Path, warn: Callable[[str], None], step: int | None = None) -> Checkpoint | None:
     """The newest intact checkpoint, or that of `step`; None where there is none.
 
-    Broken ones are skipped with a warning that names them.
+    Broken ones are skipped with a warning that names them. Raises `SettingsError` for one of another schema.
     """
     for number, path in _all(folder):
         if step is not None and number != step:
             continue
         try:
             manifest = json.loads((path / "manifest.json").read_text())
-            if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-                warn(f"{path} is skipped: its manifest is not of schema {SCHEMA}")
+            if not isinstance(manifest, dict):
+                warn(f"{path} is skipped: its manifest does not describe its files")
                 continue
+            if manifest.get("schema") != SCHEMA:
+                raise SettingsError(
+                    f"{path} is of schema {manifest.get('schema')}, and this version reads {SCHEMA}; `python -m "
+                    "launcher resume` goes on with the code that the run began with",
+                    "run",
+                )
             if manifest.get("step") != number:
                 warn(f"{path} is skipped: its manifest is of step {manifest.get('step')}")
                 continue
             broken = _broken(path, manifest)
+        except SettingsError:
+            raise
         except (OSError, ValueError) as error:
             warn(f"{path} is skipped: {error}")
             continue
@@ -221,12 +230,19 @@ def _broken(path: Path, manifest: Mapping[str, Any]) -> str:
 
 
 def for_resuming(folder: Path, group: ProcessGroup) -> Checkpoint | None:
-    """The newest intact checkpoint, on every rank, after leftovers of a killed attempt are deleted."""
-    latest = None
+    """The newest intact checkpoint, on every rank, after leftovers of a killed attempt are deleted. Raises
+    `SettingsError` on every rank where it is of another schema."""
+    latest, problem = None, ""
     if group.rank == 0:
         clear_leftovers(folder)
-        latest = newest(folder, warn=lambda text: print(f"warning: {text}", flush=True))
-    return group.broadcast(latest)
+        try:
+            latest = newest(folder, warn=lambda text: print(f"warning: {text}", flush=True))
+        except SettingsError as error:
+            problem = str(error)
+    latest, problem = group.broadcast((latest, problem))
+    if problem:
+        raise SettingsErrorOfAll(problem, "run")
+    return latest
 
 
 def clear_leftovers(folder: Path) -> None:

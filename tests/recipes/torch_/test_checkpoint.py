@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from recipes.torch_.devices import World
 from recipes.torch_.state import FILE, read, write
 from recipes.trainer import checkpoint
+from recipes.trainer.world import SettingsErrorOfAll
 
 
 def save(folder: Path, step: int, keep: int = 2) -> Path:
@@ -145,6 +147,16 @@ def test_a_state_with_code_in_it_is_not_run(tmp_path):
     with pytest.raises(Exception, match="Weights only"):
         read(found.state)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_checkpoint_of_another_schema_is_refused_on_every_rank(tmp_path):
+    manifest = save(tmp_path, 5) / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 2}))
+    world = World(rank=0, size=1, device=torch.device("cpu"))
+    with pytest.raises(
+        SettingsErrorOfAll, match=r"is of schema 2, and this version reads 3; `python -m launcher resume`"
+    ):
+        checkpoint.for_resuming(tmp_path, world)
 
 
 @pytest.mark.parametrize("changed", [{"state": []}, {"state": {}}, {"shards": "four"}, {"shards": None}])

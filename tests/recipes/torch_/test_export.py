@@ -123,7 +123,9 @@ def test_what_cannot_be_exported_is_refused_in_words(tmp_path, capsys):
     assert "there is no folder /no/folder" in refused("file=/no/folder/file")
     assert "is a folder; name a file in it" in refused(f"file={tmp_path}")
     assert "export takes run=, file=, step=, overwrite=, not steps=3" in refused("steps=3")
-    assert "can't be exported: it was saved by an older version" in refused("step=6")
+    manifest = tmp_path / "checkpoints" / "step-000000006" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"schema": 3', '"schema": 2'))
+    assert "is of schema 2, and this version reads 3; `python -m launcher resume` goes on with" in refused("step=6")
     (save(9) / FILE).unlink()
     assert f"step-000000009/{FILE}" in refused("step=9")
     save(12, "paddle")
