@@ -63,7 +63,7 @@ def test_a_snapshot_that_was_changed_is_not_used(tmp_path: Path, files: dict[str
         laid(tmp_path, files)
 
 
-def test_what_a_job_left_beside_the_code_does_not_count(
+def test_files_that_a_job_wrote_beside_the_code_are_ignored(
     tmp_path: Path, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = laid(tmp_path, files)

@@ -134,9 +134,3 @@ def test_a_checkout_that_git_refuses_to_read_is_no_folder_without_git(project: P
 def test_a_checkout_whose_repository_is_gone_is_a_folder(project: Path) -> None:
     (project / ".git").write_text("gitdir: /no/such\n")
     assert names(project) == ["script/sub/helper.py", "script/train.py"]
-
-
-def test_more_than_a_snapshot_holds_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_code.snapshot, "MAX_BYTES", 10)
-    with pytest.raises(UsageError, match="is sent along with it, and holds more than"):
-        user_code.collect(project / "train.py")

@@ -192,20 +192,20 @@ def test_a_gpu_without_a_known_memory_is_not_said_to_have_none(changes: dict[str
     assert said == f"1x A100 ({says}), driver 560.35.03"
 
 
-def test_a_gpu_that_somebody_is_on_is_named() -> None:
+def test_a_gpu_in_use_is_named() -> None:
     held = dataclasses.replace(TWO_A100.gpus[1], holder="held by mei (run x)")
     facts = dataclasses.replace(TWO_A100, gpus=(TWO_A100.gpus[0], held))
     assert found(facts=facts)["gpu"] == ("advice", "GPU 1 is not free: held by mei (run x)", "gpus=N takes free ones")
 
 
-def test_a_host_that_ends_what_outlives_a_login_is_a_problem_over_ssh_alone() -> None:
+def test_killuserprocesses_is_a_problem_over_ssh_only() -> None:
     """By the same fact as a plan's note: a user who may linger is left alone by both."""
     facts = dataclasses.replace(LAPTOP, ends_at_logout=True)
     level, said, mend = found("cluster=ssh", "cluster.host=box", facts=facts, remote=True)["logout"]
     assert (level, "KillUserProcesses=yes" in said, "enable-linger mei" in mend) == ("problem", True, True)
 
 
-def test_clocks_that_differ_are_told_with_the_direction() -> None:
+def test_a_clock_difference_is_reported_with_its_direction() -> None:
     assert found(remote=True, time=1300.0)["clock"][1] == "its clock is 5m00s ahead of this one"
     assert found(remote=False, time=1300.0) == {}
 
@@ -226,7 +226,7 @@ def test_of_several_partitions_slurm_picks_one() -> None:
     assert slurm("cluster.partition=short,cpu")["partition"] == ("ok", "short,cpu: Slurm picks one of them")
 
 
-def test_gpus_are_called_as_the_site_calls_them() -> None:
+def test_gpu_types_are_shown_by_the_names_of_the_site() -> None:
     named = dataclasses.replace(CLUSTER.partitions[0], gpu_types=("a100", ""))
     assert "4 GPUs (a100)" in slurm(partitions=(named,))["partition"][1]
 

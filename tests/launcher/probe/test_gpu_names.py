@@ -21,7 +21,7 @@ from launcher.probe import gpu_names
         ([], None),
     ],
 )
-def test_what_gres_names_tell_of_gpus_is_the_most_that_one_of_them_can(types: list[str], expected: object) -> None:
+def test_gres_names_give_the_highest_compute_capability(types: list[str], expected: object) -> None:
     assert gpu_names.capability(types) == expected
 
 
@@ -51,5 +51,5 @@ def test_what_gres_names_tell_of_gpus_is_the_most_that_one_of_them_can(types: li
         ("NVIDIA Graphics Device", None),
     ],
 )
-def test_a_driver_s_name_of_a_gpu_tells_its_compute_capability(name: str, expected: object) -> None:
+def test_a_gpu_name_gives_its_compute_capability(name: str, expected: object) -> None:
     assert gpu_names.of_name(name) == expected

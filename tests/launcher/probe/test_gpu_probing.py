@@ -54,9 +54,7 @@ def test_a_gpu_is_listed_under_any_driver(
     assert (found.memory_mib, found.compute_capability, found.partitioned) == (memory, capability, False)
 
 
-def test_the_memory_of_a_gpu_that_is_cut_into_instances_is_not_a_job_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_memory_of_a_mig_gpu_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = "echo '0, GPU-a, NVIDIA A100-SXM4-40GB, 40960, 550.54.15, 8.0, Enabled'"
     (found,), _ = listed(tmp_path, monkeypatch, row)
     assert (found.memory_mib, found.partitioned) == (0, True)
@@ -77,7 +75,7 @@ def test_the_memory_of_a_gpu_that_is_cut_into_instances_is_not_a_job_s(
         ("echo 'Field \"uuid\" is not a valid field to query.'; exit 2", "nvidia-smi failed: Field"),
     ],
 )
-def test_why_none_could_be_listed_is_told(
+def test_a_failure_of_nvidia_smi_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, problem: str
 ) -> None:
     found, said = listed(tmp_path, monkeypatch, program)
@@ -85,6 +83,6 @@ def test_why_none_could_be_listed_is_told(
     assert said.startswith(problem)
 
 
-def test_a_driver_that_hangs_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_driver_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_probing, "_SECONDS", 0.3)
     assert listed(tmp_path, monkeypatch, "exec sleep 60") == ((), "nvidia-smi did not answer within 0.3 s")

@@ -64,14 +64,14 @@ def test_a_plan_starts_nothing():
         (LocalImage(name="mine:1", present=False), DOCKER, "it is not on this host yet"),
     ],
 )
-def test_what_can_not_be_started_here_is_not_known(image: LocalImage, runtime, why: str):
+def test_an_image_that_cannot_be_started_here_is_unknown(image: LocalImage, runtime, why: str):
     host = Starts(ANSWER)
     assert image_packages.look(image, runtime, "python3", start=True, ask=host) == (None, why)
     assert not host.asked
 
 
 @pytest.mark.parametrize("text", [None, "", "Welcome to my image!\n3.12\n", "\x1b[2J\n"])
-def test_an_image_without_that_python_is_not_known_and_asked_again(text: str | None):
+def test_an_image_without_python_is_unknown_and_asked_again(text: str | None):
     host = Starts(text)
     for _ in range(2):
         assert image_packages.look(ENGINES, DOCKER, "python3", start=True, ask=host) == (
@@ -86,7 +86,7 @@ def test_odd_versions_are_left_out():
     assert image_packages.look(ENGINES, DOCKER, "python3", start=True, ask=host)[0] == {"torch": "2.13.0"}
 
 
-def test_a_file_is_looked_into_again_when_it_changes_and_a_sandbox_always(tmp_path: Path):
+def test_a_changed_image_file_and_every_sandbox_are_started_again(tmp_path: Path):
     path, host = tmp_path / "torch.sif", Starts(ANSWER)
     path.write_bytes(b"one")
     image = LocalImage(name=str(path), present=True)
@@ -120,7 +120,7 @@ def test_the_runtime_gets_the_environment_of_a_job_and_none_of_the_rest_of_the_s
     assert names.isdisjoint(others) and {"PATH", "APPTAINER_TMPDIR"} <= names
 
 
-def test_a_damaged_record_counts_for_nothing(tmp_path: Path):
+def test_a_damaged_record_is_ignored(tmp_path: Path):
     host = Starts(ANSWER)
     image_packages.look(ENGINES, DOCKER, "python3", start=True, ask=host)
     (record,) = (tmp_path / "state" / "launcher" / "images").iterdir()

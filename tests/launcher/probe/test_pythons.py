@@ -14,7 +14,7 @@ from launcher.probe import pythons
     ("distribution", "version"), [("paddlepaddle", "3.3.1+cpu"), ("paddlepaddle_gpu", "3.3.1"), ("other", "unknown")]
 )
 @pytest.mark.parametrize("which", ["this Python", "another Python"])
-def test_paddles_build_is_known_by_what_pip_calls_it(
+def test_the_build_of_paddle_is_read_from_its_distribution(
     which: str, distribution: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "paddle").mkdir()

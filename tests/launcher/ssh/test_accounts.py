@@ -92,13 +92,15 @@ def test_the_command_of_a_terminal_passes_any_login_shell_unchanged(accounts, te
         ("waiting", "has not started a command in 1 s: .*; or a login script there"),
     ],
 )
-def test_a_login_script_that_lets_no_command_start_is_thought_of(accounts, testbed, tmp_path, monkeypatch, name, says):
+def test_a_login_script_that_blocks_commands_is_named_as_the_cause(
+    accounts, testbed, tmp_path, monkeypatch, name, says
+):
     monkeypatch.setattr(host, "SILENCE", 1.0)
     with pytest.raises(Unavailable, match=says):
         Host(address(config_of(accounts, testbed, tmp_path, name))).ask("hello", hello)
 
 
-def test_having_no_key_at_all_is_an_error_of_its_own(testbed, tmp_path, monkeypatch):
+def test_a_login_without_any_key_says_so(testbed, tmp_path, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     with pytest.raises(Unavailable, match="asks for a key and there is none"):
         Host(address(configuration(tmp_path, testbed, IdentityFile="/no/such/key"))).ask("hello", hello)
@@ -113,7 +115,7 @@ def test_having_no_key_at_all_is_an_error_of_its_own(testbed, tmp_path, monkeypa
         ("publickey,keyboard-interactive", "key accepted, but the server asks for a second factor"),
     ],
 )
-def test_a_host_that_wants_a_password_or_code_gets_the_way_to_type_it(testbed, tmp_path, methods, says):
+def test_a_host_that_asks_for_a_password_or_code_is_reported_with_the_remedy(testbed, tmp_path, methods, says):
     interactive_too = {"UsePAM": "yes", "KbdInteractiveAuthentication": "yes", "PasswordAuthentication": "yes"}
     server = OwnSshd(testbed, tmp_path, AuthenticationMethods=methods, **interactive_too)
     try:

@@ -35,7 +35,7 @@ def test_every_module_in_the_zip_loads_from_it_with_nothing_but_the_standard_lib
     assert done.returncode == 0, done.stderr
 
 
-def test_the_zip_is_named_by_its_content_and_the_same_whenever_it_is_packed():
+def test_the_zip_is_reproducible_and_named_by_its_digest():
     first = archive()
     archive.cache_clear()
     assert archive() == first

@@ -36,7 +36,9 @@ def holding(folder, text):
     return [each for each in folder.rglob("*") if each.is_file() and text in each.read_bytes()]
 
 
-def test_variables_and_secrets_of_the_shell_reach_the_job_there_and_secrets_end_with_it(far, project, monkeypatch):
+def test_variables_and_secrets_of_the_shell_reach_a_remote_job_and_secrets_are_deleted_at_its_end(
+    far, project, monkeypatch
+):
     flag, token = f"{uuid.uuid4().hex} $(id)", uuid.uuid4().hex
     monkeypatch.setenv("MY_FLAG", flag)
     monkeypatch.setenv("API_TOKEN", token)
@@ -67,7 +69,7 @@ def test_variables_and_secrets_of_the_shell_reach_the_job_there_and_secrets_end_
     assert holding(far.root, token.encode()) == []
 
 
-def test_secrets_of_a_run_that_was_killed_there_go_when_it_is_looked_at(far, project, monkeypatch):
+def test_secrets_of_a_killed_remote_run_are_deleted_at_the_next_look(far, project, monkeypatch):
     monkeypatch.setenv("API_TOKEN", "hush")
     words = own(far, project)
     (project / "train.py").write_text("import time\ntime.sleep(600)\n")

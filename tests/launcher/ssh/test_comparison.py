@@ -7,7 +7,7 @@ from launcher.ssh.archive import archive
 WORDS = ["amp=o0,o1", "compare.rounds=2", "compare.steps=10", "compare.cool_down=0", "env.PAUSE=0", "wait=true"]
 
 
-def test_it_runs_there_and_is_watched_and_reported_here(far):
+def test_a_remote_comparison_is_watched_and_reported_here(far):
     said = far.type("compare", *far.words, *WORDS)
     assert said.code == 0, said.err
     run = said.out.split()[0]
@@ -39,7 +39,7 @@ while True:
 """
 
 
-def test_blocks_of_a_remote_script_start_afresh(far, tmp_path, monkeypatch):
+def test_blocks_of_a_remote_script_start_in_an_empty_folder(far, tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
     words = [

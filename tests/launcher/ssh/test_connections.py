@@ -50,7 +50,7 @@ def test_a_host_answers_through_either_transport_with_and_without_a_hop(tmp_path
     assert host.ask("hello", hello)["system"] == "Linux"
 
 
-def test_user_and_port_of_the_address_go_before_the_configuration(tmp_path, testbed, reach):
+def test_user_and_port_of_the_address_override_the_configuration(tmp_path, testbed, reach):
     config = configuration(tmp_path, testbed, User="nobody", Port="1")
     assert reach(config, destination=f"{testbed.ssh.user}@box:{testbed.ssh.port}").ask("hello", hello)
 
@@ -83,7 +83,7 @@ def test_a_changed_host_key_is_refused_at_the_target_and_at_the_hop(tmp_path, te
         assert f"[{testbed.ssh.host}]:{ports['hops' in changes]}" in forget
 
 
-def test_the_commands_in_the_refusals_of_a_changed_and_an_unknown_key_put_it_right(tmp_path, testbed, reach):
+def test_the_commands_in_refusals_of_changed_and_unknown_keys_work(tmp_path, testbed, reach):
     known = tmp_path / "known_hosts"
     known.write_text(f"[{testbed.ssh.host}]:{testbed.ssh.port} {keys(tmp_path).with_suffix('.pub').read_text()}")
     config = configuration(tmp_path, testbed, UserKnownHostsFile=str(known))
@@ -100,7 +100,7 @@ def test_the_commands_in_the_refusals_of_a_changed_and_an_unknown_key_put_it_rig
     assert reach(config).ask("hello", hello)
 
 
-def test_no_setting_of_the_configuration_lets_an_unknown_key_pass(tmp_path, testbed, reach):
+def test_stricthostkeychecking_no_accepts_no_unknown_key(tmp_path, testbed, reach):
     config = configuration(tmp_path, testbed, UserKnownHostsFile="/dev/null", StrictHostKeyChecking="no")
     for transport in ("fabric", "openssh"):
         assert "host key" in refusal(reach(config, transport=transport)).lower()
@@ -165,7 +165,7 @@ def test_identitiesonly_keeps_other_keys_of_the_agent_from_the_host(tmp_path, te
     assert reach(named, transport=transport).ask("hello", hello), "the agent has the key of this public one"
 
 
-def test_openssh_goes_through_an_open_master_where_no_key_is_at_hand(tmp_path, testbed, reach, monkeypatch):
+def test_openssh_uses_an_open_master_without_any_key(tmp_path, testbed, reach, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     control = tmp_path / "master"
     open_config = configuration(tmp_path, testbed, ControlPath=str(control))
@@ -269,7 +269,7 @@ def test_zips_of_versions_that_were_not_used_for_long_are_deleted(tmp_path, test
 @pytest.mark.parametrize(
     "destination", ["-oProxyCommand=x", "a b", "box:99999", "box:0", "me@", "", "[::1", "box:x", "a@b@c"]
 )
-def test_text_that_can_be_no_host_is_refused(destination):
+def test_text_that_is_not_a_host_is_refused(destination):
     from launcher.runs.address import check
 
     with pytest.raises(UsageError, match=re.escape("cluster.host=")) as caught:
@@ -277,7 +277,7 @@ def test_text_that_can_be_no_host_is_refused(destination):
     assert caught.value.exit_code == 2
 
 
-def test_an_address_is_read_apart():
+def test_an_address_has_user_host_and_port():
     for text, apart in (
         ("box", (None, "box", None)),
         ("me@box.example:2222", ("me", "box.example", 2222)),
@@ -287,7 +287,7 @@ def test_an_address_is_read_apart():
         assert (found.user, found.host, found.port) == apart
 
 
-def test_a_server_that_speaks_no_ssh_is_one_line_of_error():
+def test_a_server_that_does_not_speak_ssh_is_one_line_of_error():
     """In a process of its own: pytest takes what is logged, and Python prints it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         hanging_up = threading.Thread(target=lambda: server.accept()[0].close())

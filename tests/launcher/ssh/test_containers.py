@@ -55,7 +55,7 @@ def contained(kind: str, far) -> list[str]:
     ("place", "kind"),
     [*(("ssh", kind) for kind in ("none", "docker", "podman", "apptainer")), ("slurm", "none"), ("slurm", "podman")],
 )
-def test_the_same_job_finds_the_same_around_it(place, kind, probe, tmp_path, monkeypatch):
+def test_a_job_has_the_same_environment_in_each_runtime(place, kind, probe, tmp_path, monkeypatch):
     monkeypatch.setenv("PASSED_ON", f"{SECRET}\n2")
     monkeypatch.setenv("NOISE", "x")
     key = tmp_path / "key"
@@ -92,7 +92,7 @@ case $word in run=*) echo '{"attempts": 1}' >"${word#run=}/result.json" ;; esac
 """
 
 
-def test_a_job_there_fetches_an_image_that_is_not_there(far):
+def test_a_remote_job_pulls_a_missing_image(far):
     far.python.write_text(IN_THE_IMAGE)
     with Registry("pulled over SSH by a job") as registry:
         # The registry's image is empty, so the host's programs are lent to it.

@@ -63,7 +63,7 @@ def test_a_damaged_pointer_costs_its_own_run_and_hides_no_other(victim, words):
             )
 
 
-def test_a_damaged_memory_of_a_run_is_asked_for_again(victim):
+def test_a_damaged_record_of_a_known_state_is_asked_for_again(victim):
     victim.deadline(UNHURRIED)
     pointer = Pointer(address=victim.liar.address(), root="/runs", token="t", created=time.time())
     ids = [f"20260101-0000{number:02}-brave-otter" for number in range(len(KNOWN))]
@@ -102,7 +102,7 @@ def test_an_ssh_configuration_that_cannot_be_read_hides_no_other_run(victim):
         assert OTHER in victim.type_only("ls").out
 
 
-def test_a_run_whose_folder_may_not_be_read_hides_no_other_here_or_over_there(tmp_path):
+def test_an_unreadable_run_folder_hides_no_other_run(tmp_path):
     """As a user that is not root, to whom permissions apply."""
     if os.getuid() != 0:
         pytest.skip("becomes another user, which only root can")

@@ -56,7 +56,7 @@ def attempts(far, run: str) -> list[int]:
     return store.attempts(far.folder(run))
 
 
-def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_reports_that_it_did_not(far, proxy, moments):
+def test_a_cut_submission_starts_its_run_once_or_reports_that_it_did_not(far, proxy, moments):
     began = proxy.up
     far.submit("steps=1")
     host.close_all()
@@ -80,7 +80,7 @@ def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_reports_that_i
             assert attempts(far, run) == [1]
 
 
-def test_a_submission_whose_answer_is_lost_for_good_is_known_by_its_pointer_and_started_once(far, proxy, monkeypatch):
+def test_a_submission_whose_answer_is_lost_starts_its_run_once(far, proxy, monkeypatch):
     """The far side has all it needs, and nobody hears it say so."""
     monkeypatch.setattr("launcher.executors.ssh.submit_client.TRIES", 1)
     ask = Host.ask
@@ -104,7 +104,7 @@ def test_a_submission_whose_answer_is_lost_for_good_is_known_by_its_pointer_and_
     assert remote_record.read(far.pointer(run)).submitter is None
 
 
-def test_the_same_submission_asked_for_twice_is_carried_out_once(far, monkeypatch):
+def test_a_repeated_submission_request_starts_its_runs_once(far, monkeypatch):
     answers = []
     ask = Host.ask
 
@@ -149,7 +149,7 @@ def test_a_run_that_never_arrived_is_lost_only_once_that_is_certain(far, proxy, 
     assert far.type("rm", "--forget", run).code == 0
 
 
-def test_launchers_that_are_killed_while_they_submit_start_their_runs_once_or_not(far, moments, monkeypatch):
+def test_a_launcher_killed_while_it_submits_starts_its_run_once_or_not(far, moments, monkeypatch):
     command = [sys.executable, "-m", "launcher", *far.words, "steps=3", HOLD]
     for _ in range(ROUNDS):
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
@@ -166,7 +166,7 @@ def test_launchers_that_are_killed_while_they_submit_start_their_runs_once_or_no
         assert far.type("rm", "--force", run).code == 0
 
 
-def test_logs_that_are_followed_miss_nothing_however_often_the_connection_is_cut(far, proxy, moments, monkeypatch):
+def test_followed_logs_are_complete_although_the_connection_is_cut(far, proxy, moments, monkeypatch):
     """A host that can't be reached at first is an error, so the cuts follow answers, the first one at once."""
     monkeypatch.setattr(Retries, "PAUSES", (0.1,))
     text = "for n in range(40000): print('line', n, 'x' * (n % 50)) or (n % 800 == 0 and time.sleep(0.06))"
@@ -192,7 +192,7 @@ def test_logs_that_are_followed_miss_nothing_however_often_the_connection_is_cut
     assert said.out == (far.folder(run) / "attempts/1/stdout.log").read_text()
 
 
-def test_a_fetch_that_is_cut_goes_on_where_it_was(far, proxy, moments, tmp_path, monkeypatch):
+def test_a_cut_fetch_continues_at_its_offset(far, proxy, moments, tmp_path, monkeypatch):
     monkeypatch.setattr(Retries, "PAUSES", (0.05,))
     (run,) = far.submit("steps=1")
     far.until(run, "done")
@@ -230,7 +230,7 @@ def test_a_fetch_that_is_cut_off_waits_for_the_host_and_reports_it_once(far, pro
 
 
 @pytest.mark.parametrize("transport", ["fabric", "openssh"])
-def test_a_network_that_stalls_is_given_up_with_words_and_nothing_hangs(far, proxy, transport):
+def test_a_stalled_network_is_reported_and_nothing_hangs(far, proxy, transport):
     reached = Host(address(far.config, transport=transport))
     reached.ask("hello", hello)
     reached.silence = 1.0
@@ -259,7 +259,7 @@ def test_a_slow_answer_is_no_stall(far):
     assert far.state(run) == "cancelled"
 
 
-def test_runs_outlive_their_sshd_and_are_seen_again_when_it_is_back(far, tmp_path):
+def test_runs_survive_a_restart_of_sshd(far, tmp_path):
     server = OwnSshd(far.testbed, tmp_path)
     try:
         far.config = configuration(tmp_path, far.testbed, **server.lines)
@@ -293,7 +293,7 @@ def test_after_a_reboot_of_the_host_its_runs_are_lost_and_can_be_resumed(far):
     assert attempts(far, run) == [1, 2]
 
 
-def test_processes_that_are_gone_and_pids_that_are_others_now_are_not_called_running(far):
+def test_runs_with_dead_processes_or_reused_pids_are_lost(far):
     (run,) = far.submit("steps=3", HOLD)
     until(lambda: far.status(run).get("process"))
     assert far.state(run) == "running"
@@ -306,7 +306,7 @@ def test_processes_that_are_gone_and_pids_that_are_others_now_are_not_called_run
     assert far.state(run) == "lost"
 
 
-def test_a_clock_that_is_ahead_over_there_makes_no_nonsense(far):
+def test_a_remote_clock_that_is_ahead_shows_no_negative_duration(far):
     (run,) = far.submit("steps=3", HOLD)
     until(lambda: far.status(run).get("process"))
     ahead = {**far.status(run), "started": "2100-01-01T00:00:00Z"}
@@ -342,7 +342,7 @@ def test_a_full_home_on_the_host_is_reported(far, small_disk):
     assert said.code == 3 and "No space left" in said.err and ".cache/launcher" in said.err
 
 
-def test_a_long_log_is_followed_in_little_memory_and_nothing_of_it_is_lost(far):
+def test_a_long_log_is_followed_completely_in_little_memory(far):
     """`make faults` takes the whole 100 MB."""
     used = []
     for lines in (1, int(os.environ.get("LOG_MIB", "24")) * 2**20 // 100):

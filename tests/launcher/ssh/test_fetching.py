@@ -19,7 +19,7 @@ def files(folder) -> dict[str, bytes]:
     }
 
 
-def test_a_run_is_brought_whole_once_without_links_and_hidden_folders_and_reported_on_here(far, tmp_path):
+def test_a_run_is_fetched_once_without_links_and_hidden_folders(far, tmp_path):
     (run,) = far.submit("steps=10")
     far.until(run, "done")
     there = files(far.folder(run))
@@ -44,7 +44,7 @@ def test_a_run_is_brought_whole_once_without_links_and_hidden_folders_and_report
     assert far.type("report", run).code == 0
 
 
-def test_a_sweep_is_brought_by_its_name(far, tmp_path):
+def test_a_sweep_is_fetched_by_its_name(far, tmp_path):
     cells = far.submit("steps=1", "seed=1,2,3")
     far.until(cells[-1], "done")
     said = far.type("fetch", cells[0].rpartition("-")[0], f"to={tmp_path / 'got'}")
@@ -53,7 +53,7 @@ def test_a_sweep_is_brought_by_its_name(far, tmp_path):
         assert files(tmp_path / "got" / cell) == files(far.folder(cell))
 
 
-def test_a_run_that_goes_on_is_brought_as_it_is_now_and_later_as_it_ended(far, tmp_path):
+def test_a_running_run_is_fetched_as_it_is_and_again_after_its_end(far, tmp_path):
     (run,) = far.submit("steps=9", HOLD)
     until(lambda: "step 1" in far.type("logs", run).out)
     assert far.type("fetch", run, f"to={tmp_path}").code == 0
@@ -64,7 +64,7 @@ def test_a_run_that_goes_on_is_brought_as_it_is_now_and_later_as_it_ended(far, t
     assert files(tmp_path / run) == files(far.folder(run))
 
 
-def test_a_part_that_an_earlier_fetch_left_is_gone_on_with_and_checked(far, tmp_path):
+def test_a_fetch_continues_a_partial_file_and_checks_it(far, tmp_path):
     (run,) = far.submit("steps=1")
     far.until(run, "done")
     large = far.folder(run) / "checkpoints/large"
@@ -88,12 +88,12 @@ def test_a_part_that_an_earlier_fetch_left_is_gone_on_with_and_checked(far, tmp_
     assert (tmp_path / run / "checkpoints/large").read_bytes() == content
 
 
-def test_where_no_run_is_elsewhere_there_is_nothing_to_fetch(far):
+def test_fetch_without_remote_runs_is_refused(far):
     refused = far.type("fetch")
     assert refused.code == 2 and "no run" in refused.err
 
 
-def test_a_host_that_was_never_reached_is_not_waited_for_and_what_is_known_of_its_run_stays(far, tmp_path):
+def test_a_fetch_from_an_unreachable_host_fails_at_once_and_changes_nothing(far, tmp_path):
     (run,) = far.submit("steps=1")
     far.until(run, "done")
     away(far)

@@ -39,11 +39,11 @@ def found(tmp_path: Path, text: str, host: str = "box", port: int = 22, alias: s
         ("[box]:2222", "box", 22, 0),
     ],
 )
-def test_names_and_patterns_cover_what_they_cover_for_ssh(tmp_path, pair, names, host, port, count):
+def test_names_and_patterns_of_known_hosts(tmp_path, pair, names, host, port, count):
     assert len(found(tmp_path, f"{names} {pair[0]} a comment\n", host, port).keys) == count
 
 
-def test_of_a_name_there_can_be_several_keys_of_a_kind_an_alias_and_one_without_its_port(tmp_path, pair):
+def test_a_name_may_have_several_keys_an_alias_and_a_key_without_port(tmp_path, pair):
     text = f"box {pair[0]}\nbox {pair[1]}\n"
     assert len(found(tmp_path, text).keys) == 2
     assert found(tmp_path, text, port=2222)[:2] == ((), found(tmp_path, text).keys)
@@ -76,7 +76,7 @@ def answer(config: str, transport: str = "fabric") -> str:
         ("@cert-authority * {wrong}\n", "say cluster.transport=openssh"),
     ],
 )
-def test_a_real_host_is_taken_for_itself_by_the_lines_by_which_ssh_does(tmp_path, testbed, pair, lines, expected):
+def test_a_real_host_is_accepted_by_the_same_lines_as_by_ssh(tmp_path, testbed, pair, lines, expected):
     name, _, right = Path(testbed.ssh.known_hosts).read_text().splitlines()[0].partition(" ")
     known = tmp_path / "known"
     known.write_text(lines.format(name=name, right=right, wrong=pair[0]))
@@ -87,7 +87,7 @@ def test_a_real_host_is_taken_for_itself_by_the_lines_by_which_ssh_does(tmp_path
     assert (subprocess.run(ssh, capture_output=True).returncode == 0) == (expected == "yes")
 
 
-def test_a_host_with_a_certificate_is_taken_by_the_transport_that_can_check_it(tmp_path, testbed):
+def test_a_host_certificate_is_accepted_by_openssh_only(tmp_path, testbed):
     authority, key = keys(tmp_path, name="authority"), keys(tmp_path, name="host")
     sign = ["ssh-keygen", "-q", "-s", authority, "-I", "test", "-h", "-n", "127.0.0.1", key.with_suffix(".pub")]
     subprocess.run(sign, check=True)

@@ -52,7 +52,7 @@ LOGS = {
 }
 
 
-def test_a_lie_about_a_log_is_one_line(victim):
+def test_a_false_answer_about_a_log_is_one_line(victim):
     runs = victim.runs(answering("log", f"def head(**changes): return {HEAD}\n{body}") for body in LOGS.values())
     refusals = victim.refusals([functools.partial(victim.read_log, run) for run in runs])
     for name, text in zip(LOGS, refusals, strict=True):
@@ -111,7 +111,7 @@ def test_a_fetch_takes_the_files_that_were_asked_for_and_no_more_of_them_than_wa
     assert said.code == 3 and BAD in said.err
 
 
-def test_a_fetch_follows_no_link_in_the_folder_that_it_brings_to(victim, tmp_path):
+def test_a_fetch_follows_no_link_in_its_target(victim, tmp_path):
     target = tmp_path / "outside" / RUN
     target.mkdir()
     (target / "x").symlink_to(victim.outside / "precious")

@@ -115,7 +115,7 @@ def test_a_login_has_the_containers_own_variables_and_the_mode_can_be_checked(
     assert shell.wait() == 0
 
 
-def test_a_run_in_it_is_proved_and_its_results_memory_and_table_come_here(
+def test_a_run_in_the_container_is_proved_fetched_and_reported(
     container: Interactive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = (
@@ -145,7 +145,7 @@ def test_a_run_in_it_is_proved_and_its_results_memory_and_table_come_here(
     assert "proved" in table
 
 
-def test_doctor_finds_it_well_and_its_variables_there(
+def test_doctor_reports_a_login_without_the_images_variables(
     container: Interactive, testbed: Testbed, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("doctor", *container.words, "python=/nowhere/python", "run_root=/root/runs")  # looks, and starts nothing
@@ -157,7 +157,7 @@ def test_doctor_finds_it_well_and_its_variables_there(
     assert "advice   login      this is a container, and its CUDA_HOME" in capsys.readouterr().out
 
 
-def test_its_gpu_is_taken_there_by_one_run_and_refused_to_the_next_or_waited_for(
+def test_a_gpu_of_the_container_is_locked_by_one_run(
     container: Interactive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (*container.words, "device=cpu", "gpus=1", "data=synthetic", "batch=64", "run_root=/root/runs")

@@ -84,7 +84,7 @@ def test_before_its_time_limit_a_run_saves_and_is_requeued_in_its_own_folder(log
     assert login.type("logs", "-f", run).out.count("step 3\n") == 1
 
 
-def test_one_run_comes_after_another(login):
+def test_a_run_waits_for_the_one_that_after_names(login):
     (first,) = login.submit("steps=3", HOLD)
     (second,) = login.submit("steps=1", f"after={first}")
     listed = login.type("ls", second).out
@@ -116,7 +116,7 @@ def wrapper(far, name: str, lines: str) -> str:
     return str(path)
 
 
-def test_a_host_without_slurm_has_an_error_of_its_own(login):
+def test_a_login_node_without_slurm_is_reported(login):
     home = login.there / "home"
     home.mkdir()
     os.chown(home, login.testbed.user.uid, login.testbed.user.gid)

@@ -170,7 +170,7 @@ def test_a_connection_that_is_cut_between_two_keys_is_reported_as_lost(tmp_path,
     assert len(server.offered) == 1
 
 
-def test_a_server_that_never_starts_the_command_is_not_waited_for(tmp_path, monkeypatch):
+def test_a_server_that_never_starts_the_command_times_out(tmp_path, monkeypatch):
     start = fabric_transport._start
     monkeypatch.setattr(fabric_transport, "_start", lambda channel, command, seconds: start(channel, command, 1))
     late = pytest.raises(Unavailable, match="odd opens no session: it has not started a command in 1 s")

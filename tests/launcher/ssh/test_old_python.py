@@ -94,7 +94,7 @@ def test_a_failure_is_reported_with_its_last_lines(old):
     assert old.type("logs", "-f", run).err.count("so it went") == 1
 
 
-def test_cancel_ends_what_runs_and_rm_refuses_before_it(old):
+def test_rm_refuses_a_running_script_and_cancel_ends_it(old):
     (run,) = old.submit(*BARE, "script=wait.py")
     old.until(run, "running")
     until(lambda: old.type("logs", run).out == "begun\n")
@@ -131,7 +131,7 @@ def test_a_request_that_needs_python_on_the_host_is_refused_and_leaves_nothing(o
     assert not selection.run_names(run_roots.remote())
 
 
-def test_other_questions_are_answered_as_before(old):
+def test_requests_that_need_python_are_refused(old):
     with pytest.raises(Unavailable, match=r"has Python 3\.6\.8 .* cluster\.python="):
         Host(address(old.config)).ask("hello", hello)
 
@@ -181,7 +181,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_an_answer_that_can_not_be_is_refused(old, lie, monkeypatch, tmp_path):
+def test_an_invalid_answer_is_refused(old, lie, monkeypatch, tmp_path):
     monkeypatch.setattr(bash_programs, "LOOK", lie + "\n")
     monkeypatch.setattr(bash_session, "LONGEST_ANSWER", 2**20)
     question = {"root": str(old.root), "id": RUN, "stamps": {}, "arms": []}
@@ -190,7 +190,7 @@ def test_an_answer_that_can_not_be_is_refused(old, lie, monkeypatch, tmp_path):
     assert not list(tmp_path.rglob("owned"))
 
 
-def test_the_programs_are_whole_bash():
+def test_the_programs_are_valid_bash():
     programs = [name for name in vars(bash_programs) if name.isupper() and name not in ("COMMAND", "COMMON")]
     assert len(programs) == 12
     for name in programs:

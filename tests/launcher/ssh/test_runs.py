@@ -21,7 +21,7 @@ from launcher.ssh.host import Host
 from tests.launcher.ssh.far import HOLD, asked, away, until
 
 
-def test_a_run_is_started_over_there_and_everything_about_it_is_known_here(far, monkeypatch):
+def test_a_remote_run_is_started_listed_logged_and_recorded_here(far, monkeypatch):
     (run,) = far.submit("steps=2", "amp=o1", "batch=64", HOLD)
     assert far.until(run, "running")
     listed = far.type("ls").out
@@ -58,7 +58,7 @@ def test_a_run_is_started_over_there_and_everything_about_it_is_known_here(far, 
         assert requests == []
 
 
-def test_a_shared_run_over_there_is_the_groups_to_read_and_its_code_is_not(far):
+def test_a_shared_remote_run_is_readable_for_its_group_and_its_code_is_not(far):
     (run,) = far.submit("steps=1", "share=group")
     assert far.until(run, "done") == "done"
     assert far.root.stat().st_mode & 0o7777 == 0o3770
@@ -68,7 +68,7 @@ def test_a_shared_run_over_there_is_the_groups_to_read_and_its_code_is_not(far):
     assert {each.stat().st_mode & 0o777 for each in (code, *code.rglob("*")) if each.is_dir()} == {0o700}
 
 
-def test_a_listing_of_runs_here_loads_nothing_of_ssh(far, tmp_path):
+def test_a_listing_of_local_runs_imports_nothing_of_ssh(far, tmp_path):
     program = (
         "import sys; from launcher.__main__ import main; main(['ls']); "
         "print([each for each in sys.modules if each.startswith(('fabric', 'paramiko', 'launcher.ssh'))])"
@@ -154,7 +154,7 @@ def test_a_failed_run_is_reported_with_the_end_of_its_log(far):
     assert said.code == 1 and "out of luck" in said.out
 
 
-def test_waiting_stays_until_the_end_and_gives_its_code(far):
+def test_wait_returns_the_exit_code_of_the_run(far):
     said = far.type(*far.words, "steps=3", "wait=true")
     assert said.code == 0 and "done" in said.out
     assert far.type(*far.words, "env.BEHAVIOUR=sys.exit(1)", "wait=true").code == 1
@@ -182,7 +182,7 @@ def test_a_run_whose_folder_is_gone_there_is_lost(far):
     assert far.type("rm", run).code == 0
 
 
-def test_secrets_travel_as_files_for_the_job_alone(far, tmp_path):
+def test_secrets_are_sent_as_files_for_the_job_only(far, tmp_path):
     secret = tmp_path / "token"
     secret.write_text("a-very-secret-word")
     secret.chmod(0o600)
@@ -260,7 +260,7 @@ def test_a_host_that_does_not_answer_makes_its_runs_unreachable_and_others_are_s
     assert far.state(there) == "running"
 
 
-def test_runs_of_two_launchers_at_once_are_both_there(far, tmp_path):
+def test_two_launchers_submit_at_the_same_time(far, tmp_path):
     command = [sys.executable, "-m", "launcher", *far.words, "steps=1"]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     names = []
@@ -275,7 +275,7 @@ def test_runs_of_two_launchers_at_once_are_both_there(far, tmp_path):
     assert list((far.root / ".submitting").iterdir()) == []
 
 
-def test_the_arms_of_a_comparison_are_known_here_too(far):
+def test_the_arms_of_a_remote_comparison_are_copied(far):
     (run,) = far.submit("steps=3", HOLD)
     until(lambda: far.status(run).get("process"))
     plan = {**store.read_or_empty(far.folder(run) / "plan.json"), "arms": [{"arm": "001", "swept": [["amp", "o0"]]}]}
@@ -302,7 +302,7 @@ def test_a_host_that_kills_processes_at_logout_is_reported_before_a_start(far, t
     assert "loginctl enable-linger" in far.type("plan", *far.words, "--facts", str(recorded)).out
 
 
-def test_a_run_comes_after_another_of_its_host(far):
+def test_a_run_waits_for_another_on_its_host(far):
     (first,) = far.submit("steps=3", HOLD)
     (second,) = far.submit("steps=1", f"after={first}")
     (anyway,) = far.submit("steps=1", f"after=any:{first}")
@@ -323,7 +323,7 @@ def test_after_a_run_that_is_not_on_the_host_leaves_nothing(far):
 
 
 @pytest.mark.parametrize(("moment", "left"), [("send_code", 0), ("reserve", 0), ("_hand_over", 1)])
-def test_ctrl_c_as_a_run_is_handed_over_shows_its_name_or_leaves_nothing(far, monkeypatch, moment, left):
+def test_ctrl_c_during_a_submission_shows_the_run_or_leaves_nothing(far, monkeypatch, moment, left):
     real = getattr(submit_client, moment)
 
     def pressed(*arguments):

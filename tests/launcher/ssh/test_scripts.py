@@ -24,7 +24,7 @@ if [ "$1" = -c ]; then printf '3.11.0\\ntorch 2.13.0\\n'; else exec {real} "$@";
 """
 
 
-def test_a_script_and_its_arguments_travel_and_it_works_in_its_runs_own_folder(far, tmp_path, monkeypatch):
+def test_a_script_is_sent_with_its_arguments_and_runs_in_its_own_folder(far, tmp_path, monkeypatch):
     project = tmp_path / "project"
     project.mkdir()
     (project / "tell.py").write_text(TELL)
