@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from recipes.precision import verdict
@@ -12,52 +13,46 @@ from recipes.trainer.protocols import Evaluate, Observer
 from recipes.trainer.world import ProcessGroup
 
 
+@dataclass(kw_only=True, slots=True)
 class Proof:
     """The reports of all steps observed since the run began. Every method is collective."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        group: ProcessGroup,
-        observer: Observer,
-        before: Sequence[dict[str, Any]],
-        say: Callable[[str], None],
-    ) -> None:
-        """`before` are the reports of earlier attempts; `say` prints a line for people."""
-        self.observer = observer
-        self._settings = settings
-        self._group = group
-        self._before = before
-        self._say = say
-        self._said_unknown = False
+    settings: Settings
+    group: ProcessGroup
+    observer: Observer
+    before: Sequence[dict[str, Any]]
+    """The reports of earlier attempts."""
+    say: Callable[[str], None]
+    """Prints a line for people."""
+    reported_unknown: bool = False
 
     def reports(self) -> list[dict[str, Any]]:
         """Those of all ranks."""
-        by_rank = self._group.gather(self.observer.reports)
-        return [*self._before, *(report for reports in by_rank for report in reports)]
+        by_rank = self.group.gather(self.observer.reports)
+        return [*self.before, *(report for reports in by_rank for report in reports)]
 
     def judged(self, planned: Collection[int]) -> dict[str, Any]:
         """result.json's "observed". It is unknown if a step of `planned` was not observed."""
-        return verdict.observed(self.reports(), planned, self._settings.proof.share)
+        return verdict.observed(self.reports(), planned, self.settings.proof.share)
 
     def is_hopeless(self) -> bool:
         """Whether no later step can still prove the mode. Where no proof is required, that is printed once instead."""
-        kind, why = self._group.broadcast(verdict.judge_so_far(self.reports(), self._settings.proof.share))
-        if kind in (verdict.UNKNOWN, EMULATED) and not self._settings.require_proof:
-            if not self._said_unknown:
-                self._say(f"no proof: {why} (require_proof=false lets that pass)")
-            self._said_unknown = True
+        kind, why = self.group.broadcast(verdict.judge_so_far(self.reports(), self.settings.proof.share))
+        if kind in (verdict.UNKNOWN, EMULATED) and not self.settings.require_proof:
+            if not self.reported_unknown:
+                self.say(f"no proof: {why} (require_proof=false lets that pass)")
+            self.reported_unknown = True
             return False
         return kind != verdict.PROVED
 
     def evaluated(self, evaluate: Evaluate, step: int) -> Mapping[str, float]:
         """The held-out measures after this step. The first evaluation is observed where it alone may match an entry of
         the lists."""
-        amp = self._settings.amp
+        amp = self.settings.amp
         if amp.allow or amp.deny or amp.infer or amp.clear or amp.keep_fp32:
             reports = self.reports()
             open_entries = verdict.unmatched(reports) and not any(report.get("evaluation") for report in reports)
-            if self._group.broadcast(bool(open_entries)):
+            if self.group.broadcast(bool(open_entries)):
                 with self.observer.step(step, evaluation=True):
                     return evaluate()
         return evaluate()

@@ -109,7 +109,7 @@ class Training:
         self._seconds = seconds
         self._say = say
         self._state = state
-        self._proof = Proof(settings, group, observer, before.reports, say)
+        self._proof = Proof(settings=settings, group=group, observer=observer, before=before.reports, say=say)
         self._divergence = divergence
         self._epoch: list[dict[str, Any]] = []
         self.profiling = Profiling(settings.profile, profiler, folder)

@@ -22,7 +22,7 @@ import keras
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks
 
-from recipes.precision import observation, verdict
+from recipes.precision import observation
 from recipes.precision.observation import Guard
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.tensorflow_ import xla
@@ -34,11 +34,6 @@ from recipes.tensorflow_.precision.mechanisms import KEPT, layer_names, within
 
 NORMS = ("BatchNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization")
 """Keras layers whose parameters belong to a norm."""
-
-
-def observed(reports: Iterable[dict[str, Any]], planned: Iterable[int] = ()) -> dict[str, Any]:
-    """result.json's "observed" from the reports of all ranks; `unknown` if a step of `planned` is missing."""
-    return verdict.observed(reports, planned)
 
 
 class PrecisionObserver:

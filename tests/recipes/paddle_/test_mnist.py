@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy
 import paddle
 import pytest
 
+from recipes.mnist import RECIPE
 from recipes.paddle_ import mnist
-from recipes.paddle_.loop import main
 from recipes.paddle_.precision import high_level_api
 from tests.recipes.paddle_.forced import forced
-from tests.recipes.paddle_.test_simplenet import losses
+from tests.recipes.paddle_.test_simplenet import ended, losses
 
 SMALL = ["amp=o0", "batch=32", "device=cpu"]
 
 
 def run(folder, *words):
-    code = main("mnist", mnist.train, [*SMALL, *words, f"run={folder}"])
-    result = json.loads((folder / "result.json").read_text()) if (folder / "result.json").exists() else {}
-    return code, result
+    return ended("mnist", mnist.train, folder, *SMALL, *words)
 
 
 @pytest.mark.parametrize("api", ["loop", "model"])
@@ -53,8 +49,6 @@ def test_paddles_model_is_prepared_with_what_amp_says(monkeypatch):
 def test_the_layers_are_those_that_the_launcher_knows():
     net = mnist.Net(mnist.MnistSettings())
     sizes = {
-        name: int(numpy.prod(each.weight.shape)) for name, each in net.named_sublayers() if hasattr(each, "weight")
+        name: int(numpy.prod(layer.weight.shape)) for name, layer in net.named_sublayers() if hasattr(layer, "weight")
     }
-    from recipes.mnist import RECIPE
-
-    assert sizes == {each.name: each.weights for each in RECIPE.layers(mnist.MnistSettings())}
+    assert sizes == {layer.name: layer.weights for layer in RECIPE.layers(mnist.MnistSettings())}

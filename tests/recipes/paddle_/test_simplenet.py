@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy
 import paddle
 import pytest
@@ -12,38 +10,42 @@ from recipes.paddle_ import simplenet
 from recipes.paddle_.loop import main
 from recipes.torch_ import simplenet as torch_simplenet
 from recipes.torch_.loop import main as torch_main
+from tests.recipes.torch_.trainers import result, steps
 
 SMALL = ["amp=o0", "train.width=32", "batch=16", "device=cpu"]
 
 
 def run(folder, *words):
-    code = main("simplenet", simplenet.train, [*SMALL, *words, f"run={folder}"])
-    result = json.loads((folder / "result.json").read_text()) if (folder / "result.json").exists() else {}
-    return code, result
+    return ended("simplenet", simplenet.train, folder, *SMALL, *words)
+
+
+def ended(recipe, train, folder, *words):
+    """The exit code of a run in this process, and its result."""
+    code = main(recipe, train, [*words, f"run={folder}"])
+    return code, result(folder) if (folder / "result.json").exists() else {}
 
 
 def losses(folder):
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return {row["step"]: row["loss"] for row in rows if "loss" in row and "event" not in row}
+    return {row["step"]: row["loss"] for row in steps(folder)}
 
 
 def test_a_float32_run_is_proved_and_leaves_what_every_framework_leaves(tmp_path):
-    code, result = run(tmp_path)
-    assert (code, result["status"], result["framework"], result["steps"]) == (0, "done", "paddle", 20)
-    observed = result["observed"]
+    code, record = run(tmp_path)
+    assert (code, record["status"], record["framework"], record["steps"]) == (0, "done", "paddle", 20)
+    observed = record["observed"]
     assert (observed["verdict"], observed["dtype"], observed["half_flop_share"]) == ("proved", "float32", 0.0)
     assert observed["param_dtypes"] == {"float32": 9 * (32 * 32 + 32)}
-    assert result["versions"]["paddle"] == paddle.__version__
-    assert result["throughput"]["mean"] > 0
+    assert record["versions"]["paddle"] == paddle.__version__
+    assert record["throughput"]["mean"] > 0
     assert len(losses(tmp_path)) == 20
 
 
 @pytest.mark.parametrize("api", ["model", "static"])
 def test_paddles_other_ways_of_training_do_the_same(tmp_path, api):
     """From the same seed: the same initial weights, and losses within float32's rounding."""
-    code, result = run(tmp_path / api, f"train.api={api}", "train.lr=0.01")
-    assert (code, result["observed"]["verdict"], result["observed"]["half_flop_share"]) == (0, "proved", 0.0)
-    assert result["observed"]["param_dtypes"] == {"float32": 9 * (32 * 32 + 32)}
+    code, record = run(tmp_path / api, f"train.api={api}", "train.lr=0.01")
+    assert (code, record["observed"]["verdict"], record["observed"]["half_flop_share"]) == (0, "proved", 0.0)
+    assert record["observed"]["param_dtypes"] == {"float32": 9 * (32 * 32 + 32)}
     assert run(tmp_path / "loop", "train.lr=0.01")[0] == 0
     ours, loops = losses(tmp_path / api), losses(tmp_path / "loop")
     assert list(ours.values()) == pytest.approx(list(loops.values()), rel=2e-6)

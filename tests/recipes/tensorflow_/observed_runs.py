@@ -11,8 +11,9 @@ import numpy
 import tensorflow as tf
 from keras import layers
 
+from recipes.precision import verdict
 from recipes.precision.levels import Amp, LossScale
-from recipes.tensorflow_.observe.observer import PrecisionObserver, observed
+from recipes.tensorflow_.observe.observer import PrecisionObserver
 from recipes.tensorflow_.precision import Precision
 
 BATCH = 4
@@ -89,4 +90,4 @@ class Training:
         for number in range(1, steps + 1):
             with self.observer.step(number) if number in watched else contextlib.nullcontext():
                 self.execute(images, labels)
-        return observed(self.observer.reports, watched)
+        return verdict.observed(self.observer.reports, watched)

@@ -14,8 +14,9 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks
 
 from recipes.precision.levels import Amp, LossScale
+from recipes.precision.verdict import observed as judged
 from recipes.tensorflow_ import xla
-from recipes.tensorflow_.observe import hlo, observer, shapes
+from recipes.tensorflow_.observe import hlo, shapes
 from recipes.tensorflow_.precision import Precision, grappler
 from tests.recipes import forking
 from tests.recipes.tensorflow_.observed_runs import BACKWARD, BATCH, FORWARD, Training, dense_network
@@ -104,7 +105,7 @@ def test_a_layer_kept_in_float32_that_only_evaluation_runs_is_a_match_there():
     )
     with training.observer.step(3, evaluation=True):
         tf.function(training.model, autograph=False)(tf.constant(training.images))
-    observed = observer.observed(training.observer.reports, (1, 3))
+    observed = judged(training.observer.reports, (1, 3))
     assert observed["verdict"] == "proved", observed["why"]
 
 

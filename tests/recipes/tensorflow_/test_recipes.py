@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from pathlib import Path
 
 import keras
@@ -24,6 +23,7 @@ from recipes.torch_.supervised import draw_glorot
 from tests.recipes.contract.weights import give_keras
 from tests.recipes.data.idx_files import write_mnist
 from tests.recipes.data.image_files import encoded, write_folders
+from tests.recipes.torch_.trainers import result, steps
 
 # Tracing and optimizing a graph takes longer than its steps, and a CPU emulates float16, most slowly in convolutions:
 # hence small networks and few samples.
@@ -93,17 +93,8 @@ def train(name: str, folder: Path, *words: str) -> Path:
     return folder
 
 
-def steps(folder: Path) -> list[dict]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if "event" not in row]
-
-
 def losses(folder: Path) -> list[float]:
     return [row["loss"] for row in steps(folder)]
-
-
-def result(folder: Path) -> dict:
-    return json.loads((folder / "result.json").read_text())
 
 
 @pytest.mark.slow
