@@ -71,7 +71,7 @@ def _failures(folder: Path, comparison: State, plan: PlanRecord) -> Iterator[str
 def settings_of(plan: PlanRecord) -> Compare:
     try:
         return build(Compare, plan.comparison)
-    except SettingsError:  # of another version
+    except SettingsError:  # damaged
         return Compare()
 
 
@@ -147,6 +147,6 @@ def _published(plan: PlanRecord, compared: Sequence[MeasuredArm]) -> Iterator[Se
         return
     try:
         source = build(Published, plan.published)
-    except SettingsError:  # of another version
+    except SettingsError:  # damaged
         return
     yield published(source, compared)

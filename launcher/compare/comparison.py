@@ -7,8 +7,8 @@
 An arm goes on from its own checkpoint at each of its blocks, so that it is one training run, whose loss can be compared
 step by step. A user's own script is started afresh for each block, and ended after so many optimizer steps.
 
-In each round every arm has one block, every other round backwards (A B B A): what drifts with time, as a card that
-warms up does, falls on all arms alike.
+In each round every arm has one block, every other round backwards (A B B A): drift over time, as of a card that warms
+up, affects all arms alike.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ _SAME = {
 _ONE_ARM = "compare needs arms to compare"
 
 LEAST = 4
-"""Executions of a block of which one is timed whatever is drawn: its first step, one between and the run's last are
-observed."""
+"""Fewest executions of a block that leave one to time: its first step, a random one and the run's last are observed."""
 
 
 def take_apart(words: Sequence[str], base: Compare | None = None) -> tuple[Compare, list[str]]:
@@ -193,5 +192,5 @@ def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published
 
 
 def label(arm: Plan) -> str:
-    """What a person calls an arm: where it differs from the others."""
+    """The label of an arm: where it differs from the others."""
     return arms.label_of(arm.swept)

@@ -95,7 +95,7 @@ def _of_run(name: str, state: State, evidence: Sequence[Evidence]) -> Result:
             "p10": None,
             "p90": None,
         },
-        peak_memory_bytes=max((found.memory for run in evidence if (found := figures(run)).memory), default=None),
+        peak_memory_bytes=max((memory for run in evidence if (memory := figures(run).memory)), default=None),
         loss={"first": None, "last": None},
         eval={},
         loss_scale={"final": None, "skipped_steps": sum(outcome.loss_scale.skipped_steps or 0 for outcome in measured)},

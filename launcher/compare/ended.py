@@ -1,4 +1,4 @@
-"""What a terminal says of runs that have ended, a comparison among them or not."""
+"""The lines that a terminal shows for runs that have ended, comparisons among them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcher.ui import summary
 
 
 def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
-    """The verdict and tables of one comparison; of other runs what `summary` says."""
+    """The verdict and tables of one comparison; the summary of other runs."""
     if len(states) == 1:
         ((folder, state),) = states.items()
         if store.read(PlanRecord, folder / "plan.json", ("arms",)).arms:

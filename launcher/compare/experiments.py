@@ -48,7 +48,7 @@ KEY = "experiment="
 SCALE = "scale="
 FRAMEWORK = "framework="
 NAME = re.compile(r"[\w.+-]{1,60}")
-"""As a run may be called, which an experiment's runs are after it."""
+"""A valid name of a run: an experiment's runs are named after it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,9 +68,9 @@ class Form:
     arms: tuple[tuple[str, ...], ...] = ()
     """Words for each arm by its place, which come after its own."""
     names: tuple[str, ...] = ()
-    """What its arms are called, all of them, where their own names would say what isn't so in it."""
+    """Names of all arms, where their own would be wrong in this form."""
     note: str = ""
-    """What has to be known of its figures; stands with those that were published."""
+    """A note on its figures, shown with the published ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +97,7 @@ class ExperimentRequest:
     impossible: tuple[tuple[str, str], ...] = ()
     """Arms that are left out, with the reason."""
     smaller: tuple[str, ...] = ()
-    """The words that make less of it, where it was asked for at its full size."""
+    """The words for its smaller forms, if it was requested at full size."""
 
 
 def named(words: Sequence[str]) -> str | None:
@@ -197,9 +197,9 @@ def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs
 
 
 def possible(arms: Sequence[tuple[str, T]], make: Callable[[T], U]) -> tuple[dict[int, U], tuple[tuple[str, str], ...]]:
-    """What is made of each named arm, by its place; and the names of those of which nothing is, with the reason.
+    """Apply `make` to each named arm. Returns the results by index, and the names of the failed arms with the reasons.
 
-    Raises the first `LauncherError` where it is the control's, or leaves fewer than two arms.
+    Raises the first `LauncherError` if it is the control's, or leaves fewer than two arms.
     """
     made: dict[int, U] = {}
     refused: list[tuple[str, LauncherError]] = []
@@ -223,7 +223,7 @@ def only(published: Published | None, made: Iterable[int], impossible: Sequence[
 
 
 def _annotated(published: Published | None, other: Form, scale: Form, wanted: str | None) -> Published | None:
-    """What was published, with what has to be known of the forms that are measured instead."""
+    """What was published, with the notes on the forms that are measured instead."""
     if published is None:
         return None
     small = f"Measured was its form scale={wanted}, which shows that it runs and says nothing of its speed."

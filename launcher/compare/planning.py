@@ -46,19 +46,19 @@ def of_arms(
     """The comparison of these jobs, and the host that it is planned for: that of `facts`, or what is found out now."""
     comparison.check(specs)
     settled = [comparison.settled(spec, how) for spec in specs]
-    found = [facts] * len(settled) if facts else probe_each(settled, starting=starting)
+    hosts = [facts] * len(settled) if facts else probe_each(settled, starting=starting)
     impossible = asked.impossible if asked else ()
     published = asked.published if asked else None
     try:
         if asked:
-            labelled = [(_label(spec), (spec, each)) for spec, each in zip(settled, found, strict=True)]
+            labelled = [(_label(spec), (spec, host)) for spec, host in zip(settled, hosts, strict=True)]
             made, refused = experiments.possible(labelled, lambda arm: resolve(*arm))
             plans, impossible = list(made.values()), (*impossible, *refused)
             published = experiments.only(published, made, refused)
         else:
-            plans = _resolved(settled, found)
+            plans = _resolved(settled, hosts)
     except LauncherError as error:
-        if asked and asked.smaller and not found[0].gpus and found[0].slurm is None:
+        if asked and asked.smaller and not hosts[0].gpus and hosts[0].slurm is None:
             raise type(error)(f"{error}; {_smaller(asked)}") from None
         raise
     script = user_script.stem(specs[0].launch)
@@ -68,7 +68,7 @@ def of_arms(
     advice = (*left_out, *plan.advice)
     if asked and asked.smaller and any(arm.settings["device"] == "cpu" for arm in plan.arms):
         advice = (f"its full size is for a GPU, and here a CPU has it; {_smaller(asked)}", *advice)
-    return dataclasses.replace(plan, command=tuple(arguments), advice=advice), found[0]
+    return dataclasses.replace(plan, command=tuple(arguments), advice=advice), hosts[0]
 
 
 def _smaller(asked: ExperimentRequest) -> str:
@@ -87,7 +87,7 @@ def carry_out(plan: Plan, facts: Facts, specs: Sequence[JobSpec], *, look: bool)
 
 def _resolved(specs: Sequence[JobSpec], facts: Sequence[Facts]) -> list[Plan]:
     """The plan of each arm. Raises `LauncherError`, which names the arms that can't be where others can."""
-    labelled = [(_label(spec), (spec, each)) for spec, each in zip(specs, facts, strict=True)]
+    labelled = [(_label(spec), (spec, host)) for spec, host in zip(specs, facts, strict=True)]
     return of_each(labelled, lambda asked: resolve(*asked), "arm")
 
 

@@ -1,7 +1,7 @@
 """Charts as inline SVG, drawn by pure functions.
 
-A plot is stretched to the width that there is, and its words are HTML outside it: so they keep their size on a phone,
-and lines keep their width.
+A plot is stretched to the available width. Its labels are HTML outside of it, so that text and lines keep their size on
+a phone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from launcher.report.markup import Markup, join, tag
 
 TICKS = 5
 MARK, ROWS = 14, 6
-"""Height of a mark, of 300, and how many rows of them are used."""
+"""Height of a mark in a plot of height 300, and the number of rows of marks."""
 _WIDTH, _HEIGHT = 1000, 300
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -37,7 +37,7 @@ def _bar(bar: Bar, longest: float) -> Markup:
 
 
 def curves(chart: Curves) -> Markup:
-    """Lines over common axes, with a legend. What page.js reads out at a place stands in data attributes."""
+    """Lines over common axes, with a legend. page.js reads the values at a place from data attributes."""
     places = [x for line in chart.lines for x, _ in line.points]
     across = _Scale.over(places, integers=chart.x == "step", zero=chart.x in ("seconds", "minutes", "hours"))
     heights = [y for line in chart.lines for _, y in line.points]
@@ -48,7 +48,7 @@ def curves(chart: Curves) -> Markup:
     below = MARK * min(len(marked), ROWS) / _HEIGHT
     up = _Scale.over(heights, log2=log2, zero=zero, sizes=sizes, below=below)
     words: Callable[[float], str] = units.size if sizes else _power if up.log2 else _figure
-    # What is grey is the ground of what is not.
+    # Grey curves are drawn below coloured ones.
     ordered = sorted(chart.lines, key=lambda line: line.colour is not None)
     plot = tag(
         "svg",
@@ -109,7 +109,7 @@ def _style(name: str, colour: int | None) -> str:
 
 
 def _covered(lines: Sequence[Line], number: int) -> bool:
-    """Whether one that is drawn later is the very same curve."""
+    """Whether a curve that is drawn later has the same points."""
     return any(line.points == lines[number].points for line in lines[number + 1 :])
 
 
@@ -132,7 +132,7 @@ def _line(line: Line, across: _Scale, up: _Scale, steps: bool, covered: bool) ->
 
 
 def _mark(x: float, colour: int | None, row: int, across: _Scale) -> Markup:
-    """One of a line's marks, which have a row of their own above the axis, as far as there are rows."""
+    """One of a line's marks. Those of each line have a row above the axis; more than `ROWS` lines share rows."""
     place, bottom = f"{across.place(x) * _WIDTH:.4g}", _HEIGHT - MARK * (row % ROWS)
     return tag("line", x1=place, x2=place, y1=bottom - MARK + 2, y2=bottom, class_=_style("line mark", colour))
 
@@ -143,7 +143,7 @@ def _rule(place: float) -> Markup:
 
 
 def _power(value: float) -> str:
-    """A power of two as one."""
+    """A value as a power of two."""
     return f"2{str(round(math.log2(value))).translate(_RAISED)}"
 
 

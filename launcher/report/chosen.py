@@ -44,7 +44,7 @@ def to_read(order: Sequence[int], folders: Sequence[Path]) -> set[int]:
 
 
 def colours(order: Sequence[int]) -> list[int | None]:
-    """The colour of each run, by its place in the order that is kept; none for those that only make the ground."""
+    """The colour of each run, by its place in the order that is kept; None for grey ones."""
     if len(order) <= DISTINCT:
         return list(range(len(order)))
     shown = {index: number for number, index in enumerate(sorted(order[:COLOURED]))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 COLOURS = 8
-"""Colours there are; what comes after them is drawn dashed in the same ones."""
+"""Number of colours. Curves beyond them have the same colours, dashed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,7 +14,7 @@ class Cell:
 
     text: str
     value: float | str | None = None
-    """What it sorts by: a number where it is one; none is nothing to sort, and goes last."""
+    """The sort key, a number where it is one; None sorts last."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,20 +24,20 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     numbers: frozenset[int] = frozenset()
-    """Columns that hold numbers, which stand to the right."""
+    """Columns of numbers, which are aligned to the right."""
     spare: tuple[str, ...] = ()
     """Columns that a narrow terminal does without, the first one first; their content is shown elsewhere too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """One bar; none has no value, and its text says why."""
+    """One bar. Where it has no value, its text says why."""
 
     label: str
     value: float | None
     text: str
     colour: int | None
-    """Which colour: the same number is the same run in all charts of a report; none is grey."""
+    """The same number is the same run in all charts of a report; None is grey."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,7 @@ class Curves:
     y: str
     lines: tuple[Line, ...]
     steps: bool = False
-    """Each value holds until the next one, instead of leading to it."""
+    """Draw steps: each value holds until the next one."""
     unit: str = ""
     """Of the y axis: `bytes` writes it as sizes, `zero` begins it there, `percent` also ends it at 100, `log2` spaces
     it by powers of two."""
@@ -85,7 +85,7 @@ class Prose:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Code:
-    """Text to be taken as it stands: a command, a difference."""
+    """Preformatted text, such as commands."""
 
     text: str
 
@@ -95,17 +95,17 @@ Part = Table | Bars | Curves | Prose | Code
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """What belongs together, under a title."""
+    """Parts under a title."""
 
     title: str
     parts: tuple[Part, ...]
     brief: bool = True
-    """Whether a terminal shows it too; what is longer is for the page and Markdown."""
+    """Whether a terminal shows it too, not only the page and Markdown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """A whole report."""
+    """A report."""
 
     title: str
     lead: tuple[str, ...]
@@ -114,7 +114,7 @@ class Document:
 
 
 def text(words: str) -> Cell:
-    """A cell that sorts as it reads."""
+    """A cell that sorts by its text."""
     return Cell(text=words or "-", value=words or None)
 
 

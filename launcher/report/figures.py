@@ -11,7 +11,7 @@ from launcher.runs.schema import Mode
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """None is not known."""
+    """None is unknown."""
 
     mode: str
     """Level, and the dtype that it became."""
@@ -21,15 +21,15 @@ class Figures:
     """In `unit`."""
     unit: str
     memory: int | None
-    """Bytes; the most of all attempts, of which each is a process of its own."""
+    """Bytes; the maximum over all attempts, each of which is a process of its own."""
     loss: float | None
-    """At the last step; None also where that was no number, or infinite."""
+    """At the last step; None also if that was NaN or infinite."""
     nonfinite: bool
-    """Whether it was."""
+    """Whether the last loss was NaN or infinite."""
     accuracy: float | None
     skipped: int | None
     half_share: float | None
-    """Of the matrix operations observed, what ran in half precision."""
+    """Share of the observed matrix operations that ran in half precision."""
     verdict: str
     outcome: str
     """How the run ended, with the reason where it did not end well."""

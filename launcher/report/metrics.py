@@ -1,6 +1,6 @@
 """metrics.jsonl of any length to what a chart can show, in one pass and a bounded amount of memory.
 
-What is no whole row is counted and left out: a file may be half written, cut by a full disk, or damaged.
+Lines that are not complete rows are counted and left out: a file may be half written, cut by a full disk, or damaged.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Curve:
 
 
 class Changes:
-    """A quantity that mostly stays: where it changed. Of too many every other one is dropped, never the last."""
+    """A quantity that seldom changes, as its points of change. Of too many every other is dropped, never the last."""
 
     def __init__(self, limit: int = 4 * POINTS) -> None:
         self._limit = limit
@@ -123,9 +123,9 @@ class Metrics:
     """Steps that were skipped, the first ones of many."""
     skipped: int = 0
     last_nonfinite: bool = False
-    """Whether the loss of the last step was no number, or infinite."""
+    """Whether the loss of the last step was NaN or infinite."""
     nonfinite_at: int | None = None
-    """The first step whose loss was no number or infinite."""
+    """The first step whose loss was NaN or infinite."""
     evaluations: list[tuple[int, float]] = field(default_factory=list)
     """Steps and the held-out accuracy there."""
     seconds: array[float] = field(default_factory=lambda: array("d"))
@@ -158,7 +158,7 @@ def _rate(blocks: Collection[Block]) -> float | None:
 
 
 def read(path: Path, block: int = 0) -> Metrics | None:
-    """The file's whole rows; none where there is no file. `block` is the number of steps in one, 0 for a single one."""
+    """The file's complete rows; None without a file. `block` is the steps of a block, 0 for a single block."""
     metrics = Metrics()
     try:
         stream = open(path, "rb", opener=safe_files.regular)  # noqa: SIM115 (closed below)
@@ -191,7 +191,7 @@ def _problems(name: str, damaged: list[int], torn: bool) -> Iterator[str]:
 
 
 def _add_line(metrics: Metrics, line: bytes, block: int) -> bool:
-    """Take in one line, all of it or nothing; whether it is a row of metrics."""
+    """Add one line, completely or not at all. Returns whether it is a row of metrics."""
     if len(line) > LONGEST:
         return False
     try:
@@ -217,7 +217,7 @@ def _event(metrics: Metrics, row: dict[str, Any]) -> None:
 
 
 def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
-    # All of the row is looked at before any of it counts.
+    # The whole row is checked before anything of it is added.
     step, loss = _whole(row["step"]), _number(row["loss"])
     seconds, rate = _number(row["seconds"]), _number(row.get("tokens_per_second", row["samples_per_second"]))
     by_step = "steps_per_second" in row  # a script's: its first step has no time, its samples may be unknown
@@ -274,7 +274,7 @@ def _named(values: Any) -> list[tuple[str, float | None]]:
 
 
 def _number(value: Any) -> float | None:
-    """None of null, NaN and infinity. Raises `ValueError` for what is no number, or one that nothing measures."""
+    """None for null, NaN and infinity. Raises `ValueError` unless it is a number that something can measure."""
     if value is None:
         return None
     if type(value) is float or type(value) is int:
@@ -286,7 +286,7 @@ def _number(value: Any) -> float | None:
 
 
 def _whole(value: Any) -> int:
-    """Raises `ValueError` for what is not a whole number."""
+    """Raises `ValueError` unless it is a whole number."""
     if type(value) is int and -LARGEST < value < LARGEST:
         return value
     raise ValueError(value)

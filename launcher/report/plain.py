@@ -8,7 +8,7 @@ from launcher.report.document import Bars, Code, Document, Part, Prose, Table
 from launcher.ui import tables
 
 WIDTH, LEAST = 30, 10
-"""Columns of the longest bar, and of one that still says something."""
+"""Columns of the longest bar, and the least that is of use."""
 
 
 def lines(document: Document, width: int = 0) -> Iterator[str]:

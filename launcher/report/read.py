@@ -23,7 +23,7 @@ from launcher.ui import summary
 T = TypeVar("T")
 
 NOTES = 5
-"""Lines of what nvidia-smi said besides its samples that a report repeats."""
+"""Lines of nvidia-smi's other output that a report repeats."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ class Evidence:
 
 
 def gather(wanted: Sequence[Run]) -> list[Evidence]:
-    """The evidence of each run, in the same order; a comparison is its arms. Of very many some have no steps."""
+    """The evidence of each run, in the same order; a comparison is its arms. Of very many runs some have no steps."""
     seen = backends.look(wanted)
     backends.settle(seen)
     runs: list[Evidence] = []

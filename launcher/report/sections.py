@@ -141,7 +141,7 @@ def percent(share: float | None) -> str:
 
 
 def bars(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Iterator[Bars]:
-    """Throughput and memory, as published tables of such runs draw them."""
+    """Bar charts of throughput and memory."""
     if len(measured) < 2:
         return
     many = len(measured) > BARS
@@ -149,17 +149,17 @@ def bars(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Iterator[
     pairs = list(zip(evidence, measured, strict=True))
     first = None if incomparable(evidence) else measured[0].rate
 
-    def rate(each: Figures) -> str:
-        more = f" ({units.ratio(each.rate / first)}x)" if each.rate is not None and first else ""
-        return f"{units.number(each.rate)} {each.unit}{more}" if each.rate is not None else each.outcome
+    def rate(own: Figures) -> str:
+        more = f" ({units.ratio(own.rate / first)}x)" if own.rate is not None and first else ""
+        return f"{units.number(own.rate)} {own.unit}{more}" if own.rate is not None else own.outcome
 
-    one_unit = len({each.unit for each in measured if each.rate is not None}) < 2
-    rates = [(run, each.rate, rate(each)) for run, each in pairs if one_unit]
-    memory = [(run, each.memory, units.size(each.memory)) for run, each in pairs]
+    one_unit = len({own.unit for own in measured if own.rate is not None}) < 2
+    rates = [(run, own.rate, rate(own)) for run, own in pairs if one_unit]
+    memory = [(run, own.memory, units.size(own.memory)) for run, own in pairs]
     for title, rows in (("Throughput", rates), ("Peak memory", memory)):
         shown = sorted(rows, key=lambda row: -(row[1] or 0.0))[:BARS] if many else rows
         drawn = tuple(Bar(label=run.label, value=value, text=words, colour=run.colour) for run, value, words in shown)
-        if any(each.value is not None for each in drawn):
+        if any(bar.value is not None for bar in drawn):
             yield Bars(title=title, bars=drawn, note=note)
 
 

@@ -35,10 +35,10 @@ class Display(Protocol):
     """Something that shows runs."""
 
     def show(self, rows: Sequence[Row]) -> None:
-        """How the runs stand now."""
+        """Show the current states of the runs."""
 
     def say(self, text: str) -> None:
-        """A word to the person who watches."""
+        """Show a message to the user."""
 
     def __enter__(self) -> Display: ...
 
@@ -187,7 +187,7 @@ _COLOURS = {"running": "green", "stopping": "yellow", "done": "bold green", "fai
 
 
 SHORTEST = 11
-"""Letters of a label that is cut; the words of a run's name have hardly more."""
+"""Shortest length of a cut label; most names of runs are no longer."""
 BAR = 16
 _TO_SPARE = ("memory", "scale", "left", "loss", "tokens/s", "samples/s", "steps/s", "rate", "step")
 """Columns that a narrow terminal does without, the first one first: a figure is shown whole or not at all."""
@@ -223,8 +223,8 @@ def table(rows: Sequence[Row], width: int, height: int, words: str = "") -> Tabl
 
 
 def _layout(rows: Sequence[Row], label: int, width: int) -> tuple[dict[str, list[str]], int, int]:
-    """The columns behind the labels, by name, the blanks between two, and the letters that a label has; at most `width`
-    in all, if that is to be had."""
+    """The columns after the labels by name, the blanks between columns, and the length of labels, for a table of at
+    most `width` columns where that is possible."""
     for bar, gap, long in ((True, 2, True), (False, 2, True), (False, 1, False)):
         columns = _columns(rows, bar, long)
         if (room := width - _wide(columns, gap)) >= label:
@@ -242,7 +242,7 @@ def _wide(columns: dict[str, list[str]], gap: int) -> int:
 
 
 def _columns(rows: Sequence[Row], bar: bool, long: bool) -> dict[str, list[str]]:
-    """What stands in each column, one text a row; `long` says how many steps were skipped too."""
+    """The texts of each column, one for each row; `long` adds how many steps were skipped."""
     progress_of = [row.progress for row in rows]
     unit, rates = units.rates([rate(progress) for progress in progress_of])
     return {
@@ -258,7 +258,7 @@ def _columns(rows: Sequence[Row], bar: bool, long: bool) -> dict[str, list[str]]
 
 
 def _those_that_fit(rows: Sequence[Row], count: int) -> list[Row]:
-    """So many rows: what runs comes before what waits, and that before what has ended; in their own order."""
+    """At most `count` rows, in their order: running ones rather than waiting ones, and these rather than ended ones."""
     rank = {"running": 0, "stopping": 0, "unreachable": 1, "queued": 1}
     chosen = sorted(range(len(rows)), key=lambda index: (rank.get(rows[index].state.name, 2), index))[:count]
     return [rows[index] for index in sorted(chosen)]

@@ -1,4 +1,4 @@
-"""Submission from a terminal: runs are named, and followed to their end or left to themselves."""
+"""Submission from a terminal: prints the names of the runs, then follows them to their end or returns."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from launcher.runs.states import State
 from launcher.ui import summary
 
 LastWords = Callable[[dict[Path, State], int], list[str]]
-"""What is said of runs that have ended, in so many columns."""
+"""The lines about runs that have ended, for a terminal of so many columns."""
 
 
 def submit_and_follow(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec], last_words: LastWords) -> int:
-    """Submit plans, and stay with them or name them. Ctrl-C is answered once their names are shown, or nothing is left
-    of them. Sending them to another host can take long, and is broken off at once."""
+    """Submit plans, then follow the runs or print their names. Ctrl-C is handled once their names are shown, or nothing
+    is left of them. Sending them to another host can take long, and is interrupted at once."""
     with interrupts.held():
         try:
             folders = _submit(plans, facts, specs)
         except interrupts.HandedOver as interrupted:
             leave(interrupted.folders)
-            what = _whole(interrupted.folders)
+            what = _run_or_sweep(interrupted.folders)
             print(f"{what} may have been started or not; `ls {what}` says so, `cancel {what}` ends it", file=sys.stderr)
             return 130
         if stays(specs[0].launch):
             return stay(folders, last_words)
         code = leave(folders)
         if interrupts.noted():
-            print(f"submitted before the interrupt; `cancel {_whole(folders)}` ends it", file=sys.stderr)
+            print(f"submitted before the interrupt; `cancel {_run_or_sweep(folders)}` ends it", file=sys.stderr)
             return 130
         return code
 
@@ -49,25 +49,25 @@ def _submit(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> li
     folders = submit(plans, specs, facts)
     for text in dict.fromkeys(resources(plan) for plan in plans):
         if text:
-            each = ", for each run" if len(plans) > 1 else ""
-            print(f"submitted to {plans[0].cluster['kind']}{each}: {text}", file=sys.stderr)
+            scope = ", for each run" if len(plans) > 1 else ""
+            print(f"submitted to {plans[0].cluster['kind']}{scope}: {text}", file=sys.stderr)
     return folders
 
 
 def stays(launch: Launch) -> bool:
-    """Whether the command waits for the end: here it does unless told not to, on a cluster only when told to."""
+    """Whether the command waits for the end: a local run's unless detach=true, another's only with wait=true."""
     return not launch.detach if isinstance(launch.cluster, LocalCluster) else launch.wait
 
 
 def leave(folders: Sequence[Path]) -> int:
-    """Name the runs and return, leaving them to themselves."""
+    """Print the names of the runs and return."""
     for folder in folders:
         print(folder.name)
-    print(f"follow with: python -m launcher watch {_whole(folders)}", file=sys.stderr)
+    print(f"follow with: python -m launcher watch {_run_or_sweep(folders)}", file=sys.stderr)
     return 0
 
 
-def _whole(folders: Sequence[Path]) -> str:
+def _run_or_sweep(folders: Sequence[Path]) -> str:
     """The name of the run, or of the sweep that several are of."""
     sweep = run_ids.sweep_of(folders[0].name) if len(folders) > 1 else None
     return sweep or folders[0].name

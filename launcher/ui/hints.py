@@ -1,5 +1,4 @@
-"""What to do about the words of a job that failed, where they are known: a line of a log says what broke, seldom what
-to change."""
+"""Remedies for known messages of failed jobs: a log says what broke, seldom what to change."""
 
 from __future__ import annotations
 
@@ -20,5 +19,5 @@ KNOWN = (
 
 
 def known(message: str) -> str:
-    """What to do about the words of a job that failed; empty where they are not known."""
-    return next((mend for words, mend in KNOWN if words in message), "")
+    """The remedy for the messages of a failed job; empty if none is known."""
+    return next((remedy for part, remedy in KNOWN if part in message), "")

@@ -22,15 +22,15 @@ from launcher.ui.own_output import OwnOutput
 from launcher.ui.progress import Progress, advance, rows_of
 
 INTERVAL = 0.5
-"""Seconds between two looks; more where looking takes long, so that it never takes a tenth of one core."""
+"""Seconds between two updates; more where updates take long, so that they never take a tenth of one core."""
 OUTPUT_INTERVAL = 0.2
 """The same where a run's own output is shown."""
 LONGEST = 5.0
-"""But never more: what took long may have been a network that was away."""
+"""The longest interval: an update may have taken long because a network was down."""
 
 
 class _Followed:
-    """One run, with what is known of it so far; of a comparison also each arm, which stands for it on the screen."""
+    """One run and its progress; a comparison has its arms too, which are shown instead of it."""
 
     def __init__(self, folder: Path, label: str | None = None) -> None:
         plan = store.read(PlanRecord, folder / "plan.json", ("swept", "arms", "script"))
@@ -38,7 +38,7 @@ class _Followed:
         self.label = summary.label_of(folder.name, plan) if label is None else label
         self.arms = [_Followed(arm.run.folder, arm.label) for arm in arms.of(folder, plan)]
         self._in_blocks = label is not None and plan.script is not None
-        """Whether it is an arm that is started afresh for each block: its steps then give no time left."""
+        """Whether it is an arm that is restarted for each block, so that its steps give no time left."""
         self.state = State("queued")
         self.progress = Progress()
         self._lines = follow.Lines(folder / "metrics.jsonl")
@@ -47,7 +47,7 @@ class _Followed:
         afresh, lines = self._lines.read()
         self.progress = advance(Progress() if afresh else self.progress, rows_of(lines))
         for arm in self.arms:
-            # Each block is an attempt, which is no news.
+            # Each block is an attempt, whose number says nothing.
             arm.state = arms.state(Run(str(arm.folder.parent), arm.folder.name), self.state)._replace(attempt=1)
             arm.read()
 

@@ -237,8 +237,8 @@ def failure(folder: Path, state: State, *, printed: bool = False) -> list[str]:
 
 def _remedy(state: State, last: Sequence[str]) -> list[str]:
     """What helps a run that ended with these lines, where that is known."""
-    mend = hints.known("\n".join([state.reason, *last]))
-    return [f"what helps: {mend}"] if mend else []
+    remedy = hints.known("\n".join([state.reason, *last]))
+    return [f"what helps: {remedy}"] if remedy else []
 
 
 def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[str]:

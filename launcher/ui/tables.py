@@ -8,7 +8,7 @@ from typing import TextIO
 from launcher.admit import clean as clean
 
 SHORTEST, LEAST = 16, 8
-"""Letters to which a column is cut while others can be left out instead, and where none can."""
+"""Shortest length of a cut column while other columns can be left out, and when none can."""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
