@@ -98,16 +98,14 @@ def cancel(
     if stop_grace is None:
         stop_grace = max((stop.grace for stop in stops.values() if stop.possible), default=STOP_GRACE)
     far = [run for run in wanted if run_roots.is_remote(run.root)]
+    failed = _cancel_here([run for run in wanted if run not in far], stops, now, stop_grace, term_grace, say)
     if far:
         from launcher.ssh import actions
 
-        near = [run for run in wanted if not run_roots.is_remote(run.root)]
-        ended = cancel(near, now=now, stop_grace=stop_grace, term_grace=term_grace, say=say) if near else []
-        failed = actions.cancel(far, now, stop_grace, term_grace)
-        rows = {row.seen.run: row for row in ended}
-        rows.update({row.run: Ended(row, failed.get(row.run, "")) for row in backends.look(far)})
-        return [rows[run] for run in wanted]
-    return _cancel_here(wanted, stops, now, stop_grace, term_grace, say)
+        failed |= {_folder(run): why for run, why in actions.cancel(far, now, stop_grace, term_grace).items()}
+    after = backends.look(wanted, fresh=True)
+    backends.settle(after)
+    return [Ended(row, failed.get(_folder(row.run), "")) for row in after]
 
 
 def _cancel_here(
@@ -117,7 +115,8 @@ def _cancel_here(
     stop_grace: float,
     term_grace: float,
     say: Callable[[str], None],
-) -> list[Ended]:
+) -> dict[str, str]:
+    """The same for runs of this machine. Returns the reasons for the folders of those that could not be ended."""
     rest = unended(backends.look(wanted))
     for row in rest:
         if not row.state.finished:
@@ -126,7 +125,6 @@ def _cancel_here(
     waiting = [row.run for row in rest if _waits_in_a_scheduler(row)]
     failed = _end(waiting, 0)
     rest = [row for row in rest if row.run not in waiting]
-    ended = bool(waiting or rest)
     asked = [row for row in rest if not now and not row.state.finished and stops[row.run.folder].possible]
     deadline = time.monotonic() + stop_grace
     for request in _requests([stops[row.run.folder] for row in asked]):
@@ -138,9 +136,7 @@ def _cancel_here(
             if not row.state.finished:
                 _mark_cancelled(row.run.folder, f"it did not end within {stop_grace:.0f} s and was killed")
         failed |= _kill(rest, term_grace, say)
-    after = backends.look(wanted, fresh=ended)
-    backends.settle(after)
-    return [Ended(row, failed.get(_folder(row.run), "")) for row in after]
+    return failed
 
 
 def _requests(stops: Sequence[Stop]) -> Iterator[str]:
