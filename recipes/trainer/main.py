@@ -27,6 +27,8 @@ def start(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun
     Gloo's threads may abort: they may still hold Python objects.
     """
     code = main(kind, recipe, train, sys.argv[1:])
+    if "TF_CONFIG" in os.environ:
+        sys.exit(code)  # TensorFlow's workers wait for each other there; without, one misses what an ended one sent
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -7,6 +7,7 @@ with arrive, its pid and at last its exit code are sent. A client that is gone h
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -92,6 +93,9 @@ def become(
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
     sys.path[:0] = [cwd, *filter(None, environ.get("PYTHONPATH", "").split(":"))]
     sys.executable = python  # torchrun starts its ranks with it
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("sitecustomize")
     _, module, *sys.argv[1:] = argv
     complete(module)
 

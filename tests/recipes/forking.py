@@ -181,4 +181,8 @@ def _run(output: str, environ: dict[str, str], cwd: str, target: Callable[..., o
     try:
         target(*given)
     finally:
+        if "TF_CONFIG" in os.environ:
+            from tensorflow.python.eager import context
+
+            context._reset_context()  # waits for the other workers, as the interpreter's finalization does
         atexit._run_exitfuncs()  # multiprocessing ends without: XLA's dumps would stay

@@ -14,6 +14,7 @@ import pytest
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from launcher.runs.states import State
+from tests.launcher import warm
 from tests.launcher.real_scripts import ENDLESS, FOLDER, goes_on, printed
 from tests.launcher.slurm.bench import ended, job_of, state, until
 from tests.launcher.slurm.submitted import Submitted, all_submitted
@@ -117,8 +118,8 @@ REQUESTS = {
     "unsaved": ("script=ranks.py", *UNPROVED, "nodes=2"),
 }
 REAL = (
-    *("script=plain.py", "amp=o1", "nodes=2", "env.PACE=0.1", f"cluster.setup=['{LATER}']"),
-    *("script.resume_arguments=[--resume,auto,--steps=2500]", "--", f"--steps={ENDLESS}"),
+    *("script=plain.py", "amp=o1", "nodes=2", "env.PACE=0.2", f"cluster.setup=['{LATER}']"),
+    *("script.resume_arguments=[--resume,auto,--steps=900]", "--", f"--steps={ENDLESS}"),
 )
 
 
@@ -128,8 +129,8 @@ def submitted(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Ite
     for name, text in SCRIPTS.items():
         (root / name).write_text(text)
     shutil.copy(FOLDER / "plain.py", root)
-    requests = {name: ("recipe=script", *words) for name, words in REQUESTS.items()}
-    requests["real"] = ("recipe=script", f"python={python(root)}", *REAL)
+    requests = {name: ("recipe=script", f"python={warm.python()}", *words) for name, words in REQUESTS.items()}
+    requests["real"] = ("recipe=script", f"python={python(root, real=warm.python())}", *REAL)
     with all_submitted(testbed, root, requests) as found:
         yield found
 
@@ -141,7 +142,7 @@ def begun(submitted: Submitted, name: str) -> State:
 
 
 def test_stopped_before_its_time_limit_on_two_nodes_it_saves_and_goes_on(submitted: Submitted) -> None:
-    folder = submitted.folder("real")  # first of all tests: it trains on meanwhile, in steps of 0.1 s
+    folder = submitted.folder("real")  # first of all tests: it trains on meanwhile, in steps of 0.2 s
     until(lambda: len(printed(folder)) >= 5, LONG)
     ask_as_before_a_time_limit(folder)
     found = submitted.done("real")

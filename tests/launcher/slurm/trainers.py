@@ -48,10 +48,10 @@ WITH_PACE = f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{PACED}"'
 WITH_PLAIN = f'[ "$1 $2" != "-m recipes.torch_.mnist" ] || {{ shift 2; set -- {PLAIN} "$@"; }}'
 
 
-def python(folder: Path, before: str = WITH_PACE) -> Path:
+def python(folder: Path, before: str = WITH_PACE, real: str | Path = sys.executable) -> Path:
     """A Python that slows torch's steps down as PACE says, or runs the plain trainer in place of that in torch."""
     path = folder / "python"
-    path.write_text(f'#!/bin/sh\n{before}\nexec {sys.executable} "$@"\n')
+    path.write_text(f'#!/bin/sh\n{before}\nexec {real} "$@"\n')
     path.chmod(0o700)
     return path
 
