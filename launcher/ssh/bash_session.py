@@ -1,4 +1,4 @@
-"""One program of `bash_programs` on a host: sent to a bash there, its answer read as lines of words and base64."""
+"""A request of `bash_requests.sh`: sent to a bash on a host, the answer read as lines of words and base64."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator, Sequence
 
 from containers.words import to_bash
-from launcher import admit
+from launcher import admit, bash_files
 from launcher.admit import Refused
 from launcher.errors import UsageError
 from launcher.runs.address import Address
-from launcher.ssh import bash_programs, transport
+from launcher.ssh import transport
 from launcher.ssh.failures import BadAnswer, Lost, Unreachable
 from launcher.ssh.stream import Stalled, Stream
 
@@ -31,19 +31,19 @@ Line = tuple[str, list[str]]
 def answer_lines(
     address: Address,
     no_python: str,
-    program: str,
+    request: str,
     *arguments: str,
     seconds: float,
     data: bytes = b"",
     streamed: bool = False,
 ) -> Iterator[Line]:
-    """The lines that a program answers with. `no_python` says why bash is used. The deadline is for the answer, or for
-    each line of a streamed one. Raises `Refused`, `Unreachable` and the program's own `UsageError`."""
+    """The lines of the answer. `no_python` says why bash is used. The deadline is for the answer, or for each line of a
+    streamed one. Raises `Refused`, `Unreachable` and the request's own `UsageError`."""
     mark, name = os.urandom(8).hex(), address.destination
     words = " ".join(map(to_bash, arguments))
-    # A function first: bash reads the whole program before any of it reads the data behind.
-    text = f"main() {{\n{bash_programs.COMMON}\n{program}\n}}\nmark={mark}\nmain {words}; say end; exit\n"
-    stream = transport.open_stream(address, bash_programs.COMMAND)
+    # On one line: bash reads it whole before the request reads the data behind.
+    text = f"{bash_files.text('launcher.ssh', 'bash_requests.sh')}mark={mark}\non_{request} {words}; say end; exit\n"
+    stream = transport.open_stream(address, "bash --norc -s")
     until, rest, size, begun = time.monotonic() + seconds, b"", 0, False
     try:
         _write(stream, text.encode("utf-8", "surrogateescape") + data)

@@ -37,7 +37,6 @@ from launcher.runs.address import Address
 from launcher.runs.log_pieces import PIECE, Place
 from launcher.runs.remote_record import OURS
 from launcher.runs.states import LARGEST_ATTEMPT
-from launcher.ssh import bash_programs as programs
 from launcher.ssh import failures, run_answer
 from launcher.ssh.bash_session import Line, answer_lines, bytes_of, nanoseconds, number, text_of
 from launcher.ssh.failures import Unreachable
@@ -76,9 +75,9 @@ class _Requests:
     def __init__(self, address: Address, no_python: str, seconds: float) -> None:
         self._address, self._no_python, self._seconds = address, no_python, seconds
 
-    def _lines(self, program: str, *arguments: str, data: bytes = b"", streamed: bool = False) -> Iterator[Line]:
+    def _lines(self, request: str, *arguments: str, data: bytes = b"", streamed: bool = False) -> Iterator[Line]:
         host = (self._address, self._no_python)
-        return answer_lines(*host, program, *arguments, seconds=self._seconds, data=data, streamed=streamed)
+        return answer_lines(*host, request, *arguments, seconds=self._seconds, data=data, streamed=streamed)
 
     def on_probe(self, asked: Mapping[str, Any]) -> Any:
         if asked["slurm"] or asked["container"] != "none" or asked["shared"] or not asked["bare"]:
@@ -89,7 +88,7 @@ class _Requests:
         options = (asked["python"] or "", pythons.TELL, *(",".join(names) for names in fields))
         values: dict[str, str] = {}
         missing = []
-        for word, rest in self._lines(programs.PROBE, asked["run_root"], *options, *paths):
+        for word, rest in self._lines("probe", asked["run_root"], *options, *paths):
             if word == "missing":
                 missing.append(text_of(rest))
             else:
@@ -119,13 +118,13 @@ class _Requests:
         return plain(facts)
 
     def on_has_code(self, folder: str) -> bool:
-        return any(self._lines(programs.HAS_CODE, folder))
+        return any(self._lines("has_code", folder))
 
     def on_lay_code(self, data: bytes, folder: str, shared: bool) -> None:
         with tempfile.TemporaryDirectory() as top:
             place = Path(top, code_store.FOLDER)
             snapshot = code_store.store(place, Path(folder).name, unpacked_files(data, Path(top)))
-            self._send(programs.LAY_CODE, str(Path(folder).parents[1]), snapshot, snapshot.name)
+            self._send("lay_code", str(Path(folder).parents[1]), snapshot, snapshot.name)
 
     def on_submit(self, data: bytes) -> list[str]:
         message = unpacked(data)
@@ -134,17 +133,17 @@ class _Requests:
         self._check(plans)
         with tempfile.TemporaryDirectory() as top:
             words = (plan.run_id, message["came_from"]["token"], plan.code, job_environment.KEPT)
-            self._send(programs.SUBMIT, plan.run_root, _laid_down(Path(top, "run"), plan, message), *words)
+            self._send("submit", plan.run_root, _laid_down(Path(top, "run"), plan, message), *words)
         return [plan.run_id]
 
-    def _send(self, program: str, root: str, folder: Path, *words: str) -> None:
-        """Have a program lay down a folder in a run root there."""
+    def _send(self, request: str, root: str, folder: Path, *words: str) -> None:
+        """Send a request with a folder, which is laid down in a run root there."""
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=6, format=tarfile.GNU_FORMAT) as out:
             out.add(folder, "sent")
         data = archive.getvalue()
         of_data = (str(len(data)), hashlib.sha256(data).hexdigest())
-        for _ in self._lines(program, root, *of_data, *words, data=data):
+        for _ in self._lines(request, root, *of_data, *words, data=data):
             raise Refused("its answer to a submission has a line too many")
 
     def _check(self, plans: Sequence[Plan]) -> None:
@@ -156,7 +155,7 @@ class _Requests:
             raise UsageError(f"{self._no_python}; {HELP}, outside containers, without after=")
 
     def on_look(self, runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[Any, None, None]:
-        lines = self._lines(programs.LOOK, *_words(runs))
+        lines = self._lines("look", *_words(runs))
         there = bash_mirror.boot(lines)
         for question in runs:
             with tempfile.TemporaryDirectory() as folder:
@@ -180,7 +179,7 @@ class _Requests:
         wanted = place["attempt"] if place else attempt
         offsets = [str(place[name]) if place else "0" for name in ("stdout", "stderr")]
         options = (str(wanted or ""), *offsets, "" if place or lines is None else str(max(0, lines)))
-        answer = self._lines(programs.LOG, root, id, *options)
+        answer = self._lines("log", root, id, *options)
         there = bash_mirror.boot(answer)
         with tempfile.TemporaryDirectory() as folder:
             seen = bash_mirror.mirrored(Path(folder), id, there, answer)
@@ -204,22 +203,22 @@ class _Requests:
         yield from run_answer.log_piece(piece)
 
     def on_request_stop(self, runs: Sequence[Mapping[str, str]]) -> None:
-        list(self._lines(programs.STOP, *_words(runs)))
+        list(self._lines("request_stop", *_words(runs)))
 
     def on_cancel(
         self, runs: Sequence[Mapping[str, str]], now: bool, stop_grace: float, term_grace: float
     ) -> list[str]:
         grace = "0" if now else str(round(stop_grace))  # it begins with TERM, as a bare script has no other signal
-        left = {rest[0]: rest[1:] for _, rest in self._lines(programs.CANCEL, grace, *_words(runs)) if rest}
+        left = {rest[0]: rest[1:] for _, rest in self._lines("cancel", grace, *_words(runs)) if rest}
         return [f"process {', '.join(left[run['id']])} does not end" if run["id"] in left else "" for run in runs]
 
     def on_remove(self, runs: Sequence[Mapping[str, str]], force: bool) -> None:
-        list(self._lines(programs.REMOVE, "yes" if force else "", *_words(runs)))
+        list(self._lines("remove", "yes" if force else "", *_words(runs)))
 
     def on_contents(self, root: str, id: str) -> list[list[Any]]:
         listed: list[list[Any]] = []
         left_out = 0
-        joined = b"".join(bytes_of(rest) for _, rest in self._lines(programs.CONTENTS, root, id))
+        joined = b"".join(bytes_of(rest) for _, rest in self._lines("contents", root, id))
         for entry in joined.split(b"\0")[:-1]:
             size, changed, name = ([*entry.decode("utf-8", "surrogateescape").split(" ", 2), "", ""])[:3]
             if not admit.is_path(name) or name.casefold() in OURS or len(listed) == MOST_FILES:
@@ -234,7 +233,7 @@ class _Requests:
         words: list[str] = []
         for name, offset, size, mtime in wanted:
             words += (name, str(offset), f"{size} {mtime // 10**9}.{mtime % 10**9:09d}")
-        lines = self._lines(programs.FILES, root, id, *words, streamed=True)
+        lines = self._lines("files", root, id, *words, streamed=True)
         for name, *_ in wanted:
             word, rest = next(lines, ("", []))
             if word == "gone":

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from launcher import bash_files
 from launcher.errors import Unavailable
 from launcher.runs import processes, run_ids, run_roots, selection, store
-from launcher.ssh import bash_programs, bash_session, host
+from launcher.ssh import bash_session, host
 from launcher.ssh.failures import BadAnswer
 from launcher.ssh.host import Host, hello
 from tests.launcher.ssh.far import until
@@ -182,17 +182,10 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_an_invalid_answer_is_refused(old, lie, monkeypatch, tmp_path):
-    monkeypatch.setattr(bash_programs, "LOOK", lie + "\n")
+    real = bash_files.text("launcher.ssh", "bash_requests.sh")
+    monkeypatch.setattr(bash_files, "text", lambda package, name: f"{real}on_look() {{\n{lie}\n}}\n")
     monkeypatch.setattr(bash_session, "LONGEST_ANSWER", 2**20)
     question = {"root": str(old.root), "id": RUN, "stamps": {}, "arms": []}
     with pytest.raises(BadAnswer, match="sent data that the protocol does not allow"):
         list(Host(address(old.config)).stream("look", runs=[question], follow=False))
     assert not list(tmp_path.rglob("owned"))
-
-
-def test_the_programs_are_valid_bash():
-    programs = [name for name in vars(bash_programs) if name.isupper() and name not in ("COMMAND", "COMMON")]
-    assert len(programs) == 12
-    for name in programs:
-        text = f"main() {{\n{bash_programs.COMMON}\n{getattr(bash_programs, name)}\n}}\n"
-        subprocess.run(["bash", "-n"], input=text.encode(), check=True)
