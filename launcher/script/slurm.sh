@@ -19,23 +19,18 @@ stop_before_time_limit() { # yes, or empty for a job that can't be asked to save
   fi
 }
 
-set_rendezvous() { # MASTER_ADDR, MASTER_PORT and LAUNCHER_WORKERS, which is HOST:PORT of each node
-  local head slot node address
-  # The head is resolved here, where Slurm's programs are. The port follows from the job, so that no two jobs share one,
-  # and is below those of outgoing connections; one that another program listens on is passed over.
-  head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-  MASTER_ADDR=$(node_address "$head")
-  export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))
-  slot=$SLURM_JOB_ID
-  while (: <"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do
-    slot=$((slot + 997))
-    MASTER_PORT=$((20000 + slot % 12000))
-  done
-  # In the order of Slurm's node numbers. Ports differ, as addresses may not, and from those of the jobs that follow.
+set_rendezvous() { # LAUNCHER_WORKERS, HOST:PORT of each node in Slurm's order; MASTER_ADDR and MASTER_PORT, the first's
+  local slot=$SLURM_JOB_ID node address
+  # Resolved here, where Slurm's programs are. Ports follow from the job, so that no two jobs share one, and are below
+  # those of outgoing connections. They differ, as addresses may not.
   LAUNCHER_WORKERS=
   for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
     address=$(node_address "$node")
-    LAUNCHER_WORKERS=$LAUNCHER_WORKERS${LAUNCHER_WORKERS:+,}$address:$((20000 + slot % 12000))
+    if [ -z "$LAUNCHER_WORKERS" ]; then # on this node, a port that another program listens on is passed over
+      while (: <"/dev/tcp/$address/$((20000 + slot % 12000))") 2>/dev/null; do slot=$((slot + 997)); done
+      export MASTER_ADDR=$address MASTER_PORT=$((20000 + slot % 12000))
+    fi
+    LAUNCHER_WORKERS+=${LAUNCHER_WORKERS:+,}$address:$((20000 + slot % 12000))
     slot=$((slot + 997))
   done
   export LAUNCHER_WORKERS
