@@ -176,15 +176,8 @@ def test_a_recipe_of_ones_own_trains_is_proved_and_goes_on(own: Path, tmp_path: 
             "recipe/mine.yaml": "recipe: mine\n",
         },
     )
-    words = [
-        "recipe=mine",
-        "amp=o1",
-        "batch=16",
-        "steps=3",
-        "train.width=32",
-        "telemetry.every=0",
-        f"run_root={tmp_path}/runs",
-    ]
+    words = ["recipe=mine", "amp=o1", "batch=16", "steps=3", "train.width=32", "telemetry.every=0"]
+    words += ["env.OMP_NUM_THREADS=1", f"run_root={tmp_path}/runs"]
     done = launch(tmp_path, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "proved: bfloat16" in done.stdout

@@ -101,6 +101,7 @@ def test_an_interpolation_may_read_a_key_that_has_only_a_default(site: Composer)
     assert "seed" not in cell.config
 
 
+@settings(max_examples=25)
 @given(st.lists(st.sampled_from(["${", "$", "}", "\\", "oc.env:HOME", "seed", "a"]), max_size=8).map("".join))
 def test_text_in_a_group_is_not_evaluated(site: Composer, text: str) -> None:
     quoted = "'" + text.replace("\\", "\\\\") + "'"
