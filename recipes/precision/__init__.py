@@ -1,1 +1,1 @@
-"""What each precision level means, what carries it out where, and whether it is what ran. Standard library only."""
+"""Precision levels: their meaning, their mechanisms, and verdicts on what ran. Standard library only."""

@@ -72,7 +72,7 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
 
 
 def _check_rounding(amp: Amp, framework: str) -> None:
-    """What stochastic rounding is not for, or can't be had in."""
+    """Refuse stochastic rounding where it has no meaning or isn't supported."""
     why = ""
     if framework != "torch":
         why = f"is for torch, and this is framework={framework}; leave it out"
@@ -87,7 +87,7 @@ def _check_rounding(amp: Amp, framework: str) -> None:
 
 
 def _check_gemm(amp: Amp, framework: str) -> None:
-    """What a number format of linear layers' products doesn't go with."""
+    """Refuse settings that conflict with a number format of linear layers' products."""
     if amp.gemm == HALF:
         if amp.gemm_exclude is not None:
             raise SettingsError(
@@ -129,7 +129,7 @@ def _check_gemm(amp: Amp, framework: str) -> None:
 
 
 def _check_tensorflow(amp: Amp) -> None:
-    """What Keras's policies and the graph rewrite have no way of doing."""
+    """Refuse settings that Keras's policies and the graph rewrite don't support."""
     lists = named_operations(amp)
     operations.tensorflow_lists(lists)
     if any(lists.values()) and amp.level != "o1":
@@ -153,7 +153,7 @@ def _check_tensorflow(amp: Amp) -> None:
 
 
 def _check_paddle(amp: Amp, scale: LossScale) -> None:
-    """What Paddle's `auto_cast`, `decorate` and `GradScaler` have no way of doing."""
+    """Refuse settings that Paddle's `auto_cast`, `decorate` and `GradScaler` don't support."""
     operations.paddle_lists(amp.allow, amp.deny)
     if amp.keep_fp32 and amp.level == "o1":
         raise SettingsError(

@@ -48,7 +48,7 @@ class GemmFormat:
     weight_gradient: tuple[str, str]
     """Of output gradient and input."""
     multiple: int
-    """What inputs and outputs of a layer must be divisible by, and the rows of a step too where the weight gradient,
+    """The divisor of inputs and outputs of a layer, and of the rows of a step too where the weight gradient,
     which sums over them, is not in half precision."""
     capability: tuple[int, int]
     """First compute capability whose matrix units take these operands."""

@@ -1,4 +1,4 @@
-"""What one observed step shows against the number format of its linear layers' products (`amp.gemm`), role by role.
+"""Judges one observed step by the number format of its linear layers' products (`amp.gemm`), role by role.
 
 A product that is narrower than its format promises, or in another dtype of the same width, contradicts at any share; so
 does a wider one, unless `proof.share` was lowered. Products of other layers follow the level's rule.
@@ -106,7 +106,7 @@ def _of_role(role: Role, calls: Sequence[Call], gemm: Mapping[str, Any], share: 
 
 
 def summary(reports: Sequence[Report]) -> str:
-    """What ran in the layers of `amp.gemm`; empty where none was asked for."""
+    """A sentence on what ran in the layers of `amp.gemm`; empty without `amp.gemm`."""
     gemm = reports[0]["rule"].get("gemm")
     if gemm is None:
         return ""

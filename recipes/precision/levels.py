@@ -1,4 +1,4 @@
-"""What can be requested: a precision level with its options, and a loss scale.
+"""Requests: a precision level with its options, and a loss scale.
 
 The levels are those of apex (`apex/amp/frontend.py`).
 """

@@ -32,9 +32,9 @@
 
 A call's dtype is the widest of its matrices'. `functions` are those that it may have come from; `kept` is None
 where it isn't known whether it was inside a module of `keep_fp32`. `role` is one of `recipes.precision.gemm.ROLES`,
-empty where it can't be told. The last three keys are there under `amp.gemm`, and where a dtype is narrower than half:
+empty where it isn't known. The last three keys are there under `amp.gemm`, and where a dtype is narrower than half:
 `operands` in the order of `GemmFormat`, `emulates` the narrower dtypes that they were rounded to before, `layers` the
-modules with the weights, None where they can't be told.
+modules with the weights, None where they aren't known.
 
 Of rounded weights, `between` two bfloat16 values are those that an optimizer's float32 result was between, `up` is away
 from zero, `farther` not the nearer of the two, `outside` neither of them, and `carried` were between two values before

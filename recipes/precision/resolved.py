@@ -19,7 +19,7 @@ TF32_CAPABILITY = (8, 0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedPrecision:
-    """What a framework's `Precision` applies. It decides nothing by itself."""
+    """The settings that a framework's `Precision` applies. It decides nothing by itself."""
 
     amp: Amp
     """As requested."""
@@ -31,7 +31,7 @@ class ResolvedPrecision:
     dtype: str
     """float32 at o0, else float16 or bfloat16."""
     mechanism: str
-    """What carries the level out, such as `autocast`."""
+    """The mechanism of the level, such as `autocast`."""
     loss_scale: LossScale
     """Its mode is dynamic, static or none."""
     tf32: bool

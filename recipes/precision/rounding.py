@@ -21,7 +21,7 @@ ENOUGH_VARIANCE = 100
 
 
 def contradictions(reports: Sequence[Report]) -> Iterator[str]:
-    """What was observed of rounded weights and is not stochastic rounding. Ranks are not added up: they share noise."""
+    """Observations that contradict stochastic rounding. Ranks are not added up: they share noise."""
     for rank, (report, seen) in _by_rank(reports).items():
         place = f"rank {rank}: " if report["world_size"] > 1 else ""
         if seen["carried"]:
@@ -44,7 +44,7 @@ def contradictions(reports: Sequence[Report]) -> Iterator[str]:
 
 
 def unseen(reports: Sequence[Report]) -> str:
-    """Why it can't be told how weights were rounded, or an empty string."""
+    """Why it isn't known how weights were rounded, or an empty string."""
     ranks = _by_rank(reports).values()
     if not all(seen["weights"] for _, seen in ranks):
         return "no observed step rounded weights stochastically"
@@ -57,7 +57,7 @@ def unseen(reports: Sequence[Report]) -> str:
 
 
 def summary(reports: Sequence[Report]) -> str:
-    """What proves it, of one rank."""
+    """The evidence, of one rank."""
     _, seen = next(iter(_by_rank(reports).values()))
     return (
         f"weights rounded stochastically: {seen['farther']:,} of {seen['between']:,} to the farther value, where "

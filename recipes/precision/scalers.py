@@ -1,4 +1,4 @@
-"""What the loss scalers of torch and TensorFlow have in common: no scale at all, and a scale for each optimizer.
+"""Loss scalers that torch and TensorFlow share: no scale at all, and a scale for each optimizer.
 
 A framework's scaler of one optimizer has `value`, `skipped`, `update`, `state_dict` and `load_state_dict`.
 """

@@ -1,5 +1,5 @@
-"""What observed steps show of parameters in shards (parallel=fsdp): that there are shards, what is gathered from them
-for computing, how gradients are reduced into them, and the optimizer's state of them.
+"""Judges parameters in shards (parallel=fsdp) in observed steps: that there are shards, what is gathered from them for
+computing, how gradients are reduced into them, and the optimizer's state of them.
 
 The dtype of the shards themselves is that of the report's `parameters`, in `value_rules`.
 """

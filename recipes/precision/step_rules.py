@@ -1,4 +1,4 @@
-"""What one observed step shows against its level's rule.
+"""Judges one observed step by its level's rule.
 
 The rules judge a report (`recipes.precision.observation`) and give findings; a step without findings follows the rule.
 """

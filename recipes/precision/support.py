@@ -39,7 +39,7 @@ def support_for(
     rounding: str = "nearest",
     parallel: str | None = None,
 ) -> Support:
-    """What carries `level` out in `framework`, with the dtype resolved (`float32` at o0) and a known device.
+    """The mechanism of `level` in `framework`, with the dtype resolved (`float32` at o0) and a known device.
 
     Where `rounding` is stochastic, `recipes.precision.checks` has refused all but o3 in bfloat16 in torch. `parallel`
     is ddp or fsdp in torch; None is ddp there, and all that the other frameworks have.
@@ -76,7 +76,7 @@ def sharding_problem(torch: str) -> str:
 
 
 def gemm_support(gemm: str, device: str, capability: tuple[int, int] | None) -> Support:
-    """What carries a number format of `recipes.precision.gemm` out in torch; `capability` None is not known."""
+    """The library for a number format of `recipes.precision.gemm` in torch; `capability` None is not known."""
     wanted = FORMATS[gemm]
     if device == "cpu" and not wanted.cpu:
         return Support(unsupported=f"amp.gemm={gemm} has no kernels for a CPU; say amp=fp8, which has")

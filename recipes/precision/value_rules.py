@@ -1,5 +1,5 @@
-"""What one observed step shows of the dtypes of parameters and of gradients' sums over ranks, and of how float32
-products are rounded, against its level's rule.
+"""Judges one observed step by its level's rule: the dtypes of parameters and of gradients' sums over ranks, and the
+rounding of float32 products.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def computes_in_float32(entry: Mapping[str, Any], rule: Mapping[str, Any]) -> bo
 
 
 def reduction(report: Report) -> Iterator[Finding]:
-    """What steps float32 weights is summed over the ranks in float32."""
+    """Gradients that step float32 weights are summed over the ranks in float32."""
     rule, reduced = report["rule"], report["reduced"]
     if rule["level"] == "o3" or (rule["level"] == "o2" and not rule["masters"]):
         return

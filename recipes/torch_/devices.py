@@ -1,4 +1,4 @@
-"""Which device each process computes on, how the processes meet, and what makes their arithmetic repeatable."""
+"""The device of each process, how the processes meet, and repeatable arithmetic."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class World(ProcessGroup):
         return model.no_sync()  # type: ignore[operator]  # wrapped by DDP
 
     def agree_on_statistics(self, model: nn.Module) -> None:
-        """Give every rank the running statistics of rank 0's norms: each has its own of its own samples. Collective."""
+        """Copy the running statistics of rank 0's norms to every rank, whose own are of its own samples. Collective."""
         if self.size > 1:
             broadcast_statistics(model, self.gpus)
 

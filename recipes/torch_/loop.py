@@ -1,4 +1,4 @@
-"""What every recipe in torch shares: how it starts, how it ends, and what it leaves behind.
+"""The loop that all recipes in torch share, from the command line to the result.
 
 A recipe builds its model and says what one step is; `Run.fit` does the rest.
 """

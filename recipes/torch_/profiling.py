@@ -40,7 +40,7 @@ class FrameworkProfiler:
 
 
 class CudaRange:
-    """The range that nsys and ncu were told to record: from `cudaProfilerStart` to `cudaProfilerStop`."""
+    """The range that nsys and ncu record: from `cudaProfilerStart` to `cudaProfilerStop`."""
 
     def __init__(self, trace: str) -> None:
         self.trace = trace

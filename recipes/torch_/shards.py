@@ -50,7 +50,7 @@ def write(folder: Path, tensors: Mapping[str, torch.Tensor], rank: int) -> list[
 
 
 def describe(folder: Path, files: Collection[str]) -> dict[str, Described]:
-    """What a checkpoint has shards of, by name. `files` are those that its manifest vouches for.
+    """The sharded tensors of a checkpoint, by name. `files` are those in its manifest.
 
     Raises `ValueError` for an index that can't be read.
     """
@@ -118,7 +118,7 @@ _PARTS = {
     "torch.serialization": ("_get_layout",),
     "pathlib": ("PosixPath",),
 }
-"""What an index is made of, by module, besides torch's dtypes and sizes."""
+"""The classes in an index, by module, besides torch's dtypes and sizes."""
 
 
 class _Unpickler(pickle.Unpickler):

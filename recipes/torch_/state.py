@@ -1,4 +1,4 @@
-"""The whole state of a run in torch, saved and taken up again by all ranks together."""
+"""The state of a run in torch, saved and restored by all ranks together."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _machine(world: World) -> dict[str, Any]:
-    """What has to be the same for the next attempt to repeat this one's arithmetic."""
+    """Facts that have to be equal for the next attempt to repeat this one's arithmetic."""
     return {
         "world_size": world.size,
         "threads": torch.get_num_threads(),

@@ -1,4 +1,4 @@
-"""What recipes that learn labels share: the step over micro-batches, and the measures on what is held out."""
+"""For recipes that learn labels: the step over micro-batches, and the measures on held-out samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training changes, as one value, and its state by the parameters' names: any number of ranks can go on with it,
+"""Everything that training changes, and its state by the names of parameters: any number of ranks can resume from it,
 sharded (parallel=fsdp) or each with the whole model (parallel=ddp).
 
     {"model": {name: value},                            parameters and persistent buffers, each once
@@ -22,7 +22,7 @@ from recipes.torch_.precision import Precision
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """What training changes: the cast model without wrappers, its optimizers, and the precision's own state."""
+    """The cast model without wrappers, its optimizers, and the precision with its own state."""
 
     model: nn.Module
     optimizers: Sequence[torch.optim.Optimizer]

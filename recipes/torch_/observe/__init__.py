@@ -1,1 +1,1 @@
-"""What a training step in torch really ran: dispatched operations, compiled graphs, the profiler's audit, FLOPs."""
+"""Observes training steps in torch: dispatched operations, compiled graphs, the profiler's audit, FLOPs."""

@@ -1,4 +1,4 @@
-"""What is recorded of each matrix product or convolution that ran in an observed step."""
+"""The record of a matrix product or convolution in an observed step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from recipes.precision.gemm import Role
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProductUse:
-    """What a product is for."""
+    """The role of a product, and the layer that it belongs to."""
 
     role: Role | None = None
-    """None where it can't be told."""
+    """None where it isn't known."""
     layer: str | None = None
-    """The module with the weight; empty for a product without weights, None where it can't be told."""
+    """The module with the weight; empty for a product without weights, None where it isn't known."""
     formats: tuple[str, ...] = ()
     """The dtypes of its operands in the order of `recipes.precision.gemm.GemmFormat`."""
     emulates: tuple[str, ...] = ()

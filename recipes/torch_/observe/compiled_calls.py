@@ -1,10 +1,9 @@
-"""What compiled code multiplied, from the graphs that Inductor turned into code, at each run of one.
+"""The matrix products of compiled code, from the graphs that Inductor compiled, at each run of one.
 
 Dynamic shapes are filled in from the sizes of the inputs. In a backward's graph a product has one operand that was
 computed from the gradients which backward was given. If the other is a weight, it is the input's gradient. If its
 result is returned as the gradient of a weight, it is that weight's: a backward returns the gradients of its forward's
-inputs, in their order. What the other operand was is looked up in the graph of the forward, whose values have the same
-names.
+inputs, in their order. The other operand is looked up in the graph of the forward, whose values have the same names.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ class CompiledCalls:
         self._forwards: list[_Run] = []
 
     def calls(self, graph: Graph, inputs: Sequence[Any], backward: bool) -> list[Call]:
-        """Those of one run with `inputs`, in the graph's order. Raises `flops.Unaccounted` where a size can't be worked
-        out."""
+        """The products of one run with `inputs`, in the graph's order. Raises `flops.Unaccounted` for a size that can't
+        be worked out."""
         weights = self._modules.owners_by_memory()
         memory = {
             name: memory_of(given)

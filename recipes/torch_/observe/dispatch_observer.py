@@ -79,7 +79,7 @@ class DispatchObserver(TorchDispatchMode):
         return out
 
     def _before(self, func: Any, args: Any) -> tuple[Any, Callable[[Any, Any, Any], None] | None]:
-        """What to run for an operation, itself or its decomposition, and what to call afterwards."""
+        """The function to run for an operation, itself or its decomposition, and the one to call afterwards."""
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = _kind(func)

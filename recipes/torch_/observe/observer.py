@@ -1,4 +1,4 @@
-"""What really ran in a training step, observed while it runs: settings are not evidence.
+"""Observes what runs in a training step: settings are not evidence.
 
     observer = PrecisionObserver(model, precision.resolved, precision.gemm_layers)
     for number in range(1, total_steps + 1):

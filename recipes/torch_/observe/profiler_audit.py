@@ -53,7 +53,7 @@ class ProfiledCall:
 
 @dataclass(kw_only=True, slots=True)
 class Audit:
-    """What the profiler saw of one step."""
+    """The profiler's record of one step."""
 
     eager: list[ProfiledCall] = field(default_factory=list)
     """In the order in which they ran."""
@@ -72,7 +72,7 @@ def profiler() -> AbstractContextManager[Any]:
 
 
 def read(profile: Any, listed: Sequence[str]) -> Audit:
-    """What `profile`, which has ended, saw. `listed` are torch functions of interest."""
+    """The record of `profile`, which has ended. `listed` are torch functions of interest."""
     tree = profile.kineto_results.experimental_event_tree()
     names = {operation: function for function in listed for operation in _operations(function)}
     names |= {f"{function}_": function for function in listed if function in _IN_PLACE}
@@ -129,7 +129,7 @@ def _describe(each: Call | ProfiledCall) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Context:
-    """What encloses an event of the tree."""
+    """The surroundings of an event in the tree."""
 
     outermost: str = ""
     backward: bool = False

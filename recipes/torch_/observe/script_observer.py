@@ -177,7 +177,7 @@ class _SpanObserver(PrecisionObserver):
         self._seen.update(id(each) for each in module.modules())
         names = self._modules.names
         for each, name in names_of(module).items():
-            # What is called may be a part of the model that was cast, or a module around it.
+            # The called module may be a part of the model that was cast, or contain it.
             names[each] = self._cast_names.get(each, names.get(each, name))
         self._known.update(super()._owners())
 

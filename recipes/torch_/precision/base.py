@@ -135,7 +135,7 @@ class Precision:
         return dict(self._named_parameters())
 
     def parameter_names(self, optimizer: Optimizer) -> dict[torch.Tensor, str]:
-        """What an optimizer steps, in its order, with the names of the parameters in the model."""
+        """The tensors that an optimizer steps, in its order, with the names of the parameters in the model."""
         names = self._names_of_stepped(optimizer)
         stepped = [each for group in optimizer.param_groups for each in group["params"]]
         return {each: names.get(each, f"unnamed.{position}") for position, each in enumerate(stepped)}

@@ -55,7 +55,7 @@ def _unfit(layer: nn.Linear) -> str:
 
 
 def _cast_inputs(layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
-    """What autocast does for a linear layer's input. torchao asks for CUDA's autocast alone, and so leaves inputs in
+    """Cast a linear layer's inputs as autocast does. torchao asks for CUDA's autocast alone, and so leaves inputs in
     float32 on a CPU, where the products that stay in half precision would become float32."""
     kind = layer.weight.device.type
     if not torch.is_autocast_enabled(kind):

@@ -221,7 +221,7 @@ class Masters:
 
 
 def _initial_values(parameter: torch.Tensor, unrounded: torch.Tensor | None) -> torch.Tensor:
-    """What the parameter was cast from, unless it has been given other weights since."""
+    """The values that the parameter was cast from, unless its weights were changed since."""
     values = parameter.detach()
     if unrounded is not None and unrounded.shape == values.shape:
         unrounded = unrounded.to(values.device)

@@ -9,7 +9,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 LOGGED = {torch.float32: "float", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}
-"""What DDP's logging data calls the dtypes."""
+"""The names of dtypes in DDP's logging data."""
 
 
 def several_ranks() -> bool:

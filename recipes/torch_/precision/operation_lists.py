@@ -37,7 +37,7 @@ INPUT_ONLY = frozenset({"batch_norm", "instance_norm"})
 INSIDE_ATTENTION = frozenset(
     {"add", "baddbmm", "bmm", "cat", "dropout", "linear", "matmul", "scaled_dot_product_attention", "softmax"}
 )
-"""What `torch.nn.functional.multi_head_attention_forward` calls without a mode getting the calls."""
+"""Operations that `torch.nn.functional.multi_head_attention_forward` calls without passing them to a mode."""
 
 
 class OperationLists(TorchFunctionMode):
