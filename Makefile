@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 SHELL_FILES = $(wildcard launcher/*/*.sh tests/launcher/golden/*.sh tests/launcher/*/golden/*.sh)
 
-.PHONY: run test lint faults format bench golden conf clean help
+.PHONY: run test style lint faults format bench golden conf clean help
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^[^:]*:?([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -15,13 +15,15 @@ help: ## this list
 run: $(VENV)/.run ## train here and now: make run ARGS="amp=o1 batch=256"
 	@$(BIN)/python -m launcher $(ARGS)
 
-test: $(VENV)/.test lint ## everything that has to hold; parts that need the testbed are skipped where it is not up
+test: $(VENV)/.test $(if $(TESTS),lint,style) ## everything that has to hold; parts that need the testbed are skipped where it is not up
 	$(BIN)/python -m $(if $(TESTS),pytest $(TESTS),tests)
 
-lint: $(VENV)/.test ## format, lint of Python and bash, types, import direction
+style: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/shellcheck $(SHELL_FILES)
+
+lint: style ## format, lint of Python and bash, types, import direction
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_import_direction.py
 

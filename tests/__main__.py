@@ -1,4 +1,4 @@
-"""All tests, as six pytest processes side by side: the testbed's mostly wait, while the others mostly compute.
+"""All tests, as six pytest processes and mypy side by side: the testbed's mostly wait, while the others mostly compute.
 
 Within a part there is one test at a time: the launcher's runs of one name would end each other's processes, and tests
 of `rest` share a name. Recipes' tests start no named runs; those of `starts` and of benchmarks, which are a part with
@@ -23,27 +23,34 @@ RERUNS = 3  # more failures than these are no accident
 TESTS_FAILED = 1  # pytest's exit status
 
 
+def tests(*arguments: str) -> list[str]:
+    return ["pytest", "--durations=15", *arguments]
+
+
 def without(*folders: str) -> list[str]:
     return [f"--ignore={folder}" for folder in folders]
 
 
 PARTS = {
-    "starts": ["-m", "not testbed", *STARTS],
-    "rest": ["-m", "not testbed", *without("tests/recipes", "tests/benchmarks", *STARTS)],
-    "torch": ["tests/recipes/torch_", "tests/benchmarks"],
-    "recipes": ["tests/recipes", *without("tests/recipes/torch_")],
-    "slurm": ["-m", "testbed", *without("tests/recipes", "tests/benchmarks", *HOSTS)],
-    "hosts": ["-m", "testbed", *HOSTS],
+    "starts": tests(*STARTS),
+    "rest": tests("-m", "not testbed", *without("tests/recipes", "tests/benchmarks", *STARTS)),
+    "torch": tests("tests/recipes/torch_", "tests/benchmarks"),
+    "recipes": tests("tests/recipes", *without("tests/recipes/torch_")),
+    "slurm": tests("-m", "testbed", *without("tests/recipes", "tests/benchmarks", *STARTS, *HOSTS)),
+    "hosts": tests("-m", "testbed", *HOSTS),
+    "types": ["mypy"],
 }
-"""What a part's lines begin with, and how pytest is told its tests."""
+"""What a part's lines begin with, and the module of Python that is run with its arguments."""
 
 
 class Part:
-    """One pytest process, its exit status, and the lines that its summary repeats."""
+    """One process, its exit status, and the lines that its summary repeats."""
 
     def __init__(self, name: str, arguments: list[str]) -> None:
         self.name = name
-        self.arguments = [*PARTS[name], "-o", f"cache_dir=.pytest_cache/{name}", *arguments]
+        self.argv = [sys.executable, "-m", *PARTS[name]]
+        if PARTS[name][0] == "pytest":
+            self.argv += ["-o", f"cache_dir=.pytest_cache/{name}", *arguments]
         self.failures: list[str] = []
         self.last_line = ""
         self.status = 0
@@ -51,9 +58,8 @@ class Part:
     def run(self, *options: str) -> None:
         """Run the part's tests and print each line as it comes."""
         self.failures, self.last_line = [], ""
-        argv = [sys.executable, "-m", "pytest", "--durations=15", *self.arguments, *options]
         with subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            [*self.argv, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:
@@ -88,7 +94,7 @@ def main(arguments: list[str]) -> int:
         interrupted = True
         for thread in threads:
             thread.join()
-    failed = [part for part in parts if part.status == TESTS_FAILED]
+    failed = [part for part in parts if part.status == TESTS_FAILED and part.failures]
     unsteady = []
     if not interrupted and sum(len(part.failures) for part in failed) <= RERUNS:
         unsteady = [line for part in failed for line in part.run_failed()]

@@ -23,8 +23,9 @@ ALWAYS_FAILS = "def test_one(): raise ValueError('always')\n"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    monkeypatch.setattr(gate, "PARTS", {"first": ["test_first.py"], "second": ["test_second.py"]})
+    monkeypatch.setattr(gate, "PARTS", {"first": ["pytest", "test_first.py"], "second": ["pytest", "test_second.py"]})
     (tmp_path / "test_second.py").write_text("def test_one(): pass\n")
     return tmp_path
 
