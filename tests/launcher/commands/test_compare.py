@@ -12,6 +12,7 @@ from launcher import units
 from launcher.__main__ import main
 from launcher.runs import selection, store
 
+from .. import warm
 from ..run_folders import launcher
 
 WORDS = ["data=synthetic", "compare.steps=4", "compare.cool_down=0", "telemetry.every=0", "env.OMP_NUM_THREADS=1"]
@@ -22,9 +23,8 @@ def measured(tmp_path_factory):
     """A comparison of two levels of the real trainer in one round, and what was said."""
     folder = tmp_path_factory.mktemp("compare")
     root = folder / "runs"
-    done = launcher(
-        "compare", "amp=o0,o2", "batch=8", *WORDS, "compare.rounds=2", f"run_root={root}", state_home=folder / "state"
-    )
+    words = ["amp=o0,o2", "batch=8", *WORDS, "compare.rounds=2", f"python={warm.python()}", f"run_root={root}"]
+    done = launcher("compare", *words, state_home=folder / "state")
     assert done.returncode == 0, done.stdout + done.stderr
     (name,) = selection.run_names(str(root))
     return done, root / name
