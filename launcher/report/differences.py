@@ -134,9 +134,9 @@ def _snapshot(evidence: Evidence) -> Path | None:
 
 
 def _files(folder: Path) -> set[str]:
-    return {
-        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != code_store.NAMES
-    }
+    """The snapshot's files, without their list and what Python compiled of them."""
+    files = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    return {str(path) for path in files if path.name != code_store.NAMES and "__pycache__" not in path.parts}
 
 
 def _text(key: str, value: Any) -> str:

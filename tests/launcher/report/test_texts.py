@@ -147,6 +147,8 @@ def test_where_the_code_of_two_runs_differs_its_files_are_named(root):
         (root / ".code" / code / "recipes" / "same.py").write_text("same")
         (root / ".code" / code / "recipes" / "other.py").write_text(code)
         (root / ".code" / code / f"only_{code}.py").touch()
+        (root / ".code" / code / "__pycache__").mkdir()
+        (root / ".code" / code / "__pycache__" / f"only_{code}.pyc").touch()
     assert "Their code differs in only_aa.py, only_bb.py, recipes/other.py." in terminal(*made)
     (root / ".code" / "aa").rename(root / ".code" / "gone")
     assert "Their code differs; the snapshots of it are not both here." in terminal(*made)
