@@ -59,6 +59,10 @@ def main(arguments: Sequence[str]) -> int:
     verbs = {"list": _list, "show": _show, "render": _render, "build": _build, "pull": _pull}
     if words[0] not in verbs:
         raise UsageError(f"image {words[0]} is not one of image {', '.join(verbs)}")
+    known = KEYS[words[0]]
+    for key in options:
+        if key not in known:
+            raise UsageError(f"{key}= has no meaning here ({', '.join(known) or 'there are no keys'})")
     try:
         return verbs[words[0]](words[1:], options)
     except SettingsError as error:
@@ -66,7 +70,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _list(names: Sequence[str], options: dict[str, str]) -> int:
-    _only(options, ())
     for name in names:
         if name not in catalogue.lines():
             raise UsageError(f"no {name} in the catalogue ({', '.join(catalogue.lines())})")
@@ -82,7 +85,6 @@ def _row(release: Release) -> list[str]:
 
 
 def _show(names: Sequence[str], options: dict[str, str]) -> int:
-    _only(options, ())
     image = references.resolve(_one(names, "show"))
     rows = [("image", image.given), ("form", image.form)]
     rows.append(("path", image.path) if image.path else ("reference", image.reference))
@@ -103,7 +105,6 @@ def _show(names: Sequence[str], options: dict[str, str]) -> int:
 
 
 def _render(names: Sequence[str], options: dict[str, str]) -> int:
-    _only(options, KEYS["render"])
     recipe = _recipe(_one(names, "render"), options)
     print(_rendered(recipe, _format(options.get("format", "docker"))), end="")
     return 0
@@ -111,7 +112,6 @@ def _render(names: Sequence[str], options: dict[str, str]) -> int:
 
 def _build(names: Sequence[str], options: dict[str, str]) -> int:
     """Build on this host; the output of the client goes to the screen."""
-    _only(options, KEYS["build"])
     recipe = _recipe(_one(names, "build"), options)
     if "container" not in options:
         raise UsageError("image build needs to know with what: say container=docker, podman or apptainer")
@@ -169,7 +169,6 @@ def _format(text: str) -> images.Format:
 def _pull(names: Sequence[str], options: dict[str, str]) -> int:
     from containers import pull
 
-    _only(options, KEYS["pull"])
     image = references.resolve(_one(names, "pull"))
     kind = options.get("container")
     if kind is None:
@@ -198,9 +197,3 @@ def _one(names: Sequence[str], verb: str) -> str:
         example = "ngc-pytorch" if verb in ("show", "pull") else next(iter(image_recipes.RECIPES))
         raise UsageError(f"image {verb} takes one image: python -m launcher image {verb} {example}")
     return names[0]
-
-
-def _only(options: dict[str, str], known: Sequence[str]) -> None:
-    for key in options:
-        if key not in known:
-            raise UsageError(f"{key}= has no meaning here ({', '.join(known) or 'there are no keys'})")
