@@ -12,6 +12,7 @@ from launcher.commands.completion import candidates
 from launcher.executors import submission
 from launcher.plan.model import ScriptPlan
 from launcher.runs.store import read_json, write_json
+from tests.launcher import warm
 from tests.launcher.stand_in import lay
 
 RECIPES = Path(__file__).parents[3] / "recipes"
@@ -59,7 +60,13 @@ def test_a_real_run_is_verified_and_a_fault_in_memory_named(
     fault = tmp_path / "fault"
     fault.touch()
     words = ("recipe=faulty", "amp=o0", "batch=16", "train.width=32", "steps=12", "checkpoint.every=5", "gpus=0")
-    here = (f"run_root={root}", f"env.FAULT={fault}", "env.OMP_NUM_THREADS=1", "telemetry.every=0")
+    here = (
+        f"run_root={root}",
+        f"python={warm.python()}",
+        f"env.FAULT={fault}",
+        "env.OMP_NUM_THREADS=1",
+        "telemetry.every=0",
+    )
     assert main(["--config-dir", str(own_recipe(tmp_path / "own")), *words, *here, "verify.record=true"]) == 0
     fault.unlink()
     (run,) = root.glob("2*")

@@ -12,6 +12,7 @@ from launcher.__main__ import main
 from launcher.commands.completion import candidates
 from launcher.config.paths import conf_folder
 from recipes.typed import plain
+from tests.launcher import warm
 from tests.launcher.hosts import LAPTOP
 from tests.launcher.run_folders import launcher
 
@@ -177,7 +178,7 @@ def test_a_recipe_of_ones_own_trains_is_proved_and_goes_on(own: Path, tmp_path: 
         },
     )
     words = ["recipe=mine", "amp=o1", "batch=16", "steps=3", "train.width=32", "telemetry.every=0"]
-    words += ["env.OMP_NUM_THREADS=1", f"run_root={tmp_path}/runs"]
+    words += ["env.OMP_NUM_THREADS=1", f"run_root={tmp_path}/runs", f"python={warm.python()}"]
     done = launch(tmp_path, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "proved: bfloat16" in done.stdout

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -119,55 +116,3 @@ def test_the_block_is_read_from_plan_and_run_folder(tmp_path):
     assert blocks.of(chosen()) is None
     (tmp_path / blocks.FILE).write_text("2 5\n")
     assert blocks.of(chosen(block=50)) == Block(number=2, count=5, steps=50)
-
-
-ENDLESS = """
-import sys, threading, time
-import torch
-net = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-def step():
-    optimizer.zero_grad()
-    net(torch.randn(4, 8)).pow(2).mean().backward()
-    optimizer.step()
-"""
-CATCHES = "while True:\n    try: step()\n    except BaseException: time.sleep(0.05)\n"
-WAITS = "threading.Thread(target=time.sleep, args=(600,)).start()\nwhile True: step()\n"
-FAILS = "try:\n    while True: step()\nfinally: raise ValueError('cleaning up')\n"
-START = """
-import sys
-from recipes.trainer import block
-block.GRACE = 1.0
-from recipes.torch_.script import TorchWrapper
-from recipes.trainer import script
-sys.exit(script.main("torch", sys.argv[1:], TorchWrapper))
-"""
-
-
-@pytest.mark.parametrize(
-    ("ending", "message"),
-    [(CATCHES, "it did not end within 1 s of the end of its block"), (WAITS, ""), (FAILS, "")],
-    ids=["catches everything", "waits for a thread", "fails at its end"],
-)
-def test_a_script_that_does_not_end_with_its_block_is_ended(tmp_path, ending, message):
-    file, run = tmp_path / "train.py", tmp_path / "run"
-    file.write_text(ENDLESS + ending)
-    (run / "attempts/1").mkdir(parents=True)
-    (run / "block").write_text("0 1\n")
-    script = {"file": str(file), "workdir": str(tmp_path), "arguments": [], "in_image": False, "block": 8}
-    (run / "plan.json").write_text(
-        json.dumps({"schema": 2, "settings": {"recipe": "script", "device": "cpu"}, "script": script})
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "LAUNCHER_ATTEMPT": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", START, f"run={run}"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert message in done.stderr
-    result = json.loads((run / "result.json").read_text())
-    assert (result["status"], result["steps"], result["observed"]["verdict"]) == ("done", 8, "proved")
