@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from recipes.torch_.precision import Precision
+from recipes.torch_.precision.masters import differing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +47,8 @@ class Trained:
         """Restore a saved state, sharded or whole, into what this model is. Raises `ValueError` where it is another
         model's."""
         own, tied = _by_name(self.model)
-        _refuse_others(own, saved["model"])
+        if names := differing(own, saved["model"]):
+            raise ValueError(f"{names} differ in name or shape; is it another model's?")
         masters = saved["precision"]["masters"]
         weights = {name: sharded_as(own[name], masters.get(name, each)) for name, each in saved["model"].items()}
         self.model.load_state_dict({**weights, **{name: weights[first] for name, first in tied.items()}})
@@ -106,16 +108,6 @@ def _by_name(model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
             first[id(value)] = name
             own[name] = value
     return own, tied
-
-
-def _refuse_others(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    sizes, others = ({name: getattr(each, "shape", None) for name, each in part.items()} for part in (own, saved))
-    differing = sorted(
-        name for name in {*own, *saved} if name not in own or name not in saved or sizes[name] != others[name]
-    )
-    if differing:
-        more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
-        raise ValueError(f"{', '.join(differing[:4])}{more} differ in name or shape; is it another model's?")
 
 
 def _steps_others(number: int) -> ValueError:

@@ -8,6 +8,7 @@ used only while torch's version counter says that its rounding is unchanged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -210,14 +211,18 @@ class Masters:
     def load_state_dict(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Load saved masters and round them into the model. Raises `ValueError` for those of another model."""
         own = {each.name: each.master for each in self._weights.values()}
-        shapes, saved_shapes = ({name: each.shape for name, each in part.items()} for part in (own, saved))
-        differing = sorted(name for name in {*own, *saved} if shapes.get(name) != saved_shapes.get(name))
-        if differing:
-            more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
-            raise ValueError(f"the saved master weights are another model's: {', '.join(differing[:4])}{more} differ")
+        if names := differing(own, saved):
+            raise ValueError(f"the saved master weights are another model's: {names} differ")
         for name, master in own.items():
             master.copy_(saved[name])
         self.copy_masters_to_model()
+
+
+def differing(own: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
+    """The first few names that only one of the two has, or whose tensors differ in shape; empty where all are alike."""
+    shapes, others = ({name: getattr(each, "shape", None) for name, each in part.items()} for part in (own, saved))
+    names = sorted(name for name in {*own, *saved} if name not in own or shapes[name] != others.get(name, "missing"))
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _initial_values(parameter: torch.Tensor, unrounded: torch.Tensor | None) -> torch.Tensor:
