@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy
 import torch
 from torch import distributed, nn
 
@@ -59,6 +60,11 @@ class World(ProcessGroup):
         """SGD's `fused`: on a GPU one kernel steps, and skips an overflow without the host's waiting for it. On a CPU
         it is torch's own choice."""
         return True if self.device.type == "cuda" else None
+
+    def pinned(self, array: numpy.ndarray) -> torch.Tensor:
+        """The array as a tensor, in memory that a GPU can copy from by itself."""
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory() if self.device.type == "cuda" else tensor
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model in DistributedDataParallel where there are several ranks. Cast it first."""

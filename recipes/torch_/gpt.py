@@ -6,7 +6,6 @@ import functools
 import math
 from collections.abc import Iterator
 
-import numpy
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, relu, scaled_dot_product_attention, silu
@@ -172,7 +171,7 @@ def train(run: Run) -> None:
         model=net,
         optimizers=[optimizer],
         step=lambda batch: step([each.to(world.device, non_blocking=True) for each in batch]),
-        load=lambda epoch, indices: _pinned(text.train, indices, world.device),
+        load=lambda epoch, indices: [world.pinned(each) for each in text.train.samples(indices)],
         evaluate=lambda: evaluate(run, net, text),
         samples=len(text.train),
         schedule=gpt.schedule(settings, len(text.train)),
@@ -198,12 +197,6 @@ def _batches(run: Run, unseen: Tokens, count: int) -> Iterator[tuple[torch.Tenso
     for indices in run.held_out(count, max(1, run.settings.batch // run.settings.accumulate // run.world.size)):
         samples = torch.from_numpy(unseen.samples(indices * len(unseen) // count)).to(run.world.device)
         yield samples[:, :-1], samples[:, 1:]
-
-
-def _pinned(text: Tokens, indices: numpy.ndarray, device: torch.device) -> list[torch.Tensor]:
-    """A step's micro-batches, in memory that a GPU can copy from by itself."""
-    found = [torch.from_numpy(each) for each in text.samples(indices)]
-    return [each.pin_memory() for each in found] if device.type == "cuda" else found
 
 
 if __name__ == "__main__":

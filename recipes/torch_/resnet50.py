@@ -110,7 +110,7 @@ def train(run: Run) -> None:
 
     def load(epoch: int, indices: numpy.ndarray) -> list[tuple[torch.Tensor, torch.Tensor]]:
         images, labels = known.augmented(settings.seed, epoch, indices)
-        return [_pinned(*each, world.device) for each in zip(images, labels, strict=True)]
+        return [(world.pinned(image), world.pinned(label)) for image, label in zip(images, labels, strict=True)]
 
     run.fit(
         **common,
@@ -142,12 +142,6 @@ def _batches(run: Run, unseen: ImageFiles) -> Iterator[tuple[torch.Tensor, torch
     for _ in positions:
         (images, labels), _ = prefetcher.take()
         yield _on_device(torch.from_numpy(images), torch.from_numpy(labels), run.world.device)
-
-
-def _pinned(images: numpy.ndarray, labels: numpy.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """As tensors, in memory that a GPU can copy from by itself."""
-    found = torch.from_numpy(images), torch.from_numpy(labels)
-    return (found[0].pin_memory(), found[1].pin_memory()) if device.type == "cuda" else found
 
 
 def _on_device(images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
