@@ -20,6 +20,7 @@ class Terminal:
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self.shown = ""
+        self.raw = b""
         self.code: int | None = None
         self._pid, self._end = pty.fork()
         if self._pid == 0:
@@ -56,6 +57,12 @@ class Terminal:
             self._read(0.1)
         return self.code
 
+    def all_shown(self) -> str:
+        """Everything it showed, once it has ended."""
+        self.wait()
+        self.close()
+        return _COLOURS.sub("", self.raw.decode(errors="replace"))
+
     def hang_up(self) -> None:
         """The window is closed."""
         with contextlib.suppress(OSError):
@@ -74,8 +81,9 @@ class Terminal:
         ready, _, _ = select.select([self._end], [], [], seconds)
         if ready:
             with contextlib.suppress(OSError):
-                if text := os.read(self._end, 2**16):
-                    self.shown = _COLOURS.sub("", self.shown + text.decode(errors="replace")).replace("\r", "")
+                if content := os.read(self._end, 2**16):
+                    self.raw += content
+                    self.shown = _COLOURS.sub("", self.shown + content.decode(errors="replace")).replace("\r", "")
                     return True
         with contextlib.suppress(ChildProcessError):
             pid, status = os.waitpid(self._pid, os.WNOHANG)

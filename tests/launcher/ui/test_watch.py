@@ -1,9 +1,6 @@
 import os
-import pty
 import re
-import select
 import signal
-import subprocess
 import sys
 import time
 
@@ -12,6 +9,7 @@ import pytest
 from launcher.runs import selection, store
 from launcher.ui.live import watch
 from tests.launcher.run_folders import DEAF, NAME, STEPPING, finished, make, metrics, result, start, state, until
+from tests.launcher.terminal import Terminal
 
 SWEEP = "20260103-000000-calm-lake"
 
@@ -52,53 +50,17 @@ UNTIL_GO = 'until [ -e "$RUN/go" ]; do sleep 0.05; done'
 """So that a run goes on until it was seen, however slowly the watching begins."""
 
 
+CTRL_C = b"\x03"
+
+
 def never(times):
     raise AssertionError("it was called")
 
 
-class OnTerminal:
+def on_terminal(*folders, output=False):
     """The foreground watching in a terminal of its own."""
-
-    def __init__(self, *folders, output=False):
-        self.master, slave = pty.openpty()
-        self.child = subprocess.Popen(
-            [sys.executable, "-c", FOREGROUND.replace("OUTPUT", str(output)), *map(str, folders)],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
-        )
-        os.close(slave)
-        self.raw = b""
-
-    @property
-    def text(self):
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.raw.decode("utf-8", "ignore"))
-
-    def read(self, seconds=0.05):
-        if select.select([self.master], [], [], seconds)[0]:
-            try:
-                self.raw += os.read(self.master, 65536)
-            except OSError:  # the terminal's other end is closed
-                return False
-        return True
-
-    def until(self, pattern):
-        def there():
-            self.read()
-            return re.search(pattern, self.text)
-
-        return until(there)
-
-    def end(self):
-        while self.read(0.2) and self.child.poll() is None:
-            pass
-        while self.read(0.0) and select.select([self.master], [], [], 0)[0]:
-            pass
-        self.child.wait(120)
-        os.close(self.master)
-        return self.text
+    argv = [sys.executable, "-c", FOREGROUND.replace("OUTPUT", str(output)), *map(str, folders)]
+    return Terminal(argv, {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"})
 
 
 def test_without_a_terminal_the_progress_is_plain_lines_and_ends_with_what_the_run_amounts_to(root, capsys):
@@ -135,10 +97,10 @@ def test_a_run_that_dies_without_a_word_ends_the_watching(root, capsys):
 def test_on_a_terminal_the_progress_is_drawn_in_place(root):
     folder = make(root, trainer=f"STEPS=40\n{STEPPING}\n{UNTIL_GO}")
     start(folder)
-    terminal = OnTerminal(folder)
-    terminal.until(r"brave-otter +running .* \d+/500 .* 2560 .* 65536 .*1\.0 MiB")
+    terminal = on_terminal(folder)
+    terminal.expect(r"brave-otter +running .* \d+/500 .* 2560 .* 65536 .*1\.0 MiB")
     (folder / "go").touch()
-    text = terminal.end()
+    text = terminal.all_shown()
     assert b"\x1b[1A" in terminal.raw  # moved up to draw over what was there
     assert text.count("40/500") >= 1
     assert "RETURNED done" in text
@@ -147,11 +109,11 @@ def test_on_a_terminal_the_progress_is_drawn_in_place(root):
 def test_one_display_shows_all_runs_of_a_sweep_and_one_table_sums_them_up(root):
     cells = [make(root, f"{SWEEP}-00{index}", trainer=f"STEPS=10\n{STEPPING}\n{UNTIL_GO}") for index in range(3)]
     start(*cells)
-    terminal = OnTerminal(*cells)
-    terminal.until("queued")
+    terminal = on_terminal(*cells)
+    terminal.expect("queued")
     for cell in cells:
         (cell / "go").touch()
-    text = terminal.end()
+    text = terminal.all_shown()
     assert "RETURNED done done done" in text
     table = text[text.index("ACCURACY") :]
     assert [line.split()[:2] for line in table.splitlines()[1:4]] == [
@@ -162,11 +124,11 @@ def test_one_display_shows_all_runs_of_a_sweep_and_one_table_sums_them_up(root):
 def test_the_first_ctrl_c_asks_the_run_to_stop_and_says_so(root):
     folder = make(root, trainer=STEPPING)
     start(folder)
-    terminal = OnTerminal(folder)
-    terminal.until(r"running .* \d+/500")
-    os.kill(terminal.child.pid, signal.SIGINT)
-    terminal.until("asked to save and stop at the next step; Ctrl-C again kills")
-    text = terminal.end()
+    terminal = on_terminal(folder)
+    terminal.expect(r"running .* \d+/500")
+    terminal.press(CTRL_C)
+    terminal.expect("asked to save and stop at the next step; Ctrl-C again kills")
+    text = terminal.all_shown()
     assert "RETURNED stopped" in text
     assert "saved at step" in text and f"resume {NAME}" in text
     assert "Traceback" not in text
@@ -175,12 +137,12 @@ def test_the_first_ctrl_c_asks_the_run_to_stop_and_says_so(root):
 def test_the_second_ctrl_c_kills(root):
     folder = make(root, trainer=DEAF)
     start(folder)
-    terminal = OnTerminal(folder)
-    terminal.until("running")
-    os.kill(terminal.child.pid, signal.SIGINT)
-    terminal.until("asked to save")
-    os.kill(terminal.child.pid, signal.SIGINT)
-    text = terminal.end()
+    terminal = on_terminal(folder)
+    terminal.expect("running")
+    terminal.press(CTRL_C)
+    terminal.expect("asked to save")
+    terminal.press(CTRL_C)
+    text = terminal.all_shown()
     assert "killing" in text and "RETURNED cancelled" in text
 
 
@@ -243,16 +205,16 @@ def screen_of(raw):
 def test_on_a_terminal_a_run_s_own_output_scrolls_by_above_its_progress_which_waits_for_its_bar(root):
     folder = make(root, trainer=PRINTING)
     start(folder)
-    terminal = OnTerminal(folder, output=True)
-    terminal.until("(?s)green.*step 1")
+    terminal = on_terminal(folder, output=True)
+    terminal.expect("(?s)green.*step 1")
     during = screen_of(terminal.raw)
     assert during[1:3] == ["first", "green"]
     assert re.fullmatch(r"brave-otter  running  step 1 .*", during[3]) and len(during) == 4
     (folder / "bar").touch()
-    terminal.until("48%")
+    terminal.expect("48%")
     assert screen_of(terminal.raw)[1:] == ["first", "green", " 48%|######|"]
     (folder / "go").touch()
-    terminal.end()
+    terminal.all_shown()
     after = screen_of(terminal.raw)
     assert {"100%|all of it is done", "first", "green", "last", "no end of line"} < set(after)
     assert any(line.startswith("brave-otter  done after") for line in after) and after[-1] == "RETURNED done"
