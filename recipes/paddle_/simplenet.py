@@ -58,7 +58,7 @@ def make_optimizer(run: Run, net: nn.Layer) -> Any:
 
 
 def by_static_graph(run: Run, data: Pairs) -> dict[str, Any]:
-    """What `Run.fit` needs of a static graph."""
+    """The arguments of `Run.fit` for a static graph."""
     settings, hyper = run.settings, run.settings.train
     graph = static_graph.StaticGraph(
         make=lambda: Net(hyper),

@@ -64,7 +64,7 @@ class EagerTensors:
 
 
 def machine(world: World) -> dict[str, Any]:
-    """What must be equal for the next attempt to repeat this one's arithmetic."""
+    """Facts that must be equal for the next attempt to repeat this one's arithmetic."""
     return {
         "world_size": world.size,
         "device": device_line(world.kind),

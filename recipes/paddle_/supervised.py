@@ -18,7 +18,7 @@ from recipes.precision.step_outcome import StepOutcome
 def by_loop(
     run: Run, net: nn.Layer, optimizer: Any, inputs: numpy.ndarray, labels: numpy.ndarray, loss_of: nn.Layer
 ) -> dict[str, Any]:
-    """What `Run.fit` needs of a loop of our own. `loss_of` gives the mean loss from outputs and labels."""
+    """The arguments of `Run.fit` for a loop of our own. `loss_of` gives the mean loss from outputs and labels."""
     precision = run.precision
     on_device, truth = paddle.to_tensor(inputs), paddle.to_tensor(labels)
     net = precision.cast(net)
@@ -46,7 +46,7 @@ def by_loop(
 def by_model(
     run: Run, net: nn.Layer, optimizer: Any, inputs: numpy.ndarray, labels: numpy.ndarray, loss_of: nn.Layer
 ) -> dict[str, Any]:
-    """What `Run.fit` needs of `paddle.Model`, which casts, scales the loss and steps by its `amp_configs`."""
+    """The arguments of `Run.fit` for `paddle.Model`, which casts, scales the loss and steps by its `amp_configs`."""
     precision = run.precision
     model = paddle.Model(net)
     high_level_api.prepare(precision, model, optimizer, loss_of)

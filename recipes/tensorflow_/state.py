@@ -98,7 +98,7 @@ def _array(variable: Any) -> numpy.ndarray:
 
 
 def machine(world: World) -> dict[str, Any]:
-    """What must be equal for the next attempt to repeat this one's arithmetic."""
+    """Facts that must be equal for the next attempt to repeat this one's arithmetic."""
     return {
         "world_size": world.devices,
         "threads": tf.config.threading.get_intra_op_parallelism_threads(),

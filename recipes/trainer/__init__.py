@@ -1,1 +1,1 @@
-"""What trainers share whatever their framework: the walk over a run's steps, and what it leaves behind."""
+"""The training loop that all frameworks share: steps, checkpoints, metrics, proof and result."""

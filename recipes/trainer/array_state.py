@@ -44,7 +44,7 @@ class ArrayState:
     settings: Settings
     world: ProcessGroup
     facts: Mapping[str, Any]
-    """What must be equal for the next attempt to repeat this one's arithmetic."""
+    """Facts that must be equal for the next attempt to repeat this one's arithmetic."""
 
     def save(self, folder: Path, progress: Progress, check: Callable[[], None] = lambda: None) -> Path | None:
         if self.world.rank:

@@ -16,15 +16,15 @@ FOLDER = "profile"
 
 
 class Profiler(Protocol):
-    """What records: a framework's own profiler, or the range of one that is around the process."""
+    """A framework's own profiler, or the recorded range of one that runs around the process."""
 
     trace: str
-    """Name of what it leaves in the folder, empty where it leaves nothing."""
+    """Name of the trace in the folder; empty where it leaves none."""
 
     def start(self) -> None: ...
 
     def stop(self, folder: Path) -> Mapping[str, float]:
-        """Leave the trace in the folder. The GPU's kernels by name, with microseconds; none on a CPU."""
+        """Leave the trace in the folder; return the GPU's kernels by name, with microseconds, none on a CPU."""
 
 
 class Profiling:
@@ -72,7 +72,7 @@ class Profiling:
             self.note = f"profiling {_named(self.steps)} instead of {_named(self._asked)}: {why}"
 
     def whenever(self) -> None:
-        """Take the steps from `profile.start` on, of a loop whose length nobody knows."""
+        """Record from `profile.start` on, in a loop of unknown length."""
         if self._profiler is not None:
             self.steps = self._asked
 
@@ -101,8 +101,8 @@ class Profiling:
             self.end(number)
 
     def end(self, number: int) -> None:
-        """No step is taken any more after this one: leave what was recorded. A profiler that still records when its
-        process ends crashes it, as torch's does."""
+        """Leave the trace after the last step, `number`. torch's profiler crashes a process that ends while it
+        records."""
         if not self.running:
             return
         assert self._profiler is not None

@@ -46,9 +46,9 @@ class Progress:
     data: str = ""
     """Digest of the data, where a run resumes on the same data alone."""
     facts: tuple[dict[str, Any], ...] = ()
-    """What shaped the arithmetic of the attempt that did the last of them, on each rank."""
+    """Facts that shaped the arithmetic of the attempt that did the last of them, on each rank."""
     reports: tuple[dict[str, Any], ...] = ()
-    """What observers saw, on all ranks."""
+    """Reports of the observed steps, on all ranks."""
 
 
 def to_dict(progress: Progress) -> dict[str, Any]:

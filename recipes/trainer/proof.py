@@ -1,4 +1,4 @@
-"""What the observed steps of a run prove: the verdict over all ranks, while it trains and at its end."""
+"""The verdict on the observed steps of a run over all ranks, while it trains and at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a framework implements for `recipes.trainer.training`, besides its `recipes.trainer.device.Device`."""
+"""The protocols that a framework implements for `recipes.trainer.training`, besides `recipes.trainer.device.Device`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class State(Protocol):
         """
 
     def machine(self) -> dict[str, Any]:
-        """What has to be equal for another process to repeat this one's arithmetic."""
+        """Facts that must be equal for another process to repeat this one's arithmetic."""
 
     def digests(self) -> dict[str, bytes]:
         """A digest of each tensor of this rank, by name."""

@@ -57,9 +57,9 @@ class Recorder:
         self._began = self._device.mark()
 
     def end(self, executed: Executed, *, first: int, count: int, epoch: int, timed: bool) -> None:
-        """It has ended, as `count` steps from number `first` on, counted from 1.
+        """The execution of `count` steps from number `first` on, counted from 1, has ended.
 
-        `timed` is whether its time says anything of the speed.
+        `timed`: its time counts for the rate.
         """
         self._executions.append(
             _Execution(

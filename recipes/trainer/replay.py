@@ -27,7 +27,7 @@ SAME, DIFFERS, NOT_COMPARABLE = "same", "differs", "not comparable"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What to replay."""
+    """The steps to replay."""
 
     run: str
     """The run's id."""
@@ -53,7 +53,7 @@ class Difference(NamedTuple):
 
 
 class Source(Protocol):
-    """What of `recipes.trainer.protocols.State` a comparison needs."""
+    """The part of `recipes.trainer.protocols.State` that a comparison uses."""
 
     def digests(self) -> Mapping[str, bytes]:
         """A digest of each tensor of this rank, by name."""

@@ -43,7 +43,7 @@ def effective(settings: Settings, precision: ResolvedPrecision, deterministic: b
 
 
 def mode_lines(settings: Settings, precision: ResolvedPrecision) -> list[str]:
-    """What runs, for people: the level, and why each `auto` became what it is."""
+    """The mode in words: the level, and the reason for the value of each `auto`."""
     scale, why = precision.loss_scale, ""
     if settings.amp.level != "o0" and settings.amp.dtype == "auto":
         why = f" (amp.dtype=auto, {_device_reason(precision)})"

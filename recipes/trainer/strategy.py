@@ -1,4 +1,4 @@
-"""What the `Precision` of TensorFlow and of Paddle share: how it is made from a request."""
+"""The base of the `Precision` of TensorFlow and of Paddle: how one is made from a request."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class Training:
                 self._record.add(number, self._state.digests())
             self.profiling.after(number)
             if watched and number < self.last and self._proof.is_hopeless():
-                self._flush()  # further steps would be wasted, and what they leave is nothing to go on from
+                self._flush()  # further steps would be wasted, and their checkpoint not be one to resume from
                 return True
             if number % self.steps_per_epoch == 0 or number == self.total:
                 self._end_epoch(epoch, evaluate)
@@ -209,7 +209,7 @@ class Training:
 
     def _begin(self) -> None:
         if self.resumed_from is not None:
-            self._say(f"goes on after step {self.first} from {self.resumed_from}")
+            self._say(f"resumed after step {self.first} from {self.resumed_from}")
             lost = self.first - self.metrics.summary.steps
             if lost > 0 and not self.replay:
                 self._say(f"metrics.jsonl is damaged: it lacks {lost} of those steps, and so does what sums them up")
@@ -278,7 +278,7 @@ class Training:
         if self.folder and path:
             self.folder.mark_stopped(path, self.done)
         self._say(f"stopped after step {self.done}, saved in {path}")
-        self.profiling.end(self.done)  # which may take its time
+        self.profiling.end(self.done)  # may take seconds
 
 
 def choose_steps(total: int, seed: int, first: int = 1, profiled: range = range(0)) -> set[int]:

@@ -34,7 +34,7 @@ counts. Source: NVIDIA's data sheets of these cards."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenWork:
-    """What one sample of text is."""
+    """The work of one sample of text."""
 
     per_sample: int
     """Tokens."""

@@ -38,7 +38,7 @@ CLUSTER = re.compile(r"_?Xla(Compile|Run|Merge|Launch)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What the graphs of a function contain: parts of a report as `recipes.precision.observation` defines it."""
+    """The contents of a function's graphs: parts of a report as `recipes.precision.observation` defines it."""
 
     calls: list[dict[str, Any]] = field(default_factory=list)
     listed: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -53,7 +53,7 @@ class PrecisionObserver:
         self._resolved = resolved
         self._world = world
         self._known: dict[str, Reading] = {}
-        """What each function runs, by its name. Of several that first ran together, the first has it all."""
+        """The contents of each function, by its name. Of several that first ran together, the first has them all."""
         self._guard = Guard()
         """For what is done outside of single steps."""
         self._programs: set[Any] = set()
@@ -165,7 +165,7 @@ class PrecisionObserver:
         }
 
     def _collected(self) -> Reading | None:
-        """What ran for the first time since the last call; None if nothing did."""
+        """The contents of all that ran for the first time since the last call; None if nothing did."""
         collected = self._exported()
         folder = xla.folder()
         compiled = (hlo.modules(folder) if folder else set()) - self._programs

@@ -1,4 +1,4 @@
-"""What carries out o1, o2 and o3: subclasses of `Precision`."""
+"""The mechanisms of o1, o2 and o3: subclasses of `Precision`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the replicas of a `tf.distribute` strategy do together in an optimizer step.
+"""Collectives of the replicas of a `tf.distribute` strategy in an optimizer step.
 
 Gradients are averaged over the replicas once, before they are checked for overflows and clipped; a Keras optimizer must
 not sum them again. Whether the step is applied is decided in the context that spans the replicas: under

@@ -224,7 +224,7 @@ def test_two_processes_train_as_one_does_and_go_on_bit_by_bit(tmp_path, words):
     assert "on 2 ranks" in record["observed"]["why"]
     shutil.copytree(two, again)
     shutil.rmtree(again / "checkpoints" / "step-000000010")
-    assert "goes on after step 5" in together(*job, f"run={again}")
+    assert "resumed after step 5" in together(*job, f"run={again}")
     assert_same_end(again, two)
 
 

@@ -149,7 +149,7 @@ def test_a_stop_file_ends_the_run_saved_and_it_goes_on_from_there(tmp_path, word
     assert [row["step"] for row in steps(tmp_path)] == list(range(1, marker["step"] + 1))
     assert result(tmp_path)["status"] == "stopped"
     more = marker["step"] // 8 + 1
-    assert f"goes on after step {marker['step']}" in succeed([*job, f"epochs={more}"], ranks)
+    assert f"resumed after step {marker['step']}" in succeed([*job, f"epochs={more}"], ranks)
     assert [row["step"] for row in steps(tmp_path)] == list(range(1, more * 8 + 1))
     assert (result(tmp_path)["status"], result(tmp_path)["attempts"]) == ("done", 3)
 

@@ -346,7 +346,7 @@ def test_a_killed_run_goes_on_bit_by_bit(tmp_path, name, words):
     again = [*job, f"run={tmp_path / 'killed'}"]
     at = "7" if name == "gan" else "4"  # in the fourth step
     assert run(again, program=SUICIDAL, RECIPE=name, KILL_AT_BACKWARD=at).returncode == -signal.SIGKILL
-    assert "goes on after step 2" in succeed(again, program=program)
+    assert "resumed after step 2" in succeed(again, program=program)
     killed, whole = last_state(tmp_path / "killed"), last_state(tmp_path / "whole")
     for key in ("model", "optimizers", "precision", "random"):
         assert differences(killed[key], whole[key], key) == []

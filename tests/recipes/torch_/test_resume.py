@@ -76,7 +76,7 @@ def test_killed_in_a_random_step_and_in_a_save(tmp_path, job, level, dtype):
     for place in ({"KILL_AT_RENAME": "2"}, {"KILL_AT_BACKWARD": at}):
         assert run(again, program=SUICIDAL, RECIPE=job.recipe, **place).returncode == -signal.SIGKILL
     said = succeed(again, program=job.program)
-    assert "goes on after step" in said, f"killed at step {at}"
+    assert "resumed after step" in said, f"killed at step {at}"
     assert_same_end(tmp_path / "killed", tmp_path / "whole")
     if dtype == "float16":
         assert 0 < result(tmp_path / "whole")["loss_scale"]["skipped_steps"] < STEPS
