@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from containers.description import Container, Mount
 from containers.devices import JOB_GPUS, needs_job_gpus
 from containers.runtimes import wrap
-from containers.words import Word, to_bash
+from containers.words import to_bash
 from launcher import bash_files
 from launcher.code import code_store
 from launcher.config import job_environment
 from launcher.plan import container as plan_container
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.probe import gpu_locks
-from launcher.script.render import exports
+from launcher.script.render import bash_line, exports
 from launcher.script.slurm_header import resources
 
 _PROMPT = r"launcher \$ "
@@ -143,12 +143,12 @@ def _start(plan: Plan, token: str) -> str:
     lines += [f"mkdir -p -m 700 {to_bash(folder)} || exit 1" for folder in (plan.run_root, *wrapped.folders)]
     lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
     if not wrapped.remove:
-        return "\n".join([*lines, _line(wrapped.argv)])
+        return "\n".join([*lines, bash_line(wrapped.argv)])
     # The engine's container goes on when its client's terminal is gone, and so does the client. It is waited for in a
     # way that a hang-up interrupts.
-    lines.append(f"trap {to_bash(_line(wrapped.remove) + ' >/dev/null 2>&1')} EXIT")
+    lines.append(f"trap {to_bash(bash_line(wrapped.remove) + ' >/dev/null 2>&1')} EXIT")
     lines.append("trap 'exit 129' HUP TERM")
-    return "\n".join([*lines, f"{_line(wrapped.argv)} <&0 &", "wait $!"])
+    return "\n".join([*lines, f"{bash_line(wrapped.argv)} <&0 &", "wait $!"])
 
 
 def _container(plan: Plan, token: str) -> Container:
@@ -167,10 +167,6 @@ def _container(plan: Plan, token: str) -> Container:
         name=f"shell-{token}",
         terminal=True,
     )
-
-
-def _line(words: Sequence[Word]) -> str:
-    return " ".join(map(to_bash, words))
 
 
 def _is_pyxis(plan: Plan) -> bool:

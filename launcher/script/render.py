@@ -93,7 +93,7 @@ def _title(plan: Plan) -> Iterator[str]:
         batch = f", batch {plan.settings['batch']}" if plan.settings["batch"] else ""
         yield f"# Run {plan.run_id}: {what} in {plan.framework} at {mode(plan)}{batch}."
         if plan.words:
-            yield f"# Asked for: {_line(plan.words)}; plan.json has every setting."
+            yield f"# Asked for: {bash_line(plan.words)}; plan.json has every setting."
     yield f"# Written by the launcher. {SUPERVISOR} beside it has the functions that it calls."
 
 
@@ -108,18 +108,18 @@ def _functions(plan: Plan) -> Iterator[list[str]]:
         yield _function("start_nodes", [by_srun])
     wrapped = trainer_command.outliving(plan)
     if wrapped:
-        yield _function("remove_container", [_line(wrapped.remove)])
+        yield _function("remove_container", [bash_line(wrapped.remove)])
         if wrapped.outcome:
-            yield _function("ask_exit_code", [_line(wrapped.outcome)])
+            yield _function("ask_exit_code", [bash_line(wrapped.outcome)])
         if plan.queue == "slurm":
-            yield _function("stop_container", [_line(wrapped.stop)], f" # after ${GRACE} seconds")
+            yield _function("stop_container", [bash_line(wrapped.stop)], f" # after ${GRACE} seconds")
 
 
 def _function(name: str, lines: Sequence[str], comment: str = "") -> list[str]:
     return [f"{name}() {{{comment}", *(f"  {line}" for line in lines), "}"]
 
 
-def _line(words: Sequence[Word]) -> str:
+def bash_line(words: Sequence[Word]) -> str:
     return " ".join(map(to_bash, words))
 
 
