@@ -18,7 +18,8 @@ import sys
 import threading
 
 HOSTS = ("tests/containers", "tests/launcher/ssh")
-STARTS = ("tests/launcher/compare", "tests/launcher/script")
+STARTS = ("tests/launcher/compare", "tests/launcher/script")  # none on the testbed
+PLANS = ("tests/launcher/config", "tests/launcher/plan")
 RERUNS = 3  # more failures than these are no accident
 TESTS_FAILED = 1  # pytest's exit status
 
@@ -32,8 +33,8 @@ def without(*folders: str) -> list[str]:
 
 
 PARTS = {
-    "starts": tests(*STARTS),
-    "rest": tests("-m", "not testbed", *without("tests/recipes", "tests/benchmarks", *STARTS)),
+    "starts": tests("-m", "not testbed", *STARTS, *PLANS),
+    "rest": tests("-m", "not testbed", *without("tests/recipes", "tests/benchmarks", *STARTS, *PLANS)),
     "torch": tests("tests/recipes/torch_", "tests/benchmarks"),
     "recipes": tests("tests/recipes", *without("tests/recipes/torch_")),
     "slurm": tests("-m", "testbed", *without("tests/recipes", "tests/benchmarks", *STARTS, *HOSTS)),
