@@ -1,0 +1,48 @@
+"""What every framework's device has in common, on a GPU that is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from recipes.trainer import device
+from recipes.trainer.device import Device
+
+
+class Fake(Device):
+    waits = 0
+
+    def wait(self) -> None:
+        self.waits += 1
+
+    def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
+        return []
+
+    def gpu_memory(self) -> int:
+        return 7
+
+    def gpu_name(self) -> str:
+        return "NVIDIA H100"
+
+    def where(self) -> str:
+        return ""
+
+    def framework_versions(self) -> dict[str, str | None]:
+        return {"fake": "1.0"}
+
+
+def test_a_mark_and_peak_memory_are_the_gpus() -> None:
+    gpu, cpu = Fake("cuda"), Fake("cpu")
+    assert gpu.seconds(gpu.mark(), gpu.mark()) >= 0 and cpu.seconds(cpu.mark(), cpu.mark()) >= 0
+    assert (gpu.waits, cpu.waits) == (2, 0)
+    assert gpu.peak_memory() == 7 < 2**20 < cpu.peak_memory()
+
+
+def test_the_result_names_gpu_driver_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "nvidia_driver", lambda: "550.54")
+    monkeypatch.setattr(device, "processor", lambda: "Xeon")
+    assert Fake("cuda").hardware() == {"gpu": "NVIDIA H100", "uuid": None, "driver": "550.54", "cpu": "Xeon"}
+    assert Fake("cpu").hardware() == {"gpu": None, "uuid": None, "driver": None, "cpu": "Xeon"}
+    assert {"python", "numpy", "fake"} == set(Fake("cpu").versions())
