@@ -74,8 +74,8 @@ def complete(process: Identity | None) -> Identity | None:
     return process if process and process.host and process.boot else None
 
 
-def to_json(process: Identity) -> dict[str, Any]:
-    return process._asdict()
+def to_json(process: Identity | None) -> dict[str, Any] | None:
+    return process._asdict() if process else None
 
 
 def is_alive(process: Identity) -> bool:

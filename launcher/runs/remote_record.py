@@ -70,7 +70,7 @@ def create(run: str, pointer: Pointer) -> Path:
 
 
 def write(folder: Path, pointer: Pointer, name: str = POINTER) -> None:
-    submitter = processes.to_json(pointer.submitter) if pointer.submitter else None
+    submitter = processes.to_json(pointer.submitter)
     store.write_json(folder / name, {"schema": 1, **dataclasses.asdict(pointer), "submitter": submitter})
 
 

@@ -15,7 +15,7 @@ from launcher.executors import dependency, interrupts
 from launcher.executors.execute import environment
 from launcher.probe import gpu_locks
 from launcher.runs import processes, run_ids, store
-from launcher.runs.schema import Identity, Status
+from launcher.runs.schema import Status
 from recipes import records
 
 GPUS_TIMEOUT = 60.0
@@ -75,7 +75,7 @@ def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> subproces
     # First the launcher's own process: while that lives, a run without a status is being started.
     mine = processes.identity(os.getpid())
     for folder, first in zip(folders, firsts, strict=True):
-        record_submission(folder, queue="direct", first_attempt=first, process=_plain(mine))
+        record_submission(folder, queue="direct", first_attempt=first, process=processes.to_json(mine))
     with open(log, "ab", opener=records.record) as output:
         started = subprocess.Popen(
             argv,
@@ -88,12 +88,8 @@ def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> subproces
         )
     identity = processes.identity(started.pid)
     for folder, first in zip(folders, firsts, strict=True):
-        record_submission(folder, queue="direct", first_attempt=first, process=_plain(identity))
+        record_submission(folder, queue="direct", first_attempt=first, process=processes.to_json(identity))
     return started
-
-
-def _plain(process: Identity | None) -> dict[str, Any] | None:
-    return processes.to_json(process) if process else None
 
 
 def next_attempt(folder: Path) -> int:

@@ -140,12 +140,11 @@ def _submit_array(
 
 def _how(submitted: Path, answer: Path) -> dict[str, Any]:
     """What finds a job again, even if its launcher or sbatch was killed before the answer was written."""
-    mine = processes.identity(os.getpid())
     return {
         "script": str(submitted),
         "answer": str(answer),
         "slurm_conf": os.environ.get("SLURM_CONF"),
-        "process": processes.to_json(mine) if mine else None,
+        "process": processes.to_json(processes.identity(os.getpid())),
     }
 
 
