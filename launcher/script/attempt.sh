@@ -198,9 +198,10 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
     status "done" 0 "$ended" ""
   elif [ -e "$LAUNCHER_RUN/cancelled" ]; then
     status cancelled "$code" "$ended" "${overdue:+the script }${overdue:-cancelled}"
+    [ "$code" != 0 ] || code=85 # a script may exit with 0 when it is ended, but runs after it must not start
   elif [ "$LAUNCHER_QUEUE" = slurm ] && [ -n "$LAUNCHER_ASKED" ] && [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
     requeue "$ended"
-    [ "$code" != 0 ] || code=85 # a script may exit with 0 when it stops, but runs after it must not start
+    [ "$code" != 0 ] || code=85 # likewise
   elif [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
     rm -f "$LAUNCHER_RUN/STOP"
     status stopped "$code" "$ended" "${overdue:+a rank of the script $overdue}" # else the marker says at which step
@@ -237,7 +238,10 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
 }
 
 ended_on_request() { # a user's script may then have exit code 0
-  [ -e "$LAUNCHER_LOGS/stopped.json" ] || { [ "$LAUNCHER_WHO" = script ] && [ -n "$LAUNCHER_SIGNALLED" ]; }
+  [ ! -e "$LAUNCHER_LOGS/stopped.json" ] || return 0
+  [ "$LAUNCHER_WHO" = script ] || return
+  # One without a stop signal is ended by TERM, which it may handle.
+  [ -n "$LAUNCHER_SIGNALLED" ] || { [ -z "$LAUNCHER_STOP_SIGNAL" ] && [ -e "$LAUNCHER_RUN/cancelled" ]; }
 }
 
 # What this attempt's trainer wrote last: an engine that could not start it may end with 0 too.

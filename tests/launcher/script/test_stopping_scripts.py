@@ -19,6 +19,7 @@ import pytest
 
 from launcher.executors import stopping
 from launcher.runs.states import State
+from launcher.runs.store import Run
 from recipes import metrics
 from tests.launcher import warm
 from tests.launcher.run_folders import state, until
@@ -119,6 +120,7 @@ REQUESTS = {
     "alone": ("script=alone.py", "train.bare=true", "script.resume_arguments=[again, 'and again']"),
     "stepping": ("script=stepping.py", "workdir=run"),
     "deaf": ("script=stepping.py", "workdir=run", "cluster.stop_before=5", "--", "deaf"),
+    "unasked": ("script=saving.py", "script.stop_signal=null", "--", "SIGTERM"),
     "never": ("script=plain.py", "script.stop_signal=null", "train.bare=true"),
 }
 CHECKOUT = str(Path(__file__).parents[3])
@@ -203,6 +205,13 @@ def test_ranks_that_call_should_stop_stop_at_the_same_step_without_a_signal(star
     assert steps[0] == steps[1] and int(steps[0]) > 1
     assert "SIGTERM" not in started.log("ranks", stream="stderr")
     assert started.record("ranks", "status.json")["exit_code"] == 0
+
+
+def test_one_that_no_signal_asks_is_cancelled_although_it_ends_with_exit_code_0(started: Started) -> None:
+    folder = started.folder("unasked")
+    stopping.cancel([Run(str(folder.parent), folder.name)])
+    assert (folder / "checkpoints/last.pt").exists()
+    assert started.ended("unasked").name == "cancelled"
 
 
 def test_a_rank_that_does_not_end_is_killed_and_named(started: Started) -> None:

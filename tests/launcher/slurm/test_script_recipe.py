@@ -95,7 +95,8 @@ SCRIPTS = {
     "fails.py": "raise SystemExit(3)",
     "tell.py": "import sys\nprint('told', sys.argv[1:])",
     "gpus.py": "import os\nprint('GPUs:', os.environ['SLURM_GPUS_ON_NODE'])",
-    "long.py": "import time\nprint('begun', flush=True)\ntime.sleep(3600)",
+    "long.py": "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit())\n"
+    "print('begun', flush=True)\ntime.sleep(3600)",
     "again.py": """\
 import os, pathlib, time
 saved = pathlib.Path("saved")
@@ -154,6 +155,7 @@ def test_a_cancelled_script_ends_at_once_and_is_shown_as_cancelled(submitted: Su
     assert begun(submitted, "long").name == "running"
     submitted.launcher("cancel", submitted.folder("long").name, f"run_root={submitted.root / 'long'}")
     assert ended(submitted.folder("long"), LONG).name == "cancelled"
+    until(lambda: "ExitCode=85:0" in call(["scontrol", "show", "job", job_of(submitted.folder("long"))]).stdout)
 
 
 def test_two_ranks_that_saved_nothing_before_their_time_limit_are_both_asked_and_the_job_is_not_requeued(
