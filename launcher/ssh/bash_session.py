@@ -16,13 +16,12 @@ from launcher.errors import UsageError
 from launcher.runs.address import Address
 from launcher.ssh import transport
 from launcher.ssh.failures import BadAnswer, Lost, Unreachable
-from launcher.ssh.stream import Stalled, Stream
+from launcher.ssh.stream import Stalled, write_all
 
 LONGEST_ANSWER = 2**26
 """Bytes of an answer, or of one line of a streamed answer."""
 WRITING = 30.0
 """Seconds for each block that is sent."""
-_BLOCK = 2**16
 
 Line = tuple[str, list[str]]
 """A word, and what follows it."""
@@ -46,7 +45,7 @@ def answer_lines(
     stream = transport.open_stream(address, "bash --norc -s")
     until, rest, size, begun = time.monotonic() + seconds, b"", 0, False
     try:
-        _write(stream, text.encode("utf-8", "surrogateescape") + data)
+        write_all(stream, text.encode("utf-8", "surrogateescape") + data, WRITING)
         while True:
             part = stream.read(max(0.01, until - time.monotonic()))
             if not part:
@@ -74,11 +73,6 @@ def answer_lines(
         raise Lost(f"the connection to {name} was lost: {error or type(error).__name__}") from None
     finally:
         stream.close()
-
-
-def _write(stream: Stream, data: bytes) -> None:
-    for start in range(0, len(data), _BLOCK):
-        stream.write(data[start : start + _BLOCK], WRITING)
 
 
 def bytes_of(words: Sequence[str]) -> bytes:

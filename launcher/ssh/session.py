@@ -11,14 +11,12 @@ from launcher.runs.address import Address
 from launcher.ssh import bootstrap, openssh_transport, protocol, transport
 from launcher.ssh.archive import archive
 from launcher.ssh.failures import BadAnswer, Lost, NoPython, admitting
-from launcher.ssh.stream import Stalled
+from launcher.ssh.stream import Stalled, write_all
 
 OPENING = 120.0
 """Seconds from the login to the start of the agent."""
 NOISE = 2**17
 """Bytes that login scripts may print before the agent's first line."""
-BLOCK = 2**16
-"""Bytes that are written with one timeout."""
 _LOGIN_SCRIPTS = (
     "a login script there (.bashrc, .zshenv, .tcshrc, config.fish) may end the shell, start another one or wait for "
     "input, even without a terminal: check that `ssh` to it with the command `true` ends"
@@ -63,8 +61,7 @@ class Session:
     def send(self, data: bytes) -> None:
         """Raises `Lost`."""
         try:
-            for start in range(0, len(data), BLOCK):
-                self._stream.write(data[start : start + BLOCK], self.silence)
+            write_all(self._stream, data, self.silence)
         except Stalled:
             raise Lost(self._stalled()) from None
         except OSError as error:
