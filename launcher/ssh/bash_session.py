@@ -39,9 +39,7 @@ def answer_lines(
     """The lines of the answer. `no_python` says why bash is used. The deadline is for the answer, or for each line of a
     streamed one. Raises `Refused`, `Unreachable` and the request's own `UsageError`."""
     mark, name = os.urandom(8).hex(), address.destination
-    words = " ".join(map(to_bash, arguments))
-    # On one line: bash reads it whole before the request reads the data behind.
-    text = f"{bash_files.text('launcher.ssh', 'bash_requests.sh')}mark={mark}\non_{request} {words}; say end; exit\n"
+    text = program(request, arguments, mark)
     stream = transport.open_stream(address, "bash --norc -s")
     until, rest, size, begun = time.monotonic() + seconds, b"", 0, False
     try:
@@ -73,6 +71,13 @@ def answer_lines(
         raise Lost(f"the connection to {name} was lost: {error or type(error).__name__}") from None
     finally:
         stream.close()
+
+
+def program(request: str, arguments: Sequence[str], mark: str) -> str:
+    """The text for bash; data of the request may follow. The braces keep bash from running a part of the last line, if
+    the connection is cut within it: `remove` with a root and no run would delete the root."""
+    functions = bash_files.text("launcher.ssh", "bash_requests.sh")
+    return f"{functions}mark={mark}\n{{ on_{request} {' '.join(map(to_bash, arguments))}; say end; exit; }}\n"
 
 
 def bytes_of(words: Sequence[str]) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,17 @@ def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_not_at_all(old
 
 
 RUN = run_ids.new_id(0.0)
+
+
+def test_a_request_that_is_cut_off_is_not_carried_out():
+    """Without the end of its words `remove` would delete a run root. Nothing is run here: bash only reads it."""
+    text = bash_session.program("remove", ["yes", "/no/such/root", RUN], "mark")
+    start = text.rindex("\n", 0, -1) + 1
+    for end in (*range(start + 1, len(text) - 1, 6), len(text)):
+        read = subprocess.run(["bash", "--norc", "-n"], input=text[:end].encode(), capture_output=True)
+        assert (read.returncode == 0) == (end == len(text)), text[start:end]
+
+
 LIES = {
     "a-path": "say here b aA==; say exists; say file ../../owned 1 1.000000000 aGk=; say next",
     "another-file": "say here b aA==; say exists; say file .bashrc 1 1.000000000 aGk=; say next",
