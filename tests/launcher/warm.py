@@ -18,7 +18,7 @@ from pathlib import Path
 
 SERVER = Path(__file__).with_name("warm_server.py")
 IMPORTED = {
-    "torch_": ("torch", "torch._dynamo", "torch.distributed.run", "sklearn.datasets"),
+    "torch_": ("torch", "torch._dynamo", "torch.distributed.launcher.api", "sklearn.datasets"),
     "tensorflow_": ("tensorflow", "keras", "sklearn.datasets"),
 }
 """What is imported for recipes of each framework: nothing of the run's own code."""

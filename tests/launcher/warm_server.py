@@ -17,6 +17,7 @@ import runpy
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import traceback
@@ -52,10 +53,11 @@ def run(connection: socket.socket) -> None:
     size, content = int.from_bytes(number, "big"), b""
     while len(content) < size:
         content += connection.recv(size - len(content))
+    client, *_ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     pid = os.fork()
     if pid == 0:
         connection.close()
-        become(descriptors, *marshal.loads(content))
+        become(client, descriptors, *marshal.loads(content))
         return
     connection.sendall(pid.to_bytes(SIZE, "big"))
     ended = os.pidfd_open(pid)
@@ -69,6 +71,7 @@ def run(connection: socket.socket) -> None:
 
 
 def become(
+    client: int,
     descriptors: list[int],
     python: str,
     argv: list[str],
@@ -80,6 +83,8 @@ def become(
     """Run `python -m` in this process, which ends with it."""
     end_with_parent()
     os.setsid()
+    with open(f"/proc/{client}/ns/uts") as host:  # a node of the testbed has a host name of its own
+        ctypes.CDLL(None).setns(host.fileno(), 0)
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)

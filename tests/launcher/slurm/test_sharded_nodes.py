@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.launcher import warm
 from tests.launcher.slurm.submitted import Submitted, all_submitted
 from tests.recipes.torch_.trainers import steps
 from tests.testbed.facts import Testbed
@@ -20,7 +19,7 @@ JOB = (
 @pytest.fixture(scope="module")
 def submitted(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submitted]:
     root = tmp_path_factory.mktemp("sharded")
-    jobs = {parallel: (*JOB, f"python={warm.python()}", f"parallel={parallel}") for parallel in ("ddp", "fsdp")}
+    jobs = {parallel: (*JOB, f"parallel={parallel}") for parallel in ("ddp", "fsdp")}
     with all_submitted(testbed, root, jobs) as found:
         yield found
 
