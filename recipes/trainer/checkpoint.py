@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from recipes.run_folder import naming, now, sync_folder, write_json
-from recipes.trainer.world import ProcessGroup, SettingsErrorOfAll
+from recipes.trainer.world import ProcessGroup
 from recipes.typed import SettingsError
 
 SCHEMA = 3
@@ -231,18 +231,13 @@ def _broken(path: Path, manifest: Mapping[str, Any]) -> str:
 
 def for_resuming(folder: Path, group: ProcessGroup) -> Checkpoint | None:
     """The newest intact checkpoint, on every rank, after leftovers of a killed attempt are deleted. Raises
-    `SettingsError` on every rank where it is of another schema."""
-    latest, problem = None, ""
-    if group.rank == 0:
+    `SettingsErrorOfAll` where it is of another schema."""
+
+    def latest() -> Checkpoint | None:
         clear_leftovers(folder)
-        try:
-            latest = newest(folder, warn=lambda text: print(f"warning: {text}", flush=True))
-        except SettingsError as error:
-            problem = str(error)
-    latest, problem = group.broadcast((latest, problem))
-    if problem:
-        raise SettingsErrorOfAll(problem, "run")
-    return latest
+        return newest(folder, warn=lambda text: print(f"warning: {text}", flush=True))
+
+    return group.from_rank_zero(latest)
 
 
 def clear_leftovers(folder: Path) -> None:

@@ -72,17 +72,17 @@ class Replay:
     """Compares a replay with the run. Every method is collective."""
 
     def __init__(self, request: Request, folder: Path, group: ProcessGroup, source: Source) -> None:
+        """Raises `SettingsErrorOfAll` for a checkpoint of another schema."""
         self.request = request
         self._folder = folder
         self._group = group
         self._source = source
         self._recorded = step_record.path_of(folder / ORIGINAL, 0).exists()
         self._saved: tuple[Mapping[str, bytes], Mapping[str, Any]] | None = None
-        self._shards = False
-        if group.rank == 0:
-            last = checkpoint.newest(folder / ORIGINAL / "checkpoints", warn=print)
-            self._shards = last is not None and last.shards > 0
-            self._saved = source.saved_digests(last) if last and not self._shards else None
+        last = group.from_rank_zero(lambda: checkpoint.newest(folder / ORIGINAL / "checkpoints", warn=print))
+        self._shards = last is not None and last.shards > 0
+        if group.rank == 0 and last and not self._shards:
+            self._saved = source.saved_digests(last)
 
     def obstacles(self, facts: Mapping[str, Any]) -> list[str]:
         """Why the two can't be compared; empty where they can. `facts` are this rank's."""

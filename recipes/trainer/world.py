@@ -96,8 +96,8 @@ class ProcessGroup(ABC):
                 raise FailedElsewhere(f"on rank {rank}, {problem}")
         return [value for value, _ in answers]  # type: ignore[misc]  # none failed: each has a value
 
-    def rank_zero_first(self, make: Callable[[], T]) -> T:
-        """`make` on rank 0 and then on the others: the first may download what the others read.
+    def from_rank_zero(self, make: Callable[[], T]) -> T:
+        """`make` on rank 0 alone, and its value on every rank.
 
         A `SettingsError` on rank 0 is raised on every rank, as a `SettingsErrorOfAll`.
         """
@@ -107,10 +107,19 @@ class ProcessGroup(ABC):
                 value = make()
             except SettingsError as error:
                 problem = (str(error), error.key)
-        problem = self.broadcast(problem)
+        value, problem = self.broadcast((value, problem))
         if problem:
             raise SettingsErrorOfAll(*problem)
-        return make() if self.rank else value  # type: ignore[return-value]
+        return value  # type: ignore[return-value]  # rank 0's, which made it
+
+    def rank_zero_first(self, make: Callable[[], T]) -> T:
+        """`make` on rank 0 and then on the others: the first may download what the others read.
+
+        A `SettingsError` on rank 0 is raised on every rank, as a `SettingsErrorOfAll`.
+        """
+        made: list[T] = []
+        self.from_rank_zero(lambda: made.append(make()))
+        return made[0] if made else make()
 
 
 def rank_and_size(framework: str, environ: Mapping[str, str] = os.environ) -> tuple[int, int]:

@@ -18,9 +18,10 @@ from recipes import arguments
 from recipes.torch_ import gpt, loop, simplenet, state
 from recipes.torch_.loop import Run
 from recipes.trainer import checkpoint
+from recipes.trainer.run import REFUSED
 from recipes.typed import plain
 from tests.recipes.torch_.flipping import flip, flipping
-from tests.recipes.torch_.trainers import result, run, steps
+from tests.recipes.torch_.trainers import result, run, start, steps
 
 SMALL = ("batch=16", "train.width=32", "steps=12", "checkpoint.every=5")
 GPT = ("batch=4", "train.layers=1", "train.width=32", "train.heads=2", "train.context=32", "steps=4")
@@ -199,6 +200,20 @@ def test_a_rank_of_its_own_is_named(tmp_path: Path) -> None:
     assert found["why"].startswith(
         f"step 11 of the run is the first that differs, in model.{WEIGHT} on rank 1 (1 of 36"
     )
+
+
+def test_a_checkpoint_of_another_schema_is_refused_on_every_rank(tmp_path: Path) -> None:
+    words = ["amp=o0", *SMALL[:-1], "checkpoint.every=12"]
+    ended = run([*words, f"run={tmp_path / 'run'}"], 2, PROGRAM)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (manifest,) = (tmp_path / "run").glob("checkpoints/*/manifest.json")
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": checkpoint.SCHEMA - 1}))
+    started = start([f"run={laid(tmp_path / 'run', tmp_path / 'replay', tuple(words), 12)}"], 2, PROGRAM)
+    started.wait()
+    assert [rank.exitcode for rank in started.ranks] == [REFUSED, REFUSED], started.printed("err")
+    first, other = started.printed("err")
+    assert "step-000000012 is of schema" in first and "Traceback" not in first
+    assert other == ""
 
 
 def test_a_run_that_goes_on_has_each_step_in_its_record_once(tmp_path: Path) -> None:
