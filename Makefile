@@ -5,8 +5,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-SHELL_FILES = $(wildcard launcher/*/*.sh tests/launcher/golden/*.sh tests/launcher/*/golden/*.sh)
-
 .PHONY: run test style lint faults format bench golden conf clean help
 
 help: ## this list
@@ -21,7 +19,7 @@ test: $(VENV)/.test $(if $(TESTS),lint,style) ## everything that has to hold; pa
 style: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/shellcheck $(SHELL_FILES)
+	$(BIN)/shellcheck launcher/*/*.sh
 
 lint: style ## format, lint of Python and bash, types, import direction
 	$(BIN)/mypy

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+
+SHELLCHECK = (f"{sysconfig.get_path('scripts')}/shellcheck", f"--rcfile={Path(__file__).parents[1] / '.shellcheckrc'}")
 
 
 def check(path: Path, text: str) -> None:
@@ -29,3 +35,14 @@ def check_difference(path: Path, text: str, base: str) -> None:
         elif tag != "equal":
             lines += [f"+ {line}" for line in new[start:end]]
     check(path, "\n".join(lines) + "\n")
+
+
+def shellcheck(scripts: Mapping[str, str]) -> None:
+    """Fail if shellcheck reports anything in these scripts, given by name. A file of differences is no script that it
+    could read, so it reads what was rendered."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in scripts.items():
+            Path(folder, f"{name}.sh").write_text(text, encoding="utf-8")
+        names = [f"{name}.sh" for name in scripts]
+        ended = subprocess.run([*SHELLCHECK, *names], cwd=folder, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr

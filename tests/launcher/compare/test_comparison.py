@@ -38,7 +38,7 @@ from launcher.ssh.probe_client import probe_each
 from launcher.ui import summary
 from recipes.metrics import warm_up
 from recipes.trainer.training import choose_steps
-from tests.golden import check_difference
+from tests import golden
 from tests.launcher.hosts import LAPTOP, TWO_A100
 from tests.launcher.stand_in import every_word
 
@@ -330,7 +330,9 @@ def test_gpus_are_taken_once_for_all_arms():
 
 def test_golden_script_of_a_comparison():
     made = whole("amp=o0,o2", "batch=64", how=Compare(rounds=3, steps=20)).bind("20260102-030405-calm-fox")
-    check_difference(GOLDEN / "comparison.sh.diff", render.render(made), (GOLDEN / "cpu-o2.sh").read_text())
+    text = render.render(made)
+    golden.check_difference(GOLDEN / "comparison.sh.diff", text, (GOLDEN / "cpu-o2.sh").read_text())
+    golden.shellcheck({"comparison": text})
 
 
 def test_every_arm_is_run_block_by_block_in_turn(tmp_path, program):

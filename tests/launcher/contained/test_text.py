@@ -115,9 +115,13 @@ def script_of(name: str) -> str:
 
 
 def test_golden_scripts_in_containers() -> None:
-    golden.check(GOLDEN / "docker-gpu.sh", script_of("docker-gpu"))  # whole, for shellcheck
+    golden.check(GOLDEN / "docker-gpu.sh", script_of("docker-gpu"))
     for name, base in BASES.items():
         golden.check_difference(GOLDEN / f"{name}.sh.diff", script_of(name), script_of(base))
+
+
+def test_shellcheck_reports_nothing_in_scripts_in_containers() -> None:
+    golden.shellcheck({name: script_of(name) for name in CASES})
 
 
 def test_the_gpus_that_a_script_chose_are_those_of_its_container() -> None:

@@ -71,6 +71,10 @@ def test_golden_differences_from_that_plan_and_script(name: str) -> None:
         golden.check_difference(GOLDEN / f"{name}.plan.diff", text_of(name), text_of("cpu-o2"))
 
 
+def test_shellcheck_reports_nothing_in_scripts() -> None:
+    golden.shellcheck({name: script_of(name) for name in CASES})
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_survives_json(name: str) -> None:
     plan = plan_of(name)

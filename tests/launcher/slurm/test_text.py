@@ -189,15 +189,29 @@ FULL = (
 TENSORFLOW = ("framework=tensorflow", "amp=o1", "nodes=2", "gpus=2", "amp.dtype=float16", "batch=512")
 
 
+def golden_scripts() -> dict[str, str]:
+    plans = {
+        "two-nodes": plan_of(*FULL),
+        "one-node": plan_of("gpus=1", "amp=o1"),
+        "two-nodes-tensorflow": plan_of(*TENSORFLOW, facts=WITH_TENSORFLOW),
+    }
+    return {name: render(plan.bind("20260102-030405-calm-fox")) for name, plan in plans.items()}
+
+
+def golden_array() -> str:
+    plans = [plan_of("gpus=1", f"seed={seed}").bind(f"20260102-030405-calm-fox-00{seed}") for seed in range(3)]
+    return array(plans, log="/runs/.sweeps/x/%a.log", folders="/runs/the list", parallel=2)
+
+
 def test_golden_slurm_scripts() -> None:
-    text = render(plan_of(*FULL).bind("20260102-030405-calm-fox"))
-    golden.check(GOLDEN / "two-nodes.sh", text)
-    for name, words, facts in (
-        ("one-node", ("gpus=1", "amp=o1"), LOGIN),
-        ("two-nodes-tensorflow", TENSORFLOW, WITH_TENSORFLOW),
-    ):
-        other = render(plan_of(*words, facts=facts).bind("20260102-030405-calm-fox"))
-        golden.check_difference(GOLDEN / f"{name}.sh.diff", other, text)
+    scripts = golden_scripts()
+    golden.check(GOLDEN / "two-nodes.sh", scripts["two-nodes"])
+    for name in ("one-node", "two-nodes-tensorflow"):
+        golden.check_difference(GOLDEN / f"{name}.sh.diff", scripts[name], scripts["two-nodes"])
+
+
+def test_shellcheck_reports_nothing_in_slurm_scripts() -> None:
+    golden.shellcheck({**golden_scripts(), "array": golden_array()})
 
 
 def test_one_process_of_tensorflow_drives_all_gpus_of_its_node_and_the_batch_is_over_all() -> None:
@@ -284,8 +298,7 @@ def test_a_script_is_asked_to_stop_before_its_time_limit_unless_it_has_no_signal
 
 
 def test_golden_array_script() -> None:
-    plans = [plan_of("gpus=1", f"seed={seed}").bind(f"20260102-030405-calm-fox-00{seed}") for seed in range(3)]
-    golden.check(GOLDEN / "array.sh", array(plans, log="/runs/.sweeps/x/%a.log", folders="/runs/the list", parallel=2))
+    golden.check(GOLDEN / "array.sh", golden_array())
 
 
 def test_no_wckey_and_no_environment_unless_asked() -> None:
