@@ -96,8 +96,8 @@ def _find(
 
 
 def _meant(text: str, roots: Sequence[str], where: Mapping[str, Sequence[str]]) -> list[str]:
-    """Runs that a text means which begins no id: unfinished cells of that number, as `watch` shows them, else runs
-    that were given it as their name."""
+    """Runs that a text means other than by their ids: unfinished cells of that number, as `watch` shows them, else
+    runs that were given it as their name."""
     if not text:
         return []
     if text.isdecimal():

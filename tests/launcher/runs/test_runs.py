@@ -208,6 +208,13 @@ def test_the_name_that_a_run_was_given_means_it(root):
         selection.find("narrow", [str(root)])
 
 
+def test_a_given_name_takes_precedence_over_longer_ids_that_begin_with_it(root):
+    for name, given in (("20260101-000000-calm-lake", "g"), ("20260102-000000-good-owl", "other")):
+        store.write_json(finished(root, name) / "plan.json", {"name": given})
+    assert selection.find("g", [str(root)]).runs == (Run(str(root), "20260101-000000-calm-lake"),)
+    assert selection.find("go", [str(root)]).runs == (Run(str(root), "20260102-000000-good-owl"),)
+
+
 def test_the_name_of_a_sweep_means_all_its_cells(root):
     cells = [f"{SWEEP}-00{index}" for index in range(3)]
     for cell in cells:
