@@ -94,6 +94,8 @@ def _check_devices(launch: Launch) -> None:
         raise SettingsError(f"gpus={launch.gpus} must be at least 0", "gpus")
     if launch.wait_gpus and slurm:
         raise SettingsError("wait_gpus=true with cluster=slurm: Slurm queues jobs by itself; leave it out", "wait_gpus")
+    if launch.wait_gpus and launch.gpus == 0:
+        raise SettingsError("wait_gpus=true with gpus=0: there is no GPU to wait for; leave it out", "wait_gpus")
     if launch.visible_gpus is None:
         return
     visible, shown = launch.visible_gpus, show(launch.visible_gpus)

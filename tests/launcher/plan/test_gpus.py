@@ -395,6 +395,11 @@ def test_wait_gpus_is_refused_where_a_scheduler_queues() -> None:
         spec_of("cluster=slurm", "wait_gpus=true")
 
 
+def test_wait_gpus_is_refused_where_no_gpu_is_asked_for() -> None:
+    with pytest.raises(UsageError, match="wait_gpus=true with gpus=0: there is no GPU to wait for; leave it out"):
+        spec_of("wait_gpus=true", "gpus=0")
+
+
 def test_who_is_on_a_gpu_is_a_fact_that_a_plan_can_be_made_from_elsewhere() -> None:
     lines = ["0 GPU-a ", "1 GPU-b held by mei (run x) since 2026-01-02T03:04:05Z", ""]
     held = "held by mei (run x) since 2026-01-02T03:04:05Z"
