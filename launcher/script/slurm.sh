@@ -57,7 +57,7 @@ requeue() { # end: go on in the same job, from the state that was saved for the 
     status stopped "$LAUNCHER_EXIT" "$1" "$saved"
     return
   elif [ "${#requeued[@]}" -ge "$LAUNCHER_MAX_REQUEUES" ]; then
-    status stopped "$LAUNCHER_EXIT" "$1" "$saved; requeued $LAUNCHER_MAX_REQUEUES times already"
+    status stopped "$LAUNCHER_EXIT" "$1" "$saved; not requeued, as cluster.max_requeues=$LAUNCHER_MAX_REQUEUES is reached"
     return
   fi
   job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} # the plain id of an array's can be the whole

@@ -213,7 +213,7 @@ def test_a_run_is_requeued_no_more_often_than_allowed_and_never_for_a_wish_to_st
     call(["scancel", "--batch", "--signal=USR1", job_of(limited)])
     stopping.request_stop(wished)
     assert ended(limited).name == ended(wished).name == "stopped"
-    assert "requeued 0 times already" in state(limited).reason
+    assert "not requeued, as cluster.max_requeues=0 is reached" in state(limited).reason
     assert state(wished).attempt == 1
 
 
