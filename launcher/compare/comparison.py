@@ -18,10 +18,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from launcher.config.parse import Override
-from launcher.config.schema import OWN_FOLDER, TRAINING_KEYS, text_key
+from launcher.config.schema import OWN_FOLDER, TRAINING_KEYS, Launch, text_key
 from launcher.errors import UsageError
+from launcher.plan import user_script
 from launcher.plan.model import Compare, Plan, Published
 from launcher.runs import arms
+from recipes.script import in_image
 from recipes.typed import SettingsError, at_least, fields_of, leaves, plain, show, unknown_key
 from recipes.values import from_text
 
@@ -128,13 +130,21 @@ def _shared(spec: JobSpec) -> dict[str, Any]:
     return leaves(same)
 
 
+def _in_own_folders(launch: Launch) -> Launch:
+    """The same with the folder in which a script starts, which is each block's own."""
+    if launch.workdir or launch.inputs or in_image(launch.script or ""):
+        return launch
+    note = user_script.empty_folder("each block")
+    return dataclasses.replace(launch, workdir=OWN_FOLDER, notes=(*launch.notes, note))
+
+
 def settled(spec: JobSpec, how: Compare) -> JobSpec:
     """The job as an arm: as long as the comparison says, saved and stopped after each block.
 
     Raises `UsageError` where no step of a block would be timed. A script's plan says how long a block is (`make`).
     """
     if spec.recipe.name == "script":
-        return spec
+        return dataclasses.replace(spec, launch=_in_own_folders(spec.launch))
     at_once = spec.training.steps_per_execution
     if at_once > 1 and how.steps < LEAST * at_once:
         raise UsageError(

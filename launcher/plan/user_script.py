@@ -154,13 +154,18 @@ def environment(mechanism: str, level: str) -> dict[str, str]:
     return dict.fromkeys(NGC_TENSORFLOW1, "1" if level == "o1" else "0")
 
 
+def empty_folder(subject: str) -> str:
+    """The note on a start without files: the subject is what starts."""
+    return f"{subject} starts in an empty folder of its own; script.inputs=[data] links data there"
+
+
 def _of_folder(spec: JobSpec, facts: Facts) -> Iterator[str]:
     """Notes on the folder in which a script starts."""
     launch = spec.launch
     folder = "" if in_image(launch.script or "") else _working_folder(spec, facts)
     subject = "each of these runs" if spec.swept else "the script"
     if launch.workdir is None and not folder and not in_image(launch.script or "") and not launch.inputs:
-        yield f"{subject} starts in an empty folder of its own; script.inputs=[data] links data there"
+        yield empty_folder(subject)
     elif folder and [key for key, _ in spec.swept if key != "workdir"]:
         yield (
             f"all runs of this sweep start in {folder}, where one can overwrite another's files; without workdir= each "

@@ -253,7 +253,11 @@ def test_a_script_is_ended_in_each_arm_after_a_block_and_the_arguments_of_one_ar
         make(cell) for cell in by_level(cells(Composer(), [parse(word) for word in (*words, "env.A=choice(1,2)")]))
     ]
     plans = [resolve(comparison.settled(spec, Compare(steps=7)), *probe_each([spec])) for spec in found]
-    assert {arm.script and arm.script.block for arm in comparison.make(plans, Compare(steps=7)).arms} == {7}
+    made = comparison.make(plans, Compare(steps=7))
+    assert {arm.script and (arm.script.block, arm.script.workdir) for arm in made.arms} == {(7, "")}
+    assert [line.split(";")[0] for line in made.advice if "folder" in line] == [
+        "each block starts in an empty folder of its own"
+    ]
     with_arguments = [
         dataclasses.replace(plan, script=dataclasses.replace(plan.script, arguments=("--lr", lr)))
         for plan, lr in zip(plans, ("0.1", "0.2"), strict=True)
