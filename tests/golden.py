@@ -7,7 +7,7 @@ import os
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SHELLCHECK = (f"{sysconfig.get_path('scripts')}/shellcheck", f"--rcfile={Path(__file__).parents[1] / '.shellcheckrc'}")
@@ -25,16 +25,30 @@ def check(path: Path, text: str) -> None:
 
 
 def check_difference(path: Path, text: str, base: str) -> None:
-    """Fail unless the file holds what is different in this text from `base`, which has a golden file itself: its own
-    lines, and those of `base` that have nothing in their place."""
-    old, new = base.splitlines(), text.splitlines()
+    """Fail unless the file holds the difference of this text from `base`, which has a golden file itself."""
+    check(path, difference(text, base))
+
+
+def difference(text: str, base: str) -> str:
+    """How this text differs from `base`: for each place the line of `base` before it, its lines that are gone, and the
+    new ones. The text follows from `base` and the difference, so no line can be lost or moved unseen."""
+    old, new = base.split("\n"), text.split("\n")
     lines = []
     for tag, first, last, start, end in difflib.SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
-        if tag == "delete":
+        if tag != "equal":
+            lines.append(f"@ {_place(old, first)}")
             lines += [f"- {line}" for line in old[first:last]]
-        elif tag != "equal":
             lines += [f"+ {line}" for line in new[start:end]]
-    check(path, "\n".join(lines) + "\n")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _place(lines: Sequence[str], number: int) -> str:
+    """The line before this one, and which one it is of those that are the same."""
+    if not number:
+        return "beginning"
+    before = lines[number - 1]
+    same = lines.count(before)
+    return before if same == 1 else f"{before} ({lines[:number].count(before)} of {same})"
 
 
 def shellcheck(scripts: Mapping[str, str]) -> None:
