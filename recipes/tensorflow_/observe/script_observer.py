@@ -55,8 +55,6 @@ class ScriptObserver(PrecisionObserver):
         """Step counts of optimizers that are not Keras 3's."""
         self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
         """Called once, with a report of the first steps."""
-        self.first_report: dict[str, Any] = {}
-        """The same as a report of a run that ended there; empty before."""
         self._judged = False
         self._checks = 0
         self._counters: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
@@ -123,8 +121,7 @@ class ScriptObserver(PrecisionObserver):
                 self._judged = True
                 report = self._first_report()
         if report:
-            self.first_report = report
-            self.judge([{**report, "grows": True}])
+            self.judge([report])
 
     def _first_report(self) -> dict[str, Any]:
         """The report of the run so far. The state is restored for the final report."""
@@ -133,7 +130,7 @@ class ScriptObserver(PrecisionObserver):
         self._read_again = graphs = self._exported()
         try:
             report = self._report(*before)
-            return {**self._head(WHOLE_RUN, self._parameters()), **report}
+            return {**self._head(WHOLE_RUN, self._parameters()), **report, "grows": True}
         finally:
             self._known, self._programs = known, programs
             super()._exported()  # those of the observer's own arithmetic

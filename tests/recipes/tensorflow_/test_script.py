@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
-import subprocess
 import sys
 
 import keras
 import pytest
 
-from recipes import arguments, script
+from recipes import script
 from recipes.settings import Settings
 from recipes.tensorflow_ import graph_rewrite
 from recipes.tensorflow_.precision import grappler
@@ -205,29 +202,6 @@ def test_a_contradiction_ends_a_loop_of_the_scripts_own_too(run):
     text = LOOP.replace("tape()", "tf.GradientTape()").replace("range(3)", "range(300)")
     code, _, result = run(text, "amp=o2", "train.precision=script")
     assert (code, result["steps"], result["observed"]["verdict"]) == (1, 2, "contradicted")
-
-
-def test_a_script_that_a_signal_ends_has_the_verdict_of_its_first_steps(tmp_path):
-    folder = tmp_path / "run"
-    (folder / "attempts" / "1").mkdir(parents=True)
-    (tmp_path / "train.py").write_text(
-        LOOP.replace("with tape()", "with tf.GradientTape()") + f"open({str(folder / 'STOP')!r}, 'w').close()\n"
-        "while True:\n    step(inputs, targets)\n"
-    )
-    inner = {"file": f"{tmp_path}/train.py", "workdir": f"{tmp_path}", "arguments": [], "in_image": True}
-    inner["stop_signal"] = "TERM"
-    settings = plain(arguments.parse(["amp=o2", "device=cpu"], "script", "tensorflow").settings)
-    (folder / "plan.json").write_text(json.dumps({"schema": 2, "settings": settings, "script": inner}))
-    done = subprocess.run(
-        [sys.executable, "-m", "recipes.tensorflow_.script", f"run={folder}"],
-        env={**os.environ, "LAUNCHER_ATTEMPT": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == -signal.SIGTERM, done.stderr
-    result = json.loads((folder / "result.json").read_text())
-    assert (result["status"], result["observed"]["verdict"]) == ("stopped", "proved"), result["observed"]["why"]
 
 
 def test_operations_judged_early_are_counted_once_at_the_end(run):
