@@ -63,6 +63,7 @@ process_lives() { # text that names a process
   [[ $1 =~ \"pid\":\ ([0-9]+) ]] && pid=${BASH_REMATCH[1]} || return
   [[ $1 =~ \"start\":\ ([0-9]+) ]] && start=${BASH_REMATCH[1]} || return
   { read -r stat <"/proc/$pid/stat"; } 2>/dev/null || return
-  read -ra stat <<<"${stat##*) }"
+  # shellcheck disable=SC2206 # they are numbers, and bash before 5.1 makes a file in /tmp for a here-string
+  stat=(${stat##*) })
   [ "${stat[19]}" = "$start" ] && [ "${stat[0]}" != Z ]
 }

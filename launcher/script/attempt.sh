@@ -97,7 +97,8 @@ begin_attempt() {
   read -r LAUNCHER_HOST </proc/sys/kernel/hostname
   read -r LAUNCHER_BOOT </proc/sys/kernel/random/boot_id
   read -r fields </proc/$$/stat
-  read -ra fields <<<"${fields##*) }"
+  # shellcheck disable=SC2206 # they are numbers, and bash before 5.1 makes a file in /tmp for a here-string
+  fields=(${fields##*) })
   LAUNCHER_BIRTH=${fields[19]}
   umask 077
 }

@@ -16,7 +16,8 @@ stamp() { LC_ALL=C stat -c '%s %.9Y' -- "$1"; }
 process() { # pid: its $start and $session, where it lives
   local line fields
   { read -r line <"/proc/$1/stat"; } 2>/dev/null || return
-  read -ra fields <<<"${line##*) }"
+  # shellcheck disable=SC2206 # they are numbers, and bash before 5.1 makes a file in /tmp for a here-string
+  fields=(${line##*) })
   session=${fields[3]} start=${fields[19]}
   [[ ${fields[0]} != [ZX] ]]
 }

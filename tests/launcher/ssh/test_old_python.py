@@ -170,6 +170,23 @@ def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_not_at_all(old
 RUN = run_ids.new_id(0.0)
 
 
+def test_a_running_run_is_seen_where_bash_can_make_no_temporary_file(tmp_path):
+    """Before bash 5.1 a here-document or here-string is such a file."""
+    folder = tmp_path / "20260102-030405-calm-fox"
+    (folder / "attempts").mkdir(parents=True)
+    with subprocess.Popen(["sleep", "60"]) as running:
+        process = processes.identity(running.pid)
+        store.write_json(folder / "status.json", {"state": "running", "process": processes.to_json(process)})
+        text = bash_session.program("look", ["/mnt", folder.name], "MARK")
+        full = f"mount --bind {tmp_path} /mnt && mount -t tmpfs -o nr_inodes=1 none /tmp"
+        argv = ["unshare", "--mount", "bash", "-c", f"{full} && exec env BASH_COMPAT=5.0 bash --norc -s"]
+        done = subprocess.run(argv, input=text, capture_output=True, text=True)
+        running.kill()
+    if "mount" in done.stderr or "unshare" in done.stderr:
+        pytest.skip("this machine may not mount a tmpfs")
+    assert f"MARK alive {process.pid} {process.start}\n" in done.stdout
+
+
 def test_a_request_that_is_cut_off_is_not_carried_out():
     """Without the end of its words `remove` would delete a run root. Nothing is run here: bash only reads it."""
     text = bash_session.program("remove", ["yes", "/no/such/root", RUN], "mark")
