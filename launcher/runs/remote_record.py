@@ -11,6 +11,8 @@ contact its host. A run that has ended is not asked about again. STATE is $XDG_S
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -92,9 +94,10 @@ def read(folder: Path) -> Pointer | None:
 
 
 def confirm(folder: Path) -> None:
-    """The host has the run."""
+    """Note that the host has the run. Raises `FileNotFoundError` where its record was removed meanwhile."""
     pointer = read(folder)
-    assert pointer is not None
+    if pointer is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder / POINTER))
     write(folder, dataclasses.replace(pointer, submitter=None))
 
 

@@ -14,8 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runs import remote_record
+from launcher.runs import processes, remote_record
+from launcher.runs.address import Address
 from launcher.runs.remote_record import Pointer
+from launcher.runs.states import State
+from launcher.runs.store import Run
+from launcher.ssh import remote_status
+from launcher.ssh.status_answer import Answer
 from tests.launcher import run_folders
 from tests.launcher.ssh.hostile import needs_sshd
 from tests.launcher.ssh.victim import OTHER, RUN, UNHURRIED
@@ -61,6 +66,13 @@ def test_a_damaged_pointer_costs_its_own_run_and_hides_no_other(victim, words):
             assert (
                 said.code == 0 and OTHER in said.out and "elsewhere.json in" in said.out and "can't be read" in said.out
             )
+
+
+def test_a_run_that_is_removed_here_while_its_host_is_asked_hides_no_other(tmp_path):
+    address = Address(destination="box")
+    pointer = Pointer(address=address, root="/r", token="t", submitter=processes.identity(os.getpid()))
+    state = remote_status._taken(Run(str(tmp_path), OTHER), pointer, Answer(State("running")))
+    assert state.name == "unreachable" and "No such file" in state.reason
 
 
 def test_a_damaged_record_of_a_known_state_is_asked_for_again(victim):
