@@ -21,8 +21,6 @@ from launcher.runs.states import Liveness, needs_liveness, status_of
 from launcher.runs.states import judge as judge_files
 from launcher.runs.store import Files
 
-STALE = 60.0
-"""Seconds without a sign of life in a run's folder after which Slurm is asked about it at once, and once."""
 CLOCKS_DIFFER = 60.0
 """Seconds by which a file server's clock may be ahead of this machine's."""
 # Without cgroups Slurm kills a job over its memory and calls it failed; only the log has the reason.
@@ -118,17 +116,10 @@ def _is_newer(path: str, asked: float) -> bool:
 
 
 def _signalled(folder: str, files: Files) -> float:
-    """When a run's folder showed that its job may have ended, in seconds since 1970: an answer of Slurm has to be
-    younger. 0 if it does not show that."""
+    """When a run's folder said that its job was interrupted, in seconds since 1970: an answer of Slurm has to be
+    younger. 0 if it does not say that."""
     status = status_of(files)
-    if status is None:
-        return 0.0
-    logs = f"attempts/{status.attempt}"
-    written = ("metrics.jsonl", f"{logs}/stdout.log", f"{logs}/stderr.log", f"telemetry/{status.attempt}-0.host.csv")
-    if status.state == "interrupted":
-        signalled = _changed(f"{folder}/status.json")
-    else:
-        signalled = max(_changed(f"{folder}/{name}") for name in ("status.json", *written)) + STALE
+    signalled = _changed(f"{folder}/status.json") if status is not None and status.state == "interrupted" else 0.0
     return signalled if signalled < time.time() else 0.0
 
 

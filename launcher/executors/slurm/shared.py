@@ -32,7 +32,7 @@ LONGEST = 600.0
 """The longest interval in seconds: each failure of Slurm to answer doubles it."""
 SOON = 2.0
 """After a submission or cancellation Slurm may be asked at once, and again after so many seconds, when it knows why a
-job waits, or has ended one. Questions are never closer to each other than this."""
+job waits, or has ended one. No question for this reason is closer to the last one than this."""
 KEPT = 3600.0
 """Seconds for which the accounting's row of a job is kept. Verdicts are kept in run folders."""
 

@@ -61,14 +61,18 @@ def _still_submitting(submission: Submission) -> bool:
     return alive or bool(processes.carrying(jobs.SUBMITS, {str(submission.answer)}))
 
 
+_noted: dict[Path, float] = {}
+"""When this process first noticed each, where that could not be noted in the folder."""
+
+
 def _noticed(answer: Path) -> float:
     """When it was first noticed that sbatch ended without an answer, in seconds since 1970."""
     note = answer.with_suffix(".silent")
     try:
         return note.stat().st_mtime
     except OSError:
-        now = time.time()
-        with contextlib.suppress(OSError):  # a disk that is full, or another person's: Slurm will be asked again
+        now = _noted.setdefault(note, time.time())
+        with contextlib.suppress(OSError):  # a disk that is full, or another person's: this process knows
             os.close(os.open(note, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             os.utime(note, (now, now))
         return now

@@ -15,7 +15,7 @@ import pytest
 from launcher.commands import ls
 from launcher.executors import backends, stopping
 from launcher.executors.local import start
-from launcher.executors.slurm import backend, jobs, shared
+from launcher.executors.slurm import jobs, shared
 from launcher.runs import run_roots, store
 from launcher.runs.schema import Submission
 from launcher.runs.states import State
@@ -181,24 +181,43 @@ def test_a_damaged_record_that_names_another_file_as_sbatchs_answer_names_no_job
         assert jobs.job_of(Submission(answer=str(answer))) is None, answer
 
 
-@pytest.mark.parametrize("sign", ["interrupted", "silent"])
-def test_an_interrupted_run_or_a_stale_heartbeat_permits_one_immediate_look(
-    root: Path, cluster: Cluster, sign: str
-) -> None:
+def test_an_interrupted_run_permits_one_immediate_look(root: Path, cluster: Cluster) -> None:
     folder = submitted(root, 7, status={"state": "running"})
-    (folder / "metrics.jsonl").touch()
     cluster.says(row(folder, 7, "RUNNING"))
     assert state(folder).name == "running"
     age(20)
-    if sign == "silent":
-        for name in ("metrics.jsonl", "status.json"):
-            os.utime(folder / name, (time.time() - 70, time.time() - 70))
-    else:
-        store.write_json(folder / "status.json", {"schema": 1, "attempt": 1, "state": "interrupted"})
+    store.write_json(folder / "status.json", {"schema": 1, "attempt": 1, "state": "interrupted"})
     cluster.says(row(folder, 7, "OUT_OF_MEMORY"))
     for _ in range(3):
         assert "more memory than it had asked for" in state(folder).reason
     assert cluster.calls() == 2
+
+
+def test_runs_that_write_seldom_permit_no_further_looks(root: Path, cluster: Cluster) -> None:
+    folder = submitted(root, 7, status={"state": "running"})
+    cluster.says(row(folder, 7, "RUNNING"))
+    for written in (200, 70, 62):
+        for name in ("attempts/1/stdout.log", "status.json"):
+            (folder / name).touch()
+            os.utime(folder / name, (time.time() - written,) * 2)
+        assert state(folder).name == "running"
+        age(10)
+    assert cluster.calls() == 1
+
+
+def test_an_sbatch_without_an_answer_permits_one_look_although_nothing_can_be_noted(
+    root: Path, cluster: Cluster
+) -> None:
+    folder = run_folders.make(root, run_folders.NAME)
+    start.record_submission(
+        folder, queue="slurm", first_attempt=1, script=f"{folder}/run.sh", answer=str(root / "gone/sbatch.1.out")
+    )
+    submission = json.loads((folder / "submission.json").read_text())
+    store.write_json(folder / "submission.json", {**submission, "process": None})
+    cluster.says("")
+    for _ in range(3):
+        assert "before Slurm had accepted it" in state(folder).reason
+    assert cluster.calls() == 1
 
 
 def test_a_run_that_started_or_was_requeued_since_the_last_look_is_shown_as_its_folder_says(
@@ -218,14 +237,14 @@ def test_a_run_that_started_or_was_requeued_since_the_last_look_is_shown_as_its_
 def test_errors_double_the_time_to_the_next_look_and_a_submission_ends_that(root: Path, cluster: Cluster) -> None:
     folder = submitted(root, 7)
     cluster.says("Unable to contact slurm controller", code=1)
-    silent = submitted(root, 8, "20260102-030406-calm-fox", status={"state": "running"})
+    interrupted = submitted(root, 8, "20260102-030406-calm-fox", status={"state": "running"})
     for failures, wait in ((1, 60), (2, 120), (3, 240), (4, 480), (5, 600)):
         found = state(folder)
         assert found.name == "unreachable" and "Unable to contact" in found.reason
         assert cluster.calls() == failures
         age(wait - 5)
-        os.utime(silent / "status.json", (time.time() - backend.STALE - 1,) * 2)  # silent since Slurm was asked
-        state(silent)
+        store.write_json(interrupted / "status.json", {"schema": 1, "attempt": 1, "state": "interrupted"})
+        state(interrupted)
         state(folder)
         assert cluster.calls() == failures
         age(6)
