@@ -18,6 +18,8 @@ Ask = Callable[[Sequence[str]], str | None]
 _SIF_ARCHITECTURES = {"01": "386", "02": "amd64", "03": "arm", "04": "arm64", "05": "ppc64", "06": "ppc64le"}
 _CUDA = re.compile(r"^(?:export )?CUDA_VERSION=[^0-9\n]*(\d+(?:\.\d+)*)", re.MULTILINE)
 """As NVIDIA's images set it, in the image's configuration and in Apptainer's copy of it."""
+_VERSION = re.compile(r"(?::[\w.-]+)?(?:@sha256:[0-9a-f]+)?$")
+_HUB = "docker.io/"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -28,7 +30,7 @@ class LocalImage:
     name: str
     present: bool
     digests: tuple[str, ...] = ()
-    """Empty where they would have to be computed."""
+    """In its own repository. Empty where they would have to be computed."""
     identity: str = ""
     """The digest of an engine's own record of it, which changes whenever the image does; empty for files."""
     architecture: str = ""
@@ -153,7 +155,12 @@ def _engine_image(name: str, runtime: Runtime, ask: Ask) -> LocalImage:
     if text is None:
         return LocalImage(name=name, present=False)
     (image,) = json.loads(text)
-    digests = sorted({name.rpartition("@")[2] for name in image.get("RepoDigests") or []})
+    repository = _VERSION.sub("", name)
+    known = (known.rpartition("@") for known in image.get("RepoDigests") or [])
+    # Docker names its hub's images in their short form.
+    digests = sorted(
+        {digest for other, _, digest in known if repository in (other, f"{_HUB}{other}", f"{_HUB}library/{other}")}
+    )
     return LocalImage(
         name=name,
         present=True,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,7 +145,7 @@ class _Client:
             raise PullError(f"{self.image.registry} does not accept the key: {complaint}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _alone(image: Image, cache: Path, key: str, say: Say) -> Iterator[_Client]:
     """The only client that fetches what has this key, a SHA-256."""
     with (
@@ -172,6 +172,8 @@ def _into_engine(
         before = find_image(name, runtime, ask).digests
         if image.digest in before:
             return Pulled(name=name, digest=image.digest, fetched=False)
+        if credentials:
+            registry.check_key(image, credentials)
         say(f"fetching {name} with {runtime.kind}")
         if credentials:
             environment = {
@@ -180,12 +182,24 @@ def _into_engine(
             }
             words = ["login", *plain, "--username", credentials.user, "--password-stdin", image.registry]
             client.log_in([*command, *words], credentials, environment)
-        remedy = f"; if it wants a key, run {runtime.kind} login {image.registry}, or name a file with it, as key=FILE"
+        login = f"{runtime.kind} login {image.registry}"
+        remedy = f"; if it is there and wants a key, run {login}, or name a file with it, as key=FILE"
         client.run([*command, "pull", *plain, name], environment, "" if credentials else remedy)
         pulled = find_image(name, runtime, ask)
     check_image(pulled, image.given, architecture, runtime.kind)
     new = [digest for digest in pulled.digests if digest not in before]
-    return Pulled(name=name, digest=image.digest or (new or pulled.digests)[0], fetched=bool(new))
+    digest = image.digest or _current(new or pulled.digests, image, architecture, credentials)
+    return Pulled(name=name, digest=digest, fetched=bool(new))
+
+
+def _current(digests: Sequence[str], image: Image, architecture: str, credentials: Credentials | None) -> str:
+    """The one of these digests that the image's name has now: an engine knows one image by several."""
+    if len(digests) > 1:
+        with contextlib.suppress(PullError, SettingsError):  # the registry may want the engine's own login
+            current = registry.digest(image, architecture, credentials)
+            if current in digests:
+                return current
+    return digests[0]
 
 
 def _into_cache(

@@ -10,6 +10,7 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from email.message import Message
 from typing import IO, Any
@@ -53,16 +54,27 @@ def digest(image: Image, architecture: str, credentials: Credentials | None = No
     """
     if image.digest:
         return image.digest
-    host = _HOSTS.get(image.registry, image.registry)
-    scheme = "http" if is_loopback(host) else "https"
-    url = f"{scheme}://{host}/v2/{image.repository}/manifests/{image.tag}"
-    headers, body = _get(url, image, credentials)
+    headers, body = _get(_url(image, f"{image.repository}/manifests/{image.tag}"), image, credentials)
     digest_sent = headers.get("Docker-Content-Digest", "")
     if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest_sent):
         raise PullError(f"{image.registry} sends no digest for {image.reference}")
     if (headers.get("Content-Type") or "").partition(";")[0] in _INDEXES:
         _check_platform(image, body, architecture)
     return digest_sent
+
+
+def check_key(image: Image, credentials: Credentials) -> None:
+    """Check that the registry accepts the key and asks for it at no other address, before a client logs in with it.
+
+    A client is challenged at the API's root or at the manifest. Raises as `digest` does.
+    """
+    for path in ("", f"{image.repository}/manifests/{image.digest or image.tag}"):
+        _get(_url(image, path), image, credentials)
+
+
+def _url(image: Image, path: str) -> str:
+    host = _HOSTS.get(image.registry, image.registry)
+    return f"{'http' if is_loopback(host) else 'https'}://{host}/v2/{path}"
 
 
 def _check_platform(image: Image, body: bytes, architecture: str) -> None:
@@ -122,7 +134,7 @@ def _origin(url: str) -> tuple[str, str, int]:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects without `Authorization`, which isn't redirected, and without a proxy's password."""
+    """Follows redirects, with `Authorization` only within its origin and without a proxy's password."""
 
     def redirect_request(
         self,
@@ -137,6 +149,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         following = super().redirect_request(req, fp, code, msg, headers, newurl)
         if following is not None:
             following.remove_header("Proxy-authorization")  # added again if the new host is reached through the proxy
+            authorization = req.unredirected_hdrs.get("Authorization")
+            if authorization and _origin(newurl) == _origin(req.full_url):
+                following.add_unredirected_header("Authorization", authorization)
         return following
 
 
@@ -161,11 +176,11 @@ def _get(url: str, image: Image, credentials: Credentials | None) -> tuple[Messa
         try:
             return _read(url, accept)
         except urllib.error.HTTPError as error:
-            challenge = error.headers.get("WWW-Authenticate", "")
-            if error.code != 401 or not challenge:
+            challenges = error.headers.get_all("WWW-Authenticate", [])
+            if error.code != 401 or not challenges:
                 raise
             error.close()
-        return _read(url, accept, _authorization(challenge, url, image, credentials))
+        return _read(url, accept, _authorization(challenges, url, image, credentials))
     except urllib.error.HTTPError as error:
         error.close()
         raise _explained(error.code, image, credentials) from None
@@ -174,23 +189,23 @@ def _get(url: str, image: Image, credentials: Credentials | None) -> tuple[Messa
         raise PullError(f"{image.registry} does not answer: {reason}") from None
 
 
-def _authorization(challenge: str, url: str, image: Image, credentials: Credentials | None) -> str:
-    """The `Authorization` for a challenge: the credentials, or a token fetched with them or anonymously.
+def _authorization(challenges: Sequence[str], url: str, image: Image, credentials: Credentials | None) -> str:
+    """The `Authorization` for the first challenge: the credentials, or a token fetched with them or anonymously.
 
-    Raises `PullError` where the challenge would send the credentials to another host. Source:
-    https://distribution.github.io/distribution/spec/auth/token/.
+    Raises `PullError` where any of the challenges would send the credentials to another host, as other clients may
+    choose another. Source: https://distribution.github.io/distribution/spec/auth/token/.
     """
-    kind, _, rest = challenge.partition(" ")
-    if kind.lower() == "basic":
+    parameters = [
+        None if kind.lower() == "basic" else dict(re.findall(r'(\w+)="([^"]*)"', rest))
+        for kind, _, rest in (challenge.partition(" ") for challenge in challenges)
+    ]
+    for asked in parameters:
+        if asked is not None:
+            _check_realm(asked.get("realm", ""), url, image, credentials)
+    fields = parameters[0]
+    if fields is None:
         return _basic(credentials) if credentials else ""
-    fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
-    realm = fields.get("realm", "")
-    check_target(realm, url)
-    if credentials and _origin(realm) not in _trusted_with_key(url):
-        raise PullError(
-            f"{image.registry} asks to send its key to another address ({_origin(realm)[1]}), which is "
-            "refused; log in with the container engine's own client instead, and leave key= out"
-        )
+    realm = fields["realm"]
     query = urllib.parse.urlencode({name: fields[name] for name in ("service", "scope") if name in fields})
     _, body = _read(f"{realm}{'&' if '?' in realm else '?'}{query}", {}, _basic(credentials) if credentials else "")
     answer = _object(body, image)
@@ -198,6 +213,15 @@ def _authorization(challenge: str, url: str, image: Image, credentials: Credenti
     if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]*", token):
         raise PullError(f"{image.registry} sends an invalid token for {image.reference}")
     return f"Bearer {token}"
+
+
+def _check_realm(realm: str, url: str, image: Image, credentials: Credentials | None) -> None:
+    check_target(realm, url)
+    if credentials and _origin(realm) not in _trusted_with_key(url):
+        raise PullError(
+            f"{image.registry} asks to send its key to another address ({_origin(realm)[1]}), which is "
+            "refused; log in with the container engine's own client instead, and leave key= out"
+        )
 
 
 def _trusted_with_key(url: str) -> set[tuple[str, str, int]]:

@@ -9,12 +9,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from containers.find import ask_here, find
+from containers.find import ask_here, find, find_image
 from containers.pull import Pulled, PullError, pull, read_key, stored
 from containers.references import resolve
 from containers.registry import NGC_USER, Credentials
@@ -175,7 +175,8 @@ def test_an_engine_fetches_with_its_own_login_what_wants_a_key(
         plain = ["--tls-verify=false"] if kind == "podman" else []
         login = [kind, "login", *plain, "--username", USER, "--password-stdin", registry.host]
         with pytest.raises(
-            PullError, match=rf"{kind} could not fetch .*; if it wants a key, run {kind} login {registry.host}, or"
+            PullError,
+            match=rf"{kind} could not fetch .*; if it is there and wants a key, run {kind} login {registry.host}, or",
         ):
             get(registry, runtimes[kind], tmp_path / "cache")
         try:
@@ -211,6 +212,35 @@ NOBODY = Runtime(kind="apptainer", command=("/no/such/client",))
 def test_an_image_that_does_not_exist_is_refused_by_name(tmp_path: Path) -> None:
     with Registry("missing") as registry, pytest.raises(SettingsError, match=r"has no .*/test/image:v9"):
         get(registry, NOBODY, tmp_path, f"{registry.name}:v9")
+
+
+def test_an_image_that_an_engine_does_not_get_need_not_be_there(tmp_path: Path) -> None:
+    engine = Runtime(kind="podman", command=("false",))
+    with pytest.raises(PullError, match=r"if it is there and wants a key, run podman login docker\.io"):
+        pull(resolve("nope/nope"), engine, tmp_path, architecture="amd64", ask=ask_here)
+
+
+def test_the_digest_of_an_image_that_an_engine_knows_by_several_is_its_own_registrys(tmp_path: Path) -> None:
+    """The same image in another repository, and under two digests in its own."""
+    with Registry("several") as registry:
+
+        def known(argv: Sequence[str]) -> str:
+            names = [f"{registry.name}@sha256:{'0' * 64}", f"{registry.name}@{registry.digest}"]
+            record = {"RepoDigests": ["other/image@sha256:00", *names], "Id": "", "Architecture": "amd64"}
+            return json.dumps([record])
+
+        engine = Runtime(kind="podman", command=("true",))
+        pulled = pull(resolve(registry.name), engine, tmp_path, architecture="amd64", ask=known)
+        assert (pulled.digest, pulled.fetched) == (registry.digest, False)
+
+
+@pytest.mark.parametrize("known", ["python", "library/python", "docker.io/library/python"])
+def test_an_engine_may_name_an_image_of_the_hub_in_its_short_form(known: str) -> None:
+    record = json.dumps([{"RepoDigests": [f"{known}@sha256:1"], "Id": "", "Architecture": "amd64"}])
+    image = find_image(
+        "docker.io/library/python:3.12", Runtime(kind="docker", command=("docker",)), lambda argv: record
+    )
+    assert image.digests == ("sha256:1",)
 
 
 def test_an_image_for_other_machines_is_refused_before_it_is_fetched(tmp_path: Path) -> None:

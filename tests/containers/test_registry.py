@@ -11,12 +11,16 @@ import urllib.response
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from containers import registry
+from containers.find import ask_here
+from containers.pull import pull
 from containers.references import resolve
 from containers.registry import Credentials, PullError, check_target, is_loopback
+from containers.runtime import Kind, Runtime
 from recipes.typed import SettingsError
 from tests.containers.registry_server import INDEX, PASSWORD, USER
 
@@ -123,14 +127,59 @@ def test_a_proxys_password_is_not_sent_past_the_proxy(monkeypatch: pytest.Monkey
     assert "Proxy-authorization" not in sent["direct.example"]
 
 
-def test_the_key_is_not_sent_to_a_token_server_elsewhere() -> None:
+@pytest.mark.parametrize("path", ["/v2/", "/v2/test/image/manifests/"])
+@pytest.mark.parametrize("version", [":v1", f"@sha256:{'0' * 64}"], ids=["tag", "digest"])
+@pytest.mark.parametrize("kind", ["docker", "podman"])
+def test_no_engine_gets_a_key_for_a_token_server_elsewhere(kind: Kind, version: str, path: str, tmp_path: Path) -> None:
+    """Whether the registry names it for the login or for the image."""
+
+    def answer(handler: BaseHTTPRequestHandler, _: Server) -> None:
+        if handler.path == "/v2/" != path:
+            return send(handler, 200)
+        send(handler, 401, WWW_Authenticate=f'Bearer realm="http://{other.host}/token"')
+
     with (
         serving(lambda handler, _: send(handler, 200, b'{"token": "t"}')) as other,
-        serving(challenging(f'Bearer realm="http://{other.host}/token"')) as server,
+        serving(answer) as server,
+        pytest.raises(PullError, match=r"asks to send its key to another address .*leave key= out"),
+    ):
+        image = resolve(f"{server.host}/test/image{version}")
+        engine = Runtime(kind=kind, command=("/no/such/client",))
+        pull(image, engine, tmp_path / "cache", architecture="amd64", ask=ask_here, credentials=KEY)
+    assert other.paths == [] and server.authorizations == []
+
+
+@pytest.mark.parametrize("first", ["", "Basic"], ids=["alone", "second"])
+def test_the_key_is_not_sent_to_a_token_server_elsewhere(first: str) -> None:
+    """Another client may choose the second of two challenges."""
+
+    def answer(handler: BaseHTTPRequestHandler, _: Server) -> None:
+        handler.send_response(401)
+        for challenge in filter(None, (first, f'Bearer realm="http://{other.host}/token"')):
+            handler.send_header("WWW-Authenticate", challenge)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    with (
+        serving(lambda handler, _: send(handler, 200, b'{"token": "t"}')) as other,
+        serving(answer) as server,
         pytest.raises(PullError, match=r"asks to send its key to another address .*leave key= out"),
     ):
         ask(server)
     assert other.paths == [] and server.authorizations == []
+
+
+def test_a_redirect_within_the_registry_keeps_the_key() -> None:
+    def answer(handler: BaseHTTPRequestHandler, _: Server) -> None:
+        if "Authorization" not in handler.headers:
+            send(handler, 401, WWW_Authenticate="Basic")
+        elif handler.path.startswith("/v2/"):
+            send(handler, 307, Location="/elsewhere")
+        else:
+            found(handler)
+
+    with serving(answer) as server:
+        assert ask(server) == f"sha256:{'0' * 64}"
 
 
 @pytest.mark.parametrize(
