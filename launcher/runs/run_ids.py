@@ -78,14 +78,17 @@ def words_of(run: str) -> str:
 
 
 def resolve(
-    text: str, runs: Iterable[str], sweeps: Iterable[str], otherwise: Callable[[], Iterable[str]] = tuple
+    text: str,
+    runs: Iterable[str],
+    sweeps: Iterable[str],
+    otherwise: Callable[[bool], Iterable[str]] = lambda fits: (),
 ) -> Match:
     """The one run or sweep whose id, or whose words, are or begin with the text.
 
-    A whole id or its words win, then the runs of `otherwise`, which the text means in another way, then longer ids. Of
-    digits alone, ids come before `otherwise`: a date begins with them. A text that fits a sweep names the sweep, not
-    its cells; all cells of one sweep mean the sweep. Raises `UsageError` for a text that fits none, with the nearest
-    ids, and for one that fits several, naming them.
+    A whole id or its words win, then the runs of `otherwise`, which the text means in another way, then longer ids;
+    `otherwise` gets whether there are such ids. Of digits alone, ids come before `otherwise`: a date begins with them.
+    A text that fits a sweep names the sweep, not its cells; all cells of one sweep mean the sweep. Raises `UsageError`
+    for a text that fits none, with the nearest ids, and for one that fits several, naming them.
     """
     runs, sweeps = list(runs), list(sweeps)
     matches = [Match(sweep, True) for sweep in sweeps if _fits(text, sweep)]
@@ -93,7 +96,7 @@ def resolve(
     matches += [Match(run, False) for run in runs if _fits(text, run) and sweep_of(run) not in matching]
     exact = [match for match in matches if text in (match.id, words_of(match.id))]
     if not exact and not (matches and text.isdecimal()):
-        matches = _grouped(otherwise(), runs, sweeps) or matches
+        matches = _grouped(otherwise(bool(matches)), runs, sweeps) or matches
     if len(matches) == 1 or len(exact) == 1:
         return (exact or matches)[0]
     if not matches:

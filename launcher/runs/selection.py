@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.errors import UsageError
-from launcher.runs import ownership, run_ids
+from launcher.runs import ownership, run_ids, run_roots
 from launcher.runs.schema import PlanRecord
 from launcher.runs.store import SWEEPS, UNFINISHED, Run, read, read_or_empty
 
@@ -76,17 +77,22 @@ def find_all(texts: Sequence[str], roots: Sequence[str]) -> list[Selection]:
             where.setdefault(name, []).append(root)
         for name in sweep_names(root):
             sweeps.setdefault(name, []).append(root)
-    return [_find(text, roots, where, sweeps) for text in texts]
+    given = functools.cache(lambda own: _given_names(where, own=own))
+    return [_find(text, roots, where, sweeps, given) for text in texts]
 
 
 def _find(
-    text: str, roots: Sequence[str], where: Mapping[str, Sequence[str]], sweeps: Mapping[str, Sequence[str]]
+    text: str,
+    roots: Sequence[str],
+    where: Mapping[str, Sequence[str]],
+    sweeps: Mapping[str, Sequence[str]],
+    given: Callable[[bool], Mapping[str, Sequence[str]]],
 ) -> Selection:
     """Among runs and sweeps, each with the roots that have it."""
     if text in where or text in sweeps:  # a whole name, as a shell writes a thousand of them
         match = run_ids.Match(text, text in sweeps)
     else:
-        match = run_ids.resolve(text, where, sweeps, lambda: _meant(text, roots, where))
+        match = run_ids.resolve(text, where, sweeps, lambda fits: _meant(text, roots, given, fits))
     holders = (sweeps if match.is_sweep else where)[match.id]
     if len(holders) > 1:
         raise UsageError(f"{match.id} is in {len(holders)} run roots: add run_root={' or run_root='.join(holders)}")
@@ -95,18 +101,32 @@ def _find(
     return Selection(None, (Run(holders[0], match.id),))
 
 
-def _meant(text: str, roots: Sequence[str], where: Mapping[str, Sequence[str]]) -> list[str]:
+def _meant(
+    text: str, roots: Sequence[str], given: Callable[[bool], Mapping[str, Sequence[str]]], fits: bool
+) -> Sequence[str]:
     """Runs that a text means other than by their ids: unfinished cells of that number, as `watch` shows them, else
-    runs that were given it as their name."""
+    runs that were given it as their name.
+
+    Where the text fits ids too, only names count that no other user and no host could have given.
+    """
     if not text:
         return []
     if text.isdecimal():
         return [run.id for run in unfinished(roots) if run_ids.sweep_of(run.id) and run.id.endswith(f"-{text}")]
-    return [
-        run
-        for run in where
-        if any(read(PlanRecord, f"{root}/{run}/plan.json", ("name",)).name == text for root in where[run])
-    ]
+    return given(fits).get(text, ())
+
+
+def _given_names(where: Mapping[str, Sequence[str]], *, own: bool) -> dict[str, list[str]]:
+    """The runs that have each name; with `own`, those of the caller's own records of runs on this machine."""
+    given: dict[str, list[str]] = {}
+    for run, roots in where.items():
+        for root in roots:
+            if own and (run_roots.is_remote(root) or not ownership.is_mine(f"{root}/{run}", root)):
+                continue
+            record = read(PlanRecord, f"{root}/{run}/plan.json", ("name",), own_in=root if own else None)
+            if record.name and run not in given.setdefault(record.name, []):
+                given[record.name].append(run)
+    return given
 
 
 def sweep_runs(root: str, sweep: str) -> list[Run]:

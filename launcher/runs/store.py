@@ -221,12 +221,12 @@ def read_or_empty(path: str | Path, own_in: str | None = None) -> dict[str, Any]
         return {}
 
 
-def read(cls: type[T], path: str | Path, only: Collection[str] = ()) -> T:
+def read(cls: type[T], path: str | Path, only: Collection[str] = (), own_in: str | None = None) -> T:
     """The record in the file, of one of the types of `schema`, without what is missing, damaged or of another type.
 
     `only` names the fields that are wanted, where not all are.
     """
-    return decode(cls, read_or_empty(path), only)[0]
+    return decode(cls, read_or_empty(path, own_in), only)[0]
 
 
 def load(folder: str) -> Files:

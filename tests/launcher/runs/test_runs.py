@@ -10,6 +10,7 @@ from launcher.executors.slurm import shared
 from launcher.runs import run_roots, selection, store
 from launcher.runs.schema import Stopped
 from launcher.runs.store import Run
+from tests.launcher import users
 from tests.launcher.run_folders import NAME, finished, make
 
 SWEEP = "20260103-000000-calm-lake"
@@ -213,6 +214,41 @@ def test_a_given_name_takes_precedence_over_longer_ids_that_begin_with_it(root):
         store.write_json(finished(root, name) / "plan.json", {"name": given})
     assert selection.find("g", [str(root)]).runs == (Run(str(root), "20260101-000000-calm-lake"),)
     assert selection.find("go", [str(root)]).runs == (Run(str(root), "20260102-000000-good-owl"),)
+
+
+@users.needs_root
+def test_anothers_given_name_takes_no_beginning_of_ones_own_id(root):
+    mine = finished(root, "20260101-000000-wise-owl")
+    root.chmod(0o755)
+    theirs = finished(root, "20260102-000000-calm-lake")
+    store.write_json(theirs / "plan.json", {"name": "wise"})
+    for path in (theirs, theirs / "plan.json"):
+        os.chown(path, 61001, -1)
+    assert selection.find("wise", [str(root)]).runs == (Run(str(root), mine.name),)
+    store.write_json(theirs / "plan.json", {"name": "wide"})
+    os.chown(theirs / "plan.json", 61001, -1)
+    assert selection.find("wide", [str(root)]).runs == (Run(str(root), theirs.name),)
+
+
+def test_a_name_that_a_host_gave_takes_no_beginning_of_an_id(root, tmp_path, monkeypatch):
+    """The plan of a run on another host is a copy, which that host may change."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    mine = finished(root, "20260101-000000-wise-owl")
+    copy = finished(tmp_path / "state/launcher/elsewhere", "20260102-000000-calm-lake")
+    store.write_json(copy / "plan.json", {"name": "wise"})
+    roots = [str(root), run_roots.remote()]
+    assert selection.find("wise", roots).runs == (Run(str(root), mine.name),)
+    store.write_json(copy / "plan.json", {"name": "wide"})
+    assert selection.find("wide", roots).runs == (Run(run_roots.remote(), copy.name),)
+
+
+def test_however_many_texts_there_are_the_given_names_are_read_once(root, monkeypatch):
+    for day, name in ((1, "one"), (2, "two")):
+        store.write_json(finished(root, f"2026010{day}-000000-calm-lake") / "plan.json", {"name": name})
+    reads = []
+    monkeypatch.setattr(selection, "read", lambda cls, path, *more, **how: reads.append(path) or store.read(cls, path))
+    selection.find_all(["one", "two", "one"], [str(root)])
+    assert len(reads) == 2
 
 
 def test_the_name_of_a_sweep_means_all_its_cells(root):
