@@ -48,6 +48,7 @@ def _named(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for number, optimizer in enumerate(state["optimizers"]):
         prefix = "optimizer" if len(state["optimizers"]) == 1 else f"optimizer.{number}"
         yield from _leaves(prefix, optimizer["state"])
+        yield from _leaves(f"{prefix}.rest", optimizer["rest"])
     for key, value in state["precision"].items():
         yield from _leaves(key, value)
 

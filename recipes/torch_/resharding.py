@@ -24,13 +24,20 @@ def is_sharded(model: nn.Module) -> bool:
 def take_apart(trained: Trained) -> tuple[Shards, dict[str, Any]]:
     """The state of a sharded model: its shards, and what each rank has whole.
 
-    Raises `SettingsError` for an optimizer that keeps tensors of other shapes than its parameters'.
+    Raises `SettingsError` for an optimizer that keeps tensors of other shapes than its parameters', or state that
+    belongs to none.
     """
     state = trained.state()
     shapes = {name: each.shape for name, each in trained.precision.master_parameters().items()}
     shards, model = _parted("model/", state["model"])
     optimizers = []
     for number, optimizer in enumerate(state["optimizers"]):
+        if optimizer["rest"]:
+            raise SettingsErrorOfAll(
+                f"{type(trained.optimizers[number]).__name__} keeps state that belongs to no parameter, so it can't be "
+                "saved in shards: say parallel=ddp, or take another optimizer",
+                "parallel",
+            )
         kept = {}
         for name, entries in optimizer["state"].items():
             for key, value in entries.items():

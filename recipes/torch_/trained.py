@@ -4,6 +4,7 @@ sharded (parallel=fsdp) or each with the whole model (parallel=ddp).
     {"model": {name: value},                            parameters and persistent buffers, each once
      "tied": {name: name},                              further names of shared parameters -> the name above
      "optimizers": [{"state": {name: {key: value}},
+                     "rest": {key: value},              state of an optimizer that belongs to no parameter
                      "groups": [{"params": [name], key: value}]}],
      "precision": {"masters": {name: value}, ...}}      `Precision.state_dict`
 """
@@ -19,18 +20,37 @@ from torch import nn
 
 from recipes.torch_.precision import Precision
 from recipes.torch_.precision.masters import differing
+from recipes.trainer.world import SettingsErrorOfAll
+
+EXTRA_STATE = "_extra_state"
+"""The end of the name of what a module's `get_extra_state` gives (torch's documentation of `nn.Module`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """The cast model without wrappers, its optimizers, and the precision with its own state."""
+    """The cast model without wrappers, its optimizers, and the precision with its own state.
+
+    Raises `SettingsError` for an optimizer whose `state_dict` is not torch's: what it adds would be lost.
+    """
 
     model: nn.Module
     optimizers: Sequence[torch.optim.Optimizer]
     precision: Precision
 
+    def __post_init__(self) -> None:
+        for each in self.optimizers:
+            own = type(each).state_dict is not torch.optim.Optimizer.state_dict
+            if own or each._optimizer_state_dict_pre_hooks or each._optimizer_state_dict_post_hooks:
+                raise SettingsErrorOfAll(
+                    f"{type(each).__name__} has a state_dict or hooks of it of its own, and a checkpoint has the state "
+                    "that torch's own saves: take another optimizer"
+                )
+
     def state(self) -> dict[str, Any]:
-        """The state as it is, without copies. Of a sharded model its tensors are sharded too."""
+        """The state as it is, without copies. Of a sharded model its tensors are sharded too.
+
+        Raises `SettingsError` where an optimizer keeps state of tensors that it does not step.
+        """
         own, tied = _by_name(self.model)
         optimizers = []
         for optimizer in self.optimizers:
@@ -39,7 +59,7 @@ class Trained:
             groups = [
                 {**group, "params": [names[each] for each in group["params"]]} for group in optimizer.param_groups
             ]
-            optimizers.append({"state": kept, "groups": groups})
+            optimizers.append({"state": kept, "rest": _of_no_parameter(optimizer, names), "groups": groups})
         model = {name: each.detach() if isinstance(each, torch.Tensor) else each for name, each in own.items()}
         return {"model": model, "tied": tied, "optimizers": optimizers, "precision": self.precision.state_dict()}
 
@@ -47,7 +67,7 @@ class Trained:
         """Restore a saved state, sharded or whole, into what this model is. Raises `ValueError` where it is another
         model's."""
         own, tied = _by_name(self.model)
-        if names := differing(own, saved["model"]):
+        if names := differing(_of_fixed_shape(own), _of_fixed_shape(saved["model"])):
             raise ValueError(f"{names} differ in name or shape; is it another model's?")
         masters = saved["precision"]["masters"]
         weights = {name: sharded_as(own[name], masters.get(name, each)) for name, each in saved["model"].items()}
@@ -61,16 +81,17 @@ class Trained:
     def _load_optimizer(self, number: int, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
         """By names: neither the order of the groups nor that of the parameters in them has to be what it was."""
         names = self.precision.parameter_names(optimizer)
-        groups = {frozenset(group["params"]): group for group in saved["groups"]}
-        state: dict[int, dict[str, Any]] = {}
+        groups = list(saved["groups"])
+        state: dict[Any, Any] = dict(saved["rest"])
         restored: list[dict[str, Any]] = []
         for group in optimizer.param_groups:
             first = sum(len(each["params"]) for each in restored)
             positions = dict(enumerate(group["params"], first))
-            known = groups.pop(frozenset(names[each] for each in positions.values()), None)
-            if known is None:
+            stepped = {names[each] for each in positions.values()}
+            index = next((index for index, each in enumerate(groups) if set(each["params"]) == stepped), None)
+            if index is None:
                 raise _steps_others(number)
-            restored.append({**known, "params": list(positions)})
+            restored.append({**groups.pop(index), "params": list(positions)})
             for position, parameter in positions.items():
                 if entries := saved["state"].get(names[parameter]):
                     state[position] = {key: sharded_as(parameter, value) for key, value in entries.items()}
@@ -108,6 +129,21 @@ def _by_name(model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
             first[id(value)] = name
             own[name] = value
     return own, tied
+
+
+def _of_no_parameter(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> dict[Any, Any]:
+    rest = {key: value for key, value in optimizer.state.items() if key not in names}
+    if any(isinstance(key, torch.Tensor) for key in rest):
+        raise SettingsErrorOfAll(
+            f"{type(optimizer).__name__} keeps state of tensors that are in none of its groups, so that it can't be "
+            "saved by names: take another optimizer"
+        )
+    return rest
+
+
+def _of_fixed_shape(model: Mapping[str, Any]) -> dict[str, Any]:
+    """With the names alone of extra state, which may grow: TransformerEngine's is empty until its first step."""
+    return {name: None if name.endswith(EXTRA_STATE) else each for name, each in model.items()}
 
 
 def _steps_others(number: int) -> ValueError:
