@@ -22,11 +22,11 @@ from launcher.ui.progress import Progress
 
 AT_ONCE = 16
 """Pieces of a log that are copied before the state of the run is read again."""
-# SGR and erase in line (ECMA-48), autowrap (DEC)
-_DIM, _RESET, _ERASE = "\x1b[2m", "\x1b[0m", "\x1b[K"
-_NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
+# SGR, erase in line and in page (ECMA-48); autowrap, save and restore the cursor with its colours (DEC)
+_DIM, _RESET, _ERASE, _ERASE_BELOW = "\x1b[2m", "\x1b[0m", "\x1b[K", "\x1b[J"
+_NO_WRAP, _WRAP, _SAVE, _RESTORE = "\x1b[?7l", "\x1b[?7h", "\x1b7", "\x1b8"
 _INCOMPLETE = re.compile(r"\x1b(?:\[[0-9;]*)?\Z")
-_ENDS_LINE = re.compile(r"\n(?:\x1b\[[0-9;]*m)*\Z")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class OwnOutput:
@@ -74,9 +74,10 @@ class OwnOutput:
             self._lines.say(text)
 
     def _print(self, text: str) -> None:
-        """Print words of ours on lines of their own."""
+        """Print words of ours on lines of their own, in place of bars that the run drew below its cursor."""
         self._draw("")
-        self._streams[0].write(text if self._unfinished is None else f"\n{text}")
+        end_of_line = "" if self._unfinished is None else "\n"
+        self._streams[0].write(f"{end_of_line}{_ERASE_BELOW}{text}")
         self._streams[0].flush()
         self._unfinished = None
 
@@ -85,8 +86,8 @@ class OwnOutput:
         if status == self._status:
             return
         # A status that wrapped would take two rows, of which one would be erased.
-        drawn = f"{_NO_WRAP}{_DIM}{status}{_RESET}{_WRAP}" if status else ""
-        self._streams[0].write(f"\r{_ERASE}{drawn}")
+        drawn = f"{_NO_WRAP}{_DIM}{status}" if status else ""
+        self._streams[0].write(f"\r{_SAVE}{_RESET}{_ERASE}{drawn}{_RESTORE}{_WRAP}")
         self._streams[0].flush()
         self._status = status
 
@@ -123,11 +124,12 @@ class OwnOutput:
                 return
             content = admit.clean_log(text.encode("utf-8", "replace"))
             if self._on_terminal:
-                # Which of the streams printed first is not known: the other one's bar may have been finished by then.
-                if self._unfinished not in (None, number):
-                    self._print("")
                 self._draw("")
-                self._unfinished = None if _ENDS_LINE.search(text) else number
+                if printed := _COLOUR.sub("", content.decode()):
+                    # Which stream printed first is not known: the other one's bar may have been finished by then.
+                    if self._unfinished not in (None, number):
+                        self._print("")
+                    self._unfinished = None if printed.endswith("\n") else number
         stream.flush()
         stream.buffer.write(content)
         stream.flush()

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+_COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[a-zA-Z]|[78])")
 
 
 class Terminal:
@@ -95,3 +95,37 @@ class Terminal:
 def launcher(*words: str, environment: Mapping[str, str] | None = None) -> Terminal:
     """`python -m launcher` at a terminal."""
     return Terminal([sys.executable, "-m", "launcher", *words], environment)
+
+
+def screen_of(raw: bytes) -> list[str]:
+    """The lines with text that a terminal shows, and those that left it at its top."""
+    return [line for row in cells_of(raw) if (line := "".join(character for _, character in row))]
+
+
+def cells_of(raw: bytes) -> list[list[tuple[str, str]]]:
+    """Each row's characters, each after its colours and attributes (the parameters of SGR since the last reset)."""
+    rows: list[list[tuple[str, str]]] = [[]]
+    row, column, style = 0, 0, ""
+    saved = row, column, style
+    for token in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[78]|[^\x1b]", raw.decode()):
+        if token == "\n":
+            row += 1
+            rows += [[]] * (row == len(rows))
+        elif token == "\r":
+            column = 0
+        elif token == "\x1b7":
+            saved = row, column, style
+        elif token == "\x1b8":
+            row, column, style = saved
+        elif not token.startswith("\x1b"):
+            rows[row] = [*rows[row][:column], (style, token), *rows[row][column + 1 :]]
+            column += 1
+        elif token[-1] == "A":
+            row -= int(token[2:-1] or 1)
+        elif token[-1] == "m":
+            style = "" if token in ("\x1b[m", "\x1b[0m") else style + token[2:-1]
+        elif token[-1] in "JK":
+            rows[row] = rows[row][:column]
+            if token[-1] == "J":
+                rows[row + 1 :] = []
+    return rows

@@ -9,7 +9,7 @@ import pytest
 from launcher.runs import selection, store
 from launcher.ui.live import watch
 from tests.launcher.run_folders import DEAF, NAME, STEPPING, finished, make, metrics, result, start, state, until
-from tests.launcher.terminal import Terminal
+from tests.launcher.terminal import Terminal, screen_of
 
 SWEEP = "20260103-000000-calm-lake"
 
@@ -180,26 +180,6 @@ def test_metrics_that_are_cut_back_on_resume_are_shown_from_where_they_go_on(roo
     metrics(folder, [{**head, "attempt": 2, "resumed_from": 20}, {"step": 21, "time": 90}])
     followed.read()
     assert (followed.progress.step, followed.progress.attempt) == (21, 2)
-
-
-def screen_of(raw):
-    """The lines that a terminal of 24 rows shows, and those that left it at its top."""
-    rows, row, column = [""], 0, 0
-    for token in re.findall(rb"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", raw):
-        if token == b"\n":
-            row += 1
-            rows += [""] * (row == len(rows))
-        elif token == b"\r":
-            column = 0
-        elif token.endswith(b"A") and token.startswith(b"\x1b"):
-            row -= int(token[2:-1])
-        elif token == b"\x1b[K":
-            rows[row] = rows[row][:column]
-        elif not token.startswith(b"\x1b"):
-            text = token.decode()
-            rows[row] = rows[row][:column] + text + rows[row][column + len(text) :]
-            column += len(text)
-    return [line for line in rows if line]
 
 
 def test_on_a_terminal_a_run_s_own_output_scrolls_by_above_its_progress_which_waits_for_its_bar(root):
