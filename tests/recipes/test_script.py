@@ -284,11 +284,17 @@ def test_torchrun_starts_scripts_in_torch_alone():
         script.check(settings("tensorflow", processes=2))
 
 
+def methods_of(path, name):
+    (own,) = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef) and node.name == name)
+    return {node.name for node in own.body if isinstance(node, ast.FunctionDef)}
+
+
 @pytest.mark.parametrize("framework", LINES)
 def test_the_lines_to_add_name_what_is_there(framework):
-    text = Path(script.__file__).with_name(f"{framework}_").joinpath("precision", "base.py").read_text()
-    (own,) = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == "Precision")
-    methods = {node.name for node in own.body if isinstance(node, ast.FunctionDef)}
+    recipes = Path(script.__file__).parent
+    methods = methods_of(recipes / f"{framework}_/precision/base.py", "Precision")
+    if framework != "torch":
+        methods |= methods_of(recipes / "trainer/strategy.py", "Strategy")
     named = set(re.findall(r"\b[Pp]recision\.(\w+)\(", LINES[framework]))
     assert {"from_env", "forward", "backward", "step", "update"} <= named <= methods
 

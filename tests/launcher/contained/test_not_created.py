@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.code import code_store
 from launcher.executors import execute
 from launcher.plan.resolve import resolve
 from launcher.runs import store
@@ -65,7 +66,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, code: int,
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     facts = dataclasses.replace(with_containers(LAPTOP, image="local/torch"), run_root=str(tmp_path / "runs"))
     plan = resolve(spec_of(f"container={engine}", "image=local/torch", *words), facts)
-    (tmp_path / "runs/.code" / plan.code).mkdir(parents=True)
+    (tmp_path / "runs").mkdir()
+    code_store.store(tmp_path / "runs" / ".code", plan.code, {})
     folder = execute.prepare(plan)
     subprocess.run(["bash", str(folder / "run.sh")], check=False)
     return folder
