@@ -60,7 +60,7 @@ def prepare(
         if code is not None:
             code_store.store(place, plan.code, code)
         elif not code_store.is_there(place, plan.code):
-            raise UsageError(f"the code snapshot {plan.code_dir} is not there")
+            raise UsageError(f"the code snapshot {plan.code_dir} is not there; run the command again")
         _lay_provenance(folder, came_from or provenance(plan), shared=plan.shared is not None)
     except OSError as error:
         discard(folder)

@@ -45,9 +45,9 @@ def submit(
     snapshots, by digest; `secrets` is, for each plan, the files on this machine that hold them, or None for variables
     of this shell.
 
-    Raises `LauncherError` if the host or its queue refuses; then nothing is left. Raises `Unreachable` where the host
-    was lost in between: then `ls` shows the state of the runs, once it answers. Raises `HandedOver` for Ctrl-C
-    while the host was asked; before that it leaves nothing.
+    Raises `LauncherError` if the host or its queue refuses; then no run is left, but the code that was sent stays
+    there for the next try. Raises `Unreachable` where the host was lost in between: then `ls` shows the state of the
+    runs, once it answers. Raises `HandedOver` for Ctrl-C while the host was asked; before that it leaves no run.
     """
     if len({plan.code for plan in plans}) > 1:
         raise UsageError("the plans of a batch run different code; over SSH, submit each in a batch of its own")

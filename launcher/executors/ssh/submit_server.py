@@ -23,7 +23,7 @@ from launcher.runs import ownership, store
 from recipes import records
 
 RECEIVED = ".received"
-"""Folder of snapshots' folder for the files of one that is being laid down."""
+"""Folder in the folder of snapshots for the files of the one that is being laid down; beside it lies its lock."""
 SUBMITTING = ".submitting"
 """Folder of a run root with a lock for each submission in progress."""
 
@@ -39,7 +39,7 @@ def lay_code(data: bytes, folder: str, shared: bool) -> None:
     try:
         store.make_root(place.parent, shared=shared)
         code_store.make(place)
-        with _locked(os.open(place, os.O_RDONLY | os.O_DIRECTORY)):
+        with _locked(place / f"{RECEIVED}.lock"):
             received = place / RECEIVED
             shutil.rmtree(received, ignore_errors=True)  # of an agent that was killed
             records.make_folder(received)
@@ -54,7 +54,7 @@ def lay_code(data: bytes, folder: str, shared: bool) -> None:
 def submit(data: bytes) -> list[str]:
     """Make run folders and start the runs. An earlier try of the same submission is not repeated.
 
-    Raises `LauncherError` if the queue refuses; then nothing is left.
+    Raises `LauncherError` if the queue refuses; then no run is left.
     """
     message = unpacked(data)
     asked = [record.from_json(plan) for plan in message["plans"]]
@@ -113,14 +113,16 @@ def _alone(folder: Path, token: str) -> Iterator[None]:
     with contextlib.suppress(FileExistsError):
         records.make_folder(folder)
     ownership.refuse_anothers("submit", [(str(folder.parent), folder.name)])
-    with _locked(os.open(folder / token, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)):
+    with _locked(folder / token):
         yield
         (folder / token).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _locked(file: int) -> Iterator[None]:
-    """Hold the lock of an open file or folder, and close it."""
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, which is made if it is not there. A folder's lock would not hold between the nodes of a
+    home on NFS."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

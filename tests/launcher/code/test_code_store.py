@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -100,8 +101,23 @@ def test_every_folder_of_a_snapshot_sent_over_ssh_is_its_users_alone(
         os.umask(before)
     folders = [root.parent, root, *(path for path in root.rglob("*") if path.is_dir())]
     assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
-    assert [path.name for path in (root / ".code").iterdir()] == [digest]
+    assert [path.name for path in (root / ".code").iterdir() if path.is_dir()] == [digest]
     assert submit_server.has_code(folder)
+
+
+def test_code_sent_over_ssh_is_laid_under_the_lock_of_a_file(
+    tmp_path: Path, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS has no lock of a folder for other nodes."""
+    real, locked = fcntl.flock, []
+
+    def noted(file: int, operation: int) -> None:
+        locked.append(stat.S_ISREG(os.fstat(file).st_mode))
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", noted)
+    submit_server.lay_code(packed_files(files), str(tmp_path / ".code" / snapshot.digest_of(files)), shared=False)
+    assert locked == [True]
 
 
 WORDS = ("gpus=0", "steps=2", "data=synthetic", "detach=true")
