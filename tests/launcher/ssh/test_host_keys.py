@@ -43,6 +43,16 @@ def test_names_and_patterns_of_known_hosts(tmp_path, pair, names, host, port, co
     assert len(found(tmp_path, f"{names} {pair[0]} a comment\n", host, port).keys) == count
 
 
+@pytest.mark.parametrize(("name", "host", "port"), [("box", "Box", 22), ("[box]:2222", "box", 2222)])
+def test_names_may_be_hashed(tmp_path, pair, name, host, port):
+    path = tmp_path / "known_hosts"
+    path.write_text(f"{name},other {pair[0]}\n")
+    subprocess.run(["ssh-keygen", "-H", "-f", path], check=True, capture_output=True)
+    assert path.read_text().count("|1|") == 2
+    assert len(host_keys.of_host(host, port, None, [str(path)]).keys) == 1
+    assert not host_keys.of_host("box2", port, None, [str(path)]).keys
+
+
 def test_a_name_may_have_several_keys_an_alias_and_a_key_without_port(tmp_path, pair):
     text = f"box {pair[0]}\nbox {pair[1]}\n"
     assert len(found(tmp_path, text).keys) == 2
