@@ -10,7 +10,6 @@ from pathlib import Path
 
 from benchmarks.measure import Measured, by_turns
 from benchmarks.places import testbed
-from containers.words import fill
 from launcher.code.job_files import code_files
 from launcher.config import request
 from launcher.executors import execute
@@ -19,6 +18,7 @@ from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.script import trainer_command
 from launcher.ssh.probe_client import probe
+from tests.containers.readers import fill
 
 ROUNDS = 30
 # The container's first instruction prints the time: the clock is the host's.

@@ -64,7 +64,7 @@ def _counted(run: Path, file: Path, step: Callable[[], None]) -> float:
     wrapper = TorchWrapper(started)
     wrapper.tell_early(EarlyVerdict(started.chosen.settings, 0))
     meter = StepMeter(RunFolder(path=run, attempt=1))
-    meter.memory = wrapper.peak_memory
+    meter.memory = wrapper.device.peak_memory
     with contextlib.redirect_stdout(None), wrapper.around(meter):
         for _ in range(OBSERVED):
             step()
