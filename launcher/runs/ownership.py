@@ -119,7 +119,17 @@ def may_write(status: os.stat_result) -> bool:
 
 
 def _of(uid: int, root: str) -> Owner:
-    return MINE if uid == os.geteuid() != _OVERFLOW_UID else _judged(uid, root)
+    return MINE if uid == os.geteuid() and (uid != _OVERFLOW_UID or _sees_every_uid()) else _judged(uid, root)
+
+
+@functools.cache
+def _sees_every_uid() -> bool:
+    """Whether no user namespace maps uids, so that the overflow uid is one user too."""
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as stream:
+            return stream.read().split() == ["0", "0", str(2**32 - 1)]
+    except FileNotFoundError:  # a system without user namespaces
+        return True
 
 
 @functools.cache
@@ -139,7 +149,8 @@ def _judged(uid: int, root: str) -> Owner:
 
 
 def _uid_of_new_files(root: str) -> int | None:
-    """The uid that a file gets which this process writes there; None where it can't write. Leaves nothing."""
+    """The uid that a file gets which this process writes there; None where it can't write. Leaves nothing, unless
+    it is killed."""
     path = f"{root}/{_PROBE}{os.getpid()}"
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
