@@ -24,6 +24,9 @@ MOST_VALUES = 10_000
 """With every alias written out."""
 _TOO_DEEP = f"lists and mappings are nested more than {DEEPEST} deep, or within themselves"
 
+_MERGE = "tag:yaml.org,2002:merge"
+"""Of the key `<<`. Source: https://yaml.org/type/merge.html."""
+
 _PACKAGE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _HEADER = re.compile(r"#\s*@(.*)")
 
@@ -109,10 +112,17 @@ def _walk(path: Path, node: yaml.Node, key: str = "", depth: int = 0) -> Iterato
         raise refused(path, line, _TOO_DEEP)
     yield key, Place(path, line, node.value if isinstance(node, yaml.ScalarNode) else "")
     if isinstance(node, yaml.MappingNode):
+        merged = [value for name, value in node.value if name.tag == _MERGE]
+        for value in merged:  # of several mappings the first is the strongest, and the node's own keys are stronger
+            for mapping in reversed(value.value) if isinstance(value, yaml.SequenceNode) else [value]:
+                yield from _walk(path, mapping, key, depth + 1)
+        if merged:
+            yield key, Place(path, line, "")
         for name, value in node.value:
             if not isinstance(name, yaml.ScalarNode):
                 raise refused(path, name.start_mark.line + 1, "a key should be text")
-            yield from _walk(path, value, f"{key}.{name.value}" if key else name.value, depth + 1)
+            if name.tag != _MERGE:
+                yield from _walk(path, value, f"{key}.{name.value}" if key else name.value, depth + 1)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             yield from _walk(path, value, f"{key}[{index}]", depth + 1)

@@ -161,8 +161,10 @@ def _take_back(config: Any, override: Override) -> None:
     node = OmegaConf.select(config, parent) if parent else config
     if not OmegaConf.is_dict(node) or name not in node:
         raise UsageError(f"~{key} has nothing to take back: no file sets it ({override.source})")
-    if value is not None and node[name] != value:
-        raise UsageError(f"~{key}={show(value)}: files set it to {show(node[name])} ({override.source})")
+    plain: Any = OmegaConf.to_container(node, resolve=False)
+    written = plain[name]  # what an interpolation reads may be set later, or nowhere
+    if value is not None and written != value:
+        raise UsageError(f"~{key}={show(value)}: files set it to {show(written)} ({override.source})")
     del node[name]
 
 

@@ -45,6 +45,20 @@ def test_its_values_and_choices_hold_unless_words_say_otherwise(own: Path, capsy
     assert "batch: 64" in config(capsys, "batch=64")
 
 
+def test_merged_keys_are_weaker_than_the_own_ones_and_than_earlier_mappings(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (own / "config.yaml").write_text("<<: [{amp: o1, batch: 256}, {amp: o2, seed: 5}]\nbatch: 64\n")
+    shown = config(capsys)
+    assert "level: o1" in shown and "batch: 64" in shown and "seed: 5" in shown
+
+
+def test_a_value_is_taken_back_as_the_file_writes_it(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (own / "config.yaml").write_text('name: "n-${nope}"\n')
+    assert "~name=foo: files set it to n-${nope}" in refusal(capsys, "~name=foo")
+    assert "nope" not in config(capsys, "~name=n-${nope}")
+
+
 def test_what_the_job_at_hand_has_no_key_for_is_left_out(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (own / "config.yaml").write_text(
         "batch: 256\nimage: ngc-pytorch\ncluster: {account: ml, setup: [module load x]}\ntrain: {lr: 0.1}\n"
@@ -87,6 +101,8 @@ def test_the_plan_names_the_file_of_each_value(
         ("amp: o9\n", "amp=o9 is not one of"),
         ("amp: {level: o2}\n", "amp.level follows from amp; say `amp: o2`"),
         ("defaults: [data: mnist]\n", "defaults may choose from amp"),
+        ("<<: {defaults: [data: mnist]}\n", "defaults may choose from amp"),
+        ("<<: {amp: {level: o2}}\n", "amp.level follows from amp; say `amp: o2`"),
         ("batch: many\n", "batch=many should be a whole number"),
         ("name: 1.10\n", "name is text, and YAML reads 1.10 as 1.1"),
         ("train: {lrr: 1}\n", "unknown key train.lrr"),
