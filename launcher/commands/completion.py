@@ -32,7 +32,7 @@ function _launcher_complete
   set -lx COMP_LINE (commandline -cp)
   amp-launcher -sc query=fish
 end
-complete -c amp-launcher -f -a '(_launcher_complete)'
+complete -c amp-launcher -a '(_launcher_complete)'
 """
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import launcher
 from launcher.__main__ import main
 from launcher.commands import VERBS
 from tests.launcher.hosts import LAPTOP
@@ -171,6 +173,28 @@ def test_completion_in_a_real_bash_changes_nothing_else(line: str, replies: list
     assert "python3: no completion specification" in done.stderr
     assert all(each.startswith(reply) for each, reply in zip(said, replies, strict=len(replies) > 1)), said
     assert said
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="the shell fish is not installed")
+@pytest.mark.parametrize(
+    ("line", "offer"),
+    [
+        ("amp-launcher sub/", "sub/inner.py"),
+        ("amp-launcher script=sub/", "script=sub/inner.py"),
+        ("amp-launcher amp=o", "amp=o2"),
+    ],
+)
+def test_completion_in_a_real_fish_offers_files_too(line: str, offer: str, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "inner.py").touch()
+    text = f"""
+      function amp-launcher; "{sys.executable}" -m launcher $argv; end
+      amp-launcher -sc install=fish | source
+      complete -C $argv[1]
+    """
+    variables = {**os.environ, "PYTHONPATH": str(Path(launcher.__file__).parents[1]), "HOME": str(tmp_path)}
+    done = subprocess.run(["fish", "-c", text, line], capture_output=True, text=True, cwd=tmp_path, env=variables)
+    assert offer in done.stdout.split(), done.stderr
 
 
 def test_cfg_job_prints_the_composed_configuration(capsys: pytest.CaptureFixture[str]) -> None:
