@@ -116,8 +116,8 @@ def single(verb: str, name: str, roots: Sequence[str]) -> Run:
     """The run of that name, for a verb that takes one. Raises `UsageError` for a sweep."""
     selected = selection.find(name, roots)
     if selected.sweep is not None:
-        count = len(selected.runs)
-        raise UsageError(f"{verb}: {selected.sweep} is a sweep of {count} runs; name one, as {selected.sweep}-000")
+        one = f"; name one, as {selected.runs[0].id}" if selected.runs else ""
+        raise UsageError(f"{verb}: {selected.sweep} is a sweep of {len(selected.runs)} runs{one}")
     return selected.runs[0]
 
 

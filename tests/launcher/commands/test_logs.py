@@ -69,14 +69,14 @@ def test_a_run_that_has_not_started_has_printed_nothing(root, printed):
         (["--attempt", "3"], "--attempt 3: .* has no such attempt; it has 1"),
         (["--attempt", "0"], "--attempt: 0 should be a whole number from 1"),
         (["--lines", "x"], "--lines: x should be a whole number from 1"),
-        (["calm"], "is a sweep of 1 runs; name one"),
+        (["calm"], f"is a sweep of 1 runs; name one, as {SWEEP}-001"),
         ([NAME, NAME], "one run at a time"),
     ],
 )
 def test_a_mistake_gets_one_clear_error(root, arguments, message):
     with_logs(root)
-    finished(root, f"{SWEEP}-000")
-    store.write_sweep(root, SWEEP, [f"{SWEEP}-000"], {})
+    finished(root, f"{SWEEP}-001")
+    store.write_sweep(root, SWEEP, [f"{SWEEP}-000", f"{SWEEP}-001"], {})
     with pytest.raises(UsageError, match=message):
         logs.main([*arguments, *([NAME] if arguments[0].startswith("--") else [])])
 
