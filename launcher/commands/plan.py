@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 import sys
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Words) -> int:
     """The plan of a published table's arms."""
-    from launcher.compare import planning
+    from launcher.compare import comparison, planning
 
     if words.cfg:
         request.print_configuration(asked.request)
@@ -98,6 +99,11 @@ def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wo
     width = width_of(sys.stdout)
     if words.all:
         control = origins(asked.request.cells[0], asked.request.specs[0], plan.arms[0])
+        if asked.request.specs[0].recipe.name != "script":
+            control = [
+                dataclasses.replace(origin, place="the comparison") if origin.key in comparison.SETTLED else origin
+                for origin in control
+            ]
         print("\n".join(["settings of the first arm:", *_settings(control, width, everything=True)]))
     print("\n".join(planning.describe(plan, width, whole_script=words.script)))
     return 0

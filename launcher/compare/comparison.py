@@ -138,6 +138,10 @@ def _in_own_folders(launch: Launch) -> Launch:
     return dataclasses.replace(launch, workdir=OWN_FOLDER, notes=(*launch.notes, note))
 
 
+SETTLED = ("steps", "epochs", "checkpoint.every", "checkpoint.keep", "checkpoint.stop_every")
+"""Keys of an arm that the comparison sets, unless the arm is a script."""
+
+
 def settled(spec: JobSpec, how: Compare) -> JobSpec:
     """The job as an arm: as long as the comparison says, saved and stopped after each block.
 

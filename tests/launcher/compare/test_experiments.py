@@ -137,7 +137,9 @@ def test_plan_takes_recorded_facts_and_prints_json(recorded, capsys):
     shown = capsys.readouterr().out
     assert "1 GPU, box" in shown and shown.endswith("`plan --script` prints run.sh\n") and "#!" not in shown
     assert plan_verb.main([*words, "--all"]) == 0
-    assert re.search(r"^seed +0 +default$", capsys.readouterr().out, re.MULTILINE)
+    places = dict(re.findall(r"^([\w.]+) +\S+ +(\S.*)$", capsys.readouterr().out, re.MULTILINE))
+    assert places["seed"] == "default"
+    assert {places[key] for key in comparison.SETTLED} == {"the comparison"}
     assert plan_verb.main([*words, "--script"]) == 0
     assert capsys.readouterr().out.count("#!/usr/bin/env bash") == 2
 
