@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import gc
+import io
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,20 +23,44 @@ from recipes.typed import SettingsError
 
 FrameworksRun = TypeVar("FrameworksRun", bound=Run)
 
+_BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+
 
 def start(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun], None]) -> NoReturn:
     """Run a recipe's `train` with the command line's arguments, and exit. `kind` is the framework's `Run`.
 
     The process ends without the interpreter's finalization, which takes a second with a framework loaded, and which
-    Gloo's threads may abort: they may still hold Python objects.
+    Gloo's threads may abort: they may still hold Python objects. Threads that are no daemons are waited for, and
+    open files are flushed, as finalization does.
     """
-    code = main(kind, recipe, train, sys.argv[1:])
-    if "TF_CONFIG" in os.environ:
-        sys.exit(code)  # TensorFlow's workers wait for each other there; without, one misses what an ended one sent
+    words = sys.argv[1:]
+    code = main(kind, recipe, train, words)
+    if _is_finalized(recipe, kind.framework, words):
+        sys.exit(code)
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush_files()
     os._exit(code)
+
+
+def _is_finalized(recipe: str, framework: str, words: Sequence[str]) -> bool:
+    if "TF_CONFIG" in os.environ:
+        return True  # TensorFlow's workers wait for each other there; without, one misses what an ended one sent
+    if framework == "torch" and "RANK" in os.environ:
+        return False  # for Gloo's threads; a profiler's range was closed before
+    try:
+        tool = arguments.parse(words, recipe, framework).settings.profile.tool
+    except SettingsError:
+        return False  # nothing ran
+    return tool not in ("none", "framework")  # NVIDIA's profilers write what they recorded at the process's exit
+
+
+def _flush_files() -> None:
+    """Flush every open file, the standard streams too. Their types are asked, since an object may pretend a class."""
+    files = [each for each in gc.get_objects() if issubclass(type(each), _BUFFERED)]
+    for each in sorted(files, key=lambda file: not isinstance(file, io.TextIOBase)):  # text is above a buffer
+        with contextlib.suppress(OSError, ValueError):  # ValueError: closed
+            each.flush()
 
 
 def main(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun], None], words: Sequence[str]) -> int:

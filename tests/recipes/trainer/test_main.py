@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,23 +61,51 @@ def test_what_only_one_process_knows_it_says_itself(
 
 
 ENDS = """
-import atexit, types
+import atexit, sys, threading, time, types
 from recipes.trainer.main import start
 class Loaded:
     def __del__(self):
         print("finalized")
 loaded = Loaded()
 atexit.register(print, "cleaned up")
+text, binary = open("text", "w"), open("binary", "wb")
+def upload():
+    time.sleep(0.5)
+    text.write("kept")
+    binary.write(b"kept")
 def fail(*_):
+    threading.Thread(target=upload).start()
     raise RuntimeError("no GPU")
-start(types.SimpleNamespace(framework="torch", join=fail), "mnist", fail)
+start(types.SimpleNamespace(framework=sys.argv.pop(1), join=fail), "mnist", fail)
 """
 
 
-def test_a_process_cleans_up_and_ends_without_finalizing_what_it_loaded() -> None:
-    ended = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (1, "cleaned up\n")
+@pytest.mark.parametrize(
+    ("words", "environment", "finalized"),
+    [
+        (["torch"], {}, False),
+        (["torch", "profile=nsys"], {}, True),
+        (["torch", "profile=nsys"], {"RANK": "0"}, False),
+        (["tensorflow", "profile=ncu"], {}, True),
+        (["tensorflow", "profile=framework"], {}, False),
+        (["tensorflow"], {"TF_CONFIG": "{}"}, True),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_process_keeps_what_it_wrote_and_is_finalized_only_where_it_must_be(
+    words: list[str], environment: dict[str, str], finalized: bool, tmp_path: Path
+) -> None:
+    root = str(Path(__file__).parents[3])
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS, *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root, **environment},
+    )
+    assert (ended.returncode, ended.stdout) == (1, "cleaned up\n" + "finalized\n" * finalized)
     assert "RuntimeError: no GPU" in ended.stderr
+    assert [(tmp_path / name).read_text() for name in ("text", "binary")] == ["kept", "kept"]
 
 
 class Second:
