@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from recipes.precision import operations
@@ -178,24 +178,38 @@ def _check_paddle(amp: Amp, scale: LossScale) -> None:
 
 
 def check_saved_level(state: Mapping[str, Any], level: str, dtype: str) -> None:
-    """Refuse a checkpoint's state that was saved at another level or in another dtype. Raises `SettingsError`."""
+    """Refuse a checkpoint's state that was saved at another level or in another dtype, or by a version that saved
+    other keys. Raises `SettingsError`."""
+    check_saved_keys(("level", "dtype", "scaler"), state)
     for key, own in (("level", level), ("dtype", dtype)):
         if state[key] != own:
             raise SettingsError(f"amp.{key}={own}, and the checkpoint was saved with {state[key]}", f"amp.{key}")
 
 
-def check_saved_scale(own: LossScale, state: Mapping[str, Any]) -> None:
-    """Refuse to go on from the state of a loss scale that had other settings, or of none. Raises `SettingsError`."""
+def check_saved_keys(own: Iterable[str], state: Mapping[str, Any]) -> None:
+    """Refuse a saved state that lacks any of these keys. Raises `SettingsError`."""
+    if missing := [key for key in own if key not in state]:
+        raise SettingsError(
+            f"the saved state of the precision has no {', '.join(missing)}: another version of the launcher saved it, "
+            "and that version can load it"
+        )
+
+
+def check_saved_scale(own: LossScale, state: Mapping[str, Any], keys: Iterable[str]) -> None:
+    """Refuse to go on from the state of a loss scale that had other settings or lacks any of these keys, or of none.
+    Raises `SettingsError`."""
     if not state:
         raise SettingsError(
             f"loss_scale.mode={own.mode}, and the checkpoint was saved without a loss scale", "loss_scale.mode"
         )
+    check_saved_keys(["settings"], state)
     for key, value in plain(own).items():
         saved = state["settings"].get(key)
         if saved != value:
             raise SettingsError(
                 f"loss_scale.{key}={show(value)}, and the checkpoint was saved with {show(saved)}", f"loss_scale.{key}"
             )
+    check_saved_keys(keys, state)
 
 
 def _check_scale(amp: Amp, scale: LossScale, framework: str) -> None:

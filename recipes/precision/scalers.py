@@ -87,6 +87,6 @@ class ScalePerOptimizer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore saved scales. Raises `SettingsError` where they were saved under other settings."""
-        check_saved_scale(self._settings, state)
+        check_saved_scale(self._settings, state, self.state_dict())
         for scaler, saved in zip(self._scalers.values(), state["optimizers"], strict=True):
             scaler.load_state_dict(saved)

@@ -116,7 +116,7 @@ class LossScaler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved scale. Raises `SettingsError` where it was saved under other settings."""
-        check_saved_scale(self._settings, state)
+        check_saved_scale(self._settings, state, self.state_dict())
         self._scale.assign(state["scale"])
         self._good_steps.assign(state["good_steps"])
         self._bad_steps.assign(state["bad_steps"])

@@ -136,7 +136,7 @@ class LossScaler(torch.amp.GradScaler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved scale. Raises `SettingsError` where it was saved under other settings."""
-        check_saved_scale(self._settings, state)
+        check_saved_scale(self._settings, state, self.state_dict())
         super().load_state_dict(state)
         self._bad_steps.fill_(state["bad_steps"])
         self._skipped.fill_(state["skipped"])

@@ -442,3 +442,24 @@ def test_a_half_precision_loss_is_refused_at_o3():
     loss = cross_entropy(training.model(training.precision.input(INPUTS)), LABELS)
     with pytest.raises(RuntimeError, match=r"the loss is torch\.bfloat16 and should be float32"):
         training.precision.backward(loss)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda state: {**state, "masters": list(state["masters"].values())}, "have no names: an older version"),
+        (lambda state: {**state, "scaler": without(state["scaler"], "bad_steps")}, "has no bad_steps: another version"),
+        (lambda state: without(state, "scaler"), "has no scaler: another version"),
+    ],
+    ids=["masters", "bad-steps", "scaler"],
+)
+def test_a_state_that_another_version_saved_is_refused(change, says):
+    precision = Precision.of(Amp(level="o2", dtype="float16"), LossScale(mode="dynamic"), torch.device("cpu"))
+    model = precision.cast(nn.Linear(2, 2))
+    precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(SettingsError, match=says):
+        precision.load_state_dict(change(precision.state_dict()))
+
+
+def without(values, key):
+    return {name: each for name, each in values.items() if name != key}
