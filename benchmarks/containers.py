@@ -75,6 +75,7 @@ def _first_instruction(argv: Sequence[str], environment: Mapping[str, str], log:
     done = subprocess.run(
         argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True
     )
-    if done.returncode != 0:
+    printed = done.stdout or (log.read_text(encoding="utf-8") if log.is_file() else "")
+    if not printed:  # run.sh ends with exit code 1 in any case: the program leaves no result
         raise RuntimeError(f"{argv[0]} ended with exit code {done.returncode}: {done.stderr}")
-    return float(done.stdout or log.read_text(encoding="utf-8")) - began
+    return float(printed) - began

@@ -106,7 +106,7 @@ class StepCounter:
     def _execute(self, what: Any, execute: Callable[[], Any]) -> Any:
         steps = self._seen.setdefault(what, _Steps())
         reads = steps.executions < FIRST_EXECUTIONS or not self._waits
-        if self._profiling.running:
+        if self._profiling.running and self._waits:
             reads = not steps.executions
         before = self._counts() if reads else None
         self._within = True

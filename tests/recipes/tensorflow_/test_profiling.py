@@ -91,14 +91,8 @@ else:
 def test_a_script_is_profiled_from_where_one_of_its_executions_ends(
     tmp_path, monkeypatch, capfd, arguments, start, steps, says
 ):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["x"])
-    monkeypatch.setattr("sys.path", ["", *sys.path])
-    (tmp_path / "train.py").write_text(SCRIPT)
-    words = ["amp=o0", "profile=framework", f"profile.start={start}", "require_proof=false", "device=cpu"]
-    words.append("script=train.py")
-    assert shared.main("tensorflow", [*words, f"run={tmp_path}/run", "--", *arguments], TensorFlowWrapper) == 0
-    profile = json.loads((tmp_path / "run" / "result.json").read_text())["profile"]
+    result = result_of_script(tmp_path, monkeypatch, arguments, f"profile.start={start}")
+    profile = result["profile"]
     printed = capfd.readouterr()
     assert says in printed.out + printed.err
     assert profile.get("steps") == steps
@@ -124,3 +118,19 @@ def test_a_gpus_kernels_are_those_of_its_streams(tmp_path):
     record = _kernels(tmp_path / "host.xplane.pb")
     assert record == {"nvjet_tst_192x192": 3.0, "EigenMetaKernel": 1.0}
     assert tensor_core_share(record) == 0.75
+
+
+def test_steps_are_counted_while_the_profiler_records(tmp_path, monkeypatch):
+    """The last execution of an epoch has one step instead of five."""
+    result = result_of_script(tmp_path, monkeypatch, ("fit", "5"), "profile.start=3", "profile.steps=20")
+    assert (result["profile"]["steps"], result["steps"]) == ([6, 16], 16)
+
+
+def result_of_script(tmp_path, monkeypatch, arguments, *words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["x"])
+    monkeypatch.setattr("sys.path", ["", *sys.path])
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ["amp=o0", "profile=framework", *words, "require_proof=false", "device=cpu", "script=train.py"]
+    assert shared.main("tensorflow", [*words, f"run={tmp_path}/run", "--", *arguments], TensorFlowWrapper) == 0
+    return json.loads((tmp_path / "run" / "result.json").read_text())
