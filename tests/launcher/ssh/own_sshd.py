@@ -49,9 +49,8 @@ class Sshd:
         """The processes that serve connections, but not what they started."""
         found = [self.process.pid]
         for pid in found:
-            children = Path(f"/proc/{pid}/task/{pid}/children")
-            named = children.read_text().split() if children.exists() else []
-            found += [int(each) for each in named if Path(f"/proc/{each}/comm").read_text() == "sshd\n"]
+            children = _read(f"/proc/{pid}/task/{pid}/children").split()
+            found += [int(child) for child in children if _read(f"/proc/{child}/comm") == "sshd\n"]
         return found[1:]
 
     def kill(self) -> None:
@@ -61,6 +60,14 @@ class Sshd:
                 with contextlib.suppress(ProcessLookupError):  # a session that ends by itself this moment
                     os.kill(pid, signal.SIGKILL)
             self.process.wait()
+
+
+def _read(path: str) -> str:
+    """A file of a process; empty if the process has ended."""
+    try:
+        return Path(path).read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 class OwnSshd(Sshd):
