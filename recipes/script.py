@@ -151,12 +151,13 @@ def resolve(
 ) -> ResolvedPrecision:
     """The precision of a script (`recipes.precision.resolved`), whose mechanism is what can be applied around it.
 
-    Raises `SettingsError` where nothing can, and for `compile` of a script that would not read it.
+    Raises `SettingsError` where nothing can, and for `compile` where the script's file does not ask for its precision,
+    unless `train.precision=script` says that it will.
     """
     if settings.compile and not by_script(settings.train, source):
         raise SettingsError(
             "compile=true: a script compiles its model itself, and this one does not call Precision.from_env(), which "
-            "reads it; leave compile out",
+            "reads it; leave compile out, or say train.precision=script where a module that it imports calls that",
             "compile",
         )
     precision = resolved.resolve(

@@ -179,12 +179,12 @@ def newest(folder: Path, warn: Callable[[str], None], step: int | None = None) -
             continue
         try:
             manifest = json.loads((path / "manifest.json").read_text())
-            if not isinstance(manifest, dict):
+            if not isinstance(manifest, dict) or not isinstance(manifest.get("schema"), int):
                 warn(f"{path} is skipped: its manifest does not describe its files")
                 continue
-            if manifest.get("schema") != SCHEMA:
+            if manifest["schema"] != SCHEMA:
                 raise SettingsError(
-                    f"{path} is of schema {manifest.get('schema')}, and this version reads {SCHEMA}; `python -m "
+                    f"{path} is of schema {manifest['schema']}, and this version reads {SCHEMA}; `python -m "
                     "launcher resume` goes on with the code that the run began with",
                     "run",
                 )

@@ -151,8 +151,11 @@ def test_a_librarys_switch_is_planned_and_named() -> None:
 
 
 def test_a_script_is_compiled_by_itself_or_by_what_precision_from_env_gives_it() -> None:
-    with pytest.raises(UsageError, match=r"compile=true: a script compiles its model itself.*\(command line\)"):
+    with pytest.raises(
+        UsageError, match=r"compile=true: a script compiles .* train.precision=script .*\(command line\)"
+    ):
         plan_of("compile=true")
+    assert plan_of("compile=true", "train.precision=script").settings["compile"]
     assert plan_of("compile=true", script=dataclasses.replace(HERE, source=Source(asks=True))).settings["compile"]
 
 

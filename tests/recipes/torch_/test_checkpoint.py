@@ -159,7 +159,9 @@ def test_a_checkpoint_of_another_schema_is_refused_on_every_rank(tmp_path):
         checkpoint.for_resuming(tmp_path, world)
 
 
-@pytest.mark.parametrize("changed", [{"state": []}, {"state": {}}, {"shards": "four"}, {"shards": None}])
+@pytest.mark.parametrize(
+    "changed", [{"schema": None}, {"state": []}, {"state": {}}, {"shards": "four"}, {"shards": None}]
+)
 def test_a_manifest_with_a_value_of_another_type_is_passed_over(tmp_path, changed):
     path = save(tmp_path, 5)
     manifest = json.loads((path / "manifest.json").read_text())
