@@ -16,7 +16,7 @@ def describe() -> dict[str, Any]:
         "memory_gib": _memory(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "load": [round(each, 1) for each in os.getloadavg()],
+        "load": [round(load, 1) for load in os.getloadavg()],
     }
 
 
@@ -31,8 +31,8 @@ def _cpu() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return platform.processor() or platform.machine()
-    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
-    return found[1] if found else platform.machine()
+    model = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    return model[1] if model else platform.machine()
 
 
 def _memory() -> int:

@@ -14,12 +14,12 @@ ROUNDS = 15
 
 
 def many(folder: Path) -> Measured:
-    here = environment(folder)
+    environ = environment(folder)
     cases = {}
     for count in (FEW, MANY):
         root = folder / str(count)
         finished(root, count)
-        cases[f"ls of {count:,}"] = command(launcher("ls", f"run_root={root}"), folder, here)
+        cases[f"ls of {count:,}"] = command(launcher("ls", f"run_root={root}"), folder, environ)
     return Measured(
         name="ls-many",
         claim="`ls` over 10,000 run folders at most twice its time over ten",

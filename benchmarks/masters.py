@@ -26,15 +26,15 @@ def step(folder: Path) -> Measured:
     for pair in range(PAIRS):
         first, second = (ours, theirs) if pair % 2 == 0 else (theirs, ours)
         timings = by_turns({first: make[first](device), second: make[second](device)}, ROUNDS, warm_up=2)
-        for name, each in timings.items():
-            seconds[name] += each.seconds
+        for name, timing in timings.items():
+            seconds[name] += timing.seconds
     return Measured(
         name="masters",
         claim="o2's optimizer step at most 1.05 times a hand-written foreach one",
         limit=1.05,
         ours=ours,
         theirs=theirs,
-        timings={name: Timing(seconds=tuple(each)) for name, each in seconds.items()},
+        timings={name: Timing(seconds=tuple(times)) for name, times in seconds.items()},
         note=f"AdamW over the 161 tensors of ResNet-50, bfloat16, {device.type}, one thread",
     )
 
@@ -54,25 +54,25 @@ def _ours(device: torch.device) -> Callable[[], float]:
 
 def _by_hand(device: torch.device) -> Callable[[], float]:
     weights = list(_model().to(device, torch.bfloat16).parameters())
-    masters = [each.detach().float() for each in weights]
-    for each in masters:
-        each.grad = torch.zeros_like(each)
-    gradients = [each.grad for each in masters]
+    masters = [weight.detach().float() for weight in weights]
+    for master in masters:
+        master.grad = torch.zeros_like(master)
+    gradients = [master.grad for master in masters]
     optimizer = torch.optim.AdamW(masters)
 
     @torch.no_grad()
     def act() -> None:
-        torch._foreach_copy_(gradients, [each.grad for each in weights])
+        torch._foreach_copy_(gradients, [weight.grad for weight in weights])
         optimizer.step()
         torch._foreach_copy_(weights, masters)
-        for each in weights:
-            each.grad = None
+        for weight in weights:
+            weight.grad = None
 
     return _timed(weights, act, device)
 
 
 def _timed(weights: list[torch.Tensor], act: Callable[[], None], device: torch.device) -> Callable[[], float]:
-    gradients = [torch.full_like(each, 1e-3) for each in weights]
+    gradients = [torch.full_like(weight, 1e-3) for weight in weights]
 
     def run() -> float:
         for weight, gradient in zip(weights, gradients, strict=True):

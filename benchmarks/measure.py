@@ -88,10 +88,10 @@ def by_turns(cases: Mapping[str, Callable[[], float]], rounds: int, warm_up: int
     for number in range(warm_up + rounds):
         names = list(cases) if number % 2 == 0 else list(reversed(cases))
         for name in names:
-            taken = cases[name]()
+            elapsed = cases[name]()
             if number >= warm_up:
-                seconds[name].append(taken)
-    return {name: Timing(seconds=tuple(each)) for name, each in seconds.items()}
+                seconds[name].append(elapsed)
+    return {name: Timing(seconds=tuple(times)) for name, times in seconds.items()}
 
 
 def command(argv: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> Callable[[], float]:

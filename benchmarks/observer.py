@@ -110,18 +110,18 @@ def _timed(take: Callable[[], Any], count: int) -> float:
 def _worker(words: tuple[str, ...], observes: bool) -> Iterator[Callable[[], float]]:
     """A process that runs a block of steps on request and returns the CPU seconds of one."""
     spawned = multiprocessing.get_context("spawn")
-    here, there = spawned.Pipe()
-    process = spawned.Process(target=_serve, args=(there, words, observes), daemon=True)
+    parent_end, worker_end = spawned.Pipe()
+    process = spawned.Process(target=_serve, args=(worker_end, words, observes), daemon=True)
     process.start()
-    there.close()  # so that a failed worker ends the wait
+    worker_end.close()  # so that a failed worker ends the wait
 
     def ask() -> float:
-        here.send(True)
-        found: float = here.recv()
-        return found
+        parent_end.send(True)
+        seconds: float = parent_end.recv()
+        return seconds
 
     yield ask
-    here.send(False)
+    parent_end.send(False)
     process.join()
 
 

@@ -16,16 +16,16 @@ ROUNDS = 7
 
 def many(folder: Path) -> Measured:
     """The page of all runs of a root, each of 500 steps. Named one by one: that is how a shell expands them."""
-    here = environment(folder)
+    environ = environment(folder)
     cases = {}
     for count in (FEW, MANY):
         root = folder / str(count)
         finished(root, count)
-        names = sorted(each.name for each in root.iterdir())
+        names = sorted(path.name for path in root.iterdir())
         for name in names:
             (root / name / "metrics.jsonl").write_text(_METRICS, encoding="utf-8")
         words = ["report", *names, "--html", str(folder / f"{count}.html"), f"run_root={root}"]
-        cases[f"report of {count:,}"] = command(launcher(*words), folder, here)
+        cases[f"report of {count:,}"] = command(launcher(*words), folder, environ)
     timings = by_turns(cases, ROUNDS)
     size = (folder / f"{MANY}.html").stat().st_size
     return Measured(

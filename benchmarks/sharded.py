@@ -35,9 +35,9 @@ def fsdp(folder: Path) -> Measured:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
-        found = pool.starmap(_rank, [(folder, (*WORDS, *SIZES), rank, port) for rank in range(RANKS)], chunksize=1)
+        ranks = pool.starmap(_rank, [(folder, (*WORDS, *SIZES), rank, port) for rank in range(RANKS)], chunksize=1)
     ours, theirs = "the recipe's step, sharded", "fully_shard by hand"
-    parts = {name: [each[name] for each in found] for name in found[0]}
+    parts = {name: [rank[name] for rank in ranks] for name in ranks[0]}
     return Measured(
         name="step-gpt-fsdp",
         claim=f"a step of gpt at o2 under parallel=fsdp at most {LIMIT} times one with fully_shard written by hand",
@@ -82,13 +82,15 @@ def by_hand(run: Run) -> HandStep:
     net = Net(hyper)
     body = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32, cast_forward_inputs=False)
     norm = MixedPrecisionPolicy(output_dtype=half, cast_forward_inputs=False)
-    norms: list[Any] = [each for each in net.modules() if isinstance(each, RmsNorm)]
+    norms: list[Any] = [module for module in net.modules() if isinstance(module, RmsNorm)]
     fully_shard(norms, mp_policy=norm, reshard_after_forward=False)
     for block in net.blocks:
         fully_shard(block, mp_policy=body)
     fully_shard(net, mp_policy=body)
     weights: list[Any] = list(net.parameters())
-    optimizer = adam([each for each in weights if each.ndim > 1], [each for each in weights if each.ndim == 1], hyper)
+    optimizer = adam(
+        [weight for weight in weights if weight.ndim > 1], [weight for weight in weights if weight.ndim == 1], hyper
+    )
     rates = map(recipe.schedule(run.settings, len(text)), itertools.count())
 
     def step(chosen: numpy.ndarray) -> torch.Tensor:

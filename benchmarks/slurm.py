@@ -22,17 +22,17 @@ HELD = "cluster.flags=[--hold]"
 
 def submit(folder: Path) -> Measured:
     with testbed() as variables:
-        here = environment(folder, **variables)
+        environ = environment(folder, **variables)
         script = folder / "job.sh"
         script.write_text("#!/bin/bash\ntrue\n", encoding="utf-8")
         python = hydra_submitit.python()
-        peer = hydra_submitit.Sweep(folder / "peer", here, NAME)
+        peer = hydra_submitit.Sweep(folder / "peer", environ, NAME)
         ours, theirs = "python -m launcher cluster=slurm", "hydra-submitit-launcher, until its sbatch returned"
         cases = {
-            ours: command(_submission(folder / "runs"), folder, here),
+            ours: command(_submission(folder / "runs"), folder, environ),
             theirs: lambda: peer.until_accepted("amp=o1"),
-            "plain submitit": command([python, str(PEERS / "plain_submitit.py"), NAME], folder, here),
-            "bare sbatch": command(["sbatch", "--hold", f"--job-name={NAME}", str(script)], folder, here),
+            "plain submitit": command([python, str(PEERS / "plain_submitit.py"), NAME], folder, environ),
+            "bare sbatch": command(["sbatch", "--hold", f"--job-name={NAME}", str(script)], folder, environ),
         }
         timings = by_turns(cases, rounds=15)
     return Measured(
@@ -49,13 +49,13 @@ def submit(folder: Path) -> Measured:
 def sweep(folder: Path) -> Measured:
     words = ["amp=o0,o1", "{}seed=range(250)"]
     with testbed() as variables:
-        here = environment(folder, **variables)
-        peer = hydra_submitit.Sweep(folder / "peer", here, NAME)
+        environ = environment(folder, **variables)
+        peer = hydra_submitit.Sweep(folder / "peer", environ, NAME)
         ours, theirs = "a sweep of 500 cells", "hydra-submitit-launcher's, until its sbatch returned"
-        typed = [each.format("") for each in words]
+        typed = [word.format("") for word in words]
         cases = {
-            ours: command([*_submission(folder / "runs"), *typed], folder, here),
-            theirs: lambda: peer.until_accepted(*[each.format("++") for each in words]),
+            ours: command([*_submission(folder / "runs"), *typed], folder, environ),
+            theirs: lambda: peer.until_accepted(*[word.format("++") for word in words]),
         }
         timings = by_turns(cases, rounds=3)
     return Measured(
@@ -71,14 +71,14 @@ def sweep(folder: Path) -> Measured:
 
 def start(folder: Path) -> Measured:
     with testbed() as variables:
-        here = environment(folder, **variables)
+        environ = environment(folder, **variables)
         program = folder / "python"
         program.write_text(_TRAINER.format(python=PYTHON), encoding="utf-8")
         program.chmod(0o700)
         ours, theirs = "job start to the trainer's first line", "srun python -c pass"
         cases = {
-            ours: _first_line(folder, program, here),
-            theirs: command(["srun", "--quiet", f"--job-name={NAME}", PYTHON, "-c", "pass"], folder, here),
+            ours: _first_line(folder, program, environ),
+            theirs: command(["srun", "--quiet", f"--job-name={NAME}", PYTHON, "-c", "pass"], folder, environ),
         }
         timings = by_turns(cases, rounds=15)
     return Measured(
@@ -95,17 +95,17 @@ def start(folder: Path) -> Measured:
 def ls(folder: Path) -> Measured:
     queued, done = 1000, 10_000
     with testbed() as variables:
-        here = environment(folder, **variables)
+        environ = environment(folder, **variables)
         listing.finished(folder / "many", done)
         listing.finished(folder / "few", 10)
         for root, cells in (("many", queued), ("queued", 10)):
-            command([*_submission(folder / root), f"seed=range({cells})"], folder, here)()
+            command([*_submission(folder / root), f"seed=range({cells})"], folder, environ)()
         ours, theirs = f"ls of {queued:,} queued among {done:,} finished", "ls of 10 finished"
         cases = {
-            ours: command(launcher("ls", f"run_root={folder / 'many'}"), folder, here),
-            theirs: command(launcher("ls", f"run_root={folder / 'few'}"), folder, here),
-            "ls of 10 queued": command(launcher("ls", f"run_root={folder / 'queued'}"), folder, here),
-            "squeue": command(["squeue", "--me", "--array", "--noheader"], folder, here),
+            ours: command(launcher("ls", f"run_root={folder / 'many'}"), folder, environ),
+            theirs: command(launcher("ls", f"run_root={folder / 'few'}"), folder, environ),
+            "ls of 10 queued": command(launcher("ls", f"run_root={folder / 'queued'}"), folder, environ),
+            "squeue": command(["squeue", "--me", "--array", "--noheader"], folder, environ),
         }
         timings = by_turns(cases, rounds=15)
     return Measured(
@@ -132,12 +132,12 @@ def _submission(root: Path) -> list[str]:
     return launcher("cluster=slurm", "gpus=0", f"name={NAME}", f"run_root={root}", HELD)
 
 
-def _first_line(folder: Path, program: Path, here: dict[str, str]) -> Callable[[], float]:
+def _first_line(folder: Path, program: Path, environ: dict[str, str]) -> Callable[[], float]:
     """A case: submit a run of the program and read the seconds that it prints."""
     argv = launcher("cluster=slurm", "gpus=0", f"name={NAME}", f"run_root={folder / 'runs'}", f"python={program}")
 
     def run() -> float:
-        done = subprocess.run(argv, cwd=folder, env=here, capture_output=True, text=True)
+        done = subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"the submission failed: {done.stderr}")
         log = folder / "runs" / done.stdout.strip() / "attempts/1/stdout.log"

@@ -22,7 +22,7 @@ MOST = 8
 
 def submit(folder: Path) -> Measured:
     with _slow_way(folder) as (proxy, config, words):
-        here = environment(folder)
+        environ = environment(folder)
         one = [*launcher(*words, "seed=1")]
         hundred = [*launcher(*words, f"seed={','.join(map(str, range(100)))}")]
         connect = ["ssh", "-F", config, "box", "true"]
@@ -30,7 +30,7 @@ def submit(folder: Path) -> Measured:
         counted = {}
         for name, argv in (("connecting", connect), ("first", one), ("again", one), ("hundred", hundred)):
             turns, up = proxy.turns, proxy.up
-            command(argv, folder, here)()
+            command(argv, folder, environ)()
             counted[name] = (proxy.turns - turns, proxy.up - up)
         connecting = _turns_to_connect(proxy, config)
 
@@ -41,7 +41,7 @@ def submit(folder: Path) -> Measured:
             return time.perf_counter() - began
 
         ours, theirs = "submitting one run", f"`ssh HOST true`, and {MOST} round trips"
-        cases = {ours: command(one, folder, here), theirs: allowed, "100 runs": command(hundred, folder, here)}
+        cases = {ours: command(one, folder, environ), theirs: allowed, "100 runs": command(hundred, folder, environ)}
         timings = by_turns(cases, rounds=5)
     trips = {name: turns - connecting for name, (turns, _) in counted.items()}
     return Measured(
@@ -67,9 +67,9 @@ def _turns_to_connect(proxy: Proxy, config: str) -> int:
     before = proxy.turns
     stream = opened(Address(destination="box", config=config), "echo there")
     stream.read(30)
-    found = proxy.turns - before
+    turns = proxy.turns - before
     stream.close()
-    return found
+    return turns
 
 
 @contextmanager

@@ -28,11 +28,11 @@ def completion(folder: Path) -> Measured:
 
 def plan(folder: Path) -> Measured:
     words = ["amp=o2"]
-    here = environment(folder, CONF=str(conf_folder()))
+    environ = environment(folder, CONF=str(conf_folder()))
     ours, theirs = "plan amp=o2", "minimal Hydra app, the same conf/ and word"
     cases = {
-        ours: command(launcher("plan", *words), folder, here),
-        theirs: command([PYTHON, str(PEERS / "hydra_app.py"), *words], folder, here),
+        ours: command(launcher("plan", *words), folder, environ),
+        theirs: command([PYTHON, str(PEERS / "hydra_app.py"), *words], folder, environ),
     }
     return Measured(
         name="plan",
@@ -45,11 +45,11 @@ def plan(folder: Path) -> Measured:
 
 
 def _against_import(folder: Path, name: str, argv: list[str], module: str, claim: str) -> Measured:
-    here = environment(folder, COMP_LINE="python -m launcher cluster.pa")
+    environ = environment(folder, COMP_LINE="python -m launcher cluster.pa")
     ours, theirs = " ".join(argv[3:]), f"import {module}"
     cases = {
-        ours: command(argv, folder, here),
-        theirs: command([PYTHON, "-c", theirs], folder, here),
-        "bare python": command([PYTHON, "-c", "pass"], folder, here),
+        ours: command(argv, folder, environ),
+        theirs: command([PYTHON, "-c", theirs], folder, environ),
+        "bare python": command([PYTHON, "-c", "pass"], folder, environ),
     }
     return Measured(name=name, claim=claim, limit=1.0, ours=ours, theirs=theirs, timings=by_turns(cases, ROUNDS))

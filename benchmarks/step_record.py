@@ -31,7 +31,7 @@ def cost(folder: Path) -> Measured:
         limit=1.15,
         ours=ours,
         theirs=theirs,
-        timings={name: Timing(seconds=tuple(each)) for name, each in seconds.items()},
+        timings={name: Timing(seconds=tuple(times)) for name, times in seconds.items()},
         note=f"gpt, 4 layers of 128, AdamW at o2, 2,048 tokens a step, one thread; {size:,.0f} bytes of record a step",
     )
 

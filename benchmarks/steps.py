@@ -53,7 +53,7 @@ class Trainer:
 
     @property
     def level(self) -> str:
-        return next(each.removeprefix("amp=") for each in self.words if each.startswith("amp="))
+        return next(word.removeprefix("amp=") for word in self.words if word.startswith("amp="))
 
 
 def step(
@@ -101,7 +101,7 @@ def added(folder: Path, name: str, trainer: Trainer, hand: HandWritten) -> Measu
         theirs=allowed,
         timings={
             ours: mine,
-            allowed: Timing(seconds=tuple(each + MAY_ADD for each in others.seconds)),
+            allowed: Timing(seconds=tuple(second + MAY_ADD for second in others.seconds)),
             "a hand-written step": others,
         },
         note=f"{trainer.about}, {_HOW}; it added {more * 1e3:.3f} ms",
@@ -131,17 +131,17 @@ def take_turns(folder: Path, trainer: Trainer, hand: HandWritten) -> Turns:
     if importlib.util.find_spec(trainer.framework) is None:
         raise Skipped(f"{trainer.framework} is not installed")
     package = f"recipes.{trainer.framework}_"
-    loop, module = (importlib.import_module(f"{package}.{each}") for each in ("loop", trainer.recipe))
+    loop, module = (importlib.import_module(f"{package}.{module_name}") for module_name in ("loop", trainer.recipe))
     trainer.one_thread()
-    found: list[Turns] = []
+    turns: list[Turns] = []
 
     def train(run: Any) -> None:
         train_it = run._train
 
         def by_turns(**asked: Any) -> None:
             watched = choose_steps(run.settings.steps, run.settings.seed)
-            found.append(Turns(asked["executor"], hand(run), watched))
-            train_it(**{**asked, "executor": found[0], "evaluate": None})  # not part of a step
+            turns.append(Turns(asked["executor"], hand(run), watched))
+            train_it(**{**asked, "executor": turns[0], "evaluate": None})  # not part of a step
 
         run._train = by_turns
         module.train(run)
@@ -150,9 +150,9 @@ def take_turns(folder: Path, trainer: Trainer, hand: HandWritten) -> Turns:
     with open(folder / "out", "w", encoding="utf-8") as out, contextlib.redirect_stdout(out):
         code = loop.main(trainer.recipe, train, words)
     if code != loop.DONE:
-        said = (folder / "out").read_text(encoding="utf-8")
-        raise RuntimeError(f"{trainer.recipe} in {trainer.framework} ended with exit code {code}: {said[-2000:]}")
-    return found[0].paired()
+        printed = (folder / "out").read_text(encoding="utf-8")
+        raise RuntimeError(f"{trainer.recipe} in {trainer.framework} ended with exit code {code}: {printed[-2000:]}")
+    return turns[0].paired()
 
 
 class Blocks:
@@ -214,7 +214,7 @@ class Turns:
                 self.ours.end()
                 if len(self.ours) > len(self.theirs):
                     for _ in range(2):
-                        self._take_turn([shares[(first + each) % len(shares)][0] for each in range(BLOCK)])
+                        self._take_turn([shares[(first + offset) % len(shares)][0] for offset in range(BLOCK)])
             self._left, self._counts = BLOCK, True
             self.ours.begin()
         executed = self._inner.execute(shares, first, count)
@@ -229,6 +229,6 @@ class Turns:
 
     def _take_turn(self, batches: Sequence[Any]) -> None:
         self.theirs.begin()
-        for each in batches:
-            self._hand(each)
+        for batch in batches:
+            self._hand(batch)
         self.theirs.end()

@@ -67,15 +67,15 @@ def by_hand(run: Run) -> HandStep:
     level, half = run.settings.amp.level, run.precision.dtype
     text = tokens.load(run.settings.data, hyper).train
     net = Net(hyper)
-    matrices = [each for each in net.parameters() if each.ndim > 1]
-    norms = [each for each in net.parameters() if each.ndim == 1]
+    matrices = [parameter for parameter in net.parameters() if parameter.ndim > 1]
+    norms = [parameter for parameter in net.parameters() if parameter.ndim == 1]
     masters = matrices
     if level == "o2":
-        masters = [each.detach().clone() for each in matrices]
+        masters = [parameter.detach().clone() for parameter in matrices]
         for weight, master in zip(matrices, masters, strict=True):
             weight.data = weight.data.to(half)
             master.grad = torch.zeros_like(master)
-    gradients = [each.grad for each in masters]
+    gradients = [parameter.grad for parameter in masters]
     stepped = [*masters, *norms]
     optimizer = adam(masters, norms, hyper)
     rates = map(recipe.schedule(run.settings, len(text)), itertools.count())
@@ -92,7 +92,7 @@ def by_hand(run: Run) -> HandStep:
         scaler.scale(loss).backward()
         with torch.no_grad():
             if level == "o2":
-                torch._foreach_copy_(gradients, [each.grad for each in matrices])
+                torch._foreach_copy_(gradients, [matrix.grad for matrix in matrices])
             scaler.unscale_(optimizer)
             clip_grad_norm_(stepped, hyper.clip)
             scaler.step(optimizer)
@@ -115,8 +115,8 @@ def nanogpt_loop(run: Run) -> HandStep:
     count = run.settings.batch // accumulate
     path = Path(run.settings.data.dir, recipe.TOKEN_FILES[0])
     net = Net(hyper)
-    matrices = [each for each in net.parameters() if each.ndim > 1]
-    norms = [each for each in net.parameters() if each.ndim == 1]
+    matrices = [parameter for parameter in net.parameters() if parameter.ndim > 1]
+    norms = [parameter for parameter in net.parameters() if parameter.ndim == 1]
     optimizer = adam(matrices, norms, hyper)
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     numbers = itertools.count()
@@ -124,8 +124,8 @@ def nanogpt_loop(run: Run) -> HandStep:
     def batch() -> tuple[torch.Tensor, torch.Tensor]:
         ids = numpy.memmap(path, numpy.uint16, "r")
         begins = torch.randint(len(ids) - hyper.context, (count,)).tolist()
-        pieces = [torch.from_numpy(ids[each : each + hyper.context + 1].astype(numpy.int64)) for each in begins]
-        return torch.stack([each[:-1] for each in pieces]), torch.stack([each[1:] for each in pieces])
+        pieces = [torch.from_numpy(ids[begin : begin + hyper.context + 1].astype(numpy.int64)) for begin in begins]
+        return torch.stack([piece[:-1] for piece in pieces]), torch.stack([piece[1:] for piece in pieces])
 
     inputs, targets = batch()
 
@@ -162,10 +162,10 @@ def captured(*words: str) -> tuple[Run, dict[str, Any]]:
     chosen = arguments.parse([*words, "device=cpu"], "gpt", "torch")
     world = devices.join("cpu", None, {}, sharded=chosen.settings.parallel == "fsdp")
     run = Run(chosen, world, time.monotonic())
-    found: dict[str, Any] = {}
-    run.fit = found.update  # type: ignore[method-assign,assignment]  # collects the arguments
+    captured_arguments: dict[str, Any] = {}
+    run.fit = captured_arguments.update  # type: ignore[method-assign,assignment]  # collects the arguments
     trainer_of_gpt.train(run)
-    return run, found
+    return run, captured_arguments
 
 
 def write_files(folder: Path) -> None:

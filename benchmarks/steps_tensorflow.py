@@ -96,7 +96,7 @@ def _built(run: Run, make: Callable[[], keras.Model]) -> keras.Model:
 
 def _weights(optimizer: keras.Optimizer, model: keras.Model) -> Sequence[tf.Variable]:
     optimizer.build(model.trainable_variables)
-    return [each.value for each in model.trainable_variables]
+    return [variable.value for variable in model.trainable_variables]
 
 
 def _plain(model: keras.Model, optimizer: keras.Optimizer, loss_of: Callable[[tf.Tensor], tf.Tensor]) -> HandStep:
@@ -144,8 +144,8 @@ def _simplenet(run: Run) -> HandStep:
     model = _built(run, lambda: simplenet.network(hyper))
 
     def loss_of(chosen: tf.Tensor) -> tf.Tensor:
-        found = tf.cast(model(tf.gather(inputs, chosen), training=True), tf.float32)
-        return tf.reduce_mean(tf.square(found - tf.gather(labels, chosen)))
+        outputs = tf.cast(model(tf.gather(inputs, chosen), training=True), tf.float32)
+        return tf.reduce_mean(tf.square(outputs - tf.gather(labels, chosen)))
 
     return _plain(model, keras.optimizers.SGD(hyper.lr), loss_of)
 
@@ -161,7 +161,7 @@ def _resnet50(run: Run) -> HandStep:
     inputs, labels = tf.constant(resnet50.normalized(pixels)), tf.constant(named)
     model = _built(run, lambda: resnet50.network(hyper))
     optimizer = keras.optimizers.SGD(hyper.lr, momentum=hyper.momentum)
-    decayed = [each for each in model.trainable_variables if each.name == "kernel"]
+    decayed = [variable for variable in model.trainable_variables if variable.name == "kernel"]
     rates = map(resnet50_recipe.schedule(run.settings, 500 * batch), range(10**6))
     spread = hyper.label_smoothing / hyper.classes
 
@@ -169,7 +169,7 @@ def _resnet50(run: Run) -> HandStep:
         logits = tf.cast(model(inputs, training=True), tf.float32)
         smooth = tf.one_hot(labels, hyper.classes, 1 - hyper.label_smoothing + spread, spread)
         loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(smooth, logits))
-        return loss + hyper.weight_decay * tf.add_n([tf.nn.l2_loss(each.value) for each in decayed])
+        return loss + hyper.weight_decay * tf.add_n([tf.nn.l2_loss(variable.value) for variable in decayed])
 
     plain = _plain(model, optimizer, loss_of)
 

@@ -107,10 +107,10 @@ def _mnist_o2_by_hand(run: Run) -> HandStep:
     inputs, labels = to_device(images.load(run.settings.data, run.settings.seed).train, CPU)
     model = mnist_trainer.Net(run.settings.train).to(torch.bfloat16).train()  # it has no norms
     weights = list(model.parameters())
-    masters = [each.detach().float() for each in weights]
-    for each in masters:
-        each.grad = torch.zeros_like(each)
-    gradients = [each.grad for each in masters]
+    masters = [weight.detach().float() for weight in weights]
+    for master in masters:
+        master.grad = torch.zeros_like(master)
+    gradients = [master.grad for master in masters]
     optimizer = _adadelta(run, masters)
 
     def step(chosen: torch.Tensor) -> None:
@@ -118,7 +118,7 @@ def _mnist_o2_by_hand(run: Run) -> HandStep:
             loss = cross_entropy(model(inputs[chosen]).float(), labels[chosen])
         loss.backward()
         with torch.no_grad():
-            torch._foreach_copy_(gradients, [each.grad for each in weights])
+            torch._foreach_copy_(gradients, [weight.grad for weight in weights])
             optimizer.step()
             torch._foreach_copy_(weights, masters)
         model.zero_grad()
@@ -143,8 +143,8 @@ def _resnet50(run: Run) -> HandStep:
     hyper = run.settings.train
     ((inputs, labels),), _ = resnet50_trainer.synthetic_batch(run)
     net = resnet50_trainer.Net(hyper).to(memory_format=torch.channels_last).train()
-    decayed = [each for each in net.parameters() if each.ndim > 1]
-    others = [each for each in net.parameters() if each.ndim == 1]
+    decayed = [parameter for parameter in net.parameters() if parameter.ndim > 1]
+    others = [parameter for parameter in net.parameters() if parameter.ndim == 1]
     groups = [{"params": decayed, "weight_decay": hyper.weight_decay}, {"params": others}]
     optimizer = torch.optim.SGD(groups, lr=0.1, momentum=hyper.momentum)
     rates = map(resnet50_recipe.schedule(run.settings, 500 * run.settings.batch), range(10**6))

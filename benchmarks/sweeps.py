@@ -13,18 +13,18 @@ LEVELS = ("o0", "o1", "o2", "o3")
 
 
 def plan(folder: Path) -> Measured:
-    here = environment(folder, CONF=str(conf_folder()))
+    environ = environment(folder, CONF=str(conf_folder()))
     ours, theirs, one = f"plan of {CELLS} cells", f"Hydra multirun, scaled to {CELLS} cells", "Hydra multirun of 1 cell"
     multirun = [PYTHON, str(PEERS / "hydra_sweep.py"), "--multirun"]
     cases = {
-        ours: command(launcher("plan", *_words(CELLS)), folder, here),
-        theirs: command([*multirun, *_words(THEIRS, "++")], folder, here),
-        one: command([*multirun, "amp=o0", "++seed=0"], folder, here),
+        ours: command(launcher("plan", *_words(CELLS)), folder, environ),
+        theirs: command([*multirun, *_words(THEIRS, "++")], folder, environ),
+        one: command([*multirun, "amp=o0", "++seed=0"], folder, environ),
     }
     timings = by_turns(cases, rounds=5)
     start = timings[one].median
     # Linear in the cells, except for the start-up, which is counted once.
-    scaled = tuple(start + (each - start) * (CELLS - 1) / (THEIRS - 1) for each in timings[theirs].seconds)
+    scaled = tuple(start + (seconds - start) * (CELLS - 1) / (THEIRS - 1) for seconds in timings[theirs].seconds)
     timings[theirs] = type(timings[theirs])(seconds=scaled)
     return Measured(
         name="sweep",

@@ -36,19 +36,19 @@ def check_names(names: Iterable[str], key: str = "env") -> None:
             )
 
 
-def choose(kind: str, found: Mapping[str, Runtime]) -> Runtime:
+def choose(kind: str, installed: Mapping[str, Runtime]) -> Runtime:
     """The runtime of that kind among those of the host, by kind. `singularity` is the older name of apptainer."""
     kind = ALIASES.get(kind, kind)
     if kind not in KINDS:
         raise SettingsError(not_a_choice("container", kind, (*KINDS, *ALIASES)), "container.kind")
     if kind == "none":
         return Runtime(kind="none")
-    if kind not in found:
-        there = ", ".join(["none", *found])
+    if kind not in installed:
+        there = ", ".join(["none", *installed])
         raise SettingsError(f"container={kind}: it is not installed on this host, which has {there}", "container.kind")
-    if found[kind].problem:
-        raise SettingsError(f"container={kind}: {found[kind].problem}", "container.kind")
-    return found[kind]
+    if installed[kind].problem:
+        raise SettingsError(f"container={kind}: {installed[kind].problem}", "container.kind")
+    return installed[kind]
 
 
 def parse_mount(text: str) -> Mount:

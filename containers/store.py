@@ -36,10 +36,10 @@ def lookup(cache: Path, reference: str) -> str:
     """The digest of this name when it was pulled last, or nothing. Asks no registry."""
     link = cache / "names" / key_of(reference)
     try:
-        found = _LINK.fullmatch(os.readlink(link)) if _is_trusted(cache, os.lstat(link)) else None
+        match = _LINK.fullmatch(os.readlink(link)) if _is_trusted(cache, os.lstat(link)) else None
     except OSError:
         return ""
-    return f"{found[1]}:{found[2]}" if found else ""
+    return f"{match[1]}:{match[2]}" if match else ""
 
 
 def remember(cache: Path, reference: str, digest: str) -> None:

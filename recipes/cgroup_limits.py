@@ -27,10 +27,10 @@ def cpus(root: Path = ROOT) -> int:
 
 def memory(root: Path = ROOT) -> int:
     """Bytes: the machine's, or the lowest limit on this process's group."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     names = ("memory.max", "memory.limit_in_bytes")
     limits = (_whole(group / name) for group in _groups(root, "memory") for name in names)
-    return min([whole, *(limit for limit in limits if limit is not None)])
+    return min([total, *(limit for limit in limits if limit is not None)])
 
 
 def threads(*variables: str) -> int | None:

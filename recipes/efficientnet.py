@@ -88,12 +88,12 @@ def blocks(stages: Sequence[int]) -> Iterator[Block]:
 
 def layers(settings: EfficientnetSettings) -> tuple[Layer, ...]:
     side = halved(settings.image_size)
-    found = [Layer(name="stem", kind="conv", inputs=3, outputs=STEM, kernel=3, pixels=side**2, copies=2)]
+    network = [Layer(name="stem", kind="conv", inputs=3, outputs=STEM, kernel=3, pixels=side**2, copies=2)]
     chain = list(blocks(settings.stages))
     for block in chain:
         wide, before = block.expanded, side**2
         side = halved(side) if block.stride == 2 else side
-        found += [
+        network += [
             Layer(name=f"{block.name}.expand", kind="conv", inputs=block.inputs, outputs=wide, pixels=before, copies=2),
             Layer(
                 name=f"{block.name}.depthwise",
@@ -117,7 +117,7 @@ def layers(settings: EfficientnetSettings) -> tuple[Layer, ...]:
             ),
         ]
     return (
-        *found,
+        *network,
         Layer(name="head", kind="conv", inputs=chain[-1].outputs, outputs=HEAD, pixels=side**2, copies=2),
         Layer(name="classifier", kind="linear", inputs=HEAD, outputs=CLASSES),
     )

@@ -20,8 +20,8 @@ CALL, RESULT = "function.pkl", "function-result.pkl"
 def read_own(path: str) -> bytes:
     """The content of a pickle. Raises `PermissionError` where anyone but the caller could have written it."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
-        found = os.fstat(stream.fileno())
-        if found.st_uid != os.geteuid() or not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
+        status = os.fstat(stream.fileno())
+        if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077:
             raise PermissionError(f"{path} is not a file of yours alone (mode 0600), so it is not loaded")
         return stream.read()
 

@@ -55,16 +55,16 @@ class GanSettings:
 
 def layers(settings: GanSettings) -> tuple[Layer, ...]:
     first, *convolutions = settings.channels
-    found = [Layer(name="generator.dense", kind="linear", inputs=NOISE, outputs=SEED_SIDE**2 * first)]
+    network = [Layer(name="generator.dense", kind="linear", inputs=NOISE, outputs=SEED_SIDE**2 * first)]
     inputs = first
     sides = zip((*convolutions, 1), (SEED_SIDE, 2 * SEED_SIDE, 4 * SEED_SIDE, 4 * SEED_SIDE), strict=True)
     for number, (outputs, side) in enumerate(sides, start=1):
-        found.append(_convolution(f"generator.conv{number}", inputs, outputs, side))
+        network.append(_convolution(f"generator.conv{number}", inputs, outputs, side))
         inputs = outputs
     for number, outputs in enumerate(DISCRIMINATOR, start=1):
-        found.append(_convolution(f"discriminator.conv{number}", inputs, outputs, 4 * SEED_SIDE // 2 ** (number - 1)))
+        network.append(_convolution(f"discriminator.conv{number}", inputs, outputs, 4 * SEED_SIDE // 2 ** (number - 1)))
         inputs = outputs
-    return (*found, Layer(name="discriminator.dense", kind="linear", inputs=3 * 3 * inputs, outputs=1))
+    return (*network, Layer(name="discriminator.dense", kind="linear", inputs=3 * 3 * inputs, outputs=1))
 
 
 def _convolution(name: str, inputs: int, outputs: int, side: int) -> Layer:

@@ -58,7 +58,7 @@ class GptSettings:
             at_least(f"train.{key}", getattr(self, key), low)
         if self.width % (2 * self.heads):
             less = self.width // (2 * self.heads) * 2 * self.heads
-            choices = " or ".join(str(each) for each in (less, less + 2 * self.heads) if each)
+            choices = " or ".join(str(width) for width in (less, less + 2 * self.heads) if width)
             raise SettingsError(
                 f"train.width={self.width} must be a multiple of 2 x train.heads={self.heads}: rotary positions turn "
                 f"the features of a head in pairs; say train.width={choices}, or another train.heads",
@@ -95,17 +95,17 @@ def check(settings: Settings) -> None:
 
 def check_size(settings: GptSettings, path: str, size: int) -> None:
     """Refuse a file of token ids by its size in bytes. Raises `SettingsError`."""
-    each = ID_BYTES[settings.ids]
+    id_bytes = ID_BYTES[settings.ids]
     if not size:
         raise SettingsError(f"{path} is empty; it should hold token ids of train.ids={settings.ids}", "data.dir")
-    if size % each:
+    if size % id_bytes:
         advice = "train.ids=uint16 takes 2" if settings.ids == "uint32" and size % 2 == 0 else "is it cut off?"
         raise SettingsError(
-            f"{path} has {size:,} bytes, which is not a whole number of train.ids={settings.ids} of {each} bytes; "
+            f"{path} has {size:,} bytes, which is not a whole number of train.ids={settings.ids} of {id_bytes} bytes; "
             f"{advice}",
             "train.ids",
         )
-    check_length(settings, path, size // each)
+    check_length(settings, path, size // id_bytes)
 
 
 def check_length(settings: GptSettings, text: str, tokens: int) -> None:
@@ -144,15 +144,15 @@ def layers(settings: GptSettings) -> tuple[Layer, ...]:
     def linear(name: str, inputs: int, outputs: int, copies: int = kept) -> Layer:
         return Layer(name=name, kind="linear", inputs=inputs, outputs=outputs, pixels=settings.context, copies=copies)
 
-    found = []
+    network = []
     for index in range(settings.layers):
-        found += [
+        network += [
             linear(f"blocks.{index}.attention.qkv", width, 3 * width),
             linear(f"blocks.{index}.attention.out", width, width),
             linear(f"blocks.{index}.mlp.up", width, hidden * (2 if settings.mlp == "swiglu" else 1)),
             linear(f"blocks.{index}.mlp.down", hidden, width, copies=1),
         ]
-    return (*found, linear("head", width, settings.vocab_size, copies=1))
+    return (*network, linear("head", width, settings.vocab_size, copies=1))
 
 
 def flops_per_token(settings: GptSettings) -> int:

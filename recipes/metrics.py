@@ -57,9 +57,9 @@ def _clean(value: Any, key: str, where: list[str]) -> Any:
         where.append(key)
         return None
     if isinstance(value, Mapping):
-        return {name: _clean(each, f"{key}.{name}" if key else name, where) for name, each in value.items()}
+        return {name: _clean(item, f"{key}.{name}" if key else name, where) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_clean(each, f"{key}.{index}", where) for index, each in enumerate(value)]
+        return [_clean(item, f"{key}.{index}", where) for index, item in enumerate(value)]
     return value
 
 
@@ -80,8 +80,8 @@ def _row(line: bytes) -> dict[str, Any] | None:
         row = json.loads(line)
     except ValueError:
         return None
-    whole = isinstance(row, dict) and ("event" in row or all(key in row for key in _SUMMED))
-    return row if whole else None
+    complete = isinstance(row, dict) and ("event" in row or all(key in row for key in _SUMMED))
+    return row if complete else None
 
 
 class Summary:

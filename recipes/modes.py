@@ -91,10 +91,17 @@ def script_rows() -> Iterator[tuple[str, ...]]:
 
 def gemm_rows() -> Iterator[tuple[str, ...]]:
     """The rows for number formats of linear layers' products, at o1 and o2 in bfloat16 in torch."""
-    for name, each in FORMATS.items():
-        operands = (" x ".join(dict.fromkeys(each.operands(role))) for role in ROLES)
-        capability = ".".join(map(str, each.capability))
-        yield name, *operands, str(each.multiple), capability, "yes" if each.cpu else "no", each.mechanism
+    for name, number_format in FORMATS.items():
+        operands = (" x ".join(dict.fromkeys(number_format.operands(role))) for role in ROLES)
+        capability = ".".join(map(str, number_format.capability))
+        yield (
+            name,
+            *operands,
+            str(number_format.multiple),
+            capability,
+            "yes" if number_format.cpu else "no",
+            number_format.mechanism,
+        )
 
 
 def _cell(support: Support) -> str:

@@ -75,7 +75,7 @@ class Result:
 
 def document(result: Result) -> dict[str, Any]:
     """The JSON document: NaN and infinity are null, and "nonfinite" says where they stood."""
-    values = {each.name: getattr(result, each.name) for each in dataclasses.fields(result)}
+    values = {entry.name: getattr(result, entry.name) for entry in dataclasses.fields(result)}
     return finite({"schema": SCHEMA, **values})
 
 

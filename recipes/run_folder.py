@@ -121,7 +121,7 @@ def plan_file(run: Path, environ: Mapping[str, str] = os.environ) -> Path | None
     plan; None of a folder that no launcher made."""
     launched = environ.get("LAUNCHER_ATTEMPT")
     folder = run / "attempts"
-    numbers = [int(each.name) for each in folder.iterdir() if each.name.isdigit()] if folder.is_dir() else []
+    numbers = [int(attempt.name) for attempt in folder.iterdir() if attempt.name.isdigit()] if folder.is_dir() else []
     for number in sorted(numbers, reverse=True):
         if (not launched or number <= int(launched)) and (folder / str(number) / "plan.json").exists():
             return folder / str(number) / "plan.json"
@@ -131,7 +131,11 @@ def plan_file(run: Path, environ: Mapping[str, str] = os.environ) -> Path | None
 def next_attempt(run: Path | None, saved: int) -> int:
     """The number of an attempt that no launcher has numbered, after attempt `saved` wrote the newest checkpoint."""
     folder = run / "attempts" if run else None
-    there = [int(each.name) for each in folder.iterdir() if each.name.isdigit()] if folder and folder.is_dir() else []
+    there = (
+        [int(attempt.name) for attempt in folder.iterdir() if attempt.name.isdigit()]
+        if folder and folder.is_dir()
+        else []
+    )
     return max([saved, *there]) + 1
 
 

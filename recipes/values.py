@@ -49,11 +49,11 @@ def read(text: str, annotation: Any, key: str) -> Any:
 
 
 def _number(text: str, kind: type, key: str) -> int | float | str:
-    whole = _WHOLE.fullmatch(text)
+    digits = _WHOLE.fullmatch(text)
     try:
-        return int(text) if whole else text if kind is int else float(text)
+        return int(text) if digits else text if kind is int else float(text)
     except ValueError:
-        if whole:
+        if digits:
             raise SettingsError(f"{key} has {len(text)} digits, more than can be read", key) from None
         return text
 

@@ -31,7 +31,10 @@ def tasks() -> list[Task]:
     ]
     return [
         Task(part=PART, name="copy bandwidth", run=_copy, estimate=5),
-        *(Task(part=PART, name=each[0], run=lambda bench, each=each: [_product(bench, *each)]) for each in products),
+        *(
+            Task(part=PART, name=product[0], run=lambda bench, product=product: [_product(bench, *product)])
+            for product in products
+        ),
         Task(part=PART, name="updates", run=_updates, estimate=15),
     ]
 
@@ -51,8 +54,8 @@ def _product(bench: Bench, name: str, dtype: torch.dtype, tf32: bool, sizes: tup
     rows, inner, columns = (128, 128, 128) if bench.tiny else sizes
     left = torch.randn(rows, inner, device=bench.device).to(dtype)
     right = torch.randn(inner, columns, device=bench.device).to(dtype)
-    found = torch.empty(rows, columns, dtype=dtype, device=bench.device)
-    seconds = median(bench.time(lambda: torch.mm(left, right, out=found), warm_up=20, most=REPEATED))
+    product = torch.empty(rows, columns, dtype=dtype, device=bench.device)
+    seconds = median(bench.time(lambda: torch.mm(left, right, out=product), warm_up=20, most=REPEATED))
     rate = 2 * rows * inner * columns / seconds / 1e12
     return Row(part=PART, name=name, value=rate, unit="TFLOP/s", more={"size": [rows, inner, columns]})
 
@@ -62,7 +65,7 @@ def _updates(bench: Bench) -> list[Row]:
     side, layers = (64, 2) if bench.tiny else (SimplenetSettings().width, SimplenetSettings().layers)
     masters = [torch.randn(side, side, device=bench.device) for _ in range(layers)]
     buffers = [torch.randn(side, side, device=bench.device) for _ in range(layers)]
-    halves = [each.bfloat16() for each in masters]
+    halves = [master.bfloat16() for master in masters]
     rate = 1e-6
     count = layers * side**2
 
@@ -70,8 +73,8 @@ def _updates(bench: Bench) -> list[Row]:
         act: Callable[[torch.Tensor, torch.Tensor], object], *lists: list[torch.Tensor]
     ) -> Callable[[], None]:
         def run() -> None:
-            for each in zip(*lists, strict=True):
-                act(*each)
+            for tensors in zip(*lists, strict=True):
+                act(*tensors)
 
         return run
 

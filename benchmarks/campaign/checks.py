@@ -61,28 +61,28 @@ def row(name: str, passed: bool, **more: Any) -> Row:
 def _float32(bench: Bench) -> list[Row]:
     """By arithmetic: never TF32 where it is off; where it is on, matrix products use it, and convolutions may."""
     switch_tf32(False)
-    found = float32_probe.arithmetic(bench.device)
-    rows = [row("float32 products are IEEE's", set(found.values()) == {"float32"}, **found)]
+    arithmetic = float32_probe.arithmetic(bench.device)
+    rows = [row("float32 products are IEEE's", set(arithmetic.values()) == {"float32"}, **arithmetic)]
     if bench.device.type == "cuda":
         switch_tf32(True)
-        found = float32_probe.arithmetic(bench.device)
+        arithmetic = float32_probe.arithmetic(bench.device)
         switch_tf32(False)
-        right = found["matmul"] == found["bmm"] == "tf32" and found["convolution"] in ("tf32", "float32")
-        rows.append(row("float32 products are TF32 where it is on", right, **found))
+        right = arithmetic["matmul"] == arithmetic["bmm"] == "tf32" and arithmetic["convolution"] in ("tf32", "float32")
+        rows.append(row("float32 products are TF32 where it is on", right, **arithmetic))
     return rows
 
 
 def _trainer(bench: Bench, level: str, dtype: str) -> Row:
     """A whole run of the real trainer has to be done, and proved on its device."""
     size = ("batch=2", "steps=2") if bench.tiny else ("batch=512", "steps=40")
-    code, said, result = trained(bench, mnist, f"amp={level}", f"amp.dtype={dtype}", *size)
+    code, output, result = trained(bench, mnist, f"amp={level}", f"amp.dtype={dtype}", *size)
     observed = result.get("observed") or {}
     return row(
         f"trainer at {level} {dtype}" if level != "o0" else "trainer at o0",
         code == 0 and observed.get("verdict") == "proved",
         exit_code=code,
         verdict=observed.get("verdict"),
-        why=observed.get("why") or said[-300:],
+        why=observed.get("why") or output[-300:],
         loss=result.get("loss"),
         loss_scale=result.get("loss_scale"),
         peak_memory_bytes=result.get("peak_memory_bytes"),
@@ -98,10 +98,10 @@ def published() -> Task:
 def _published(bench: Bench) -> list[Row]:
     """A rehearsal is too small for that: it only has to end."""
     size = ("train.width=64", "batch=16") if bench.tiny else ()
-    code, said, result = trained(bench, simplenet, "amp=o0", "tf32=false", *size)
+    code, output, result = trained(bench, simplenet, "amp=o0", "tf32=false", *size)
     last = (result.get("loss") or {}).get("last")
     near = code == 0 and (bench.tiny or abs(last / PUBLISHED - 1) < SCATTER)
-    return [row("simplenet ends at its published loss", near, loss=last, published=PUBLISHED, said=said[-300:])]
+    return [row("simplenet ends at its published loss", near, loss=last, published=PUBLISHED, said=output[-300:])]
 
 
 def trained(bench: Bench, recipe: Any, *words: str) -> tuple[int, str, dict[str, Any]]:
@@ -109,9 +109,9 @@ def trained(bench: Bench, recipe: Any, *words: str) -> tuple[int, str, dict[str,
     with tempfile.TemporaryDirectory(prefix="check-") as folder:
         name = recipe.__name__.rpartition(".")[2]
         job = [*words, *data_of(name), f"device={bench.device.type}", "checkpoint.every=0", f"run={folder}/run"]
-        code, said = quietly(lambda: loop.main(name, recipe.train, job))
+        code, output = quietly(lambda: loop.main(name, recipe.train, job))
         path = Path(folder, "run", "result.json")
-        return code, said, json.loads(path.read_text()) if path.exists() else {}
+        return code, output, json.loads(path.read_text()) if path.exists() else {}
 
 
 def _losses(bench: Bench) -> list[Row]:
@@ -119,9 +119,9 @@ def _losses(bench: Bench) -> list[Row]:
     rows = []
     reference = _small_net(bench, "o0", "auto", 0.1)
     for dtype in ("float16", "bfloat16"):
-        found = {level: _small_net(bench, level, dtype, 0.1) for level in ("o1", "o2")}
-        gaps = {level: abs(loss - reference) / reference for level, loss in found.items()}
-        rows.append(row(f"losses agree, {dtype}", max(gaps.values()) < TOLERANCE, o0=reference, **found, gaps=gaps))
+        losses = {level: _small_net(bench, level, dtype, 0.1) for level in ("o1", "o2")}
+        gaps = {level: abs(loss - reference) / reference for level, loss in losses.items()}
+        rows.append(row(f"losses agree, {dtype}", max(gaps.values()) < TOLERANCE, o0=reference, **losses, gaps=gaps))
     slow = {
         level: _small_net(bench, level, "bfloat16" if level != "o0" else "auto", 1e-4) for level in ("o0", "o2", "o3")
     }
@@ -190,8 +190,8 @@ def _memory(bench: Bench) -> list[Row]:
         bench.forget()
         step()
         peak = bench.peak_memory()
-        each = None if peak is None else (peak - before) / (layers * width**2)
-        near = each is None or abs(each / expected - 1) < 0.15
-        rows.append(row(f"memory at {level}", near, bytes_each=each, expected=expected))
+        bytes_each = None if peak is None else (peak - before) / (layers * width**2)
+        near = bytes_each is None or abs(bytes_each / expected - 1) < 0.15
+        rows.append(row(f"memory at {level}", near, bytes_each=bytes_each, expected=expected))
         del step
     return rows

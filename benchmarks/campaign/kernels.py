@@ -59,8 +59,8 @@ def _kernels(bench: Bench, recipe: str, words: tuple[str, ...]) -> Row:
             seconds[event.name] += event.time_range.elapsed_us() / 1e6 / STEPS
             counts[event.name] += 1
     longest: list[Any] = [
-        {"name": name[:NAME], "seconds": taken, "launches": counts[name] / STEPS}
-        for name, taken in seconds.most_common(LONGEST)
+        {"name": name[:NAME], "seconds": busy, "launches": counts[name] / STEPS}
+        for name, busy in seconds.most_common(LONGEST)
     ]
     more = {"busy_seconds": seconds.total(), "longest": longest}
     return Row(part=PART, name=" ".join((recipe, *words)), value=counts.total() / STEPS, unit="a step", more=more)

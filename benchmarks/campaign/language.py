@@ -47,7 +47,7 @@ def tasks() -> list[Task]:
         recipes.task(PART, "o0 tf32", "amp=o0", "tf32=true", estimate=25, rehearsed=False),
         recipes.task(PART, "o1", "amp=o1", "amp.dtype=bfloat16", estimate=25),
         recipes.task(PART, "o2", *o2("half"), estimate=25),
-        *(_where_supported(each, _timed(each)) for each in GEMMS),
+        *(_where_supported(gemm, _timed(gemm)) for gemm in GEMMS),
     ]
 
 
@@ -78,7 +78,9 @@ def gain(gemm: str) -> str:
 
 
 def _gain(bench: Bench, gemm: str) -> Row:
-    half, eight = (step_of(capture(bench, PART, (*o2(each), "compile=true"))) for each in ("half", gemm))
+    half, eight = (
+        step_of(capture(bench, PART, (*o2(number_format), "compile=true"))) for number_format in ("half", gemm)
+    )
     return turns.row(bench, gain(gemm), half, eight, part=PART, published_gains=PUBLISHED[gemm])
 
 
@@ -104,7 +106,7 @@ def _products(bench: Bench) -> list[Row]:
         if unsupported(bench, gemm):
             continue
         for role in ROLES[:2]:
-            left, right = (getattr(torch, each) for each in FORMATS[gemm].operands(role))
+            left, right = (getattr(torch, dtype) for dtype in FORMATS[gemm].operands(role))
             rows.append(_product(bench, gemm, role, left, right))
     return rows or [Row(part="check", name="fp8 products", left_out="not on this device: it has none")]
 
@@ -114,10 +116,10 @@ def _product(bench: Bench, gemm: str, role: str, left: torch.dtype, right: torch
     one = torch.randn(size, size, device=bench.device).to(left)
     other = torch.randn(size, size, device=bench.device).to(right)
     shapes = ((), ()) if gemm == "fp8-tensorwise" else ((size, 1), (1, size))
-    scales = [torch.rand(each, device=bench.device) + 0.5 for each in shapes]
-    found = torch._scaled_mm(one, other.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16)
+    scales = [torch.rand(shape, device=bench.device) + 0.5 for shape in shapes]
+    product = torch._scaled_mm(one, other.t(), scale_a=scales[0], scale_b=scales[1], out_dtype=torch.bfloat16)
     right_one = (one.double() * scales[0].double()) @ (other.double().t() * scales[1].double())
-    error = float((found.double() - right_one).abs().max() / right_one.abs().max())
+    error = float((product.double() - right_one).abs().max() / right_one.abs().max())
     return row(f"products of {gemm}, {role}", error < 2**-8, error=error, operands=[str(left), str(right)])
 
 
@@ -128,11 +130,11 @@ def _losses(bench: Bench) -> list[Row]:
     rows, reference = [], None
     for name, words in modes.items():
         sizes = (*recipes.TINY[PART], "steps=2") if bench.tiny else SMALL
-        code, said, result = trained(bench, gpt, *words, *sizes)
+        code, output, result = trained(bench, gpt, *words, *sizes)
         observed, last = result.get("observed") or {}, (result.get("loss") or {}).get("last")
         reference = last if name == "o0" else reference
         near = last is not None and reference is not None and _gap(last, reference) < _tolerance(name)
-        more: dict[str, Any] = {"verdict": observed.get("verdict"), "why": observed.get("why") or said[-300:]}
+        more: dict[str, Any] = {"verdict": observed.get("verdict"), "why": observed.get("why") or output[-300:]}
         passed = code == 0 and observed.get("verdict") == "proved" and near
         rows.append(row(f"gpt at {name}", passed, loss=result.get("loss"), o0=reference, exit_code=code, **more))
     return rows

@@ -68,8 +68,8 @@ def capture(bench: Bench, recipe: str, words: Sequence[str]) -> Captured:
     """The recipe set up by its trainer, and the arguments that it passes to `Run.fit`."""
     module = importlib.import_module(f"recipes.torch_.{recipe}")
     own = TINY[recipe] if bench.tiny else FULL.get(recipe, ())
-    keys = {each.partition("=")[0] for each in own}
-    asked = [each for each in words if each.partition("=")[0] not in keys]
+    keys = {word.partition("=")[0] for word in own}
+    asked = [word for word in words if word.partition("=")[0] not in keys]
     chosen = arguments.parse([*asked, *own, *data_of(recipe), f"device={bench.device.type}"], recipe, "torch")
     run = Run(chosen, devices.join(bench.device.type, None, {}), time.monotonic())
     captured: dict[str, Any] = {}
@@ -85,7 +85,7 @@ def capture(bench: Bench, recipe: str, words: Sequence[str]) -> Captured:
     if captured.get("schedule"):
         # Steps are repeated at the schedule's first rate: at its peak the loss may leave the finite numbers, and
         # products of those that aren't take less power, and so less time, than products that anyone wants.
-        for group in (group for each in captured["optimizers"] for group in each.param_groups):
+        for group in (group for optimizer in captured["optimizers"] for group in optimizer.param_groups):
             group["lr"] = captured["schedule"](0)
     return run, captured
 
@@ -149,13 +149,13 @@ def simplenet_flops(settings: Any) -> float:
 
 
 def _number(loss: Any) -> float | None:
-    value = sum(float(each) for each in (loss.values() if isinstance(loss, dict) else [loss]))
+    value = sum(float(part) for part in (loss.values() if isinstance(loss, dict) else [loss]))
     return value if abs(value) < float("inf") else None
 
 
 def quietly(act: Callable[[], Any]) -> tuple[Any, str]:
     """The result of `act` and its output."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        found = act()
-    return found, said.getvalue()
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        result = act()
+    return result, output.getvalue()

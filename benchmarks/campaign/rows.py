@@ -99,12 +99,12 @@ class Bench:
 
 
 def _by_clock(act: Callable[[], object], count: int) -> list[float]:
-    found = []
+    seconds = []
     for _ in range(count):
         began = time.perf_counter()
         act()
-        found.append(time.perf_counter() - began)
-    return found
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -64,8 +64,8 @@ def row(
     ratios = []
     for number in range(1 if bench.tiny else ROUNDS):
         turns = (other, ours) if number % 2 == 0 else (ours, other)
-        taken = {act: _block(bench, act) for act in turns}
-        ratios.append(taken[other] / taken[ours])
+        seconds = {act: _block(bench, act) for act in turns}
+        ratios.append(seconds[other] / seconds[ours])
     more = {"ratios": ratios, "rounds": len(ratios), "steps_each": STEPS, **more}
     return Row(part=part, name=name, value=statistics.median(ratios), unit="x", more=more)
 
@@ -87,14 +87,14 @@ def _hand_written(captured: Captured) -> Callable[[], None]:
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.float()
-    halves = [each for each in net.parameters() if each.dtype == dtype]
-    norms = [each for each in net.parameters() if each.dtype != dtype]
-    masters = [each.detach().float() for each in halves]
-    for each in masters:
-        each.grad = torch.zeros_like(each)
-    gradients = [each.grad for each in masters]
-    decayed = [each for each in masters if each.ndim > 1]
-    others = [*(each for each in masters if each.ndim == 1), *norms]
+    halves = [parameter for parameter in net.parameters() if parameter.dtype == dtype]
+    norms = [parameter for parameter in net.parameters() if parameter.dtype != dtype]
+    masters = [parameter.detach().float() for parameter in halves]
+    for master in masters:
+        master.grad = torch.zeros_like(master)
+    gradients = [master.grad for master in masters]
+    decayed = [master for master in masters if master.ndim > 1]
+    others = [*(master for master in masters if master.ndim == 1), *norms]
     groups = [{"params": decayed, "weight_decay": hyper.weight_decay}, {"params": others, "weight_decay": 0.0}]
     rate = fit["optimizers"][0].param_groups[0]["lr"]
     optimizer = torch.optim.SGD(groups, lr=rate, momentum=hyper.momentum, fused=run.world.fused)
@@ -106,11 +106,11 @@ def _hand_written(captured: Captured) -> Callable[[], None]:
             loss = cross_entropy(logits, labels, label_smoothing=hyper.label_smoothing)
         loss.backward()
         with torch.no_grad():
-            torch._foreach_copy_(gradients, [each.grad for each in halves])
+            torch._foreach_copy_(gradients, [weight.grad for weight in halves])
             optimizer.step()
             torch._foreach_copy_(halves, masters)
-        for each in (*halves, *norms):
-            each.grad = None
+        for parameter in (*halves, *norms):
+            parameter.grad = None
 
     assert settings.accumulate == 1
     return step

@@ -22,11 +22,11 @@ PATIENCE = 600.0
 def python() -> str:
     """The Python of a virtual environment that has it, made on first use in benchmarks/out/. Raises `Skipped`."""
     place = OUT / f"hydra-submitit-launcher-{VERSION}"
-    found = place / "bin/python"
+    interpreter = place / "bin/python"
     if not (place / "complete").exists():
         venv.create(place, with_pip=True, clear=True)
         constraints = PEERS.parent.parent / "constraints.txt"
-        argv = [str(found), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        argv = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         done = subprocess.run(
             [*argv, "--constraint", str(constraints), f"hydra-submitit-launcher=={VERSION}"],
             capture_output=True,
@@ -35,7 +35,7 @@ def python() -> str:
         if done.returncode != 0:
             raise Skipped(f"hydra-submitit-launcher can't be installed: {done.stderr.strip()[-500:]}")
         (place / "complete").touch()
-    return str(found)
+    return str(interpreter)
 
 
 class Sweep:

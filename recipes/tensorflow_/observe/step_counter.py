@@ -116,15 +116,15 @@ class StepCounter:
             self._within = False
         steps.executions += 1
         if before is not None:
-            steps.taken = [_between(before.get(number), after) for number, after in self._counts().items()]
-        for taken in steps.taken:
-            if (optimizer := taken.optimizer()) is not None and taken.count:
+            steps.by_optimizer = [_between(before.get(number), after) for number, after in self._counts().items()]
+        for delta in steps.by_optimizer:
+            if (optimizer := delta.optimizer()) is not None and delta.count:
                 name = type(optimizer).__name__ if isinstance(optimizer, keras.optimizers.Optimizer) else "an optimizer"
-                scale = taken.loss_scale
+                scale = delta.loss_scale
                 self._meter.stepped(
-                    optimizer, applied=True, count=taken.count, skipped=taken.skipped, loss_scale=scale, name=name
+                    optimizer, applied=True, count=delta.count, skipped=delta.skipped, loss_scale=scale, name=name
                 )
-        self._number += max((taken.count for taken in steps.taken), default=0)
+        self._number += max((delta.count for delta in steps.by_optimizer), default=0)
         self._profiling.after(self._number)
         self._profiling.between(self._number + 1)
         self._observer.executed()
@@ -159,7 +159,7 @@ class _Steps:
 
     def __init__(self) -> None:
         self.executions = 0
-        self.taken: list[_Taken] = []
+        self.by_optimizer: list[_StepDelta] = []
         """Steps of the last execution that was read."""
 
 
@@ -171,7 +171,7 @@ class _Count(NamedTuple):
     loss_scale: float | None = None
 
 
-class _Taken(NamedTuple):
+class _StepDelta(NamedTuple):
     """The steps of an optimizer in one execution."""
 
     optimizer: weakref.ref[Any]
@@ -182,12 +182,12 @@ class _Taken(NamedTuple):
     """Before them."""
 
 
-def _between(before: _Count | None, after: _Count) -> _Taken:
+def _between(before: _Count | None, after: _Count) -> _StepDelta:
     """Keras halves its loss scale at each step that it skips."""
     scale = before.loss_scale if before and before.loss_scale else after.loss_scale
     fall = scale / after.loss_scale if scale and after.loss_scale else 1.0
     applied, skipped = after.applied - (before.applied if before else 0), max(0, round(math.log2(fall)))
-    return _Taken(weakref.ref(after.optimizer), max(0, applied) + skipped, skipped, scale)
+    return _StepDelta(weakref.ref(after.optimizer), max(0, applied) + skipped, skipped, scale)
 
 
 def _scale(optimizer: keras.optimizers.LossScaleOptimizer) -> float:
