@@ -206,7 +206,7 @@ def details(row: Row) -> str:
 
 
 def aim_line(aim: Aim) -> str:
-    ratio = "-" if aim.found is None else f"{aim.found:.3f}"
+    ratio = "-" if aim.ratio is None else f"{aim.ratio:.3f}"
     return f"  {aim.verdict:13} {aim.claim}: {ratio} (at least {aim.least:g})"
 
 

@@ -177,9 +177,9 @@ def clean_log(content: bytes) -> bytes:
     """A program's output, safe for a terminal."""
     printed = content.decode("utf-8", "replace")
     kept, at = [], 0
-    for found in _PRINTED.finditer(printed):
-        kept += [clean(printed[at : found.start()]), found[0]]
-        at = found.end()
+    for match in _PRINTED.finditer(printed):
+        kept += [clean(printed[at : match.start()]), match[0]]
+        at = match.end()
     return "".join([*kept, clean(printed[at:])]).encode()
 
 

@@ -15,14 +15,14 @@ class Aim:
 
     claim: str
     least: float
-    found: float | None
+    ratio: float | None
     """None if one of its figures is missing."""
 
     @property
     def verdict(self) -> str:
-        if self.found is None:
+        if self.ratio is None:
             return "not measured"
-        return "held" if self.found >= self.least else "not held"
+        return "held" if self.ratio >= self.least else "not held"
 
 
 def judge(rows: Sequence[Row]) -> list[Aim]:
@@ -58,7 +58,7 @@ def judge(rows: Sequence[Row]) -> list[Aim]:
         )
         for gemm in language.GEMMS
     ]
-    return [Aim(claim=claim, least=least, found=found) for claim, least, found in aims]
+    return [Aim(claim=claim, least=least, ratio=value) for claim, least, value in aims]
 
 
 def _divide(one: float | None, other: float | None) -> float | None:

@@ -50,8 +50,8 @@ them while it is open: gpus=0 takes none.
 class Port(NamedTuple):
     """A port of the job's host, and where it is to be on this machine."""
 
-    here: int
-    there: int
+    local: int
+    remote: int
 
 
 class Place(NamedTuple):
@@ -94,13 +94,15 @@ def opening(place: Place, port: Port | None, token: str, control: str = "") -> l
     """
     plan, address = place.plan, place.address
     if port and plan.container is not None and plan.container.network == "none":
-        raise UsageError(f"--forward {port.there}: container.network=none has no ports; say container.network=host")
+        raise UsageError(f"--forward {port.remote}: container.network=none has no ports; say container.network=host")
     if port and plan.container is not None and plan.container.runtime.kind == "pyxis":
-        raise UsageError(f"--forward {port.there}: with container=pyxis the node is not known here")
-    if port and address is None and port.here != port.there:
-        raise UsageError(f"--forward {port.here}:{port.there}: this machine is the job's host; {port.there} is its own")
+        raise UsageError(f"--forward {port.remote}: with container=pyxis the node is not known here")
+    if port and address is None and port.local != port.remote:
+        raise UsageError(
+            f"--forward {port.local}:{port.remote}: this machine is the job's host; {port.remote} is its own"
+        )
     brought = address is not None or plan.queue != "slurm"
-    shown = (port.there, port.here if brought else None) if port else None
+    shown = (port.remote, port.local if brought else None) if port else None
     text = interactive.script(plan, token=token, attempt=place.attempt, port=shown)
     command = interactive.on_slurm(plan, text, place.job) if plan.queue == "slurm" else ["bash", "-c", text]
     if address is None:
@@ -109,7 +111,7 @@ def opening(place: Place, port: Port | None, token: str, control: str = "") -> l
 
     options: list[str] = []
     if port and plan.queue != "slurm":
-        options = ["-L", f"{port.here}:localhost:{port.there}", "-o", "ExitOnForwardFailure=yes"]
+        options = ["-L", f"{port.local}:localhost:{port.remote}", "-o", "ExitOnForwardFailure=yes"]
     elif control:
         options = ["-M", "-S", control]
     return interactive.over_ssh(openssh_transport.argv(address, "-t", *options), command)
@@ -131,10 +133,10 @@ def _attended(place: Place, port: Port, token: str) -> int:
             asked = openssh_transport.argv(place.address, "-S", control, "-o", "BatchMode=yes")
             node = _said(interactive.over_ssh(asked, ["cat", interactive.note(place.plan, token)]))
         if node:
-            through = ["-S", control, "-O", "forward", "-L", f"{port.here}:{node}:{port.there}"]
+            through = ["-S", control, "-O", "forward", "-L", f"{port.local}:{node}:{port.remote}"]
             done = subprocess.run(openssh_transport.argv(place.address, *through), capture_output=True, text=True)
             if done.returncode != 0:
-                print(f"port {port.there} is not forwarded: {done.stderr.strip()}\r", file=sys.stderr)
+                print(f"port {port.remote} is not forwarded: {done.stderr.strip()}\r", file=sys.stderr)
         return shell.wait()
 
 
@@ -150,11 +152,11 @@ def _forwarded(words: list[str]) -> Port | None:
         if flag == "--forward":
             if not equals:
                 text = words[index + 1] if index + 1 < len(words) else ""
-            here, _, there = text.rpartition(":")
-            if not all(number.isdecimal() and 0 < int(number) < 65536 for number in (here or there, there)):
+            local, _, remote = text.rpartition(":")
+            if not all(number.isdecimal() and 0 < int(number) < 65536 for number in (local or remote, remote)):
                 raise UsageError(f"--forward {text}: a port is a number from 1 to 65535, or two as 8080:6006")
             del words[index : index + (1 if equals else 2)]
-            return Port(int(here or there), int(there))
+            return Port(int(local or remote), int(remote))
     return None
 
 

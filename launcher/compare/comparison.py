@@ -168,7 +168,8 @@ def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published
     lacking = {plan.container.asked: plan.container for plan in plans if plan.container and plan.container.pull}
     if len({plan.container.pull if plan.container else "" for plan in plans}) > 1:
         fetch = [
-            f"python -m launcher image pull {asked} container={each.runtime.kind}" for asked, each in lacking.items()
+            f"python -m launcher image pull {asked} container={container.runtime.kind}"
+            for asked, container in lacking.items()
         ]
         raise UsageError(
             "container.pull=true has a job fetch one image, and these arms have several: "

@@ -174,10 +174,10 @@ def _places(files: Sequence[File]) -> dict[str, Place]:
     """Where the values of people's own files stand, where no later file of `conf/` has the key."""
     from launcher.config.files import places
 
-    found: dict[str, Place] = {}
+    by_key: dict[str, Place] = {}
     for file in files:
         for key in file.values:
-            found.pop(key, None)
+            by_key.pop(key, None)
         if not file.name.startswith(SHIPPED):
-            found.update((f"{file.prefix}{key}", place) for key, place in places(file.path).items())
-    return found
+            by_key.update((f"{file.prefix}{key}", place) for key, place in places(file.path).items())
+    return by_key

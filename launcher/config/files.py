@@ -91,18 +91,18 @@ def _text(path: Path) -> str:
 
 def _scan(path: Path, text: str) -> dict[str, Place]:
     """The places of all values. Raises `UsageError` for more of them, or deeper ones, than a configuration has."""
-    found: dict[str, Place] = {}
+    by_key: dict[str, Place] = {}
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         for number, (key, place) in enumerate(_walk(path, root) if root else ()):
             if number == MOST_VALUES:
                 raise refused(path, None, f"more than {MOST_VALUES:,} values, with its aliases written out")
-            found[key] = place
+            by_key[key] = place
     except yaml.YAMLError as error:
         raise _unreadable(path, error) from None
     except RecursionError:
         raise refused(path, None, _TOO_DEEP) from None
-    return found
+    return by_key
 
 
 def _walk(path: Path, node: yaml.Node, key: str = "", depth: int = 0) -> Iterator[tuple[str, Place]]:

@@ -74,9 +74,9 @@ def _reached(address: Address) -> Finding:
     answer = host.ask("hello", hello)
     opened = time.monotonic()
     host.ask("hello", hello)
-    there, here = f"{answer['host']}, Python {answer['python']}", f"{address.destination} by {address.transport}"
+    remote, route = f"{answer['host']}, Python {answer['python']}", f"{address.destination} by {address.transport}"
     trip = time.monotonic() - opened
-    return ok("reach", f"{here}: {there}; connected in {opened - began:.1f} s, {1000 * trip:.0f} ms round trip")
+    return ok("reach", f"{route}: {remote}; connected in {opened - began:.1f} s, {1000 * trip:.0f} ms round trip")
 
 
 def _host(spec: JobSpec, address: Address | None) -> health.Host:

@@ -32,9 +32,9 @@ def remove(
     Raises `LauncherError` where a run of this machine has not ended, unless `force` ends it; then nothing is deleted.
     """
     ownership.refuse_anothers("rm", chosen)
-    here = [run for run in chosen if not run_roots.is_remote(run.root)]
-    _end(here, force)
-    code = _code_of(here)
+    local = [run for run in chosen if not run_roots.is_remote(run.root)]
+    _end(local, force)
+    code = _code_of(local)
     for run in chosen:
         delete(run)
         say(run)

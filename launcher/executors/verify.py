@@ -123,7 +123,7 @@ def _choose(run: Run, step: int | None) -> tuple[ReplayPlan, bool]:
             f"{run.id} is not comparable: its checkpoints are in shards of several ranks, and without a record of each "
             "step (verify.record=true keeps one) these are not compared"
         )
-    first = max((each for each in saved if each < step), default=0)
+    first = max((earlier for earlier in saved if earlier < step), default=0)
     return ReplayPlan(run=run.id, first=first, step=step), bool(last)
 
 
@@ -169,7 +169,7 @@ def _plan(plan: Plan, values: Mapping[str, Any], replay: ReplayPlan, name: str) 
     }
     settings = plan_changes.as_recorded(values, dataclasses.replace(plan, settings=settings))["settings"]
     own = job_environment.own_secrets(plan.secrets, plan.run_dir)
-    moved = {each: f"{plan.run_root}/{PLACEHOLDER}/{SECRETS}/{each}" for each in own}
+    moved = {secret: f"{plan.run_root}/{PLACEHOLDER}/{SECRETS}/{secret}" for secret in own}
     unbound = dataclasses.replace(
         plan,
         run_id=PLACEHOLDER,

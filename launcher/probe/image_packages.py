@@ -42,12 +42,12 @@ def look(
         return known, ""
     if not start:
         return None, "a plan starts no image; `run` looks into it before anything is queued"
-    found = _versions(ask(_command(image, runtime, python)) or "")
-    if found is None:
+    versions = _versions(ask(_command(image, runtime, python)) or "")
+    if versions is None:
         return None, f"{python} could not be run in it"
     if kept is not None:
-        _write(kept, found)
-    return found, ""
+        _write(kept, versions)
+    return versions, ""
 
 
 def _command(image: LocalImage, runtime: Runtime, python: str) -> list[str]:

@@ -42,8 +42,8 @@ def probe() -> SlurmFacts:
     return dataclasses.replace(facts, accounting=facts.accounting and shutil.which("sacct") is not None)
 
 
-def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, str]) -> SlurmFacts:
-    """Facts from the output of `scontrol show config` and `sinfo`; `here` is this machine's name."""
+def read(settings: str, nodes: Sequence[str], hostname: str, environment: dict[str, str]) -> SlurmFacts:
+    """Facts from the output of `scontrol show config` and `sinfo`; `hostname` is this machine's name."""
     values = {name: value.strip() for name, value in _SETTING.findall(settings)}
     rows: dict[str, list[list[str]]] = {}
     for line in nodes:
@@ -71,7 +71,7 @@ def read(settings: str, nodes: Sequence[str], here: str, environment: dict[str, 
         max_array_size=int(values.get("MaxArraySize", "1001")),
         accounting="slurmdbd" in values.get("AccountingStorageType", ""),
         environment=environment,
-        nodes_are_here=all(_is_here(row[5], here) for of_name in rows.values() for row in of_name),
+        nodes_are_here=all(_is_here(row[5], hostname) for of_name in rows.values() for row in of_name),
     )
 
 
@@ -81,5 +81,5 @@ def _count(text: str) -> int:
     return int(digits[0]) if digits and digits[0] else 0
 
 
-def _is_here(address: str, here: str) -> bool:
-    return address in (here, "localhost", "::1") or address.startswith("127.")
+def _is_here(address: str, hostname: str) -> bool:
+    return address in (hostname, "localhost", "::1") or address.startswith("127.")

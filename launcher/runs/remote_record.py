@@ -110,7 +110,7 @@ def known(folder: Path) -> Known | None:
             state=states.admitted(values["state"]),
             seen=admit.number(values["seen"], "seen"),
             step=admitted_step(values.get("step")),
-            stamps={name: _stamp(each) for name, each in admit.group(values.get("stamps"), "stamps").items()},
+            stamps={name: _stamp(stamp) for name, stamp in admit.group(values.get("stamps"), "stamps").items()},
             log=admitted_log(values.get("log")),
         )
     except Refused:
@@ -127,8 +127,8 @@ def admitted_log(value: Any) -> tuple[str, tuple[str, ...]] | None:
     if value is None:
         return None
     path, last = admit.items(value, "a log", 2, least=2)
-    told = (admit.text(line, "a line of a log") for line in admit.items(last, "lines of a log", LOG_LINES))
-    return admit.text(path, "the path of a log"), tuple(told)
+    lines = (admit.text(line, "a line of a log") for line in admit.items(last, "lines of a log", LOG_LINES))
+    return admit.text(path, "the path of a log"), tuple(lines)
 
 
 def admitted_stamp(value: Any) -> list[int]:

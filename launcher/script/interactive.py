@@ -115,9 +115,9 @@ def _banner(plan: Plan, port: tuple[int, int | None] | None) -> str:
         lines.append(f"port {port[0]} of this host is http://localhost:{port[1]} where you sit")
     printed = [f"echo {to_bash(line)} >&2" for line in lines]
     if port and plan.queue == "slurm":
-        here = f", http://localhost:{port[1]} where you sit" if port[1] else ""
+        forwarded = f", http://localhost:{port[1]} where you sit" if port[1] else ""
         printed.append(
-            f'echo "port {port[0]} is http://$LAUNCHER_NODE:{port[0]} from the login node{here}; {_OPEN}" >&2'
+            f'echo "port {port[0]} is http://$LAUNCHER_NODE:{port[0]} from the login node{forwarded}; {_OPEN}" >&2'
         )
     return "\n".join(printed)
 

@@ -187,8 +187,8 @@ def _seconds(text: str) -> float | None:
     match = _TIME.fullmatch(text)
     if match is None:
         return None
-    *whole, seconds = match.groups()
-    return calendar.timegm((*map(int, whole), 0)) + float(seconds)
+    *date_and_time, seconds = match.groups()
+    return calendar.timegm((*map(int, date_and_time), 0)) + float(seconds)
 
 
 def _number(text: str) -> float | None:

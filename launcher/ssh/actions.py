@@ -59,21 +59,21 @@ def remove(wanted: Sequence[Run], force: bool) -> None:
         connect(address).ask("remove", nothing, runs=_names(group), force=force)
 
 
-def resume(found: Selection, assignments: Mapping[str, str], secrets: Mapping[str, bytes]) -> list[Path]:
+def resume(selection: Selection, assignments: Mapping[str, str], secrets: Mapping[str, bytes]) -> list[Path]:
     """Resume those runs that can be, with the secrets that they need again. Returns their folders here. Raises
     `LauncherError`."""
     texts = {name: base64.b64encode(content).decode() for name, content in secrets.items()}
     resumed: list[str] = []
-    for address, group in by_address(found.runs).items():
+    for address, group in by_address(selection.runs).items():
         resumed += connect(address).ask(
             "resume",
-            lambda answer: admit.items(answer, "runs", len(found.runs)),
+            lambda answer: admit.items(answer, "runs", len(selection.runs)),
             runs=_names(group),
-            sweep=found.sweep,
+            sweep=selection.sweep,
             assignments=dict(assignments),
             secrets=texts,
         )
-    folders = [run.folder for run in found.runs if run.id in resumed]
+    folders = [run.folder for run in selection.runs if run.id in resumed]
     for folder in folders:
         remote_record.forget_state(folder)
     return folders

@@ -48,7 +48,7 @@ def of(address: Address) -> Settings:
     """Raises `UsageError` for a configuration that can't be read, or that needs ssh itself; `Unavailable` without the
     program ssh."""
     values = _configuration(address)
-    one = {name: found[0] for name, found in values.items()}
+    one = {name: given[0] for name, given in values.items()}
     if one.get("revokedhostkeys", "none") != "none":
         raise UsageError("only ssh itself reads RevokedHostKeys: say cluster.transport=openssh")
     words = {
@@ -121,4 +121,4 @@ def run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 def _expanded(text: str, words: Mapping[str, str]) -> str:
     """The text with its tokens (`%h`) replaced in one pass; unknown ones stay."""
-    return re.sub(r"%(.)", lambda found: words.get(found[1], found[0]), text)
+    return re.sub(r"%(.)", lambda match: words.get(match[1], match[0]), text)

@@ -43,13 +43,13 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
         shell = answering(files)
         if shell is not None and shell.host != processes.host() and needs_liveness(files):
             elsewhere[folder] = f"it runs on {shell.host}: cancel it there"
-    here = {folder: files for folder, files in asked.items() if folder not in elsewhere}
-    survivors = processes.end([_target(*run) for run in here.items()], grace)
-    for folder in here:
+    local = {folder: files for folder, files in asked.items() if folder not in elsewhere}
+    survivors = processes.end([_target(*run) for run in local.items()], grace)
+    for folder in local:
         _remove_container(folder)
     return elsewhere | {
         folder: f"process {', '.join(str(process.pid) for process in alive)} does not end: the kernel holds it"
-        for folder, alive in zip(here, survivors, strict=True)
+        for folder, alive in zip(local, survivors, strict=True)
         if alive
     }
 

@@ -38,9 +38,9 @@ def command(script: Path) -> list[str]:
 
 def job_id(answer: str) -> str:
     """The job's id in what sbatch answered. Raises `LauncherError`."""
-    if (found := job_in(answer, Submission())) is None:
+    if (job := job_in(answer, Submission())) is None:
         raise LauncherError(f"sbatch answered {answer!r}, in which no job is named")
-    return found
+    return job
 
 
 class Hooks(NamedTuple):

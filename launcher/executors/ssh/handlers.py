@@ -158,17 +158,17 @@ def files(root: str, id: str, wanted: Sequence[Sequence[Any]]) -> Generator[Any,
             continue
         with open(opened, "rb") as stream:
             stamp = os.fstat(stream.fileno())
-            whole, left = hashlib.sha256(), stamp.st_size
+            digest, left = hashlib.sha256(), stamp.st_size
             if (size, mtime) != (stamp.st_size, stamp.st_mtime_ns):
                 offset = 0
             yield {"name": name, "size": stamp.st_size, "mtime": stamp.st_mtime_ns, "offset": offset}
             while left and (part := stream.read(min(CHUNK, left))):
-                whole.update(part)
+                digest.update(part)
                 done = stamp.st_size - left
                 left -= len(part)
                 if done + len(part) > offset:
                     yield part[max(0, offset - done) :]
-            yield {"name": name, "sha256": whole.hexdigest(), "short": left}
+            yield {"name": name, "sha256": digest.hexdigest(), "short": left}
 
 
 def _runs(runs: Sequence[Mapping[str, str]]) -> list[Run]:
