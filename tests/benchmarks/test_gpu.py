@@ -69,7 +69,7 @@ def test_aims_are_held_not_held_or_not_measured() -> None:
         row("simplenet", "o2", 1200.0, tflops=640.0),
         row("by turns", "simplenet o1 / o2", 0.9),
     ]
-    found = {each.claim: (each.verdict, each.found) for each in judge(rows)}
+    found = {each.claim: (each.verdict, each.ratio) for each in judge(rows)}
     assert found["simplenet at o2 at least 10 times IEEE float32"] == ("held", 12.0)
     assert found["simplenet at o2 at least 75% of the measured bfloat16 ceiling"] == ("held", 0.8)
     assert found["simplenet: o2 never slower than o1"] == ("not held", 0.9)
@@ -78,7 +78,7 @@ def test_aims_are_held_not_held_or_not_measured() -> None:
 
 def test_every_aim_reads_rows_that_the_campaign_has() -> None:
     rows = [Row(part=each.part, name=each.name, value=1.0, more={"tflops": 1.0}) for each in gpu.tasks()]
-    assert all(each.found is not None for each in judge(rows))
+    assert all(each.ratio is not None for each in judge(rows))
 
 
 def test_what_comes_too_late_is_left_out_and_says_so() -> None:
