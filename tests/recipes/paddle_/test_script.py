@@ -112,7 +112,7 @@ def test_half_precision_that_a_script_turns_to_later_is_seen_where_it_is_watched
     if number == 50:
         net.add_sublayer("low", nn.Linear(4, 4))
         net.low.to(dtype="bfloat16")
-        net.low.forward = lambda result: result
+        net.low.forward = lambda inputs: inputs
 """
     result = run(LONG.replace("{steps}", steps) + late, "amp=o0")[2]
     assert result["observed"]["verdict"] == verdict, result["observed"]["why"]

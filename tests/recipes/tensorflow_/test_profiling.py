@@ -46,9 +46,9 @@ def test_processes_of_one_host_leave_a_trace_each(tmp_path):
         one.start()
         tf.zeros(1) + 1
         one.stop(tmp_path)
-    record = sorted(tmp_path.rglob("*.xplane.pb"))
-    assert len({path.name for path in record}) == 2
-    assert sorted(path.name.partition(".")[0] for path in record) == ["rank0", "rank1"]
+    traces = sorted(tmp_path.rglob("*.xplane.pb"))
+    assert len({path.name for path in traces}) == 2
+    assert sorted(path.name.partition(".")[0] for path in traces) == ["rank0", "rank1"]
 
 
 SCRIPT = """
@@ -115,9 +115,9 @@ def test_a_gpus_kernels_are_those_of_its_streams(tmp_path):
         plane.event_metadata[1].name = kernel
         plane.lines.add(name=line_name).events.add(metadata_id=1, duration_ps=picoseconds)
     (tmp_path / "host.xplane.pb").write_bytes(space.SerializeToString())
-    record = _kernels(tmp_path / "host.xplane.pb")
-    assert record == {"nvjet_tst_192x192": 3.0, "EigenMetaKernel": 1.0}
-    assert tensor_core_share(record) == 0.75
+    kernels = _kernels(tmp_path / "host.xplane.pb")
+    assert kernels == {"nvjet_tst_192x192": 3.0, "EigenMetaKernel": 1.0}
+    assert tensor_core_share(kernels) == 0.75
 
 
 def test_steps_are_counted_while_the_profiler_records(tmp_path, monkeypatch):

@@ -92,10 +92,12 @@ def test_an_interrupted_export_leaves_nothing(tmp_path, monkeypatch):
 
 def test_a_file_that_came_to_be_meanwhile_is_not_replaced(tmp_path, monkeypatch, capsys):
     save_weight(tmp_path)
-    assert exported(tmp_path)[0] == 0
+    (tmp_path / "weights.safetensors").write_text("another's")
     monkeypatch.setattr(export, "_check", lambda *_: None)
     assert exported(tmp_path)[0] == 2
     assert "is there already" in capsys.readouterr().err
+    assert (tmp_path / "weights.safetensors").read_text() == "another's"
+    assert {each.name for each in tmp_path.iterdir()} == {"checkpoints", "weights.safetensors"}
     assert exported(tmp_path, "overwrite=true")[0] == 0
 
 

@@ -87,8 +87,8 @@ def test_tensors_and_simple_values_that_tensorflow_writes_are_read(tmp_path):
     ended = forking.run("tests.recipes.trainer.write_events", str(tmp_path))
     assert ended.returncode == 0, ended.stderr
     for kind in ("tensors", "simple"):
-        records = event_files.read((tmp_path / kind).iterdir())
-        assert records == {0: {"loss": 0.25}, 300: {"loss": 0.25}}, kind
+        values = event_files.read((tmp_path / kind).iterdir())
+        assert values == {0: {"loss": 0.25}, 300: {"loss": 0.25}}, kind
 
 
 def test_a_tensors_value_is_in_its_bytes_or_in_its_list_packed_or_not(tmp_path):

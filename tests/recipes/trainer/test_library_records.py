@@ -57,8 +57,8 @@ def test_folders_named_in_arguments_are_searched(tmp_path):
         (tmp_path / name).mkdir()
     words = ["--output_dir=out", "log.dir=logs", "--lr", "0.1", "x" * 5000, ""]
     environ = {"LAUNCHER_CHECKPOINT_DIR": str(tmp_path / "kept"), "TENSORBOARD_LOGGING_DIR": "board"}
-    records = library_records.folders_of(tmp_path, words, environ)
-    assert records == [tmp_path, *(tmp_path / name for name in ("out", "logs", "kept", "board"))]
+    folders = library_records.folders_of(tmp_path, words, environ)
+    assert folders == [tmp_path, *(tmp_path / name for name in ("out", "logs", "kept", "board"))]
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_only_files_of_this_user_are_opened(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
     os.mkfifo(tmp_path / "pipe" / "trainer_state.json")  # which would be waited for
     (tmp_path / "link" / "trainer_state.json").symlink_to("/dev/zero")
-    record = tmp_path / "another" / "trainer_state.json"
-    record.write_text('{"global_step": 1, "log_history": [{"step": 1, "loss": 0.5}]}')
+    state = tmp_path / "another" / "trainer_state.json"
+    state.write_text('{"global_step": 1, "log_history": [{"step": 1, "loss": 0.5}]}')
     assert library_records.read([tmp_path], 0).steps == {1: {"loss": 0.5}}
-    monkeypatch.setattr(os, "geteuid", lambda: record.stat().st_uid + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: state.stat().st_uid + 1)
     assert library_records.read([tmp_path], 0) is None
 
 
