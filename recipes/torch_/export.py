@@ -39,9 +39,9 @@ def main(words: Sequence[str]) -> int:
         overwrite = bool(from_text(values.get("overwrite", "false"), bool, "overwrite"))
         run, file = Path(values["run"]), Path(values["file"])
         _check(file, overwrite)
-        found = find(run, step)
-        weights = weights_of(found)
-        facts = {"format": "pt", "run": run.resolve().name, "step": str(found.step)}
+        saved = find(run, step)
+        weights = weights_of(saved)
+        facts = {"format": "pt", "run": run.resolve().name, "step": str(saved.step)}
         write(file, weights, facts, overwrite)
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -51,15 +51,15 @@ def main(words: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    count = sum(each.numel() for each in weights.values())
-    print(f"step {found.step} of {run.resolve().name}: {len(weights)} tensors, {count:,} values, in {file}")
+    count = sum(tensor.numel() for tensor in weights.values())
+    print(f"step {saved.step} of {run.resolve().name}: {len(weights)} tensors, {count:,} values, in {file}")
     return 0
 
 
 def _split(word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     if not equals or key not in KEYS:
-        raise SettingsError(f"export takes {', '.join(f'{each}=' for each in KEYS)}, not {word}", key)
+        raise SettingsError(f"export takes {', '.join(f'{known}=' for known in KEYS)}, not {word}", key)
     return key, value
 
 
@@ -84,8 +84,8 @@ def find(run: Path, step: int | None) -> Checkpoint:
     """The newest intact checkpoint of a run, or that of `step`. Raises `SettingsError` where there is none of torch."""
     folder = run / "checkpoints"
     broken: list[str] = []
-    found = checkpoint.newest(folder, broken.append, step)
-    if found is None:
+    saved = checkpoint.newest(folder, broken.append, step)
+    if saved is None:
         there = ", ".join(map(str, checkpoint.steps(folder)))
         if broken:
             raise SettingsError("; ".join(broken), "step")
@@ -94,12 +94,12 @@ def find(run: Path, step: int | None) -> Checkpoint:
                 f"{run} has no checkpoint yet; one is saved every checkpoint.every= steps, and at the end", "run"
             )
         raise SettingsError(f"{run} has no checkpoint of step {step}; it has those of {there}", "step")
-    for each in broken:
-        print(f"warning: {each}", file=sys.stderr)
-    framework = _framework(found.manifest)
+    for problem in broken:
+        print(f"warning: {problem}", file=sys.stderr)
+    framework = _framework(saved.manifest)
     if framework != "torch":
         raise SettingsError(f"{run} is framework={framework}, and export is for torch", "run")
-    return found
+    return saved
 
 
 def _framework(manifest: Mapping[str, Any]) -> str:
@@ -117,12 +117,12 @@ def weights_of(found: Checkpoint) -> dict[str, torch.Tensor]:
     except ValueError as error:
         raise SettingsError(f"{found.path} can't be exported: {error}", "run") from None
     masters = state["precision"]["masters"]
-    weights = {name: masters.get(name, each) for name, each in state["model"].items()}
+    weights = {name: masters.get(name, weight) for name, weight in state["model"].items()}
     weights |= {name: weights[first] for name, first in state["tied"].items()}
     return {
-        name: (each.float() if each.is_floating_point() else each).clone(memory_format=torch.contiguous_format)
-        for name, each in weights.items()
-        if isinstance(each, torch.Tensor)
+        name: (tensor.float() if tensor.is_floating_point() else tensor).clone(memory_format=torch.contiguous_format)
+        for name, tensor in weights.items()
+        if isinstance(tensor, torch.Tensor)
     }
 
 

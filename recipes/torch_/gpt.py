@@ -105,10 +105,10 @@ class Net(nn.Module):
         if settings.tied:
             self.head.weight = self.embedding.weight
         self.recompute = settings.recompute
-        for name, each in self.named_parameters():
-            if each.ndim > 1:
+        for name, parameter in self.named_parameters():
+            if parameter.ndim > 1:
                 adds = name.endswith(("out.weight", "down.weight"))
-                nn.init.normal_(each, std=DEVIATION / (math.sqrt(2 * settings.layers) if adds else 1))
+                nn.init.normal_(parameter, std=DEVIATION / (math.sqrt(2 * settings.layers) if adds else 1))
         cosine, sine = rotations(settings.context, settings.width // settings.heads)
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
@@ -150,8 +150,8 @@ def train(run: Run) -> None:
     text = tokens.load(settings.data, hyper)
     net = precision.cast(Net(hyper).to(world.device))
     model = run.wrap(net)
-    matrices = [each for each in net.parameters() if each.ndim > 1]
-    norms = [each for each in net.parameters() if each.ndim == 1]
+    matrices = [parameter for parameter in net.parameters() if parameter.ndim > 1]
+    norms = [parameter for parameter in net.parameters() if parameter.ndim == 1]
     adam = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": hyper.weight_decay}, {"params": norms, "weight_decay": 0.0}],
         lr=hyper.lr,
@@ -170,8 +170,8 @@ def train(run: Run) -> None:
     run.fit(
         model=net,
         optimizers=[optimizer],
-        step=lambda batch: step([each.to(world.device, non_blocking=True) for each in batch]),
-        load=lambda epoch, indices: [world.pinned(each) for each in text.train.samples(indices)],
+        step=lambda batch: step([tensor.to(world.device, non_blocking=True) for tensor in batch]),
+        load=lambda epoch, indices: [world.pinned(sample) for sample in text.train.samples(indices)],
         evaluate=lambda: evaluate(run, net, text),
         samples=len(text.train),
         schedule=gpt.schedule(settings, len(text.train)),
@@ -186,10 +186,10 @@ def evaluate(run: Run, net: nn.Module, text: Text) -> dict[str, float]:
     """How often the likeliest next token is right, the loss in nats a token and, where known, in bits a byte."""
     hyper: GptSettings = run.settings.train
     count = min(hyper.held_out, len(text.held_out))
-    found = measure(run, net, _batches(run, text.held_out, count), count * hyper.context)
+    measured = measure(run, net, _batches(run, text.held_out, count), count * hyper.context)
     if text.bytes_per_token is not None:
-        found["bits_per_byte"] = found["loss"] / math.log(2) / text.bytes_per_token
-    return found
+        measured["bits_per_byte"] = measured["loss"] / math.log(2) / text.bytes_per_token
+    return measured
 
 
 def _batches(run: Run, unseen: Tokens, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

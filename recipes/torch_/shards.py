@@ -42,11 +42,11 @@ def write(folder: Path, tensors: Mapping[str, torch.Tensor], rank: int) -> list[
         dcp.save(dict(tensors), storage_writer=_Writer(folder))
     except CheckpointException as error:
         raise _cause(error, rank) from None
-    found = sorted(path.name for path in folder.glob(f"__{rank}_*.distcp"))
+    names = sorted(path.name for path in folder.glob(f"__{rank}_*.distcp"))
     if rank == 0:
         os.rename(folder / ".metadata", folder / INDEX)
-        found.append(INDEX)
-    return found
+        names.append(INDEX)
+    return names
 
 
 def describe(folder: Path, files: Collection[str]) -> dict[str, Described]:
@@ -54,9 +54,9 @@ def describe(folder: Path, files: Collection[str]) -> dict[str, Described]:
 
     Raises `ValueError` for an index that can't be read.
     """
-    found = _Reader(folder, files).read_metadata().state_dict_metadata
-    tensors = {name: each for name, each in found.items() if isinstance(each, TensorStorageMetadata)}
-    return {name: Described(each.size, each.properties.dtype) for name, each in tensors.items()}
+    entries = _Reader(folder, files).read_metadata().state_dict_metadata
+    tensors = {name: entry for name, entry in entries.items() if isinstance(entry, TensorStorageMetadata)}
+    return {name: Described(entry.size, entry.properties.dtype) for name, entry in tensors.items()}
 
 
 def read(folder: Path, files: Collection[str], targets: dict[str, torch.Tensor]) -> None:
@@ -99,14 +99,14 @@ class _Reader(dcp.FileSystemReader):
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         try:
-            found = _Unpickler(io.BytesIO(self._index.read_bytes())).load()
-            others = {each.relative_path for each in found.storage_data.values()} - set(self._files)
+            index = _Unpickler(io.BytesIO(self._index.read_bytes())).load()
+            others = {stored.relative_path for stored in index.storage_data.values()} - set(self._files)
         except (pickle.UnpicklingError, EOFError, AttributeError, TypeError, IndexError, KeyError) as error:
             raise ValueError(f"{self._index} can't be read: {error}") from None
         if others:
             raise ValueError(f"{self._index} names files that are not of its checkpoint: {', '.join(sorted(others))}")
-        found.storage_meta = StorageMeta()
-        return found
+        index.storage_meta = StorageMeta()
+        return index
 
 
 _PARTS = {
@@ -127,8 +127,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == "pathlib._local":  # of Python 3.13, for the same class
             module = "pathlib"
-        found = getattr(torch, name, None) if module == "torch" else None
-        plain = isinstance(found, torch.dtype) or found is torch.Size or name in _PARTS.get(module, ())
+        attribute = getattr(torch, name, None) if module == "torch" else None
+        plain = isinstance(attribute, torch.dtype) or attribute is torch.Size or name in _PARTS.get(module, ())
         if not plain:
             raise pickle.UnpicklingError(f"it names {module}.{name}")
         return super().find_class(module, name)

@@ -70,24 +70,27 @@ class CompiledCalls:
         run = _Run(graph=graph, memory=memory, owners=owners)
         forward = None
         if graph.backward:
-            forward = next((each for each in reversed(self._forwards) if _is_forward_of(each, run)), None)
+            forward = next((earlier for earlier in reversed(self._forwards) if _is_forward_of(earlier, run)), None)
         else:
             self._forwards.append(run)
         sizes = _symbols(graph, inputs)
-        device = next((each.device.type for each in inputs if isinstance(each, torch.Tensor)), "")
+        device = next((tensor.device.type for tensor in inputs if isinstance(tensor, torch.Tensor)), "")
         return [self._call(product, run, forward, sizes, device, backward) for product in graph.products]
 
     def _call(
         self, product: Product, run: _Run, forward: _Run | None, sizes: Mapping[str, int], device: str, backward: bool
     ) -> Call:
         def shape(value: Value) -> tuple[int, ...]:
-            return tuple(_size(each, sizes) for each in value.sizes)
+            return tuple(_size(size, sizes) for size in value.sizes)
 
         if product.formula is None:
             raise flops.Unaccounted(f"{product.operation} in compiled code")
-        arguments = [Shaped(shape(each), each.dtype) if isinstance(each, Value) else each for each in product.arguments]
-        operands = tuple((each.dtype, shape(each)) for each in product.operands)
-        owners = [run.owners[each.root] for each in product.operands if each.root in run.owners]
+        arguments = [
+            Shaped(shape(argument), argument.dtype) if isinstance(argument, Value) else argument
+            for argument in product.arguments
+        ]
+        operands = tuple((operand.dtype, shape(operand)) for operand in product.operands)
+        owners = [run.owners[operand.root] for operand in product.operands if operand.root in run.owners]
         transposed = {"convolution": 6, "convolution_backward": 7}.get(product.operation)
         functions = flops.functions(product.operation, operands, None if transposed is None else arguments[transposed])
         if len(functions) > 1 and any(isinstance(owner.module, nn.Linear) for owner in owners):
@@ -96,7 +99,7 @@ class CompiledCalls:
             operation=product.operation,
             backward=backward,
             operands=operands,
-            flops=product.formula(arguments, tuple(_size(each, sizes) for each in product.out)),
+            flops=product.formula(arguments, tuple(_size(size, sizes) for size in product.out)),
             device=device,
             kept=any(owner.kept for owner in owners) if owners or not self._modules.kept else None,
             functions=functions,
@@ -125,7 +128,7 @@ def _layer(root: str, run: _Run, forward: _Run | None) -> str | None:
 
 
 def _forward(product: Product, run: _Run, forward: _Run | None) -> ProductUse:
-    layers = [_layer(each.root, run, forward) for each in product.operands]
+    layers = [_layer(operand.root, run, forward) for operand in product.operands]
     weights = [index for index, layer in enumerate(layers) if layer is not None]
     if not weights:
         return _use(FORWARD, "", product, range(len(layers)))
@@ -134,7 +137,7 @@ def _forward(product: Product, run: _Run, forward: _Run | None) -> ProductUse:
 
 
 def _backward(product: Product, run: _Run, forward: _Run | None) -> ProductUse:
-    gradients = [index for index, each in enumerate(product.operands) if each.gradient]
+    gradients = [index for index, operand in enumerate(product.operands) if operand.gradient]
     if not gradients:
         return _forward(product, run, forward)  # activation checkpointing
     if len(product.operands) == 2 and len(gradients) == 1:
@@ -152,13 +155,13 @@ def _backward(product: Product, run: _Run, forward: _Run | None) -> ProductUse:
 
 
 def _use(role: Role, layer: str | None, product: Product, order: Iterable[int]) -> ProductUse:
-    operands = [product.operands[each] for each in order]
-    narrowed = tuple(each.narrowed for each in operands)
-    emulated = all(narrowed) and not any(is_narrow(each.dtype) for each in operands)
+    operands = [product.operands[position] for position in order]
+    narrowed = tuple(operand.narrowed for operand in operands)
+    emulated = all(narrowed) and not any(is_narrow(operand.dtype) for operand in operands)
     return ProductUse(
         role=role,
         layer=layer,
-        formats=tuple(each.dtype for each in operands),
+        formats=tuple(operand.dtype for operand in operands),
         emulates=narrowed if emulated else (),
     )
 
@@ -209,7 +212,7 @@ def _size(text: str, symbols: Mapping[str, int]) -> int:
         if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
             return _ARITHMETIC[type(node.op)](evaluate(node.left), evaluate(node.right))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NAMED:
-            return _NAMED[node.func.id](*(evaluate(each) for each in node.args))
+            return _NAMED[node.func.id](*(evaluate(argument) for argument in node.args))
         raise flops.Unaccounted(f"size {text} in compiled code")
 
     return evaluate(ast.parse(text, mode="eval").body)

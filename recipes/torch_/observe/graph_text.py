@@ -92,15 +92,17 @@ def parse(text: str) -> Graph:
     # The graph of a forward without gradients is a class by a name that isn't one: <lambda>.
     module = ast.parse(text.replace("class <lambda>(", "class graph(", 1)).body[0]
     assert isinstance(module, ast.ClassDef)
-    forward = next(each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == "forward")
-    inputs = tuple((each.arg, _text(each.annotation)) for each in forward.args.args[1:])
+    forward = next(
+        statement for statement in module.body if isinstance(statement, ast.FunctionDef) and statement.name == "forward"
+    )
+    inputs = tuple((argument.arg, _text(argument.annotation)) for argument in forward.args.args[1:])
     values = {name: value_of(annotation, name, gradient=name.startswith(TANGENT)) for name, annotation in inputs}
     products, unaccounted, returned = [], [], ()
     sums: dict[str, tuple[str, ...]] = {}
     for statement in forward.body:
         if isinstance(statement, ast.Return):
             elements = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
-            returned = tuple(_added(each, values, sums) for each in elements)
+            returned = tuple(_added(element, values, sums) for element in elements)
         if isinstance(statement, ast.AnnAssign):
             target, annotation = statement.target, _text(statement.annotation)
         elif isinstance(statement, ast.Assign):
@@ -115,7 +117,7 @@ def parse(text: str) -> Graph:
         namespace, _, operation = name.rpartition(".")
         values[target.id] = made = _computed(target.id, operation, call, annotation, values)
         if operation == "add":
-            sums[target.id] = tuple(each for argument in call.args for each in _added(argument, values, sums))
+            sums[target.id] = tuple(root for argument in call.args for root in _added(argument, values, sums))
         formula = _formula(namespace, operation)
         if formula is not None:
             products.append(_product(target.id, operation, formula, call, values, made))
@@ -125,7 +127,7 @@ def parse(text: str) -> Graph:
         inputs=inputs,
         products=tuple(products),
         unaccounted=tuple(unaccounted),
-        roots={name: each.root for name, each in values.items()},
+        roots={name: value.root for name, value in values.items()},
         returned=returned,
     )
 
@@ -145,9 +147,9 @@ def _product(
     values: Mapping[str, Value],
     out: Value,
 ) -> Product:
-    arguments = tuple(_argument(each, values) for each in call.args)
+    arguments = tuple(_argument(argument, values) for argument in call.args)
     positions, formula = known
-    operands = tuple(arguments[each] for each in positions if isinstance(arguments[each], Value))
+    operands = tuple(arguments[position] for position in positions if isinstance(arguments[position], Value))
     return Product(
         name=name, operation=operation, operands=operands, arguments=arguments, out=out.sizes, formula=formula
     )
@@ -157,7 +159,7 @@ def _argument(node: ast.expr, values: Mapping[str, Value]) -> Any:
     if isinstance(node, ast.Name):
         return values.get(node.id)
     if isinstance(node, (ast.List, ast.Tuple)):
-        return [_argument(each, values) for each in node.elts]
+        return [_argument(element, values) for element in node.elts]
     return node.value if isinstance(node, ast.Constant) else None
 
 
@@ -172,19 +174,19 @@ def _computed(name: str, operation: str, call: ast.Call, annotation: str, values
     value = value_of(annotation, name, gradient=_has_gradient(call, values))
     if operation not in _SAME_DATA:
         return value
-    given = [values[each.id] for each in call.args if isinstance(each, ast.Name) and each.id in values]
+    given = [values[argument.id] for argument in call.args if isinstance(argument, ast.Name) and argument.id in values]
     if operation in SCALING:
-        whole = [each for each in given if each.sizes == value.sizes]
-        if len(whole) > 1:  # on a CPU the scales of rows and columns are multiplied first
-            whole = [each for each in whole if each.root.startswith("_scaled_mm")]
-        given = whole if len(whole) == 1 else []
+        same_size = [operand for operand in given if operand.sizes == value.sizes]
+        if len(same_size) > 1:  # on a CPU the scales of rows and columns are multiplied first
+            same_size = [operand for operand in same_size if operand.root.startswith("_scaled_mm")]
+        given = same_size if len(same_size) == 1 else []
     if not given:
         return value
     return replace(value, root=given[0].root, narrowed=value.narrowed or given[0].narrowed)
 
 
 def _has_gradient(node: ast.expr | None, values: Mapping[str, Value]) -> bool:
-    names = (each.id for each in ast.walk(node) if isinstance(each, ast.Name)) if node is not None else ()
+    names = (child.id for child in ast.walk(node) if isinstance(child, ast.Name)) if node is not None else ()
     return any(name in values and values[name].gradient for name in names)
 
 
@@ -222,7 +224,7 @@ def value_of(annotation: str, root: str, gradient: bool = False) -> Value:
     match = _ANNOTATION.match(annotation)
     if match is None:
         return Value(dtype="", sizes=(), root=root, gradient=gradient)
-    sizes = tuple(each.strip() for each in _split(match["shape"]) if each.strip())
+    sizes = tuple(size.strip() for size in _split(match["shape"]) if size.strip())
     dtype = DTYPES.get(match["dtype"], match["dtype"])
     return Value(dtype=dtype, sizes=sizes, root=root, narrowed=dtype if is_narrow(dtype) else "", gradient=gradient)
 

@@ -44,7 +44,7 @@ class PrecisionObserver:
     @contextlib.contextmanager
     def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
         """Observe one whole step: forward, backward and optimizer. A step that raises gives no report."""
-        missing = dispatch_observer.missing(compiles=any(_is_compiled(each) for each in self._model.modules()))
+        missing = dispatch_observer.missing(compiles=any(_is_compiled(module) for module in self._model.modules()))
         if missing:
             yield
             self.add_problems(number, [f"this torch has no {missing}"], evaluation)
@@ -92,9 +92,10 @@ class PrecisionObserver:
             evaluation=evaluation,
             gemm_layers=self._gemm_layers,
         )
-        sharded = [each for each in owners if hasattr(each, "to_local") and each.is_floating_point()]
-        here, whole = sum(local(each).numel() for each in sharded), sum(each.numel() for each in sharded)
-        return {**head, "shards": {"elements": here, "of": whole}}
+        sharded = [owner for owner in owners if hasattr(owner, "to_local") and owner.is_floating_point()]
+        local_elements = sum(local(owner).numel() for owner in sharded)
+        all_elements = sum(owner.numel() for owner in sharded)
+        return {**head, "shards": {"elements": local_elements, "of": all_elements}}
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -80,13 +80,13 @@ def read(profile: Any, listed: Sequence[str]) -> Audit:
     reader.find_ranges(tree)
     for event in tree:
         reader.walk(event, _Context())
-    reader.audit.eager.sort(key=lambda each: each.start)
+    reader.audit.eager.sort(key=lambda call: call.start)
     return reader.audit
 
 
 def has_operation(function: str) -> bool:
     """Whether calls of a torch function can be observed: some are Python functions that call others."""
-    return all(hasattr(torch.ops.aten, each) for each in _operations(function))
+    return all(hasattr(torch.ops.aten, operation) for operation in _operations(function))
 
 
 def _operations(function: str) -> tuple[str, ...]:
@@ -105,26 +105,28 @@ def disagreement(calls: Sequence[Call], audit: Audit) -> str:
             return f"the dispatch mode saw {_describe(call)} where the profiler saw {_describe(seen)}"
     if len(eager) != len(audit.eager):
         return f"the dispatch mode saw {len(eager)} matrix operations and the profiler {len(audit.eager)}"
-    said = Counter((call.backward, _dtypes(call)) for call in calls if call.compiled)
-    found = Counter((seen.backward, _dtypes(seen)) for seen in audit.compiled)
-    for (backward, dtypes), count in found.items():
-        if count > said[backward, dtypes]:
+    in_graphs = Counter((call.backward, _dtypes(call)) for call in calls if call.compiled)
+    in_profile = Counter((seen.backward, _dtypes(seen)) for seen in audit.compiled)
+    for (backward, dtypes), count in in_profile.items():
+        if count > in_graphs[backward, dtypes]:
             phase = "backward" if backward else "forward"
-            return f"compiled {phase} ran {count} products of {dtypes} and its graphs have {said[backward, dtypes]}"
+            return (
+                f"compiled {phase} ran {count} products of {dtypes} and its graphs have {in_graphs[backward, dtypes]}"
+            )
     return ""
 
 
-def _facts(each: Call | ProfiledCall) -> tuple[Any, ...]:
-    return each.operation, each.backward, each.operands
+def _facts(call: Call | ProfiledCall) -> tuple[Any, ...]:
+    return call.operation, call.backward, call.operands
 
 
-def _dtypes(each: Call | ProfiledCall) -> str:
-    return " and ".join(sorted({dtype for dtype, _ in each.operands}))
+def _dtypes(call: Call | ProfiledCall) -> str:
+    return " and ".join(sorted({dtype for dtype, _ in call.operands}))
 
 
-def _describe(each: Call | ProfiledCall) -> str:
-    shapes = " x ".join(f"{dtype}{list(shape)}" for dtype, shape in each.operands)
-    return f"{each.operation} of {shapes} in {'backward' if each.backward else 'forward'}"
+def _describe(call: Call | ProfiledCall) -> str:
+    shapes = " x ".join(f"{dtype}{list(shape)}" for dtype, shape in call.operands)
+    return f"{call.operation} of {shapes} in {'backward' if call.backward else 'forward'}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,7 +201,9 @@ class _Reader:
 def _contains(event: Any, name: str, after: int) -> bool:
     """Whether an event of that name began within it after a point in time."""
     children = event.children
-    return any((each.name == name and each.start_time_ns >= after) or _contains(each, name, after) for each in children)
+    return any(
+        (child.name == name and child.start_time_ns >= after) or _contains(child, name, after) for child in children
+    )
 
 
 def _within(event: Any, ranges: Sequence[tuple[int, int]]) -> bool:
@@ -226,16 +230,16 @@ def _innermost(event: Any) -> Any:
 
 def _operands(event: Any, positions: Iterable[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     inputs = event.extra_fields.inputs
-    matrices = _metadata([inputs[each] for each in positions if each < len(inputs)])
-    return tuple((dtype_name(each.dtype), tuple(each.sizes)) for each in matrices)
+    matrices = _metadata([inputs[position] for position in positions if position < len(inputs)])
+    return tuple((dtype_name(matrix.dtype), tuple(matrix.sizes)) for matrix in matrices)
 
 
 def _floating(event: Any) -> tuple[str, ...]:
-    dtypes = [each.dtype for each in _metadata(event.extra_fields.inputs)]
-    return tuple(dtype_name(each) for each in dtypes if each.is_floating_point)
+    dtypes = [tensor.dtype for tensor in _metadata(event.extra_fields.inputs)]
+    return tuple(dtype_name(dtype) for dtype in dtypes if dtype.is_floating_point)
 
 
 def _metadata(values: Sequence[Any]) -> list[Any]:
     """The tensors among an event's inputs, without those that have no memory, which a compiler traces with."""
-    flat = [each for value in values for each in (value if isinstance(value, list) else [value])]
-    return [each for each in flat if getattr(each, "storage_data_ptr", None)]
+    flat = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    return [item for item in flat if getattr(item, "storage_data_ptr", None)]

@@ -68,7 +68,7 @@ class Roles:
             return self._forward(matrices, sequence, running)
         if node in self._without_weight or len(matrices) != 2:
             return self._use(INPUT_GRADIENT, "", matrices, range(len(matrices)))
-        origins = [self.lineage.origin(each) for each in matrices]
+        origins = [self.lineage.origin(matrix) for matrix in matrices]
         known: list[tuple[Role, defaultdict[int, list[_Forward]]]] = [
             (INPUT_GRADIENT, self._by_weight),
             (WEIGHT_GRADIENT, self._by_input),
@@ -94,8 +94,8 @@ class Roles:
 
     def _forward(self, matrices: Sequence[torch.Tensor], sequence: int, running: nn.Module | None) -> ProductUse:
         numbered = threading.get_ident() == self._thread
-        origins = [self.lineage.origin(each) for each in matrices]
-        weights = [index for index, each in enumerate(origins) if each.parameter is not None]
+        origins = [self.lineage.origin(matrix) for matrix in matrices]
+        weights = [index for index, origin in enumerate(origins) if origin.parameter is not None]
         weight, layer, parameter = -1, None, None
         if weights:
             weight = weights[-1]
@@ -120,7 +120,7 @@ class Roles:
 
     def _layer(self, parameter: nn.Parameter, running: nn.Module | None) -> str | None:
         """The module that has the parameter: the running one if it does."""
-        if running is not None and any(each is parameter for each in running._parameters.values()):
+        if running is not None and any(own is parameter for own in running._parameters.values()):
             return self._modules.names[running]
         if id(parameter) not in self._layers:
             owner = self._modules.owners().get(parameter)
@@ -128,14 +128,14 @@ class Roles:
         return self._layers[id(parameter)]
 
     def _use(self, role: Role, layer: str | None, matrices: Sequence[torch.Tensor], order: Sequence[int]) -> ProductUse:
-        dtypes = tuple(dtype_name(matrices[each].dtype) for each in order)
-        narrowed = tuple(self.lineage.origin(matrices[each]).narrowed for each in order)
-        emulated = all(narrowed) and not any(is_narrow(each) for each in dtypes)
+        dtypes = tuple(dtype_name(matrices[index].dtype) for index in order)
+        narrowed = tuple(self.lineage.origin(matrices[index]).narrowed for index in order)
+        emulated = all(narrowed) and not any(is_narrow(dtype) for dtype in dtypes)
         return ProductUse(role=role, layer=layer, formats=dtypes, emulates=narrowed if emulated else ())
 
     def _layer_of(self, forwards: Sequence[_Forward], node: int) -> str | None:
         """One weight may be of several layers, one input often is: then the running node tells."""
-        layers = {each.layer for each in forwards}
+        layers = {forward.layer for forward in forwards}
         if len(layers) == 1:
             return layers.pop()
         nearest = self._at(node)
@@ -143,8 +143,8 @@ class Roles:
 
     def _at(self, node: int) -> _Forward | None:
         """The first forward product since autograd made the node. A function of one's own has made others within."""
-        later = [each for each in self._forwards if each.sequence >= node >= 0]
-        return min(later, key=lambda each: each.sequence, default=None)
+        later = [forward for forward in self._forwards if forward.sequence >= node >= 0]
+        return min(later, key=lambda forward: forward.sequence, default=None)
 
 
 _ENGINE = "_engine_run_backward"

@@ -80,8 +80,8 @@ class StepObserver:
                 {"function": function, "dtypes": list(dtypes), "calls": count}
                 for (function, dtypes), count in seen.listed.items()
             ],
-            "unseen": [each for each in listed if not profiler_audit.has_operation(each)],
-            "matched": sorted({name for each in self.mode.kept_ran for name in self._modules.kept[each]}),
+            "unseen": [function for function in listed if not profiler_audit.has_operation(function)],
+            "matched": sorted({name for module in self.mode.kept_ran for name in self._modules.kept[module]}),
             "unaccounted": dict(self.mode.unaccounted),
             "audit": profiler_audit.disagreement(calls, seen) if self._profile is not None else "",
             "optimizer": dict(self._stepped),
@@ -96,19 +96,19 @@ class StepObserver:
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.mode.optimizer_steps += 1
         with self._guard():
-            for each in (each for group in optimizer.param_groups for each in group["params"]):
-                if each.grad is not None and each.is_floating_point():
-                    self._stepped[dtype_name(each.dtype)] += each.numel()
-                    if self._rounding is not None and each.dtype == torch.float32:
-                        self._rounding.before_step(each)
+            for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+                if parameter.grad is not None and parameter.is_floating_point():
+                    self._stepped[dtype_name(parameter.dtype)] += parameter.numel()
+                    if self._rounding is not None and parameter.dtype == torch.float32:
+                        self._rounding.before_step(parameter)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.mode.optimizer_steps -= 1
         with self._guard():
             for entry in optimizer.state.values():
-                for each in entry.values() if isinstance(entry, dict) else ():
-                    if isinstance(each, torch.Tensor) and each.dim() and each.is_floating_point():
-                        self._state[dtype_name(local(each).dtype)] += local(each).numel()
+                for value in entry.values() if isinstance(entry, dict) else ():
+                    if isinstance(value, torch.Tensor) and value.dim() and value.is_floating_point():
+                        self._state[dtype_name(local(value).dtype)] += local(value).numel()
 
     def _on_float32(self, device: torch.device) -> None:
         """Float32 is about to be multiplied: record the switches, and once a phase the arithmetic."""
@@ -118,9 +118,9 @@ class StepObserver:
         backward = dispatch_observer.in_backward()
         if backward not in self._probed:
             self._probed.add(backward)
-            for name, found in float32_probe.arithmetic(device).items():
+            for name, result in float32_probe.arithmetic(device).items():
                 if self._arithmetic.get(name, "float32") == "float32":
-                    self._arithmetic[name] = found
+                    self._arithmetic[name] = result
 
     @contextlib.contextmanager
     def _around_compiled(self, artifact: Any, inputs: Sequence[Any]) -> Iterator[None]:
@@ -146,22 +146,22 @@ class StepObserver:
         self.mode.calls.extend(calls)
         self.mode.kept_ran.update(self._compiled.kept_ran)
         if any(call.dtype == "float32" for call in calls):
-            self._on_float32(next(each.device for each in inputs if isinstance(each, torch.Tensor)))
+            self._on_float32(next(tensor.device for tensor in inputs if isinstance(tensor, torch.Tensor)))
 
 
 def _with_functions(calls: Sequence[Call], seen: profiler_audit.Audit) -> Iterator[Call]:
     """The calls with the functions that they came from, as the profiler shows them where the two observers agree."""
     names: dict[int, tuple[str, ...]] = {}
     eager_calls = [index for index, call in enumerate(calls) if not call.compiled]
-    for index, each in zip(eager_calls, seen.eager, strict=False):
-        if not calls[index].backward and calls[index].operation == each.operation:
-            names[index] = (each.function,)
+    for index, profiled in zip(eager_calls, seen.eager, strict=False):
+        if not calls[index].backward and calls[index].operation == profiled.operation:
+            names[index] = (profiled.function,)
     for index, call in enumerate(calls):
         if call.functions:
             yield call
         else:
-            found = names.get(call.origin if call.backward else index)
-            yield replace(call, functions=found or flops.functions(call.operation, call.operands))
+            functions = names.get(call.origin if call.backward else index)
+            yield replace(call, functions=functions or flops.functions(call.operation, call.operands))
 
 
 def _aggregate(calls: Iterable[Call], gemm_layers: Collection[str]) -> list[dict[str, Any]]:
@@ -171,7 +171,7 @@ def _aggregate(calls: Iterable[Call], gemm_layers: Collection[str]) -> list[dict
         key = (call.operation, call.functions, call.backward, call.dtype, call.kept, call.compiled, call.device)
         place = use.layer if use.layer is None else use.layer in gemm_layers
         total.setdefault((*key, use.role, use.formats, use.emulates, place), []).append(call)
-    return [_entry(each, bool(gemm_layers)) for each in total.values()]
+    return [_entry(group, bool(gemm_layers)) for group in total.values()]
 
 
 def _entry(calls: Sequence[Call], names_layers: bool) -> dict[str, Any]:
@@ -187,10 +187,10 @@ def _entry(calls: Sequence[Call], names_layers: bool) -> dict[str, Any]:
         "compiled": call.compiled,
         "device": call.device,
         "calls": len(calls),
-        "flops": sum(each.flops for each in calls),
+        "flops": sum(call.flops for call in calls),
     }
     if names_layers or is_narrow(call.dtype):
-        layers = [each.use.layer for each in calls]
+        layers = [call.use.layer for call in calls]
         entry["operands"] = list(call.use.formats)
         entry["emulates"] = list(call.use.emulates)
         entry["layers"] = None if None in layers else list(dict.fromkeys(filter(None, layers)))

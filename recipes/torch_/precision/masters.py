@@ -62,7 +62,7 @@ class Masters:
                 group["params"][position] = weight.master
                 weights.append(weight)
         self._by_optimizer[optimizer] = weights
-        clear_gradients_of(optimizer, [each.parameter for each in weights])
+        clear_gradients_of(optimizer, [weight.parameter for weight in weights])
 
     # Weights
 
@@ -82,7 +82,7 @@ class Masters:
         """Round the masters into the model's parameters."""
         weights = self._weights_of(optimizer)
         if weights:
-            torch._foreach_copy_([each.parameter for each in weights], [each.master for each in weights])
+            torch._foreach_copy_([weight.parameter for weight in weights], [weight.master for weight in weights])
         for weight in weights:
             weight.mark_synchronized()
 
@@ -182,8 +182,8 @@ class Masters:
                 group["momentum"] or group["weight_decay"] or group["fused"] or group["differentiable"]
                 for group in optimizer.param_groups
             )
-            and all(each.master.is_cuda and each.valid_sum() is None for each in weights)
-            and sum(each.master.numel() for each in weights) >= LARGE * len(weights)
+            and all(weight.master.is_cuda and weight.valid_sum() is None for weight in weights)
+            and sum(weight.master.numel() for weight in weights) >= LARGE * len(weights)
         )
 
     def share_grads_with_masters(self, optimizer: Optimizer) -> None:
@@ -206,7 +206,7 @@ class Masters:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The masters by their parameters' names."""
         self.copy_model_to_masters()
-        return {each.name: each.master.detach() for each in self._weights.values()}
+        return {weight.name: weight.master.detach() for weight in self._weights.values()}
 
     @torch.no_grad()
     def load_state_dict(self, saved: Mapping[str, torch.Tensor]) -> None:
@@ -217,7 +217,7 @@ class Masters:
                 "the saved master weights have no names: an older version of the launcher saved them, and that version "
                 "can load them"
             )
-        own = {each.name: each.master for each in self._weights.values()}
+        own = {weight.name: weight.master for weight in self._weights.values()}
         if names := differing(own, saved):
             raise ValueError(f"the saved master weights are another model's: {names} differ")
         for name, master in own.items():
@@ -227,7 +227,7 @@ class Masters:
 
 def differing(own: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
     """The first few names that only one of the two has, or whose tensors differ in shape; empty where all are alike."""
-    shapes, others = ({name: getattr(each, "shape", None) for name, each in part.items()} for part in (own, saved))
+    shapes, others = ({name: getattr(tensor, "shape", None) for name, tensor in part.items()} for part in (own, saved))
     names = sorted(name for name in {*own, *saved} if name not in own or shapes[name] != others.get(name, "missing"))
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 

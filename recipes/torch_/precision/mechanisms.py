@@ -63,7 +63,7 @@ class Autocast(Precision, mechanism="autocast"):
         return model
 
     def _add_gemm_layers(self, model: nn.Module, chosen: Chosen) -> None:
-        prefix = next(prefix for prefix, each in self._cast_models() if each is model)
+        prefix = next(prefix for prefix, candidate in self._cast_models() if candidate is model)
         converted = (prefix + name for name in chosen.converted)
         left_out = {prefix + name: why for name, why in chosen.left_out.items()}
         before = self.gemm_layers
@@ -85,9 +85,11 @@ class Autocast(Precision, mechanism="autocast"):
 
     def _refuse_to_unscale_twice(self, optimizer: Optimizer) -> None:
         """Gradients are unscaled in place: a second optimizer would unscale them again."""
-        own = [each for group in optimizer.param_groups for each in group["params"] if each.dtype == torch.float32]
+        own = [
+            weight for group in optimizer.param_groups for weight in group["params"] if weight.dtype == torch.float32
+        ]
         for name, parameter in self._named_parameters():
-            if parameter in self._unscaled and any(parameter is each for each in own):
+            if parameter in self._unscaled and any(parameter is weight for weight in own):
                 raise RuntimeError(
                     f"parameter {name} is in two optimizers, and the loss scale would be taken from its gradient "
                     "twice; give it to one of them, or say amp.dtype=bfloat16, which needs no loss scale"
@@ -155,10 +157,16 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
         self._reducing: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
-        trained = [each for each in model.parameters() if each.dtype == torch.float32 and each.requires_grad]
+        trained = [
+            parameter
+            for parameter in model.parameters()
+            if parameter.dtype == torch.float32 and parameter.requires_grad
+        ]
         before = {parameter: parameter.data for parameter in trained}
         super()._convert(model, kept)
-        self._unrounded |= {each: weights for each, weights in before.items() if each.dtype == self.dtype}
+        self._unrounded |= {
+            parameter: weights for parameter, weights in before.items() if parameter.dtype == self.dtype
+        }
         model.register_load_state_dict_post_hook(_CopyLoaded(self._masters))
 
     def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
@@ -167,13 +175,13 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
         refuse_sharded(model, "amp=o2")
         super().optimizer(model, optimizer)
         reduced: dict[torch.Tensor, bool] = {}
-        for each in wrapped_by_ddp(model):
-            if each not in self._reducing:
-                reduce_in_float32(self._masters, each)
-                self._reducing.add(each)
-            reduced |= dict.fromkeys(each.parameters(), each.find_unused_parameters)
-        own = [each for group in optimizer.param_groups for each in group["params"]]
-        unrounded = {each: self._unrounded.pop(each) for each in own if each in self._unrounded}
+        for module in wrapped_by_ddp(model):
+            if module not in self._reducing:
+                reduce_in_float32(self._masters, module)
+                self._reducing.add(module)
+            reduced |= dict.fromkeys(module.parameters(), module.find_unused_parameters)
+        own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        unrounded = {parameter: self._unrounded.pop(parameter) for parameter in own if parameter in self._unrounded}
         if not same_on_all_ranks(list(unrounded.values())):
             unrounded = {}  # DDP made only the rounded weights equal on all ranks
         names = {parameter: name for name, parameter in self._named_parameters()}
@@ -245,6 +253,6 @@ class _CopyLoaded:
 @contextlib.contextmanager
 def _all(*managers: AbstractContextManager[Any]) -> Any:
     with contextlib.ExitStack() as stack:
-        for each in managers:
-            stack.enter_context(each)
+        for manager in managers:
+            stack.enter_context(manager)
         yield

@@ -48,9 +48,9 @@ def shard(model: nn.Module, resolved: ResolvedPrecision, mesh: Any) -> nn.Module
     for module in kept:
         _refuse_shared(module, model, shared)
         fully_shard(module, mesh=mesh, mp_policy=unchanged)
-    inside_kept = {each for module in kept for each in module.modules()}
-    norms = [each for each in model.modules() if isinstance(each, NORMS) and each not in inside_kept]
-    if resolved.level == "o2" and (norms := [each for each in norms if list(each.parameters())]):
+    inside_kept = {inner for module in kept for inner in module.modules()}
+    norms = [module for module in model.modules() if isinstance(module, NORMS) and module not in inside_kept]
+    if resolved.level == "o2" and (norms := [layer for layer in norms if list(layer.parameters())]):
         # All in one collective, and resharded after backward only: norms are small, and a collective takes long for
         # their size. Blocks are then gathered one after another, with nothing in between. An older torch runs the
         # hooks of a group for its first and last module alone, so that most norms would have a float32 output.
@@ -70,24 +70,24 @@ def freed_after(measure: Callable[[], T], model: nn.Module) -> Callable[[], T]:
     from torch.distributed.fsdp import FSDPModule
 
     def measured() -> T:
-        found = measure()
+        result = measure()
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-        return found
+        return result
 
     return measured
 
 
 def _kept(model: nn.Module) -> list[nn.Module]:
     """The modules kept in float32 that are not inside another one."""
-    found: list[nn.Module] = []
+    kept: list[nn.Module] = []
     inside: set[nn.Module] = set()
     for module in model.modules():  # outer ones first
         if isinstance(module, Float32Forward) and module not in inside and list(module.parameters()):
-            found.append(module)
+            kept.append(module)
             inside.update(module.modules())
-    return found
+    return kept
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
@@ -113,7 +113,7 @@ def _shared(model: nn.Module) -> set[nn.Parameter]:
 def _refuse_shared(module: nn.Module, model: nn.Module, shared: set[nn.Parameter]) -> None:
     for name, parameter in module.named_parameters():
         if parameter in shared:
-            path = next(path for path, each in model.named_modules() if each is module)
+            path = next(path for path, candidate in model.named_modules() if candidate is module)
             raise SettingsError(
                 f"amp.keep_fp32 matches {path}, and parallel=fsdp would shard it apart from the module that it shares "
                 f"{name} with, as two parameters; untie them, leave it out, or say parallel=ddp",
