@@ -64,8 +64,8 @@ class GemmFormat:
 
     def operands(self, role: Role) -> tuple[str, str]:
         """The dtypes of a role's two operands."""
-        found: tuple[str, str] = getattr(self, role)
-        return found
+        dtypes: tuple[str, str] = getattr(self, role)
+        return dtypes
 
     @property
     def rows_matter(self) -> bool:
@@ -161,8 +161,8 @@ def library_problem(gemm: str, version: str) -> str:
     """Why this version of the format's library won't do, empty where it does; "" is not installed."""
     if version and not older(version, FORMATS[gemm].oldest):
         return ""
-    found = f"there is {version}" if version else "it is not installed"
-    return f"amp.gemm={gemm} needs {needed(gemm)}, and {found}"
+    installed = f"there is {version}" if version else "it is not installed"
+    return f"amp.gemm={gemm} needs {needed(gemm)}, and {installed}"
 
 
 def needed(gemm: str) -> str:

@@ -59,9 +59,9 @@ def choose(amp: Amp, layers: Mapping[str, Linear], model: str) -> Chosen:
     for layer, sizes in layers.items():
         if exclude is None and layer == list(layers)[-1]:
             left_out[layer] = "the output layer"
-        elif pattern := next((each for each in exclude or () if _within(layer, each)), ""):
+        elif pattern := next((name for name in exclude or () if _within(layer, name)), ""):
             left_out[layer] = f"amp.gemm_exclude={pattern}"
-        elif pattern := next((each for each in amp.keep_fp32 if _within(layer, each)), ""):
+        elif pattern := next((name for name in amp.keep_fp32 if _within(layer, name)), ""):
             left_out[layer] = f"amp.keep_fp32={pattern}"
         elif sizes.unfit:
             left_out[layer] = sizes.unfit
@@ -79,14 +79,14 @@ def choose(amp: Amp, layers: Mapping[str, Linear], model: str) -> Chosen:
 
 def _refuse_sizes(amp: Amp, layers: Mapping[str, Linear], model: str) -> None:
     name, multiple = amp.gemm, FORMATS[amp.gemm].multiple
-    odd = [f"{layer} {each.inputs} -> {each.outputs}" for layer, each in layers.items() if _odd(each, multiple)]
+    odd = [f"{layer} {sizes.inputs} -> {sizes.outputs}" for layer, sizes in layers.items() if _odd(sizes, multiple)]
     if odd:
         raise SettingsError(
             f"amp.gemm={name} needs inputs and outputs in multiples of {multiple}, and {model} has {some(odd)}; "
             "change the sizes, or name these layers in amp.gemm_exclude",
             "amp.gemm",
         )
-    rows = {each.rows for each in layers.values() if each.rows % multiple}
+    rows = {sizes.rows for sizes in layers.values() if sizes.rows % multiple}
     if rows and FORMATS[name].rows_matter:
         level = f"amp={amp.level} " if amp.preset else ""
         raise SettingsError(

@@ -117,7 +117,7 @@ def summary(reports: Sequence[Report]) -> str:
         calls = [call for call in eligible if call["role"] == role]
         done = flops(call for call in calls if call["operands"] == promised)
         parts.setdefault(product(promised), []).append(f"{percent(done, flops(calls))} of {IN_WORDS[role]}")
-    shares = ", ".join(f"{dtypes} in {_listed(each)}" for dtypes, each in parts.items())
+    shares = ", ".join(f"{dtypes} in {_listed(phrases)}" for dtypes, phrases in parts.items())
     every = flops(call for report in reports for call in report["calls"])
     count = len(gemm["layers"])
     layers = f"{count} linear layer{'s' * (count != 1)}, {percent(flops(eligible), every)} of all matrix FLOPs"

@@ -106,7 +106,7 @@ def lists(allow: Sequence[str], deny: Sequence[str]) -> tuple[tuple[str, ...], t
     allowed, denied = canonical(allow, "amp.allow"), canonical(deny, "amp.deny")
     for operation in allowed:
         if operation in denied:
-            spellings = dict.fromkeys(each for each in (*allow, *deny) if PADDLE.get(each, each) == operation)
+            spellings = dict.fromkeys(name for name in (*allow, *deny) if PADDLE.get(name, name) == operation)
             also = f" (as {' and '.join(spellings)})" if len(spellings) > 1 else ""
             raise SettingsError(f"{operation} is on both amp.allow and amp.deny{also}; leave it on one", "amp.allow")
     return allowed, denied

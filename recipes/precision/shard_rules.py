@@ -44,7 +44,7 @@ def findings(report: Report) -> Iterator[Finding]:
 def across_ranks(reports: Sequence[Report]) -> Iterator[Finding]:
     """Findings of one step, from the reports of all ranks: together their shards are the model."""
     shards = [report["shards"] for report in reports if report["rule"].get("parallel") == "fsdp"]
-    held = sum(each["elements"] for each in shards)
+    held = sum(shard["elements"] for shard in shards)
     if shards and held != shards[0]["of"]:
         yield (
             CONTRADICTED,
@@ -88,7 +88,7 @@ def summary(reports: Sequence[Report]) -> str:
     report = reports[-1]
     if report["rule"].get("parallel") != "fsdp":
         return ""
-    sharded = [each["step"] for each in reports if each["rule"].get("parallel") == "fsdp"]
+    sharded = [report["step"] for report in reports if report["rule"].get("parallel") == "fsdp"]
     since = f" from step {min(sharded)} on" if len(sharded) < len(reports) else ""
     shards = _dtypes({entry["dtype"]: 1 for entry in report["parameters"]})
     gathered = f", gathered in {_dtypes(report['gathered'])}" if report["gathered"] else ""

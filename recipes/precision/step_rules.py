@@ -102,7 +102,7 @@ def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float
         if either & set(call["functions"]) and call["dtype"] == "float32" and not call["backward"]
     )
     for backward, allowance, expected in ((False, 0, 0.0), (True, excused, gradients)):
-        known, unknown = ([call for call in each if call["backward"] is backward] for each in (certain, perhaps))
+        known, unknown = ([call for call in group if call["backward"] is backward] for group in (certain, perhaps))
         yield from _perhaps_due(known, unknown, rule, share, allowance, expected)
 
 

@@ -81,13 +81,13 @@ def gemm_support(gemm: str, device: str, capability: tuple[int, int] | None) -> 
     if device == "cpu" and not wanted.cpu:
         return Support(unsupported=f"amp.gemm={gemm} has no kernels for a CPU; say amp=fp8, which has")
     if capability is not None and capability < wanted.capability:
-        have, need = (".".join(map(str, each)) for each in (capability, wanted.capability))
+        have, need = (".".join(map(str, version)) for version in (capability, wanted.capability))
         instead = "amp=fp8" if FORMATS["fp8-tensorwise"].capability <= capability else "amp=o1 or amp=o2"
         return Support(
             unsupported=f"amp.gemm={gemm} needs compute capability {need}, and this GPU has {have}; say {instead}"
         )
     if capability is not None and wanted.below is not None and capability >= wanted.below:
-        have, end = (".".join(map(str, each)) for each in (capability, wanted.below))
+        have, end = (".".join(map(str, version)) for version in (capability, wanted.below))
         return Support(
             unsupported=f"amp.gemm={gemm}: {wanted.mechanism} has no kernels for compute capability {end} and above, "
             f"and this GPU has {have}; say amp=fp8"

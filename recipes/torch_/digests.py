@@ -35,12 +35,12 @@ def of_state(state: Mapping[str, Any], like: Mapping[str, Any] | None = None) ->
     for name, value in _named(like) if like else ():
         if name in local and torch.is_tensor(value):
             local[name] = local[name].to(value.device)
-    on_cpu = {name: _bytes(each).numpy() for name, each in local.items() if each.device.type == "cpu"}
+    on_cpu = {name: _bytes(tensor).numpy() for name, tensor in local.items() if tensor.device.type == "cpu"}
     others = [name for name in local if name not in on_cpu]
     sums = torch.stack([word_sum(local[name]) for name in others]).tolist() if others else []
-    found = digests.of_buffers(on_cpu)
-    found |= {name: (each % 2**64).to_bytes(BYTES, "big") for name, each in zip(others, sums, strict=True)}
-    return {name: found[name] if name in found else digests.of_value(value) for name, value in values.items()}
+    by_name = digests.of_buffers(on_cpu)
+    by_name |= {name: (total % 2**64).to_bytes(BYTES, "big") for name, total in zip(others, sums, strict=True)}
+    return {name: by_name[name] if name in by_name else digests.of_value(value) for name, value in values.items()}
 
 
 def _named(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -80,10 +80,10 @@ def word_sum(tensor: torch.Tensor) -> torch.Tensor:
     padding = -content.numel() % 8
     tail = content[content.numel() - content.numel() % 8 :]
     total = torch.full((), content.numel(), dtype=torch.int64, device=content.device)
-    whole = content[: content.numel() - len(tail)]
-    if whole.data_ptr() % 8:  # a view into another tensor's memory
-        whole = whole.clone()
-    parts = list(whole.view(torch.int64).split(_CHUNK)) if len(whole) else []
+    aligned = content[: content.numel() - len(tail)]
+    if aligned.data_ptr() % 8:  # a view into another tensor's memory
+        aligned = aligned.clone()
+    parts = list(aligned.view(torch.int64).split(_CHUNK)) if len(aligned) else []
     if padding:
         parts.append(torch.nn.functional.pad(tail, (0, padding)).view(torch.int64))
     for words in parts:

@@ -33,12 +33,12 @@ class Convolution(nn.Conv2d):
             max((-(-size // stride) - 1) * stride + kernel - size, 0)
             for size, kernel, stride in zip(inputs.shape[2:], self.kernel_size, self.stride, strict=True)
         ]
-        if any(each % 2 for each in missing):
+        if any(pixels % 2 for pixels in missing):
             down, across = missing
             inputs = pad(inputs, (across // 2, across - across // 2, down // 2, down - down // 2))
             missing = [0, 0]
         # Where all sides get the same, the convolution pads by itself: a padded copy costs as much as a norm.
-        padding = tuple(each // 2 for each in missing)
+        padding = tuple(pixels // 2 for pixels in missing)
         return conv2d(inputs, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
 
@@ -117,11 +117,11 @@ def train(run: Run) -> None:
 
     def evaluate() -> dict[str, float]:
         """Of the validation images, and of the test images, which nothing is chosen by."""
-        found = {}
+        measured = {}
         for prefix, part in unseen.items():
             for name, value in measure(run, net, batches(*part), len(part[1])).items():
-                found[prefix + name] = value
-        return found
+                measured[prefix + name] = value
+        return measured
 
     run.fit(
         model=net,

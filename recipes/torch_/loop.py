@@ -179,7 +179,7 @@ class _Steps:
     def execute(self, shares: Any, first: int, count: int) -> Executed:
         if self._schedule is not None:
             rate = self._schedule(self._epoch * len(shares) + first)
-            for group in (group for each in self._optimizers for group in each.param_groups):
+            for group in (group for optimizer in self._optimizers for group in optimizer.param_groups):
                 group["lr"] = rate
         batch, waited = self._batch(shares, first)
         loss, outcome = self._step(batch)
@@ -189,6 +189,6 @@ class _Steps:
         if self._prefetcher is None:
             return shares[first], None
         if self._next != first:
-            self._prefetcher.start((self._epoch, shares[each]) for each in range(first, len(shares)))
+            self._prefetcher.start((self._epoch, shares[position]) for position in range(first, len(shares)))
         self._next = first + 1
         return self._prefetcher.take()

@@ -47,8 +47,8 @@ def train(run: Run) -> None:
 
     def evaluate() -> dict[str, float]:
         """Accuracy and mean loss on the held-out images, each rank taking its share of them."""
-        shares = (torch.from_numpy(each).to(world.device) for each in run.held_out(len(aside_labels)))
-        return measure(run, net, ((aside[each], aside_labels[each]) for each in shares), len(aside_labels))
+        shares = (torch.from_numpy(indices).to(world.device) for indices in run.held_out(len(aside_labels)))
+        return measure(run, net, ((aside[indices], aside_labels[indices]) for indices in shares), len(aside_labels))
 
     run.fit(
         model=net,

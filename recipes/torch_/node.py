@@ -19,9 +19,9 @@ from recipes.trainer.world import PlacementError, RankInfo, host_and_port, speak
 
 def join(addresses: tuple[str, ...], number: int) -> Sequence[str]:
     """Wait for the other nodes; gives torchrun's words for this one. Exits with 1 where one is missing."""
-    here = RankInfo(rank=number, host=socket.gethostname(), device="-", gpu="", visible=visible_gpus(0))
+    rank = RankInfo(rank=number, host=socket.gethostname(), device="-", gpu="", visible=visible_gpus(0))
     try:
-        rendezvous.join(number, addresses, (here,), job=rendezvous.job(os.environ), patience=rendezvous.PATIENCE)
+        rendezvous.join(number, addresses, (rank,), job=rendezvous.job(os.environ), patience=rendezvous.PATIENCE)
     except PlacementError as error:
         speak(str(error), number == 0 or not error.of_all)
         raise SystemExit(1) from None

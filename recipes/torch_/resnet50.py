@@ -79,8 +79,8 @@ def train(run: Run) -> None:
     settings, hyper, precision, world = run.settings, run.settings.train, run.precision, run.world
     net = precision.cast(Net(hyper).to(world.device, memory_format=torch.channels_last))
     model = run.wrap(net)
-    decayed = [each for each in net.parameters() if each.ndim > 1]
-    others = [each for each in net.parameters() if each.ndim == 1]  # of norms, and the last layer's bias
+    decayed = [parameter for parameter in net.parameters() if parameter.ndim > 1]
+    others = [parameter for parameter in net.parameters() if parameter.ndim == 1]  # of norms, and the last layer's bias
     groups = [{"params": decayed, "weight_decay": hyper.weight_decay}, {"params": others, "weight_decay": 0.0}]
     sgd = torch.optim.SGD(groups, lr=hyper.lr, momentum=hyper.momentum, fused=world.fused)
     optimizer = precision.optimizer(model, sgd)
@@ -114,7 +114,7 @@ def train(run: Run) -> None:
 
     run.fit(
         **common,
-        step=lambda batch: step([_on_device(*each, world.device) for each in batch]),
+        step=lambda batch: step([_on_device(*images_and_labels, world.device) for images_and_labels in batch]),
         load=load,
         evaluate=lambda: measure(run, net, _batches(run, unseen), len(unseen)),
         samples=len(known),
@@ -130,7 +130,8 @@ def synthetic_batch(run: Run) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], 
     images, labels, digest = imagenet.synthetic(settings.seed, settings.batch, hyper.image_size, hyper.classes)
     mine = numpy.arange(settings.batch).reshape(settings.accumulate, world.size, -1)[:, world.rank]
     return [
-        _on_device(torch.from_numpy(images[each]), torch.from_numpy(labels[each]), world.device) for each in mine
+        _on_device(torch.from_numpy(images[indices]), torch.from_numpy(labels[indices]), world.device)
+        for indices in mine
     ], digest
 
 
@@ -154,7 +155,7 @@ def _on_device(images: torch.Tensor, labels: torch.Tensor, device: torch.device)
 @functools.cache
 def _statistics(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """On the device once and for all: a copy in every step would wait for it."""
-    mean, deviation = (torch.tensor(each, device=device).view(1, 3, 1, 1) for each in (MEAN, DEVIATION))
+    mean, deviation = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, DEVIATION))
     return mean, deviation
 
 

@@ -55,7 +55,7 @@ _WIDTH = {"complex128": 16, "float64": 8, "complex64": 8, "float32": 4, "float16
 
 
 def widest(dtypes: Iterable[str]) -> str:
-    return max(dtypes, key=lambda each: _WIDTH.get(each, 0.5 if each.startswith("float4") else 1))
+    return max(dtypes, key=lambda dtype: _WIDTH.get(dtype, 0.5 if dtype.startswith("float4") else 1))
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -69,5 +69,5 @@ def tensors(values: Sequence[Any]) -> list[torch.Tensor]:
         if isinstance(value, torch.Tensor):
             flat.append(value)
         elif isinstance(value, (list, tuple)):
-            flat.extend(each for each in value if isinstance(each, torch.Tensor))
+            flat.extend(item for item in value if isinstance(item, torch.Tensor))
     return flat

@@ -52,7 +52,7 @@ class DispatchObserver(TorchDispatchMode):
         self.kept_ran: set[torch.nn.Module] = set()
         """The modules kept in float32 that ran."""
         self._pauses = 0
-        self._kept = {id(each): each for each in modules.kept}
+        self._kept = {id(module): module for module in modules.kept}
         self._on_float32 = on_float32
         self._forward_call: dict[int, int] = {}  # autograd node -> index of the call that made it
         self._kinds: dict[Any, str] = {}
@@ -64,7 +64,7 @@ class DispatchObserver(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(each not in _PLAIN for each in types):
+        if any(kind not in _PLAIN for kind in types):
             return NotImplemented  # the subclass runs its own parts, which come here one by one
         run, after = func, None
         with self.guard():
@@ -116,9 +116,9 @@ class DispatchObserver(TorchDispatchMode):
         """DDP and FSDP reduce gradients, and FSDP gathers parameters, in flat buffers; tensors of more dimensions are a
         model's own activations."""
         counts = self.reduced if kind == REDUCTION else self.gathered
-        for each in tensors(args[1:2] if "reduce_scatter_base" in func._schema.name else args[:1]):
-            if each.dim() == 1 and each.is_floating_point():
-                counts[dtype_name(each.dtype)] += each.numel()
+        for buffer in tensors(args[1:2] if "reduce_scatter_base" in func._schema.name else args[:1]):
+            if buffer.dim() == 1 and buffer.is_floating_point():
+                counts[dtype_name(buffer.dtype)] += buffer.numel()
 
     def _followed(self, func: Any) -> Callable[[Any, Any, Any], None]:
         name = func._schema.name.partition("::")[2]
@@ -131,8 +131,8 @@ class DispatchObserver(TorchDispatchMode):
             self.unaccounted[f"{func} (no formula)"] += 1
             return None
         positions, formula = flops.FORMULAS[name]
-        matrices = tensors([args[each] for each in positions])
-        operands = tuple((dtype_name(each.dtype), tuple(each.shape)) for each in matrices)
+        matrices = tensors([args[position] for position in positions])
+        operands = tuple((dtype_name(matrix.dtype), tuple(matrix.shape)) for matrix in matrices)
         if any(dtype == "float32" for dtype, _ in operands):
             self._on_float32(matrices[0].device)
         backward = in_backward()

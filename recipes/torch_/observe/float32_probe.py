@@ -59,13 +59,13 @@ _PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 def switches(device: torch.device) -> dict[str, str]:
     """The settings that let float32 products on `device` round their operands: name -> what it is set to."""
     new, old = _SWITCHES[device.type]
-    found = {}
+    settings = {}
     for name, read in (new if has_new_switches() else old).items():
         try:
-            found[name] = str(read())
+            settings[name] = str(read())
         except RuntimeError:
-            found[name] = "unreadable"  # old and new switches were mixed; the arithmetic tells
-    return found
+            settings[name] = "unreadable"  # old and new switches were mixed; the arithmetic tells
+    return settings
 
 
 Switches = dict[str, Callable[[], object]]

@@ -63,16 +63,16 @@ def _convolution(arguments: Sequence[Any], out: Sequence[int]) -> int:
 
 def _convolution_backward(arguments: Sequence[Any], out: Sequence[int]) -> int:
     """The gradients of input and weight are each as much work as the convolution itself."""
-    gradient, images, weight, transposed, wanted = (arguments[each] for each in (0, 1, 2, 7, 10))
-    each = _one_convolution((images if transposed else gradient).shape, weight.shape)
-    return each * (bool(wanted[0]) + bool(wanted[1]))
+    gradient, images, weight, transposed, wanted = (arguments[position] for position in (0, 1, 2, 7, 10))
+    product = _one_convolution((images if transposed else gradient).shape, weight.shape)
+    return product * (bool(wanted[0]) + bool(wanted[1]))
 
 
 def _attention(first: int, of_query: int, of_value: int) -> Formula:
     """Products with the query's and with the value's width; query, key and value begin at position `first`."""
 
     def formula(arguments: Sequence[Any], out: Sequence[int]) -> int:
-        query, key, value = (arguments[first + each].shape for each in range(3))
+        query, key, value = (arguments[first + index].shape for index in range(3))
         scores = prod(query[:-1]) * key[-2]
         return 2 * scores * (of_query * query[-1] + of_value * value[-1])
 
@@ -87,8 +87,8 @@ def _recurrent(weights: Callable[[Sequence[Any]], Sequence[Any]], passes: int) -
     """Every weight matrix meets every step of every sequence. Input (time, batch, features) or packed (rows, ...)."""
 
     def formula(arguments: Sequence[Any], out: Sequence[int]) -> int:
-        matrices = [each.shape for each in weights(arguments) if len(each.shape) > 1]
-        return passes * 2 * prod(arguments[0].shape[:-1]) * sum(prod(each) for each in matrices)
+        matrices = [weight.shape for weight in weights(arguments) if len(weight.shape) > 1]
+        return passes * 2 * prod(arguments[0].shape[:-1]) * sum(prod(shape) for shape in matrices)
 
     return formula
 

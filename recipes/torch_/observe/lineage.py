@@ -84,5 +84,7 @@ class Lineage:
 def _source(operation: str, args: Any, out: Any) -> Any:
     if operation in _FIRST:
         return args[0]
-    whole = [each for each in args[:2] if isinstance(each, torch.Tensor) and each.numel() == out.numel()]
-    return whole[0] if len(whole) == 1 else None
+    same_size = [
+        operand for operand in args[:2] if isinstance(operand, torch.Tensor) and operand.numel() == out.numel()
+    ]
+    return same_size[0] if len(same_size) == 1 else None

@@ -35,7 +35,7 @@ class Modules:
 
     def keep(self, module: nn.Module, names: Iterable[str]) -> None:
         """Record the module as kept if a pattern matches one of these names."""
-        patterns = {each for name in names for each in self._patterns if fnmatchcase(name, each)}
+        patterns = {pattern for name in names for pattern in self._patterns if fnmatchcase(name, pattern)}
         if patterns:
             self.kept.setdefault(module, set()).update(patterns)
 
@@ -50,7 +50,7 @@ class Modules:
     def _ranked(self) -> Iterator[tuple[nn.Parameter, Owner]]:
         """The owner of a shared parameter comes last."""
         owners = [Owner(module, name, module in self.kept) for module, name in reversed(self.names.items())]
-        for owner in sorted(owners, key=lambda each: (each.kept, isinstance(each.module, nn.Linear))):
+        for owner in sorted(owners, key=lambda owner: (owner.kept, isinstance(owner.module, nn.Linear))):
             for parameter in owner.module.parameters(recurse=False):
                 yield parameter, owner
 

@@ -52,8 +52,8 @@ def _compare(values: torch.Tensor, rounded: torch.Tensor) -> dict[str, float]:
     number = ~values.isnan()
     lower = _lower(values)
     toward_zero = values.view(torch.int32).bitwise_right_shift(LOWER_BITS)
-    found = rounded.view(torch.int16).to(torch.int32)
-    down, up = (found == toward_zero) & number, (found == toward_zero + 1) & (lower > 0) & number
+    stored = rounded.view(torch.int16).to(torch.int32)
+    down, up = (stored == toward_zero) & number, (stored == toward_zero + 1) & (lower > 0) & number
     half = 2 ** (LOWER_BITS - 1)
     farther = (up & (lower < half)) | (down & (lower > half))
     share = torch.where(number, lower, 0).to(torch.float64) / 2**LOWER_BITS

@@ -163,9 +163,9 @@ class _SpanObserver(PrecisionObserver):
         super().__init__(module, precision.resolved, precision.gemm_layers)
         self._known: dict[nn.Parameter, Owner] = {}
         self._cast_names = precision.module_names()
-        for each, name in self._cast_names.items():
+        for cast, name in self._cast_names.items():
             own = name.rpartition("/")[2]
-            for inner in each.modules() if own in precision.kept else ():
+            for inner in cast.modules() if own in precision.kept else ():
                 self._modules.keep(inner, [own])
         self._seen: set[int] = set()
         self.add(module)
@@ -174,11 +174,11 @@ class _SpanObserver(PrecisionObserver):
         """Observe the modules inside this one too."""
         if id(module) in self._seen:
             return
-        self._seen.update(id(each) for each in module.modules())
+        self._seen.update(id(inner) for inner in module.modules())
         names = self._modules.names
-        for each, name in names_of(module).items():
+        for inner, name in names_of(module).items():
             # The called module may be a part of the model that was cast, or contain it.
-            names[each] = self._cast_names.get(each, names.get(each, name))
+            names[inner] = self._cast_names.get(inner, names.get(inner, name))
         self._known.update(super()._owners())
 
     def _owners(self) -> dict[nn.Parameter, Owner]:

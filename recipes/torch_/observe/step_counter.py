@@ -80,13 +80,13 @@ class StepCounter:
 
         @functools.wraps(original)
         def step(engine: Any, *args: Any, **kwargs: Any) -> Any:
-            taken, skipped = engine.global_steps, engine.skipped_steps
+            steps, skipped = engine.global_steps, engine.skipped_steps
             self._in_engine = True
             try:
                 result = original(engine, *args, **kwargs)
             finally:
                 self._in_engine = False
-            if count := engine.global_steps - taken:
+            if count := engine.global_steps - steps:
                 count, self._missed = count + (self._missed or 0), 0
                 skipped = engine.skipped_steps - skipped
                 self._meter.stepped(engine, applied=True, count=count, skipped=skipped, name="DeepSpeed's engine")

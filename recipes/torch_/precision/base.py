@@ -137,15 +137,17 @@ class Precision:
     def parameter_names(self, optimizer: Optimizer) -> dict[torch.Tensor, str]:
         """The tensors that an optimizer steps, in its order, with the names of the parameters in the model."""
         names = self._names_of_stepped(optimizer)
-        stepped = [each for group in optimizer.param_groups for each in group["params"]]
-        return {each: names.get(each, f"unnamed.{position}") for position, each in enumerate(stepped)}
+        stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        return {parameter: names.get(parameter, f"unnamed.{position}") for position, parameter in enumerate(stepped)}
 
     def _names_of_stepped(self, optimizer: Optimizer) -> dict[torch.Tensor, str]:
-        return {each: name for name, each in self.master_parameters().items()}
+        return {parameter: name for name, parameter in self.master_parameters().items()}
 
     def module_names(self) -> dict[nn.Module, str]:
         """The modules of all models that were cast, with their names; those in a second one begin with `1/`."""
-        return {each: prefix + name for prefix, model in self._cast_models() for name, each in model.named_modules()}
+        return {
+            module: prefix + name for prefix, model in self._cast_models() for name, module in model.named_modules()
+        }
 
     def _named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         for prefix, model in self._cast_models():
@@ -191,7 +193,7 @@ class Precision:
         scaler = self._scaler.of(optimizer)
         if clip is not None:
             scaler.unscale_(optimizer)
-            parameters = [each for group in optimizer.param_groups for each in group["params"]]
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             norm = torch.nn.utils.clip_grad_norm_(parameters, clip)
             if hasattr(norm, "full_tensor"):  # of shards: each rank has its part of it
                 norm = norm.full_tensor()

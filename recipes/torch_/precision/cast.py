@@ -34,11 +34,11 @@ def floats_to(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, torch.Tensor):
         return value.to(dtype) if value.dtype in CAST else value
     if isinstance(value, dict):
-        return {name: floats_to(each, dtype) for name, each in value.items()}
+        return {name: floats_to(item, dtype) for name, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(floats_to(each, dtype) for each in value))
+        return type(value)(*(floats_to(item, dtype) for item in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(floats_to(each, dtype) for each in value)
+        return type(value)(floats_to(item, dtype) for item in value)
     return value
 
 
@@ -55,7 +55,7 @@ def matching(model: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
                 f"(modules: {_some(names)})",
                 "amp.keep_fp32",
             )
-    return tuple(name for name in names if any(fnmatch.fnmatchcase(name, each) for each in patterns))
+    return tuple(name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def _some(names: Sequence[str], limit: int = 12) -> str:

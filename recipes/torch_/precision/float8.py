@@ -24,8 +24,10 @@ def convert(model: nn.Module, resolved: ResolvedPrecision) -> Chosen:
 
     Raises `SettingsError` where torchao is missing or too old, and as `choose` does.
     """
-    linears = {name: each for name, each in model.named_modules() if name and isinstance(each, nn.Linear)}
-    sizes = {name: Linear(each.in_features, each.out_features, unfit=_unfit(each)) for name, each in linears.items()}
+    linears = {name: module for name, module in model.named_modules() if name and isinstance(module, nn.Linear)}
+    sizes = {
+        name: Linear(layer.in_features, layer.out_features, unfit=_unfit(layer)) for name, layer in linears.items()
+    }
     chosen = choose(resolved.amp, sizes, type(model).__name__)
     float8 = _import(resolved.gemm)
     names: dict[int, list[str]] = {id(linears[name]): [] for name in chosen.converted}
@@ -95,11 +97,11 @@ def _quiet() -> Iterator[None]:
     """Without what importing torchao 0.18 logs that no one can act on: libraries of kernels that aren't used here and
     that it can't load, and a call of torch that is deprecated."""
     loggers = [logging.getLogger(name) for name in LOGGERS]
-    levels = [each.level for each in loggers]
-    for each in loggers:
-        each.setLevel(logging.ERROR)
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        for each, level in zip(loggers, levels, strict=True):
-            each.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

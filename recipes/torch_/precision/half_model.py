@@ -60,7 +60,7 @@ class StochasticHalfModel(HalfModel, mechanism="half_model_stochastic"):
     def _names_of_stepped(self, optimizer: Optimizer) -> dict[torch.Tensor, str]:
         names = super()._names_of_stepped(optimizer)
         copies = self._rounding.parameters(optimizer)
-        return names | {copy: names[each] for copy, each in copies.items() if each in names}
+        return names | {copy: names[parameter] for copy, parameter in copies.items() if parameter in names}
 
     def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
         if optimizer not in self._rounding:

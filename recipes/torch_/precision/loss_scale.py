@@ -86,7 +86,7 @@ class LossScaler(torch.amp.GradScaler):
 
     def step(self, optimizer: Optimizer) -> None:
         """Step unless the gradients overflowed; count it if they did."""
-        if any(each.grad is not None for group in optimizer.param_groups for each in group["params"]):
+        if any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"]):
             super().step(optimizer)
         else:
             self._step_without_gradients(optimizer)
@@ -113,7 +113,7 @@ class LossScaler(torch.amp.GradScaler):
         if every == 1:
             super().update()
         else:
-            bad = torch.stack([self._found(each) for each in self._per_optimizer_states.values()]).any()
+            bad = torch.stack([self._found(state) for state in self._per_optimizer_states.values()]).any()
             before = self._scale.clone()
             self._bad_steps.add_(1).mul_(bad)
             super().update()
@@ -125,8 +125,8 @@ class LossScaler(torch.amp.GradScaler):
     def _found(self, state: dict[str, Any]) -> torch.Tensor:
         """Whether one optimizer's gradients held an infinity or a NaN, on whichever of its devices."""
         first, *others = state["found_inf_per_device"].values()
-        for each in others:
-            first = first + each.to(first.device, non_blocking=True)
+        for flag in others:
+            first = first + flag.to(first.device, non_blocking=True)
         return first > 0
 
     def state_dict(self) -> dict[str, Any]:

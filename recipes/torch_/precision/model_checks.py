@@ -20,8 +20,8 @@ def same_on_all_ranks(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether the ranks have the same values, judged by their sums. Collective; True on a single rank."""
     if not several_ranks():
         return True
-    total = sum(float(each.sum(dtype=torch.float64)) for each in tensors)
-    squares = sum(float(each.square().sum(dtype=torch.float64)) for each in tensors)
+    total = sum(float(tensor.sum(dtype=torch.float64)) for tensor in tensors)
+    squares = sum(float(tensor.square().sum(dtype=torch.float64)) for tensor in tensors)
     device = torch.cuda.current_device() if distributed.get_backend() == "nccl" else "cpu"
     ends = torch.tensor([total, squares, -total, -squares], dtype=torch.float64, device=device)
     distributed.all_reduce(ends, distributed.ReduceOp.MAX)
@@ -79,6 +79,6 @@ def _wrapper(module: nn.Module) -> str:
         return type(module).__name__
     if hasattr(module, "_orig_mod"):
         return "torch.compile"
-    if any(each.__name__ in ("FullyShardedDataParallel", "FSDPModule") for each in type(module).__mro__):
+    if any(base.__name__ in ("FullyShardedDataParallel", "FSDPModule") for base in type(module).__mro__):
         return "FSDP"
     return ""

@@ -73,7 +73,7 @@ def refuse_unreachable(model: nn.Module, kept: Sequence[nn.Module], allow: Seque
 
     Attention inside the modules of `kept` is float32 anyway.
     """
-    hidden = [each for each in (*allow, *deny) if each in INSIDE_ATTENTION]
+    hidden = [operation for operation in (*allow, *deny) if operation in INSIDE_ATTENTION]
     if not hidden:
         return
     inside_kept = {id(inner) for module in kept for inner in module.modules()}

@@ -61,17 +61,20 @@ class Float32Reduction:
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Float32 memory for a bucket, and views of it laid out as its gradients are. DDP forms its buckets anew once,
         when it knows the order in which gradients come."""
-        found = self._memory.get(index)
-        if found is None or [each.shape for each in found[1]] != [each.shape for each in gradients]:
+        memory = self._memory.get(index)
+        if memory is None or [tensor.shape for tensor in memory[1]] != [tensor.shape for tensor in gradients]:
             flat = torch.empty_like(buffer, dtype=torch.float32)
             begin = buffer.storage_offset()
-            views = [flat.as_strided(each.size(), each.stride(), each.storage_offset() - begin) for each in gradients]
-            found = self._memory[index] = (flat, views)
-        return found
+            views = [
+                flat.as_strided(gradient.size(), gradient.stride(), gradient.storage_offset() - begin)
+                for gradient in gradients
+            ]
+            memory = self._memory[index] = (flat, views)
+        return memory
 
 
 def wrapped_by_ddp(model: nn.Module) -> list[DistributedDataParallel]:
-    return [each for each in model.modules() if isinstance(each, DistributedDataParallel)]
+    return [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
 
 
 def reduce_in_float32(masters: Masters, model: DistributedDataParallel) -> None:

@@ -42,22 +42,22 @@ class RunningStatistics:
             _copy_back(torch.where(torch.isfinite(now), now, before[device]), statistics)
 
     def _by_device(self) -> dict[torch.device, list[torch.Tensor]]:
-        found: dict[torch.device, list[torch.Tensor]] = {}
+        by_device: dict[torch.device, list[torch.Tensor]] = {}
         for reference in self._models:
             model = reference()
-            for each in running(model) if model is not None else ():
-                found.setdefault(each.device, []).append(each)
-        return found
+            for statistic in running(model) if model is not None else ():
+                by_device.setdefault(statistic.device, []).append(statistic)
+        return by_device
 
 
 def running(model: nn.Module) -> list[torch.Tensor]:
     """Running means and variances of the norms in a model, where they have any."""
     return [
-        each
+        statistic
         for module in model.modules()
         if isinstance(module, _NormBase) and module.running_mean is not None
-        for each in (module.running_mean, module.running_var)
-        if each is not None
+        for statistic in (module.running_mean, module.running_var)
+        if statistic is not None
     ]
 
 
@@ -76,4 +76,4 @@ def _flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _copy_back(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    torch._foreach_copy_(list(tensors), list(flat.split([each.numel() for each in tensors])))
+    torch._foreach_copy_(list(tensors), list(flat.split([tensor.numel() for tensor in tensors])))

@@ -27,21 +27,21 @@ def find(model: nn.Module, kept: Sequence[nn.Module], gemm: str) -> Chosen:
     """
     base = _import(gemm).module.base.TransformerEngineBaseModule
     modules = dict(model.named_modules())
-    inside_kept = {id(inner) for each in kept for inner in each.modules()}
-    own = {name: each for name, each in modules.items() if isinstance(each, base) and _multiplies(each)}
+    inside_kept = {id(inner) for module in kept for inner in module.modules()}
+    own = {name: module for name, module in modules.items() if isinstance(module, base) and _multiplies(module)}
     if not own:
         raise SettingsError(
             f"amp.gemm={gemm} is carried out by TransformerEngine in modules of its own, and {type(model).__name__} "
             "has none; build it of transformer_engine.pytorch.Linear and the like, or say amp=fp8",
             "amp.gemm",
         )
-    for name, each in own.items():
-        if id(each) in inside_kept:
+    for name, module in own.items():
+        if id(module) in inside_kept:
             raise SettingsError(
                 f"amp.keep_fp32 names {name}, which multiplies in {gemm} wherever it is; build it of torch.nn instead",
                 "amp.keep_fp32",
             )
-    others = {name: each for name, each in modules.items() if isinstance(each, nn.Linear) and name not in own}
+    others = {name: linear for name, linear in modules.items() if isinstance(linear, nn.Linear) and name not in own}
     return Chosen(tuple(own), dict.fromkeys(others, "not a module of TransformerEngine"))
 
 
@@ -82,4 +82,5 @@ def _import(gemm: str) -> Any:
 
 
 def _multiplies(module: nn.Module) -> bool:
-    return any(each.ndim >= 2 for each in module.parameters(recurse=False))  # 3 in a GroupedLinear of one tensor
+    # A GroupedLinear of one tensor has 3 dimensions.
+    return any(parameter.ndim >= 2 for parameter in module.parameters(recurse=False))
