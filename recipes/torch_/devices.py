@@ -20,6 +20,9 @@ from recipes.torch_.precision.running_statistics import broadcast_statistics
 from recipes.trainer.world import ProcessGroup, RankInfo, check_placement, visible_gpus
 
 T = TypeVar("T")
+_LEFT: list[Any] = []
+"""Process groups that were left. A model under DDP may hold the last reference to one and free it while it holds the
+interpreter's lock. The group would wait for Gloo's threads, and these for the lock, to free a tensor: for ever."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,9 +91,10 @@ class World(ProcessGroup):
             broadcast_statistics(model, self.gpus)
 
     def leave(self) -> None:
-        """Wait for the other ranks to get here, and part."""
+        """Wait for the other ranks to get here, and part. The process is to end without finalizing the interpreter."""
         if self.size > 1 or self.mesh is not None:
             distributed.barrier()
+            _LEFT.append(distributed.group.WORLD)
             distributed.destroy_process_group()
 
 

@@ -99,11 +99,10 @@ def evaluate(folder: pathlib.Path) -> None:
     inputs, labels = held_out()
     mine = numpy.arange(rank, len(inputs), 2)
     run: Any = SimpleNamespace(world=world, precision=precision)
-    found = measure(run, net, [(inputs[mine], labels[mine])], len(inputs))
+    measured = measure(run, net, [(inputs[mine], labels[mine])], len(inputs))
     if rank == 0:
-        torch.save({"model": net.state_dict(), "found": found}, folder / "saved.pt")
-    distributed.barrier()
-    distributed.destroy_process_group()
+        torch.save({"model": net.state_dict(), "measured": measured}, folder / "saved.pt")
+    world.leave()
 
 
 def held_out() -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,8 +119,8 @@ def test_an_evaluation_of_two_ranks_is_repeated_from_rank_zeros_checkpoint(tmp_p
     net.load_state_dict(saved["model"])
     run: Any = SimpleNamespace(world=World(rank=0, size=1, device=CPU), precision=precision)
     again = measure(run, net, [held_out()], 64)
-    assert again["accuracy"] == saved["found"]["accuracy"]
-    assert again["loss"] == pytest.approx(saved["found"]["loss"], rel=1e-5)
+    assert again["accuracy"] == saved["measured"]["accuracy"]
+    assert again["loss"] == pytest.approx(saved["measured"]["loss"], rel=1e-5)
 
 
 def test_a_rank_without_samples_is_sent_one_and_not_the_batch_that_it_is_a_view_of() -> None:
