@@ -13,6 +13,7 @@ then doesn't fail the gate; the last lines name it, because it has a fault to me
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -22,6 +23,8 @@ STARTS = ("tests/launcher/compare", "tests/launcher/script")  # none on the test
 PLANS = ("tests/launcher/config", "tests/launcher/plan")
 RERUNS = 3  # more failures than these are no accident
 TESTS_FAILED = 1  # pytest's exit status
+NOT_ENDED = 70  # of a part whose process became another one, or ended by itself, in the middle of its tests
+_SUMMARY = re.compile(r"\b(passed|skipped|deselected|no tests ran)\b.* in [\d.]+s")
 
 
 def tests(*arguments: str) -> list[str]:
@@ -59,6 +62,7 @@ class Part:
     def run(self, *options: str) -> None:
         """Run the part's tests and print each line as it comes."""
         self.failures, self.last_line = [], ""
+        ended = self.argv[2] != "pytest"
         with subprocess.Popen(
             [*self.argv, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as process:
@@ -69,7 +73,8 @@ class Part:
                 if line.startswith(("FAILED ", "ERROR ")):
                     self.failures.append(line)
                 self.last_line = line
-        self.status = process.returncode
+                ended = ended or _SUMMARY.search(line) is not None
+        self.status = process.returncode if ended or process.returncode else NOT_ENDED
 
     def run_failed(self) -> list[str]:
         """Run the failed tests again. Those that passed now."""

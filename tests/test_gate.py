@@ -64,3 +64,8 @@ def test_many_failures_are_not_run_again(folder: Path) -> None:
 def test_a_part_that_cannot_collect_its_tests_fails_the_gate(folder: Path) -> None:
     (folder / "test_first.py").write_text("import no_such_module\n")
     assert gate.main([]) == 2
+
+
+def test_a_part_that_ends_in_the_middle_of_its_tests_fails_the_gate(folder: Path) -> None:
+    (folder / "test_first.py").write_text("import os\ndef test_one(): os.execvp('true', ['true'])\n")
+    assert gate.main([]) == gate.NOT_ENDED
