@@ -57,10 +57,10 @@ def _is_finalized(recipe: str, framework: str, words: Sequence[str]) -> bool:
 
 def _flush_files() -> None:
     """Flush every open file, the standard streams too. Their types are asked, since an object may pretend a class."""
-    files = [each for each in gc.get_objects() if issubclass(type(each), _BUFFERED)]
-    for each in sorted(files, key=lambda file: not isinstance(file, io.TextIOBase)):  # text is above a buffer
+    files = [value for value in gc.get_objects() if issubclass(type(value), _BUFFERED)]
+    for file in sorted(files, key=lambda file: not isinstance(file, io.TextIOBase)):  # text is above a buffer
         with contextlib.suppress(OSError, ValueError):  # ValueError: closed
-            each.flush()
+            file.flush()
 
 
 def main(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun], None], words: Sequence[str]) -> int:
