@@ -23,7 +23,7 @@ from launcher.runs import ownership, store
 from recipes import records
 
 RECEIVED = ".received"
-"""Folder in the folder of snapshots for the files of the one that is being laid down; beside it lies its lock."""
+"""Folder for the files of a snapshot that arrives; its lock is `.received.lock`."""
 SUBMITTING = ".submitting"
 """Folder of a run root with a lock for each submission in progress."""
 
