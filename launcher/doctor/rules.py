@@ -108,8 +108,8 @@ def of_slurm(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
 def _clock(host: Host, now: float, remote: bool) -> Iterator[Finding]:
     off = host.time - now
     if remote and abs(off) > CLOCK_SECONDS:
-        ahead = "ahead" if off > 0 else "behind"
-        yield advice("clock", f"its clock is {units.duration(abs(off))} {ahead} of this one", "switch NTP on there")
+        side = "ahead of" if off > 0 else "behind"
+        yield advice("clock", f"its clock is {units.duration(abs(off))} {side} this one", "switch NTP on there")
 
 
 def _tools(host: Host, facts: Facts, on_cluster: bool) -> Iterator[Finding]:
