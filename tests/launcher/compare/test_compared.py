@@ -1,9 +1,6 @@
-"""What a comparison's report says, from folders as a comparison leaves them."""
+"""The report of a comparison, from folders as a comparison leaves them."""
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 import pytest
 
@@ -11,70 +8,11 @@ from launcher.compare import compared
 from launcher.plan.model import Published, PublishedArm
 from launcher.report import plain
 from launcher.report.document import Table
-from launcher.runs import store
-from launcher.runs.decode import decode
-from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 from recipes.typed import plain as as_plain
-from tests.launcher.report import folders
 
-from ..run_folders import metrics, result
+from .folders import NOISE, SLOW, STEPS, TWICE, change, document, lead, plan_of, rewrite, script
 
-STEPS = 10
-
-
-def arm(root: Path, number: int, level: str, factors: list[float], *, loss: float = 2.3, **more) -> dict:
-    """An arm's folder: a round for each factor, with so many times 1,000 samples a second."""
-    folder = root / "arms" / f"{number:02}"
-    folder.mkdir(parents=True)
-    plan = folders.plan(level, swept=[["amp", level]], arm=f"{number:02}", **more.pop("planned", {}))
-    store.write_json(folder / "plan.json", plan)
-    written = []
-    for index, factor in enumerate(factors):
-        for row in folders.rows(STEPS, rate=1000 * factor)[1 : STEPS + 1]:
-            step = index * STEPS + row["step"]
-            written.append({**row, "step": step, "loss": loss - step / 100, **more.get("row", {})})
-    metrics(folder, written)
-    if more.get("finished", True):
-        status = {"state": "done", "attempt": 1, "exit_code": 0, "started": "2026-01-02T03:04:05Z", "ended": None}
-        store.write_json(folder / "status.json", status)
-        said = result(attempts=1, mechanism=plan["mechanism"], digests={"data": more.get("data", "same")})
-        store.write_json(folder / "result.json", {**said, "loss_scale": {"final": None, "skipped_steps": 0}})
-    return plan
-
-
-def whole(root: Path, *arms: dict, rounds: int = 5, **more) -> dict:
-    how = {"rounds": rounds, "steps": STEPS, "cool_down": 0, "tolerance": 0.02}
-    return {**folders.plan("o0"), "comparison": how, "arms": list(arms), **more}
-
-
-def document(root: Path, plan: dict, state: str = "done"):
-    store.write_json(root / "provenance.json", {"command": ["python"]})
-    return compared.document("a comparison", root, State(state, attempt=1), decode(PlanRecord, plan)[0])
-
-
-def published(root: Path, *rows: PublishedArm, factors=None, **more):
-    """The section of published figures, its table, and the table's columns as texts and as values; of two arms."""
-    source = Published(source="a page", hardware="a V100", arms=rows, **more)
-    if not (root / "arms").exists():
-        for number, (level, rounds) in enumerate(zip(("o0", "o2"), factors or (NOISE, NOISE), strict=True)):
-            arm(root, number, level, rounds)
-    arms = [json.loads((root / "arms" / number / "plan.json").read_text()) for number in ("00", "01")]
-    sections = document(root, whole(root, *arms, published=as_plain(source))).sections
-    (section,) = [each for each in sections if each.title == "Comparison with published figures"]
-    (table,) = [part for part in section.parts if isinstance(part, Table)]
-    columns = dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
-    texts = {name: [cell.text for cell in cells] for name, cells in columns.items()}
-    return section, texts, {name: [cell.value for cell in cells] for name, cells in columns.items()}
-
-
-def lead(root: Path, plan: dict) -> list[str]:
-    return list(document(root, plan).lead)
-
-
-NOISE = [1.00, 1.02, 0.98, 1.01, 0.99]
-TWICE = [2 * factor for factor in (1.01, 1.00, 1.00, 1.02, 0.97)]
-SLOW = [0.5 * factor for factor in NOISE[::-1]]
 STEADY = [1.0001, 1.0002, 0.9999, 1.0, 0.9998]
 NOT_FINITE = {"row": {"loss": None, "nonfinite": ["loss"]}}
 
@@ -142,129 +80,111 @@ VERDICTS = {
 """The arms, and the first sentences: how each begins and, after a |, what else is in it."""
 
 
-@pytest.mark.parametrize("case", VERDICTS)
-def test_the_verdict(tmp_path, case):
-    (arms, *sentences), plans = VERDICTS[case], []
-    for number, (level, factors, *more) in enumerate(arms):
-        settings = dict(*more)
-        failed = settings.pop("failed", None)
-        plans.append(arm(tmp_path, number, level, factors, finished=failed is None, **settings))
-        if failed:
-            (tmp_path / f"arms/{number:02}/failed").write_text(f"{failed}\n")
-    said = lead(tmp_path, whole(tmp_path, *plans))
-    assert len(said) >= len(sentences)
-    for sentence, expected in zip(said, sentences, strict=False):
+@pytest.mark.parametrize(("arms", "sentences"), [(arms, rest) for arms, *rest in VERDICTS.values()], ids=VERDICTS)
+def test_the_verdict(tmp_path, arms, sentences):
+    shown = lead(tmp_path, plan_of(tmp_path, *arms))
+    assert len(shown) >= len(sentences)
+    for sentence, expected in zip(shown, sentences, strict=False):
         beginning, *parts = expected.split("|")
         assert sentence.startswith(beginning) and [part for part in parts if part not in sentence] == []
 
 
+def terminal(root, plan, width=0, state="done"):
+    return list(plain.lines(document(root, plan, state), width))
+
+
 def test_a_terminal_shows_the_sentences_between_words_and_the_table_without_single_rounds(tmp_path):
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", TWICE))
-    wide, narrow = (list(plain.lines(document(tmp_path, plan), width)) for width in (0, 50))
-    row = next(line.split() for line in wide if line.startswith("amp=o2  half"))
-    assert row[4] == "2.00"
+    plan = plan_of(tmp_path, ("o0", NOISE, {"row": {"memory_bytes": 7 * 2**30}}), ("o2", TWICE))
+    wide, narrow = (terminal(tmp_path, plan, width) for width in (0, 50))
+    control, other = (
+        next(line for line in wide if line.startswith(arm)) for arm in ("amp=o0  float32", "amp=o2  half")
+    )
+    assert "7.0 GiB" in control, "the peak memory of the block that took most"
+    assert other.split()[4] == "2.00"
     assert "ROUNDS" not in wide, "single rounds are for the page"
-    lead = narrow[: narrow.index("")]
-    assert max(map(len, lead)) <= 50
-    assert " ".join(lead) == " ".join(wide[: wide.index("")])
-
-
-def test_peak_memory_is_that_of_the_block_that_took_most(tmp_path):
-    first = arm(tmp_path, 0, "o0", NOISE, row={"memory_bytes": 7 * 2**30})
-    plan = whole(tmp_path, first, arm(tmp_path, 1, "o1", NOISE[::-1]))
-    said = "\n".join(plain.lines(document(tmp_path, plan)))
-    assert "7.0 GiB" in next(line for line in said.splitlines() if line.startswith("amp=o0"))
+    sentences = narrow[: narrow.index("")]
+    assert max(map(len, sentences)) <= 50
+    assert " ".join(sentences) == " ".join(wide[: wide.index("")])
 
 
 def test_a_loss_that_is_now_above_and_now_below_is_noise(tmp_path):
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", TWICE))
-    path = tmp_path / "arms/01/metrics.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for row in rows:
-        row["loss"] *= 1.05 if (row["step"] - 1) // STEPS % 2 == 0 else 0.96
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    plan = plan_of(tmp_path, ("o0", NOISE), ("o2", TWICE))
+
+    def uneven(row):
+        return {**row, "loss": row["loss"] * (1.05 if (row["step"] - 1) // STEPS % 2 == 0 else 0.96)}
+
+    rewrite(tmp_path / "arms/01/metrics.jsonl", uneven)
     first, second = lead(tmp_path, plan)
     assert first.endswith("times the throughput of amp=o0, its loss no worse beyond noise.")
     assert "+5.0% in the last round, which is noise: over all rounds" in second
 
 
 def test_an_arm_that_ran_out_of_memory_is_a_row(tmp_path):
-    plan = whole(
-        tmp_path,
-        arm(tmp_path, 0, "o0", NOISE),
-        arm(tmp_path, 1, "o1", [1.0], finished=False),
-        arm(tmp_path, 2, "o2", NOISE[::-1]),
-    )
-    (tmp_path / "arms/01/failed").write_text("out of memory\n")
-    said = lead(tmp_path, plan)
-    assert "amp=o1 (autocast in torch): it ran out of memory, after 10 steps." in said
+    plan = plan_of(tmp_path, ("o0", NOISE), ("o1", [1.0], {"failed": "out of memory"}), ("o2", NOISE[::-1]))
+    assert "amp=o1 (autocast in torch): it ran out of memory, after 10 steps." in lead(tmp_path, plan)
     (row,) = [row for row in document(tmp_path, plan).sections[0].parts[0].rows if row[0].text == "amp=o1"]
     assert row[-1].text == "failed: it ran out of memory (no result, 10 steps)"
 
 
-def test_the_last_words_of_a_comparison_have_those_of_an_arm_that_failed(tmp_path):
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", [], finished=False))
-    store.write_json(tmp_path / "plan.json", plan)
+def last_words(root, state="failed"):
+    return compared.last_words(root, State(state, "exit code 1" if state == "failed" else "", attempt=1), 0.0)
+
+
+def test_the_last_words_of_a_comparison_have_the_log_of_an_arm_that_failed(tmp_path):
+    plan_of(tmp_path, ("o0", NOISE), ("o1", [], {"failed": "exit code 1"}))
     log = tmp_path / "arms/01/attempts/1/stderr.log"
     log.parent.mkdir(parents=True)
     log.write_text("Traceback\nValueError: no such operation\n")
-    (tmp_path / "arms/01/failed").write_text("exit code 1\n")
-    said = compared.last_words(tmp_path, State("failed", "exit code 1", attempt=1), 0.0)
-    assert said[said.index(f"the end of {log}:") + 2] == "  ValueError: no such operation"
+    lines = last_words(tmp_path)
+    assert lines[lines.index(f"the end of {log}:") + 2] == "  ValueError: no such operation"
     (tmp_path / "arms/01/failed").write_text("out of memory\n")
-    assert f"the end of {log}:" not in compared.last_words(tmp_path, State("done", attempt=1), 0.0)
+    assert f"the end of {log}:" not in last_words(tmp_path, "done")
 
 
-def test_a_long_reason_is_told_by_its_first_clause_and_by_no_log_that_has_no_more(tmp_path):
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE))
-    store.write_json(tmp_path / "plan.json", plan)
+def test_a_long_reason_is_cut_to_its_first_clause_and_no_log_repeats_it(tmp_path):
+    plan_of(tmp_path, ("o0", NOISE), ("o1", NOISE))
     why = f"what ran was not amp=o1: step 1: 0.0% of forward ran in bfloat16; {'in other dtypes; ' * 20}"
-    folder = tmp_path / "arms/01"
-    store.write_json(folder / "status.json", {"state": "failed", "attempt": 1, "exit_code": 1})
-    store.write_json(
-        folder / "result.json", {**store.read_json(folder / "result.json"), "status": "failed", "reason": why}
-    )
-    (folder / "failed").write_text("exit code 1\n")
-    log = folder / "attempts/1/stderr.log"
+    change(tmp_path, 1, "status.json", state="failed", exit_code=1)
+    change(tmp_path, 1, status="failed", reason=why)
+    (tmp_path / "arms/01/failed").write_text("exit code 1\n")
+    log = tmp_path / "arms/01/attempts/1/stderr.log"
     log.parent.mkdir(parents=True)
     log.write_text(f"mnist: {why}\n")
-    said = compared.last_words(tmp_path, State("failed", "exit code 1", attempt=1), 0.0)
-    assert any(line.startswith("amp=o1 (autocast in torch): what ran was not amp=o1: step 1: 0.0%") for line in said)
-    assert not any("in other dtypes" in line for line in said)
+    lines = last_words(tmp_path)
+    assert any(line.startswith("amp=o1 (autocast in torch): what ran was not amp=o1: step 1: 0.0%") for line in lines)
+    assert not any("in other dtypes" in line for line in lines)
     log.write_text(f"Traceback\nmnist: {why}\n")
-    assert "  Traceback" in compared.last_words(tmp_path, State("failed", "exit code 1", attempt=1), 0.0)
+    assert "  Traceback" in last_words(tmp_path)
 
 
-def test_where_the_control_failed_that_is_said_first(tmp_path):
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", [], finished=False), arm(tmp_path, 1, "o2", NOISE))
-    (tmp_path / "arms/00/failed").write_text("out of memory\n")
-    said = lead(tmp_path, plan)
-    assert said[0] == "No arm except the control, amp=o0, was measured."
-    assert said[1].endswith("it ran out of memory. Nothing can be compared with it.")
-    arm(tmp_path / "later", 0, "o0", NOISE[:2], finished=False)
-    (tmp_path / "arms/00/metrics.jsonl").write_bytes((tmp_path / "later/arms/00/metrics.jsonl").read_bytes())
-    said = lead(tmp_path, plan)
-    assert said[0] == "No arm except the control, amp=o0, was measured to its end."
-    assert said[1].endswith("it ran out of memory, after 20 steps. Only its complete rounds can be compared with it.")
+@pytest.mark.parametrize(
+    ("rounds", "first", "second"),
+    [
+        ([], "was measured.", "it ran out of memory. Nothing can be compared with it."),
+        (
+            NOISE[:2],
+            "was measured to its end.",
+            "it ran out of memory, after 20 steps. Only its complete rounds can be compared with it.",
+        ),
+    ],
+)
+def test_a_control_that_failed_is_named_first(tmp_path, rounds, first, second):
+    sentences = lead(tmp_path, plan_of(tmp_path, ("o0", rounds, {"failed": "out of memory"}), ("o2", NOISE)))
+    assert sentences[0] == f"No arm except the control, amp=o0, {first}"
+    assert sentences[1].endswith(second)
 
 
-def test_arms_of_different_frameworks_are_told_apart_and_their_losses_not_compared(tmp_path):
+def test_losses_of_arms_in_different_frameworks_are_not_compared(tmp_path):
     other = {"framework": "tensorflow", "mechanism": "grappler"}
-    plan = whole(tmp_path, arm(tmp_path, 0, "o1", NOISE), arm(tmp_path, 1, "o1", NOISE, planned=other))
-    store.write_json(
-        tmp_path / "arms/01/result.json", {**result(attempts=1, mechanism="grappler"), "digests": {"data": "same"}}
-    )
-    said = lead(tmp_path, plan)[1]
-    assert "(grappler in tensorflow)" in said
-    assert "losses are not compared: another framework starts from other weights" in said
+    sentence = lead(tmp_path, plan_of(tmp_path, ("o1", NOISE), ("o1", NOISE, {"planned": other})))[1]
+    assert "(grappler in tensorflow)" in sentence
+    assert "losses are not compared: another framework starts from other weights" in sentence
 
 
-def test_arms_of_other_batches_have_no_loss_gap_and_say_what_each_had_seen(tmp_path):
+def test_arms_of_other_batches_have_no_loss_gap_and_show_how_much_each_had_seen(tmp_path):
     small = {"settings": {"amp": {"level": "o1"}, "batch": 64}}
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", TWICE, planned=small, data="other"))
-    path = tmp_path / "arms/01/result.json"
-    said = store.read_json(path)
-    store.write_json(path, {**said, "effective": {**said["effective"], "batch": 64}, "eval": {"accuracy": 0.5}})
+    plan = plan_of(tmp_path, ("o0", NOISE), ("o1", TWICE, {"planned": small, "data": "other"}))
+    change(tmp_path, 1, effective={"amp": "o2", "dtype": "bfloat16", "batch": 64}, eval={"accuracy": 0.5})
     first, second = lead(tmp_path, plan)
     assert first == "amp=o1 gains the most: 2.00 times the throughput of amp=o0; their losses are not compared."
     assert "losses are not compared: after the same steps it had seen other samples (batch 64 against 128)" in second
@@ -272,53 +192,64 @@ def test_arms_of_other_batches_have_no_loss_gap_and_say_what_each_had_seen(tmp_p
     assert "loss gap" not in document(tmp_path, plan).sections[0].parts[0].header
 
 
-def test_a_mode_that_was_not_proved_is_said(tmp_path):
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o1", NOISE))
-    path = tmp_path / "arms/01/result.json"
-    store.write_json(path, {**store.read_json(path), "observed": {"verdict": "unknown", "why": "unseen"}})
+def test_a_mode_that_was_not_proved_is_named(tmp_path):
+    plan = plan_of(tmp_path, ("o0", NOISE), ("o1", NOISE))
+    change(tmp_path, 1, observed={"verdict": "unknown", "why": "unseen"})
     assert lead(tmp_path, plan)[1].endswith("; its mode was not proved (unknown).")
 
 
 def test_half_of_a_comparison_is_reported_as_far_as_it_went(tmp_path):
-    plan = whole(
-        tmp_path, arm(tmp_path, 0, "o0", NOISE[:3], finished=False), arm(tmp_path, 1, "o2", NOISE[:2], finished=False)
-    )
-    said = "\n".join(plain.lines(document(tmp_path, plan, "running")))
-    assert "over 2 rounds" in said
-    assert "(no result, 20 steps)" in said
+    plan = plan_of(tmp_path, ("o0", NOISE[:3], {"finished": False}), ("o2", NOISE[:2], {"finished": False}))
+    text = "\n".join(terminal(tmp_path, plan, state="running"))
+    assert "over 2 rounds" in text and "(no result, 20 steps)" in text
 
 
-def test_what_of_an_arm_cannot_be_read_is_left_out_and_told_on_a_terminal(tmp_path):
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE))
+def test_records_of_an_arm_that_cannot_be_read_are_left_out_and_named(tmp_path):
+    plan = plan_of(tmp_path, ("o0", NOISE), ("o2", NOISE))
     (tmp_path / "arms/00/result.json").write_text('{"half')
     path = tmp_path / "arms/01/metrics.jsonl"
     rows = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*rows[:14], "garbage\n", *rows[15:]])[:-20])
-    said = list(plain.lines(document(tmp_path, plan)))
-    told = said[said.index("WHAT COULD NOT BE READ") + 1 :]
-    assert told[0].startswith("amp=o0: result.json can't be read")
-    assert told[1:] == [
+    lines = terminal(tmp_path, plan)
+    first, *others = lines[lines.index("WHAT COULD NOT BE READ") + 1 :]
+    assert first.startswith("amp=o0: result.json can't be read")
+    assert others == [
         "amp=o2: metrics.jsonl: line 15 can't be read and left out",
         "amp=o2: metrics.jsonl: its last line is half written and left out",
     ]
-    assert "over 3 rounds" in said[2], "the rounds that are whole count"
+    assert "over 3 rounds" in lines[2], "the complete rounds count"
 
 
-def test_a_block_that_was_broken_off_is_held_against_nothing(tmp_path):
-    plan = whole(tmp_path, arm(tmp_path, 0, "o0", NOISE), arm(tmp_path, 1, "o2", NOISE[:2]))
+def test_a_block_that_was_broken_off_does_not_count(tmp_path):
+    plan = plan_of(tmp_path, ("o0", NOISE), ("o2", NOISE[:2]))
     path = tmp_path / "arms/01/metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
     assert "over 1 round, too few" in lead(tmp_path, plan)[1]
 
 
-def test_published_figures_stand_beside_ours_and_only_ratios_are_set_against_each_other(tmp_path):
+def published(root, *rows, arms=(NOISE, NOISE), results=None, **more):
+    """The section of published figures, and its table's columns as texts and as values; of two arms."""
+    source = as_plain(Published(source="a page", hardware="a V100", arms=rows, **more))
+    plan = plan_of(root, *zip(("o0", "o2"), arms, strict=True), published=source)
+    change(root, 0, **(results or {}))
+    (section,) = [part for part in document(root, plan).sections if part.title == "Comparison with published figures"]
+    (table,) = [part for part in section.parts if isinstance(part, Table)]
+    columns = dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
+    texts = {name: [cell.text for cell in cells] for name, cells in columns.items()}
+    return section, texts, {name: [cell.value for cell in cells] for name, cells in columns.items()}
+
+
+def test_published_figures_stand_beside_ours_and_only_ratios_are_compared(tmp_path):
     rows = PublishedArm(rate=393.49, memory_gb=25.43), PublishedArm(rate=1308.37, memory_gb=19.28)
-    _, shown, _ = published(tmp_path, *rows, factors=(NOISE, [2 * e for e in NOISE[::-1]]))
-    assert shown["published ratio"] == ["1.00", "3.33"]
-    assert shown["our ratio"] == ["1.00", "2.00"]
-    assert shown["published samples/s"] == ["393.49", "1308.37"]
-    assert shown["published GB"] == ["25.43", "19.28"]
-    assert shown["our GB"] == ["0.5369", "0.5369"]
+    _, shown, _ = published(tmp_path, *rows, arms=(NOISE, [2 * factor for factor in NOISE[::-1]]))
+    columns = {
+        "published ratio": ["1.00", "3.33"],
+        "our ratio": ["1.00", "2.00"],
+        "published samples/s": ["393.49", "1308.37"],
+        "published GB": ["25.43", "19.28"],
+        "our GB": ["0.5369", "0.5369"],
+    }
+    assert columns.items() <= shown.items()
     assert "published loss" not in shown
 
 
@@ -330,20 +261,13 @@ def test_a_published_loss_stands_beside_ours_of_the_same_step(tmp_path):
     assert shown["our loss"] == ["2.1", "-"]  # 2.3 - 20 / 100; there is no step 10,000
 
 
-def test_published_times_of_steps_stand_beside_times_of_our_steps(tmp_path):
-    _, _, column = published(tmp_path, PublishedArm(step_seconds=0.5), PublishedArm(), factors=([1.0], [2.0]))
+def test_published_times_and_test_accuracies_stand_beside_ours_of_the_same_work(tmp_path):
+    rows = PublishedArm(step_seconds=0.5, epoch_seconds=159, accuracy=0.5242), PublishedArm()
+    of_test = {"eval": {"accuracy": 0.9, "test_accuracy": 0.5}}
+    _, _, column = published(tmp_path, *rows, arms=([1.0], [2.0]), results=of_test, epoch_samples=40_000)
     assert column["published s/step"] == [0.5, None]
-    assert column["our s/step"] == pytest.approx([128 / each for each in column["our samples/s"]])
-
-
-def test_published_epochs_and_test_accuracies_stand_beside_ours_of_the_same_images(tmp_path):
-    for number, level in enumerate(("o0", "o2")):
-        arm(tmp_path, number, level, [1.0])
-    path = tmp_path / "arms/00/result.json"
-    store.write_json(path, {**store.read_json(path), "eval": {"accuracy": 0.9, "test_accuracy": 0.5}})
-    rows = PublishedArm(epoch_seconds=159, accuracy=0.5242), PublishedArm()
-    _, _, column = published(tmp_path, *rows, epoch_samples=40_000)
-    assert column["our s/epoch"] == pytest.approx([40_000 / each for each in column["our samples/s"]])
+    assert column["our s/step"] == pytest.approx([128 / rate for rate in column["our samples/s"]])
+    assert column["our s/epoch"] == pytest.approx([40_000 / rate for rate in column["our samples/s"]])
     assert column["our accuracy"][0] == 0.5
 
 
@@ -362,69 +286,54 @@ def test_published_times_are_turned_into_gains(tmp_path, control, other, expecte
         assert column["published ratio"][1] == pytest.approx(expected, abs=5e-4)
 
 
-def script(root: Path, number: int, level: str, factors: list[float], *, counted: str = "SGD", **more) -> dict:
-    """An arm's folder of a user's script: a block for each factor, with so many times 10 steps a second."""
-    passed = {"file": "script/train.py", "arguments": more.get("arguments", [])}
-    plan = arm(root, number, level, [], planned={"script": passed})
-    folder = root / "arms" / f"{number:02}"
-    rows = []
-    for index, factor in enumerate(factors):
-        for step in range(1, more.get("steps", STEPS) + 1):
-            loss = more["losses"][index] if "losses" in more and step % 2 else None
-            row = {"seconds": 0.1 / factor, "steps_per_second": 10 * factor, "samples_per_second": None, "loss": loss}
-            rows.append({**row, "step": index * STEPS + step, "timed": step > 2, "skipped": False})
-        rows.append({"event": "end", "block": index, "step": index * STEPS + more.get("steps", STEPS)})
-    metrics(folder, rows)
-    said = result(attempts=1, mechanism=plan["mechanism"], loss={"first": None, "last": None}, eval={}, loss_scale={})
-    throughput = {"unit": "steps/s", "mean": 10.0, "p10": 9.0, "p90": 11.0, "counted": counted}
-    said = {**said, "effective": {}, "throughput": throughput, "wall_seconds": 8.0}
-    store.write_json(folder / "result.json", said)
-    return plan
+def scripts(root, *arms):
+    return plan_of(root, *arms, create=script)
+
+
+def rounds_of(root, plan):
+    """The parts of the section on the rounds."""
+    return next(section.parts for section in document(root, plan).sections if section.title == "Rounds")
 
 
 def test_step_rates_of_scripts_are_compared_and_uncontrolled_differences_named(tmp_path):
-    plan = whole(tmp_path, script(tmp_path, 0, "o0", NOISE), script(tmp_path, 1, "o1", TWICE))
+    plan = scripts(tmp_path, ("o0", NOISE), ("o1", TWICE))
     first, second, third = lead(tmp_path, plan)
     assert first == "amp=o1 gains the most: 2.00 times the step rate of amp=o0."
     assert "2.00 times the step rate of amp=o0 (95% interval 1.9" in second and "loss" not in second
     assert third.startswith("Seed and order of the data are the script's own, and may differ from block to block.")
     assert "Losses are not compared, since the script's are not known; job.log(step, loss=...) records them." in third
     assert third.endswith(" With its start, the last block took 8s of amp=o0, 8s of amp=o1.")
-    rounds = next(each for each in document(tmp_path, plan).sections if each.title == "Rounds")
-    assert "Arms begin with the same weights" not in rounds.parts[0].text
-    assert rounds.parts[1].header == ("round", "amp=o0, steps/s", "amp=o1, steps/s")
+    method, table = rounds_of(tmp_path, plan)
+    assert "Arms begin with the same weights" not in method.text
+    assert table.header == ("round", "amp=o0, steps/s", "amp=o1, steps/s")
 
 
 def test_arms_whose_arguments_differ_may_do_other_work_in_a_step(tmp_path):
-    other = script(tmp_path, 1, "o0", TWICE, arguments=["--batch", "64"])
-    plan = whole(tmp_path, script(tmp_path, 0, "o0", NOISE), other)
+    plan = scripts(tmp_path, ("o0", NOISE), ("o0", TWICE, {"arguments": ["--batch", "64"]}))
     assert "; with other arguments a step may be other work. Losses" in lead(tmp_path, plan)[2]
 
 
 def test_the_loss_of_a_script_is_compared_over_all_its_blocks(tmp_path):
-    control = script(tmp_path, 0, "o0", NOISE, losses=[1.0] * 5)
-    plan = whole(tmp_path, control, script(tmp_path, 1, "o1", TWICE, losses=[1.3, 0.8, 1.2, 0.9, 1.05]))
-    _, second, third = lead(tmp_path, plan)
+    losses = {"losses": [1.0] * 5}, {"losses": [1.3, 0.8, 1.2, 0.9, 1.05]}
+    _, second, third = lead(tmp_path, scripts(tmp_path, ("o0", NOISE, losses[0]), ("o1", TWICE, losses[1])))
     assert "loss at the same steps +5.0%, which is noise: over all rounds" in second
     assert "may differ from block to block: a difference of the losses can be chance. With" in third
 
 
 def test_rates_that_are_counted_differently_have_no_ratio(tmp_path):
-    other = script(tmp_path, 1, "o1", TWICE, counted="AdamW, the first of 2 optimizers")
-    plan = whole(tmp_path, script(tmp_path, 0, "o0", NOISE), other)
+    plan = scripts(tmp_path, ("o0", NOISE), ("o1", TWICE, {"counted": "AdamW, the first of 2 optimizers"}))
     first, second = lead(tmp_path, plan)
     assert first == "The speed of amp=o1 can't be compared with that of the control, amp=o0."
-    told = "its speed and the control's can't be compared: they are of different counts (AdamW, the first of 2 "
-    assert told in second
-    said = "\n".join(plain.lines(document(tmp_path, plan)))
-    assert "2.00" not in said.partition("COMPARISON")[2]
+    reason = "its speed and the control's can't be compared: they are of different counts (AdamW, the first of 2 "
+    assert reason in second
+    assert "2.00" not in "\n".join(terminal(tmp_path, plan)).partition("COMPARISON")[2]
 
 
 def test_a_script_that_ends_before_its_block_counts_and_one_that_was_broken_off_does_not(tmp_path):
-    plan = whole(tmp_path, script(tmp_path, 0, "o0", NOISE, steps=7), script(tmp_path, 1, "o1", TWICE))
+    plan = scripts(tmp_path, ("o0", NOISE, {"steps": 7}), ("o1", TWICE))
     assert "2.00 times the step rate of amp=o0 (95% interval" in lead(tmp_path, plan)[1]
-    rounds = next(each for each in document(tmp_path, plan).sections if each.title == "Rounds")
-    assert "Of amp=o0, 5 ended by themselves before that, after 7 steps or more." in rounds.parts[0].text
-    rows = (tmp_path / "arms/00/metrics.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "arms/00/metrics.jsonl").write_text("".join(rows[:-1]))
+    method = rounds_of(tmp_path, plan)[0].text
+    assert "Of amp=o0, 5 ended by themselves before that, after 7 steps or more." in method
+    path = tmp_path / "arms/00/metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     assert "4 rounds, too few for an interval" in lead(tmp_path, plan)[1]

@@ -1,37 +1,29 @@
-"""Comparisons as values, and their script under the real bash with a stand-in for the trainer's Python."""
+"""Comparisons as values: their arms, their plan and the text of their script."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from containers.description import User
 from containers.runtime import Runtime
-from launcher.code import code_store
 from launcher.compare import comparison
 from launcher.config.compose import Composer
 from launcher.config.o0_cells import by_level
 from launcher.config.parse import parse
-from launcher.config.spec import JobSpec, make
+from launcher.config.spec import make
 from launcher.config.sweep import cells
 from launcher.errors import UsageError
-from launcher.executors import execute
 from launcher.executors.plan_changes import changes
 from launcher.plan import record
-from launcher.plan.model import Compare, ContainerPlan, Plan
+from launcher.plan.model import Compare, ContainerPlan
 from launcher.plan.resolve import resolve
-from launcher.runs import arms, store
 from launcher.runs.decode import decode
 from launcher.runs.schema import PlanRecord
-from launcher.runs.states import State
-from launcher.runs.store import Run
 from launcher.script import comparison as comparison_script
 from launcher.script import render
 from launcher.ssh.probe_client import probe_each
@@ -40,7 +32,6 @@ from recipes.metrics import warm_up
 from recipes.trainer.training import choose_steps
 from tests import golden
 from tests.launcher.hosts import LAPTOP, TWO_A100
-from tests.launcher.stand_in import every_word
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -48,63 +39,16 @@ CONTAINED = ContainerPlan(
     runtime=Runtime(kind="apptainer", version=(1, 4, 5)), image="x.sif", asked="x", user=User(uid=1, gid=1, name="mei")
 )
 
-# Ends each block as a trainer does: after the steps of a block it stops, saved, and after the last one it is done.
-TRAINER = """
-import pathlib
-folder = pathlib.Path(sys.argv[-1].removeprefix("run="))
-attempt = os.environ["LAUNCHER_ATTEMPT"]
-plan = json.load(open(folder / "plan.json"))
-(folder / "seen").open("a").write(f"{attempt} {os.environ.get('WHAT')}\\n")
-AT_FIRST
-every, total = plan["settings"]["checkpoint"]["stop_every"], plan["settings"]["steps"]
-done = len([each for each in (folder / "attempts").iterdir() if (each / "stopped.json").exists()])
-if (done + 1) * every < total:
-    (folder / "attempts" / attempt / "stopped.json").write_text("{}")
-    sys.exit(85)
-"""
 
-
-def specs(*words: str) -> list[JobSpec]:
+def specs(*words):
     return [make(cell) for cell in by_level(cells(Composer(), [parse(word) for word in words]))]
 
 
-def whole(*words: str, how: Compare | None = None, facts=LAPTOP) -> Plan:
-    found = specs(*words)
-    comparison.check(found)
-    how = how or Compare()
-    return comparison.make([resolve(comparison.settled(spec, how), facts) for spec in found], how)
-
-
-def lay(
-    tmp_path: Path, program: Path, *words: str, first: str = "", rounds: int = 2, setup: tuple[str, ...] = ()
-) -> Path:
-    """A prepared comparison whose arms are run by the stand-in. `first` is done first of all in each block.
-
-    What writes its result down is the real thing.
-    """
-    facts = dataclasses.replace(LAPTOP, run_root=str(tmp_path / "runs"), python=str(program))
-    made = whole(*words, how=Compare(rounds=rounds, steps=5, cool_down=0), facts=facts)
-    (tmp_path / "runs").mkdir(exist_ok=True)
-    code_store.store(tmp_path / "runs" / ".code", made.code, {})
-    behaviour = TRAINER.replace("AT_FIRST", first)
-    ready = tuple(
-        dataclasses.replace(arm, env={**arm.env, "DUMP": str(tmp_path / "dump"), "BEHAVIOUR": behaviour})
-        for arm in made.arms
-    )
-    return execute.prepare(dataclasses.replace(made, arms=ready, python=sys.executable, setup=setup))
-
-
-def run(folder: Path) -> int:
-    argv = ["bash", str(folder / "run.sh")]
-    return subprocess.run(argv, env=execute.environment(), timeout=120, start_new_session=True).returncode
-
-
-def blocks(folder: Path) -> list[str]:
-    return (folder / "blocks").read_text().splitlines()
-
-
-def result(folder: Path) -> dict:
-    return json.loads((folder / "result.json").read_text())
+def planned(*words, how=None, facts=LAPTOP):
+    """The comparison of the jobs that the words spell."""
+    jobs, how = specs(*words), how or Compare()
+    comparison.check(jobs)
+    return comparison.make([resolve(comparison.settled(spec, how), facts) for spec in jobs], how)
 
 
 def test_rounds_go_there_and_back_and_have_each_arm_once():
@@ -172,7 +116,7 @@ def test_arms_that_cannot_be_compared_are_refused(words, complaint):
         ("env.A=a,b", r"env\.A=a,b is one text, env\.A=choice\(\.\.\.\) lists several$"),
     ],
 )
-def test_words_that_list_no_arms_are_told_how_to(word, complaint):
+def test_words_that_list_no_arms_are_refused_with_the_way_to(word, complaint):
     with pytest.raises(UsageError, match=complaint):
         comparison.check_listed([parse(word)])
     comparison.check_listed([parse(word), parse("batch=8,16")])
@@ -193,16 +137,16 @@ def test_what_a_comparison_decides_itself_is_refused(word):
         (("amp=o0,o1", "amp.deny=[linear]", "amp.keep_fp32=[head]"), "amp.deny=[linear] amp.keep_fp32=[head]"),
     ],
 )
-def test_what_cannot_apply_to_o0_does_not_and_that_is_said(words, dropped):
-    found = whole(*words)
-    control, *others = found.arms
+def test_settings_of_half_precision_leave_o0_alone_with_a_note(words, dropped):
+    plan = planned(*words)
+    control, *others = plan.arms
     assert (control.settings["amp"]["level"], control.settings["amp"]["dtype"]) == ("o0", "auto")
     assert control.settings["loss_scale"]["mode"] == "auto"
     assert not control.settings["amp"]["deny"]
     assert not any(word.startswith(("amp.", "loss_scale")) for word in control.words)
     for part in dropped.split():
         assert all(part.partition("=")[0] in " ".join(other.words) for other in others if "." in part.partition("=")[0])
-    (note,) = [line for line in found.advice if line.startswith("amp=o0 is float32, and takes none of")]
+    (note,) = [line for line in plan.advice if line.startswith("amp=o0 is float32, and takes none of")]
     assert dropped.split()[0] in note
 
 
@@ -214,8 +158,7 @@ def test_what_was_typed_for_o0_alone_is_refused_as_before():
 def test_a_block_has_a_step_that_is_timed_whatever_is_observed():
     for steps in range(4, 30):
         for seed in range(20):
-            seen = choose_steps(steps, seed)
-            assert [each for each in range(1 + warm_up(steps), steps + 1) if each not in seen], (steps, seed)
+            assert set(range(1 + warm_up(steps), steps + 1)) - set(choose_steps(steps, seed)), (steps, seed)
 
 
 def test_a_block_too_short_for_steps_taken_several_at_once_is_refused():
@@ -226,21 +169,18 @@ def test_a_block_too_short_for_steps_taken_several_at_once_is_refused():
 
 
 def test_an_arm_is_the_job_it_would_be_by_itself_but_for_its_length():
-    made = whole("amp=o0,o2", "batch=64", how=Compare(rounds=3, steps=7))
+    made = planned("amp=o0,o2", "batch=64", how=Compare(rounds=3, steps=7))
     alone = resolve(specs("amp=o2", "batch=64")[0], LAPTOP)
     arm = made.arms[1]
     assert arm.words == alone.words
-    assert {key for key in arm.settings if arm.settings[key] != alone.settings[key]} == {
-        "steps",
-        "epochs",
-        "checkpoint",
-    }
+    changed = {key for key in arm.settings if arm.settings[key] != alone.settings[key]}
+    assert changed == {"steps", "epochs", "checkpoint"}
     assert (arm.settings["steps"], arm.settings["checkpoint"]["stop_every"]) == (21, 7)
     assert comparison.label(arm) == "amp=o2"
 
 
 def test_nothing_of_one_arms_environment_reaches_another():
-    made = whole("amp=o0,o2", "env.ONLY_HERE=x")
+    made = planned("amp=o0,o2", "env.ONLY_HERE=x")
     assert made.env == {}
     assert "ONLY_HERE" not in render.render(made)
     assert "ONLY_HERE" in render.render(made.arms[0])
@@ -249,10 +189,8 @@ def test_nothing_of_one_arms_environment_reaches_another():
 def test_a_script_is_ended_in_each_arm_after_a_block_and_the_arguments_of_one_are_not_those_of_all(tmp_path):
     (tmp_path / "train.py").write_text("import torch")
     words = ("recipe=script", f"script={tmp_path / 'train.py'}", f"run_root={tmp_path / 'runs'}", "amp=o0")
-    found = [
-        make(cell) for cell in by_level(cells(Composer(), [parse(word) for word in (*words, "env.A=choice(1,2)")]))
-    ]
-    plans = [resolve(comparison.settled(spec, Compare(steps=7)), *probe_each([spec])) for spec in found]
+    jobs = specs(*words, "env.A=choice(1,2)")
+    plans = [resolve(comparison.settled(spec, Compare(steps=7)), *probe_each([spec])) for spec in jobs]
     made = comparison.make(plans, Compare(steps=7))
     assert {arm.script and (arm.script.block, arm.script.workdir) for arm in made.arms} == {(7, "")}
     assert [line.split(";")[0] for line in made.advice if "folder" in line] == [
@@ -270,7 +208,7 @@ def test_a_script_is_ended_in_each_arm_after_a_block_and_the_arguments_of_one_ar
 
 
 def test_its_plan_survives_being_written_and_read():
-    made = whole("amp=o0,o2").bind("20260102-030405-brave-otter")
+    made = planned("amp=o0,o2").bind("20260102-030405-brave-otter")
     assert record.from_json(json.loads(json.dumps(record.to_json(made)))) == made
     assert made.arms[1].run_dir == "/home/mei/launcher-runs/20260102-030405-brave-otter/arms/01"
     assert made.arms[1].code_dir == made.code_dir
@@ -283,8 +221,8 @@ def test_the_plan_of_a_plain_run_speaks_of_no_comparison():
 def test_arms_in_several_images_that_a_job_would_have_to_fetch_are_refused():
     plans = [resolve(comparison.settled(spec, Compare()), LAPTOP) for spec in specs("amp=o0,o2")]
     fetched = [
-        dataclasses.replace(each, container=dataclasses.replace(CONTAINED, asked=image, pull=image))
-        for each, image in zip(plans, ("a:1", "b:2"), strict=True)
+        dataclasses.replace(plan, container=dataclasses.replace(CONTAINED, asked=image, pull=image))
+        for plan, image in zip(plans, ("a:1", "b:2"), strict=True)
     ]
     with pytest.raises(
         UsageError, match=r"these arms have several: first `python -m launcher image pull a:1 container"
@@ -314,7 +252,7 @@ def test_arms_may_run_in_several_pythons_each_looked_into(tmp_path):
 
 @pytest.mark.parametrize("kind", ["docker", "apptainer", "pyxis"])
 def test_its_result_is_written_in_the_controls_container_once_and_without_devices(kind):
-    made = whole("amp=o0,o2").bind("20260102-030405-brave-otter")
+    made = planned("amp=o0,o2").bind("20260102-030405-brave-otter")
     runtime = Runtime(kind=kind, version=(1, 4, 5), command=("srun", "--nodes=2") if kind == "pyxis" else (kind,))
     contained = dataclasses.replace(CONTAINED, runtime=runtime, devices=("0",))
     arms = tuple(dataclasses.replace(arm, container=contained, python="python3") for arm in made.arms)
@@ -327,149 +265,20 @@ def test_its_result_is_written_in_the_controls_container_once_and_without_device
 
 
 def test_gpus_are_taken_once_for_all_arms():
-    made = whole("amp=o0,o2", "gpus=1", facts=TWO_A100)
+    made = planned("amp=o0,o2", "gpus=1", facts=TWO_A100)
     assert "take_gpus" in render.render(made)
     assert all("take_gpus" not in render.render(arm) for arm in made.arms)
 
 
 def test_golden_script_of_a_comparison():
-    made = whole("amp=o0,o2", "batch=64", how=Compare(rounds=3, steps=20)).bind("20260102-030405-calm-fox")
+    made = planned("amp=o0,o2", "batch=64", how=Compare(rounds=3, steps=20)).bind("20260102-030405-calm-fox")
     text = render.render(made)
     golden.check_difference(GOLDEN / "comparison.sh.diff", text, (GOLDEN / "cpu-o2.sh").read_text())
     golden.shellcheck({"comparison": text})
 
 
-def test_every_arm_is_run_block_by_block_in_turn(tmp_path, program):
-    folder = lay(tmp_path, program, "amp=o0,o1", rounds=3)
-    assert run(folder) == 0
-    assert blocks(folder) == ["00 85", "01 85", "01 85", "00 85", "00 0", "01 0"]
-    assert store.read_json(folder / "status.json")["state"] == "done"
-    written = (folder / "result.json").read_bytes()
-    assert json.loads(written)["comparison"]["control"] == "amp=o0", "its own job wrote it, and nobody looked"
-    assert execute.outcome(folder) == json.loads(written), "what a submitit job of it gives"
-    assert (folder / "result.json").read_bytes() == written, "one that is there is left as it is"
-    for arm in ("00", "01"):
-        assert store.read_json(folder / "arms" / arm / "status.json")["state"] == "done"
-        assert store.attempts(folder / "arms" / arm) == [1, 2, 3]
-
-
-FAILURES = {
-    "01": ("print('RuntimeError: CUDA out of memory.', file=sys.stderr); sys.exit(1)", "out of memory"),
-    "02": ("print('ResourceExhaustedError: OOM', file=sys.stderr); sys.exit(1)", "out of memory"),
-    "03": ('print("can\'t allocate memory", file=sys.stderr); sys.exit(1)', "out of memory"),
-    "04": ("print('CUDA_ERROR_OUT_OF_MEMORY', file=sys.stderr); os.abort()", "out of memory"),
-    "05": ("os.kill(os.getpid(), 9)", "killed"),
-    "06": ("print('oh no', file=sys.stderr); sys.exit(1)", "exit code 1"),
-}
-
-
-@pytest.mark.parametrize(("failing", "code"), [(FAILURES.keys() - {"06"}, 0), ({"06"}, 1)])
-def test_an_arm_that_runs_out_of_memory_is_a_row_and_one_that_fails_otherwise_a_failure(
-    tmp_path, program, failing, code
-):
-    first = "".join(f"if folder.name == '{arm}':\n    {FAILURES[arm][0]}\n" for arm in sorted(failing))
-    folder = lay(tmp_path, program, f"batch={','.join(str(8 * size) for size in range(1, 8))}", first=first)
-    assert run(folder) == code
-    found = result(folder)
-    assert found["status"] == ("failed" if code else "done")
-    once = ["00", *FAILURES]
-    assert [line.split()[0] for line in blocks(folder)] == [*once, *reversed(once)]
-    for number, arm in enumerate(once):
-        name = folder / "arms" / arm
-        if arm not in failing:
-            assert store.read_json(name / "status.json")["state"] == "done", "it is measured all the same"
-            continue
-        assert (name / "failed").read_text().strip() == FAILURES[arm][1]
-        assert f"{arm} skipped" in blocks(folder)
-        assert store.attempts(name) == [1], "it is not tried again"
-        assert found["comparison"]["arms"][number]["state"] == "failed"
-
-
-def test_where_every_arm_runs_out_of_memory_the_comparison_failed(tmp_path, program):
-    folder = lay(tmp_path, program, "batch=8,16", first="print('out of memory', file=sys.stderr); sys.exit(1)")
-    assert run(folder) == 1
-
-
-def test_asked_to_stop_it_stops_saved_and_goes_on_where_it_was(tmp_path, program):
-    waiting = (
-        "import time\n"
-        "if attempt == '1' and folder.name == '01':\n"
-        "    while not (folder / 'STOP').exists(): time.sleep(0.02)\n"
-        "    sys.exit(85)"
-    )
-    folder = lay(tmp_path, program, "amp=o0,o1", first=waiting)
-    process = subprocess.Popen(["bash", str(folder / "run.sh")], env=execute.environment(), start_new_session=True)
-    wait_for(folder / "arms/01/seen")
-    (folder / "STOP").touch()
-    assert process.wait(timeout=120) == 85
-    assert store.read_json(folder / "status.json")["state"] == "stopped"
-    assert not (folder / "STOP").exists()
-    assert blocks(folder) == ["00 85"], "the block that was broken off does not count"
-    assert (result(folder)["status"], result(folder)["attempts"]) == ("stopped", 1)
-    assert run(folder) == 0
-    assert blocks(folder) == ["00 85", "01 85", "01 0", "00 0"]
-    assert (result(folder)["status"], result(folder)["attempts"]) == ("done", 2)
-
-
 def test_resumed_only_its_place_in_the_queue_may_change():
-    made = whole("amp=o0,o2").bind("20260102-030405-brave-otter")
+    made = planned("amp=o0,o2").bind("20260102-030405-brave-otter")
     with pytest.raises(UsageError, match="epochs=3: the arms of a comparison stay as they are"):
         changes(made, {"epochs": "3"})
     assert changes(made, {}) == made
-
-
-def test_killed_it_leaves_nothing_running_and_measures_no_further(tmp_path, program):
-    folder = lay(tmp_path, program, "amp=o0,o1", first="import time; time.sleep(600)")
-    process = subprocess.Popen(["bash", str(folder / "run.sh")], env=execute.environment(), start_new_session=True)
-    wait_for(folder / "arms/00/seen")
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=120) != 0
-    assert store.read_json(folder / "status.json")["state"] == "failed"
-    assert not (folder / "arms/01/seen").exists()
-    assert not (folder / "result.json").exists(), "whoever looks first writes it"
-    assert subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, text=True, check=False).stdout == ""
-
-
-def test_arms_are_what_their_folder_and_the_comparison_say(tmp_path, program):
-    folder = lay(tmp_path, program, "amp=o0,o1")
-    control, other = arms.of(folder, store.read(PlanRecord, folder / "plan.json"))
-    assert (control.label, other.label) == ("amp=o0", "amp=o1")
-    running, lost = State("running", attempt=1), State("lost", "gone", attempt=1)
-    assert arms.state(control.run, running) == State("queued", "its first block")
-    assert run(folder) == 0
-    assert arms.state(other.run, State("done")).name == "done"
-    assert (folder / "arms/01/block").read_text() == "1 2\n"
-    (folder / "arms/01/block").write_text("0 2\n")  # of a script, whose blocks are each done
-    assert arms.state(other.run, running)[:2] == ("running", "its next block comes")
-    assert arms.state(other.run, State("stopped")).name == "stopped"
-    (folder / "arms/01/block").unlink()  # of a comparison begun before there was one
-    assert arms.state(other.run, running).name == "done"
-    store.write_json(folder / "arms/01/status.json", {"state": "stopped", "attempt": 1})
-    assert arms.state(other.run, running)[:2] == ("running", "its next block comes")
-    assert arms.state(other.run, lost).name == "lost"
-    (folder / "arms/01/failed").write_text("out of memory\n")
-    store.write_json(folder / "arms/01/result.json", {"status": "failed", "attempts": 1, "reason": "a long story"})
-    store.write_json(folder / "arms/01/status.json", {"state": "failed", "attempt": 1})
-    assert arms.state(Run(str(folder / "arms"), "01"), running)[:2] == ("failed", "it ran out of memory")
-    (folder / "arms/01/failed").write_text("exit code 1\n")
-    assert arms.state(Run(str(folder / "arms"), "01"), running)[:2] == ("failed", "a long story")
-    (folder / "arms/01/result.json").unlink()
-    (folder / "arms/01/failed").write_text("exit code 139\n")
-    assert arms.state(Run(str(folder / "arms"), "01"), running).reason == "its trainer was killed by signal 11"
-    (folder / "arms/01/failed").write_text("killed\n")
-    assert "it was killed by signal 9" in arms.state(Run(str(folder / "arms"), "01"), running).reason
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not come"
-        time.sleep(0.02)
-
-
-def test_setup_may_set_a_variable_of_any_name_that_the_scripts_use(tmp_path: Path, program: Path) -> None:
-    mine = every_word(lay(tmp_path, program, "amp=o0,o1"))
-    folder = lay(tmp_path, program, "amp=o0,o1", setup=tuple(f"export {name}='{mine[name]}'" for name in mine))
-    assert run(folder) == 0
-    assert blocks(folder) == ["00 85", "01 85", "01 0", "00 0"]
-    assert mine.items() <= json.loads((tmp_path / "dump").read_text())["env"].items()

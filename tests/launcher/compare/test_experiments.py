@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,6 @@ from launcher.compare import comparison, experiments, intervals, planning, publi
 from launcher.config import request
 from launcher.config.paths import conf_folder
 from launcher.errors import UsageError
-from launcher.plan.model import Plan
 from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP, TWO_A100
 
@@ -30,7 +28,7 @@ EVERYTHING = {"torch": "2.13.0", "tensorflow": "2.21.0", "paddle": "3.3.1"}
 
 
 @functools.cache
-def planned(name: str, *words: str, host: str = "laptop") -> Plan:
+def planned(name, *words, host="laptop"):
     """The comparison that `experiment=NAME` and the words spell, on a host of `HOSTS`."""
     found = experiments.find(name, ())
     assert found is not None
@@ -40,7 +38,7 @@ def planned(name: str, *words: str, host: str = "laptop") -> Plan:
     return whole
 
 
-def at_full_size(name: str, *words: str) -> Plan:
+def at_full_size(name, *words):
     """On a host of two GPUs, with the data that it needs."""
     data = ["data.dir=/data"] if name == "cifar100_efficientnet" else []
     return planned(name, *data, *words, host="a100")
@@ -326,7 +324,7 @@ published: {source: a page, hardware: a GPU, arms: [{rate: 1}, {rate: 2}, {rate:
 """
 
 
-def of_file(folder: Path) -> Plan:
+def of_file(folder):
     found = experiments.find("mine", [folder])
     assert found is not None
     asked = experiments.prepare("mine", found, ["experiment=mine"], [folder])

@@ -92,12 +92,12 @@ def test_run_small_it_ends_with_the_published_columns_beside_ours(name, tmp_path
     assert [cell for cells in columns.values() for cell in cells if f">{cell}</td>" not in text] == []
 
 
-def columns_of(said: str) -> dict[str, list[str]]:
+def columns_of(said):
     """The columns of the table under "Comparison with published figures", by their headers."""
     lines = iter(said.partition("COMPARISON WITH PUBLISHED FIGURES")[2].splitlines())
     rows = [re.split(r"\s{2,}", line) for line in itertools.takewhile(bool, itertools.dropwhile(_not_header, lines))]
     return {header: [row[index] for row in rows[1:]] for index, header in enumerate(rows[0])}
 
 
-def _not_header(line: str) -> bool:
+def _not_header(line):
     return not line.startswith("arm  ")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -22,7 +20,7 @@ OPTIONS = [
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser():
     """Chromium without a window. Skips where there is none; fails there if TESTBED_REQUIRED=1."""
     program = shutil.which("chromium")
     sync_api = pytest.importorskip("playwright.sync_api") if os.environ.get(REQUIRED) != "1" else None

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
+from launcher.report import read, sections
 from launcher.runs import store
+from launcher.runs.store import Run
 
-from ..run_folders import finished, metrics, result
+from ..run_folders import NAME, SWEEP, finished, metrics, result
 
-SWEEP = "20260103-000000-calm-lake"
+OTTER, OWL = NAME, "20260102-030406-brave-owl"
 
 
-def rows(steps: int, *, rate: float = 3400.0, loss: float = 2.3, scale: float | None = None) -> list[dict[str, Any]]:
+def rows(steps, *, rate=3400.0, loss=2.3, scale=None):
     """A start, `steps` steps of which the first five are not timed, and two evaluations."""
-    found: list[dict[str, Any]] = [{"event": "start", "attempt": 1, "total_steps": steps, "epochs": 2, "time": 0.0}]
+    written = [{"event": "start", "attempt": 1, "total_steps": steps, "epochs": 2, "time": 0.0}]
     for step in range(1, steps + 1):
         seconds = 128 / rate * (1 + 0.1 * (step % 3))
-        found.append(
+        written.append(
             {
                 "step": step,
                 "epoch": 0,
@@ -35,11 +35,11 @@ def rows(steps: int, *, rate: float = 3400.0, loss: float = 2.3, scale: float | 
                 "time": float(step),
             }
         )
-    found += [{"event": "eval", "step": steps // half, "epoch": 0, "accuracy": 0.9 / half} for half in (2, 1)]
-    return found
+    written += [{"event": "eval", "step": steps // half, "epoch": 0, "accuracy": 0.9 / half} for half in (2, 1)]
+    return written
 
 
-def plan(level: str, batch: int = 128, **more: Any) -> dict[str, Any]:
+def plan(level, batch=128, **more):
     return {
         "schema": 1,
         "name": f"mnist-{level}",
@@ -53,20 +53,24 @@ def plan(level: str, batch: int = 128, **more: Any) -> dict[str, Any]:
     }
 
 
-def run(root: Path, name: str, level: str = "o2", steps: int = 40, **more: Any) -> Path:
+def run(root, name, level="o2", steps=40, **more):
     """A run that is done: plan, result, provenance and metrics."""
     folder = finished(root, name)
     store.write_json(folder / "plan.json", plan(level, **more.pop("planned", {})))
-    said = result(requested={"amp": level, "dtype": "auto", "batch": 128}, **more.pop("resulting", {}))
-    said["effective"] = {**said["effective"], "amp": level}
-    store.write_json(folder / "result.json", said)
-    came = {"schema": 1, "created": "2026-01-02T03:04:04Z", "command": ["python", "-m", "launcher", f"amp={level}"]}
-    store.write_json(folder / "provenance.json", {**came, "code": {"digest": "d" * 64, "commit": "c" * 40}})
+    outcome = result(requested={"amp": level, "dtype": "auto", "batch": 128}, **more.pop("resulting", {}))
+    outcome["effective"] = {**outcome["effective"], "amp": level}
+    store.write_json(folder / "result.json", outcome)
+    provenance = {
+        "schema": 1,
+        "created": "2026-01-02T03:04:04Z",
+        "command": ["python", "-m", "launcher", f"amp={level}"],
+    }
+    store.write_json(folder / "provenance.json", {**provenance, "code": {"digest": "d" * 64, "commit": "c" * 40}})
     metrics(folder, rows(steps, **more))
     return folder
 
 
-def sweep(root: Path, levels: tuple[str, ...] = ("o0", "o1", "o2")) -> list[Path]:
+def sweep(root, levels=("o0", "o1", "o2")):
     """The cells of a sweep over levels."""
     names = [f"{SWEEP}-{index:03}" for index in range(len(levels))]
     folders = []
@@ -79,5 +83,10 @@ def sweep(root: Path, levels: tuple[str, ...] = ("o0", "o1", "o2")) -> list[Path
     return folders
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def document(*paths):
+    """The report of these runs."""
+    return sections.of_runs("some runs", read.gather([Run(str(path.parent), path.name) for path in paths]))

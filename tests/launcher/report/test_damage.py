@@ -1,4 +1,4 @@
-"""Run folders with anything in them: every screen tells what is whole, and none ends in a traceback."""
+"""Run folders with anything in them: every screen shows what can be read, and none ends in a traceback."""
 
 import copy
 import json
@@ -17,7 +17,7 @@ from launcher.runs import store
 from launcher.runs.selection import Selection
 from launcher.runs.store import Run
 from launcher.ui import live
-from tests.launcher.compare import test_compared as comparisons
+from tests.launcher.compare import folders as comparisons
 
 from . import folders
 
@@ -28,43 +28,42 @@ WRONG = [
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def intact(tmp_path_factory):
     """Two cells of a sweep and a comparison that are done, telemetry included."""
-    root = tmp_path_factory.mktemp("whole")
+    root = tmp_path_factory.mktemp("intact")
     made = folders.sweep(root, ("o0", "o2"))
     folder = root / "20260104-000000-cool-owl"
     folder.mkdir()
-    arms = [comparisons.arm(folder, number, level, [1 + number] * 5) for number, level in enumerate(("o0", "o2"))]
-    store.write_json(folder / "plan.json", comparisons.whole(folder, *arms))
+    comparisons.plan_of(folder, ("o0", [1] * 5), ("o2", [2] * 5))
     for name in ("status.json", "submission.json"):
         shutil.copy(made[0] / name, folder)
-    for each in (*made, folder / "arms" / "01"):
-        (each / "telemetry").mkdir()
-        (each / "telemetry" / "1-0.host.csv").write_text("time\n100, 10, 100, 1024, 4096\n101, 60, 200, 2048, 4096\n")
+    for run in (*made, folder / "arms" / "01"):
+        (run / "telemetry").mkdir()
+        (run / "telemetry" / "1-0.host.csv").write_text("time\n100, 10, 100, 1024, 4096\n101, 60, 200, 2048, 4096\n")
         gpus = "timestamp, index, uuid, memory.used [MiB]\n2026/11/21 00:00:10.000, 0, GPU-a, 3000\n"
-        (each / "telemetry" / "1-0.gpu.csv").write_text(gpus)
+        (run / "telemetry" / "1-0.gpu.csv").write_text(gpus)
     return root
 
 
-def places(value, here=()):
-    yield here
+def places(value, path=()):
+    yield path
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in inner:
-        yield from places(each, (*here, key))
+    for key, part in inner:
+        yield from places(part, (*path, key))
 
 
 def with_one_wrong(value, draw):
     """The value with one place of it, maybe all, replaced or left out."""
-    *outer, last = ("whole", *draw(st.sampled_from(list(places(value)))))
-    found = {"whole": copy.deepcopy(value)}
-    at = found
+    *outer, last = ("value", *draw(st.sampled_from(list(places(value)))))
+    damaged = {"value": copy.deepcopy(value)}
+    at = damaged
     for key in outer:
         at = at[key]
     if isinstance(at, dict) and outer and draw(st.booleans()):
         del at[last]
     else:
         at[last] = draw(st.sampled_from(WRONG))
-    return found["whole"]
+    return damaged["value"]
 
 
 def damage(path, draw):
@@ -101,32 +100,32 @@ def every_screen(root):
     assert ls._listing(seen, 0, [str(root)]) and all(map(ls._details, seen))
     followed = [live._Followed(run.folder) for run in wanted]
     live._refresh(followed)
-    assert [row for each in followed for row in each.rows()]
-    assert all(last_words({each.folder: each.state}) for each in followed)
+    assert [row for run in followed for row in run.rows()]
+    assert all(last_words({run.folder: run.state}) for run in followed)
     conclusion.document(wanted[2].folder, seen[2].state)
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_damage_to_any_files_ends_a_screen(whole, tmp_path, data):
+def test_no_damage_to_any_files_ends_a_screen(intact, tmp_path, data):
     root = tmp_path / "runs"
     shutil.rmtree(root, ignore_errors=True)
-    shutil.copytree(whole, root)
+    shutil.copytree(intact, root)
     files = sorted(path for path in root.rglob("*") if path.suffix in (".json", ".jsonl", ".csv"))
     for path in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=3, unique=True)):
         damage(path, data.draw)
     every_screen(root)
 
 
-def test_a_whole_folder_has_no_problems_and_each_damage_is_named(whole, tmp_path):
+def test_an_intact_folder_has_no_problems_and_damage_is_named(intact, tmp_path):
     root = tmp_path / "runs"
-    shutil.copytree(whole, root)
+    shutil.copytree(intact, root)
     run = Run(str(root), f"{folders.SWEEP}-000")
     assert read.gather([run])[0].problems == ()
     path = run.folder / "result.json"
     path.write_text(json.dumps({**store.read_json(path), "throughput": {"mean": "fast"}}))
     (run.folder / "provenance.json").write_text("{")
-    (said,) = read.gather([run])
-    assert said.problems[0] == "result.json: throughput.mean is not a number, and left out"
-    assert said.problems[1].startswith("provenance.json can't be read: ")
-    assert said.result.peak_memory_bytes
+    (evidence,) = read.gather([run])
+    assert evidence.problems[0] == "result.json: throughput.mean is not a number, and left out"
+    assert evidence.problems[1].startswith("provenance.json can't be read: ")
+    assert evidence.result.peak_memory_bytes

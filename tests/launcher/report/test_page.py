@@ -1,5 +1,7 @@
 """The HTML page, by what a real browser shows of it."""
 
+import contextlib
+import dataclasses
 import html
 import itertools
 import math
@@ -9,15 +11,27 @@ from pathlib import Path
 import pytest
 
 from launcher.plan.model import Published, PublishedArm
-from launcher.report import page, read, sections
+from launcher.report import page
 from launcher.runs import store
-from launcher.runs.store import Run
 from recipes.typed import plain
-from tests.launcher.compare import test_compared as comparisons
+from tests.launcher.compare import folders as comparisons
 
 from . import folders
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"></title><script>document.title='owned'</script>&amp;"
+
+
+WIDE = "document.documentElement.scrollWidth"
+
+
+@contextlib.contextmanager
+def opened(browser, path, width=1280, height=900, **how):
+    """A file in a window of that size."""
+    context = browser.new_context(viewport={"width": width, "height": height}, **how)
+    tab = context.new_page()
+    tab.goto(path.as_uri())
+    yield tab
+    context.close()
 
 
 @pytest.fixture(scope="module")
@@ -29,23 +43,22 @@ def three(tmp_path_factory):
     plan["words"] = [HOSTILE]
     plan["swept"] = [["name", HOSTILE]]
     store.write_json(made[2] / "plan.json", plan)
-    evidence = read.gather([Run(str(root), each.name) for each in made])
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(page.render(sections.of_runs("Three runs", evidence)))
+    path.write_text(page.render(dataclasses.replace(folders.document(*made), title="Three runs")))
     return path
 
 
 @pytest.fixture(scope="module")
 def tab(browser, three):
     """The page, opened from disk, with what it asked for and what went wrong."""
-    opened = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    opened.requests, opened.faults = [], []
-    opened.on("request", lambda each: opened.requests.append(each.url))
-    opened.on("pageerror", lambda each: opened.faults.append(str(each)))
-    opened.on("console", lambda each: opened.faults.append(each.text))
-    opened.goto(three.as_uri())
-    yield opened
-    opened.close()
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    page.requests, page.faults = [], []
+    page.on("request", lambda request: page.requests.append(request.url))
+    page.on("pageerror", lambda error: page.faults.append(str(error)))
+    page.on("console", lambda message: page.faults.append(message.text))
+    page.goto(three.as_uri())
+    yield page
+    page.close()
 
 
 def test_the_page_shows_its_tables_and_charts_in_words(tab):
@@ -80,99 +93,77 @@ def test_a_press_on_a_heading_sorts_and_a_second_one_turns_it_round(tab):
 
 
 def test_what_has_no_value_stays_last_whichever_way_it_is_sorted(browser, root, tmp_path):
-    names = ["20260102-030405-brave-otter", "20260102-030406-brave-owl", "20260102-030407-brave-panda"]
-    made = [folders.run(root, name) for name in names]
-    (made[1] / "result.json").unlink()
-    (made[1] / "metrics.jsonl").unlink()
-    evidence = read.gather([Run(str(root), each.name) for each in made])
+    runs = [folders.run(root, name) for name in (folders.OTTER, folders.OWL, "20260102-030407-brave-panda")]
+    (runs[1] / "result.json").unlink()
+    (runs[1] / "metrics.jsonl").unlink()
     path = tmp_path / "report.html"
-    path.write_text(page.render(sections.of_runs("x", evidence)))
-    tab = browser.new_page()
-    tab.goto(path.as_uri())
-    table = tab.locator("table").first
-    for _ in range(2):
-        table.get_by_role("button", name="samples/s").click()
-        assert table.locator("tbody tr").last.inner_text().startswith("brave-owl")
-    tab.close()
+    path.write_text(page.render(folders.document(*runs)))
+    with opened(browser, path) as tab:
+        table = tab.locator("table").first
+        for _ in range(2):
+            table.get_by_role("button", name="samples/s").click()
+            assert table.locator("tbody tr").last.inner_text().startswith("brave-owl")
 
 
 def test_dark_and_light_follow_the_readers_choice_and_can_be_read(browser, three):
     grounds = {}
     for scheme in ("light", "dark"):
-        tab = browser.new_page(color_scheme=scheme)
-        tab.goto(three.as_uri())
-        colours = "e => [getComputedStyle(e).backgroundColor, getComputedStyle(e).color]"
-        ground, ink = (luminance(each) for each in tab.eval_on_selector("body", colours))
-        lines = tab.eval_on_selector_all("polyline", "all => all.map(e => getComputedStyle(e).stroke)")
-        quiet = luminance(tab.eval_on_selector("small", "e => getComputedStyle(e).color"))
+        with opened(browser, three, color_scheme=scheme) as tab:
+            colours = "e => [getComputedStyle(e).backgroundColor, getComputedStyle(e).color]"
+            ground, ink = map(luminance, tab.eval_on_selector("body", colours))
+            lines = tab.eval_on_selector_all("polyline", "all => all.map(e => getComputedStyle(e).stroke)")
+            quiet = luminance(tab.eval_on_selector("small", "e => getComputedStyle(e).color"))
         grounds[scheme] = ground
         assert contrast(ground, ink) > 7
         assert contrast(ground, quiet) > 4.5
         assert all(contrast(ground, luminance(line)) > 3 for line in lines)
-        tab.close()
     assert grounds["dark"] < 0.05 < 0.9 < grounds["light"]
 
 
 @pytest.mark.parametrize("width", [320, 375, 768])
 def test_a_narrow_screen_never_scrolls_sideways_and_cuts_no_label(browser, three, width):
-    tab = browser.new_page(viewport={"width": width, "height": 700})
-    tab.goto(three.as_uri())
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    for each in tab.locator(".bars span, figcaption, .legend li").all():
-        box = each.bounding_box()
-        assert box["x"] >= 0 and box["x"] + box["width"] <= width + 0.5, each.inner_text()
-    assert tab.eval_on_selector("svg polyline", "e => e.closest('svg').getBoundingClientRect().width") > width / 2
-    tab.close()
+    with opened(browser, three, width, 700) as tab:
+        assert tab.evaluate(WIDE) <= width
+        for label in tab.locator(".bars span, figcaption, .legend li").all():
+            box = label.bounding_box()
+            assert box["x"] >= 0 and box["x"] + box["width"] <= width + 0.5, label.inner_text()
+        assert tab.eval_on_selector("svg polyline", "e => e.closest('svg').getBoundingClientRect().width") > width / 2
 
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory):
     """The page of a comparison that repeats a published table, with GPUs that were sampled."""
     folder = tmp_path_factory.mktemp("comparison")
-    arms = [comparisons.arm(folder, number, level, [1 + number] * 5) for number, level in enumerate(("o0", "o2"))]
+    source = Published(source="a page", hardware="a V100", arms=(PublishedArm(step_seconds=0.5), PublishedArm()))
+    plan = comparisons.plan_of(folder, ("o0", [1] * 5), ("o2", [2] * 5), published=plain(source))
     (folder / "arms/01/telemetry").mkdir()
     header = "timestamp, index, uuid, memory.used [MiB], utilization.gpu [%]\n"
     rows = [f"2026/11/21 00:00:{second}.000, 0, GPU-a, 3000, 93\n" for second in (10, 20)]
     (folder / "arms/01/telemetry/1-0.gpu.csv").write_text(header + "".join(rows))
-    said = Published(source="a page", hardware="a V100", arms=(PublishedArm(step_seconds=0.5), PublishedArm()))
-    document = comparisons.document(folder, comparisons.whole(folder, *arms, published=plain(said)))
     path = tmp_path_factory.mktemp("page") / "comparison.html"
-    path.write_text(page.render(document))
+    path.write_text(page.render(comparisons.document(folder, plan)))
     return path
 
 
 PANELS = (
     *("Comparison", "Throughput", "Peak memory", "Comparison with published figures", "published s/step", "our s/step"),
-    *(
-        "Rounds",
-        "Requested and observed",
-        "Loss",
-        "Step time",
-        "GPU memory",
-        "GPU utilisation",
-        "What differs",
-        "To repeat it:",
-    ),
+    *("Rounds", "Requested and observed", "Loss", "Step time", "GPU memory", "GPU utilisation", "What differs"),
+    "To repeat it:",
 )
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_the_page_of_a_comparison_shows_all_that_was_measured(browser, comparison, width, scheme):
-    tab = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
-    tab.goto(comparison.as_uri())
-    shown = tab.inner_text("main")
-    assert [each for each in PANELS if each not in shown] == []
+    with opened(browser, comparison, width, 844, color_scheme=scheme) as tab:
+        shown = tab.inner_text("main")
+        assert tab.evaluate(WIDE) <= width
+    assert [panel for panel in PANELS if panel not in shown] == []
     assert shown.startswith("a comparison\n\namp=o2 gains the most: 2.000 times the throughput of amp=o0")
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    tab.close()
 
 
 def test_the_page_works_without_its_script(browser, three):
-    context = browser.new_context(java_script_enabled=False)
-    tab = context.new_page()
-    tab.goto(three.as_uri())
-    assert "2500 samples/s (2.50x)" in tab.inner_text("main")
-    context.close()
+    with opened(browser, three, java_script_enabled=False) as tab:
+        assert "2500 samples/s (2.50x)" in tab.inner_text("main")
 
 
 def test_a_chart_tells_its_curves_where_it_is_pointed_at(tab):
@@ -180,10 +171,10 @@ def test_a_chart_tells_its_curves_where_it_is_pointed_at(tab):
     area.scroll_into_view_if_needed()
     box = area.bounding_box()
     tab.mouse.move(box["x"] + 1, box["y"] + 20)
-    told = area.get_by_role("status").inner_text().splitlines()
-    assert told[0] == "step 1"
-    assert {each.rsplit("  ")[0] for each in told[1:]} == {"000 amp=o0", "001 amp=o1", f"002 name={HOSTILE}"}
-    assert {each.rsplit("  ")[-1] for each in told[1:]} == {"2.3"}
+    step, *values = area.get_by_role("status").inner_text().splitlines()
+    assert step == "step 1"
+    assert {value.rsplit("  ")[0] for value in values} == {"000 amp=o0", "001 amp=o1", f"002 name={HOSTILE}"}
+    assert {value.rsplit("  ")[-1] for value in values} == {"2.3"}
     tab.mouse.move(0, 0)
     assert not area.get_by_role("status").is_visible()
 
@@ -192,12 +183,12 @@ def test_the_arrow_keys_move_along_a_chart_and_escape_ends_it(tab):
     area = tab.locator("figure", has_text="scale by step").locator(".area")
     area.focus()
     tab.keyboard.press("End")
-    told = area.get_by_role("status")
-    assert told.inner_text().splitlines()[:2] == ["step 40", "001 amp=o1 (4 skipped)  65500"]
+    status = area.get_by_role("status")
+    assert status.inner_text().splitlines()[:2] == ["step 40", "001 amp=o1 (4 skipped)  65500"]
     tab.keyboard.press("Home")
-    assert told.inner_text().startswith("step 1\n")
+    assert status.inner_text().startswith("step 1\n")
     tab.keyboard.press("Escape")
-    assert not told.is_visible()
+    assert not status.is_visible()
 
 
 def test_a_table_is_sorted_by_the_keyboard_and_what_has_the_focus_is_seen(tab):
@@ -231,22 +222,22 @@ def test_colours_are_told_apart_by_people_who_see_fewer(scheme, seen):
     sheet = (Path(page.__file__).parent / "page.css").read_text()
     colours = re.findall(r"--c\d: #(\w{6})", sheet)[8 * scheme :][:8]
     assert len(colours) == 8
-    found = [
+    shown = [
         oklab([sum(a * b for a, b in zip(row, linear(colour), strict=True)) for row in seen]) for colour in colours
     ]
-    distances = [math.dist(one, other) for one, other in itertools.combinations(found, 2)]
-    assert min(distances) > 0.1
-    assert min(math.dist(one, other) for one, other in itertools.combinations(found[:3], 2)) > 0.19
+    for count, least in ((8, 0.1), (3, 0.19)):
+        assert min(math.dist(one, other) for one, other in itertools.combinations(shown[:count], 2)) > least
 
 
 def linear(colour):
+    """Linear RGB of `rrggbb`."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
     return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
 
 
 def oklab(rgb):
     """From linear RGB; distances there are about as differences are seen: Ottosson, 2020."""
-    r, g, b = (min(1.0, max(0.0, each)) for each in rgb)
+    r, g, b = (min(1.0, max(0.0, part)) for part in rgb)
     long, middle, short = (
         (a * r + e * g + o * b) ** (1 / 3)
         for a, e, o in ((0.4122, 0.5363, 0.0514), (0.2119, 0.6807, 0.1074), (0.0883, 0.2817, 0.6300))
@@ -259,13 +250,10 @@ def oklab(rgb):
 
 
 def test_on_paper_the_page_is_light_and_nothing_is_cut(browser, three):
-    tab = browser.new_page(viewport={"width": 794, "height": 1123}, color_scheme="dark")
-    tab.goto(three.as_uri())
-    tab.emulate_media(media="print", color_scheme="dark")
-    ground = luminance(tab.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert ground > 0.9
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 794
-    tab.close()
+    with opened(browser, three, 794, 1123, color_scheme="dark") as tab:
+        tab.emulate_media(media="print", color_scheme="dark")
+        assert luminance(tab.evaluate("getComputedStyle(document.body).backgroundColor")) > 0.9
+        assert tab.evaluate(WIDE) <= 794
 
 
 def test_the_page_names_no_address_on_any_network(three):
@@ -275,9 +263,8 @@ def test_the_page_names_no_address_on_any_network(three):
 
 def luminance(colour):
     """Relative luminance of `rgb(r, g, b)`, by WCAG 2."""
-    parts = [int(each) / 255 for each in re.findall(r"\d+", colour)[:3]]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    red, green, blue = linear("".join(f"{int(part):02x}" for part in re.findall(r"\d+", colour)[:3]))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def contrast(one, other):
