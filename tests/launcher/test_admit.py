@@ -77,8 +77,21 @@ def test_cleaning_takes_time_in_proportion_to_the_text():
     assert time.process_time() - began < 20, "seconds of the processor"
 
 
-def test_a_surrogate_which_no_terminal_can_be_given_is_replaced():
-    admit.clean("a\udcffb\ud800").encode()
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x1b\x9b\u202ec\u2066d\u2028e\u200ff", "a???c?d?e?f"),
+        ("é 漢字 🦊", "é 漢字 🦊"),
+        ("a\udcffb\ud800", "a?b?"),
+        ("\x1b[91mERROR\x1b[0m: \x1b[1;38;5;208mno\x1b[m memory", "ERROR: no memory"),
+        ("\x1b]0;title\x07a\x1b]8;;file:///x\x1b\\b", "ab"),
+        ("\x9b2Ja", "a"),
+        ("cut \x1b[9", "cut ?[9"),
+        ("\x1b[\x1b[2J", "?["),
+    ],
+)
+def test_of_a_text_control_sequences_are_left_out_and_other_controls_replaced(text, shown):
+    assert admit.clean(text) == shown
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,17 @@ def test_a_line_says_all_that_is_known():
     )
 
 
-def test_what_is_not_known_is_left_out():
-    assert display.line(Progress(step=3)) == "step 3"
-    assert display.line(Progress(step=3, nonfinite=("loss",))) == "step 3  loss not finite"
+@pytest.mark.parametrize(
+    ("known", "line"),
+    [
+        ({}, "step 3"),
+        ({"nonfinite": ("loss",)}, "step 3  loss not finite"),
+        ({"steps_per_second": 4.0}, "step 3  4 steps/s"),
+        ({"samples_per_second": 4.0, "of_tokens": True}, "step 3  4 tokens/s"),
+    ],
+)
+def test_what_is_not_known_is_left_out(known, line):
+    assert display.line(Progress(step=3, **known)) == line
 
 
 def test_every_change_of_state_is_a_line(lines):
@@ -76,26 +84,27 @@ def test_how_the_only_run_ended_is_left_to_what_follows(lines):
     assert lines(1, row(state=State("done"))) == []
 
 
-def test_a_long_epoch_gets_a_line_every_now_and_then(lines):
-    lines(0, row())
-    said = [line for now in range(1, 61) for line in lines(now, row(step=now))]
-    assert len(said) == 60 // display.LINE_EVERY
-
-
-def test_short_epochs_are_no_flood(lines):
-    lines(0, row())
-    said = [line for tick in range(1, 101) for line in lines(tick / 10, row(step=tick, epoch=tick))]
-    assert 1 <= len(said) <= 10 / display.LINE_GAP
-
-
-def test_many_runs_at_once_are_no_flood(lines):
-    labels = [f"{index:03d}" for index in range(50)]
+@pytest.mark.parametrize(
+    ("runs", "seconds", "epochs", "least", "most"),
+    [
+        (1, range(1, 61), False, 60 // display.LINE_EVERY, 60 // display.LINE_EVERY),
+        (1, [tick / 10 for tick in range(1, 101)], True, 1, 10 / display.LINE_GAP),
+        (50, range(1, 61), True, 0, 60 / display.LINE_GAP + 50),
+    ],
+    ids=["a long epoch", "short epochs", "many runs"],
+)
+def test_progress_is_a_line_now_and_then_and_no_flood(lines, runs, seconds, epochs, least, most):
+    labels = [f"{index:03d}" for index in range(runs)]
     lines(0, *(row(label=label) for label in labels))
-    said = [line for now in range(1, 61) for line in lines(now, *(row(now, label, epoch=now) for label in labels))]
-    assert len(said) <= 60 / display.LINE_GAP + len(labels)
+    printed = [
+        line
+        for step, now in enumerate(seconds, 1)
+        for line in lines(now, *(row(step, label, epoch=step if epochs else 1) for label in labels))
+    ]
+    assert least <= len(printed) <= most
 
 
-def test_a_run_that_does_not_move_says_nothing(lines):
+def test_a_run_that_does_not_move_has_no_lines(lines):
     lines(0, row(step=5))
     assert lines(1000, row(step=5)) == []
 
@@ -124,20 +133,20 @@ def drawn(rows, width, height=25, words=""):
 
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_the_table_shows_every_figure_at_any_usual_width(width):
-    found = drawn([row(60)], width)
-    assert max(map(len, found)) <= width
-    assert found[0].split() == ["run", "state", "step", "samples/s", "loss", "scale", "memory", "left"]
-    cells = [part for part in found[1].split() if not set(part) <= set("━╸╺─-")]
+    header, line = drawn([row(60)], width)
+    assert max(len(header), len(line)) <= width
+    assert header.split() == ["run", "state", "step", "samples/s", "loss", "scale", "memory", "left"]
+    cells = [part for part in line.split() if not set(part) <= set("━╸╺─-")]
     skipped = ["(2", "skipped)"] if width >= 100 else []
     assert cells == ["brave-otter", "running", "60/120", "3410", "0.0831", "65536", *skipped, "512", "MiB", "12s"]
 
 
 def test_long_labels_and_numbers_leave_room_for_every_figure_in_80_columns():
     long = row(98_765, "003 amp=o1 batch=128 train.lr=0.01", State("stopping"), total_steps=100_000)
-    found = drawn([long], 80)
-    assert max(map(len, found)) <= 80
+    header, line = drawn([long], 80)
+    assert max(len(header), len(line)) <= 80
     for figure in ("98765/100000", "3410", "0.0831", "65536", "512 MiB", "12s", "003 amp=o1"):
-        assert figure in found[1]
+        assert figure in line
 
 
 @pytest.mark.parametrize(
@@ -149,8 +158,8 @@ def test_a_narrow_terminal_shows_fewer_figures_and_those_whole(width, figures):
     header, shown = drawn([long], width)
     assert max(len(header), len(shown)) <= width
     assert shown.startswith("003 amp=o1")
-    found = shown.split("unreachable")[1].split()
-    assert set(figures) <= set(found) and "…" not in "".join(found)
+    cells = shown.split("unreachable")[1].split()
+    assert set(figures) <= set(cells) and "…" not in "".join(cells)
 
 
 def test_a_screen_without_a_run_is_a_header():
@@ -161,25 +170,15 @@ def test_a_sweep_larger_than_the_terminal_shows_what_runs_and_counts_the_rest():
     rows = [row(9, f"{index:03d}", State("done")) for index in range(30)]
     rows += [row(9, f"{index:03d}") for index in range(30, 33)]
     rows += [row(0, f"{index:03d}", State("queued")) for index in range(33, 500)]
-    found = drawn(rows, 120, height=24, words="asked to stop")
-    assert len(found) <= 23
-    shown = [line.split()[0] for line in found[1:20]]
-    assert shown == [f"{index:03d}" for index in range(30, 49)]
-    assert found[-2].strip() == "and 30 done, 451 queued" and found[-1].strip() == "asked to stop"
+    shown = drawn(rows, 120, height=24, words="asked to stop")
+    assert len(shown) <= 23
+    assert [line.split()[0] for line in shown[1:20]] == [f"{index:03d}" for index in range(30, 49)]
+    assert shown[-2].strip() == "and 30 done, 451 queued" and shown[-1].strip() == "asked to stop"
 
 
-def test_a_script_has_its_own_unit():
-    assert display.line(Progress(step=3, steps_per_second=4.0)) == "step 3  4 steps/s"
-    assert display.line(Progress(step=3, samples_per_second=4.0, of_tokens=True)) == "step 3  4 tokens/s"
-    running = State("running")
-    rows = [Row("a", running, Progress(step=3, steps_per_second=4.0))]
-    assert "steps/s" in [column.header for column in display.table(rows, 120, 20).columns]
-    rows.append(Row("b", running, Progress(step=3, samples_per_second=64.0)))
-    assert "rate" in [column.header for column in display.table(rows, 120, 20).columns]
-
-
-def test_a_script_of_unknown_length_has_no_full_bar():
-    shown = io.StringIO()
-    rows = [Row("a", State("running"), Progress(step=3, steps_per_second=4.0))]
-    Console(file=shown, width=120).print(display.table(rows, 120, 20))
-    assert "━" not in shown.getvalue()
+def test_a_script_has_its_own_unit_and_without_a_known_length_no_full_bar():
+    rows = [Row("a", RUNNING, Progress(step=3, steps_per_second=4.0))]
+    shown = drawn(rows, 120)
+    assert "steps/s" in shown[0] and "━" not in "".join(shown)
+    rows.append(Row("b", RUNNING, Progress(step=3, samples_per_second=64.0)))
+    assert "rate" in drawn(rows, 120)[0].split()

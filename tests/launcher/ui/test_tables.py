@@ -11,16 +11,6 @@ def test_columns_stand_under_each_other_and_lines_end_where_their_text_ends():
 def test_no_character_of_a_cell_reaches_the_terminal_as_a_command():
     assert tables.table(("A",), [("\x1b[2Jx\ny\x7f",)])[1] == "x?y?"
     assert tables.pairs([("a", "x\x1b[0m")]) == ["a  x"]
-    assert tables.clean("a\x1b\x9b\u202ec\u2066d\u2028e\u200ff") == "a???c?d?e?f"
-    assert tables.clean("é 漢字 🦊") == "é 漢字 🦊"
-
-
-def test_colours_and_titles_of_a_log_are_left_out_whole():
-    assert tables.clean("\x1b[91mERROR\x1b[0m: \x1b[1;38;5;208mno\x1b[m memory") == "ERROR: no memory"
-    assert tables.clean("\x1b]0;title\x07a\x1b]8;;file:///x\x1b\\b") == "ab"
-    assert tables.clean("\x9b2Ja") == "a"
-    assert tables.clean("cut \x1b[9") == "cut ?[9"
-    assert tables.clean("\x1b[\x1b[2J") == "?["
 
 
 def test_values_of_several_lines_stay_in_their_column():
