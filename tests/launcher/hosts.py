@@ -31,12 +31,7 @@ LAPTOP = Facts(
 
 def gpu(index: int, capability: str, name: str = "Tesla V100-SXM2-32GB") -> Gpu:
     return Gpu(
-        index=index,
-        uuid=f"GPU-0000-{index}",
-        name=name,
-        memory_mib=32480,
-        capability=capability,
-        driver="560.35.03",
+        index=index, uuid=f"GPU-0000-{index}", name=name, memory_mib=32480, capability=capability, driver="560.35.03"
     )
 
 

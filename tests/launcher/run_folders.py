@@ -74,6 +74,7 @@ WITHOUT_STOP = "echo here; exec sleep 300"
 """A trainer that looks at no STOP, and ends by TERM."""
 
 NAME = "20260102-030405-brave-otter"
+SWEEP = "20260103-000000-calm-lake"
 
 
 def make(root: Path, name: str = NAME, trainer: str = "true", plan: dict[str, Any] | None = None) -> Path:
@@ -136,6 +137,13 @@ def finished(root: Path, name: str = NAME, state: str = "done", **more: Any) -> 
     return folder
 
 
+def sweep(root: Path, count: int, create: Callable[..., Path] = finished, **how: Any) -> list[Path]:
+    """The cells of a sweep, by default as it left them long ago."""
+    folders = [create(root, f"{SWEEP}-{index:03}", **how) for index in range(count)]
+    store.write_sweep(root, SWEEP, [folder.name for folder in folders], {})
+    return folders
+
+
 def result(**more: Any) -> dict[str, Any]:
     """A result.json."""
     return {
@@ -160,10 +168,10 @@ def state(folder: Path) -> State:
 def until(true: Callable[[], Any], seconds: float = 60.0, every: float = 0.02) -> Any:
     """Wait for something to become true, and give it. Fails the test if it doesn't."""
     deadline = time.monotonic() + seconds
-    while not (found := true()):
+    while not (value := true()):
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(every)
-    return found
+    return value
 
 
 def shell_of(folder: Path) -> int:

@@ -13,16 +13,16 @@ from launcher.errors import UsageError, of_each, placed
         ("accept it with\n  ssh-keyscan", "accept it with (command line)\n  ssh-keyscan"),
     ],
 )
-def test_the_place_stands_behind_the_sentence_and_not_in_the_lines_to_copy(message: str, said: str) -> None:
+def test_the_place_stands_behind_the_sentence_and_not_in_the_lines_to_copy(message, said):
     assert placed(message, " (command line)") == said
 
 
-def test_without_a_place_a_message_is_as_it_was() -> None:
+def test_without_a_place_a_message_is_as_it_was():
     assert placed("add these lines:\n    a = 1", "") == "add these lines:\n    a = 1"
 
 
 def test_what_is_refused_of_some_of_several_is_said_with_their_labels():
-    def make(value: int) -> int:
+    def make(value):
         if value < 0:
             raise UsageError("it is below zero")
         return value

@@ -14,6 +14,9 @@ import pytest
 import launcher
 from launcher.__main__ import main
 from launcher.commands import VERBS
+from launcher.commands.completion import candidates
+from launcher.runs import run_roots, store
+from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP
 
 BAD = [
@@ -39,52 +42,42 @@ BAD = [
     ["resume"],
     ["rm"],
     ["ls", "nothing"],
+    ["resume", "nothing"],
+    ["resume", "--bogus"],
+    ["compare", "amp=o1"],
+    ["compare", "seed=1,2"],
+    ["compare", "amp=o0,o1", "steps=5"],
+    ["compare", "amp=o0,o1", "compare.rouds=3"],
 ]
 
 
+def exit_code(words):
+    try:
+        return main(words)
+    except SystemExit as ended:  # of argparse
+        return int(ended.code or 0)
+
+
 @pytest.mark.parametrize("words", BAD, ids=" ".join)
-def test_a_mistake_is_one_line_exit_2_and_leaves_nothing(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_one_line_exit_2_and_leaves_nothing(words, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    try:
-        code = main(words)
-    except SystemExit as error:
-        code = int(error.code or 0)
-    said = capsys.readouterr().err
-    assert code == 2
-    assert said.strip()
-    assert "Traceback" not in said
+    assert exit_code(words) == 2
+    message = capsys.readouterr().err
+    assert message.strip() and "Traceback" not in message
     assert not (tmp_path / "launcher-runs").exists()
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_its_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    said = []
+def test_every_verb_has_its_help(verb, capsys):
+    texts = []
     for words in ([verb, "--help"], ["help", verb]):
-        try:
-            code = main(words)
-        except SystemExit as error:
-            code = int(error.code or 0)
-        assert code == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1]
-    assert "python -m launcher" in said[0]
+        assert exit_code(words) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] and "python -m launcher" in texts[0]
 
 
-def test_listing_and_help_import_nothing_heavy() -> None:
-    heavy = {"hydra", "omegaconf", "yaml", "rich", "submitit", "torch", "antlr4"}
-    for words in (["--help"], ["ls"], ["ls", "--help"]):
-        text = (
-            "import sys; from launcher.__main__ import main\n"
-            f"try: main({words!r})\nexcept SystemExit: pass\nprint(*sys.modules, file=sys.stderr)"
-        )
-        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
-        assert not heavy & set(done.stderr.split()), words
-
-
-def test_completion_imports_no_hydra() -> None:
+def test_completion_imports_no_hydra():
     text = "import sys; from launcher.__main__ import main; main(['-sc', 'query=bash']); print(*sys.modules)"
     environment = {**os.environ, "COMP_LINE": "python -m launcher amp="}
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment)
@@ -97,6 +90,7 @@ def test_completion_imports_no_hydra() -> None:
     ("line", "offers"),
     [
         ("python -m launcher ba", ["batch="]),
+        ("python -m launcher veri", ["verify", "verify.record="]),
         ("python -m launcher loss_scale=d", ["loss_scale=dynamic"]),
         ("amp-launcher train.l", ["train.lr="]),
         ("amp-launcher recipe=simplenet train.l", ["train.layers=", "train.lr="]),
@@ -108,29 +102,9 @@ def test_completion_imports_no_hydra() -> None:
         ("python -m launcher doctor cluster=sl", ["cluster=slurm"]),
         ("python -m launcher shell wait_g", ["wait_gpus="]),
         ("python -m launcher wa", ["wait=", "wait_gpus=", "watch"]),
-    ],
-)
-def test_completion_offers_keys_choices_and_verbs(line: str, offers: list[str]) -> None:
-    from launcher.commands.completion import candidates
-
-    assert candidates(line) == offers
-
-
-def test_completion_offers_runs_by_their_names_and_by_their_words(tmp_path: Path) -> None:
-    from launcher.commands.completion import candidates
-    from launcher.runs import run_roots, store
-
-    store.create(tmp_path, "20260101-000000-calm-lake")
-    run_roots.remember(tmp_path)
-    for verb in ("logs", "resume"):
-        assert candidates(f"python -m launcher {verb} cal") == ["calm-lake"]
-        assert candidates(f"python -m launcher {verb} 2026") == ["20260101-000000-calm-lake"]
-    assert candidates("python -m launcher resume calm-lake epo") == ["epochs="]
-
-
-@pytest.mark.parametrize(
-    ("line", "offers"),
-    [
+        ("python -m launcher logs inter", ["inter-lake"]),
+        ("python -m launcher resume 2026", ["20260101-000000-inter-lake"]),
+        ("python -m launcher resume inter-lake epo", ["epochs="]),
         ("amp-launcher image ", ["build", "list", "pull", "render", "show"]),
         ("amp-launcher image render inter", ["interactive"]),
         ("amp-launcher image build pytorch con", ["container="]),
@@ -138,10 +112,7 @@ def test_completion_offers_runs_by_their_names_and_by_their_words(tmp_path: Path
         ("amp-launcher image bogus ", []),
     ],
 )
-def test_completion_of_image_offers_images(line: str, offers: list[str], tmp_path: Path) -> None:
-    from launcher.commands.completion import candidates
-    from launcher.runs import run_roots, store
-
+def test_completion_offers_verbs_keys_choices_runs_and_images(line, offers, tmp_path):
     store.create(tmp_path, "20260101-000000-inter-lake")
     run_roots.remember(tmp_path)
     assert candidates(line) == offers
@@ -155,7 +126,7 @@ def test_completion_of_image_offers_images(line: str, offers: list[str], tmp_pat
         ("amp-launcher compi", ["compile="]),
     ],
 )
-def test_completion_in_a_real_bash_changes_nothing_else(line: str, replies: list[str]) -> None:
+def test_completion_in_a_real_bash_changes_nothing_else(line, replies):
     """Replies are what readline puts behind the last word break, of which `=` and `:` are two."""
     text = f"""
       amp-launcher() {{ "{sys.executable}" -m launcher "$@"; }}
@@ -167,12 +138,12 @@ def test_completion_in_a_real_bash_changes_nothing_else(line: str, replies: list
       complete -p python python3 amp-launcher
     """
     done = subprocess.run(["bash", "-c", text, "bash", line], capture_output=True, text=True)
-    *said, python, own = done.stdout.splitlines()
+    *offered, python, own = done.stdout.splitlines()
     assert python == "complete -W 'mine' python"
     assert own.endswith("_launcher_complete amp-launcher")
     assert "python3: no completion specification" in done.stderr
-    assert all(each.startswith(reply) for each, reply in zip(said, replies, strict=len(replies) > 1)), said
-    assert said
+    assert offered
+    assert all(offer.startswith(reply) for offer, reply in zip(offered, replies, strict=len(replies) > 1)), offered
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="the shell fish is not installed")
@@ -184,7 +155,7 @@ def test_completion_in_a_real_bash_changes_nothing_else(line: str, replies: list
         ("amp-launcher amp=o", "amp=o2"),
     ],
 )
-def test_completion_in_a_real_fish_offers_files_too(line: str, offer: str, tmp_path: Path) -> None:
+def test_completion_in_a_real_fish_offers_files_too(line, offer, tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "inner.py").touch()
     text = f"""
@@ -197,12 +168,12 @@ def test_completion_in_a_real_fish_offers_files_too(line: str, offer: str, tmp_p
     assert offer in done.stdout.split(), done.stderr
 
 
-def test_cfg_job_prints_the_composed_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cfg_job_prints_the_composed_configuration(capsys):
     assert main(["--cfg", "job", "amp=o2", "env.V=1.10", "-m"]) == 0
     assert capsys.readouterr().out.splitlines()[:2] == ["amp:", "  level: o2"]
 
 
-def test_plan_names_the_origin_of_each_setting(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_plan_names_the_origin_of_each_setting(capsys, tmp_path):
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "mine.yaml").write_text("kind: local\nsetup: [ulimit -c 0]\n")
     assert main(["plan", "--all", "amp=o2", "batch=64", "cluster=mine", "--config-dir", str(tmp_path)]) == 0
@@ -213,7 +184,7 @@ def test_plan_names_the_origin_of_each_setting(capsys: pytest.CaptureFixture[str
     assert rows["accumulate"].endswith("default")
 
 
-def test_plan_fits_a_screen_and_names_what_is_not_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_fits_a_screen_and_names_what_is_not_the_default(capsys):
     assert main(["plan", "amp=o2", "batch=64"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 24 and lines[0].startswith("mnist in torch at o2 (half_model_fp32_masters), bfloat16")
@@ -223,16 +194,14 @@ def test_plan_fits_a_screen_and_names_what_is_not_the_default(capsys: pytest.Cap
     assert lines[-1] == "`plan --all` lists every setting, `plan --script` prints run.sh"
 
 
-def test_plan_prints_the_script_on_demand(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_prints_the_script_on_demand(capsys):
     assert main(["plan", "--script", "amp=o2"]) == 0
     out = capsys.readouterr().out
     assert "#!/usr/bin/env bash" in out and out.rstrip().endswith("`plan --all` lists every setting")
     assert main(["run", "--script", "amp=o2"]) == 2
 
 
-def test_plan_replays_recorded_facts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from recipes.typed import plain
-
+def test_plan_replays_recorded_facts(capsys, tmp_path):
     recorded = tmp_path / "facts.json"
     recorded.write_text(json.dumps(plain(LAPTOP)))
     assert main(["plan", "amp=o2", "--json", "--facts", str(recorded)]) == 0
@@ -245,12 +214,12 @@ def test_plan_replays_recorded_facts(capsys: pytest.CaptureFixture[str], tmp_pat
     assert json.loads(capsys.readouterr().out)["plans"] == [plan]
 
 
-def test_plan_starts_and_writes_nothing(tmp_path: Path) -> None:
+def test_plan_starts_and_writes_nothing(tmp_path):
     assert main(["plan", "amp=o0,o1", f"run_root={tmp_path}/runs"]) == 0
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_a_reader_that_goes_away_is_no_error():
     done = subprocess.run(
         ["bash", "-c", f'set -o pipefail; "{sys.executable}" -m launcher run --help | head -n 1'],
         capture_output=True,
@@ -259,10 +228,8 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_interrupted_while_planning_is_130_without_a_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt(_: object) -> None:
+def test_interrupted_while_planning_is_130_without_a_traceback(monkeypatch, capsys):
+    def interrupt(_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("launcher.commands.plan.probe_each", interrupt)

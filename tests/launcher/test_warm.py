@@ -22,7 +22,7 @@ time.sleep(300)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 85), (signal.SIGTERM, -15), (signal.SIGKILL, -9)])
-def test_signals_reach_the_program_and_its_end_is_seen(tmp_path: Path, number: int, code: int) -> None:
+def test_signals_reach_the_program_and_its_end_is_seen(tmp_path, number, code):
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "__init__.py").touch()
     (tmp_path / "recipes" / "torch_.py").write_text(WAITS)

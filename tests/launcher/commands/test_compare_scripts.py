@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -41,11 +40,11 @@ for step in range({EARLY} if os.environ["LAUNCHER_ATTEMPT"] == "3" else 1_000_00
 WORDS = ["amp=o0,o1", "compare.cool_down=0", "telemetry.every=0", "gpus=0"]
 
 
-def lines(path: Path) -> list[dict]:
+def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def steps_of(arm: Path) -> list[int]:
+def steps_of(arm):
     return [row["step"] for row in lines(arm / "metrics.jsonl") if "event" not in row]
 
 
@@ -61,10 +60,10 @@ def measured(tmp_path_factory):
         command("compare", *words, "--", str(folder / "go")), env=environment, stdout=subprocess.PIPE, text=True
     )
 
-    def training() -> list[Path]:
+    def training():
         assert process.poll() is None
-        found = list(root.glob("*/arms/00/metrics.jsonl"))
-        return found if found and len(lines(found[0])) >= 5 else []
+        files = list(root.glob("*/arms/00/metrics.jsonl"))
+        return files if files and len(lines(files[0])) >= 5 else []
 
     (rows_of_first,) = until(training, 120)
     process.send_signal(signal.SIGINT)

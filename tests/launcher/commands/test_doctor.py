@@ -6,18 +6,16 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from launcher.__main__ import main
 from launcher.runs import selection
-from tests.testbed.facts import Testbed
 
 
 @pytest.fixture
-def bed(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> Testbed:
+def bed(testbed, monkeypatch):
     for name, value in testbed.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -25,16 +23,14 @@ def bed(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> Testbed:
 
 
 @pytest.fixture
-def their_root(testbed: Testbed) -> Iterator[str]:
+def their_root(testbed):
     folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=testbed.user.home))
     os.chown(folder, testbed.user.uid, testbed.user.gid)
     yield str(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_machine_that_is_well_is_proved_so_by_a_job_that_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sound_machine_proves_a_job_that_leaves_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert main(["doctor", "amp=o2", f"run_root={tmp_path}/runs"]) == 0
     shown = capsys.readouterr().out
@@ -44,31 +40,27 @@ def test_a_machine_that_is_well_is_proved_so_by_a_job_that_leaves_nothing(
     assert selection.run_names(f"{tmp_path}/runs") == []
 
 
-def test_a_failed_check_is_exit_3_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_check_is_exit_3_and_starts_nothing(tmp_path, capsys):
     assert main(["doctor", "--json", "python=/nowhere/python", f"run_root={tmp_path}/runs"]) == 3
-    said = json.loads(capsys.readouterr().out)
-    assert all(set(each) == {"level", "about", "said", "mend"} for each in said["findings"])
-    assert said["well"] is False
-    (found,) = [each for each in said["findings"] if each["level"] == "problem"]
-    assert (found["about"], found["said"]) == ("python", "/nowhere/python can't be run")
+    report = json.loads(capsys.readouterr().out)
+    assert all(set(finding) == {"level", "about", "said", "mend"} for finding in report["findings"])
+    assert report["well"] is False
+    (problem,) = [finding for finding in report["findings"] if finding["level"] == "problem"]
+    assert (problem["about"], problem["said"]) == ("python", "/nowhere/python can't be run")
     assert not (tmp_path / "runs").exists()
 
 
-def test_wrong_words_are_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words_are_exit_2(capsys):
     assert main(["doctor", "amp=o9"]) == 2
     assert "amp=o9 is not one of o0, o1, o2, o3, bf16-mixed" in capsys.readouterr().err
 
 
-def test_a_partition_that_is_not_there_is_a_problem_with_the_choices(
-    bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_partition_that_is_not_there_is_a_problem_with_the_choices(bed, tmp_path, capsys):
     assert main(["doctor", "cluster=slurm", "cluster.partition=nonesuch", f"run_root={tmp_path}/runs"]) == 3
     assert "problem  request    cluster.partition=nonesuch is not one of gpu," in capsys.readouterr().out
 
 
-def test_limits_that_the_engine_may_not_raise_are_refused_with_the_remedy(
-    bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_limits_that_the_engine_may_not_raise_are_refused_with_the_remedy(bed, tmp_path, capsys):
     words = ("container=docker", f"image={bed.images['torch'].docker}", "container.limits.nproc=99999999")
     assert main(["doctor", *words, f"run_root={tmp_path}/runs"]) == 3
     shown = capsys.readouterr().out
@@ -76,9 +68,7 @@ def test_limits_that_the_engine_may_not_raise_are_refused_with_the_remedy(
     assert "-> this machine may not raise limits: say container.limits=null" in shown
 
 
-def test_a_host_over_ssh_is_checked_to_the_proof_of_a_job_there(
-    bed: Testbed, their_root: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_over_ssh_is_checked_to_the_proof_of_a_job_there(bed, their_root, capsys):
     words = ("cluster=ssh", "cluster.host=testbed", f"cluster.ssh_config={bed.ssh.config}", f"python={bed.python}")
     assert main(["doctor", *words, "amp=o1", f"run_root={their_root}"]) == 0
     shown = capsys.readouterr().out
@@ -87,6 +77,6 @@ def test_a_host_over_ssh_is_checked_to_the_proof_of_a_job_there(
     assert selection.run_names(their_root) == []
 
 
-def test_a_host_that_is_not_there_is_one_problem(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_host_that_is_not_there_is_one_problem(capsys):
     assert main(["doctor", "cluster=ssh", "cluster.host=nonesuch.invalid"]) == 3
     assert "problem  reach      there is no host nonesuch.invalid" in capsys.readouterr().out

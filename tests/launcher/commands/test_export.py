@@ -48,19 +48,15 @@ def test_the_newest_checkpoint_or_that_of_a_step_becomes_a_file_here(root, tmp_p
     (tmp_path / "other.safetensors").touch()
     assert export("brave", "step=3", "other.safetensors", "overwrite=true").returncode == 0
     assert torch.equal(load_file("other.safetensors")["weight"], torch.full((2,), 1.0))
-    assert sorted(each.name for each in tmp_path.glob("*.safetensors*")) == [f"{NAME}.safetensors", "other.safetensors"]
+    assert sorted(path.name for path in tmp_path.glob("*.safetensors*")) == [f"{NAME}.safetensors", "other.safetensors"]
 
 
 @pytest.mark.parametrize(
-    ("words", "plan", "said"),
+    ("words", "plan", "message"),
     [
         ([], {}, "export takes one run and one file"),
         (["brave", "a", "b"], {}, "export takes one run and one file"),
-        (
-            ["brave", "steps=3"],
-            {},
-            "steps=3; did you mean step? (known here: step, python, overwrite, run_root)",
-        ),
+        (["brave", "steps=3"], {}, "steps=3; did you mean step? (known here: step, python, overwrite, run_root)"),
         (["brave", "python="], {}, "python= names no Python"),
         (["brave"], {}, "has no checkpoint yet"),
         (["brave"], {"script": {"path": "train.py"}}, "is a script of your own"),
@@ -69,11 +65,11 @@ def test_the_newest_checkpoint_or_that_of_a_step_becomes_a_file_here(root, tmp_p
         (["brave", "python=/no/python"], {}, "/no/python can't be started"),
     ],
 )
-def test_what_cannot_be_exported_is_refused_in_words(root, export, words, plan, said):
+def test_what_cannot_be_exported_is_refused_in_words(root, export, words, plan, message):
     folder = finished(root)
     store.write_json(folder / "plan.json", {"schema": 2, "name": "mnist-o2", **plan})
     done = export(*words)
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -111,6 +107,6 @@ def test_a_signal_to_the_process_ends_it_without_a_traceback_or_a_file(root, tmp
     exporting.send_signal(sent)
     assert exporting.communicate(timeout=60)[1] == ""
     assert exporting.returncode in (-sent, 130), "130 once the export handles signals"
-    assert sorted(each.name for each in tmp_path.iterdir() if "safetensors" in each.name) == []
+    assert not list(tmp_path.glob("*safetensors*"))
     with pytest.raises(ProcessLookupError):
         os.killpg(exporting.pid, 0)

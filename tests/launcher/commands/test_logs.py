@@ -2,6 +2,7 @@ import os
 import pty
 import re
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -11,9 +12,7 @@ from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import log_pieces, store
 
-from ..run_folders import NAME, STEPPING, command, finished, make, start, state, until
-
-SWEEP = "20260103-000000-calm-lake"
+from ..run_folders import NAME, STEPPING, SWEEP, command, finished, make, start, state, sweep, until
 
 
 @pytest.fixture
@@ -34,33 +33,21 @@ def with_logs(root, attempts=1):
     return folder
 
 
-def test_what_a_run_wrote_comes_out_byte_for_byte_where_it_was_written(root, printed):
-    folder = with_logs(root)
-    assert tuple(printed(NAME)) == tuple((folder / f"attempts/1/{name}").read_bytes() for name in log_pieces.NAMES)
-
-
-def test_the_newest_attempt_is_shown_or_the_one_that_was_named(root, printed):
-    with_logs(root, attempts=2)
-    assert printed(NAME).out.startswith(b"out 2.0")
-    assert printed(NAME, "--attempt", "1").out.startswith(b"out 1.0")
-
-
-def test_only_the_last_lines_if_asked(root, printed):
-    with_logs(root)
-    found = printed(NAME, "--lines", "2")
-    assert found.out == b"out 1.3\nout 1.4\n" and found.err.endswith(b"no end")
-
-
-def test_without_a_run_it_is_the_newest_and_that_is_said(root, printed):
-    with_logs(root)
-    found = printed()
-    assert found.out.startswith(b"out 1.0") and found.err.startswith(f"newest run: {NAME}\n".encode())
+def test_what_an_attempt_wrote_is_printed_byte_for_byte_where_it_was_written(root, printed):
+    folder = with_logs(root, attempts=2)
+    for number, words in ((2, [NAME]), (1, [NAME, "--attempt", "1"])):
+        written = [(folder / f"attempts/{number}/{name}").read_bytes() for name in log_pieces.NAMES]
+        assert list(printed(*words)) == written
+    out, err = printed(NAME, "--lines", "2")
+    assert out == b"out 2.3\nout 2.4\n" and err.endswith(b"no end")
+    out, err = printed()
+    assert out.startswith(b"out 2.0") and err.startswith(f"newest run: {NAME}\n".encode())
 
 
 def test_a_run_that_has_not_started_has_printed_nothing(root, printed):
     make(root)
-    found = printed(NAME)
-    assert found.out == b"" and b"has printed nothing: lost it was never submitted" in found.err
+    out, err = printed(NAME)
+    assert out == b"" and b"has printed nothing: lost it was never submitted" in err
 
 
 @pytest.mark.parametrize(
@@ -69,14 +56,13 @@ def test_a_run_that_has_not_started_has_printed_nothing(root, printed):
         (["--attempt", "3"], "--attempt 3: .* has no such attempt; it has 1"),
         (["--attempt", "0"], "--attempt: 0 should be a whole number from 1"),
         (["--lines", "x"], "--lines: x should be a whole number from 1"),
-        (["calm"], f"is a sweep of 1 runs; name one, as {SWEEP}-001"),
+        (["calm"], f"is a sweep of 2 runs; name one, as {SWEEP}-000"),
         ([NAME, NAME], "one run at a time"),
     ],
 )
 def test_a_mistake_gets_one_clear_error(root, arguments, message):
     with_logs(root)
-    finished(root, f"{SWEEP}-001")
-    store.write_sweep(root, SWEEP, [f"{SWEEP}-000", f"{SWEEP}-001"], {})
+    sweep(root, 2)
     with pytest.raises(UsageError, match=message):
         logs.main([*arguments, *([NAME] if arguments[0].startswith("--") else [])])
 
@@ -133,16 +119,14 @@ def test_a_log_of_a_hundred_megabytes_is_followed_whole_with_memory_flat(root, t
         # Not ru_maxrss, which begins with what the process that started this one had.
         "print(re.search(r'VmHWM:.*', open('/proc/self/status').read())[0], file=sys.stderr)\nsys.exit(code)"
     )
-    import sys
-
     with open(tmp_path / "out", "wb") as out:
         done = subprocess.run(
             [sys.executable, "-c", text], stdout=out, stderr=subprocess.PIPE, env=os.environ, timeout=120
         )
     assert done.returncode == 0
     assert (tmp_path / "out").stat().st_size == 100_000_000
-    with open(tmp_path / "out", "rb") as found:
-        assert all(each == line.encode() + b"\n" for each in found)
+    with open(tmp_path / "out", "rb") as copied:
+        assert all(read == line.encode() + b"\n" for read in copied)
     assert int(re.findall(rb"\d+", done.stderr)[-1]) < 64 * 1024
 
 

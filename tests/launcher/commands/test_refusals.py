@@ -8,9 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,16 +22,17 @@ from launcher.runs import selection, store
 from launcher.ssh import probe_client
 from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.run_folders import NAME
+from tests.launcher.users import needs_root
 
 CHECKOUT = str(conf_folder().parent)
 
 
-def no_space(*_: Any, **__: Any) -> Any:
+def no_space(*_, **__):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize("verb", [["plan"], ["run"], ["ls", "run_root=here"]], ids=" ".join)
-def test_a_deleted_working_folder_is_reported(verb: list[str], tmp_path: Path) -> None:
+def test_a_deleted_working_folder_is_reported(verb, tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()
     text = f"import os, sys\nos.rmdir({str(gone)!r})\nfrom launcher.__main__ import main\nsys.exit(main({verb!r}))"
@@ -48,16 +47,16 @@ def test_a_deleted_working_folder_is_reported(verb: list[str], tmp_path: Path) -
     assert "is gone; cd to one that is there" in done.stderr
 
 
-def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody() -> str:
+def test_a_user_without_a_name_is_a_number(monkeypatch):
+    def nobody():
         raise KeyError("getpwuid(): uid not found")
 
     monkeypatch.setattr("getpass.getuser", nobody)
     assert probe_client.probe([spec_of("amp=o2")]).user == str(os.getuid())
 
 
-def test_an_unknown_home_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def homeless(_: Path) -> Path:
+def test_an_unknown_home_is_reported(monkeypatch, capsys):
+    def homeless(_):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "expanduser", homeless)
@@ -65,62 +64,58 @@ def test_an_unknown_home_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "set HOME, or name paths in full" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
-def test_a_run_root_behind_a_closed_door_is_not_writable() -> None:
+def as_nobody(holds):
+    """Whether something holds for a user who owns nothing here."""
+    child = os.fork()
+    if not child:
+        os.setresuid(65534, 65534, 65534)
+        os._exit(0 if holds() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@needs_root
+def test_a_run_root_behind_a_closed_door_is_not_writable():
     closed = Path(tempfile.mkdtemp())  # not tmp_path, whose parents are closed as well
     try:
-        child = os.fork()
-        if not child:
-            os.setresuid(65534, 65534, 65534)
-            os._exit(0 if f"{closed} is not writable for" in host._run_root_problem(closed / "runs", False) else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert as_nobody(lambda: f"{closed} is not writable for" in host._run_root_problem(closed / "runs", False))
     finally:
         closed.rmdir()
 
 
-def test_a_file_of_token_ids_that_cannot_be_trained_on_leaves_no_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("create", "message"),
+    [
+        (
+            lambda path: path.write_bytes(bytes(5001)),
+            "has 5,001 bytes, which is not a whole number of train.ids=uint16 of 2 bytes; is it cut off?",
+        ),
+        (Path.mkdir, "is not a file that can be read"),
+        (os.mkfifo, "is not a file that can be read"),
+        (lambda path: path.symlink_to("/nowhere"), "is not a file that can be read"),
+    ],
+)
+def test_what_is_no_file_of_token_ids_leaves_no_run(create, message, tmp_path, capsys):
     (tmp_path / "train.bin").write_bytes(bytes(5000))
-    (tmp_path / "val.bin").write_bytes(bytes(5001))
+    create(tmp_path / "val.bin")
     words = ("recipe=gpt", "data=tokens", f"data.dir={tmp_path}", f"run_root={tmp_path / 'runs'}")
     assert main([*words, "amp=o0", "steps=1"]) == 2
-    assert capsys.readouterr().err == (
-        f"error: {tmp_path / 'val.bin'} has 5,001 bytes, which is not a whole number of train.ids=uint16 of 2 bytes; "
-        "is it cut off?\n"
-    )
+    assert f"{tmp_path / 'val.bin'} {message}" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/nowhere")])
-def test_what_is_no_file_of_token_ids_leaves_no_run(
-    make: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "train.bin").write_bytes(bytes(5000))
-    make(tmp_path / "val.bin")
-    words = ("recipe=gpt", "data=tokens", f"data.dir={tmp_path}", f"run_root={tmp_path / 'runs'}")
-    assert main([*words, "amp=o0", "steps=1"]) == 2
-    assert f"{tmp_path / 'val.bin'} is not a file that can be read" in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
-def test_the_sizes_of_data_files_are_those_that_the_user_may_read() -> None:
+@needs_root
+def test_the_sizes_of_data_files_are_those_that_the_user_may_read():
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         for part, mode in (("train.bin", 0o644), ("val.bin", 0o600)):
             (Path(name) / part).write_bytes(bytes(34))
             os.chmod(Path(name) / part, mode)
         asked = [str(Path(name, part)) for part in ("train.bin", "val.bin", "other.bin")]
-        child = os.fork()
-        if not child:
-            os.setresuid(65534, 65534, 65534)
-            os._exit(0 if dict(host._sizes(asked)) == {asked[0]: 34, asked[1]: None} else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert as_nobody(lambda: dict(host._sizes(asked)) == {asked[0]: 34, asked[1]: None})
 
 
 @pytest.mark.parametrize("what", ["launcher.code.code_store.store", "launcher.runs.store.write_json"])
-def test_a_full_disk_is_reported_and_no_run_is_left(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_no_run_is_left(what, tmp_path, monkeypatch):
     root = tmp_path / "runs"
     monkeypatch.setattr("launcher.code.code_store.store", lambda *_: None)
     monkeypatch.setattr(what, no_space)
@@ -131,16 +126,14 @@ def test_a_full_disk_is_reported_and_no_run_is_left(what: str, tmp_path: Path, m
     assert selection.unfinished([str(root)]) == []
 
 
-def test_a_run_that_could_not_be_marked_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_could_not_be_marked_leaves_no_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "mark_unfinished", no_space)
     with pytest.raises(OSError):
         store.create(tmp_path, NAME)
     assert selection.run_names(str(tmp_path)) == []
 
 
-def test_a_state_folder_that_takes_nothing_costs_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_state_folder_that_takes_nothing_costs_no_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
     monkeypatch.setattr("launcher.code.code_store.store", lambda *_: None)
     plan = dataclasses.replace(resolve(spec_of("amp=o2"), LAPTOP), run_root=str(tmp_path))

@@ -20,25 +20,20 @@ def test_a_sweep_is_reported_to_the_terminal_markdown_and_a_page_at_once(root, t
     assert text.read_text().startswith(f"# {folders.SWEEP}")
 
 
-def test_markdown_can_go_to_the_terminal(root, capsys):
+@pytest.mark.parametrize("words", [[], [NAME, NAME]])
+def test_markdown_of_the_newest_run_or_of_one_named_twice_can_go_to_the_terminal(root, capsys, words):
     folders.run(root, NAME)
-    assert report.main(["--markdown", "-"]) == 0
-    assert capsys.readouterr().out.startswith(f"# {NAME}")
-
-
-def test_a_run_that_is_named_twice_is_reported_once(root, capsys):
-    folders.run(root, NAME)
-    assert report.main([NAME, NAME, "--markdown", "-"]) == 0
+    assert report.main([*words, "--markdown", "-"]) == 0
     assert capsys.readouterr().out.startswith(f"# {NAME}\n")
 
 
-def test_without_words_it_is_the_newest_sweep_whole_and_that_is_said(root, capsys):
+def test_without_words_it_is_the_whole_newest_sweep_which_is_named(root, capsys):
     folders.run(root, NAME)
     folders.sweep(root)
     assert report.main(["--markdown", "-"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith(f"# {folders.SWEEP}\n")
-    assert said.err == f"newest sweep: {folders.SWEEP}\n"
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"# {folders.SWEEP}\n")
+    assert printed.err == f"newest sweep: {folders.SWEEP}\n"
 
 
 def test_an_unknown_run_is_refused_and_writes_nothing(root, tmp_path):

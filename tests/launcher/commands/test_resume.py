@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +27,7 @@ FIRST = "sys.exit(1) if os.environ['LAUNCHER_ATTEMPT'] == '1' else 0"
 
 
 @pytest.fixture
-def failed(tmp_path: Path, program: Path) -> Path:
+def failed(tmp_path, program):
     """A run whose first attempt failed and whose second will not."""
     plan, folder = lay(tmp_path, program, env={"BEHAVIOUR": FIRST})
     submission.start([folder], [plan])
@@ -36,26 +35,24 @@ def failed(tmp_path: Path, program: Path) -> Path:
     return folder
 
 
-def test_a_failed_run_goes_on_in_its_own_folder(failed: Path, tmp_path: Path) -> None:
-    assert main(["resume", failed.name]) == 0
-    assert json.loads((failed / "status.json").read_text())["attempt"] == 2
-    assert len(list((tmp_path / "runs").glob("2*"))) == 1
+def record(folder, name):
+    return json.loads((folder / name).read_text())
 
 
-def test_the_time_of_a_run_counts_all_attempts(tmp_path: Path, program: Path) -> None:
+def test_the_time_of_a_run_counts_all_attempts(tmp_path, program):
     behaviour = "time.sleep({'1': 2.2, '2': 0.1, '3': 0}[os.environ['LAUNCHER_ATTEMPT']]); " + FIRST
     plan, folder = lay(tmp_path, program, env={"BEHAVIOUR": behaviour})
     submission.start([folder], [plan])
     assert main(["watch", folder.name]) == 1
     for attempt, least in (("2", 2), ("3", 2)):
         assert main(["resume", folder.name, f"steps={attempt}"]) == 0
-        status = json.loads((folder / "status.json").read_text())
+        status = record(folder, "status.json")
         assert status["attempt"] == int(attempt) and least <= status["before"] <= least + 4
     seen = look([Run(str(folder.parent), folder.name)])[0].state
     assert seen.before >= 2 and (elapsed(seen, 0) or 0) >= 2
 
 
-def test_a_killed_attempt_counts_until_its_last_line(tmp_path: Path, program: Path) -> None:
+def test_a_killed_attempt_counts_until_its_last_line(tmp_path, program):
     plan, folder = lay(tmp_path, program, env={"BEHAVIOUR": "0"})
     logs = folder / "attempts" / "1"
     logs.mkdir(parents=True)
@@ -65,21 +62,19 @@ def test_a_killed_attempt_counts_until_its_last_line(tmp_path: Path, program: Pa
     (folder / "status.json").write_text(json.dumps(running))
     submission.start([folder], [plan])
     assert main(["watch", folder.name]) == 0
-    assert json.loads((folder / "status.json").read_text())["before"] == 67
+    assert record(folder, "status.json")["before"] == 67
 
 
-def test_a_change_is_the_plan_of_its_attempt_and_the_first_plan_stays(
-    failed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_change_is_the_plan_of_its_attempt_and_the_first_plan_stays(failed, tmp_path, capsys):
     first = (failed / "plan.json").read_text()
     assert main(["resume", failed.name, "epochs=40", "checkpoint.every=7"]) == 0
     assert main(["resume", failed.name, "epochs=41"]) == 0
     assert (failed / "plan.json").read_text() == first
-    second, third = (json.loads((failed / "attempts" / each / "plan.json").read_text()) for each in "23")
-    assert [each["settings"]["epochs"] for each in (second, third)] == [40, 41]
-    assert second["settings"]["checkpoint"]["every"] == third["settings"]["checkpoint"]["every"] == 7
+    second, third = (record(failed, f"attempts/{attempt}/plan.json")["settings"] for attempt in (2, 3))
+    assert (second["epochs"], third["epochs"]) == (40, 41)
+    assert second["checkpoint"]["every"] == third["checkpoint"]["every"] == 7
     assert shell._of_run([failed.name], []).plan.settings["epochs"] == 41
-    spec = json.loads((tmp_path / "dump").read_text())["env"]["LAUNCHER_SPEC"]
+    spec = record(tmp_path, "dump")["env"]["LAUNCHER_SPEC"]
     assert spec == f"{failed}/attempts/3/plan.json"
     capsys.readouterr()
     assert main(["ls", failed.name]) == 0
@@ -87,59 +82,60 @@ def test_a_change_is_the_plan_of_its_attempt_and_the_first_plan_stays(
 
 
 @pytest.fixture
-def begun_before(failed: Path) -> Path:
+def begun_before(failed):
     """A run whose code knew two keys less."""
-    plan = json.loads((failed / "plan.json").read_text())
+    plan = record(failed, "plan.json")
     del plan["settings"]["steps_per_execution"], plan["settings"]["checkpoint"]["keep"]
     (failed / "plan.json").write_text(json.dumps(plan))
     return failed
 
 
-def test_a_run_begun_with_older_code_goes_on_as_that_code_reads_it(begun_before: Path) -> None:
-    first = json.loads((begun_before / "plan.json").read_text())
+def test_a_run_begun_with_older_code_goes_on_as_that_code_reads_it(begun_before):
+    first = record(begun_before, "plan.json")
     assert main(["resume", begun_before.name, "steps=9"]) == 0
-    now = json.loads((begun_before / "attempts" / "2" / "plan.json").read_text())
+    now = record(begun_before, "attempts/2/plan.json")
     assert now == {**first, "settings": {**first["settings"], "epochs": None, "steps": 9}, "words": now["words"]}
     assert "steps=9" in now["words"]
 
 
-def test_a_key_that_the_code_of_a_run_does_not_know_is_refused_before_anything_is_queued(
-    begun_before: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_key_that_the_code_of_a_run_does_not_know_is_refused_before_anything_is_queued(begun_before, capsys):
     files = sorted(begun_before.rglob("*"))
     assert main(["resume", begun_before.name, "steps=9", "checkpoint.keep=5"]) == 2
     assert f"checkpoint.keep can't change: {begun_before.name} began with code" in capsys.readouterr().err
     assert [path for path in sorted(begun_before.rglob("*")) if path.name != ".resume"] == files
 
 
-def test_other_setup_lines_are_those_that_run_and_those_of_a_shell(failed: Path, tmp_path: Path) -> None:
+def test_other_setup_lines_are_those_that_run_and_those_of_a_shell(failed, tmp_path):
     assert main(["resume", failed.name, "cluster.setup=['export MENDED=yes']"]) == 0
-    assert json.loads((tmp_path / "dump").read_text())["env"]["MENDED"] == "yes"
+    assert record(tmp_path, "dump")["env"]["MENDED"] == "yes"
     assert shell._of_run([failed.name], []).plan.setup == ("export MENDED=yes",)
 
 
-def test_a_damaged_plan_is_named_with_its_file(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_plan_is_named_with_its_file(failed, capsys):
     (failed / "attempts" / "plan.json").write_text('{"schema": 2, "na')
     capsys.readouterr()
     assert main(["resume", failed.name]) == 2
     assert f"its plan can't be read: {failed}/attempts/plan.json: " in capsys.readouterr().err
 
 
-def test_a_run_that_is_done_is_resumed_only_with_more_epochs_or_steps(
-    failed: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_goes_on_in_its_own_folder_and_once_done_only_with_more_epochs_or_steps(failed, capsys):
     assert main(["resume", failed.name]) == 0
+    assert record(failed, "status.json")["attempt"] == 2
+    assert list(failed.parent.glob("2*")) == [failed]
     assert main(["resume", failed.name]) == 2
     assert "say epochs=N or steps=N" in capsys.readouterr().err
     assert main(["resume", failed.name, "steps=9"]) == 0
+    before = record(failed, "status.json")
+    for word in ("steps=9", "steps=3"):
+        assert main(["resume", failed.name, word]) == 2
+        assert "has done 9 steps already" in capsys.readouterr().err
+    assert record(failed, "status.json") == before
 
 
-def test_a_done_script_is_not_told_to_say_what_a_script_is_refused(
-    failed: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_done_script_is_not_told_to_say_what_a_script_is_refused(failed, capsys):
     assert main(["resume", failed.name]) == 0
     (failed / "attempts" / "2" / "plan.json").unlink()
-    plan = json.loads((failed / "plan.json").read_text())
+    plan = record(failed, "plan.json")
     script = {"file": "script/train.py", "in_image": False, "workdir": "", "arguments": [], "bare": False}
     settings = {**plan["settings"], "recipe": "script", "train": {}}
     (failed / "plan.json").write_text(json.dumps({**plan, "recipe": "script", "script": script, "settings": settings}))
@@ -149,11 +145,11 @@ def test_a_done_script_is_not_told_to_say_what_a_script_is_refused(
     assert "start it anew" in message and "epochs=N" not in message
     assert main(["resume", failed.name, "script.resume_arguments=[--more]"]) == 2
     assert "began with code that has no such key" in capsys.readouterr().err
+    plan = record(failed, "plan.json")
     for name in ("plan.json", "attempts/2/plan.json"):
-        plan = json.loads((failed / "plan.json").read_text())
         (failed / name).write_text(json.dumps({**plan, "script": {**script, "resume_arguments": []}}))
     assert main(["resume", failed.name, "script.resume_arguments=[--more,'a b']"]) == 0
-    planned = json.loads((failed / "attempts" / "3" / "plan.json").read_text())
+    planned = record(failed, "attempts/3/plan.json")
     assert planned["script"]["resume_arguments"] == ["--more", "a b"]
 
 
@@ -168,14 +164,14 @@ def test_a_done_script_is_not_told_to_say_what_a_script_is_refused(
         ("cluster.time=5", "cluster.time can't change"),
     ],
 )
-def test_a_change_of_the_model_is_refused(word: str, says: str) -> None:
+def test_a_change_of_the_model_is_refused(word, says):
     plan = resolve(spec_of("amp=o2"), LAPTOP)
     with pytest.raises(UsageError) as error:
         changes(plan, dict([word.split("=")]))
     assert says in str(error.value)
 
 
-def test_steps_take_the_place_of_epochs_and_back() -> None:
+def test_steps_take_the_place_of_epochs_and_back():
     plan = resolve(spec_of("epochs=3"), LAPTOP)
     by_steps = changes(plan, {"steps": "50"})
     assert (by_steps.settings["epochs"], by_steps.settings["steps"]) == (None, 50)
@@ -186,7 +182,7 @@ def test_steps_take_the_place_of_epochs_and_back() -> None:
     assert "steps=50" not in by_epochs.words
 
 
-def test_torch_goes_on_with_other_numbers_of_nodes_and_gpus() -> None:
+def test_torch_goes_on_with_other_numbers_of_nodes_and_gpus():
     on_cpus = dataclasses.replace(resolve(spec_of("batch=8"), LAPTOP), queue="slurm", nodes=2)
     settings = {**on_cpus.settings, "device": "auto"}
     plan = dataclasses.replace(on_cpus, settings=settings, gpus=4, processes=4)
@@ -213,7 +209,7 @@ def test_torch_goes_on_with_other_numbers_of_nodes_and_gpus() -> None:
             changes(before, {key: text})
 
 
-def test_torch_goes_on_sharded_and_back() -> None:
+def test_torch_goes_on_sharded_and_back():
     plan = resolve(spec_of("amp=o2"), LAPTOP)
     sharded = changes(plan, {"parallel": "fsdp"})
     values = as_recorded(to_json(plan), sharded)
@@ -228,9 +224,7 @@ def test_torch_goes_on_sharded_and_back() -> None:
             changes(other, {"parallel": "fsdp"})
 
 
-def test_a_torch_that_can_not_shard_is_refused_before_anything_is_queued(
-    failed: Path, program: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_torch_that_can_not_shard_is_refused_before_anything_is_queued(failed, program, capsys):
     trainer = program.rename(program.with_name("trainer"))
     answer = "[ \"$1\" = -c ] && printf '3.12.3\\ntorch 2.8.0+cu128\\n' && exit"
     program.write_text(f'#!/bin/sh\n{answer}\nexec {shlex.quote(str(trainer))} "$@"\n')
@@ -239,33 +233,12 @@ def test_a_torch_that_can_not_shard_is_refused_before_anything_is_queued(
     assert main(["resume", failed.name, "parallel=fsdp"]) == 2
     says = "parallel=fsdp needs torch 2.9 or newer, and this is 2.8.0+cu128; say parallel=ddp (command line)"
     assert says in capsys.readouterr().err
-    assert json.loads((failed / "status.json").read_text())["attempt"] == 1
+    assert record(failed, "status.json")["attempt"] == 1
     assert main(["resume", failed.name, "parallel=ddp"]) == 0
 
 
-def test_an_unknown_run_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str], failed: Path) -> None:
-    assert main(["resume", "nothing-here"]) == 2
-    assert "no run 'nothing-here'" in capsys.readouterr().err
-
-
-def test_two_launchers_do_not_resume_a_run_at_once(failed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_launchers_do_not_resume_a_run_at_once(failed, capsys):
     with alone(failed):
         assert main(["resume", failed.name]) == 2
     assert "is being resumed by another launcher" in capsys.readouterr().err
     assert main(["resume", failed.name]) == 0
-
-
-@pytest.mark.parametrize("word", ["steps=9", "steps=3"])
-def test_a_done_run_that_is_asked_for_no_more_stays_done(
-    word: str, failed: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["resume", failed.name, "steps=9"]) == 0
-    before = (failed / "status.json").read_text()
-    assert main(["resume", failed.name, word]) == 2
-    assert "has done 9 steps already" in capsys.readouterr().err
-    assert (failed / "status.json").read_text() == before
-
-
-def test_a_flag_is_no_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["resume", "--bogus"]) == 2
-    assert "resume has no flag --bogus" in capsys.readouterr().err

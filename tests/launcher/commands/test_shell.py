@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,36 +21,35 @@ from launcher.probe import gpu_locks
 from tests.launcher import fake_gpus, terminal
 from tests.launcher.run_folders import until
 from tests.launcher.terminal import Terminal
-from tests.testbed.facts import Testbed
 
 Open = Callable[..., Terminal]
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Open]:
+def opened(tmp_path):
     """Opens terminals, and closes what is left of them at the end."""
     (tmp_path / "runs").mkdir()
     made: list[Terminal] = []
 
-    def open_one(*words: str) -> Terminal:
+    def open_one(*words):
         own_root = any(word.startswith("run_root=") for word in words)
         made.append(terminal.launcher("shell", *words, *([] if own_root else [f"run_root={tmp_path}/runs"])))
         return made[-1]
 
     yield open_one
-    for each in made:
-        each.close()
+    for shell in made:
+        shell.close()
 
 
 @pytest.fixture
-def bed(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> Testbed:
+def bed(testbed, monkeypatch):
     for name, value in testbed.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("APPTAINER_USERNS", "1")
     return testbed
 
 
-def test_the_folder_behind_a_flag_is_no_run(opened: Open, tmp_path: Path) -> None:
+def test_the_folder_behind_a_flag_is_no_run(opened, tmp_path):
     (tmp_path / "sites" / "cluster").mkdir(parents=True)
     (tmp_path / "sites" / "cluster" / "desk.yaml").write_text("kind: local\nsetup: [export FROM_SITE=yes]\n")
     shell = opened("--config-dir", str(tmp_path / "sites"), "cluster=desk", "amp=o0")
@@ -58,7 +57,7 @@ def test_the_folder_behind_a_flag_is_no_run(opened: Open, tmp_path: Path) -> Non
     assert shell.ask('echo "$FROM_SITE"') == "yes"
 
 
-def test_here_it_has_the_variables_the_code_and_the_python_of_a_job(opened: Open, tmp_path: Path) -> None:
+def test_here_it_has_the_variables_the_code_and_the_python_of_a_job(opened, tmp_path):
     shell = opened("amp=o2", "env.GREETING=hello, $(id)", "cluster.setup=['export FROM_SETUP=yes']")
     shell.expect("the trainer by hand: python -m recipes.torch_.mnist amp=o2 batch=128")
     assert shell.ask('echo "$GREETING $FROM_SETUP"') == "hello, $(id) yes"
@@ -69,14 +68,12 @@ def test_here_it_has_the_variables_the_code_and_the_python_of_a_job(opened: Open
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [".code"]
 
 
-def test_the_code_of_an_open_terminal_outlives_the_last_run_of_it(
-    opened: Open, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_code_of_an_open_terminal_outlives_the_last_run_of_it(opened, tmp_path, capsys):
     shell = opened("amp=o0")
     code = Path(shell.ask('echo "$PYTHONPATH"'))
     root = tmp_path / "runs"
 
-    def delete_one() -> str:
+    def delete_one():
         run = root / "20260101-000000-calm-otter"
         run.mkdir()
         (run / "plan.json").write_text(json.dumps({"schema": 1, "code": code.name}))
@@ -90,7 +87,7 @@ def test_the_code_of_an_open_terminal_outlives_the_last_run_of_it(
     until(lambda: not delete_one() and not list((root / ".code").iterdir()))
 
 
-def test_ctrl_c_is_the_shells_own(opened: Open) -> None:
+def test_ctrl_c_is_the_shells_own(opened):
     shell = opened("amp=o1")
     shell.expect("launcher #")
     shell.type("echo sleeping; sleep 100")
@@ -101,9 +98,7 @@ def test_ctrl_c_is_the_shells_own(opened: Open) -> None:
     assert shell.ask("echo still here") == "still here"
 
 
-def test_it_holds_the_gpus_it_has_while_it_is_open(
-    opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_holds_the_gpus_it_has_while_it_is_open(opened, tmp_path, monkeypatch):
     cards = fake_gpus.make(tmp_path / "driver", 2)
     monkeypatch.setenv("PATH", f"{cards.folder}:{os.environ['PATH']}")
     shell = opened("gpus=1", "batch=128", "device=cpu")
@@ -118,9 +113,7 @@ def test_it_holds_the_gpus_it_has_while_it_is_open(
 
 
 @pytest.mark.parametrize("runtime", ["docker", "apptainer"])
-def test_in_a_container_it_has_the_image_the_variables_and_the_mounts(
-    bed: Testbed, opened: Open, tmp_path: Path, runtime: str
-) -> None:
+def test_in_a_container_it_has_the_image_the_variables_and_the_mounts(bed, opened, tmp_path, runtime):
     image = bed.images["python"]
     name = image.docker if runtime == "docker" else image.sandbox
     data = tmp_path / "some data"
@@ -134,11 +127,11 @@ def test_in_a_container_it_has_the_image_the_variables_and_the_mounts(
     assert shell.wait() == 0
 
 
-def test_closing_the_window_leaves_no_container(bed: Testbed, opened: Open) -> None:
+def test_closing_the_window_leaves_no_container(bed, opened):
     shell = opened("container=docker", f"image={bed.images['python'].docker}", "container.limits=null")
     shell.ask("echo inside")
 
-    def there() -> set[str]:
+    def there():
         listed = ["docker", "ps", "--all", "--quiet", "--filter=name=shell-"]
         return set(subprocess.run(listed, capture_output=True, text=True).stdout.split())
 
@@ -147,31 +140,32 @@ def test_closing_the_window_leaves_no_container(bed: Testbed, opened: Open) -> N
     until(lambda: not before & there())
 
 
-def test_under_slurm_it_is_an_interactive_job_with_the_resources_of_one(bed: Testbed, opened: Open) -> None:
+def test_under_slurm_it_is_an_interactive_job_with_the_resources_of_one(bed, opened):
     shell = opened("cluster=slurm", "gpus=2", "batch=128", "name=a-shell", "cluster.time=5")
-    found = shell.ask("echo $SLURM_JOB_NAME $CUDA_VISIBLE_DEVICES $SLURM_JOB_ID; tty | cut -c1-5").split()
-    assert (found[0], found[1], found[3]) == ("a-shell", "0,1", "/dev/")
+    name, gpus, job, device = shell.ask(
+        "echo $SLURM_JOB_NAME $CUDA_VISIBLE_DEVICES $SLURM_JOB_ID; tty | cut -c1-5"
+    ).split()
+    assert (name, gpus, device) == ("a-shell", "0,1", "/dev/")
     shell.type("exit")
     assert shell.wait() == 0
-    asked = ["squeue", "--noheader", f"--jobs={found[2]}", "--states=running", "--format=%i"]
+    asked = ["squeue", "--noheader", f"--jobs={job}", "--states=running", "--format=%i"]
     until(lambda: not subprocess.run(asked, capture_output=True, text=True).stdout.strip())
 
 
-def test_of_a_running_job_it_joins_its_allocation(bed: Testbed, opened: Open, tmp_path: Path) -> None:
+def test_of_a_running_job_it_joins_its_allocation(bed, opened, tmp_path):
     words = ("cluster=slurm", "gpus=1", "amp=o1", "batch=64", "epochs=4000", "env.MARK=its-own")
     assert main([*words, "device=cpu", f"run_root={tmp_path}/runs"]) == 0
     (folder,) = [path for path in (tmp_path / "runs").iterdir() if path.name[0] == "2"]
     until(lambda: (folder / "status.json").exists(), 60)
     shell = opened(folder.name)
-    found = shell.ask("echo $MARK $SLURM_JOB_NAME $LAUNCHER_SPEC").split()
-    assert (found[0], found[2]) == ("its-own", f"{folder}/plan.json")
+    assert shell.ask("echo $MARK $LAUNCHER_SPEC").split() == ["its-own", f"{folder}/plan.json"]
     shell.type("exit")
     assert shell.wait() == 0
     assert stopping.kill_all([folder]) == {}
 
 
 @pytest.fixture
-def there(testbed: Testbed) -> Iterator[tuple[str, ...]]:
+def there(testbed):
     """Words for the testbed's host over SSH, with a run root of the test's own there."""
     folder = Path(tempfile.mkdtemp(prefix="shell-", dir=testbed.user.home))
     os.chown(folder, testbed.user.uid, testbed.user.gid)
@@ -185,9 +179,7 @@ def there(testbed: Testbed) -> Iterator[tuple[str, ...]]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_over_ssh_it_is_the_hosts_and_a_port_of_it_is_here(
-    bed: Testbed, opened: Open, there: tuple[str, ...], free_port: Callable[[], int]
-) -> None:
+def test_over_ssh_it_is_the_hosts_and_a_port_of_it_is_here(bed, opened, there, free_port):
     here, port = free_port(), free_port()
     shell = opened(*there, "env.A=x, $(id)", "--forward", f"{here}:{port}")
     assert shell.ask("id -un; echo $A") == f"{bed.user.name}\nx, $(id)"
@@ -201,15 +193,13 @@ def test_over_ssh_it_is_the_hosts_and_a_port_of_it_is_here(
     assert shell.wait() == 0
 
 
-def test_over_ssh_in_a_container(bed: Testbed, opened: Open, there: tuple[str, ...]) -> None:
+def test_over_ssh_in_a_container(bed, opened, there):
     shell = opened(*there[:3], there[-1], "container=apptainer", f"image={bed.images['python'].sandbox}")
     assert shell.ask("id -un; tty | cut -c1-5") == f"{bed.user.name}\n/dev/"
     assert "/.code/" in shell.ask("python3 -c 'import recipes; print(recipes.__file__)'")
 
 
-def test_behind_a_login_node_it_is_srun_there_and_a_port_of_the_node_is_here(
-    bed: Testbed, opened: Open, there: tuple[str, ...], free_port: Callable[[], int]
-) -> None:
+def test_behind_a_login_node_it_is_srun_there_and_a_port_of_the_node_is_here(bed, opened, there, free_port):
     here, port = free_port(), free_port()
     words = ("cluster=slurm", "cluster.login=testbed", *there[2:], "gpus=1", "cluster.time=5")
     shell = opened(*words, "--forward", f"{here}:{port}")
@@ -228,7 +218,7 @@ def test_behind_a_login_node_it_is_srun_there_and_a_port_of_the_node_is_here(
     assert list(Path(root).glob(".shell-*")) == []
 
 
-def _fetched(address: str) -> str:
+def _fetched(address):
     try:
         with urllib.request.urlopen(address, timeout=5) as answer:
             return str(answer.read().decode())
@@ -237,13 +227,13 @@ def _fetched(address: str) -> str:
 
 
 @pytest.fixture
-def free_port() -> Callable[[], int]:
+def free_port():
     """Ports that nobody listens on."""
 
-    def find() -> int:
-        with socket.socket() as each:
-            each.bind(("127.0.0.1", 0))
-            return int(each.getsockname()[1])
+    def find():
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            return bound.getsockname()[1]
 
     return find
 
@@ -259,12 +249,12 @@ def free_port() -> Callable[[], int]:
         (("--frobnicate",), "--frobnicate is not a flag here"),
     ],
 )
-def test_a_mistake_is_a_line_and_exit_2(opened: Open, words: tuple[str, ...], says: str) -> None:
+def test_a_mistake_is_a_line_and_exit_2(opened, words, says):
     shell = opened(*words)
     shell.expect(f"error: .*{says}")
     assert shell.wait() == 2
 
 
-def test_without_a_terminal_it_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_without_a_terminal_it_says_so(capsys, tmp_path):
     assert main(["shell", f"run_root={tmp_path}/runs"]) == 2
     assert "shell needs a terminal as its standard input" in capsys.readouterr().err

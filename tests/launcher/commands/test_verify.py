@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.commands.completion import candidates
 from launcher.executors import submission
 from launcher.plan.model import ScriptPlan
 from launcher.runs.store import read_json, write_json
@@ -42,7 +41,7 @@ if __name__ == "__main__":
 """
 
 
-def own_recipe(folder: Path) -> Path:
+def own_recipe(folder):
     """`simplenet` as a person's own recipe, in which a bit flips after step 11 while the file $FAULT is there."""
     for name in ("recipe", "recipes/torch_"):
         (folder / name).mkdir(parents=True)
@@ -54,9 +53,7 @@ def own_recipe(folder: Path) -> Path:
     return folder
 
 
-def test_a_real_run_is_verified_and_a_fault_in_memory_named(
-    tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_real_run_is_verified_and_a_fault_in_memory_named(tmp_path, root, capsys):
     fault = tmp_path / "fault"
     fault.touch()
     words = ("recipe=faulty", "amp=o0", "batch=16", "train.width=32", "steps=12", "checkpoint.every=5", "gpus=0")
@@ -73,16 +70,13 @@ def test_a_real_run_is_verified_and_a_fault_in_memory_named(
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != ".resume"}
     capsys.readouterr()
     assert main(["verify", run.name, "step=10"]) == 0
-    said = capsys.readouterr()
-    assert f"replays steps 1 to 10 of {run.name} from its beginning, against its record of each step" in said.err
-    assert re.search(
-        rf"^same: steps \d+ to 10 of {run.name}, .* bit-identical in loss and \d+ tensors$", said.out, re.M
-    )
+    out, err = capsys.readouterr()
+    assert f"replays steps 1 to 10 of {run.name} from its beginning, against its record of each step" in err
+    assert re.search(rf"^same: steps \d+ to 10 of {run.name}, .* bit-identical in loss and \d+ tensors$", out, re.M)
     same = max(root.glob("2*"))
     assert main(["verify", run.name]) == 1
-    said = capsys.readouterr()
     sentence = f"step 11 of {run.name} is the first that differs, in model.linears.0.weight (1 of "
-    assert f"differs: {sentence}" in said.out
+    assert f"differs: {sentence}" in capsys.readouterr().out
     assert not any((same / name).exists() for name in ("checkpoints", "original"))
     replay = max(root.glob("2*"))
     assert main(["ls", replay.name]) == 0
@@ -96,7 +90,7 @@ def test_a_real_run_is_verified_and_a_fault_in_memory_named(
 
 
 @pytest.fixture
-def ended(tmp_path: Path, program: Path) -> Path:
+def ended(tmp_path, program):
     """A run of a recipe that has ended, and left no checkpoint."""
     plan, folder = lay(tmp_path, program)
     submission.start([folder], [plan])
@@ -104,41 +98,50 @@ def ended(tmp_path: Path, program: Path) -> Path:
     return folder
 
 
-def refusal(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert main(["verify", folder.name, *words]) == 2
-    assert [path.name for path in folder.parent.glob("2*")] == [folder.name]
-    return capsys.readouterr().err
+@pytest.fixture
+def refusal(capsys):
+    """The message with which `verify` refuses a run; no replay is begun."""
+
+    def verify(folder, *words):
+        capsys.readouterr()
+        assert main(["verify", folder.name, *words]) == 2
+        assert [path.name for path in folder.parent.glob("2*")] == [folder.name]
+        return capsys.readouterr().err
+
+    return verify
 
 
-def test_what_cannot_be_verified_is_refused_in_words(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "has neither a checkpoint nor a record" in refusal(ended, capsys)
+def with_checkpoint(folder, **manifest):
+    (folder / "checkpoints" / "step-000000100").mkdir(parents=True, exist_ok=True)
+    write_json(folder / "checkpoints" / "step-000000100" / "manifest.json", manifest)
+
+
+def test_what_cannot_be_verified_is_refused_in_words(ended, refusal):
+    assert "has neither a checkpoint nor a record" in refusal(ended)
     for step in ("0", "-1", "x", "1.5"):
-        assert f"step={step} should be a whole number from 1" in refusal(ended, capsys, f"step={step}")
-    (ended / "checkpoints" / "step-000000100").mkdir(parents=True)
-    write_json(ended / "checkpoints" / "step-000000100" / "manifest.json", {})
-    assert "only steps with a checkpoint can be compared: step=100" in refusal(ended, capsys, "step=7")
-    write_json(ended / "checkpoints" / "step-000000100" / "manifest.json", {"shards": 2})
-    assert "its checkpoints are in shards of several ranks" in refusal(ended, capsys)
-    write_json(ended / "checkpoints" / "step-000000100" / "manifest.json", {})
-    assert "batch=3: a replay has the settings of the run; these can change: step, " in refusal(
-        ended, capsys, "batch=3"
-    )
-    assert "stepp=3: a replay has the settings of the run; did you mean step?" in refusal(ended, capsys, "stepp=3")
-    said = refusal(ended, capsys, "cluster.host=b")
-    assert "cluster.host=b: a replay needs the run's files and devices" in said and "with verify.record=true" in said
-    assert "verify has no flag --now" in refusal(ended, capsys, "--now")
+        assert f"step={step} should be a whole number from 1" in refusal(ended, f"step={step}")
+    with_checkpoint(ended, shards=2)
+    assert "its checkpoints are in shards of several ranks" in refusal(ended)
+    with_checkpoint(ended)
+    for words, message in (
+        (["step=7"], "only steps with a checkpoint can be compared: step=100"),
+        (["batch=3"], "batch=3: a replay has the settings of the run; these can change: step, "),
+        (["stepp=3"], "stepp=3: a replay has the settings of the run; did you mean step?"),
+        (["cluster.host=b"], "cluster.host=b: a replay needs the run's files and devices"),
+        (["cluster.host=b"], "with verify.record=true"),
+        (["--now"], "verify has no flag --now"),
+    ):
+        assert message in refusal(ended, *words)
     write_json(ended / "result.json", {"attempts": 1, "determinism": "best_effort"})
-    assert "is not comparable: its result is best_effort" in refusal(ended, capsys)
+    assert "is not comparable: its result is best_effort" in refusal(ended)
 
 
-def test_a_replay_has_no_setting_that_the_runs_code_lacks(ended: Path) -> None:
+def test_a_replay_has_no_setting_that_the_runs_code_lacks(ended):
     """The run's own code reads its plan, and refuses a key that it does not know."""
     plan = read_json(ended / "plan.json")
     del plan["settings"]["parallel"]
     write_json(ended / "plan.json", plan)
-    (ended / "checkpoints" / "step-000000100").mkdir(parents=True)
-    write_json(ended / "checkpoints" / "step-000000100" / "manifest.json", {})
+    with_checkpoint(ended)
     assert main(["verify", ended.name]) == 3
     (replay,) = set(ended.parent.glob("2*")) - {ended}
     settings = read_json(replay / "plan.json")["settings"]
@@ -147,22 +150,22 @@ def test_a_replay_has_no_setting_that_the_runs_code_lacks(ended: Path) -> None:
     assert set(settings) == set(plan["settings"])
 
 
-def test_a_run_that_goes_on_is_refused(tmp_path: Path, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_goes_on_is_refused(tmp_path, program, refusal):
     plan, folder = lay(tmp_path, program, env={"BEHAVIOUR": "time.sleep(60)"})
     submission.start([folder], [plan])
-    assert re.search(r" is (queued|running); only a run that has ended can be verified", refusal(folder, capsys))
+    assert re.search(r" is (queued|running); only a run that has ended can be verified", refusal(folder))
     assert main(["cancel", folder.name, "--now"]) == 0
 
 
-def test_a_script_of_ones_own_is_refused(tmp_path: Path, program: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script = ScriptPlan(file="script/own.py", in_image=False, workdir=str(tmp_path))
-    plan, folder = lay(tmp_path, program, script=script)
+def test_a_script_of_ones_own_is_refused(tmp_path, program, refusal):
+    plan, folder = lay(
+        tmp_path, program, script=ScriptPlan(file="script/own.py", in_image=False, workdir=str(tmp_path))
+    )
     submission.start([folder], [plan])
     main(["watch", folder.name])
-    assert "runs a script of your own (own.py)" in refusal(folder, capsys)
+    assert "runs a script of your own (own.py)" in refusal(folder)
 
 
-def test_help_and_completion_know_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_the_exit_codes(capsys):
     assert main(["verify", "--help"]) == 0
     assert "exit codes: 0 same, 1 differs, 2 not comparable" in capsys.readouterr().out
-    assert candidates("python -m launcher veri") == ["verify", "verify.record="]

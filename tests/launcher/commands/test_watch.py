@@ -1,6 +1,7 @@
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -8,16 +9,22 @@ from launcher.commands import watch
 from launcher.errors import UsageError
 from launcher.runs import store
 
-from ..run_folders import NAME, STEPPING, command, finished, make, start, state, until
+from ..run_folders import NAME, STEPPING, SWEEP, command, finished, make, start, state, sweep, until
 
-SWEEP = "20260103-000000-calm-lake"
+
+def never(*_):
+    raise AssertionError("it was called")
 
 
 @pytest.mark.parametrize(("name", "code"), [("done", 0), ("failed", 1), ("stopped", 1)])
-def test_the_exit_code_shows_whether_the_run_is_done(root, name, code, capsys):
-    finished(root, state=name)
-    assert watch.main([NAME]) == code
-    assert name in capsys.readouterr().out
+@pytest.mark.parametrize("words", [[NAME], []])
+def test_how_a_run_ended_is_shown_at_once_and_by_the_exit_code(root, name, code, words, capsys, monkeypatch):
+    finished(root, state=name, reason="why it did")
+    monkeypatch.setattr(time, "sleep", never)
+    assert watch.main(words) == code
+    printed = capsys.readouterr()
+    assert f"{name} after 1m05s: why it did" in printed.out
+    assert printed.err == ("" if words else f"newest run: {NAME}\n")
 
 
 def test_without_a_run_it_is_the_newest_that_has_not_ended(root, capsys):
@@ -25,36 +32,20 @@ def test_without_a_run_it_is_the_newest_that_has_not_ended(root, capsys):
     finished(root, "20270101-000000-calm-lake")
     start(folder)
     assert watch.main([]) == 0
-    found = capsys.readouterr()
-    assert found.err == f"newest unfinished run: {NAME}\n"
-    assert "brave-otter  done" in found.out
+    printed = capsys.readouterr()
+    assert printed.err == f"newest unfinished run: {NAME}\n"
+    assert "brave-otter  done" in printed.out
 
 
-def test_where_all_have_ended_it_is_the_newest(root, capsys):
-    finished(root)
-    assert watch.main([]) == 0
-    assert f"newest run: {NAME}" in capsys.readouterr().err
-
-
-def test_a_whole_sweep_can_be_watched(root, capsys):
-    cells = [f"{SWEEP}-00{index}" for index in range(3)]
-    for cell in cells:
-        finished(root, cell)
-    store.write_sweep(root, SWEEP, cells, {})
-    assert watch.main(["calm"]) == 0
-    assert f"3 runs of {SWEEP}" in capsys.readouterr().out
-
-
-def test_without_a_run_it_is_the_whole_sweep_of_the_newest(root, capsys):
-    cells = [f"{SWEEP}-00{index}" for index in range(2)]
-    finished(root, cells[0])
-    folder = make(root, cells[1], trainer=f"STEPS=3\n{STEPPING}")
-    store.write_sweep(root, SWEEP, cells, {})
-    start(folder)
-    assert watch.main([]) == 0
-    found = capsys.readouterr()
-    assert found.err == f"newest unfinished sweep: {SWEEP}\n"
-    assert f"2 runs of {SWEEP}" in found.out
+def test_of_a_sweep_all_runs_are_watched(root, capsys):
+    cells = sweep(root, 2)
+    running = make(root, f"{SWEEP}-002", trainer=f"STEPS=3\n{STEPPING}")
+    store.write_sweep(root, SWEEP, [folder.name for folder in (*cells, running)], {})
+    start(running)
+    for words, message in (([], f"newest unfinished sweep: {SWEEP}\n"), (["calm"], "")):
+        assert watch.main(words) == 0
+        printed = capsys.readouterr()
+        assert printed.err == message and f"3 runs of {SWEEP}" in printed.out
 
 
 def test_ctrl_c_leaves_the_run_alone(root):

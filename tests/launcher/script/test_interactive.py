@@ -7,9 +7,7 @@ import subprocess
 
 import pytest
 
-from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
-from launcher.probe.facts import Facts
 from launcher.script import interactive
 from tests.launcher.contained.test_text import CASES, PYXIS_IMAGE, with_containers
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
@@ -18,23 +16,23 @@ from tests.launcher.slurm.test_text import LOGIN
 RUN = "20260102-030405-calm-fox"
 
 
-def plan_of(facts: Facts, *words: str) -> Plan:
+def plan_of(facts, *words):
     return resolve(spec_of(*words), facts)
 
 
-def text_of(plan: Plan, attempt: int | None = None) -> str:
+def text_of(plan, attempt=None):
     return interactive.script(plan, token="ab12", attempt=attempt, port=None)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_script_passes_the_shells_own_check_of_its_grammar(name: str) -> None:
+def test_every_script_passes_the_shells_own_check_of_its_grammar(name):
     facts, words = CASES[name]
     for port in (None, (6006, 6006), (6006, None)):
         text = interactive.script(plan_of(facts, *words), token="ab12", attempt=None, port=port)
         assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
 
 
-def test_nothing_in_it_carries_the_name_of_a_run_which_would_end_it_with_the_run() -> None:
+def test_nothing_in_it_carries_the_name_of_a_run_which_would_end_it_with_the_run():
     facts, words = CASES["docker-gpu"]
     for plan in (plan_of(facts, *words), plan_of(facts, *words).bind(RUN)):
         text = text_of(plan)
@@ -43,7 +41,7 @@ def test_nothing_in_it_carries_the_name_of_a_run_which_would_end_it_with_the_run
         assert "--name=shell-ab12" in text
 
 
-def test_a_runs_own_shares_its_plan_and_while_it_runs_the_gpus_that_it_took() -> None:
+def test_a_runs_own_shares_its_plan_and_while_it_runs_the_gpus_that_it_took():
     plan = plan_of(with_containers(TWO_A100), "container=apptainer", "image=/images/torch.sif", "gpus=1").bind(RUN)
     assert f"LAUNCHER_SPEC={plan.run_dir}/plan.json" in text_of(plan)
     assert "take_gpus_for_shell 1 'GPU-0000-0 GPU-0000-1' ''" in text_of(plan)
@@ -52,7 +50,7 @@ def test_a_runs_own_shares_its_plan_and_while_it_runs_the_gpus_that_it_took() ->
     assert f"LAUNCHER_GPUS=$(<{plan.run_dir}/attempts/2/gpus)" in running
 
 
-def test_pyxis_gets_its_terminal_from_the_step_that_srun_starts_with_the_jobs_resources() -> None:
+def test_pyxis_gets_its_terminal_from_the_step_that_srun_starts_with_the_jobs_resources():
     facts = with_containers(LOGIN, image=PYXIS_IMAGE)
     plan = plan_of(facts, "cluster=slurm", "container=pyxis", f"image={PYXIS_IMAGE}", "gpus=2", "cluster.time=5")
     argv = interactive.on_slurm(plan, text_of(plan), None)
@@ -62,12 +60,12 @@ def test_pyxis_gets_its_terminal_from_the_step_that_srun_starts_with_the_jobs_re
     assert {"--pty", "--gpus-per-node=2", "--time=5", f"--container-image={PYXIS_IMAGE}"} <= set(words)
 
 
-def test_an_engine_under_slurm_is_told_the_devices_of_the_step() -> None:
+def test_an_engine_under_slurm_is_told_the_devices_of_the_step():
     facts, words = CASES["slurm-docker"]
     assert "SLURM_STEP_GPUS" in text_of(plan_of(facts, *words))
 
 
-def test_what_the_far_login_shell_reads_is_one_word_of_the_script() -> None:
+def test_what_the_far_login_shell_reads_is_one_word_of_the_script():
     words = interactive.over_ssh(["ssh", "-t", "--", "box"], ["bash", "-c", "echo 'a b' \"$HOME\"\nexit 0"])
     assert words[:4] == ["ssh", "-t", "--", "box"]
     done = subprocess.run(
@@ -76,7 +74,7 @@ def test_what_the_far_login_shell_reads_is_one_word_of_the_script() -> None:
     assert done.stdout == "a b /h\n"
 
 
-def test_on_a_laptop_it_is_plain() -> None:
+def test_on_a_laptop_it_is_plain():
     text = text_of(plan_of(LAPTOP, "env.A=x y"))
     assert "export A='x y'" in text
     assert "export PATH=/opt/venv/bin:" in text

@@ -28,15 +28,15 @@ each_script = pytest.mark.parametrize("name", SCRIPTS)
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     return copied(tmp_path)
 
 
-def where() -> tuple[str, str]:
+def where():
     return "env.OMP_NUM_THREADS=1", f"python={warm.python()}"
 
 
-def start(project: Path, root: Path, *words: str) -> subprocess.Popen[str]:
+def start(project, root, *words):
     at = words.index("--") if "--" in words else len(words)
     argv = [sys.executable, "-m", "launcher", *words[:at], f"run_root={root}", *words[at:]]
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
@@ -44,7 +44,7 @@ def start(project: Path, root: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(argv, cwd=project, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
 
 
-def launcher(project: Path, root: Path, *words: str) -> str:
+def launcher(project, root, *words):
     """What a command prints that is to end well."""
     process = start(project, root, *words)
     shown, _ = process.communicate(timeout=240)
@@ -52,10 +52,10 @@ def launcher(project: Path, root: Path, *words: str) -> str:
     return shown
 
 
-def until_in_the_middle(root: Path, runs: int) -> Path:
+def until_in_the_middle(root, runs):
     """The folder of the last of so many runs, once it trains."""
 
-    def training() -> Path | None:
+    def training():
         found = folders(root) if root.exists() else []
         return found[-1] if len(found) == runs and len(printed(found[-1])) >= 3 else None
 
@@ -64,7 +64,7 @@ def until_in_the_middle(root: Path, runs: int) -> Path:
 
 @pytest.mark.slow
 @each_script
-def test_stopped_in_the_middle_and_resumed_its_steps_go_on(project: Path, root: Path, name: str) -> None:
+def test_stopped_in_the_middle_and_resumed_its_steps_go_on(project, root, name):
     script = SCRIPTS[name]
     swept = name in SWEPT
     # The runs of a sweep start in folders of their own.
@@ -96,7 +96,7 @@ def test_stopped_in_the_middle_and_resumed_its_steps_go_on(project: Path, root: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOOPS)
-def test_compared_each_mode_is_proved_and_has_a_rate(project: Path, root: Path, name: str) -> None:
+def test_compared_each_mode_is_proved_and_has_a_rate(project, root, name):
     script = SCRIPTS[name]
     how = ("compare.rounds=1", "compare.steps=30", "compare.cool_down=0")
     words = ("compare", script.file, f"amp={script.levels}", *how, *where())

@@ -27,16 +27,16 @@ from tests.launcher.stand_in import every_word, lay
 STOPPED = "open(sys.argv[-1][4:] + '/attempts/1/stopped.json', 'w').write('{}'); sys.exit(85)"
 
 
-def run(folder: Path) -> int:
+def run(folder):
     return subprocess.run(["bash", str(folder / "run.sh")], env=execute.environment(), timeout=60).returncode
 
 
-def status(folder: Path) -> dict[str, Any]:
+def status(folder):
     found: dict[str, Any] = json.loads((folder / "status.json").read_text())
     return found
 
 
-def test_a_good_end_is_done_with_its_logs_and_identity(tmp_path: Path, program: Path) -> None:
+def test_a_good_end_is_done_with_its_logs_and_identity(tmp_path, program):
     _, folder = lay(tmp_path, program)
     assert run(folder) == 0
     found = status(folder)
@@ -47,7 +47,7 @@ def test_a_good_end_is_done_with_its_logs_and_identity(tmp_path: Path, program: 
     assert (folder / "attempts/1/stderr.log").read_text() == "to stderr\n"
 
 
-def test_the_trainer_gets_the_words_of_the_plan_in_the_snapshot(tmp_path: Path, program: Path) -> None:
+def test_the_trainer_gets_the_words_of_the_plan_in_the_snapshot(tmp_path, program):
     plan, folder = lay(tmp_path, program, "amp=o2", "batch=512")
     run(folder)
     dump = json.loads((tmp_path / "dump").read_text())
@@ -69,9 +69,7 @@ def test_the_trainer_gets_the_words_of_the_plan_in_the_snapshot(tmp_path: Path, 
         (STOPPED, 85, "stopped", ""),
     ],
 )
-def test_an_end_other_than_a_good_one_has_its_reason_in_words(
-    tmp_path: Path, program: Path, behaviour: str, code: int, state: str, reason: str
-) -> None:
+def test_an_end_other_than_a_good_one_has_its_reason_in_words(tmp_path, program, behaviour, code, state, reason):
     _, folder = lay(tmp_path, program, env={"BEHAVIOUR": behaviour})
     assert run(folder) == code
     assert (status(folder)["state"], status(folder)["exit_code"], status(folder)["reason"]) == (state, code, reason)
@@ -82,8 +80,8 @@ def test_an_end_other_than_a_good_one_has_its_reason_in_words(
     [("cancelled", 1, "cancelled", "cancelled before it started"), ("STOP", 85, "stopped", "before it started")],
 )
 def test_a_run_that_was_cancelled_or_asked_to_stop_before_it_starts_never_starts(
-    tmp_path: Path, program: Path, file: str, code: int, state: str, reason: str
-) -> None:
+    tmp_path, program, file, code, state, reason
+):
     _, folder = lay(tmp_path, program)
     (folder / file).write_text("{}")
     assert run(folder) == code
@@ -91,7 +89,7 @@ def test_a_run_that_was_cancelled_or_asked_to_stop_before_it_starts_never_starts
     assert not (tmp_path / "dump").exists()
 
 
-def test_every_start_is_an_attempt_of_its_own(tmp_path: Path, program: Path) -> None:
+def test_every_start_is_an_attempt_of_its_own(tmp_path, program):
     _, folder = lay(tmp_path, program)
     run(folder)
     run(folder)
@@ -99,7 +97,7 @@ def test_every_start_is_an_attempt_of_its_own(tmp_path: Path, program: Path) -> 
     assert sorted(each.name for each in (folder / "attempts").iterdir()) == ["1", "2"]
 
 
-def test_term_reaches_the_trainer_and_the_end_is_written_down(tmp_path: Path, program: Path) -> None:
+def test_term_reaches_the_trainer_and_the_end_is_written_down(tmp_path, program):
     _, folder = lay(tmp_path, program, env={"BEHAVIOUR": "time.sleep(60)"})
     started = subprocess.Popen(["bash", str(folder / "run.sh")], start_new_session=True)
     until((tmp_path / "dump").exists)
@@ -118,9 +116,7 @@ NAME = TEXT.filter(lambda text: "/" not in text and text.strip(" ."))
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=VALUES, names=st.lists(NAME, min_size=1, max_size=4))
-def test_any_value_and_any_folder_arrive_byte_for_byte(
-    tmp_path: Path, program: Path, values: list[str], names: list[str]
-) -> None:
+def test_any_value_and_any_folder_arrive_byte_for_byte(tmp_path, program, values, names):
     root = tmp_path.joinpath("nested", *names)
     facts = dataclasses.replace(LAPTOP, run_root=str(root), python=str(program))
     plan = resolve(spec_of(), facts)
@@ -135,14 +131,14 @@ def test_any_value_and_any_folder_arrive_byte_for_byte(
     assert dump["argv"] == list(command(plan.bind(folder.name)))
 
 
-def test_100_kb_of_text_arrive(tmp_path: Path, program: Path) -> None:
+def test_100_kb_of_text_arrive(tmp_path, program):
     value = "é'\"$" * 25_000
     _, folder = lay(tmp_path, program, env={"VALUE": value})
     assert run(folder) == 0
     assert json.loads((tmp_path / "dump").read_text())["env"]["VALUE"] == value
 
 
-def test_a_secret_reaches_the_trainer_and_stands_nowhere_in_the_folder(tmp_path: Path, program: Path) -> None:
+def test_a_secret_reaches_the_trainer_and_stands_nowhere_in_the_folder(tmp_path, program):
     key = tmp_path / "key file"
     key.write_text("hunter2 $(id)\n")
     key.chmod(0o600)
@@ -153,9 +149,7 @@ def test_a_secret_reaches_the_trainer_and_stands_nowhere_in_the_folder(tmp_path:
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), path
 
 
-def test_what_a_surrounding_job_left_does_not_reach_the_trainer(
-    tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_surrounding_job_left_does_not_reach_the_trainer(tmp_path, program, monkeypatch):
     for name in ("SLURM_JOB_ID", "RANK", "WORLD_SIZE", "PMI_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"):
         monkeypatch.setenv(name, "7")
     _, folder = lay(tmp_path, program)
@@ -164,21 +158,21 @@ def test_what_a_surrounding_job_left_does_not_reach_the_trainer(
     assert not {"SLURM_JOB_ID", "RANK", "WORLD_SIZE", "PMI_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"} & seen.keys()
 
 
-def test_the_folder_is_the_users_alone(tmp_path: Path, program: Path) -> None:
+def test_the_folder_is_the_users_alone(tmp_path, program):
     _, folder = lay(tmp_path, program)
     run(folder)
     for path in (folder, *folder.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
 
 
-def test_a_shell_whose_run_was_started_again_elsewhere_writes_nothing_more(tmp_path: Path, program: Path) -> None:
+def test_a_shell_whose_run_was_started_again_elsewhere_writes_nothing_more(tmp_path, program):
     behaviour = "os.mkdir(sys.argv[-1][4:] + '/attempts/2')"
     _, folder = lay(tmp_path, program, env={"BEHAVIOUR": behaviour})
     assert run(folder) == 1
     assert (status(folder)["state"], status(folder)["attempt"]) == ("running", 1)
 
 
-def test_two_starts_at_once_are_two_attempts(tmp_path: Path, program: Path) -> None:
+def test_two_starts_at_once_are_two_attempts(tmp_path, program):
     _, folder = lay(tmp_path, program)
     started = [subprocess.Popen(["bash", str(folder / "run.sh")], start_new_session=True) for _ in range(8)]
     for each in started:
@@ -187,7 +181,7 @@ def test_two_starts_at_once_are_two_attempts(tmp_path: Path, program: Path) -> N
     assert (folder / "attempts/8/stdout.log").read_text() == "to stdout\n"
 
 
-def test_a_run_folder_that_was_deleted_is_not_made_again(tmp_path: Path, program: Path) -> None:
+def test_a_run_folder_that_was_deleted_is_not_made_again(tmp_path, program):
     _, folder = lay(tmp_path, program)
     script = (folder / "run.sh").rename(tmp_path / "run.sh")
     shutil.rmtree(folder)
@@ -197,9 +191,7 @@ def test_a_run_folder_that_was_deleted_is_not_made_again(tmp_path: Path, program
 
 
 @pytest.mark.parametrize("by_setup", [False, True], ids=["env", "cluster.setup"])
-def test_a_user_may_set_a_variable_of_any_name_that_the_scripts_use(
-    tmp_path: Path, program: Path, by_setup: bool
-) -> None:
+def test_a_user_may_set_a_variable_of_any_name_that_the_scripts_use(tmp_path, program, by_setup):
     """Else the run could end otherwise, or the trainer see another value."""
     mine = every_word(lay(tmp_path, program, "telemetry.every=1")[1])
     setup = tuple(f"export {name}='{value}'" for name, value in mine.items())

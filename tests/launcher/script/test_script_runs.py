@@ -43,7 +43,7 @@ print("told", sys.argv[1:], open("data.txt").read())
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "train.py").write_text(TRAIN)
@@ -52,22 +52,22 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def launch(project: Path, *words: str, **popen: object) -> subprocess.Popen[str]:
+def launch(project, *words, **popen):
     env = {**os.environ, "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1"}
     argv = [sys.executable, "-m", "launcher", *words]
     out = subprocess.PIPE
     return subprocess.Popen(argv, cwd=project, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
 
 
-def script(root: Path, *words: str) -> list[str]:
+def script(root, *words):
     return ["recipe=script", f"run_root={root}", "telemetry.every=0", *words]
 
 
-def runs(root: Path) -> list[Path]:
+def runs(root):
     return [each for each in root.iterdir() if each.name[:1].isdigit()]
 
 
-def test_a_script_runs_from_a_snapshot_in_the_folder_where_it_was_typed(project: Path, root: Path) -> None:
+def test_a_script_runs_from_a_snapshot_in_the_folder_where_it_was_typed(project, root):
     started = launch(project, *script(root, "script=train.py", "amp=o1"), "--", "--lr", "0.1", "a b")
     printed, _ = started.communicate(timeout=180)
     assert started.returncode == 0, printed
@@ -81,7 +81,7 @@ def test_a_script_runs_from_a_snapshot_in_the_folder_where_it_was_typed(project:
     assert all(not each.stat().st_mode & 0o222 for each in code.iterdir() if each.is_file())
 
 
-def test_a_script_imports_its_checkouts_packages_from_the_snapshot(tmp_path: Path, root: Path) -> None:
+def test_a_script_imports_its_checkouts_packages_from_the_snapshot(tmp_path, root):
     checkout = tmp_path / "checkout"
     for name, text in (
         ("tools/train.py", "import above, inside\nprint(above.__file__, inside.__file__)\n"),
@@ -96,7 +96,7 @@ def test_a_script_imports_its_checkouts_packages_from_the_snapshot(tmp_path: Pat
     assert "/script/above/__init__.py" in printed and "/script/src/inside/__init__.py" in printed
 
 
-def test_a_script_without_a_handler_ends_as_soon_as_it_is_cancelled(project: Path, root: Path) -> None:
+def test_a_script_without_a_handler_ends_as_soon_as_it_is_cancelled(project, root):
     (project / "long.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(300)\n")
     words = script(root, "script=long.py", "amp=o0", "require_proof=false", "train.bare=true", "detach=true")
     started = launch(project, *words)
@@ -111,7 +111,7 @@ def test_a_script_without_a_handler_ends_as_soon_as_it_is_cancelled(project: Pat
     assert "epochs can't change when a run is resumed" in refused.communicate(timeout=120)[0]
 
 
-def test_a_user_s_words_reach_the_script_unchanged(project: Path, tmp_path: Path) -> None:
+def test_a_user_s_words_reach_the_script_unchanged(project, tmp_path):
     (project / "tell.py").write_text("import os, sys\nprint('told', [*sys.argv[1:], os.environ['TAG'], os.getcwd()])\n")
     words = ["--tag", *WORDS, "__SAMPLE__ touch ran", "--", "-m"]
     tag, root = "; ".join(WORDS), tmp_path.joinpath(*WORDS)
@@ -126,7 +126,7 @@ def test_a_user_s_words_reach_the_script_unchanged(project: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_of_two_ranks_the_traceback_of_the_one_that_failed_first_is_shown(project: Path, root: Path) -> None:
+def test_of_two_ranks_the_traceback_of_the_one_that_failed_first_is_shown(project, root):
     (project / "train.py").write_text(
         "import os\nfrom torch import distributed\ndistributed.init_process_group('gloo')\n"
         "def check(label):\n    raise ValueError(f'a bad label {label}')\n"

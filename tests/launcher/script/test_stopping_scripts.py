@@ -11,14 +11,12 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.executors import stopping
-from launcher.runs.states import State
 from launcher.runs.store import Run
 from recipes import metrics
 from tests.launcher import warm
@@ -129,7 +127,7 @@ CHECKOUT = str(Path(__file__).parents[3])
 class Started:
     """The runs, each in a root of its own, as a user starts them."""
 
-    def __init__(self, top: Path) -> None:
+    def __init__(self, top):
         self._top = top
         for name, text in SCRIPTS.items():
             (top / name).write_text(text)
@@ -139,43 +137,43 @@ class Started:
         for name in REQUESTS:
             until(lambda name=name: "step" in self.log(name) or "begun" in self.log(name), 240)
 
-    def launcher(self, *words: str) -> str:
+    def launcher(self, *words):
         env = {**os.environ, "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1"}
         argv = [sys.executable, "-m", "launcher", *words]
         done = subprocess.run(argv, cwd=self._top, env=env, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    def folder(self, name: str) -> Path:
+    def folder(self, name):
         return next(each for each in (self._top / name).iterdir() if each.name[:1].isdigit())
 
-    def log(self, name: str, attempt: int = 1, stream: str = "stdout") -> str:
+    def log(self, name, attempt=1, stream="stdout"):
         path = self.folder(name) / "attempts" / str(attempt) / f"{stream}.log"
         return path.read_text() if path.exists() else ""
 
-    def asked_to_stop(self, name: str) -> State:
+    def asked_to_stop(self, name):
         """As Ctrl-C in the foreground does."""
         stopping.request_stop(self.folder(name))
         return self.ended(name)
 
-    def ended(self, name: str) -> State:
+    def ended(self, name):
         until(lambda: state(self.folder(name)).finished, 120)
         return state(self.folder(name))
 
-    def record(self, name: str, path: str) -> dict[str, Any]:
+    def record(self, name, path):
         found: dict[str, Any] = json.loads((self.folder(name) / path).read_text())
         return found
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+def started(tmp_path_factory):
     runs = Started(tmp_path_factory.mktemp("scripts"))
     yield runs
     for name in REQUESTS:
         stopping.kill_all([runs.folder(name)])
 
 
-def test_a_script_saves_and_ends_by_itself_and_resumes_with_its_resume_arguments(started: Started) -> None:
+def test_a_script_saves_and_ends_by_itself_and_resumes_with_its_resume_arguments(started):
     assert started.asked_to_stop("saving").name == "stopped"
     folder = started.folder("saving")
     (saved,) = (line for line in started.log("saving").splitlines() if line.startswith("saved "))
@@ -193,13 +191,13 @@ def test_a_script_saves_and_ends_by_itself_and_resumes_with_its_resume_arguments
     assert "saved " in started.log("saving", 2)
 
 
-def test_the_signal_interrupts_a_script_that_waits(started: Started) -> None:
+def test_the_signal_interrupts_a_script_that_waits(started):
     waiting = started.asked_to_stop("waiting")
     assert (waiting.name, waiting.reason) == ("stopped", "on request")
     assert "cleaned up" in started.log("waiting"), "INT is a KeyboardInterrupt"
 
 
-def test_ranks_that_call_should_stop_stop_at_the_same_step_without_a_signal(started: Started) -> None:
+def test_ranks_that_call_should_stop_stop_at_the_same_step_without_a_signal(started):
     assert started.asked_to_stop("ranks").name == "stopped"
     steps = [(started.folder("ranks") / f"checkpoints/rank{rank}").read_text() for rank in range(2)]
     assert steps[0] == steps[1] and int(steps[0]) > 1
@@ -207,21 +205,21 @@ def test_ranks_that_call_should_stop_stop_at_the_same_step_without_a_signal(star
     assert started.record("ranks", "status.json")["exit_code"] == 0
 
 
-def test_one_that_no_signal_asks_is_cancelled_although_it_ends_with_exit_code_0(started: Started) -> None:
+def test_one_that_no_signal_asks_is_cancelled_although_it_ends_with_exit_code_0(started):
     folder = started.folder("unasked")
     stopping.cancel([Run(str(folder.parent), folder.name)])
     assert (folder / "checkpoints/last.pt").exists()
     assert started.ended("unasked").name == "cancelled"
 
 
-def test_a_rank_that_does_not_end_is_killed_and_named(started: Started) -> None:
+def test_a_rank_that_does_not_end_is_killed_and_named(started):
     until(lambda: started.log("left").count("begun") == 2)
     ended = started.asked_to_stop("left")
     assert ended.name == "stopped"
     assert ended.reason == "a rank of the script did not end within 5 s of SIGTERM and was killed"
 
 
-def test_a_script_signalled_from_outside_is_not_done_even_with_exit_code_0(started: Started) -> None:
+def test_a_script_signalled_from_outside_is_not_done_even_with_exit_code_0(started):
     os.kill(started.record("outside", "status.json")["process"]["pid"], signal.SIGTERM)
     ended = started.ended("outside")
     assert (ended.name, ended.reason, ended.exit_code) == ("failed", "ended by a signal from outside", 0)
@@ -234,9 +232,7 @@ def test_a_script_signalled_from_outside_is_not_done_even_with_exit_code_0(start
         ("deaf", "failed", "the script did not end within 2.5 s of SIGTERM and was killed"),
     ],
 )
-def test_one_that_the_signal_or_a_kill_ends_leaves_its_last_rows_and_a_result(
-    started: Started, name: str, ends: str, reason: str
-) -> None:
+def test_one_that_the_signal_or_a_kill_ends_leaves_its_last_rows_and_a_result(started, name, ends, reason):
     ended = started.asked_to_stop(name)
     assert (ended.name, ended.reason) == (ends, reason)
     if name == "stepping":
@@ -251,7 +247,7 @@ def test_one_that_the_signal_or_a_kill_ends_leaves_its_last_rows_and_a_result(
     assert 0 <= taken - result["steps"] <= 1
 
 
-def test_a_bare_script_is_signalled_by_its_run_script(started: Started) -> None:
+def test_a_bare_script_is_signalled_by_its_run_script(started):
     folder = started.folder("alone")
     assert f"begun [] {folder}/checkpoints" in started.log("alone")
     ended = started.asked_to_stop("alone")
@@ -261,7 +257,7 @@ def test_a_bare_script_is_signalled_by_its_run_script(started: Started) -> None:
     until(lambda: "begun ['again', 'and again']" in started.log("alone", 2), 60)
 
 
-def test_without_a_signal_it_is_killed_when_it_is_cancelled(started: Started) -> None:
+def test_without_a_signal_it_is_killed_when_it_is_cancelled(started):
     folder = started.folder("never")
     printed = started.launcher("cancel", folder.name, f"run_root={folder.parent}")
     assert "cancelled after" in printed and "asked" not in printed

@@ -11,9 +11,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +19,6 @@ from launcher.runs import processes
 from launcher.runs.processes import Target
 from launcher.script import telemetry
 from tests.launcher import fake_gpus
-from tests.launcher.fake_gpus import FakeGpus
 from tests.launcher.run_folders import until
 from tests.launcher.stand_in import lay
 
@@ -39,7 +35,7 @@ ROWS = (
 
 
 @pytest.fixture
-def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpus]:
+def cards(tmp_path, monkeypatch):
     """Two GPUs, which nobody is on."""
     made = fake_gpus.make(tmp_path / "driver", 2)
     monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
@@ -47,28 +43,28 @@ def cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpus]
     made.close()
 
 
-def lay_on(cards: FakeGpus, tmp_path: Path, program: Path, **changes: Any) -> Path:
+def lay_on(cards, tmp_path, program, **changes):
     """A prepared run on the second of the GPUs."""
     return lay(tmp_path, program, gpus=1, gpu_pool=cards.uuids[1:], **changes)[1]
 
 
-def started(folder: Path) -> subprocess.Popen[bytes]:
+def started(folder):
     return subprocess.Popen(["bash", str(folder / "run.sh")], env=execute.environment(), start_new_session=True)
 
 
-def session(shell: subprocess.Popen[bytes]) -> set[int]:
+def session(shell):
     """What lives of the session that the run's shell began."""
     found = subprocess.run(["ps", "-o", "pid=", "-o", "state=", "-s", str(shell.pid)], capture_output=True, text=True)
     rows = (line.split() for line in found.stdout.splitlines())
     return {int(pid) for pid, state in rows if state != "Z"}  # a container's init may reap nothing
 
 
-def samplers(shell: subprocess.Popen[bytes]) -> set[int]:
+def samplers(shell):
     """Those of them that write telemetry."""
     return {each for each in session(shell) if any(telemetry.FOLDER in name for name in open_files(each))}
 
 
-def open_files(pid: int) -> list[str]:
+def open_files(pid):
     names = []
     with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
         for each in os.scandir(f"/proc/{pid}/fd"):
@@ -77,7 +73,7 @@ def open_files(pid: int) -> list[str]:
     return names
 
 
-def test_each_gpu_is_a_series_in_its_units() -> None:
+def test_each_gpu_is_a_series_in_its_units():
     (first, second), notes = telemetry.parse_gpus([HEADER, *ROWS])
     assert notes == []
     assert (first.device, first.uuid, second.device) == ("gpu 0", "GPU-a", "gpu 1")
@@ -95,25 +91,25 @@ def test_each_gpu_is_a_series_in_its_units() -> None:
     assert first.values.keys() == telemetry.GPU_UNITS.keys()
 
 
-def test_what_the_driver_does_not_tell_is_none() -> None:
+def test_what_the_driver_does_not_tell_is_none():
     (_, second), _ = telemetry.parse_gpus([HEADER, *ROWS])
     assert [second.values[name][1] for name in ("memory", "utilization", "power")] == [None, None, None]
     assert second.known("power") == [70.02]
 
 
-def test_columns_are_found_by_their_names() -> None:
+def test_columns_are_found_by_their_names():
     lines = ["timestamp, uuid, index, power.draw [W]", "2026/11/21 00:00:10.250, GPU-a, 3, 99.50"]
     (found,), _ = telemetry.parse_gpus(lines)
     assert (found.device, found.values["power"], found.values["memory"]) == ("gpu 3", (99.5,), (None,))
 
 
 @pytest.mark.parametrize("words", ["No devices were found", "Unable to determine the device handle for GPU 0: Lost"])
-def test_what_nvidia_smi_says_besides_is_kept_as_a_note(words: str) -> None:
+def test_what_nvidia_smi_says_besides_is_kept_as_a_note(words):
     found, notes = telemetry.parse_gpus([HEADER, ROWS[0], words])
     assert (len(found), notes) == (1, [words])
 
 
-def test_the_share_of_busy_cores_is_that_since_the_sample_before() -> None:
+def test_the_share_of_busy_cores_is_that_since_the_sample_before():
     lines = ["time [s], ...", "100, 50, 1000, 1024, 4096", "110, 150, 1400, 2048, 4096", "120, 150, 1400, 0, 4096"]
     (host,) = telemetry.parse_host(lines)
     assert host.values["cpu"] == (None, 25.0, None)
@@ -121,7 +117,7 @@ def test_the_share_of_busy_cores_is_that_since_the_sample_before() -> None:
     assert host.values.keys() == telemetry.HOST_UNITS.keys()
 
 
-def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
+def test_a_half_written_line_is_left_out(tmp_path):
     folder = tmp_path / telemetry.FOLDER
     folder.mkdir()
     (folder / "2-1.gpu.csv").write_text("\n".join([HEADER, *ROWS, ROWS[0][:40]]))
@@ -132,7 +128,7 @@ def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
     assert found.notes == ()
 
 
-def lay_files(folder: Path, gpu: list[str], host_until: int) -> telemetry.Telemetry:
+def lay_files(folder, gpu, host_until):
     """What is read of a run whose host was sampled every 10 s, from 00:00:10 on that day, for so many seconds."""
     (folder / telemetry.FOLDER).mkdir()
     (folder / telemetry.FOLDER / "1-0.gpu.csv").write_text("".join(f"{each}\n" for each in gpu))
@@ -141,28 +137,28 @@ def lay_files(folder: Path, gpu: list[str], host_until: int) -> telemetry.Teleme
     return telemetry.read(folder)
 
 
-def test_samples_of_gpus_that_end_before_the_run_does_are_said(tmp_path: Path) -> None:
+def test_samples_of_gpus_that_end_before_the_run_does_are_said(tmp_path):
     assert lay_files(tmp_path, [HEADER, *ROWS], 200).notes == (
         "nvidia-smi's samples end 190 s before the host's do (attempt 1, node 0)",
     )
 
 
-def test_samples_of_gpus_that_end_with_the_run_are_not_spoken_of(tmp_path: Path) -> None:
+def test_samples_of_gpus_that_end_with_the_run_are_not_spoken_of(tmp_path):
     assert lay_files(tmp_path, [HEADER, *ROWS], 30).notes == ()
 
 
-def test_an_nvidia_smi_that_never_answered_is_said_with_its_words(tmp_path: Path) -> None:
+def test_an_nvidia_smi_that_never_answered_is_said_with_its_words(tmp_path):
     assert lay_files(tmp_path, ["NVIDIA-SMI has failed"], 30).notes == (
         "NVIDIA-SMI has failed",
         "nvidia-smi gave no sample (attempt 1, node 0)",
     )
 
 
-def test_a_run_without_telemetry_has_none(tmp_path: Path) -> None:
+def test_a_run_without_telemetry_has_none(tmp_path):
     assert telemetry.read(tmp_path) == telemetry.Telemetry()
 
 
-def test_a_run_is_sampled_while_it_runs(tmp_path: Path, program: Path, cards: FakeGpus) -> None:
+def test_a_run_is_sampled_while_it_runs(tmp_path, program, cards):
     folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(1.3)"}, telemetry=1)
     began = time.time()
     shell = started(folder)
@@ -188,9 +184,7 @@ def test_a_run_is_sampled_while_it_runs(tmp_path: Path, program: Path, cards: Fa
     assert all(0 < used < total for used, total in zip(host.known("memory"), host.known("memory_total"), strict=True))
 
 
-def test_an_nvidia_smi_that_crashes_harms_neither_the_run_nor_the_other_samples(
-    tmp_path: Path, program: Path, cards: FakeGpus
-) -> None:
+def test_an_nvidia_smi_that_crashes_harms_neither_the_run_nor_the_other_samples(tmp_path, program, cards):
     smi, crash = cards.folder / "nvidia-smi", "import os; os.kill(os.getpid(), 11)"
     smi.write_text(smi.read_text().replace('time.sleep(float(options["--loop"]))', crash))
     folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(1.3)"}, telemetry=1)
@@ -200,9 +194,7 @@ def test_an_nvidia_smi_that_crashes_harms_neither_the_run_nor_the_other_samples(
     assert len(found.hosts[0].times) >= 3
 
 
-def test_an_nvidia_smi_that_never_answers_is_said_and_outlives_no_run(
-    tmp_path: Path, program: Path, cards: FakeGpus
-) -> None:
+def test_an_nvidia_smi_that_never_answers_is_said_and_outlives_no_run(tmp_path, program, cards):
     smi = cards.folder / "nvidia-smi"
     hangs = 'if "--loop" in options:\n    time.sleep(600)\n'
     smi.write_text(smi.read_text().replace('if "--query-gpu" in', hangs + 'if "--query-gpu" in'))
@@ -215,19 +207,19 @@ def test_an_nvidia_smi_that_never_answers_is_said_and_outlives_no_run(
     assert len(found.hosts[0].times) >= 3
 
 
-def test_a_job_without_gpus_asks_no_driver(tmp_path: Path, program: Path, cards: FakeGpus) -> None:
+def test_a_job_without_gpus_asks_no_driver(tmp_path, program, cards):
     _, folder = lay(tmp_path, program, telemetry=1)
     assert started(folder).wait(timeout=60) == 0
     assert [each.name for each in (folder / telemetry.FOLDER).iterdir()] == ["1-0.host.csv"]
 
 
-def test_a_host_without_the_driver_is_sampled_all_the_same(tmp_path: Path, program: Path) -> None:
+def test_a_host_without_the_driver_is_sampled_all_the_same(tmp_path, program):
     _, folder = lay(tmp_path, program, gpus=1, telemetry=1)
     assert started(folder).wait(timeout=60) == 0
     assert [each.name for each in (folder / telemetry.FOLDER).iterdir()] == ["1-0.host.csv"]
 
 
-def test_nothing_is_recorded_where_it_is_switched_off(tmp_path: Path, program: Path) -> None:
+def test_nothing_is_recorded_where_it_is_switched_off(tmp_path, program):
     _, folder = lay(tmp_path, program, "telemetry.every=0")
     assert "telemetry" not in (folder / "run.sh").read_text()
     assert started(folder).wait(timeout=60) == 0
@@ -235,9 +227,7 @@ def test_nothing_is_recorded_where_it_is_switched_off(tmp_path: Path, program: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_sampling_ends_with_the_run_however_that_ends(
-    tmp_path: Path, program: Path, cards: FakeGpus, number: signal.Signals
-) -> None:
+def test_sampling_ends_with_the_run_however_that_ends(tmp_path, program, cards, number):
     folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(60)"}, telemetry=60)
     shell = started(folder)
     until(lambda: (tmp_path / "dump").exists() and len(samplers(shell)) == 2)
@@ -247,7 +237,7 @@ def test_sampling_ends_with_the_run_however_that_ends(
     shell.wait(timeout=60)
 
 
-def test_sampling_holds_no_lock_and_no_log_of_the_run(tmp_path: Path, program: Path, cards: FakeGpus) -> None:
+def test_sampling_holds_no_lock_and_no_log_of_the_run(tmp_path, program, cards):
     folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(30)"}, telemetry=60)
     shell = started(folder)
     until(lambda: (tmp_path / "dump").exists() and len(samplers(shell)) == 2)
