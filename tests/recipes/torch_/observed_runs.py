@@ -30,7 +30,7 @@ def observed(reports: list[dict[str, Any]], planned: Collection[int] = ()) -> di
     by_rank: list[Any] = [None] * (distributed.get_world_size() if ranks else 1)
     if ranks:
         distributed.all_gather_object(by_rank, reports)
-    return verdict.observed([each for own in by_rank for each in own] if ranks else reports, planned)
+    return verdict.observed([report for own in by_rank for report in own] if ranks else reports, planned)
 
 
 class Cnn(nn.Sequential):
@@ -152,3 +152,26 @@ class Training:
 def run(make: Callable[[], nn.Module], amp: Amp, **options: Any) -> dict[str, Any]:
     """What was observed of three steps, the first and the last watched."""
     return Training(make, amp, **options).run()
+
+
+def proved(observed: dict[str, Any]) -> dict[str, Any]:
+    """What was observed, which has to be proved."""
+    assert observed["verdict"] == "proved", observed["why"]
+    return observed
+
+
+def report_of(make: Callable[[], nn.Module], amp: Amp, **options: Any) -> dict[str, Any]:
+    """The report of one observed step."""
+    training = Training(make, amp, **options)
+    training.run(1, watched={1})
+    return training.observer.reports[0]
+
+
+def trained_state(make: Callable[[], nn.Module], amp: Amp, watched: Collection[int], **options: Any) -> list[Any]:
+    """Weights, momentum and random state after three steps of which these are observed."""
+    options.setdefault("make_optimizer", lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9))
+    training = Training(make, amp, **options)
+    torch.manual_seed(1)
+    training.run(3, watched)
+    momenta = [entry["momentum_buffer"] for entry in training.optimizer.state_dict()["state"].values()]
+    return [*training.net.state_dict().values(), *momenta, torch.get_rng_state()]

@@ -22,29 +22,22 @@ def read(compute: Callable[[], object], *listed: str) -> profiler_audit.Audit:
     return profiler_audit.read(profile, listed)
 
 
-def test_products_are_read_in_order_with_the_dtypes_they_ran_in_and_the_function_called() -> None:
+def test_products_are_read_in_order_with_the_function_called_and_the_dtypes_after_autocast() -> None:
     def compute() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             torch.mm(WHOLE, WHOLE)
             torch.nn.functional.linear(WHOLE, WHOLE, WHOLE[0])
+            torch.nn.functional.mse_loss(HALF, HALF)
+            torch.relu(HALF)
         WHOLE @ WHOLE
 
-    found = [(each.function, each.operation, each.operands[0]) for each in read(compute).eager]
-    assert found == [
+    audit = read(compute, "mm", "mse_loss", "relu")
+    assert [(call.function, call.operation, call.operands[0]) for call in audit.eager] == [
         ("mm", "mm", ("bfloat16", (4, 4))),
         ("linear", "addmm", ("bfloat16", (4, 4))),
         ("matmul", "mm", ("float32", (4, 4))),
     ]
-
-
-def test_the_dtypes_of_listed_functions_are_those_after_autocast() -> None:
-    def compute() -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            torch.mm(WHOLE, WHOLE)
-            torch.nn.functional.mse_loss(HALF, HALF)
-            torch.relu(HALF)
-
-    assert dict(read(compute, "mm", "mse_loss", "relu").listed) == {
+    assert dict(audit.listed) == {
         ("mm", ("bfloat16", "bfloat16")): 1,
         ("mse_loss", ("float32", "float32")): 1,
         ("relu", ("bfloat16",)): 1,
@@ -52,21 +45,17 @@ def test_the_dtypes_of_listed_functions_are_those_after_autocast() -> None:
 
 
 @pytest.mark.parametrize("range_name", [profiler_audit.PROBE, "compile_fx_inner (dynamo_timed)"])
-def test_the_observers_own_products_and_those_of_compiling_are_left_out(range_name: str) -> None:
+def test_products_of_the_observer_and_of_compiling_and_shapes_traced_without_memory_are_left_out(
+    range_name: str,
+) -> None:
     def compute() -> None:
         with record_function(range_name):
             WHOLE @ WHOLE
-        HALF @ HALF
-
-    assert [each.operands[0][0] for each in read(compute).eager] == ["bfloat16"]
-
-
-def test_shapes_traced_without_memory_are_no_products() -> None:
-    def compute() -> None:
         with FakeTensorMode():
             torch.empty(4, 4) @ torch.empty(4, 4)
+        HALF @ HALF
 
-    assert read(compute).eager == []
+    assert [call.operands[0][0] for call in read(compute).eager] == ["bfloat16"]
 
 
 CALL = Call(operation="mm", backward=False, operands=(("bfloat16", (4, 4)),) * 2, flops=128, device="cpu")
@@ -74,34 +63,40 @@ SEEN = profiler_audit.ProfiledCall(operation="mm", backward=False, operands=CALL
 FLOAT32 = (("float32", (4, 4)),) * 2
 
 
-def test_the_same_calls_agree() -> None:
-    assert profiler_audit.disagreement([CALL, CALL], profiler_audit.Audit(eager=[SEEN, SEEN])) == ""
+OTHER_SHAPES = (("bfloat16", (4, 8)), ("bfloat16", (8, 4)))
 
 
 @pytest.mark.parametrize(
-    "seen",
+    ("calls", "profiled", "agree"),
     [
-        [replace(SEEN, operands=FLOAT32)],
-        [replace(SEEN, operands=(("bfloat16", (4, 8)), ("bfloat16", (8, 4))))],
-        [replace(SEEN, backward=True)],
-        [replace(SEEN, operation="bmm")],
-        [],
-        [SEEN, SEEN],
+        ([CALL, CALL], [SEEN, SEEN], True),
+        ([CALL], [replace(SEEN, operands=FLOAT32)], False),
+        ([CALL], [replace(SEEN, operands=OTHER_SHAPES)], False),
+        ([CALL], [replace(SEEN, backward=True)], False),
+        ([CALL], [replace(SEEN, operation="bmm")], False),
+        ([CALL], [], False),
+        ([CALL], [SEEN, SEEN], False),
     ],
 )
-def test_another_dtype_shape_phase_operation_or_number_is_a_disagreement(
-    seen: list[profiler_audit.ProfiledCall],
+def test_both_observers_agree_on_dtype_shape_phase_operation_and_number(
+    calls: list[Call], profiled: list[profiler_audit.ProfiledCall], agree: bool
 ) -> None:
-    assert profiler_audit.disagreement([CALL], profiler_audit.Audit(eager=seen)).startswith("the dispatch mode saw")
+    problem = profiler_audit.disagreement(calls, profiler_audit.Audit(eager=profiled))
+    assert problem == "" if agree else problem.startswith("the dispatch mode saw")
 
 
-def test_compiled_code_may_call_fewer_library_products_than_its_graphs_have() -> None:
-    compiled = [replace(CALL, compiled=True), replace(CALL, compiled=True)]
-    assert profiler_audit.disagreement(compiled, profiler_audit.Audit(compiled=[SEEN])) == ""
-    assert profiler_audit.disagreement(compiled, profiler_audit.Audit()) == ""
-
-
-@pytest.mark.parametrize("seen", [[SEEN] * 3, [replace(SEEN, operands=FLOAT32)], [replace(SEEN, backward=True)]])
-def test_compiled_code_may_call_none_that_its_graphs_do_not_have(seen: list[profiler_audit.ProfiledCall]) -> None:
-    compiled = [replace(CALL, compiled=True), replace(CALL, compiled=True)]
-    assert profiler_audit.disagreement(compiled, profiler_audit.Audit(compiled=seen)).startswith("compiled ")
+@pytest.mark.parametrize(
+    ("profiled", "agree"),
+    [
+        ([], True),
+        ([SEEN], True),
+        ([SEEN] * 3, False),
+        ([replace(SEEN, operands=FLOAT32)], False),
+        ([replace(SEEN, backward=True)], False),
+    ],
+)
+def test_compiled_code_may_call_fewer_library_products_than_its_graphs_have_and_no_others(
+    profiled: list[profiler_audit.ProfiledCall], agree: bool
+) -> None:
+    problem = profiler_audit.disagreement([replace(CALL, compiled=True)] * 2, profiler_audit.Audit(compiled=profiled))
+    assert problem == "" if agree else problem.startswith("compiled ")

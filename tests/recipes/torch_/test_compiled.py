@@ -38,12 +38,19 @@ def calls_of(size: int, keep: tuple[str, ...] = ()) -> list[Call]:
     return CompiledCalls(Modules(model, keep)).calls(graph_text.parse(GRAPH), inputs, False)
 
 
-def test_products_are_found_with_the_dtypes_that_they_have_in_the_graph() -> None:
-    assert [(each.operation, each.dtype, each.compiled) for each in calls_of(4)] == [
-        ("mm", "bfloat16", True),
-        ("mm", "bfloat16", True),
-        ("convolution_backward", "float32", True),
+@pytest.mark.parametrize("size", [4, 9])
+def test_products_have_the_dtypes_of_the_graph_and_the_sizes_of_the_inputs(size: int) -> None:
+    gradient_positions = (size - 2) * 6
+    assert [(call.operation, call.dtype, call.compiled, call.flops) for call in calls_of(size)] == [
+        ("mm", "bfloat16", True, 2 * size * 32 * 10),
+        ("mm", "bfloat16", True, 2 * (2 * size) * 10 * 32),
+        ("convolution_backward", "float32", True, 2 * 2 * gradient_positions * (8 * 2 * 9)),
     ]
+
+
+def test_a_product_with_a_parameter_has_the_function_of_its_module() -> None:
+    known = [(("linear",), True), (("linear",), True), (("conv2d",), None)]  # whether the last was kept isn't known
+    assert [(call.functions, call.kept) for call in calls_of(4, ("0",))] == known
 
 
 def test_the_graph_of_a_forward_without_gradients_is_read_too() -> None:
@@ -52,28 +59,8 @@ def test_the_graph_of_a_forward_without_gradients_is_read_too() -> None:
     assert graph_text.parse(unnamed) == graph_text.parse(GRAPH)
 
 
-@pytest.mark.parametrize("size", [4, 9])
-def test_sizes_that_the_code_leaves_open_are_those_of_the_inputs(size: int) -> None:
-    gradient_positions = (size - 2) * 6
-    assert [each.flops for each in calls_of(size)] == [
-        2 * size * 32 * 10,
-        2 * (2 * size) * 10 * 32,
-        2 * 2 * gradient_positions * (8 * 2 * 9),
-    ]
-
-
-def test_a_product_with_a_parameter_is_told_by_the_module_whose_it_is() -> None:
-    first, second, convolution = calls_of(4, ("0",))
-    assert (first.functions, first.kept) == (("linear",), True)
-    assert (second.functions, second.kept) == (("linear",), True)
-    assert (convolution.functions, convolution.kept) == (("conv2d",), None), "it can't be told whether it was kept"
-
-
-def test_operations_of_unknown_libraries_are_unaccounted() -> None:
+def test_operations_of_unknown_libraries_and_unknown_sizes_are_unaccounted() -> None:
     assert graph_text.parse(GRAPH).unaccounted == ("mylib.product in compiled code",)
-
-
-def test_a_size_that_cannot_be_worked_out_is_unaccounted() -> None:
     graph = graph_text.parse(GRAPH.replace("Max(1, s77 - 2)", "Mystery(s77)"))
     with pytest.raises(Unaccounted, match=r"size Mystery\(s77\)"):
         CompiledCalls(Modules(nn.Module())).calls(graph, [torch.zeros(10, 32), 4, torch.zeros(4, 32)], False)
@@ -108,9 +95,9 @@ def test_this_torch_has_every_private_name_that_the_observer_needs() -> None:
     assert hasattr(torch.autograd, "_profiler_enabled")
     with profiler_audit.profiler() as profile, torch.no_grad():
         torch.ones(2, 2) @ torch.ones(2, 2)
-    (product,) = [each for each in profile.kineto_results.experimental_event_tree() if each.name == "aten::matmul"]
-    assert [list(each.sizes) for each in product.extra_fields.inputs] == [[2, 2], [2, 2]]
-    assert all(each.dtype is torch.float32 and each.storage_data_ptr for each in product.extra_fields.inputs)
+    (product,) = [event for event in profile.kineto_results.experimental_event_tree() if event.name == "aten::matmul"]
+    assert [list(operand.sizes) for operand in product.extra_fields.inputs] == [[2, 2], [2, 2]]
+    assert all(operand.dtype is torch.float32 and operand.storage_data_ptr for operand in product.extra_fields.inputs)
     assert product.children[0].name == "aten::mm"
     assert product.extra_fields.sequence_number == -1
 

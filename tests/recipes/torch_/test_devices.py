@@ -12,6 +12,7 @@ from recipes.torch_ import devices
 from recipes.torch_.devices import World
 from recipes.trainer.world import PlacementError, RankInfo, check_placement
 from recipes.typed import SettingsError
+from tests.recipes.torch_.loops import CPU
 from tests.recipes.torch_.trainers import run
 
 JOIN = """
@@ -23,8 +24,8 @@ try:
 except PlacementError as error:
     print(error, flush=True)
     os._exit(7)
-found = [world.gather(world.rank), world.sum([1, world.rank]), world.broadcast(world.rank)]
-os.write(1, (" ".join(map(str, [world.rank, *found])) + chr(10)).encode())  # at once: the ranks share one pipe
+values = [world.gather(world.rank), world.sum([1, world.rank]), world.broadcast(world.rank)]
+os.write(1, (" ".join(map(str, [world.rank, *values])) + chr(10)).encode())  # at once: the ranks share one pipe
 world.leave()
 os._exit(0)
 """
@@ -46,23 +47,20 @@ def test_ranks_on_devices_of_their_own_pass():
     check_placement([rank_info(0, gpu="GPU-a"), rank_info(1, host="two", gpu="GPU-a")], None)
 
 
-def test_two_ranks_on_one_gpu_are_refused_with_a_table_of_all():
+@pytest.mark.parametrize(
+    ("infos", "planned", "why"),
+    [
+        ([rank_info(0), rank_info(1, gpu="GPU-x"), rank_info(2, gpu="GPU-x")], None, "ranks 1, 2 share GPU-x of one"),
+        ([rank_info(0)], 4, "1 ranks have met, and 4 were planned"),
+        ([rank_info(0), rank_info(1, problem="no cuda:1 here")], None, "rank 1: no cuda:1 here"),
+    ],
+)
+def test_a_wrong_place_is_refused_with_a_table_of_all(infos, planned, why):
     with pytest.raises(PlacementError) as caught:
-        check_placement([rank_info(0), rank_info(1, gpu="GPU-x"), rank_info(2, gpu="GPU-x")], None)
-    lines = str(caught.value).splitlines()
-    assert lines[0] == "ranks 1, 2 share GPU-x of one"
-    assert lines[1].split() == ["rank", "host", "device", "GPU", "visible", "GPUs"]
-    assert [line.split()[0] for line in lines[2:]] == ["0", "1", "2"]
-
-
-def test_a_wrong_number_of_ranks_is_refused():
-    with pytest.raises(PlacementError, match="1 ranks have met, and 4 were planned"):
-        check_placement([rank_info(0)], 4)
-
-
-def test_a_rank_without_its_gpu_is_named():
-    with pytest.raises(PlacementError, match="rank 1: no cuda:1 here"):
-        check_placement([rank_info(0), rank_info(1, problem="no cuda:1 here: torch sees 1 GPUs")], None)
+        check_placement(infos, planned)
+    first, head, *rows = str(caught.value).splitlines()
+    assert (first, head.split()) == (why, ["rank", "host", "device", "GPU", "visible", "GPUs"])
+    assert [row.split()[0] for row in rows] == [str(info.rank) for info in infos]
 
 
 def test_alone_without_a_gpu_the_request_is_wrong():
@@ -89,7 +87,7 @@ def test_every_rank_says_why_when_one_is_missing(tmp_path):
 
 
 def test_rank_zeros_wrong_data_is_every_ranks():
-    alone = World(rank=0, size=1, device=torch.device("cpu"))
+    alone = World(rank=0, size=1, device=CPU)
 
     def fail() -> None:
         raise SettingsError("no such file", "data.dir")
@@ -100,21 +98,15 @@ def test_rank_zeros_wrong_data_is_every_ranks():
     assert caught.value.key == "data.dir"
 
 
-def test_ranks_draw_different_random_numbers_and_the_same_ones_again():
+def test_ranks_draw_different_random_numbers_and_go_on_with_those_where_they_were_saved():
     drawn = []
-    for rank in (0, 1, 0):
+    for rank in (0, 1):
         devices.seed_rank(5, rank)
+        saved = devices.random_state(CPU)
         drawn.append(torch.rand(4).tolist())
-    assert drawn[0] == drawn[2]
+        devices.set_random_state(saved, CPU)
+        assert torch.rand(4).tolist() == drawn[-1]
     assert drawn[0] != drawn[1]
-
-
-def test_generators_go_on_where_they_were_saved():
-    device = torch.device("cpu")
-    saved = devices.random_state(device)
-    first = torch.rand(4)
-    devices.set_random_state(saved, device)
-    assert torch.equal(torch.rand(4), first)
 
 
 def test_a_quota_on_cpus_is_what_torch_has_threads_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import strategies as st
 
-from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.precision import Precision
+from recipes.precision.levels import LossScale
 from recipes.torch_.precision.loss_scale import LossScaler
-
-CPU = torch.device("cpu")
-OVERFLOWS = st.lists(st.booleans(), min_size=1, max_size=40)
+from tests.recipes.torch_.loops import CPU, of
 
 
 class Trained:
@@ -27,21 +23,16 @@ class Trained:
         self.weight.grad = torch.full((1,), torch.inf if bad else -scale.item())
         self.scaler.step(self.optimizer)
 
-    def iterate(self, bad):
-        self.step(bad)
-        self.scaler.update()
-        return self.scaler.get_scale()
-
 
 def test_what_an_optimizer_found_outlives_the_update():
     """`GradScaler.update` adds the findings up in place, in the first optimizer's own tensor."""
     scaler = LossScaler(LossScale(mode="dynamic"), CPU)
     good, bad = Trained(scaler), Trained(scaler)
     good.step(False)
-    found = scaler.overflowed(good.optimizer)
+    overflowed = scaler.overflowed(good.optimizer)
     bad.step(True)
     scaler.update()
-    assert not found
+    assert not overflowed
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -67,30 +58,27 @@ def test_an_optimizer_without_gradients_takes_its_step_of_nothing(fused, unscale
 @pytest.mark.parametrize("bad", [False, True])
 def test_a_fused_optimizer_skips_bad_steps_too(bad):
     ours = Trained(LossScaler(LossScale(mode="dynamic"), CPU), fused=True)
-    ours.iterate(bad)
+    ours.step(bad)
     assert ours.weight.item() == (0.0 if bad else 1.0)
     assert ours.scaler.skipped == bad
 
 
-def test_the_private_names_of_gradscaler_that_are_read_are_there():
+def test_the_private_names_of_gradscaler_that_are_read_are_there_until_the_update():
     ours = Trained(LossScaler(LossScale(mode="dynamic"), CPU))
     assert ours.scaler._scale is None
     ours.step(True)
     assert isinstance(ours.scaler._scale, torch.Tensor)
     (state,) = ours.scaler._per_optimizer_states.values()
-    (found,) = state["found_inf_per_device"].values()
-    assert found.item() == 1.0
+    (flag,) = state["found_inf_per_device"].values()
+    assert flag.item() == 1.0
     ours.scaler.update()
     assert not ours.scaler._per_optimizer_states
-
-
-def test_an_update_before_any_step_says_so():
     with pytest.raises(RuntimeError, match=r"update\(\) comes after precision\.step"):
-        LossScaler(LossScale(mode="dynamic"), CPU).update()
+        ours.scaler.update()
 
 
 def test_several_optimizers_with_scales_of_their_own_say_whose_loss_it_is():
-    precision = Precision.of(Amp(level="o1"), LossScale(mode="dynamic", per_optimizer=True), CPU)
+    precision = of("o1", scale=LossScale(mode="dynamic", per_optimizer=True))
     model = precision.cast(torch.nn.Linear(1, 1))
     for parameter in model.parameters():
         optimizer = precision.optimizer(model, torch.optim.SGD([parameter], lr=0.1))

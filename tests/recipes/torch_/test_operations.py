@@ -9,12 +9,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from recipes.precision import operations
-from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.precision import Precision
-from recipes.torch_.precision.operation_lists import OTHER_SPELLINGS, OperationLists, refuse_unreachable
+from recipes.torch_.precision.operation_lists import OTHER_SPELLINGS, OperationLists
 from recipes.typed import SettingsError
-
-HALVES = (torch.float16, torch.bfloat16)
+from tests.recipes.torch_.loops import HALVES, of
 
 
 def fake(*shape):
@@ -51,7 +48,7 @@ FOLLOW_THEIR_INPUT = {
 EVERYTHING = {**HALF, **FLOAT32, **FOLLOW_THEIR_INPUT}
 
 
-@pytest.fixture(params=HALVES, ids=str)
+@pytest.fixture(params=[torch.float16, torch.bfloat16], ids=str)
 def cuda_autocast(request):
     """CUDA's real autocast policy on fake tensors: a float32 matrix, the same in half precision, and the dtype."""
     if torch.version.cuda and not torch.cuda.is_available():
@@ -83,23 +80,15 @@ def test_binary_cross_entropy_has_no_place_under_cuda_autocast(cuda_autocast):
         functional.binary_cross_entropy(matrix, matrix)
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
-def test_deny_keeps_each_operation_in_float32_on_cuda(cuda_autocast, name):
-    matrix, half, _ = cuda_autocast
-    with OperationLists((), (name,), half.dtype, "cuda"):
-        assert EVERYTHING[name](matrix, half).dtype == torch.float32
-        assert torch.is_autocast_enabled("cuda")
-
-
-@pytest.mark.parametrize("name", EVERYTHING)
-def test_allow_moves_each_operation_to_half_precision_on_cuda(cuda_autocast, name):
+def test_our_lists_move_one_operation_and_leave_all_others_where_cudas_lists_have_them(cuda_autocast):
     matrix, half, dtype = cuda_autocast
-    with OperationLists((name,), (), dtype, "cuda"):
-        assert EVERYTHING[name](matrix, half).dtype == dtype
-
-
-def test_what_is_on_no_list_stays_where_autocast_has_it(cuda_autocast):
-    matrix, half, dtype = cuda_autocast
+    for name, run in EVERYTHING.items():
+        with OperationLists((), (name,), dtype, "cuda"):
+            denied = run(matrix, half).dtype
+        with OperationLists((name,), (), dtype, "cuda"):
+            allowed = run(matrix, half).dtype
+            assert torch.is_autocast_enabled("cuda")
+        assert (name, denied, allowed) == (name, torch.float32, dtype)
     with OperationLists(("softmax",), ("linear",), dtype, "cuda"):
         assert HALF["matmul"](matrix, half).dtype == dtype
         assert FLOAT32["layer_norm"](matrix, half).dtype == torch.float32
@@ -174,40 +163,38 @@ class Model(nn.Module):
         return hidden, product, product.softmax(-1), product + 1
 
 
-def run(amp):
+def run(level, dtype, **lists):
     torch.manual_seed(0)
-    precision = Precision.of(amp, LossScale(), torch.device("cpu"))
+    precision = of(level, dtype, **lists)
     model = precision.cast(Model())
     with precision.forward():
         results = model(precision.input(torch.linspace(-1, 1, 64).reshape(4, 16)))
-    sum(each.float().sum() for each in results).backward()
-    return results, [each.grad for each in model.parameters() if each.grad is not None]
+    sum(result.float().sum() for result in results).backward()
+    return results, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
 @pytest.mark.parametrize("level", ["o1", "o2"])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", HALVES)
 def test_lists_decide_the_dtype_of_each_operation(level, dtype):
     half, single = getattr(torch, dtype), torch.float32
-    amp = {"level": level, "dtype": dtype}
-    plain, _ = run(Amp(**amp))
-    listed, gradients = run(Amp(**amp, allow=("softmax",), deny=("linear", "elementwise_add")))
-    assert [each.dtype for each in plain] == [half, half, half, half]
-    assert [each.dtype for each in listed] == [single, half, half, single]
+    plain, _ = run(level, dtype)
+    listed, gradients = run(level, dtype, allow=("softmax",), deny=("linear", "elementwise_add"))
+    assert [result.dtype for result in plain] == [half, half, half, half]
+    assert [result.dtype for result in listed] == [single, half, half, single]
     assert not torch.equal(plain[0], listed[0])
-    assert {each.dtype for each in gradients} == {half if level == "o2" else single}
+    assert {gradient.dtype for gradient in gradients} == {half if level == "o2" else single}
 
 
 # What no mode can reach
 
 
-def test_a_list_that_attention_would_hide_from_is_refused():
+def test_a_list_that_attention_would_hide_from_is_refused_at_the_cast():
     attention = nn.ModuleDict({"attention": nn.MultiheadAttention(8, 2)})
-    with pytest.raises(
-        SettingsError, match=r"amp\.deny: linear can't be had inside attention.*keep_fp32=\[attention\]"
-    ):
-        refuse_unreachable(attention, [], (), ("linear",))
-    refuse_unreachable(attention, [], (), ("conv2d",))
-    refuse_unreachable(attention, [attention["attention"]], (), ("linear",))
+    message = r"amp\.deny: linear can't be had inside attention.*keep_fp32=\[attention\]"
+    with pytest.raises(SettingsError, match=message):
+        of("o1", deny=("linear",)).cast(attention)
+    of("o1", deny=("conv2d",)).cast(attention)
+    of("o1", deny=("linear",), keep_fp32=("attention",)).cast(attention)
 
 
 def test_the_refusal_is_needed_as_attention_does_hide():
@@ -224,9 +211,3 @@ def test_the_refusal_is_needed_as_attention_does_hide():
         nn.MultiheadAttention(8, 2)(inputs, inputs, inputs)
     assert "multi_head_attention_forward" in seen
     assert "linear" not in seen
-
-
-def test_the_level_refuses_it_at_the_cast():
-    precision = Precision.of(Amp(level="o1", deny=("softmax",)), LossScale(), torch.device("cpu"))
-    with pytest.raises(SettingsError, match="softmax can't be had inside self_attn"):
-        precision.cast(nn.TransformerEncoderLayer(8, 2))

@@ -1,12 +1,12 @@
-"""parallel=fsdp on several gloo ranks: what is computed, what is reduced, what is saved, and what proves it."""
+"""parallel=fsdp on two gloo ranks: what is computed, what is reduced, what is saved, and what proves it."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,36 +34,41 @@ from recipes.torch_.supervised import measure
 from recipes.torch_.trained import Trained
 from recipes.trainer.progress import Progress
 from recipes.typed import SettingsError
+from tests.recipes.torch_.loops import CPU, UNSCALED, accumulate, step
 from tests.recipes.torch_.observed_runs import observed
 from tests.recipes.torch_.scenarios import RANKS, problems
 
-CPU = torch.device("cpu")
 TINY = {"vocab_size": 64, "layers": 2, "width": 32, "heads": 2, "context": 16}
 
 
 def precision_of(amp: Amp, scale: LossScale | None = None, parallel: str = "fsdp", compile: bool = False) -> Precision:
-    return Precision.apply(
-        resolve(
-            amp,
-            scale or LossScale(init=8.0),
-            framework="torch",
-            device="cpu",
-            capability=None,
-            environ={},
-            parallel=parallel,
-        ),
-        CPU,
-        compile=compile,
-    )
+    scale = scale or LossScale(init=8.0)
+    place: Any = {"framework": "torch", "device": "cpu", "capability": None, "environ": {}, "parallel": parallel}
+    return Precision.apply(resolve(amp, scale, **place), CPU, compile=compile)
+
+
+def mesh() -> DeviceMesh:
+    return DeviceMesh.from_group(distributed.group.WORLD, "cpu")
 
 
 def sharded(precision: Precision, net: nn.Module) -> nn.Module:
-    mesh = DeviceMesh.from_group(distributed.group.WORLD, "cpu")
-    return sharding.shard(precision.cast(net), precision.resolved, mesh)
+    return sharding.shard(precision.cast(net), precision.resolved, mesh())
 
 
-def whole(model: nn.Module) -> list[torch.Tensor]:
-    return [each.full_tensor().detach() for each in model.parameters()]
+def replicated(precision: Precision, net: nn.Module) -> nn.Module:
+    return DistributedDataParallel(precision.cast(net))
+
+
+PARALLEL = {"fsdp": sharded, "ddp": replicated}
+
+
+def whole(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [(tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach() for tensor in tensors]
+
+
+def check_close(one: Iterable[torch.Tensor], other: Iterable[torch.Tensor]) -> None:
+    for mine, theirs in zip(whole(one), whole(other), strict=True):
+        assert (mine - theirs).norm() < 1e-3 * theirs.norm()  # Adam turns a last bit of a gradient near 0 into a step
 
 
 class Training:
@@ -72,13 +77,7 @@ class Training:
     def __init__(self, amp: Amp, parallel: str = "fsdp", prepare: Any = None, **settings: Any) -> None:
         torch.manual_seed(0)
         self.precision = precision_of(amp, parallel=parallel)
-        self.net: Any = Net(GptSettings(**{**TINY, **settings}))
-        if prepare is not None:
-            self.net = prepare(self.precision, self.net)
-        elif parallel == "fsdp":
-            self.net = sharded(self.precision, self.net)
-        else:
-            self.net = DistributedDataParallel(self.precision.cast(self.net))
+        self.net: Any = (prepare or PARALLEL[parallel])(self.precision, Net(GptSettings(**{**TINY, **settings})))
         adam = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
         self.optimizer = self.precision.optimizer(self.net, adam)
         self.samples = torch.Generator().manual_seed(distributed.get_rank())
@@ -86,28 +85,25 @@ class Training:
 
     def step(self, factor: float = 1.0) -> Any:
         ids = torch.randint(0, 64, (2, 17), generator=self.samples)
-        with self.precision.forward():
-            logits = self.precision.output(self.net(ids[:, :-1]))
-        loss = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
-        self.precision.backward(loss * factor)
-        outcome = self.precision.step(self.optimizer, clip=1.0)
-        self.precision.update()
-        self.optimizer.zero_grad()
-        return outcome
+
+        def loss_of(logits: torch.Tensor) -> torch.Tensor:
+            return factor * cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+
+        return step(self.precision, self.net, self.optimizer, ids[:, :-1], loss_of, clip=1.0)
 
     def saved(self) -> State:
         """What saves and resumes it."""
         model = getattr(self.net, "module", self.net)
         trained = Trained(model=model, optimizers=[self.optimizer], precision=self.precision)
-        parallel = self.precision.resolved.parallel
+        parallel: Any = self.precision.resolved.parallel
         world = World(rank=distributed.get_rank(), size=RANKS, device=CPU)
-        return State(trained=trained, settings=Settings(parallel=parallel), world=world)  # type: ignore[arg-type]
+        return State(trained=trained, settings=Settings(parallel=parallel), world=world)
 
     def values(self) -> list[torch.Tensor]:
-        """What the optimizer steps, and what it keeps of it, whole."""
-        stepped = [each for group in self.optimizer.param_groups for each in group["params"]]
-        kept = [value for each in stepped for _, value in sorted(self.optimizer.state[each].items())]
-        return [each.full_tensor() if hasattr(each, "full_tensor") else each for each in (*stepped, *kept)]
+        """What the optimizer steps, and the state that it keeps."""
+        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+        state = [value for weight in weights for _, value in sorted(self.optimizer.state[weight].items())]
+        return whole([*weights, *state])
 
     def observed(self) -> dict[str, Any]:
         for number in (1, 2):
@@ -121,35 +117,25 @@ def trains_as_ddp_does(rank: int, amp: Amp, **settings: Any) -> None:
     for _ in range(4):
         first, second = one.step(), other.step()
         assert float(first.grad_norm) == pytest.approx(float(second.grad_norm), rel=1e-3)
-    masters = [each.detach() for each in other.precision.master_parameters().values()]
-    for mine, theirs in zip(whole(one.net), masters, strict=True):
-        assert (mine - theirs).norm() < 1e-3 * theirs.norm()  # Adam turns a last bit of a gradient near 0 into a step
+    check_close(one.net.parameters(), other.precision.master_parameters().values())
 
 
 def batch_norms_train_as_under_ddp(rank: int) -> None:
     """Each rank normalizes by its own samples, and keeps statistics of its own that are not sharded."""
-    found = []
-    for parallel in ("fsdp", "ddp"):
+    ends = []
+    for parallel, wrap in PARALLEL.items():
         torch.manual_seed(0)
         precision = precision_of(Amp(level="o2"), parallel=parallel)
         net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
-        model = sharded(precision, net) if parallel == "fsdp" else DistributedDataParallel(precision.cast(net))
+        model = wrap(precision, net)
         optimizer = precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=0.1))
         images = torch.Generator().manual_seed(rank)
         for _ in range(3):
-            with precision.forward():
-                outputs = precision.output(model(precision.input(torch.randn(4, 3, 8, 8, generator=images))))
-            precision.backward(outputs.square().mean())
-            precision.step(optimizer)
-            precision.update()
-            optimizer.zero_grad()
+            step(precision, model, optimizer, torch.randn(4, 3, 8, 8, generator=images))
         assert net[1].running_mean.dtype == torch.float32
-        found.append([*(each.detach() for each in precision.master_parameters().values()), net[1].running_mean])
-    if rank:  # DDP gives the other ranks the first one's statistics
-        found = [each[:-1] for each in found]
-    for mine, theirs in zip(*found, strict=True):
-        mine = mine.full_tensor() if hasattr(mine, "full_tensor") else mine
-        assert (mine - theirs).norm() < 1e-3 * theirs.norm()
+        # DDP gives the other ranks the statistics of the first.
+        ends.append([*precision.master_parameters().values(), *([] if rank else [net[1].running_mean])])
+    check_close(*ends)
 
 
 def ranks_measure_together(rank: int) -> None:
@@ -157,34 +143,32 @@ def ranks_measure_together(rank: int) -> None:
     torch.manual_seed(0)
     precision = precision_of(Amp(level="o0"))
     net = sharded(precision, nn.Linear(8, 4))
-    mesh = DeviceMesh.from_group(distributed.group.WORLD, "cpu")
-    run: Any = SimpleNamespace(world=World(rank=rank, size=RANKS, device=CPU, mesh=mesh), precision=precision)
+    run: Any = SimpleNamespace(world=World(rank=rank, size=RANKS, device=CPU, mesh=mesh()), precision=precision)
     inputs, labels = torch.randn(5, 8, generator=torch.Generator().manual_seed(0)), torch.arange(5) % 4
-    weight, bias = whole(net)
+    weight, bias = whole(net.parameters())
     logits = inputs @ weight.T + bias
     for count, at_once in ((5, 1), (5, 2), (1, 1)):
-        shares = [torch.from_numpy(each) for each in Run.held_out(run, count, at_once)]
-        found = measure(run, net, ((inputs[each], labels[each]) for each in shares), count)
-        assert found["loss"] == pytest.approx(cross_entropy(logits[:count], labels[:count]).item(), rel=1e-5)
-        assert found["accuracy"] == (logits.argmax(1) == labels)[:count].sum().item() / count
+        shares = [torch.from_numpy(share) for share in Run.held_out(run, count, at_once)]
+        result = measure(run, net, ((inputs[share], labels[share]) for share in shares), count)
+        assert result["loss"] == pytest.approx(cross_entropy(logits[:count], labels[:count]).item(), rel=1e-5)
+        assert result["accuracy"] == (logits.argmax(1) == labels)[:count].sum().item() / count
 
 
 def state_goes_from_shards_to_masters_and_back(rank: int) -> None:
-    """Bit for bit: weights, what the optimizer averages, the loss scale."""
+    """Bit for bit: weights, the optimizer's averages, the loss scale."""
     folders: list[Any] = [tempfile.mkdtemp() if rank == 0 else None]
     distributed.broadcast_object_list(folders)
     folder = Path(folders[0], "checkpoints")
-    trainings = [Training(Amp(level="o2", dtype="float16"), parallel=each) for each in ("fsdp", "ddp", "fsdp")]
+    trainings = [Training(Amp(level="o2", dtype="float16"), parallel=parallel) for parallel in ("fsdp", "ddp", "fsdp")]
     for number, (before, after) in enumerate(itertools.pairwise(trainings), start=1):
         for _ in range(2):
             before.step(factor=float("inf") if number == 1 else 1.0)
         before.saved().save(folder, Progress(step=number))
-        found = after.saved().resume(folder)
-        assert found is not None
-        assert (found[0].step, found[0].exact) == (number, False)
+        resumed = after.saved().resume(folder)
+        assert resumed is not None
+        assert (resumed[0].step, resumed[0].exact) == (number, False)
         assert after.precision.scale == before.precision.scale < 8.0
-        for mine, theirs in zip(before.values(), after.values(), strict=True):
-            assert torch.equal(mine, theirs)
+        assert all(map(torch.equal, before.values(), after.values()))
         after.step()
     if rank == 0:
         shutil.rmtree(folder.parent)
@@ -192,52 +176,58 @@ def state_goes_from_shards_to_masters_and_back(rank: int) -> None:
 
 def one_rank_overflows(rank: int) -> None:
     training = Training(Amp(level="o2", dtype="float16"))
-    before = whole(training.net)
-    outcome = training.step(factor=float("inf") if rank == 1 else 1.0)
-    assert not outcome.applied
+    before = whole(training.net.parameters())
+    assert not training.step(factor=float("inf") if rank == 1 else 1.0).applied
     assert training.precision.scale == 4.0
-    assert all(torch.equal(*each) for each in zip(before, whole(training.net), strict=True))
+    assert all(map(torch.equal, before, whole(training.net.parameters())))
     assert training.step().applied
-    assert not torch.equal(before[0], whole(training.net)[0])
+    assert not torch.equal(before[0], whole(training.net.parameters())[0])
 
 
-def equal_gradients_add_up(rank: int, dtype: str) -> None:
+def equal_gradients_add_up(rank: int, dtype: Any, large: float) -> None:
     """A large one on one rank, 1 and 1 and 1 on the other: half precision has no such sum."""
-    large = 256.0 if dtype == "bfloat16" else 2048.0
-    precision = precision_of(Amp(level="o2", dtype=dtype), LossScale(mode="none"))
+    precision = precision_of(Amp(level="o2", dtype=dtype), UNSCALED)
     net = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(net.weight)
     model = sharded(precision, net)
     optimizer = precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=1.0))
-    for gradient in [1.0] * 3 if rank else [large, 0.0, 0.0]:
-        with precision.forward():
-            loss = model(torch.full((1, 1), gradient)).float().sum()
-        precision.backward(loss)
+    gradients = [1.0] * 3 if rank else [large, 0.0, 0.0]
+    accumulate(precision, model, [torch.full((1, 1), gradient) for gradient in gradients], torch.sum)
     assert precision.step(optimizer, clip=1e9).grad_norm.item() == (large + 3) / 2
 
 
 def blocks_norms_and_kept_modules_are_apart(rank: int) -> None:
     precision = precision_of(Amp(level="o2", keep_fp32=("blocks.1.mlp",)))
     model = sharded(precision, Net(GptSettings(**TINY, tied=True)))
-    apart = {name for name, each in model.named_modules() if hasattr(each, "unshard")}
+    apart = {name for name, module in model.named_modules() if hasattr(module, "unshard")}
     norms = {f"blocks.{block}.norm{norm}" for block in range(2) for norm in (1, 2)}
     assert apart == {"", "blocks.0", "blocks.1", "blocks.1.mlp", "norm", *norms}
-    ids = torch.ones(2, 8, dtype=torch.int64)
-    seen: dict[str, torch.dtype] = {}
+    dtypes: dict[str, tuple[torch.dtype, torch.dtype]] = {}
     for name in ("blocks.0.norm1", "blocks.0.mlp.up", "blocks.1.mlp.up"):
-        module = model.get_submodule(name)
-        module.register_forward_hook(
-            lambda module, _, out, name=name: seen.update({name: out.dtype, f"{name}.weight": module.weight.dtype}),
-            prepend=True,
+        model.get_submodule(name).register_forward_hook(
+            lambda module, _, out, name=name: dtypes.update({name: (module.weight.dtype, out.dtype)}), prepend=True
         )
     with precision.forward():
-        model(ids)
+        model(torch.ones(2, 8, dtype=torch.int64))
     float32, half = torch.float32, torch.bfloat16
-    assert seen["blocks.0.norm1.weight"] is float32
-    assert (seen["blocks.0.mlp.up"], seen["blocks.0.mlp.up.weight"]) == (half, half)
-    assert (seen["blocks.1.mlp.up"], seen["blocks.1.mlp.up.weight"]) == (float32, float32)
+    assert dtypes["blocks.0.norm1"][0] == float32
+    assert dtypes["blocks.0.mlp.up"] == (half, half)
+    assert dtypes["blocks.1.mlp.up"] == (float32, float32)
     with pytest.raises(SettingsError, match=r"amp\.keep_fp32 matches head.*shares weight with.*parallel=ddp"):
         sharded(precision_of(Amp(level="o2", keep_fp32=("head",))), Net(GptSettings(**TINY, tied=True)))
+
+
+class Collectives(TorchDispatchMode):
+    """Counts collectives by the dtype of what they give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[tuple[str, torch.dtype]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            self.counts[func.overloadpacket.__name__, args[0].dtype] += 1
+        return func(*args, **(kwargs or {}))
 
 
 def all_norms_are_one_collective(rank: int) -> None:
@@ -246,117 +236,67 @@ def all_norms_are_one_collective(rank: int) -> None:
     training.step()
     with collectives:
         training.step()
-    float32, half = torch.float32, torch.bfloat16
-    assert collectives.seen["_allgather_base_", half] == 2 * TINY["layers"] + 1
-    assert collectives.seen["_allgather_base_", float32] == 1
-    assert collectives.seen["_reduce_scatter_base_", float32] == TINY["layers"] + 2
-
-
-class Collectives(TorchDispatchMode):
-    """Counts collectives by the dtype of what they give."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Counter[tuple[str, torch.dtype]] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "c10d":
-            self.seen[func.overloadpacket.__name__, args[0].dtype] += 1
-        return func(*args, **(kwargs or {}))
+    assert collectives.counts["_allgather_base_", torch.bfloat16] == 2 * TINY["layers"] + 1
+    assert collectives.counts["_allgather_base_", torch.float32] == 1
+    assert collectives.counts["_reduce_scatter_base_", torch.float32] == TINY["layers"] + 2
 
 
 def proved(rank: int, amp: Amp, **settings: Any) -> None:
-    found = Training(amp, **settings).observed()
-    assert found["verdict"] == "proved", found["why"]
+    result = Training(amp, **settings).observed()
+    assert result["verdict"] == "proved", result["why"]
     half = {"float16": "float16"}.get(amp.dtype, "bfloat16")
-    stored, gathered, summed = {
-        "o0": ("float32", "float32", "float32"),
-        "o1": ("float32", "float32", "float32"),
-        "o2": ("float32", half, "float32"),
-        "o3": (half, half, half),
-    }[amp.level]
-    assert set(found["param_dtypes"]) == {stored}
-    assert (found["gather_dtype"], found["reduce_dtype"], found["state_dtype"]) == (gathered, summed, stored)
-    assert f"parameters in shards of {stored}, gathered in {gathered}" in found["why"]
+    in_float32 = ("float32", "float32", "float32")
+    levels = {"o0": in_float32, "o1": in_float32, "o2": ("float32", half, "float32"), "o3": (half, half, half)}
+    stored, gathered, summed = levels[amp.level]
+    assert set(result["param_dtypes"]) == {stored}
+    assert (result["gather_dtype"], result["reduce_dtype"], result["state_dtype"]) == (gathered, summed, stored)
+    assert f"parameters in shards of {stored}, gathered in {gathered}" in result["why"]
 
 
 def a_step_after_a_measure_is_proved(rank: int) -> None:
     """A forward without a backward leaves weights gathered, and the next step would gather none."""
-    training, taken = Training(Amp(level="o2")), {}
+    training, arguments = Training(Amp(level="o2")), {}
 
     def measured() -> dict[str, float]:
         with torch.no_grad(), training.precision.forward():
             return {"loss": float(training.net(torch.ones(2, 8, dtype=torch.int64)).mean())}
 
-    mesh = DeviceMesh.from_group(distributed.group.WORLD, "cpu")
     run: Any = SimpleNamespace(
-        world=World(rank=rank, size=RANKS, device=CPU, mesh=mesh),
+        world=World(rank=rank, size=RANKS, device=CPU, mesh=mesh()),
         precision=training.precision,
         settings=None,
-        _train=taken.update,
+        _train=arguments.update,
     )
-    Run.fit(
-        run,
-        model=training.net,
-        optimizers=[training.optimizer],
-        step=lambda batch: training.step(),
-        evaluate=measured,
-        samples=1,
-        data="",
-        data_digest="",
-    )
+    fit: Any = {"model": training.net, "optimizers": [training.optimizer], "step": None, "samples": 1}
+    Run.fit(run, evaluate=measured, data="", data_digest="", **fit)
     for number in (1, 2):
         with training.observer.step(number):
             training.step()
-        assert taken["evaluate"]()
-    found = observed(training.observer.reports, {1, 2})
-    assert found["verdict"] == "proved", found["why"]
+        assert arguments["evaluate"]()
+    result = observed(training.observer.reports, {1, 2})
+    assert result["verdict"] == "proved", result["why"]
 
 
-def contradicted(rank: int, text: str, amp: Amp | None = None, prepare: Any = None, spoil: Any = None) -> None:
-    training = Training(amp or Amp(level="o2"), prepare=prepare)
+def contradicted(rank: int, why: str, prepare: Any = None, spoil: Any = None) -> None:
+    training = Training(Amp(level="o2"), prepare=prepare)
     if spoil is not None:
-        spoil(training, rank)
-    found = training.observed()
-    assert found["verdict"] == "contradicted", found["why"]
-    assert text in found["why"]
+        spoil(training)
+    result = training.observed()
+    assert (result["verdict"], why in result["why"]) == ("contradicted", True), result["why"]
 
 
-def by_policies(**body: Any) -> Any:
-    """A cast model sharded with a policy of another author."""
+def by_policies(norms: bool, **body: Any) -> Any:
+    """A cast model sharded with a policy of another author; `norms` says that norms have one of their own."""
 
     def prepare(precision: Precision, net: nn.Module) -> nn.Module:
         precision.cast(net)
         norm = MixedPrecisionPolicy(output_dtype=torch.bfloat16, cast_forward_inputs=False)
-        policy = MixedPrecisionPolicy(cast_forward_inputs=False, **body)
-        mesh = DeviceMesh.from_group(distributed.group.WORLD, "cpu")
-        for module in list(net.modules()) if "norms" not in body else []:
+        for module in list(net.modules()) if norms else []:
             if isinstance(module, nn.RMSNorm):
-                fully_shard(module, mesh=mesh, mp_policy=norm)
-        return fully_shard(net, mesh=mesh, mp_policy=policy)
+                fully_shard(module, mesh=mesh(), mp_policy=norm)
+        return fully_shard(net, mesh=mesh(), mp_policy=MixedPrecisionPolicy(cast_forward_inputs=not norms, **body))
 
     return prepare
-
-
-def norms_like_all_else(precision: Precision, net: nn.Module) -> nn.Module:
-    mesh = DeviceMesh.from_group(distributed.group.WORLD, "cpu")
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    return fully_shard(precision.cast(net), mesh=mesh, mp_policy=policy)
-
-
-def cast_shards(training: Training, rank: int) -> None:
-    training.net.bfloat16()
-
-
-def without_autocast(training: Training, rank: int) -> None:
-    if rank == 1:
-        training.precision.forward = contextlib.nullcontext  # type: ignore[method-assign]
-
-
-def half_state(training: Training, rank: int) -> None:
-    """An average of gradients in half precision, as it is after the step."""
-    average = HalfAverage(training.net.parameters(), lr=1e-2)
-    training.optimizer = training.precision.optimizer(training.net, average)
 
 
 class HalfAverage(torch.optim.SGD):
@@ -368,48 +308,63 @@ class HalfAverage(torch.optim.SGD):
             self.state[parameter] = {"momentum_buffer": parameter.grad.bfloat16()}
 
 
+def half_state(training: Training) -> None:
+    average = HalfAverage(training.net.parameters(), lr=1e-2)
+    training.optimizer = training.precision.optimizer(training.net, average)
+
+
 HALF = torch.bfloat16
+AS_DDP = {
+    "as-ddp-o0": (Amp(level="o0"), {}),
+    "as-ddp-o2-bfloat16": (Amp(level="o2", dtype="bfloat16"), {}),
+    "as-ddp-o2-float16": (Amp(level="o2", dtype="float16"), {}),
+    "as-ddp-recompute": (Amp(level="o2"), {"recompute": "full"}),
+}
+PROVED = {
+    "proved-o0": (Amp(level="o0"), {}),
+    "proved-o1": (Amp(level="o1"), {}),
+    "proved-o2": (Amp(level="o2"), {}),
+    "proved-o2-float16": (Amp(level="o2", dtype="float16"), {}),
+    "proved-o2-selective": (Amp(level="o2"), {"recompute": "selective"}),
+    "proved-o3": (Amp(level="o3"), {}),
+}
+CONTRADICTED: dict[str, tuple[str, Any, Any]] = {
+    "reduced-in-half": (
+        "of the gradients were summed over the ranks in bfloat16, but o2 does that in float32",
+        by_policies(norms=True, param_dtype=HALF, reduce_dtype=HALF),
+        None,
+    ),
+    "gathered-in-float32": (
+        "of what was gathered of the parameters was float32, but o2",
+        by_policies(norms=True),
+        None,
+    ),
+    "norms-in-half": (
+        "0 elements were gathered in float32",
+        by_policies(norms=False, param_dtype=HALF, reduce_dtype=torch.float32),
+        None,
+    ),
+    "shards-in-half": (
+        "parameters are bfloat16, but o2 makes them float32",
+        None,
+        lambda training: training.net.bfloat16(),
+    ),
+    "not-sharded": ("parameters are not in shards", lambda precision, net: precision.cast(net), None),
+    "state-in-half": ("of the optimizer's state are bfloat16", None, half_state),
+}
 SCENARIOS: dict[str, Any] = {
-    "as-ddp-o0": lambda rank: trains_as_ddp_does(rank, Amp(level="o0")),
-    "as-ddp-o2-bfloat16": lambda rank: trains_as_ddp_does(rank, Amp(level="o2", dtype="bfloat16")),
-    "as-ddp-o2-float16": lambda rank: trains_as_ddp_does(rank, Amp(level="o2", dtype="float16")),
-    "as-ddp-recompute": lambda rank: trains_as_ddp_does(rank, Amp(level="o2"), recompute="full"),
+    **{name: lambda rank, run=run: trains_as_ddp_does(rank, run[0], **run[1]) for name, run in AS_DDP.items()},
     "as-ddp-batch-norm": batch_norms_train_as_under_ddp,
     "measured-together": ranks_measure_together,
     "from-shards-and-back": state_goes_from_shards_to_masters_and_back,
     "one-rank-overflows": one_rank_overflows,
-    "equal-gradients-bfloat16": lambda rank: equal_gradients_add_up(rank, "bfloat16"),
-    "equal-gradients-float16": lambda rank: equal_gradients_add_up(rank, "float16"),
+    "equal-gradients-bfloat16": lambda rank: equal_gradients_add_up(rank, "bfloat16", 256.0),
+    "equal-gradients-float16": lambda rank: equal_gradients_add_up(rank, "float16", 2048.0),
     "norms-together": all_norms_are_one_collective,
     "apart": blocks_norms_and_kept_modules_are_apart,
-    "proved-o0": lambda rank: proved(rank, Amp(level="o0")),
-    "proved-o1": lambda rank: proved(rank, Amp(level="o1")),
-    "proved-o2": lambda rank: proved(rank, Amp(level="o2")),
-    "proved-o2-float16": lambda rank: proved(rank, Amp(level="o2", dtype="float16")),
-    "proved-o2-selective": lambda rank: proved(rank, Amp(level="o2"), recompute="selective"),
-    "proved-o3": lambda rank: proved(rank, Amp(level="o3")),
+    **{name: lambda rank, run=run: proved(rank, run[0], **run[1]) for name, run in PROVED.items()},
     "proved-after-a-measure": a_step_after_a_measure_is_proved,
-    "reduced-in-half": lambda rank: contradicted(
-        rank,
-        "of the gradients were summed over the ranks in bfloat16, but o2 does that in float32",
-        prepare=by_policies(param_dtype=HALF, reduce_dtype=HALF),
-    ),
-    "gathered-in-float32": lambda rank: contradicted(
-        rank, "of what was gathered of the parameters was float32, but o2", prepare=by_policies()
-    ),
-    "norms-in-half": lambda rank: contradicted(
-        rank, "0 elements were gathered in float32", prepare=norms_like_all_else
-    ),
-    "shards-in-half": lambda rank: contradicted(
-        rank, "parameters are bfloat16, but o2 makes them float32", spoil=cast_shards
-    ),
-    "not-sharded": lambda rank: contradicted(
-        rank, "parameters are not in shards", prepare=lambda precision, net: precision.cast(net)
-    ),
-    "state-in-half": lambda rank: contradicted(rank, "of the optimizer's state are bfloat16", spoil=half_state),
-    "one-rank-without-autocast": lambda rank: contradicted(
-        rank, "step 1 on rank 1: 0.0% of forward", amp=Amp(level="o1"), spoil=without_autocast
-    ),
+    **{name: lambda rank, wrong=wrong: contradicted(rank, *wrong) for name, wrong in CONTRADICTED.items()},
 }
 
 

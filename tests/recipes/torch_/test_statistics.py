@@ -12,14 +12,12 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from recipes.precision.levels import Amp, LossScale
+from recipes.precision.levels import LossScale
 from recipes.torch_.devices import World
-from recipes.torch_.precision import Precision
 from recipes.torch_.precision.running_statistics import running
 from recipes.torch_.supervised import measure
 from tests.recipes.forking import Forked
-
-CPU = torch.device("cpu")
+from tests.recipes.torch_.loops import CPU, of, same, step
 
 
 def network() -> nn.Module:
@@ -29,42 +27,38 @@ def network() -> nn.Module:
     )
 
 
-def train(precision: Precision, net: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) -> bool:
-    optimizer.zero_grad()
-    with precision.forward():
-        loss = net(precision.input(inputs)).float().square().mean()
-    precision.backward(loss)
-    applied = precision.step(optimizer).applied
-    precision.update()
-    return applied
+def sgd(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=0.01)
+
+
+def samples(seed: int = 0) -> torch.Tensor:
+    return torch.randn(16, 4, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("bad", [torch.inf, torch.nan, 1e30])
 @pytest.mark.parametrize("level", ["o1", "o2"])
 def test_a_skipped_step_leaves_no_nan_in_running_statistics(level: Any, bad: float) -> None:
-    precision = Precision.of(Amp(level=level, dtype="float16"), LossScale(init=8.0), CPU)
+    precision = of(level, "float16", LossScale(init=8.0))
     net = precision.cast(network())
-    optimizer = precision.optimizer(net, torch.optim.SGD(net.parameters(), lr=0.01))
-    inputs = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
-    assert train(precision, net, optimizer, inputs)
-    before = [each.clone() for each in running(net)]
-    assert not train(precision, net, optimizer, inputs * bad)
-    assert all(torch.equal(one, other) for one, other in zip(running(net), before, strict=True))
-    assert train(precision, net, optimizer, inputs)
+    optimizer = precision.optimizer(net, sgd(net))
+    assert step(precision, net, optimizer, samples()).applied
+    before = [statistic.clone() for statistic in running(net)]
+    assert not step(precision, net, optimizer, samples() * bad).applied
+    assert same(running(net), before)
+    assert step(precision, net, optimizer, samples()).applied
     assert not torch.equal(before[0], running(net)[0])
-    assert all(each.isfinite().all() for each in running(net))
+    assert all(statistic.isfinite().all() for statistic in running(net))
     net.eval()
-    assert net(precision.input(inputs.to(next(net.parameters()).dtype))).isfinite().all()
+    assert net(samples().to(next(net.parameters()).dtype)).isfinite().all()
 
 
 def test_only_what_is_not_finite_goes_back() -> None:
     """A step skipped for its gradients has seen real activations, and their statistics count."""
-    precision = Precision.of(Amp(level="o1", dtype="float16"), LossScale(), CPU)
+    precision = of("o1", "float16")
     net = precision.cast(nn.Sequential(nn.BatchNorm1d(2)))
-    optimizer = precision.optimizer(net, torch.optim.SGD(net.parameters(), lr=0.01))
-    inputs = torch.randn(16, 2)
+    inputs = samples()[:, :2]
     inputs[:, 1] = torch.inf
-    assert not train(precision, net, optimizer, inputs)
+    assert not step(precision, net, precision.optimizer(net, sgd(net)), inputs).applied
     mean = net[0].running_mean
     assert mean[0].item() == pytest.approx(0.1 * inputs[:, 0].mean().item(), abs=1e-6)
     assert mean[1].item() == 0.0
@@ -72,17 +66,16 @@ def test_only_what_is_not_finite_goes_back() -> None:
 
 @pytest.mark.parametrize("level", ["o1", "o2"])
 def test_good_steps_leave_the_statistics_that_torch_leaves(level: Any) -> None:
-    precision = Precision.of(Amp(level=level, dtype="float16"), LossScale(init=8.0), CPU)
-    plain = Precision.of(Amp(level=level, dtype="float16"), LossScale(init=8.0), CPU)
-    plain._statistics = None  # type: ignore[attr-defined]
-    found = []
-    for each in (precision, plain):
-        net = each.cast(network())
-        optimizer = each.optimizer(net, torch.optim.SGD(net.parameters(), lr=0.01))
-        for seed in range(4):
-            assert train(each, net, optimizer, torch.randn(16, 4, generator=torch.Generator().manual_seed(seed)))
-        found.append([*running(net), *net.parameters()])
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    ends = []
+    for restores in (True, False):
+        precision = of(level, "float16", LossScale(init=8.0))
+        if not restores:
+            precision._statistics = None  # type: ignore[attr-defined]
+        net = precision.cast(network())
+        optimizer = precision.optimizer(net, sgd(net))
+        assert all(step(precision, net, optimizer, samples(seed)).applied for seed in range(4))
+        ends.append([*running(net), *net.parameters()])
+    assert same(*ends)
 
 
 def evaluate(folder: pathlib.Path) -> None:
@@ -90,12 +83,12 @@ def evaluate(folder: pathlib.Path) -> None:
     distributed.init_process_group("gloo")
     rank = distributed.get_rank()
     world = World(rank=rank, size=2, device=CPU)
-    precision = Precision.of(Amp(level="o1"), LossScale(), CPU)
+    precision = of("o1")
     net = precision.cast(network())
     model = DistributedDataParallel(net)
-    optimizer = precision.optimizer(model, torch.optim.SGD(net.parameters(), lr=0.01))
+    optimizer = precision.optimizer(model, sgd(net))
     for seed in range(3):
-        train(precision, model, optimizer, 5 * rank + torch.randn(16, 4, generator=torch.Generator().manual_seed(seed)))
+        step(precision, model, optimizer, 5 * rank + samples(seed))
     inputs, labels = held_out()
     mine = numpy.arange(rank, len(inputs), 2)
     run: Any = SimpleNamespace(world=world, precision=precision)
@@ -114,7 +107,7 @@ def test_an_evaluation_of_two_ranks_is_repeated_from_rank_zeros_checkpoint(tmp_p
     done = Forked(evaluate, (tmp_path,), ranks=2).complete()
     assert done.returncode == 0, done.stderr
     saved = torch.load(tmp_path / "saved.pt", weights_only=True)
-    precision = Precision.of(Amp(level="o1"), LossScale(), CPU)
+    precision = of("o1")
     net = precision.cast(network())
     net.load_state_dict(saved["model"])
     run: Any = SimpleNamespace(world=World(rank=0, size=1, device=CPU), precision=precision)
@@ -132,7 +125,7 @@ def test_a_rank_without_samples_is_sent_one_and_not_the_batch_that_it_is_a_view_
         sum=lambda values: values,
         agree_on_statistics=lambda net: None,
     )
-    run: Any = SimpleNamespace(world=world, precision=Precision.of(Amp(level="o0"), LossScale(), CPU))
+    run: Any = SimpleNamespace(world=world, precision=of("o0"))
     batch = torch.ones(1000, 64), torch.ones(1000, dtype=torch.int64)
     measure(run, nn.Linear(64, 3), [batch], 1000)
     ((inputs, labels),) = sent

@@ -8,11 +8,10 @@ import warnings
 import pytest
 import torch
 
-from recipes.precision.levels import Amp, LossScale
 from recipes.precision.resolved import resolve_tf32
-from recipes.torch_.precision import Precision
 from recipes.torch_.precision.tf32 import has_new_switches, switch_tf32
 from recipes.typed import SettingsError
+from tests.recipes.torch_.loops import of
 
 NEW = pytest.mark.skipif(not has_new_switches(), reason="this torch has only the old switches")
 OLD = pytest.mark.skipif(has_new_switches(), reason="this torch has the new switches")
@@ -22,15 +21,17 @@ OLD = pytest.mark.skipif(has_new_switches(), reason="this torch has the new swit
 def switches():
     """The operation switches, put back afterwards."""
     owners = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
-    before = [each.fp32_precision for each in owners]
-    yield lambda: [each.fp32_precision for each in owners]
-    for each, precision in zip(owners, before, strict=True):
-        each.fp32_precision = precision
+    before = [owner.fp32_precision for owner in owners]
+    yield lambda: [owner.fp32_precision for owner in owners]
+    for owner, precision in zip(owners, before, strict=True):
+        owner.fp32_precision = precision
 
 
 @pytest.mark.parametrize(
     ("tf32", "level", "capability", "environ", "expected"),
     [
+        (None, "o1", None, {}, False),
+        (False, "o1", None, {}, False),
         (None, "o0", (8, 0), {}, False),
         (None, "o1", (8, 0), {}, True),
         (None, "o2", (9, 0), {}, True),
@@ -42,12 +43,8 @@ def switches():
     ],
 )
 def test_tf32_is_off_at_o0_and_on_elsewhere_where_the_gpu_has_it(tf32, level, capability, environ, expected):
-    assert resolve_tf32(tf32, level, "cuda", capability, environ) is expected
-
-
-@pytest.mark.parametrize("tf32", [None, False])
-def test_a_cpu_has_none(tf32):
-    assert resolve_tf32(tf32, "o1", "cpu", None, {}) is False
+    device = "cpu" if capability is None else "cuda"
+    assert resolve_tf32(tf32, level, device, capability, environ) is expected
 
 
 @pytest.mark.parametrize(
@@ -63,33 +60,16 @@ def test_tf32_asked_for_where_it_cannot_be_had_is_an_error(device, capability, e
         resolve_tf32(True, "o1", device, capability, environ)
 
 
-def test_the_precision_says_which_float32_it_is():
-    cpu = torch.device("cpu")
-    assert Precision.of(Amp(level="o0"), LossScale(), cpu).resolved.tf32 is False
-    with pytest.raises(SettingsError, match="tf32=true: a CPU has no TF32"):
-        Precision.of(Amp(level="o0"), LossScale(), cpu, tf32=True)
-
-
 @NEW
-@pytest.mark.parametrize(("on", "precision"), [(True, "tf32"), (False, "ieee")])
-def test_all_three_operations_are_switched(switches, on, precision):
-    switch_tf32(on)
-    assert switches() == [precision] * 3
-
-
-@NEW
-def test_o0_switches_off_what_cudnn_has_on_by_default(switches):
-    switch_tf32(True)
-    Precision.of(Amp(level="o0"), LossScale(), torch.device("cpu"))
-    assert switches() == ["ieee"] * 3
-
-
-@NEW
-def test_the_old_switches_are_left_alone_where_there_are_new_ones(switches):
+def test_all_three_new_switches_are_set_and_the_old_ones_left_alone(switches):
     """The old setters warn, and reading an old switch raises once it disagrees with a new one."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         switch_tf32(True)
+    assert switches() == ["tf32"] * 3
+    of("o0")  # cuDNN has it on by default
+    assert switches() == ["ieee"] * 3
+    switch_tf32(True)
     with pytest.raises(RuntimeError, match="mix of the legacy and new APIs"):
         _ = torch.backends.cuda.matmul.allow_tf32
 
