@@ -37,17 +37,6 @@ def ends_when(file: Path, code: int = 0) -> str:
     return f"import os, sys, time\nwhile not os.path.exists({str(file)!r}): time.sleep(0.1)\nsys.exit({code})\n"
 
 
-def test_a_run_waits_for_the_one_it_comes_after_and_then_starts(start, tmp_path: Path) -> None:
-    (first,) = start(ends_when(tmp_path / "go"))
-    (second,) = start("print('mine')", f"after={first.name}")
-    until(lambda: state(second).reason == f"waiting for {first.name}, which it comes after")
-    assert state(second).name == "queued"
-    (tmp_path / "go").touch()
-    until(lambda: state(second).name == "done")
-    assert state(first).name == "done"
-    assert "mine" in (second / "attempts/1/stdout.log").read_text()
-
-
 def test_after_a_failed_run_only_any_starts(start, tmp_path: Path) -> None:
     (first,) = start(ends_when(tmp_path / "go", 3))
     (never,) = start("", f"after={first.name}")
@@ -59,31 +48,24 @@ def test_after_a_failed_run_only_any_starts(start, tmp_path: Path) -> None:
     assert state(anyway).name == "done"
 
 
-@pytest.mark.parametrize("end", ["cancelled", "killed"])
-def test_the_end_of_a_run_that_has_no_last_word_is_seen(start, end: str) -> None:
+@pytest.mark.parametrize("end", ["cancelled", "lost"])
+def test_a_run_that_waits_can_be_cancelled_alone_and_sees_any_end_of_the_one_that_it_waits_for(start, end: str) -> None:
     (first,) = start(LONG)
     until(lambda: state(first).name == "running")
-    (second,) = start("", f"after={first.name}")
-    until(lambda: state(second).name == "queued" and "waiting" in state(second).reason)
-    if end == "killed":
+    (second,), (third,) = (start("", f"after={first.name}") for _ in range(2))
+    for waiting in (second, third):
+        until(lambda folder=waiting: state(folder).name == "queued" and "waiting" in state(folder).reason)
+    (ended,) = stopping.cancel([Run(str(third.parent), third.name)])
+    assert (ended.seen.state.name, ended.why_not, state(first).name) == ("cancelled", "", "running")
+    if end == "lost":
         os.kill(store.read_or_empty(first / "status.json")["process"]["pid"], signal.SIGKILL)
     else:
         stopping.cancel([Run(str(first.parent), first.name)], now=True)
     until(lambda: state(second).finished)
-    how = "is lost" if end == "killed" else "is cancelled"
-    assert state(second)[:2] == ("cancelled", f"it never started: it was to come after {first.name}, which {how}")
+    assert state(second)[:2] == ("cancelled", f"it never started: it was to come after {first.name}, which is {end}")
 
 
-def test_a_waiting_run_ends_with_cancel(start) -> None:
-    (first,) = start(LONG)
-    (second,) = start("", f"after={first.name}")
-    until(lambda: state(second).name == "queued" and "waiting" in state(second).reason)
-    (ended,) = stopping.cancel([Run(str(second.parent), second.name)])
-    assert (ended.seen.state.name, ended.why_not) == ("cancelled", "")
-    assert state(first).name == "running"
-
-
-def test_a_sweep_comes_after_a_sweep(start, tmp_path: Path) -> None:
+def test_a_sweep_waits_for_the_sweep_that_it_comes_after_and_then_starts(start, tmp_path: Path) -> None:
     first = start(ends_when(tmp_path / "go"), "env.PART=choice(1,2)")
     sweep = first[0].name.rpartition("-")[0]
     second = start("", f"after={sweep}", "env.PART=choice(1,2)")
@@ -91,8 +73,8 @@ def test_a_sweep_comes_after_a_sweep(start, tmp_path: Path) -> None:
     time.sleep(1.5)
     assert state(second[0]).name == "queued"
     (tmp_path / "go").touch()
-    until(lambda: all(state(each).finished for each in second), 60)
-    assert [state(each).name for each in [*first, *second]] == ["done"] * 4
+    until(lambda: all(state(cell).finished for cell in second), 60)
+    assert [state(cell).name for cell in [*first, *second]] == ["done"] * 4
 
 
 @pytest.mark.parametrize(

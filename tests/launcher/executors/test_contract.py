@@ -70,8 +70,9 @@ def make(
     testbed = request.getfixturevalue("testbed")
     for name, value in testbed.environment.items():
         monkeypatch.setenv(name, value)
-    for name in [each for each in os.environ if each.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_"))]:
-        monkeypatch.delenv(name)
+    for name in list(os.environ):
+        if name.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_")):
+            monkeypatch.delenv(name)
     monkeypatch.setenv("LAUNCHER_ASK_EVERY", "0.5")
     if request.param == "slurm":
         folder, words = here(tmp_path)
@@ -103,7 +104,7 @@ def plan_of(executor: PlanExecutor, behaviour: str = "") -> Plan:
 
 def test_a_job_is_submitits_with_a_result_a_state_and_logs(executor: PlanExecutor) -> None:
     plan = plan_of(executor, "print('to stderr', file=sys.stderr)")
-    job = executor.submit(execute, plan)
+    (job,) = executor.map_array(execute, [plan])
     assert isinstance(job, submitit.Job)
     assert job.result()["status"] == "done" and job.results() == [job.result()]
     assert (job.done(), job.state, job.exception()) == (True, "COMPLETED", None)
@@ -138,26 +139,15 @@ def test_a_batch_is_submitted_when_it_ends_as_one_sweep(executor: PlanExecutor) 
         assert [job.job_id for job in jobs] == [f"{array}_{index}" for index in range(3)]
 
 
-def test_a_batch_that_raises_submits_nothing(executor: PlanExecutor) -> None:
-    plan = plan_of(executor)
-    with pytest.raises(ZeroDivisionError), executor.batch():
-        executor.submit(execute, plan)
-        _ = 1 / 0
-    assert not selection.newest([plan.run_root, run_roots.remote()], 10)
-
-
-def test_a_batch_may_be_submitted_by_the_first_look_at_a_job(executor: PlanExecutor) -> None:
+def test_a_batch_may_be_submitted_by_the_first_look_and_one_that_failed_does_not_end_the_others(
+    executor: PlanExecutor,
+) -> None:
     with executor.batch(allow_implicit_submissions=True):
-        job = executor.submit(execute, plan_of(executor))
-        assert job.result()["status"] == "done"
-
-
-def test_one_that_failed_raises_and_the_others_are_done(executor: PlanExecutor) -> None:
-    failed, done = executor.map_array(execute, [plan_of(executor, FAIL), plan_of(executor)])
-    with pytest.raises(FailedJobError, match="exit code 3"):
-        failed.result()
+        failed, done = [executor.submit(execute, plan_of(executor, behaviour)) for behaviour in (FAIL, "")]
+        with pytest.raises(FailedJobError, match="exit code 3"):
+            failed.result()
     assert failed.state == "FAILED" and isinstance(failed.exception(), FailedJobError)
-    assert done.exception() is None
+    assert done.exception() is None and done.result()["status"] == "done"
 
 
 def test_a_cancelled_job_is_done_and_cancelled(executor: PlanExecutor) -> None:
@@ -181,18 +171,20 @@ def test_a_job_may_be_cancelled_when_it_is_forgotten(executor: PlanExecutor) -> 
     assert seen.state.name in ("cancelled", "stopped")
 
 
-def test_parameters_that_mean_nothing_here_are_refused_with_the_choices(executor: PlanExecutor) -> None:
-    with pytest.raises(ValueError, match=r"tasks_per_node is not a parameter of .*\(.*gpus_per_node.* name"):
-        executor.update_parameters(tasks_per_node=2)
-    executor.update_parameters(name="renamed")
-    assert executor.plan().name == "renamed"
-
-
-def test_only_plans_of_its_cluster_are_taken(executor: PlanExecutor, tmp_path: Path) -> None:
+def test_what_cannot_be_submitted_is_refused_and_leaves_nothing(executor: PlanExecutor) -> None:
+    plan = plan_of(executor)
+    with pytest.raises(ZeroDivisionError), executor.batch():
+        executor.submit(execute, plan)
+        _ = 1 / 0
     with pytest.raises(TypeError, match=r"takes a launcher\.plan\.model\.Plan, not str"):
         executor.submit(execute, "plan")
     other = SlurmExecutor() if executor.kind != "slurm" else LocalExecutor()
     with pytest.raises(UsageError, match=f"this plan is for cluster={executor.kind}"):
-        other.submit(execute, plan_of(executor))
+        other.submit(execute, plan)
     with pytest.raises(UsageError, match="these are 2 jobs"):
         executor.plan("batch=64,128")
+    with pytest.raises(ValueError, match=r"tasks_per_node is not a parameter of .*\(.*gpus_per_node.* name"):
+        executor.update_parameters(tasks_per_node=2)
+    assert not selection.newest([plan.run_root, run_roots.remote()], 10)
+    executor.update_parameters(name="renamed")
+    assert executor.plan().name == "renamed"

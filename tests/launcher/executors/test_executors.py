@@ -95,8 +95,8 @@ def test_the_id_of_a_run_elsewhere_is_read_from_no_file_that_its_host_names(
 
 def test_the_hook_that_reads_the_answer_decides_which_job_a_run_is(tmp_path: Path) -> None:
     answer = tmp_path / "sbatch.1.out"
-    found = submit.sbatch(["echo", "Submitted batch job 12"], answer, lambda text: text.split()[-1])
-    assert (found, jobs.job_of(Submission(answer=str(answer)))) == ("12", "12")
+    job = submit.sbatch(["echo", "Submitted batch job 12"], answer, lambda text: text.split()[-1])
+    assert (job, jobs.job_of(Submission(answer=str(answer)))) == ("12", "12")
 
 
 def test_each_plan_of_a_batch_for_a_host_has_its_own_secrets_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,19 +113,6 @@ def test_each_plan_of_a_batch_for_a_host_has_its_own_secrets_or_none(monkeypatch
     executor.knows(Source(plan, spec, LAPTOP, [spec]))
     executor._submit([dataclasses.replace(plan, secrets={}), plan])
     assert asked == [[{}, {"TOKEN": "/home/me/token"}]]
-
-
-def test_the_private_names_of_submitit_that_we_override_are_there() -> None:
-    from submitit.core import core
-    from submitit.slurm import slurm
-
-    for name in ("_internal_process_submissions", "_submit_delayed_batch", "_internal_update_parameters"):
-        assert hasattr(core.Executor, name), name
-    hooks = ("_make_submission_file_text", "_make_submission_command", "_get_job_id_from_submission_command")
-    for name in hooks:
-        assert hasattr(slurm.SlurmExecutor, name), name
-    for name in ("_get_outcome_and_result", "_get_logs_string", "_register_in_watcher"):
-        assert hasattr(core.Job, name), name
 
 
 def test_the_entry_point_is_the_local_executor_which_submitit_chooses_by_name_only(
@@ -149,14 +136,14 @@ def test_the_entry_point_is_the_local_executor_which_submitit_chooses_by_name_on
 
 def test_submitits_parameters_are_the_settings_that_mean_the_same() -> None:
     executor = SlurmExecutor("/runs", ["cluster.qos=low"])
-    common = {"name": "night", "timeout_min": 90, "mem_gb": 1.5, "nodes": 2, "cpus_per_task": 8, "gpus_per_node": 4}
     setup = ["module load cuda", 'echo "a, b"']
-    of_slurm = {"account": "me", "array_parallelism": 3, "constraint": "a100&nvlink", "partition": "gpu", "qos": "high"}
-    more = {"slurm_setup": setup, "slurm_signal_delay_s": 60, "slurm_wckey": "key"}
-    executor.update_parameters(**common, **{f"slurm_{name}": value for name, value in of_slurm.items()}, **more)
+    of_launch = {"name": "night", "nodes": 2}
+    of_cluster = {"account": "me", "constraint": "a100&nvlink", "partition": "gpu", "qos": "high", "wckey": "key"}
+    other = {"timeout_min": 90, "mem_gb": 1.5, "cpus_per_task": 8, "gpus_per_node": 4, "slurm_array_parallelism": 3}
+    slurm = {f"slurm_{name}": value for name, value in of_cluster.items()}
+    executor.update_parameters(**of_launch, **slurm, **other, slurm_setup=setup, slurm_signal_delay_s=60)
     launch = executor._spec(["gpus=1"]).launch
-    assert (launch.name, launch.nodes, launch.gpus, launch.run_root) == ("night", 2, 1, "/runs")
-    cluster = launch.cluster
-    assert (cluster.time, cluster.mem, cluster.cpus, cluster.account) == ("90", "1536M", 8, "me")
-    assert (cluster.parallel, cluster.constraint, cluster.partition, cluster.qos) == (3, "a100&nvlink", "gpu", "high")
-    assert (list(cluster.setup), cluster.stop_before, cluster.wckey) == (setup, 60, "key")
+    assert {name: getattr(launch, name) for name in (*of_launch, "gpus")} == {**of_launch, "gpus": 1}
+    expected = {**of_cluster, "time": "90", "mem": "1536M", "cpus": 8, "parallel": 3, "stop_before": 60}
+    assert {name: getattr(launch.cluster, name) for name in expected} == expected
+    assert (launch.run_root, list(launch.cluster.setup)) == ("/runs", setup)

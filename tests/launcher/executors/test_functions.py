@@ -21,7 +21,9 @@ from launcher.executors.functions import FunctionJob
 from launcher.executors.local.executor import LocalExecutor
 from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.executors.ssh.executor import SshExecutor
-from launcher.runs import selection
+from launcher.runs import selection, store
+from launcher.runs.decode import decode
+from launcher.runs.schema import PlanRecord, Provenance, Status, Submission
 from recipes import function
 
 
@@ -61,6 +63,19 @@ def test_a_function_gives_what_it_returns_and_prints(executor: PlanExecutor) -> 
     for name in (function.CALL, function.RESULT):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
     assert selection.newest([str(folder.parent)], 1)[0].id == local.run_id
+    for record, name in (
+        (Status, "status"),
+        (Submission, "submission"),
+        (PlanRecord, "plan"),
+        (Provenance, "provenance"),
+    ):
+        assert decode(record, store.read_or_empty(folder / f"{name}.json"))[1] == [], name
+
+
+def done(tmp_path: Path) -> FunctionJob:
+    job = LocalExecutor(tmp_path / "runs", ["telemetry.every=0"]).submit(max, 1, 2)
+    assert job.result() == 2
+    return job
 
 
 def fails_at_first(marker: Path) -> str:
@@ -86,12 +101,11 @@ def test_a_run_folder_is_found_by_the_plan_of_any_attempt(folder: str) -> None:
 
 
 def test_a_pickle_that_is_not_the_one_submitted_is_not_loaded(tmp_path: Path) -> None:
-    job = LocalExecutor(tmp_path / "runs", ["telemetry.every=0"]).submit(max, 1, 2)
-    assert job.result() == 2
+    job = done(tmp_path)
     again = [sys.executable, function.__file__, "max", "0" * 64]
     environment = {**os.environ, "LAUNCHER_SPEC": str(job.run_dir / "plan.json")}
-    done = subprocess.run(again, env=environment, capture_output=True, text=True)
-    assert done.returncode == 1 and "is not what was submitted, so it is not loaded" in done.stderr
+    ended = subprocess.run(again, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 1 and "is not what was submitted, so it is not loaded" in ended.stderr
     call = (job.run_dir / function.CALL).read_bytes()
     function.write_own(str(job.run_dir / function.CALL), cloudpickle.dumps((max, (3, 4), {})))
     with pytest.raises(LauncherError, match="is not what was submitted, so it is not loaded"):
@@ -99,13 +113,12 @@ def test_a_pickle_that_is_not_the_one_submitted_is_not_loaded(tmp_path: Path) ->
     function.write_own(str(job.run_dir / function.CALL), call)
     assert FunctionJob(job.run_dir).submission().args == (1, 2)
     (job.run_dir / function.CALL).chmod(0o640)
-    done = subprocess.run(again, env=environment, capture_output=True, text=True)
-    assert "is not a file of yours alone" in done.stderr
+    ended = subprocess.run(again, env=environment, capture_output=True, text=True)
+    assert "is not a file of yours alone" in ended.stderr
 
 
 def test_a_result_that_another_user_may_have_written_is_not_read(tmp_path: Path) -> None:
-    job = LocalExecutor(tmp_path / "runs", ["telemetry.every=0"]).submit(max, 1, 2)
-    assert job.result() == 2
+    job = done(tmp_path)
     (job.run_dir / function.RESULT).chmod(0o620)
     with pytest.raises(LauncherError, match="is not a file of yours alone"):
         FunctionJob(job.run_dir).result()
@@ -151,7 +164,7 @@ def test_a_place_that_cannot_run_a_function_is_refused_and_nothing_is_queued(tmp
     with pytest.raises(UsageError, match=r"needs Python 3\.\d+, .* this one says '3.9'"):
         LocalExecutor(root, [f"python={other}"]).submit(max, 1, 2)
     with pytest.raises(UsageError, match="can't be pickled"):
-        LocalExecutor(root).submit(max, (each for each in "ab"))
+        LocalExecutor(root).submit(max, (letter for letter in "ab"))
     with pytest.raises(UsageError, match="runs on this machine"):
         SshExecutor("me@nowhere.invalid").submit(max, 1, 2)
     assert not selection.run_names(str(root))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import stat
@@ -44,11 +43,7 @@ def test_the_job_finds_its_own_environment_and_gpus_and_nothing_of_the_submitter
 
 @pytest.mark.parametrize("accounting", [True, False])
 def test_states_are_true_with_and_without_accounting(
-    bench: Bench,
-    slurm: Testbed,
-    accounting: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    bench: Bench, slurm: Testbed, accounting: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if not accounting:
         monkeypatch.setenv("SLURM_CONF", slurm.slurm.conf_without_accounting)
@@ -57,45 +52,46 @@ def test_states_are_true_with_and_without_accounting(
     assert f"slurm job {job_of(good)} on " in capsys.readouterr().out
     (bad,) = bench.submit(bench.plan("sys.exit(3)"))
     (killed,) = bench.submit(bench.plan("os.kill(os.getpid(), 9)"))
+    (large,) = bench.submit(bench.plan("x = bytearray(900 * 2**20); time.sleep(60)", "cluster.mem=200M"))
+    (by_hand,) = bench.submit(bench.plan("time.sleep(300)"))
     (waiting,) = bench.submit(bench.plan("", "cluster.flags=['--hold']"))
-    assert ended(good).name == "done"
-    assert (good / "attempts/1/stdout.log").read_text() == "to stdout\n"
-    assert (ended(bad).name, ended(bad).reason) == ("failed", "the trainer ended with exit code 3")
-    assert (ended(killed).name, ended(killed).reason) == ("failed", "the trainer was killed by signal 9")
     assert state(waiting).name == "queued"
     stopping.cancel([Run(str(waiting.parent), waiting.name)], now=True)
     assert ended(waiting).name == "cancelled"
+    until(lambda: started(by_hand))
+    call(["scancel", job_of(by_hand)])
+    assert ended(good).name == "done"
+    assert (good / "attempts/1/stdout.log").read_text() == "to stdout\n"
+    assert ended(bad)[:2] == ("failed", "the trainer ended with exit code 3")
+    assert ended(killed)[:2] == ("failed", "the trainer was killed by signal 9")
+    for folder, name, reason in (
+        (large, "failed", "more memory than it had asked for"),
+        (by_hand, "cancelled", "cancelled in Slurm"),
+    ):
+        assert ended(folder).name == name and reason in state(folder).reason
 
 
-def test_a_sweep_is_one_array_of_runs_whose_records_a_group_may_read(bench: Bench) -> None:
-    words = ("share=group", "cluster.parallel=2")
+def started(folder: Path) -> bool:
+    log = folder / "attempts/1/stdout.log"
+    return log.exists() and bool(log.read_text())
+
+
+def test_a_sweep_is_one_array_whose_records_a_group_may_read_and_anothers_element_does_not_run(bench: Bench) -> None:
+    words = ("share=group", "cluster.parallel=2", "cluster.flags=['--hold']")
     folders = bench.submit(*(bench.plan("", f"seed={seed}", *words) for seed in range(3)))
     array, _, _ = job_of(folders[0]).partition("_")
-    assert [job_of(each) for each in folders] == [f"{array}_{index}" for index in range(3)]
-    assert [ended(each).name for each in folders] == ["done"] * 3
-    assert [store.read_or_empty(each / "plan.json")["settings"]["seed"] for each in folders] == [0, 1, 2]
+    assert [job_of(folder) for folder in folders] == [f"{array}_{index}" for index in range(3)]
+    os.chown(folders[2] / "run.sh", 61002, 61002)
+    call(["scontrol", "release", array])
+    assert [ended(folder).name for folder in folders] == ["done", "done", "failed"]
+    assert store.attempts(folders[2]) == []
+    assert [store.read_or_empty(folder / "plan.json")["settings"]["seed"] for folder in folders] == [0, 1, 2]
     assert stat.S_IMODE(bench.root.stat().st_mode) == 0o3770
-    records = [each / name for each in folders for name in ("status.json", "submission.json", "attempts/1/stdout.log")]
-    written_by_slurm = store.read_or_empty(folders[0] / "submission.json")["log"]
-    assert {stat.S_IMODE(each.stat().st_mode) for each in (*records, Path(written_by_slurm))} == {0o640}
+    names = ("status.json", "submission.json", "attempts/1/stdout.log")
+    records = [Path(store.read_or_empty(folders[0] / "submission.json")["log"])]  # which Slurm writes
+    records += [folder / name for folder in folders[:2] for name in names]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in records} == {0o640}
     assert stat.S_IMODE((bench.root / f".code-{os.geteuid()}").stat().st_mode) & 0o777 == 0o700
-
-
-def test_an_element_of_an_array_whose_folder_is_anothers_by_now_does_not_run(bench: Bench) -> None:
-    words = ("share=group", "cluster.flags=['--hold']")
-    folders = bench.submit(*(bench.plan("", f"seed={seed}", *words) for seed in range(2)))
-    os.chown(folders[0] / "run.sh", 61002, 61002)
-    call(["scontrol", "release", job_of(folders[0]).partition("_")[0]])
-    assert ended(folders[1]).name == "done"
-    assert ended(folders[0]).name == "failed"
-    assert store.attempts(folders[0]) == []
-
-
-def test_cells_of_different_resources_are_arrays_of_their_own(bench: Bench) -> None:
-    folders = bench.submit(bench.plan("", "gpus=1"), bench.plan("", "gpus=2", "batch=128"), bench.plan("", "gpus=1"))
-    first, second, third = (job_of(each).partition("_")[0] for each in folders)
-    assert first == third != second
-    assert [ended(each).name for each in folders] == ["done"] * 3
 
 
 class Hooked(SlurmExecutor):
@@ -109,39 +105,34 @@ class Hooked(SlurmExecutor):
         return [*words, "--comment=hooked", script]
 
 
-def test_a_sweep_larger_than_the_clusters_arrays_is_chunked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans = [bench.plan()] * 5
-    bench.lay_code(plans[0])
+def test_each_shape_of_resources_is_an_array_of_its_own_in_parts_no_larger_than_the_cluster_takes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = bench.plan("", "gpus=1"), bench.plan("", "gpus=2", "batch=128")
+    bench.lay_code(one)
     executor = Hooked()
     small = dataclasses.replace(probe_slurm(), max_array_size=2)
     monkeypatch.setattr(slurm_probing, "probe", lambda: small)
     with executor.batch():
-        submitted = [executor.submit(execute, each) for each in plans]
-    arrays = {job.job_id.partition("_")[0] for job in submitted}
-    assert len(arrays) == 3
-    assert all(ended(job.run_dir).name == "done" for job in submitted)
+        jobs = [executor.submit(execute, plan) for plan in (one, two, one, one)]
+    arrays = [job.job_id.partition("_")[0] for job in jobs]
+    assert arrays[0] == arrays[2] and len(set(arrays)) == 3
+    assert all(ended(job.run_dir).name == "done" for job in jobs)
     scripts = list(bench.root.glob(".sweeps/*/*.sh"))
     assert len(scripts) == 3 and all(path.read_text().endswith(f"# {path.stem}\n") for path in scripts)
     comments = call(["squeue", "--me", "--states=all", "--noheader", "--format=%F %k"]).stdout.splitlines()
     assert {f"{array} hooked" for array in arrays} <= {line.rstrip() for line in comments}
 
 
-@pytest.mark.parametrize("checked", [True, False], ids=["checked", "at its submission"])
-def test_a_job_that_slurm_refuses_leaves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch, checked: bool) -> None:
-    if not checked:
-        monkeypatch.setattr("launcher.executors.submission.check", lambda plans: None)
-    with pytest.raises(UsageError, match="Slurm would refuse this job" if checked else "Slurm refused the job"):
-        bench.submit(bench.plan("", "cluster.constraint=quantum"))
-    assert not selection.run_names(str(bench.root))
-
-
-def test_after_a_run_that_is_none_leaves_nothing_even_where_it_was_not_checked(
+def test_a_job_that_slurm_refuses_or_that_comes_after_no_run_leaves_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    refused, lonely = bench.plan("", "cluster.constraint=quantum"), dataclasses.replace(bench.plan(), after="nosuch")
+    with pytest.raises(UsageError, match="Slurm would refuse this job"):
+        bench.submit(refused)
     monkeypatch.setattr("launcher.executors.submission.check", lambda plans: None)
-    plan = dataclasses.replace(bench.plan(), after="nosuch")
-    for plans in ((plan,), (plan, plan)):
-        with pytest.raises(UsageError, match="no run"):
+    for plans, message in (([refused], "Slurm refused the job"), ([lonely], "no run"), ([lonely, lonely], "no run")):
+        with pytest.raises(UsageError, match=message):
             bench.submit(*plans)
     assert not selection.run_names(str(bench.root))
     assert not selection.sweep_names(str(bench.root))
@@ -158,30 +149,9 @@ def test_after_waits_for_the_run_it_names_and_after_a_failed_one_only_any_starts
     until(lambda: state(second).reason == f"waiting for {first.name}, which it comes after")
     go.touch()
     assert ended(second).name == ended(anyway).name == "done"
-    done = [json.loads((each / "status.json").read_text()) for each in (first, second)]
+    done = [store.read_or_empty(folder / "status.json") for folder in (first, second)]
     assert done[1]["started"] >= done[0]["ended"]
     assert ended(never)[:2] == ("cancelled", f"it never started: it was to come after {failed.name}, which failed")
-
-
-def started(folder: Path) -> bool:
-    log = folder / "attempts/1/stdout.log"
-    return log.exists() and bool(log.read_text())
-
-
-def test_cancel_ends_a_running_job_and_scancel_by_hand_is_shown_as_such(bench: Bench) -> None:
-    ours, by_hand = (bench.submit(bench.plan("time.sleep(300)"))[0] for _ in range(2))
-    until(lambda: started(ours) and started(by_hand))
-    call(["scancel", job_of(by_hand)])
-    ((_, why),) = stopping.cancel([Run(str(ours.parent), ours.name)], now=True)
-    assert (why, ended(ours).name) == ("", "cancelled")
-    assert ended(by_hand).name == "cancelled"
-    assert "cancelled in Slurm" in state(by_hand).reason
-
-
-def test_out_of_memory_is_shown_in_words(bench: Bench) -> None:
-    (folder,) = bench.submit(bench.plan("x = bytearray(900 * 2**20); time.sleep(60)", "cluster.mem=200M"))
-    assert ended(folder).name == "failed"
-    assert "more memory than it had asked for" in state(folder).reason
 
 
 # Stops as a trainer does when it finds STOP, in its first attempt; ends well in any other.
@@ -195,26 +165,22 @@ if n == '1':
 """
 
 
-def test_one_element_of_an_array_is_requeued_alone(bench: Bench) -> None:
+def test_a_run_is_requeued_alone_no_more_often_than_allowed_and_never_when_it_was_asked_to_stop(bench: Bench) -> None:
     folders = bench.submit(bench.plan(STOPS), bench.plan(STOPS))
-    until(lambda: all(map(started, folders)))
-    call(["scancel", "--batch", "--signal=USR1", job_of(folders[1])])
+    (limited,) = bench.submit(bench.plan(STOPS, "cluster.max_requeues=0"))
+    (asked,) = bench.submit(bench.plan(STOPS))
+    until(lambda: all(map(started, (*folders, limited, asked))))
+    for folder in (folders[1], limited):
+        call(["scancel", "--batch", "--signal=USR1", job_of(folder)])
+    stopping.request_stop(asked)
     until(lambda: store.read_or_empty(folders[1] / "status.json").get("state") == "requeued")
     until(lambda: state(folders[1]).name == "queued", 90)
     assert state(folders[0]).name == "running"
-    stopping.cancel([Run(str(each.parent), each.name) for each in folders], now=True)
-    assert [ended(each).name for each in folders] == ["cancelled", "cancelled"]
-
-
-def test_a_run_is_requeued_no_more_often_than_allowed_and_never_for_a_wish_to_stop(bench: Bench) -> None:
-    (limited,) = bench.submit(bench.plan(STOPS, "cluster.max_requeues=0"))
-    (wished,) = bench.submit(bench.plan(STOPS))
-    until(lambda: started(limited) and started(wished))
-    call(["scancel", "--batch", "--signal=USR1", job_of(limited)])
-    stopping.request_stop(wished)
-    assert ended(limited).name == ended(wished).name == "stopped"
+    assert ended(limited).name == ended(asked).name == "stopped"
     assert "not requeued, as cluster.max_requeues=0 is reached" in state(limited).reason
-    assert state(wished).attempt == 1
+    assert state(asked).attempt == 1
+    stopping.cancel([Run(str(folder.parent), folder.name) for folder in folders], now=True)
+    assert [ended(folder).name for folder in folders] == ["cancelled", "cancelled"]
 
 
 def test_without_slurm_on_this_host_there_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,24 +14,13 @@ from launcher.runs.schema import Status, Submission
 from launcher.runs.states import judge
 from launcher.runs.store import Files
 
+TIMES = {90: "90 1:30:00", 1: "0:30", 30: "30:00", 31: "30:01", 1440: "24:00:00", 2880: "2-0", 3600: "2-12"}
+TIMES |= {1470: "1-00:30", 1441: "1-00:00:01", None: "infinite UNLIMITED"}
+GRES = {4: "gpu:4 gpu:a100:4(S:0-1) gpu:2080ti:4(S:0-1)", 6: "gpu:a100:4(S:0-1),gpu:v100:2 gpu:3090:2,gpu:a100:4"}
+GRES |= {1: "gpu gpu:a100 fpga:2,gpu:1", 0: "shard:8 (null)"}
 
-@pytest.mark.parametrize(
-    ("text", "minutes"),
-    [
-        ("90", 90),
-        ("0:30", 1),
-        ("30:00", 30),
-        ("30:01", 31),
-        ("1:30:00", 90),
-        ("24:00:00", 1440),
-        ("2-0", 2880),
-        ("2-12", 3600),
-        ("1-00:30", 1470),
-        ("1-00:00:01", 1441),
-        ("infinite", None),
-        ("UNLIMITED", None),
-    ],
-)
+
+@pytest.mark.parametrize(("text", "minutes"), [(text, number) for number in TIMES for text in TIMES[number].split()])
 def test_times_are_read_as_sbatch_reads_them(text: str, minutes: int | None) -> None:
     assert slurm_units.minutes(text) == minutes
 
@@ -42,21 +31,7 @@ def test_other_times_are_refused(text: str) -> None:
         slurm_units.minutes(text)
 
 
-@pytest.mark.parametrize(
-    ("gres", "count"),
-    [
-        ("gpu:4", 4),
-        ("gpu:a100:4(S:0-1)", 4),
-        ("gpu:a100:4(S:0-1),gpu:v100:2", 6),
-        ("gpu", 1),
-        ("gpu:a100", 1),
-        ("gpu:2080ti:4(S:0-1)", 4),
-        ("gpu:3090:2,gpu:a100:4", 6),
-        ("shard:8", 0),
-        ("(null)", 0),
-        ("fpga:2,gpu:1", 1),
-    ],
-)
+@pytest.mark.parametrize(("gres", "count"), [(text, number) for number in GRES for text in GRES[number].split()])
 def test_gpus_are_counted_in_every_way_gres_is_written(gres: str, count: int) -> None:
     assert slurm_units.gpus(gres) == count
 

@@ -24,15 +24,8 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def partition(name: str, **changes: object) -> Partition:
-    values = {
-        "default": False,
-        "up": True,
-        "max_minutes": None,
-        "nodes": 2,
-        "gpus_per_node": 4,
-        "cpus_per_node": 8,
-        "memory_mib_per_node": 131072,
-    }
+    values = {"default": False, "up": True, "max_minutes": None, "nodes": 2, "gpus_per_node": 4, "cpus_per_node": 8}
+    values["memory_mib_per_node"] = 131072
     return Partition(name=name, **{**values, **changes})  # type: ignore[arg-type]
 
 
@@ -80,7 +73,7 @@ def with_gpus(*types: str) -> Facts:
 
 
 @pytest.mark.parametrize(
-    ("types", "words", "says"),
+    ("types", "words", "message"),
     [
         (("v100",), ("amp=o2", "amp.dtype=bfloat16"), "needs compute capability 8.0, and this GPU has 7.0"),
         (("p100",), ("amp=o1",), "amp=o1 needs compute capability 7.0 for half-precision tensor cores"),
@@ -88,9 +81,9 @@ def with_gpus(*types: str) -> Facts:
     ],
 )
 def test_a_mode_that_no_gpu_of_the_partition_has_is_refused_before_queueing(
-    types: tuple[str, ...], words: tuple[str, ...], says: str
+    types: tuple[str, ...], words: tuple[str, ...], message: str
 ) -> None:
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         plan_of("gpus=1", *words, facts=with_gpus(*types))
     for others in (("a100",), (*types, "a100"), (*types, "unheard_of"), ("",)):
         plan_of("gpus=1", *words, facts=with_gpus(*others))
@@ -100,15 +93,13 @@ def test_a_mode_that_no_gpu_of_the_partition_has_is_refused_before_queueing(
 
 def test_advice_is_for_the_dtype_of_the_partitions_gpus() -> None:
     words = ("gpus=1", "amp=o2", "recipe=simplenet", "batch=100")
-    said = {each: plan_of(*words, facts=with_gpus(each)).advice[0].split(":")[0] for each in ("v100", "a100")}
-    assert said == {
-        "v100": "tensor cores want multiples of 8 in float16",
-        "a100": "tensor cores want multiples of 8 in bfloat16",
-    }
+    for gpu, dtype in (("v100", "float16"), ("a100", "bfloat16")):
+        advice = plan_of(*words, facts=with_gpus(gpu)).advice[0]
+        assert advice.startswith(f"tensor cores want multiples of 8 in {dtype}:")
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (("cluster.partition=gpx",), "cluster.partition=gpx is not one of gpu, short, closed, cpu; did you mean gpu?"),
         (("cluster.partition=closed", "gpus=0"), "partition closed is down"),
@@ -120,16 +111,10 @@ def test_advice_is_for_the_dtype_of_the_partitions_gpus() -> None:
         (("gpus=0", "cluster.cpus=99"), "no node of partition gpu has more than 8"),
         (("gpus=0", "cluster.partition=short", "cluster.time=6"), "over the 5 minutes that partition short allows"),
         (("gpus=0", "cluster.partition=short", "cluster.time=unlimited"), "over the 5 minutes"),
-        (
-            ("gpus=0", "cluster.mem=900G"),
-            "cluster.mem=900G: no node of partition gpu has more than 128G (command line)",
-        ),
+        (("gpus=0", "cluster.mem=900G"), "cluster.mem=900G: no node of partition gpu has more than 128G (command line"),
         (("gpus=0", "cluster.mem=lots"), "cluster.mem=lots is no memory as Slurm writes it: 64G, 64000M"),
         (("gpus=0", "cluster.time=soon"), "not a time as Slurm writes it"),
-        (
-            ("gpus=0", "cluster.time=1"),
-            "and the run would be asked to save and stop cluster.stop_before=120 s before its end",
-        ),
+        (("gpus=0", "cluster.time=1"), "would be asked to save and stop cluster.stop_before=120 s before its end"),
         (("gpus=0", "cluster.time=2:00"), "cluster.time=2:00 is 120 s"),
         (("visible_gpus=[1]",), "Slurm chooses the devices; say gpus=1"),
         (("gpus=0", "cluster.flags=['-N2']"), "should be a long flag of sbatch"),
@@ -139,18 +124,18 @@ def test_advice_is_for_the_dtype_of_the_partitions_gpus() -> None:
     ],
 )
 def test_resources_that_the_cluster_lacks_are_refused_before_anything_is_queued(
-    words: tuple[str, ...], says: str
+    words: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UsageError) as error:
         plan_of(*words)
-    assert says in str(error.value)
+    assert message in str(error.value)
 
 
-@pytest.mark.parametrize(("folder", "says"), [("/a%b", "Slurm expands %"), ("/a\\b", "Slurm takes \\ out of paths")])
-def test_a_run_root_that_slurm_would_read_otherwise_is_refused(folder: str, says: str) -> None:
+@pytest.mark.parametrize(("folder", "message"), [("/a%b", "Slurm expands %"), ("/a\\b", "Slurm takes \\ out of paths")])
+def test_a_run_root_that_slurm_would_read_otherwise_is_refused(folder: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         plan_of("gpus=0", facts=dataclasses.replace(LOGIN, run_root=folder))
-    assert says in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(("folder", "kind"), [("/tmp/runs", "ext4"), ("/scratch", "tmpfs"), ("/dev/shm/x", "tmpfs")])
@@ -163,55 +148,36 @@ def test_a_run_root_that_the_nodes_do_not_share_is_refused(folder: str, kind: st
 
 
 def test_gpus_auto_is_what_a_node_of_the_partition_has() -> None:
-    assert (plan_of().gpus, plan_of().settings["device"]) == (4, "cuda")
-    assert (plan_of("cluster.partition=cpu").gpus, plan_of("cluster.partition=cpu").settings["device"]) == (0, "cpu")
+    for words, gpus, device in (((), 4, "cuda"), (("cluster.partition=cpu",), 0, "cpu"), (("device=cpu",), 0, "cpu")):
+        plan = plan_of(*words)
+        assert (plan.gpus, plan.settings["device"]) == (gpus, device)
 
 
 FULL = (
-    "amp=o2",
-    "gpus=2",
-    "nodes=2",
-    "batch=512",
-    "cluster.partition=gpu",
-    "cluster.account=GOV109199",
-    "cluster.qos=no",
-    "cluster.constraint=a100&nvlink",
-    "cluster.reservation=maint",
-    "cluster.time=24:00:00",
-    "cluster.cpus=8",
-    "cluster.mem=90G",
-    "cluster.flags=['--nice=100','--comment=two words \"quoted\"']",
-    "cluster.setup=['module purge','module load cuda/12.4']",
-    "cluster.wckey=paper",
+    *("amp=o2", "gpus=2", "nodes=2", "batch=512", "cluster.partition=gpu", "cluster.account=GOV109199"),
+    *("cluster.qos=no", "cluster.constraint=a100&nvlink", "cluster.reservation=maint", "cluster.time=24:00:00"),
+    *("cluster.cpus=8", "cluster.mem=90G", "cluster.flags=['--nice=100','--comment=two words \"quoted\"']"),
+    *("cluster.setup=['module purge','module load cuda/12.4']", "cluster.wckey=paper"),
 )
 
 
 TENSORFLOW = ("framework=tensorflow", "amp=o1", "nodes=2", "gpus=2", "amp.dtype=float16", "batch=512")
 
 
-def golden_scripts() -> dict[str, str]:
+def test_golden_slurm_scripts() -> None:
     plans = {
         "two-nodes": plan_of(*FULL),
         "one-node": plan_of("gpus=1", "amp=o1"),
         "two-nodes-tensorflow": plan_of(*TENSORFLOW, facts=WITH_TENSORFLOW),
     }
-    return {name: render(plan.bind("20260102-030405-calm-fox")) for name, plan in plans.items()}
-
-
-def golden_array() -> str:
-    plans = [plan_of("gpus=1", f"seed={seed}").bind(f"20260102-030405-calm-fox-00{seed}") for seed in range(3)]
-    return array(plans, log="/runs/.sweeps/x/%a.log", folders="/runs/the list", parallel=2)
-
-
-def test_golden_slurm_scripts() -> None:
-    scripts = golden_scripts()
+    scripts = {name: render(plan.bind("20260102-030405-calm-fox")) for name, plan in plans.items()}
     golden.check(GOLDEN / "two-nodes.sh", scripts["two-nodes"])
     for name in ("one-node", "two-nodes-tensorflow"):
         golden.check_difference(GOLDEN / f"{name}.sh.diff", scripts[name], scripts["two-nodes"])
-
-
-def test_shellcheck_reports_nothing_in_slurm_scripts() -> None:
-    golden.shellcheck({**golden_scripts(), "array": golden_array()})
+    cells = [plan_of("gpus=1", f"seed={seed}").bind(f"20260102-030405-calm-fox-00{seed}") for seed in range(3)]
+    scripts["array"] = array(cells, log="/runs/.sweeps/x/%a.log", folders="/runs/the list", parallel=2)
+    golden.check(GOLDEN / "array.sh", scripts["array"])
+    golden.shellcheck(scripts)
 
 
 def test_one_process_of_tensorflow_drives_all_gpus_of_its_node_and_the_batch_is_over_all() -> None:
@@ -222,23 +188,16 @@ def test_one_process_of_tensorflow_drives_all_gpus_of_its_node_and_the_batch_is_
 
 
 def script_plan_of(*words: str, facts: Facts = LOGIN) -> Plan:
-    here = dataclasses.replace(facts, scripts={"train.py": Script(path="/home/mei/train.py", name="script/train.py")})
-    return plan_of("recipe=script", "script=train.py", *words, facts=here)
+    """The plan of a user's own script."""
+    facts = dataclasses.replace(facts, scripts={"train.py": Script(path="/home/mei/train.py", name="script/train.py")})
+    return plan_of("recipe=script", "script=train.py", *words, facts=facts)
 
 
 @pytest.mark.parametrize(
-    ("words", "gpus", "said"),
+    ("words", "gpus", "note"),
     [
-        (
-            (),
-            1,
-            "the job takes 1 GPU per node of the 4 that nodes of partition gpu have, one for each process of the sc",
-        ),
-        (
-            ("train.processes=2", "nodes=2"),
-            2,
-            "the job takes 2 GPUs per node of the 4 that nodes of partition gpu have",
-        ),
+        ((), 1, "the job takes 1 GPU per node of the 4 that nodes of partition gpu have, one for each process of the"),
+        (("train.processes=2", "nodes=2"), 2, "the job takes 2 GPUs per node of the 4 that nodes of partition gpu hav"),
         (("device=cpu", "train.processes=2"), 0, ""),
         (("cluster.partition=cpu",), 0, "the job takes no GPU: partition cpu has none; gpus=N asks for some"),
         (("cluster.partition=gpu,short",), 0, "the job takes no GPU: no partition says how many its nodes have"),
@@ -248,14 +207,24 @@ def script_plan_of(*words: str, facts: Facts = LOGIN) -> Plan:
     ],
 )
 def test_a_script_gets_a_gpu_for_each_process_unless_it_asks_for_others(
-    words: tuple[str, ...], gpus: int, said: str
+    words: tuple[str, ...], gpus: int, note: str
 ) -> None:
     plan = script_plan_of(*words)
     assert plan.gpus == gpus
-    notes = [note for note in plan.advice if note.startswith("the job takes ")]
-    assert [note[: len(said)] for note in notes] == ([said] if said else [])
-    assert plan_of("amp=o1").gpus == 4, "a recipe trains on all of a node"
-    assert plan_of("amp=o1", "device=cpu").gpus == 0
+    notes = [advice for advice in plan.advice if advice.startswith("the job takes ")]
+    assert [advice[: len(note)] for advice in notes] == ([note] if note else [])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("train.processes=8",), "each process takes a GPU, and no node of partition gpu has more than 4"),
+        (("device=cuda", "cluster.partition=cpu"), "device=cuda, and this job has no GPU"),
+    ],
+)
+def test_gpus_that_no_node_has_are_refused(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        script_plan_of(*words)
 
 
 @pytest.mark.parametrize(("words", "folder"), [((), "/home/mei/project"), (("cluster.login=me@box",), "")])
@@ -264,50 +233,23 @@ def test_a_script_that_a_login_node_submits_starts_in_a_folder_of_its_own(words:
     assert plan.script and plan.script.workdir == folder
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ("train.processes=8",),
-            "train.processes=8: each process takes a GPU, and no node of partition gpu has more than 4",
-        ),
-        (("device=cuda", "cluster.partition=cpu"), "device=cuda, and this job has no GPU"),
-    ],
-)
-def test_gpus_that_no_node_has_are_refused(words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        script_plan_of(*words)
-
-
-def script_of(*words: str, facts: Facts = LOGIN) -> str:
-    """What starts a user's own script."""
-    return render(script_plan_of(*words, facts=facts))
-
-
 def test_a_script_in_tensorflow_on_several_nodes_gets_tf_config() -> None:
-    text = script_of("framework=tensorflow", "gpus=0", "nodes=2", facts=WITH_TENSORFLOW)
+    text = render(script_plan_of("framework=tensorflow", "gpus=0", "nodes=2", facts=WITH_TENSORFLOW))
     assert '-m recipes.tensorflow_.node --workers="$LAUNCHER_WORKERS" --number="$SLURM_NODEID"' in text
     assert "\nset_rendezvous\n" in text
     assert "torch.distributed.run" not in text
 
 
 def test_a_script_is_asked_to_stop_before_its_time_limit_unless_it_has_no_signal() -> None:
-    assert "stop_before_time_limit yes" in script_of("gpus=0")
-    assert 'stop_before_time_limit ""' in script_of("gpus=0", "script.stop_signal=null")
+    assert "stop_before_time_limit yes" in render(script_plan_of("gpus=0"))
+    assert 'stop_before_time_limit ""' in render(script_plan_of("gpus=0", "script.stop_signal=null"))
     assert "stop_before_time_limit yes" in render(plan_of("gpus=0"))
 
 
-def test_golden_array_script() -> None:
-    golden.check(GOLDEN / "array.sh", golden_array())
-
-
-def test_no_wckey_and_no_environment_unless_asked() -> None:
+def test_the_header_has_no_environment_no_wckey_unless_asked_and_gres_where_the_cluster_wants_that() -> None:
     lines = header(plan_of("gpus=0"), log="/x")
     assert "#SBATCH --export=NIL" in lines
     assert not any("wckey" in line for line in lines)
-
-
-def test_a_gres_cluster_is_asked_for_gres() -> None:
     assert "#SBATCH --gres=gpu:2" in header(plan_of("gpus=2", "cluster.gpu_flag=gres"), log="/x")
 
 
