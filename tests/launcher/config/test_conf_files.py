@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import operator
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,10 @@ from launcher.config.parse import parse
 from launcher.config.paths import conf_folder
 from launcher.config.schema import defaults
 from launcher.config.shipped import DECIDES, requests, top_level
-from launcher.config.spec import JobSpec, make
+from launcher.config.spec import make
 from launcher.config.sweep import Cell, cells
 from launcher.config.write_conf import files as written
-from launcher.plan.provenance import origins
+from launcher.plan.provenance import Origin, origins
 from launcher.plan.resolve import resolve
 from recipes.precision.levels import MODES
 from recipes.typed import leaves
@@ -27,47 +30,45 @@ from tests.launcher.hosts import LAPTOP, spec_of
 
 PATHS = written()
 CONF = sorted(conf_folder().rglob("*.yaml"))
-OTHER: dict[str, tuple[Any, ...]] = {
-    "framework": ("tensorflow", "paddle", "torch", "tensorflow"),
-    "deterministic": (True, False, True, False),
-    "tf32": (True, False, True, False),
-    "parallel": ("ddp", "fsdp", "ddp", "fsdp"),
-    "device": ("cpu", "cuda", "cpu", "cuda"),
-    "checkpoint": ({"every": 1}, {"every": 2}, {"every": 3}, {"every": 4}),
-    "proof": ({"share": 0.1}, {"share": 0.2}, {"share": 0.3}, {"share": 0.4}),
-    "verify": ({"record": True}, {"record": False}, {"record": True}, {"record": True}),
-    "telemetry": ({"every": 1}, {"every": 2}, {"every": 3}, {"every": 4}),
-    "visible_gpus": ([1], [2], [3], [4]),
-    "env": ({"A": "a"}, {"A": "b"}, {"A": "c"}, {"A": "d"}),
-    "sweep": ({"A": "a"}, {"A": "b"}, {"A": "c"}, {"A": "d"}),
-    "secrets": ({"A": "a"}, {"A": "b"}, {"A": "c"}, {"A": "d"}),
-    "env_from": ("shell", "none", "shell", "shell"),
-    "share": ("group", "none", "group", "group"),
+OTHER = {
+    "framework": ("tensorflow", "paddle", "torch"),
+    "parallel": ("ddp", "fsdp"),
+    "device": ("cpu", "cuda"),
+    "env_from": ("shell", "none"),
+    "share": ("group", "none"),
+    "visible_gpus": ([1], [2]),
+    "deterministic": (True, False),
+    "tf32": (True, False),
+    **{key: ({"every": 1}, {"every": 2}) for key in ("checkpoint", "telemetry")},
+    "proof": ({"share": 0.1}, {"share": 0.2}),
+    "verify": ({"record": True}, {"record": False}),
+    **{key: ({"A": "a"}, {"A": "b"}) for key in ("env", "sweep", "secrets")},
 }
-"""Values of keys that take neither numbers nor any text, for four layers."""
+"""Values of keys that take neither numbers nor any text; each unlike the next."""
 
 
-def values(key: str, default: Any) -> tuple[Any, ...]:
-    """Four values of a key, the first unlike its default."""
+def of_layers(key: str, default: Any) -> tuple[Any, ...]:
+    """Values of a key for four layers: the first unlike its default, each unlike the one below."""
     if key in OTHER:
-        return OTHER[key]
-    if isinstance(default, bool):
-        return (not default, default, not default, not default)
-    if isinstance(default, list):
-        return (["a"], ["b"], ["c"], ["d"])
-    if isinstance(default, int) or key in ("batch", "epochs", "steps", "gpus"):
-        return (11, 12, 13, 14)
-    return ("a", "b", "c", "d")
+        values: Sequence[Any] = OTHER[key]
+    elif isinstance(default, bool):
+        values = (not default, default)
+    elif isinstance(default, list):
+        values = (["a"], ["b"])
+    elif isinstance(default, int) or key in ("batch", "epochs", "steps", "gpus"):
+        values = (11, 12)
+    else:
+        values = ("a", "b")
+    return tuple(itertools.islice(itertools.cycle(values), 4))
 
 
-KEYS = {key: values(key, default) for key, default in top_level().items()}
+KEYS = {key: of_layers(key, default) for key, default in top_level().items()}
 
 
 def test_files_have_every_key_of_their_class_with_its_default_and_help() -> None:
-    there = {str(path.relative_to(conf_folder()).with_suffix("")): path.read_text() for path in CONF}
-    assert {path: text for path, text in there.items() if not path.startswith("experiment/")} == PATHS, (
-        "run `make conf`"
-    )
+    texts = {str(path.relative_to(conf_folder()).with_suffix("")): path.read_text() for path in CONF}
+    written = {path: text for path, text in texts.items() if not path.startswith("experiment/")}
+    assert written == PATHS, "run `make conf`"
 
 
 def test_a_default_is_no_request() -> None:
@@ -83,29 +84,18 @@ def test_a_default_is_no_request() -> None:
         assert asked.keys() == {DECIDES.get(group, "defaults")} | more, path
 
 
-def of_job(spec: JobSpec) -> tuple[Any, ...]:
-    return spec.training, spec.launch, spec.recipe
-
-
 @pytest.mark.parametrize(
     "words",
     [
-        (),
-        ("amp=o2", "loss_scale=tf", "amp.dtype=float16"),
-        ("cluster=slurm", "cluster.account=ml"),
-        ("container=docker", "image=x", "profile=nsys"),
-        ("recipe=script", "script=a.py"),
-        ("recipe=gan", "data=mnist", "data.dir=/x", "framework=tensorflow"),
-        ("experiment=twcc_published_group2",),
-        ("amp=fp32",),
-        ("amp=bf16-true",),
+        *("", "amp=o2 loss_scale=tf amp.dtype=float16", "amp=fp32", "amp=bf16-true", "recipe=script script=a.py"),
+        *("cluster=slurm cluster.account=ml", "container=docker image=x profile=nsys"),
+        *("recipe=gan data=mnist data.dir=/x framework=tensorflow", "experiment=twcc_published_group2"),
     ],
-    ids=" ".join,
 )
-def test_a_copy_of_all_files_changes_nothing(words: tuple[str, ...], tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(conf_folder(), copy)
-    assert of_job(spec_of(*words, composer=Composer(config_dirs=[copy]))) == of_job(spec_of(*words))
+def test_a_copy_of_all_files_changes_nothing(words: str, tmp_path: Path) -> None:
+    shutil.copytree(conf_folder(), tmp_path / "copy")
+    spec, shipped = spec_of(*words.split(), composer=Composer(config_dirs=[tmp_path / "copy"])), spec_of(*words.split())
+    assert (spec.training, spec.launch, spec.recipe) == (shipped.training, shipped.launch, shipped.recipe)
 
 
 @pytest.mark.parametrize(
@@ -128,21 +118,23 @@ def test_a_copy_edited_in_one_key_asks_for_that_key_alone(
     text = (conf_folder() / f"{path}.yaml").read_text()
     assert old in text
     copy.write_text(text.replace(old, new))
-    composer = Composer(config_dirs=[tmp_path])
-    (cell,) = cells(composer, [parse(word)])
-    spec = make(cell)
-    found = origins(cell, spec, resolve(spec, LAPTOP))
-    asked = {each.key: (each.value, each.place) for each in found if is_chosen(each, leaves(defaults()))}
-    assert {each for each, (_, place) in asked.items() if str(tmp_path) in place} == {key}
+    asked = {
+        origin.key: (origin.value, origin.place)
+        for origin in origins_of(word, composer=Composer(config_dirs=[tmp_path]))
+        if is_chosen(origin, leaves(defaults()))
+    }
+    assert {name for name, (_, place) in asked.items() if str(tmp_path) in place} == {key}
     assert asked[key] == (value, str(copy))
 
 
-def test_a_word_with_several_keys_is_where_those_alone_come_from() -> None:
-    composer = Composer()
-    (cell,) = cells(composer, [parse("checkpoint={every: 5}")])
+def origins_of(word: str, composer: Composer) -> list[Origin]:
+    (cell,) = cells(composer, [parse(word)])
     spec = make(cell)
-    found = origins(cell, spec, resolve(spec, LAPTOP))
-    places = {origin.key: origin.place for origin in found}
+    return origins(cell, spec, resolve(spec, LAPTOP))
+
+
+def test_a_word_with_several_keys_is_where_those_alone_come_from() -> None:
+    places = {origin.key: origin.place for origin in origins_of("checkpoint={every: 5}", Composer())}
     assert places["checkpoint.every"] == "command line: checkpoint={every: 5}"
     assert "command line" not in places["checkpoint.keep"]
 
@@ -167,10 +159,9 @@ def layered(tmp_path: Path, layers: list[int], keys: dict[str, tuple[Any, ...]])
 
 @pytest.mark.parametrize("layer", [0, 1, 2, 3], ids=["site", "group", "experiment", "command line"])
 def test_every_top_level_key_can_be_set_by_each_layer_and_wins_over_those_below(layer: int, tmp_path: Path) -> None:
-    found = layered(tmp_path, list(range(layer + 1)), KEYS).config
-    assert {key: found.get(key, default) for key, default in top_level().items()} == {
-        key: of_key[layer] for key, of_key in KEYS.items()
-    }
+    config = layered(tmp_path, list(range(layer + 1)), KEYS).config
+    set_here = {key: config.get(key, default) for key, default in top_level().items()}
+    assert set_here == {key: of_key[layer] for key, of_key in KEYS.items()}
 
 
 def test_a_value_edited_in_conf_is_the_weakest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,19 +177,24 @@ def test_a_value_edited_in_conf_is_the_weakest(tmp_path: Path, monkeypatch: pyte
     assert (training.seed, training.batch) == (7, 32)
 
 
-def test_a_file_of_the_same_name_replaces_the_shipped_one(tmp_path: Path) -> None:
-    (tmp_path / "cluster").mkdir()
-    (tmp_path / "cluster" / "slurm.yaml").write_text("kind: slurm\naccount: ml\n")
-    spec = spec_of("cluster=slurm", composer=Composer(config_dirs=[tmp_path]))
-    assert spec.launch.cluster.account == "ml"
-
-
-def test_an_experiment_chooses_against_the_choices_of_config_yaml(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("recipe: gan\namp: o2\n")
-    spec = spec_of("experiment=twcc_published_group1", composer=Composer(config_dirs=[tmp_path]))
-    assert (spec.recipe.name, spec.training.amp.level) == ("script", "o0")
-
-
-def test_what_config_yaml_sets_can_be_taken_back(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("seed: 7\n")
-    assert spec_of("~seed", composer=Composer(config_dirs=[tmp_path])).training.seed == 0
+@pytest.mark.parametrize(
+    ("file", "text", "word", "expected"),
+    [
+        ("cluster/slurm.yaml", "kind: slurm\naccount: ml\n", "cluster=slurm", {"launch.cluster.account": "ml"}),
+        (
+            "config.yaml",
+            "recipe: gan\namp: o2\n",
+            "experiment=twcc_published_group1",
+            {"recipe.name": "script", "training.amp.level": "o0"},
+        ),
+        ("config.yaml", "seed: 7\n", "~seed", {"training.seed": 0}),
+    ],
+    ids=["a file replaces the shipped one", "an experiment chooses against config.yaml", "a value is taken back"],
+)
+def test_of_files_and_words_the_stronger_wins(
+    file: str, text: str, word: str, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text)
+    spec = spec_of(word, composer=Composer(config_dirs=[tmp_path]))
+    assert {name: operator.attrgetter(name)(spec) for name in expected} == expected

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from launcher.__main__ import main
 from launcher.commands import shell
 from launcher.config import job_environment
 from launcher.errors import UsageError
 from launcher.executors import backends
+from launcher.plan.resolve import resolve
+from tests.launcher.config.conftest import Refusal
+from tests.launcher.hosts import LAPTOP, spec_of
 
 CHECKOUT = str(Path(__file__).parents[3])
 SCRIPT = "import json, os\njson.dump(dict(os.environ), open(os.environ['WHERE'], 'w'))\n"
 SHELL = {
     **{"LANG": "C.UTF-8", "TZ": "Europe/Zurich", "HF_HOME": "/scratch/hf", "https_proxy": "http://u:pw@proxy:1"},
-    **{
-        "LD_LIBRARY_PATH": "/opt/lib",
-        "VIRTUAL_ENV": "/opt/venv",
-        "CUDA_HOME": "/opt/cuda",
-        "MY_FLAG": "a 'b' $(id)\n`c`",
-    },
+    **{"LD_LIBRARY_PATH": "/opt/lib", "VIRTUAL_ENV": "/opt/venv", "CUDA_HOME": "/opt/cuda"},
     **{"WANDB_API_KEY": "hush-1", "DB_PASSWORD": "hush-2", "PYTHONPATH": CHECKOUT, "RANK": "3", "SLURM_JOB_ID": "7"},
-    **{"PWD": "/tmp", "TERM": "xterm", "OMP_NUM_THREADS": "1", "LD_PRELOAD": ""},
+    **{"PWD": "/tmp", "TERM": "xterm", "OMP_NUM_THREADS": "1", "LD_PRELOAD": "", "MY_FLAG": "a 'b' $(id)\n`c`"},
 }
 
 
@@ -45,8 +42,8 @@ def environment(folder: Path, *words: str, **more: str) -> dict[str, str]:
     project = folder / "p"
     project.mkdir()
     (project / "train.py").write_text(SCRIPT)
-    done = typed(project, *words, **more)
-    assert done.returncode == 0, done.stderr + done.stdout
+    ended = typed(project, *words, **more)
+    assert ended.returncode == 0, ended.stderr + ended.stdout
     values: dict[str, str] = json.loads((folder / "found.json").read_text())
     return values
 
@@ -65,24 +62,17 @@ def test_a_job_here_gets_the_short_list_the_places_own_and_what_was_named(job: t
     for name in ("LANG", "TZ", "HF_HOME", "https_proxy", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "MY_FLAG", "WANDB_API_KEY"):
         assert values[name] == SHELL[name]
     assert values["HOME"] == os.environ["HOME"]
-    for name in ("CUDA_HOME", "DB_PASSWORD", "RANK", "SLURM_JOB_ID", "OMP_NUM_THREADS"):
-        assert name not in values
+    assert not {"CUDA_HOME", "DB_PASSWORD", "RANK", "SLURM_JOB_ID", "OMP_NUM_THREADS"} & set(values)
 
 
-def test_a_secret_comes_from_the_shell_and_ends_with_its_run(job: tuple[Path, dict[str, str]]) -> None:
-    folder, values = job
-    assert values["WANDB_API_KEY"] == SHELL["WANDB_API_KEY"]
-    assert not (folder / ".secrets").exists()
-    for path in folder.rglob("*"):
-        assert not path.is_file() or "hush-1" not in path.read_text(), path
-
-
-def test_the_value_of_a_variable_is_in_one_file(job: tuple[Path, dict[str, str]]) -> None:
+def test_a_value_is_in_one_file_and_a_secret_ends_with_its_run(job: tuple[Path, dict[str, str]]) -> None:
     folder, _ = job
     assert (folder / ".environment").stat().st_mode & 0o777 == 0o600
-    for path in folder.rglob("*"):
-        if path.is_file() and path.name != ".environment":
-            assert "$(id)" not in path.read_text() and "u:pw@proxy" not in path.read_text(), path
+    assert not (folder / ".secrets").exists()
+    for path in filter(Path.is_file, folder.rglob("*")):
+        text = path.read_text()
+        assert "hush-1" not in text, path
+        assert path.name == ".environment" or ("$(id)" not in text and "u:pw@proxy" not in text), path
     assert json.loads((folder / "plan.json").read_text())["passed"] == ["MY_FLAG"]
 
 
@@ -117,35 +107,21 @@ def test_a_plan_names_what_is_left_behind_and_no_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "says"),
     [
-        (
-            ["env.HF_TOKEN=abc"],
-            r"env\.HF_TOKEN: a secret, by its name, .*say secrets\.HF_TOKEN=FILE, or secrets\.HF_TOKEN",
-        ),
-        (["env.WANDB_API_KEY"], r"say secrets\.WANDB_API_KEY=FILE"),
-        (["env.NOT_SET"], r"env\.NOT_SET has no value, and NOT_SET is not set in this shell; say env\.NOT_SET=VALUE"),
-        (["env.PATH"], r"env\.PATH has no value, and PATH is the place's own"),
-        (["env.NVIDIA_TF32_OVERRIDE"], r"a plan depends on it; say env\.NVIDIA_TF32_OVERRIDE=VALUE"),
-        (["secrets.NOT_SET"], r"secrets\.NOT_SET: NOT_SET is not set in this shell"),
-        (["secrets.LD_PRELOAD"], r"secrets\.LD_PRELOAD: LD_PRELOAD is empty"),
-        (["secrets.A="], r"secrets\.A= names no file; say secrets\.A=FILE, or secrets\.A for this"),
-        (["env_from=all"], r"env_from=all is not one of none, shell"),
+        ("env.NOT_SET", r"env.NOT_SET has no value, and NOT_SET is not set in this shell; say env.NOT_SET=VALUE"),
+        ("env.PATH", r"env.PATH has no value, and PATH is the place's own"),
+        ("env.NVIDIA_TF32_OVERRIDE", r"a plan depends on it; say env.NVIDIA_TF32_OVERRIDE=VALUE"),
     ],
 )
-def test_what_cannot_be_passed_on_is_refused(
-    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in SHELL.items():
-        monkeypatch.setenv(name, value)
-    assert main(["plan", "device=cpu", f"run_root={tmp_path}", *words]) == 2
-    error = capsys.readouterr().err
-    assert re.search(said, error), error
-    assert "hush" not in error
+def test_a_variable_that_cannot_be_passed_on_is_refused(words: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        resolve(spec_of(words), dataclasses.replace(LAPTOP, shell=tuple(SHELL)))
+    assert says in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "says"),
     [
         (b"", "is empty"),
         (b"\n\n", "is empty"),
@@ -153,30 +129,27 @@ def test_what_cannot_be_passed_on_is_refused(
         (b"x" * 200_000, "is larger than 100 KiB"),
     ],
 )
-def test_a_file_that_can_be_no_secret_is_refused(
-    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_can_be_no_secret_is_named(content: bytes, says: str, tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(content)
-    path.chmod(0o600)
-    assert main(["plan", "device=cpu", f"run_root={tmp_path}", f"secrets.A={path}"]) == 2
-    assert f"secrets.A={path} {said}" in capsys.readouterr().err
-    assert main(["plan", "device=cpu", f"run_root={tmp_path}", f"secrets.A={tmp_path}"]) == 2
-    assert f"secrets.A={tmp_path} is not a file" in capsys.readouterr().err
+    assert job_environment.problem(content).startswith(says)
+    assert job_environment.file_problem(path).startswith(says)
 
 
-@pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "GITHUB_PAT", "aws_secret_access_key", "MYSQL_PWD_PASS", "APIKEY", "TOKEN"]
-)
-def test_names_of_secrets_are_known(name: str) -> None:
-    assert job_environment.looks_secret(name)
+def test_a_secret_that_is_not_there_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "")
+    words = ("plan", "device=cpu", f"run_root={tmp_path}")
+    assert "secrets.NOT_SET: NOT_SET is not set in this shell" in refusal(*words, "secrets.NOT_SET")
+    assert "secrets.LD_PRELOAD: LD_PRELOAD is empty" in refusal(*words, "secrets.LD_PRELOAD")
+    assert f"secrets.A={tmp_path} is not a file" in refusal(*words, f"secrets.A={tmp_path}")
 
 
-@pytest.mark.parametrize(
-    "name", ["TOKENIZERS_PARALLELISM", "MAX_TOKENS", "KEYS", "PATH", "PASSES", "MONKEY", "PATTERN"]
-)
-def test_names_of_other_things_are_no_secrets(name: str) -> None:
-    assert not job_environment.looks_secret(name)
+def test_secrets_are_known_by_their_names() -> None:
+    secret = "HF_TOKEN GITHUB_PAT aws_secret_access_key MYSQL_PWD_PASS APIKEY TOKEN".split()
+    others = "TOKENIZERS_PARALLELISM MAX_TOKENS KEYS PATH PASSES MONKEY PATTERN".split()
+    assert [name for name in (*secret, *others) if job_environment.looks_secret(name)] == secret
 
 
 def test_secrets_of_a_run_that_was_killed_go_when_it_is_seen_and_those_of_one_laid_anew_stay(tmp_path: Path) -> None:

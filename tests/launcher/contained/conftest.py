@@ -1,8 +1,21 @@
 from __future__ import annotations
 
+import functools
+from pathlib import Path
+
 import pytest
 
+from launcher.runs import selection
+from tests.launcher import run_folders
 from tests.testbed.facts import Testbed
+
+until = functools.partial(run_folders.until, seconds=90.0, every=0.2)
+
+
+def started(root: Path) -> Path:
+    """The folder of the one run there."""
+    (run,) = selection.newest([str(root)], 1)
+    return run.folder
 
 
 @pytest.fixture

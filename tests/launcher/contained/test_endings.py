@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.executors import execute, stopping
+from launcher.executors import backends, execute, stopping
 from launcher.executors.slurm.jobs import job_of
 from launcher.probe.slurm_commands import call
 from launcher.runs import processes, store
 from launcher.runs.schema import Submission
 from launcher.runs.store import Run
-from tests.launcher.contained.places import started, until
+from tests.launcher.contained.conftest import started, until
 from tests.testbed.facts import Testbed
 
 # It starts in no time, and doesn't mind being told to end. Its second start is a short one.
@@ -42,10 +42,10 @@ def start(bed: Testbed, folder: Path, *words: str) -> Path:
     image = (f"image={bed.images['python'].docker}", f"python={program}", f"mounts=[{program}:{program}:ro]")
     asked = ("container=docker", "container.limits=null", *image, f"run_root={folder}/runs", "detach=true", *words)
     assert main(asked) == 0
-    found = started(folder / "runs")
-    until(lambda: (found / "started").exists())
-    assert containers(found)
-    return found
+    run = started(folder / "runs")
+    until(lambda: (run / "started").exists())
+    assert containers(run)
+    return run
 
 
 def containers(folder: Path) -> list[str]:
@@ -57,12 +57,9 @@ def client(folder: Path) -> processes.Process:
     """The `docker run` of a run."""
     identity = processes.from_json(status(folder)["process"])
     assert identity is not None
-    (found,) = [
-        each
-        for each in processes.processes_of([processes.Target(identity, folder.name)])[0]
-        if Path(f"/proc/{each.pid}/cmdline").read_bytes().startswith(b"docker\0run\0")
-    ]
-    return found
+    of_run = processes.processes_of([processes.Target(identity, folder.name)])[0]
+    (process,) = (p for p in of_run if Path(f"/proc/{p.pid}/cmdline").read_bytes().startswith(b"docker\0run\0"))
+    return process
 
 
 def status(folder: Path) -> dict[str, object]:
@@ -77,6 +74,14 @@ def test_a_killed_client_takes_its_container_with_it(bed: Testbed, tmp_path: Pat
     assert containers(folder) == []
 
 
+def test_a_run_that_is_killed_on_request_leaves_no_container(bed: Testbed, tmp_path: Path) -> None:
+    folder = start(bed, tmp_path)
+    assert stopping.kill_all([folder]) == {}
+    until(lambda: not containers(folder))
+    (seen,) = backends.look([Run(str(folder.parent), folder.name)])
+    assert seen.state.name == "cancelled"
+
+
 def test_a_container_of_a_killed_script_is_removed_before_the_next_attempt_and_after_it(
     bed: Testbed, tmp_path: Path
 ) -> None:
@@ -89,10 +94,10 @@ def test_a_container_of_a_killed_script_is_removed_before_the_next_attempt_and_a
 
 
 def in_slurm(bed: Testbed, folder: Path) -> tuple[Path, str]:
-    found = start(bed, folder, "cluster=slurm", "gpus=0")
-    job = job_of(store.read(Submission, found / "submission.json"))
+    run = start(bed, folder, "cluster=slurm", "gpus=0")
+    job = job_of(store.read(Submission, run / "submission.json"))
     assert job is not None
-    return found, job
+    return run, job
 
 
 def test_slurm_ends_a_container_whose_trainer_does_not_mind_term(bed: Testbed, tmp_path: Path) -> None:

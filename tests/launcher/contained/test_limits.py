@@ -30,13 +30,8 @@ def test_cpus_and_memory_are_those_of_the_container(testbed: Testbed, tmp_path: 
     limits = ["--cpus=0.5", f"--memory={LIMIT}", "--ulimit=nofile=1024", "--network=none"]
     mounts = [f"--volume={ROOT / 'recipes'}:/code/recipes:ro", f"--volume={tmp_path / 'sampler'}:/sampler:ro"]
     command = ["docker", "run", "--rm", *limits, *mounts, "--workdir=/code", testbed.images["python"].docker]
-    run = subprocess.run(
-        [*command, "/usr/bin/python3", "-c", INSIDE],
-        env={**os.environ, **testbed.environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    argv, environment = [*command, "/usr/bin/python3", "-c", INSIDE], {**os.environ, **testbed.environment}
+    run = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     first, sampled = run.stdout.splitlines()
     assert first == f"1 {LIMIT}"

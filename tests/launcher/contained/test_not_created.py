@@ -25,27 +25,23 @@ esac
 """
 
 
-@pytest.mark.parametrize("script", [False, True], ids=["recipe", "script"])
+@pytest.mark.parametrize("proof", [(), ("require_proof=false",)], ids=["a recipe", "a script that proves nothing"])
 @pytest.mark.parametrize("engine", ["podman", "docker"])
 @pytest.mark.parametrize("code", [125, 126, 127])
 def test_a_container_that_does_not_start_fails_its_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, code: int, script: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, code: int, proof: tuple[str, ...]
 ) -> None:
-    folder = run(tmp_path, monkeypatch, engine, code, *(["require_proof=false"] if script else []))
+    folder = run(tmp_path, monkeypatch, engine, code, *proof)
     status = store.read_or_empty(folder / "status.json")
     assert (status["state"], status["exit_code"]) == ("failed", code)
     assert status["reason"] == f"{engine} could not start the container or what runs in it (exit code {code})"
     assert "slirp4netns" in (folder / "attempts/1/stderr.log").read_text()
 
 
-def test_a_run_without_its_result_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_done_with_the_result_of_its_own_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run(tmp_path, monkeypatch, "podman", 0)
     status = store.read_or_empty(folder / "status.json")
     assert (status["state"], status["reason"]) == ("failed", "the trainer ended with exit code 0 and left no result")
-
-
-def test_the_result_of_an_earlier_attempt_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = run(tmp_path, monkeypatch, "podman", 0)
     store.write_json(folder / "result.json", {"attempts": 2})
     assert subprocess.run(["bash", str(folder / "run.sh")]).returncode == 0
     assert store.read_or_empty(folder / "status.json")["state"] == "done"

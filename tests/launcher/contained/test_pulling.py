@@ -13,7 +13,7 @@ from launcher.probe.slurm_commands import call
 from launcher.runs import selection, store
 from launcher.runs.schema import Submission
 from tests.containers.registry_server import Registry
-from tests.launcher.contained.places import started, until
+from tests.launcher.contained.conftest import started, until
 from tests.testbed.facts import Testbed
 
 PROGRAM = """#!/bin/sh
@@ -28,8 +28,8 @@ def words(registry: Registry, folder: Path) -> list[str]:
     program.write_text(PROGRAM)
     program.chmod(0o755)
     # The registry's image is empty, so the host's programs are lent to it.
-    lent = [f"/{each}:/{each}:ro" for each in ("usr", "bin", "lib", "lib64")]
-    mounts = ",".join(f"'{each}'" for each in [*lent, f"{program}:{program}:ro"])
+    lent = ("/usr", "/bin", "/lib", "/lib64", program)
+    mounts = ",".join(f"'{path}:{path}:ro'" for path in lent)
     image = ["container=apptainer", f"image={registry.name}", f"container.cache={folder}/cache", "container.pull=true"]
     where = ["cluster=slurm", "gpus=0", f"run_root={folder}/runs", f"mounts=[{mounts}]", f"python={program}"]
     return [*image, *where, "container.limits=null"]
@@ -42,7 +42,7 @@ def test_an_image_that_is_not_here_is_fetched_once_by_a_job_that_the_runs_wait_f
         asked = words(registry, tmp_path)
         assert main([*asked, "seed=1,2"]) == 0
         assert "a job of its own fetches it first" in capsys.readouterr().err
-        folders = sorted(each.folder for each in selection.newest([str(tmp_path / "runs")], 2))
+        folders = sorted(run.folder for run in selection.newest([str(tmp_path / "runs")], 2))
         job = job_of(store.read(Submission, folders[0] / "submission.json"))
         waits = call(["squeue", "--noheader", f"--jobs={(job or '').partition('_')[0]}", "--format=%E"]).stdout
         assert f"afterok:{(folders[0] / 'pull.out').read_text().strip()}" in waits
@@ -62,30 +62,18 @@ def test_a_run_whose_image_could_not_be_fetched_never_starts(bed: Testbed, tmp_p
         registry.blobs.clear()
         assert main(words(registry, tmp_path)) == 0
         folder = started(tmp_path / "runs")
-        until(lambda: "could not fetch" in _text(folder / "pull.log"))
+        log = folder / "pull.log"
+        until(lambda: log.exists() and "could not fetch" in log.read_text())
         assert main(["watch", folder.name]) == 1
     assert not (folder / "attempts/1").exists()
 
 
-def test_a_run_that_is_refused_fetches_nothing(
-    bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_refused_fetches_nothing(bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Registry("refused") as registry:
         assert main([*words(registry, tmp_path), "after=20260101-000000-no-such"]) == 2
+        by_docker = ["container=docker", f"image={bed.images['python'].docker}", "container.pull=true"]
+        assert main([*by_docker, f"run_root={tmp_path}/runs"]) == 2
+        assert "container.pull fetches for cluster=slurm with container=apptainer" in capsys.readouterr().err
         assert registry.blob_fetches == 0
     assert "image-pull" not in call(["squeue", "--me", "--noheader", "--format=%j"]).stdout
     assert selection.run_names(str(tmp_path / "runs")) == []
-
-
-def test_an_image_that_no_job_can_pull_is_refused(
-    bed: Testbed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    image = bed.images["python"].docker
-    asked = ["container=docker", f"image={image}", "container.pull=true", f"run_root={tmp_path}/runs"]
-    assert main(asked) == 2
-    assert "container.pull fetches for cluster=slurm with container=apptainer" in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""

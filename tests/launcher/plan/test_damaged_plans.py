@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,23 +32,20 @@ CASES: dict[str, tuple[Facts, tuple[str, ...]]] = {
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, each in inner:
+    for name, item in inner:
         yield (*path, name)
-        yield from places(each, (*path, name))
+        yield from places(item, (*path, name))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_value_of_another_type_is_refused_or_does_no_harm(name: str) -> None:
     facts, words = CASES[name]
-    whole = json.loads(json.dumps(to_json(resolve(spec_of(*words), facts).bind("20260102-030405-calm-fox"))))
+    plan = json.loads(json.dumps(to_json(resolve(spec_of(*words), facts).bind("20260102-030405-calm-fox"))))
     refused = 0
-    for path in places(whole):
+    for path in places(plan):
         for junk in JUNK:
-            values = copy.deepcopy(whole)
-            holder = values
-            for step in path[:-1]:
-                holder = holder[step]
-            holder[path[-1]] = junk
+            values = copy.deepcopy(plan)
+            functools.reduce(operator.getitem, path[:-1], values)[path[-1]] = junk
             try:
                 render(changes(from_json(values), {"require_proof": "false"}))
             except LauncherError as error:

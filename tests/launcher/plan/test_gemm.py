@@ -16,7 +16,18 @@ from tests.launcher.contained.test_text import with_containers
 from tests.launcher.hosts import LAPTOP, TWO_A100, gpu, spec_of
 
 WITH_TORCHAO = {"torch": "2.13.0", "torchao": "0.18.0"}
-CPU = dataclasses.replace(LAPTOP, packages=WITH_TORCHAO)
+IN_DOCKER = ("container=docker", "image=cpu")
+
+
+def with_torchao(version: str, facts: Facts = LAPTOP) -> Facts:
+    return dataclasses.replace(facts, packages={**WITH_TORCHAO, "torchao": version})
+
+
+def in_image(image_packages: dict[str, str] | None = None, **known: Any) -> Facts:
+    return with_containers(LAPTOP, image="cpu", image_packages=image_packages, **known)
+
+
+CPU = with_torchao("0.18.0")
 H100 = dataclasses.replace(CPU, gpus=tuple(gpu(index, "9.0", "NVIDIA H100 80GB HBM3") for index in range(2)))
 
 
@@ -31,82 +42,54 @@ def test_the_plan_names_the_format_its_library_and_what_is_left_out():
         "amp.gemm=fp8-tensorwise: 16 linear layers converted; left in half precision: head (the output layer)",
         "amp.gemm=fp8-tensorwise on a CPU shows that it is applied; a step takes about five times one in bfloat16",
     )
-    assert (plan.name, plan.words[0]) == ("gpt-fp8", "amp=fp8")
-
-
-def test_on_a_gpu_it_says_nothing_of_slowness():
     assert not [line for line in plan_of("amp=fp8", facts=H100).advice if "on a CPU" in line]
+    assert (plan.name, plan.words[0]) == ("gpt-fp8", "amp=fp8")
 
 
 @pytest.mark.parametrize(
     ("words", "facts", "says"),
     [
-        (("amp=fp8",), LAPTOP, r"torchao 0.18 or newer, and it is not installed for /opt/venv/bin/python on box: pip"),
-        (
-            ("amp=fp8",),
-            dataclasses.replace(CPU, packages={**WITH_TORCHAO, "torchao": "0.9.0+cu128"}),
-            r"torchao 0.18 or newer, and there is 0.9.0\+cu128 for .*pip install 'amp-launcher\[fp8\]'",
-        ),
-        (
-            ("amp=fp8",),
-            dataclasses.replace(TWO_A100, packages=WITH_TORCHAO),
-            r"needs compute capability 8.9, and this GPU has 8.0; say amp=o1 or amp=o2",
-        ),
-        (("amp=fp8", "batch=2", "train.context=8"), H100, "must be a multiple of 16, and recipe=gpt has 8 on a device"),
+        ((), LAPTOP, r"torchao 0.18 or newer, and it is not installed for /opt/venv/bin/python on box: pip"),
+        ((), with_torchao("0.9.0+cu128"), r"newer, and there is 0.9.0\+cu128 for .*pip install 'amp-launcher\[fp8\]'"),
+        ((), with_torchao("0.18.0", TWO_A100), r"needs compute capability 8.9, and this GPU has 8.0; say amp=o1 or"),
+        (("batch=2", "train.context=8", "gpus=2"), H100, "be a multiple of 16, and recipe=gpt has 8 on a device"),
+        (IN_DOCKER, in_image({"torch": "2.13.0"}), r"newer, and it is not installed in image=cpu: add RUN "),
+        (IN_DOCKER, in_image({"torchao": "0.8.0+git1"}), r"there is 0\.8\.0\+git1 in image=cpu: .*pip=\[torchao=="),
     ],
 )
-def test_what_this_host_can_not_do_is_refused(words: tuple[str, ...], facts: Facts, says: str):
+def test_a_host_or_an_image_that_cannot_apply_it_is_refused_with_the_remedy(
+    words: tuple[str, ...], facts: Facts, says: str
+):
     with pytest.raises(UsageError, match=says):
-        plan_of(*words, "gpus=2" if facts is H100 else "seed=0", facts=facts)
+        plan_of("amp=fp8", *words, facts=facts)
 
 
-def test_what_setup_may_load_is_said_to_be_unchecked_and_not_refused():
-    plan = plan_of("amp=fp8", "cluster.setup=[module load torchao]", facts=LAPTOP)
-    assert (
-        "not checked: torchao 0.18 or newer with what cluster.setup loads; a run ends at once without it" in plan.advice
-    )
-    here = plan_of("amp=fp8", "cluster.setup=[ulimit -c 0]")
-    assert not [line for line in here.advice if "not checked" in line], "this Python has it"
+def unchecked(*words: str, facts: Facts) -> list[str]:
+    return [line for line in plan_of("amp=fp8", *words, facts=facts).advice if line.startswith("not checked: ")]
 
 
-def in_image(**known: Any) -> Facts:
-    return with_containers(LAPTOP, image="cpu", **known)
-
-
-IN_DOCKER = ("container=docker", "image=cpu")
+NEEDED = "not checked: torchao 0.18 or newer"
 
 
 @pytest.mark.parametrize(
-    ("words", "packages", "says"),
+    ("words", "facts", "lines"),
     [
-        (("amp=fp8",), {"torch": "2.13.0"}, r"torchao 0\.\d+ or newer, and it is not installed in image=cpu: add RUN "),
-        (("amp=fp8",), {"torchao": "0.8.0+git1"}, r"and there is 0\.8\.0\+git1 in image=cpu: .*pip=\[torchao=="),
+        (("cluster.setup=[module load x]",), LAPTOP, [f"{NEEDED} with what cluster.setup loads"]),
+        (("cluster.setup=[ulimit -c 0]",), CPU, []),
+        (("gpus=2",), H100, []),
+        (IN_DOCKER, in_image(WITH_TORCHAO), []),
+        (IN_DOCKER, in_image(image_unread="Slurm fetches it"), [f"{NEEDED} in the image (Slurm fetches it)"]),
+        *(
+            ((*IN_DOCKER, word), in_image({}), [f"{NEEDED} in the image ({why})"])
+            for word, why in (
+                ("mounts=[/opt/more:/usr/lib/more]", "mounts= may change what its Python finds"),
+                ("env.PATH=/opt/venv/bin:/usr/bin", "env.PATH may change which Python runs"),
+                ("env.PYTHONHOME=/opt/venv", "env.PYTHONHOME may change which Python runs"),
+            )
+        ),
     ],
 )
-def test_an_image_that_lacks_the_library_is_refused_with_the_line_that_adds_it(
-    words: tuple[str, ...], packages: dict[str, str], says: str
+def test_what_was_not_looked_into_is_said_to_be_unchecked_and_not_refused(
+    words: tuple[str, ...], facts: Facts, lines: list[str]
 ):
-    with pytest.raises(UsageError, match=says):
-        plan_of(*words, *IN_DOCKER, facts=in_image(image_packages=packages))
-
-
-def test_nothing_is_said_of_an_image_that_has_the_library():
-    plan = plan_of("amp=fp8", *IN_DOCKER, facts=in_image(image_packages=WITH_TORCHAO))
-    assert not [line for line in plan.advice if "not checked" in line]
-
-
-@pytest.mark.parametrize(
-    ("more", "known", "why"),
-    [
-        ((), {"image_unread": "Slurm fetches it on the node"}, "Slurm fetches it on the node"),
-        (("mounts=[/opt/more:/usr/lib/more]",), {"image_packages": {}}, "mounts= may change what its Python finds"),
-        (("env.PATH=/opt/venv/bin:/usr/bin",), {"image_packages": {}}, "env.PATH may change which Python runs"),
-        (("env.PYTHONHOME=/opt/venv",), {"image_packages": {}}, "env.PYTHONHOME may change which Python runs"),
-    ],
-)
-def test_an_image_that_was_not_looked_into_is_said_to_be_unchecked(
-    more: tuple[str, ...], known: dict[str, Any], why: str
-):
-    plan = plan_of("amp=fp8", *IN_DOCKER, *more, facts=in_image(**known))
-    (line,) = [line for line in plan.advice if line.startswith("not checked: torchao 0.")]
-    assert line.endswith(f" or newer in the image ({why}); a run ends at once without it")
+    assert unchecked(*words, facts=facts) == [f"{line}; a run ends at once without it" for line in lines]

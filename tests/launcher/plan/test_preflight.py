@@ -1,3 +1,5 @@
+"""Advice of a plan on its GPUs: sizes for tensor cores, memory, builds of frameworks, epsilons."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -25,10 +27,6 @@ def test_layers_that_defeat_tensor_cores_are_named_with_their_sizes() -> None:
         "generator.conv2 63 -> 31, generator.conv3 31 -> 7 and 2 more"
     )
     assert batch == "tensor cores want multiples of 8 in float16: the batch per device is 4090"
-
-
-def test_sizes_that_suit_are_not_spoken_of() -> None:
-    assert advice(ONE_V100, "recipe=simplenet", "amp=o2") == ()
 
 
 def test_the_batch_is_that_of_one_device_and_micro_batch() -> None:
@@ -69,20 +67,8 @@ def test_where_no_tensor_core_is_used_there_is_no_advice_on_sizes(facts: Facts, 
 
 
 def test_tf32_wants_multiples_of_four() -> None:
-    found = advice(ONE_A100, "recipe=simplenet", "amp=o0", "tf32=true", "train.width=8196", "batch=2050")
-    assert found == ("tensor cores want multiples of 4 in TF32: the batch per device is 2050",)
-
-
-@pytest.mark.parametrize(
-    ("facts", "says"),
-    [
-        (LAPTOP, "tf32=true: a CPU has no TF32; say tf32=false"),
-        (ONE_V100, "tf32=true: TF32 needs compute capability 8.0, and this GPU has 7.0; say tf32=false"),
-    ],
-)
-def test_tf32_that_cannot_be_is_refused_before_anything_is_queued(facts: Facts, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        resolve(spec_of("amp=o0", "tf32=true"), facts)
+    sizes = advice(ONE_A100, "recipe=simplenet", "amp=o0", "tf32=true", "train.width=8196", "batch=2050")
+    assert sizes == ("tensor cores want multiples of 4 in TF32: the batch per device is 2050",)
 
 
 def test_paddles_build_for_gpus_is_named_where_the_other_one_is_found_beside_them() -> None:
@@ -92,46 +78,36 @@ def test_paddles_build_for_gpus_is_named_where_the_other_one_is_found_beside_the
 
 
 @pytest.mark.parametrize(
-    ("version", "words", "legal"),
+    ("facts", "version", "words", "says"),
     [
-        ("2.8.1+cpu", ("parallel=fsdp",), False),
-        ("2.8.1+cpu", ("parallel=ddp",), True),
-        ("2.10.0", ("parallel=fsdp",), True),
-        ("unknown", ("parallel=fsdp",), True),
-        ("2.8.1", ("parallel=fsdp", "cluster.setup=[module load torch]"), True),
-    ],
-)
-def test_a_torch_that_cannot_shard_is_refused_before_anything_is_queued(version, words, legal) -> None:
-    facts = dataclasses.replace(LAPTOP, packages={"torch": version})
-    if legal:
-        resolve(spec_of("recipe=gpt", *words), facts)
-        return
-    with pytest.raises(UsageError, match=r"parallel=fsdp needs torch 2\.9 or newer, and this is 2\.8\.1\+cpu; say "):
-        resolve(spec_of("recipe=gpt", *words), facts)
-
-
-@pytest.mark.parametrize(
-    ("version", "words", "says"),
-    [
+        (LAPTOP, "2.8.1+cpu", "parallel=fsdp", "parallel=fsdp needs torch 2.9 or newer, and this is 2.8.1+cpu; say "),
+        (LAPTOP, "2.8.1+cpu", "parallel=ddp", ""),
+        (LAPTOP, "2.10.0", "parallel=fsdp", ""),
+        (LAPTOP, "unknown", "parallel=fsdp", ""),
+        (LAPTOP, "2.8.1", "parallel=fsdp cluster.setup=[load_torch]", ""),
+        (ONE_V100, "2.13.0+cpu", "gpus=1", "build without CUDA, and there are GPUs; install torch's build for CUDA"),
         (
-            "2.13.0+cpu",
-            ("gpus=1",),
-            "is a build without CUDA, and there are GPUs; install torch's build for CUDA, or say",
+            ONE_V100,
+            "2.13.0+cu130",
+            "",
+            "is for CUDA 13, which needs driver 580.65, and this host has 560.35.03; install",
         ),
-        ("2.13.0+cu130", (), "is for CUDA 13, which needs driver 580.65, and this host has 560.35.03; install a newer"),
-        ("2.13.0+cpu", ("device=cpu", "gpus=0"), ""),
-        ("2.13.0+cpu", ("cluster.setup=[module load torch]",), ""),
-        ("2.6.0+cu126", (), ""),
+        (ONE_V100, "2.13.0+cpu", "device=cpu gpus=0", ""),
+        (ONE_V100, "2.13.0+cpu", "cluster.setup=[load_torch]", ""),
+        (ONE_V100, "2.6.0+cu126", "", ""),
     ],
 )
-def test_a_framework_that_cannot_use_the_gpus_is_refused(version: str, words: tuple[str, ...], says: str) -> None:
-    facts = dataclasses.replace(ONE_V100, packages={"torch": version})
+def test_a_torch_that_cannot_shard_or_use_the_gpus_is_refused(
+    facts: Facts, version: str, words: str, says: str
+) -> None:
+    spec = spec_of("recipe=gpt", *words.split())
+    there = dataclasses.replace(facts, packages={"torch": version})
     if not says:
-        resolve(spec_of(*words), facts)
+        resolve(spec, there)
         return
     with pytest.raises(UsageError) as refused:
-        resolve(spec_of(*words), facts)
-    assert str(refused.value).startswith(f"framework=torch: torch {version} {says}")
+        resolve(spec, there)
+    assert says in str(refused.value)
 
 
 def test_a_gpu_that_is_cut_into_instances_is_told_once_and_its_memory_is_not_reckoned_with() -> None:
@@ -164,7 +140,7 @@ def test_a_model_that_fits_in_shards_alone_is_refused_with_the_key_that_shards_i
     words = ("recipe=simplenet", "amp=o2", "train.width=14336", "gpus=2")
     with pytest.raises(UsageError, match=r"needs 13.8 GiB .* say parallel=fsdp, which shards it over them"):
         resolve(spec_of(*words), two)
-    assert any("weights and gradients take at least 6.9 GiB" in each for each in advice(two, *words, "parallel=fsdp"))
+    assert "weights and gradients take at least 6.9 GiB" in str(advice(two, *words, "parallel=fsdp"))
     with pytest.raises(UsageError, match="make the model smaller"):
         resolve(spec_of("recipe=simplenet", "train.width=16384", "gpus=2", "parallel=fsdp"), two)
 
@@ -184,15 +160,12 @@ def test_a_model_that_fits_in_shards_alone_is_refused_with_the_key_that_shards_i
 def test_a_batch_that_is_too_large_for_the_card_is_told_with_what_would_fit(
     words: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
-    told = [each for each in advice(ONE_V100, "recipe=resnet50", *words) if "memory" in each or "GiB" in each]
-    assert len(told) == bool(says)
-    assert all(say in told[0] for say in says)
-
-
-def test_a_batch_is_shared_by_the_cards() -> None:
-    words = ("recipe=resnet50", "amp=o0", "batch=256")
-    assert len(advice(ONE_V100, *words)) == 1
-    assert advice(TWO_V100, *words) == ()
+    alone, shared = (
+        [line for line in advice(facts, "recipe=resnet50", *words) if "GiB" in line] for facts in (ONE_V100, TWO_V100)
+    )
+    assert len(alone) == bool(says)
+    assert all(say in alone[0] for say in says)
+    assert not shared or "batch=512" in words, "each card gets half of the batch"
 
 
 def test_an_epsilon_that_float16_loses_is_told_once_with_what_to_say_instead() -> None:
@@ -200,9 +173,9 @@ def test_an_epsilon_that_float16_loses_is_told_once_with_what_to_say_instead() -
         for framework in ("torch", "tensorflow"):
             words = ("recipe=gan", "data=synthetic", f"framework={framework}", "amp=o3", "amp.dtype=float16")
             there = dataclasses.replace(facts, packages={framework: "2.0"})
-            (told,) = (each for each in advice(there, *words) if "epsilon" in each)
-            assert "below 6.1e-05, Adam's 1e-07 and RMSprop's 1e-07, lets losses drift" in told
-            assert "say amp.dtype=bfloat16, which holds the squares, or amp=o2" in told
+            (note,) = (line for line in advice(there, *words) if "epsilon" in line)
+            assert "below 6.1e-05, Adam's 1e-07 and RMSprop's 1e-07, lets losses drift" in note
+            assert "say amp.dtype=bfloat16, which holds the squares, or amp=o2" in note
 
 
 @pytest.mark.parametrize("words", [("amp=o2",), ("amp=o3", "recipe=resnet50", "train.width=8")])

@@ -24,46 +24,35 @@ def plan_of(*words: str, facts: Facts = GPU) -> Plan:
     return resolve(spec_of(*words), facts)
 
 
-@pytest.mark.parametrize(
-    ("tool", "words"),
-    [
-        (
-            "nsys",
-            "nsys profile --trace=cuda,cudnn,cublas,nvtx,osrt --force-overwrite=true --capture-range=cudaProfilerApi "
-            f"--capture-range-end=stop --output={RUN}/profile/nsys",
-        ),
-        (
-            "ncu",
-            f"ncu --target-processes=all --force-overwrite --profile-from-start=off --export={RUN}/profile/ncu",
-        ),
-        ("framework", ""),
-        ("none", ""),
-    ],
-)
-def test_the_profiler_stands_in_front_of_the_whole_command(tool: str, words: str) -> None:
+COMMANDS = {
+    "nsys": "nsys profile --trace=cuda,cudnn,cublas,nvtx,osrt --force-overwrite=true --capture-range=cudaProfilerApi "
+    f"--capture-range-end=stop --output={RUN}/profile/nsys",
+    "ncu": f"ncu --target-processes=all --force-overwrite --profile-from-start=off --export={RUN}/profile/ncu",
+    "framework": "",
+    "none": "",
+}
+
+
+@pytest.mark.parametrize("tool", COMMANDS)
+def test_the_profiler_stands_in_front_of_the_whole_command(tool: str) -> None:
+    words = COMMANDS[tool].split()
     alone = plan_of("amp=o1", "gpus=1", "visible_gpus=[0]", f"profile={tool}")
-    assert command(alone) == (*words.split(), "/opt/venv/bin/python", "-m", *alone.trainer_argv)
+    assert command(alone) == (*words, "/opt/venv/bin/python", "-m", *alone.trainer_argv)
     both = command(plan_of("amp=o1", "batch=256", f"profile={tool}"))
     started = ("/opt/venv/bin/python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
-    assert both[: len(words.split()) + 6] == (*words.split(), *started)
+    assert both[: len(words) + 6] == (*words, *started)
 
 
-def test_the_trainer_is_told_which_steps_are_recorded() -> None:
+def test_the_settings_say_which_steps_are_recorded_and_the_folder_of_the_trace_is_made_first() -> None:
     plan = plan_of("amp=o1", "gpus=1", "profile=nsys", "profile.start=20", "profile.steps=3")
     assert plan.settings["profile"] == {"tool": "nsys", "start": 20, "steps": 3, "key_node": None}
-
-
-def test_the_folder_of_the_trace_is_there_before_the_profiler_is() -> None:
-    lines = render(plan_of("amp=o1", "gpus=1", "profile=nsys")).splitlines()
-    made = next(
-        index for index, line in enumerate(lines) if line.strip() == 'mkdir -p "$LAUNCHER_RUN/profile" || exit 1'
-    )
-    assert made < next(index for index, line in enumerate(lines) if "nsys profile" in line)
+    made, _, started = render(plan).partition("nsys profile --trace")
+    assert started and 'mkdir -p "$LAUNCHER_RUN/profile" || exit 1\n' in made
     assert "RUN/profile" not in render(plan_of("amp=o1", "gpus=1"))
 
 
 @pytest.mark.parametrize(
-    ("words", "facts", "said"),
+    ("words", "facts", "says"),
     [
         (("profile=nsys",), LAPTOP, "records GPUs, and this job runs on a CPU; say profile=framework"),
         (("profile=nsys",), TWO_A100, "there is no nsys on the PATH of box"),
@@ -74,19 +63,13 @@ def test_the_folder_of_the_trace_is_there_before_the_profiler_is() -> None:
             LAPTOP,
             "profile=framework supports torch and TensorFlow, not Paddle",
         ),
-        (("profile=framework", "profile.start=0"), LAPTOP, "profile.start=0 must be at least 1"),
         (("profile=framework", "steps=10"), LAPTOP, "profile.start=10 and steps=10: the last step proves"),
     ],
 )
-def test_what_could_record_nothing_is_refused(words: tuple[str, ...], facts: Facts, said: str) -> None:
+def test_what_could_record_nothing_is_refused(words: tuple[str, ...], facts: Facts, says: str) -> None:
     with pytest.raises(UsageError) as refusal:
         plan_of("batch=256", *words, facts=dataclasses.replace(facts, packages={**facts.packages, "paddle": "3.3.1"}))
-    assert said in str(refusal.value)
-
-
-def test_an_unknown_profiler_is_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match="did you mean nsys"):
-        spec_of("profile=nsyss")
+    assert says in str(refusal.value)
 
 
 def test_a_profiler_in_a_container_stands_inside_of_it() -> None:

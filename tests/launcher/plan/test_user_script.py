@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from containers.runtime import Runtime
 from launcher.code.job_files import code_files
 from launcher.config import request
 from launcher.config.spec import JobSpec
@@ -21,7 +20,7 @@ from launcher.plan.model import Plan
 from launcher.plan.record import from_json, to_json
 from launcher.plan.resolve import resolve
 from launcher.plan.user_script import start_folder, tracker_ids
-from launcher.probe.facts import ContainerFacts, Facts, Script
+from launcher.probe.facts import Facts, Script
 from launcher.script.render import render
 from launcher.script.trainer_command import command, lines
 from launcher.ssh.probe_client import probe
@@ -29,15 +28,22 @@ from recipes.script_source import Source
 from recipes.trainer import script as shared_script
 from recipes.trainer import script_execution
 from recipes.trainer.wrapper import Started
-from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
+from tests.launcher.contained.test_text import with_containers
+from tests.launcher.hosts import LAPTOP, TWO_A100
 
 HERE = Script(path="/home/mei/project/train.py", name="script/train.py")
 BARE = ("train.bare=true", "require_proof=false", "amp=o0")
-ASKS = dataclasses.replace(HERE, source=Source(asks=True))
 
 
 def with_script(facts: Facts, script: Script = HERE) -> Facts:
     return dataclasses.replace(facts, scripts={"train.py": script})
+
+
+def with_source(source: Source) -> Script:
+    return dataclasses.replace(HERE, source=source)
+
+
+ASKS = with_source(Source(asks=True))
 
 
 def specs_of(*words: str) -> tuple[JobSpec, ...]:
@@ -85,96 +91,56 @@ def test_arguments_behind_two_dashes_are_passed_on_byte_for_byte(code: Path, arg
     assert shlex.split(line)[2:] == arguments
 
 
-@pytest.mark.parametrize("argument", ["a\nb", "a\x00", "\udcff"])
-def test_an_argument_that_no_script_could_hold_is_refused(argument: str) -> None:
-    with pytest.raises(UsageError, match="an argument after --"):
-        specs_of("recipe=script", "script=train.py", "--", argument)
-
-
 def test_flags_and_verbs_behind_two_dashes_are_the_scripts() -> None:
     (spec,) = specs_of("recipe=script", "script=train.py", "--", "--help", "plan", "--", "-m", "amp=o9")
     assert spec.launch.arguments == ("--help", "plan", "--", "-m", "amp=o9")
     assert spec.command[-6:] == ("--", "--help", "plan", "--", "-m", "amp=o9")
 
 
-def test_a_script_has_no_batch_and_is_told_none() -> None:
+def test_a_script_has_no_batch() -> None:
     plan = plan_of()
     assert (plan.settings["batch"], plan.settings["epochs"]) == (None, None)
     assert "batch" not in render(plan).split("set -u")[0]
-    with pytest.raises(UsageError, match=r"batch=64: recipe=script decides that by itself.*-- --batch-size 64"):
-        plan_of("batch=64")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("recipe=script",), "recipe=script needs script=FILE"),
-        (("script=train.py",), "script=train.py is for recipe=script, and this is recipe=mnist; say recipe=script"),
-        (("workdir=/tmp",), "workdir=/tmp is for recipe=script"),
-        (("--", "--lr", "1"), "-- --lr 1 is for recipe=script"),
-        (("recipe=script", "script=image:/a.py"), "is in an image, and there is no container"),
-        (("recipe=script", "script=train.py", "train.bare=true"), "say require_proof=false"),
-        (
-            ("recipe=script", "script=train.py", *BARE, "framework=tensorflow", "nodes=2", "cluster=slurm"),
-            "nodes=2: with train.bare=true nothing tells TensorFlow's processes of each other",
-        ),
-        (
-            ("recipe=script", "script=train.py", "framework=paddle", "train.processes=2"),
-            "torchrun starts scripts in torch, and this one is in paddle",
-        ),
-        (("recipe=script", "script=train.py", "train.proceses=2"), "did you mean train.processes?"),
-        (("recipe=script", "script=train.py", "data=mnist"), "data.name=mnist: recipe=script decides that by itself"),
-        (
-            ("recipe=script", "script=train.py", "checkpoint.every=5"),
-            "checkpoint.every=5: recipe=script decides that by itself; its arguments go after --, as in "
-            "`-- --batch-size 64` (command line)",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_refused(words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(UsageError) as refusal:
-        specs_of(*words)
-    assert said in str(refusal.value)
+    assert "LAUNCHER_WHO=script " in render(plan), "its end is reported as a script's"
 
 
 def test_a_librarys_switch_is_planned_and_named() -> None:
-    lightning = dataclasses.replace(HERE, source=Source(library="lightning"))
+    lightning = with_source(Source(library="lightning"))
     half = plan_of("amp.dtype=float16", facts=TWO_A100, script=lightning)
     assert (half.mechanism, half.precision.loss_scale) == ("lightning_precision", "dynamic")
     assert "amp reaches the script's library as PL_TRAINER_PRECISION=16-mixed and LT_PRECISION=16-mixed" in half.advice
     around = plan_of(facts=TWO_A100, script=lightning)
     assert around.mechanism == "autocast_around"
     assert "amp is applied around the script, which is left as it is" in around.advice
-    decided = dataclasses.replace(HERE, source=Source(library="lightning", decided="Trainer(precision=32)"))
+    decided = with_source(Source(library="lightning", decided="Trainer(precision=32)"))
     with pytest.raises(UsageError, match=r"the script sets Trainer\(precision=32\)"):
         plan_of("amp=o3", facts=TWO_A100, script=decided)
 
 
-def test_a_script_is_compiled_by_itself_or_by_what_precision_from_env_gives_it() -> None:
-    with pytest.raises(
-        UsageError, match=r"compile=true: a script compiles .* train.precision=script .*\(command line\)"
-    ):
-        plan_of("compile=true")
-    assert plan_of("compile=true", "train.precision=script").settings["compile"]
-    assert plan_of("compile=true", script=dataclasses.replace(HERE, source=Source(asks=True))).settings["compile"]
-
-
-def test_what_cannot_be_done_honestly_is_refused_before_queueing() -> None:
-    for words in (("amp=o2",), ("amp.dtype=float16",)):
-        with pytest.raises(UsageError, match=r"precision = Precision\.from_env\(\)"):
-            plan_of(*words)
-    assert plan_of("amp=o2", script=ASKS).mechanism == "half_model_fp32_masters"
-    assert plan_of("amp=o2", "train.precision=script").mechanism == "half_model_fp32_masters"
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("compile=true", r"compile=true: a script compiles .* train.precision=script .*\(command line\)"),
+        ("amp=o2", r"precision = Precision\.from_env\(\)"),
+        ("amp.dtype=float16", r"precision = Precision\.from_env\(\)"),
+    ],
+)
+def test_what_only_a_script_that_asks_can_apply_is_refused_for_others(word: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        plan_of(word)
+    for plan in (plan_of(word, "amp=o2", script=ASKS), plan_of(word, "amp=o2", "train.precision=script")):
+        assert plan.mechanism == "half_model_fp32_masters"
+        assert plan.settings["compile"] is (word == "compile=true")
 
 
 @pytest.mark.parametrize(("words", "fails"), [((), True), (("require_proof=false",), False)])
-def test_that_nothing_watches_a_static_graph_of_paddles_is_told_beforehand(words: tuple[str, ...], fails: bool) -> None:
+def test_that_nothing_watches_a_static_graph_of_paddles_is_noted(words: tuple[str, ...], fails: bool) -> None:
     facts = dataclasses.replace(LAPTOP, packages={"paddle": "3.3.1"})
-    told, plain = (
-        plan_of("framework=paddle", "amp=o0", *words, facts=facts, script=dataclasses.replace(HERE, source=source))
+    static, plain = (
+        plan_of("framework=paddle", "amp=o0", *words, facts=facts, script=with_source(source)).advice
         for source in (Source(static=True), Source())
     )
-    (note,) = set(told.advice) - set(plain.advice)
+    (note,) = set(static) - set(plain)
     assert "static graphs (paddle.enable_static) are not observed, so nothing is proved" in note
     assert ("the run fails at the first of them" in note) is fails
 
@@ -194,11 +160,8 @@ def test_a_bare_script_starts_as_python_would_start_it() -> None:
     assert "cd /home/mei/project || exit 1" in render(plan)
 
 
-@pytest.mark.parametrize(
-    ("word", "folder"),
-    [("workdir=run", "work"), ("workdir=out", "/home/mei/project/out")],
-)
-def test_it_starts_where_it_is_told_to(word: str, folder: str, code: Path) -> None:
+@pytest.mark.parametrize(("word", "folder"), [("workdir=run", "work"), ("workdir=out", "/home/mei/project/out")])
+def test_it_starts_in_the_folder_that_workdir_names(word: str, folder: str, code: Path) -> None:
     assert wrapped(plan_of(word), code).workdir == code / folder
 
 
@@ -227,9 +190,9 @@ def test_one_run_here_starts_where_it_was_typed_and_others_in_folders_of_their_o
 ) -> None:
     plan = first_of(*words)
     assert plan.script and plan.script.workdir == folder
-    told = " ".join(plan.advice)
-    assert ("starts in an empty folder of its own" in told) == (not folder)
-    assert ("all runs of this sweep start in /home/mei/project" in told) is ("workdir=." in words)
+    notes = " ".join(plan.advice)
+    assert ("starts in an empty folder of its own" in notes) == (not folder)
+    assert ("all runs of this sweep start in /home/mei/project" in notes) is ("workdir=." in words)
 
 
 def test_each_cell_with_a_folder_by_name_is_no_shared_folder() -> None:
@@ -253,27 +216,22 @@ def test_inputs_that_are_where_the_script_starts_need_no_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "says"),
     [
         (
             ("script.inputs=[/sets/images]",),
-            r"=\[/sets/images\]: the script starts in /home/mei/project, where nothing is l",
+            r"=\[/sets/images\]: the script starts in /home/mei/project, where nothing",
         ),
-        (
-            (*SWEEP, "script.inputs=[a/x,b/x]"),
-            "/project/a/x and /home/mei/project/b/x would have links of the same name, x",
-        ),
-        (
-            (*SWEEP, "script.inputs=[gone]"),
-            r"\[gone\]: there is no such file or folder on box \(/home/mei/project/gone\)",
-        ),
+        ((*SWEEP, "script.inputs=[a/x,b/x]"), "a/x and /home/mei/project/b/x would have links of the same name, x"),
+        ((*SWEEP, "script.inputs=[gone]"), r"no such file or folder on box \(/home/mei/project/gone\)"),
         ((*SWEEP, "script.inputs=[/]"), "it has no name for a link"),
         ((*SWEEP, 'script.inputs=[""]'), "it has no name for a link"),
+        (("workdir=out",), "workdir=out: there is no such folder"),
     ],
 )
-def test_inputs_that_cannot_be_linked_are_refused(words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(UsageError, match=said + r".*\(command line\)"):
-        first_of(*words, facts=dataclasses.replace(LAPTOP, missing=("gone",)))
+def test_inputs_and_folders_that_are_not_there_are_refused(words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(UsageError, match=says + r".*\(command line\)"):
+        first_of(*words, facts=dataclasses.replace(LAPTOP, missing=("gone", "out")))
 
 
 @pytest.fixture
@@ -285,12 +243,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_missing_inputs_are_detected_on_the_host(project: Path) -> None:
-    (project / "data").mkdir()
-    facts = probe(specs_of("recipe=script", "script=train.py", *SWEEP, "script.inputs=[data,gone]"))
-    assert facts.missing == ("gone",)
-
-
 def test_a_later_attempt_starts_in_the_same_folder_and_each_block_of_an_arm_in_a_new_one(
     code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,11 +251,11 @@ def test_a_later_attempt_starts_in_the_same_folder_and_each_block_of_an_arm_in_a
     arm = dataclasses.replace(plan, arm="00")
     assert start_folder(arm).startswith("/home/mei/launcher-runs/RUN_ID/arms/00/work/N for its block N, with data -> ")
     folders = {}
-    for each in (plan, arm):
+    for job in (plan, arm):
         for attempt in ("1", "2"):
             monkeypatch.setenv("LAUNCHER_ATTEMPT", attempt)
-            started = wrapped(each, code)
-            folders[each.arm, attempt] = started.workdir.relative_to(code).as_posix()
+            started = wrapped(job, code)
+            folders[job.arm, attempt] = started.workdir.relative_to(code).as_posix()
             monkeypatch.setattr("sys.argv", [])
             monkeypatch.setattr("sys.path", [""])
             script_execution.execute(started.file, (), started.workdir, started.inputs)
@@ -320,70 +272,48 @@ def test_a_bare_script_finds_its_inputs_too(tmp_path: Path) -> None:
     )
     start = lines(plan)[:-1]
     for _ in range(2):
-        done = subprocess.run(["bash", "-c", "\n".join([*start, "pwd; readlink *"])], capture_output=True, text=True)
-        assert done.stdout.splitlines() == [f"{tmp_path}/RUN_ID/work", f"{tmp_path}/it's"], done.stderr
-
-
-def test_a_working_folder_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match="workdir=out: there is no such folder"):
-        plan_of("workdir=out", facts=dataclasses.replace(LAPTOP, missing=("out",)))
+        ended = subprocess.run(["bash", "-c", "\n".join([*start, "pwd; readlink *"])], capture_output=True, text=True)
+        assert ended.stdout.splitlines() == [f"{tmp_path}/RUN_ID/work", f"{tmp_path}/it's"], ended.stderr
 
 
 def test_in_a_container_the_working_folder_is_mounted_and_a_script_of_the_image_is_not_looked_for() -> None:
-    docker = {"docker": Runtime(kind="docker", command=("docker",), version=(28, 0))}
-    found = ContainerFacts(
-        runtimes=docker,
-        architecture="amd64",
-        image="it:1",
-        image_present=True,
-        image_architecture="amd64",
-        uid=1,
-        gid=1,
-    )
-    facts = dataclasses.replace(LAPTOP, containers=found, python="python3")
-    here = plan_of("container=docker", "image=it:1", facts=facts)
-    assert "--mount=type=bind,source=/home/mei/project,target=/home/mei/project" in render(here)
-    own = ("workdir=run", "container=docker", "image=it:1", "script.inputs=[/sets/a,/sets/b]")
+    facts = with_containers(LAPTOP, image="it:1")
+    image = ("container=docker", "image=it:1")
+    mounted = "--mount=type=bind,source={0},target={0}"
+    assert mounted.format("/home/mei/project") in render(plan_of(*image, facts=facts))
+    own = ("workdir=run", *image, "script.inputs=[/sets/a,/sets/b]")
     linked = render(plan_of(*own, "mounts=[/sets/b:/sets/b]", facts=facts))
-    assert "--mount=type=bind,source=/sets/a,target=/sets/a,readonly" in linked
+    assert mounted.format("/sets/a") + ",readonly" in linked
+    assert linked.count("target=/sets/b") == 1, "a mount of the user's own stays as it was asked for"
     moved = dataclasses.replace(facts, real_paths={"/sets/a": "/disk/a"})
     behind = plan_of(*own, facts=moved)
     assert behind.script and behind.script.inputs == {"a": "/disk/a", "b": "/sets/b"}
-    assert "--mount=type=bind,source=/disk/a,target=/disk/a,readonly" in render(behind)
+    assert mounted.format("/disk/a") + ",readonly" in render(behind)
     without = plan_of("workdir=run", "script.inputs=[/sets/a]", facts=moved)
     assert without.script and without.script.inputs == {"a": "/sets/a"}
-    assert linked.count("target=/sets/b") == 1, "a mount of the user's own stays as it was asked for"
-    with pytest.raises(
-        UsageError, match=r"script.inputs=\[/x\]: image:/opt/it/train.py starts in a folder of the image"
-    ):
-        specs_of(
-            "recipe=script", "script=image:/opt/it/train.py", "container=docker", "image=it:1", "script.inputs=[/x]"
-        )
-    (spec,) = specs_of("recipe=script", "script=image:/opt/it/train.py", "container=docker", "image=it:1")
-    there = resolve(spec, facts)
-    assert there.script and (there.script.file, there.script.workdir) == ("/opt/it/train.py", "/opt/it")
-    assert "/opt/it/train.py is looked for in the image alone, when the job starts" in there.advice
-    assert "target=/opt/it" not in render(there)
+    (spec,) = specs_of("recipe=script", "script=image:/opt/it/train.py", *image)
+    inside = resolve(spec, facts)
+    assert inside.script and (inside.script.file, inside.script.workdir) == ("/opt/it/train.py", "/opt/it")
+    assert "/opt/it/train.py is looked for in the image alone, when the job starts" in inside.advice
+    assert "target=/opt/it" not in render(inside)
 
 
-def test_the_end_of_a_script_is_told_as_a_scripts() -> None:
-    assert "LAUNCHER_WHO=script " in render(plan_of())
-
-
-def test_the_prober_reads_the_script_and_the_snapshot_holds_it(project: Path) -> None:
-    (spec,) = specs_of("recipe=script", "script=train.py", "amp=o2", f"run_root={project}/runs")
+def test_the_prober_reads_the_script_and_its_inputs_and_the_snapshot_holds_it(project: Path) -> None:
+    words = ("recipe=script", "script=train.py", "amp=o2", "workdir=run", "script.inputs=[sub,gone]")
+    (spec,) = specs_of(*words, f"run_root={project}/runs")
     facts = probe([spec])
     assert facts.scripts["train.py"].source == Source(asks=True)
+    assert facts.missing == ("gone",)
     assert {"script/train.py", "recipes/script.py"} <= set(code_files([spec]))
-    assert resolve(spec, facts).mechanism == "half_model_fp32_masters"
+    assert resolve(spec, dataclasses.replace(facts, missing=())).mechanism == "half_model_fp32_masters"
 
 
 @pytest.mark.parametrize(
-    ("named", "said"),
+    ("named", "says"),
     [("trian.py", "there is no such file; did you mean train.py"), ("sub", "is a folder; name the file in it")],
 )
-def test_a_script_that_is_not_there_is_refused_before_queueing(project: Path, named: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_a_script_that_is_not_there_is_refused_before_queueing(project: Path, named: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
         probe(specs_of("recipe=script", f"script={named}"))
 
 
@@ -391,11 +321,7 @@ def test_recipes_beside_a_script_would_be_taken_for_ours(project: Path) -> None:
     (project / "recipes").mkdir()
     with pytest.raises(UsageError, match="would be taken for this project's own"):
         probe(specs_of("recipe=script", "script=train.py"))
-    probe(specs_of("recipe=script", "script=train.py", "train.bare=true", "require_proof=false", "amp=o0"))
-
-
-def test_other_recipes_are_told_no_script() -> None:
-    assert resolve(spec_of("amp=o1"), LAPTOP).script is None
+    probe(specs_of("recipe=script", "script=train.py", *BARE))
 
 
 def test_all_attempts_are_one_run_of_a_configured_tracker() -> None:
