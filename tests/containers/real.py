@@ -28,8 +28,8 @@ DOCKER = Runtime(kind="docker", command=("docker",))
 PODMAN = Runtime(kind="podman", command=("podman",))
 APPTAINER = Runtime(kind="apptainer", command=("apptainer",), product="apptainer", version=(1, 4))
 NONE = Runtime(kind="none")
-EVERY = pytest.mark.parametrize("runtime", [NONE, DOCKER, PODMAN, APPTAINER], ids=lambda each: each.kind)
-CONTAINED = pytest.mark.parametrize("runtime", [DOCKER, PODMAN, APPTAINER], ids=lambda each: each.kind)
+EVERY = pytest.mark.parametrize("runtime", [NONE, DOCKER, PODMAN, APPTAINER], ids=lambda runtime: runtime.kind)
+CONTAINED = pytest.mark.parametrize("runtime", [DOCKER, PODMAN, APPTAINER], ids=lambda runtime: runtime.kind)
 
 # An image that wants everything otherwise than the job does.
 CONTRARY = """
@@ -87,17 +87,18 @@ class Place:
         """Run it to its end."""
         path = self.write("job.sh", self.script(container, runtime, late))
         argv = self.testbed.as_user(["bash", str(path)])
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/", timeout=120)
-        done.returncode = as_bash_says(done.returncode)
-        return done
+        ended = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/", timeout=120)
+        if ended.returncode < 0:  # a signal, as `$?` has it
+            ended.returncode = 128 - ended.returncode
+        return ended
 
     def probe(self, container: Container, runtime: Runtime, late: Mapping[str, str] | None = None) -> dict[str, Any]:
         """What the probe found; fails with the container's own words if it found nothing."""
         (self.run / "probe.json").unlink(missing_ok=True)
-        done = self.start(container, runtime, late)
-        assert (self.run / "probe.json").exists(), done.stderr[-3000:]
-        found: dict[str, Any] = json.loads((self.run / "probe.json").read_text())
-        return found | {"exit_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+        ended = self.start(container, runtime, late)
+        assert (self.run / "probe.json").exists(), ended.stderr[-3000:]
+        seen: dict[str, Any] = json.loads((self.run / "probe.json").read_text())
+        return seen | {"exit_code": ended.returncode, "stdout": ended.stdout, "stderr": ended.stderr}
 
     def write(self, name: str, text: str, mode: int = 0o600) -> Path:
         path = self.folder / name
@@ -113,21 +114,16 @@ def image_of(runtime: Runtime, testbed: Testbed) -> str:
     return {"none": "", "docker": image.docker, "podman": image.podman, "apptainer": image.sandbox}[runtime.kind]
 
 
-def as_bash_says(returncode: int) -> int:
-    """An end by a signal as `$?` has it."""
-    return returncode if returncode >= 0 else 128 - returncode
-
-
 def script(wrapped: Wrapped, container: Container, runtime: Runtime, late: Mapping[str, str]) -> str:
     """What `run.sh` does around a wrapped command."""
     lines = ["set -u", *(f"export {name}={to_bash(value)}" for name, value in late.items())]
     lines += [JOB_GPUS] if needs_job_gpus(container.devices, runtime.kind) else []
-    lines += [f"mkdir -p -m 700 {to_bash(each)} || exit 1" for each in wrapped.folders]
-    lines += [" ".join(map(to_bash, wrapped.remove)) + " >/dev/null 2>&1"] if wrapped.remove else []
-    lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
+    lines += [f"mkdir -p -m 700 {to_bash(folder)} || exit 1" for folder in wrapped.folders]
     command, outcome, removal = (
-        " ".join(map(to_bash, each)) for each in (wrapped.argv, wrapped.outcome, wrapped.remove)
+        " ".join(map(to_bash, words)) for words in (wrapped.argv, wrapped.outcome, wrapped.remove)
     )
+    lines += [f"{removal} >/dev/null 2>&1"] if removal else []
+    lines += [f"export {name}={to_bash(value)}" for name, value in wrapped.environment.items()]
     lines += [f"cd {to_bash(container.workdir)} || exit 1"]
     if outcome:
         lines += ["trap : TERM", command, "code=$?", f"outcome=$({outcome} 2>/dev/null) && code=${{outcome:-$code}}"]
@@ -139,9 +135,9 @@ def script(wrapped: Wrapped, container: Container, runtime: Runtime, late: Mappi
 
 def make_place(testbed: Testbed, folder: Path) -> Place:
     place = Place(testbed=testbed, folder=folder)
-    for each in (folder, place.code, place.run):
-        each.mkdir()
-        own(each, testbed)
+    for path in (folder, place.code, place.run):
+        path.mkdir()
+        own(path, testbed)
     shutil.copy(PROBE, place.code)
     (place.code / "probe.py").chmod(0o644)
     return place
@@ -154,36 +150,28 @@ def own(path: Path, testbed: Testbed) -> None:
 def contrary_of(runtime: Runtime, testbed: Testbed) -> str:
     """The contrary image, for Docker and podman, and as Apptainer converts it. Made once for a testbed."""
     if runtime.kind == "podman":
-        return _contrary_of_podman(testbed)
-    docker, sandbox = _contrary_of_docker(testbed)
-    return docker if runtime.kind == "docker" else sandbox
-
-
-def _contrary_of_podman(testbed: Testbed) -> str:
-    text = CONTRARY.format(base=testbed.images["python"].podman)
-    name = f"localhost/testbed-contrary:{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    if subprocess.run(testbed.as_user(["podman", "image", "exists", name]), cwd="/").returncode:
-        argv = testbed.as_user(["podman", "build", "-q", "-t", name, "-"])
-        subprocess.run(argv, input=text.encode(), check=True, capture_output=True, cwd="/")
-    return name
-
-
-def _contrary_of_docker(testbed: Testbed) -> tuple[str, str]:
-    text = CONTRARY.format(base=testbed.images["python"].docker)
-    digest = hashlib.sha256((text + testbed.images["python"].sandbox).encode()).hexdigest()[:8]
-    name, folder = f"testbed-contrary:{digest}", Path(testbed.shared) / f"contrary-{digest}"
-    environment = {**os.environ, **testbed.environment, "DOCKER_BUILDKIT": "0"}
-    if subprocess.run(["docker", "image", "inspect", name], env=environment, capture_output=True).returncode:
-        subprocess.run(
-            ["docker", "build", "-q", "-t", name, "-"],
-            input=text.encode(),
-            env=environment,
-            check=True,
-            capture_output=True,
-        )
+        return _built(testbed, "podman", testbed.images["python"].podman, "localhost/")
+    name = _built(testbed, "docker", testbed.images["python"].docker, "")
+    if runtime.kind == "docker":
+        return name
+    digest = hashlib.sha256((name + testbed.images["python"].sandbox).encode()).hexdigest()[:8]
+    folder = Path(testbed.shared) / f"contrary-{digest}"
     if not folder.exists():
         aside = f"{folder}.{os.getpid()}"
         argv = [testbed.apptainer, "build", "--sandbox", aside, f"docker-daemon:{name}"]
         subprocess.run(testbed.as_user(argv), check=True, capture_output=True, cwd=testbed.shared)
         os.rename(aside, folder)
-    return name, str(folder)
+    return str(folder)
+
+
+def _built(testbed: Testbed, engine: str, base: str, prefix: str) -> str:
+    text = CONTRARY.format(base=base)
+    name = f"{prefix}testbed-contrary:{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+    def run(*words: str, **more: Any) -> int:
+        argv = testbed.as_user([engine, *words], {"DOCKER_BUILDKIT": "0"})
+        return subprocess.run(argv, capture_output=True, cwd="/", **more).returncode
+
+    if run("image", "inspect", name):
+        run("build", "-q", "-t", name, "-", input=text.encode(), check=True)
+    return name

@@ -76,34 +76,24 @@ class Registry:
                 entry.size = len(data)
                 tar.addfile(entry, io.BytesIO(data))
         packed = gzip.compress(layer.getvalue(), compresslevel=1, mtime=0)
-        config = {
-            "architecture": architecture,
-            "os": "linux",
-            "config": {"Env": ["FROM_IMAGE=registry"]},
-            "rootfs": {"type": "layers", "diff_ids": [sha256(layer.getvalue())]},
-        }
-        encoded = json.dumps(config).encode()
+        diff_ids = [sha256(layer.getvalue())]
+        config = {"architecture": architecture, "os": "linux", "config": {"Env": ["FROM_IMAGE=registry"]}}
+        encoded = json.dumps(config | {"rootfs": {"type": "layers", "diff_ids": diff_ids}}).encode()
         self.blobs = {sha256(packed): packed, sha256(encoded): encoded}
+
+        def described(kind: str, data: bytes) -> dict[str, Any]:
+            return {"mediaType": kind, "size": len(data), "digest": sha256(data)}
+
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "config": {
-                "mediaType": "application/vnd.docker.container.image.v1+json",
-                "size": len(encoded),
-                "digest": sha256(encoded),
-            },
-            "layers": [
-                {
-                    "mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip",
-                    "size": len(packed),
-                    "digest": sha256(packed),
-                }
-            ],
+            "config": described("application/vnd.docker.container.image.v1+json", encoded),
+            "layers": [described("application/vnd.docker.image.rootfs.diff.tar.gzip", packed)],
         }
         top = self._add(MANIFEST, manifest)
         if index:
-            platform = {"architecture": architecture, "os": "linux"}
-            entry = {"mediaType": MANIFEST, "digest": top, "size": len(self.manifests[top][1]), "platform": platform}
+            platform = {"platform": {"architecture": architecture, "os": "linux"}}
+            entry = described(MANIFEST, self.manifests[top][1]) | platform
             top = self._add(INDEX, {"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]})
         self.manifests["latest"] = self.manifests["v1"] = self.manifests[top]
         return top
@@ -133,7 +123,7 @@ class Registry:
                 elif path.rstrip("/") == "/v2":
                     self.answer("application/json", b"{}")
                 elif path.startswith("/v2/test/image/manifests/"):
-                    self.found(registry.manifests.get(path.rpartition("/")[2]))
+                    self.send_or_404(registry.manifests.get(path.rpartition("/")[2]))
                 elif path.startswith("/v2/test/image/blobs/"):
                     data = registry.blobs.get(path.rpartition("/")[2])
                     if self.command == "GET":
@@ -141,9 +131,9 @@ class Registry:
                             registry.blob_fetches += 1
                         registry.before_blob()
                         time.sleep(registry.slow)
-                    self.found(None if data is None else ("application/octet-stream", data))
+                    self.send_or_404(None if data is None else ("application/octet-stream", data))
                 else:
-                    self.found(None)
+                    self.send_or_404(None)
 
             def allowed(self) -> bool:
                 given = self.headers.get("Authorization", "")
@@ -157,33 +147,28 @@ class Registry:
                 if self.headers.get("Authorization", "") == self.basic():
                     self.answer("application/json", b'{"token": "t0ken"}')
                 else:
-                    self.refuse(401, [])
+                    self.refuse(401, {})
 
             def challenge(self) -> None:
                 realm = f'Bearer realm="http://{registry.host}/token",service="test",scope="repository:test/image:pull"'
-                self.refuse(401, [("WWW-Authenticate", realm if registry.authentication == "bearer" else "Basic")])
+                self.refuse(401, {"WWW-Authenticate": realm if registry.authentication == "bearer" else "Basic"})
 
-            def found(self, what: tuple[str, bytes] | None) -> None:
+            def send_or_404(self, what: tuple[str, bytes] | None) -> None:
                 if what is None:
-                    self.refuse(404, [])
+                    self.refuse(404, {})
                 else:
                     self.answer(*what)
 
             def answer(self, kind: str, data: bytes) -> None:
-                self.send_response(200)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(data)))
-                self.send_header("Docker-Content-Digest", sha256(data))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(data)
+                self.send(200, data, {"Content-Type": kind, "Docker-Content-Digest": sha256(data)})
 
-            def refuse(self, code: int, headers: list[tuple[str, str]]) -> None:
-                data = b'{"errors": []}'
+            def refuse(self, code: int, headers: dict[str, str]) -> None:
+                self.send(code, b'{"errors": []}', headers)
+
+            def send(self, code: int, data: bytes, headers: dict[str, str]) -> None:
                 self.send_response(code)
-                for name, value in headers:
+                for name, value in {**headers, "Content-Length": str(len(data))}.items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 if self.command != "HEAD":
                     self.wfile.write(data)

@@ -9,26 +9,21 @@ from containers import catalogue
 from containers.catalogue import Needs, check, find, lacks, lines, parse, releases
 from recipes.typed import SettingsError
 
-TRAINER = {"torch": Needs(framework="torch", version=(2, 4), python=(3, 10))}
-
 
 def test_every_row_is_complete_and_names_its_source() -> None:
-    for each in releases():
-        assert parse(each.version) and parse(each.cuda) and parse(each.driver) and parse(each.python)
-        assert each.reference.startswith("nvcr.io/nvidia/")
-        assert each.source.startswith("https://")
-
-
-def test_no_release_of_the_table_is_without_an_image() -> None:
+    for image in releases():
+        assert parse(image.version) and parse(image.cuda) and parse(image.driver) and parse(image.python)
+        assert image.reference.startswith("nvcr.io/nvidia/")
+        assert image.source.startswith("https://")
     table = json.loads(Path(catalogue.__file__).with_name("ngc.json").read_text())
-    assert set(table["releases"]) == {each.release for each in releases()}
+    assert set(table["releases"]) == {image.release for image in releases()}
 
 
 def test_every_line_is_in_order_and_ends_where_it_ended() -> None:
     for line in lines():
-        found = [each for each in releases() if each.line == line]
-        assert [each.release for each in found] == sorted(each.release for each in found)
-        assert not any(each.last for each in found[:-1])
+        of_line = [image for image in releases() if image.line == line]
+        assert [image.release for image in of_line] == sorted(image.release for image in of_line)
+        assert not any(image.last for image in of_line[:-1])
     assert find("ngc-tensorflow").last and find("ngc-tensorflow").release == "25.02"
     assert find("ngc-tensorflow1").last and find("ngc-tensorflow1").release == "23.03"
 
@@ -69,15 +64,11 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, says: str) -> No
         (
             "ngc-pytorch:22.05",
             Needs(version=(2, 4)),
-            "it has torch 1.12.0a0, and 2.4 is needed; the nearest that would ",
+            "has torch 1.12.0a0, and 2.4 is needed; the nearest that would do",
         ),
         ("ngc-pytorch:22.05", Needs(version=(2, 4)), "image=ngc-pytorch:24.05"),
         ("ngc-pytorch:22.05", Needs(python=(3, 10)), "it has Python 3.8, and 3.10 is needed"),
-        (
-            "ngc-pytorch:25.06",
-            Needs(framework="tensorflow"),
-            "it holds torch, not tensorflow; the nearest that would do",
-        ),
+        ("ngc-pytorch:25.06", Needs(framework="tensorflow"), "holds torch, not tensorflow; the nearest that would do"),
         ("ngc-pytorch:25.06", Needs(framework="tensorflow"), "image=ngc-tensorflow:25.02"),
         ("ngc-tensorflow1", Needs(framework="tensorflow", version=(2, 16)), "image=ngc-tensorflow:25.02"),
         ("ngc-pytorch:24.05", Needs(dlprof=True), "it has no DLProf"),
@@ -124,7 +115,7 @@ def test_an_image_that_will_not_do_is_refused_with_the_nearest_that_would(name: 
 @pytest.mark.parametrize(
     ("name", "needs"),
     [
-        ("ngc-pytorch:24.05", TRAINER["torch"]),
+        ("ngc-pytorch:24.05", Needs(framework="torch", version=(2, 4), python=(3, 10))),
         ("ngc-pytorch:24.05", Needs(driver="550.54.15", capability=(8, 0), bfloat16=True)),
         ("ngc-pytorch:24.10", Needs(driver="535.183.01", data_centre=False)),  # the same CUDA major version
         ("ngc-pytorch:24.05", Needs(driver="470.82.01")),  # a branch that data-centre GPUs may keep
@@ -161,7 +152,7 @@ def test_the_nearest_release_that_is_named_meets_the_requirements() -> None:
                 refused += 1
                 text = str(error)
                 if "none in the catalogue" in text:
-                    assert all(lacks(each, needs) for each in releases())
+                    assert all(lacks(other, needs) for other in releases())
                 else:
                     assert not lacks(find(text.rpartition("image=")[2]), needs)
     assert refused > 500

@@ -11,7 +11,7 @@ import pytest
 
 from containers import preflight
 from containers.apptainer import LOSING
-from containers.description import Container, Mount
+from containers.description import Mount
 from containers.runtime import Runtime
 from containers.words import EnvArg
 from recipes.typed import SettingsError
@@ -40,7 +40,7 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def found(way: str, shared_place: Place, testbed: Testbed) -> dict[str, Any]:
+def seen(way: str, shared_place: Place, testbed: Testbed) -> dict[str, Any]:
     """What the probe found in a container with everything in it."""
     key = shared_place.write(".secret key", SECRET + "\n")
     container = shared_place.container(
@@ -57,51 +57,50 @@ def found(way: str, shared_place: Place, testbed: Testbed) -> dict[str, Any]:
     return shared_place.probe(container, runtime_of(way), LATE)
 
 
-def test_arguments_variables_and_secrets_arrive_byte_for_byte(found: dict[str, Any]) -> None:
-    assert found["argv"] == FILLED
-    assert {name: found["env"].get(name) for name in ENVIRONMENT} == ENVIRONMENT
-    assert found["env"]["API_KEY"] == SECRET
-    assert (found["env"]["LAUNCHER_ATTEMPT"], found["env"]["MASTER_ADDR"]) == ("3", "n1 $(id)"), "known at the start"
-    assert found["encoding"] == "utf-8"
+def test_arguments_variables_and_secrets_arrive_byte_for_byte(seen: dict[str, Any]) -> None:
+    assert seen["argv"] == FILLED
+    assert {name: seen["env"].get(name) for name in ENVIRONMENT} == ENVIRONMENT
+    assert seen["env"]["API_KEY"] == SECRET
+    assert (seen["env"]["LAUNCHER_ATTEMPT"], seen["env"]["MASTER_ADDR"]) == ("3", "n1 $(id)"), "known at the start"
+    assert seen["encoding"] == "utf-8"
 
 
 def test_it_runs_in_its_folder_as_the_user_within_its_limits(
-    found: dict[str, Any], shared_place: Place, testbed: Testbed
+    seen: dict[str, Any], shared_place: Place, testbed: Testbed
 ) -> None:
     user, state = testbed.user, (shared_place.run / "probe.json").stat()
-    assert (found["uid"], found["gid"], found["user"], found["groups"]) == (user.uid, user.gid, user.name, [user.gid])
+    assert (seen["uid"], seen["gid"], seen["user"], seen["groups"]) == (user.uid, user.gid, user.name, [user.gid])
     assert (state.st_uid, state.st_gid) == (user.uid, user.gid)
-    assert (found["cwd"], found["exit_code"]) == (str(shared_place.code), 37)
-    assert found["limits"] == {"nofile": [512, 512], "core": [0, 0]}
+    assert (seen["cwd"], seen["exit_code"]) == (str(shared_place.code), 37)
+    assert seen["limits"] == {"nofile": [512, 512], "core": [0, 0]}
 
 
-def test_no_gpu_is_seen_where_none_is_given(found: dict[str, Any], way: str) -> None:
-    assert found["env"].get("CUDA_VISIBLE_DEVICES", "") == ""
-    assert found["env"].get("NVIDIA_VISIBLE_DEVICES") == ("void" if way in ("docker", "podman") else None)
+def test_no_gpu_is_seen_where_none_is_given(seen: dict[str, Any], way: str) -> None:
+    assert seen["env"].get("CUDA_VISIBLE_DEVICES", "") == ""
+    assert seen["env"].get("NVIDIA_VISIBLE_DEVICES") == ("void" if way in ("docker", "podman") else None)
 
 
-def test_home_is_a_folder_that_stays_and_can_be_written(found: dict[str, Any], way: str, shared_place: Place) -> None:
-    assert found["home_is_writable"]
+def test_home_is_a_folder_that_stays_and_can_be_written(seen: dict[str, Any], way: str, shared_place: Place) -> None:
+    assert seen["home_is_writable"]
     if way != "none":
-        assert found["home"] == str(shared_place.folder / "cache" / "home")
+        assert seen["home"] == str(shared_place.folder / "cache" / "home")
         assert (shared_place.folder / "cache" / "home" / ".probe").exists()
-        assert found["env"]["XDG_CACHE_HOME"] == str(shared_place.folder / "cache")
+        assert seen["env"]["XDG_CACHE_HOME"] == str(shared_place.folder / "cache")
 
 
-def test_the_code_is_read_only_and_the_users_packages_stay_out_in_a_container(found: dict[str, Any], way: str) -> None:
-    assert found["code_is_writable"] == (way == "none")
-    assert way == "none" or not found["user_site"]
+def test_the_code_is_read_only_and_the_users_packages_stay_out_in_a_container(seen: dict[str, Any], way: str) -> None:
+    assert seen["code_is_writable"] == (way == "none")
+    assert way == "none" or not seen["user_site"]
 
 
-def test_nothing_was_evaluated_or_complained_about(found: dict[str, Any]) -> None:
-    assert "uid=" not in found["stdout"] + found["stderr"]
-    assert "rror" not in found["stderr"], found["stderr"]
+def test_nothing_was_evaluated_or_complained_about(seen: dict[str, Any]) -> None:
+    assert "uid=" not in seen["stdout"] + seen["stderr"]
+    assert "rror" not in seen["stderr"], seen["stderr"]
 
 
 def hostile_mounts(place: Place) -> tuple[Mount, ...]:
     """Folders with hostile names, each with a file of its number, mounted under hostile names."""
-    names = sorted({each.replace("/", "_").replace("\x00", "") for each in TABLE if len(each.encode()) < 200})
-    names = [each for each in names if each not in ("", ".", "..", ":ro")]
+    names = sorted({text.replace("/", "_") for text in TABLE if len(text.encode()) < 200} - {"", ".", "..", ":ro"})
     mounts = []
     for index, name in enumerate(names):
         source = place.folder / "sources" / name
@@ -117,9 +116,9 @@ def test_hostile_paths_are_mounted_under_hostile_names(runtime: Runtime, place: 
     container = place.container(image_of(runtime, testbed))
     container = dataclasses.replace(container, mounts=(*container.mounts, *mounts))
     preflight.check(container, runtime)
-    found = place.probe(container, runtime)
+    seen = place.probe(container, runtime)
     assert len(mounts) > 100
-    assert found["mounted"] == {str(index): each.target.removeprefix("/mounted/") for index, each in enumerate(mounts)}
+    assert seen["mounted"] == {str(index): mount.target.removeprefix("/mounted/") for index, mount in enumerate(mounts)}
 
 
 @CONTAINED
@@ -137,30 +136,24 @@ def test_apptainer_really_loses_what_is_refused_for_it(character: str, place: Pl
     with pytest.raises(SettingsError, match=r"env\.VALUE: apptainer loses"):
         preflight.check(container, APPTAINER)
     assert place.probe(container, APPTAINER)["env"].get("VALUE") != character
-    assert (
-        place.probe(dataclasses.replace(container, image=testbed.images["python"].docker), DOCKER)["env"]["VALUE"]
-        == character
-    )
-
-
-def contrary(runtime: Runtime, place: Place, testbed: Testbed, **changes: Any) -> Container:
-    return place.container(contrary_of(runtime, testbed), **changes)
+    in_docker = dataclasses.replace(container, image=testbed.images["python"].docker)
+    assert place.probe(in_docker, DOCKER)["env"]["VALUE"] == character
 
 
 @CONTAINED
 def test_the_job_wins_over_an_image_that_wants_otherwise(runtime: Runtime, place: Place, testbed: Testbed) -> None:
-    container = contrary(runtime, place, testbed, code=5, environment={"BOTH": "job"}, devices=("0",))
-    if runtime is not APPTAINER:
-        container = dataclasses.replace(container, devices=None)  # the testbed's engines have no GPU to give
-    found = place.probe(container, runtime)
-    assert found["env"]["FROM_IMAGE"] == "image"
-    assert found["env"]["BOTH"] == "job"
-    assert found["env"]["PYTHONNOUSERSITE"] == "1"
-    assert found["env"]["XDG_CACHE_HOME"] == container.cache
+    devices = ("0",) if runtime is APPTAINER else None  # the testbed's engines have no GPU to give
+    image = contrary_of(runtime, testbed)
+    container = place.container(image, code=5, environment={"BOTH": "job"}, devices=devices)
+    seen = place.probe(container, runtime)
+    assert seen["env"]["FROM_IMAGE"] == "image"
+    assert seen["env"]["BOTH"] == "job"
+    assert seen["env"]["PYTHONNOUSERSITE"] == "1"
+    assert seen["env"]["XDG_CACHE_HOME"] == container.cache
     if runtime is APPTAINER:
-        assert found["env"]["CUDA_VISIBLE_DEVICES"] == "0"
-    assert (found["home"], found["cwd"], found["uid"]) == (container.home, container.workdir, place.user.uid)
-    assert (found["exit_code"], found["stdout"]) == (5, "")
+        assert seen["env"]["CUDA_VISIBLE_DEVICES"] == "0"
+    assert (seen["home"], seen["cwd"], seen["uid"]) == (container.home, container.workdir, place.user.uid)
+    assert (seen["exit_code"], seen["stdout"]) == (5, "")
 
 
 @CONTAINED

@@ -9,16 +9,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from containers.find import ask_here, find, find_image
+from containers.find import ask_here, find_image, installed
 from containers.pull import Pulled, PullError, pull, read_key, stored
 from containers.references import resolve
 from containers.registry import NGC_USER, Credentials
-from containers.runtime import Runtime
+from containers.runtime import Kind, Runtime
 from recipes.typed import SettingsError
 from tests.containers.registry_server import PASSWORD, USER, Registry
 from tests.testbed.bed import wait_until
@@ -37,9 +38,9 @@ def runtimes(testbed: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     for name, value in {**testbed.environment, "HOME": str(tmp_path / "home")}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "home").mkdir()
-    found = {kind: find(kind, ask_here) for kind in ("apptainer", "docker", "podman")}  # type: ignore[arg-type]
-    assert all(found.values())
-    return {kind: runtime for kind, runtime in found.items() if runtime}
+    known: dict[str, Runtime] = dict(installed(ask_here))
+    assert {"apptainer", "docker", "podman"} <= set(known)
+    return known
 
 
 @pytest.fixture
@@ -56,13 +57,32 @@ def forget(registry: Registry) -> None:
         ask_here([engine, "image", "rm", "--force", *names])
 
 
-def get(registry: Registry, runtime: Runtime, cache: Path, name: str = "", key: Credentials | None = None) -> Pulled:
-    image = resolve(name or registry.name)
-    return pull(image, runtime, cache, architecture="amd64", ask=ask_here, credentials=key)
+def get(image: Registry | str, runtime: Runtime, cache: Path, **more: Any) -> Pulled:
+    name = image if isinstance(image, str) else image.name
+    return pull(resolve(name), runtime, cache, **{"architecture": "amd64", "ask": ask_here, **more})
+
+
+PULL = """
+import json, sys
+from pathlib import Path
+from containers.find import architecture, ask_here, find
+from containers.pull import pull
+from containers.references import resolve
+from recipes.typed import plain
+
+name, kind, cache = sys.argv[1:]
+pulled = pull(resolve(name), find(kind, ask_here), Path(cache), architecture=architecture(ask_here), ask=ask_here)
+print(json.dumps(plain(pulled)))
+"""
+
+
+def start(registry: Registry, kind: str, cache: Path, **more: Any) -> subprocess.Popen[str]:
+    """One pull in a process of its own, which prints its `Pulled`."""
+    return subprocess.Popen([sys.executable, "-c", PULL, registry.name, kind, str(cache)], cwd=ROOT, **more)
 
 
 def files(cache: Path) -> list[str]:
-    return sorted(each.name for each in cache.iterdir() if each.name not in ("locks", "names"))
+    return sorted(path.name for path in cache.iterdir() if path.name not in ("locks", "names"))
 
 
 @KINDS
@@ -80,21 +100,18 @@ def test_an_image_is_fetched_once_and_known_by_its_digest(
         assert files(tmp_path / "cache") == [f"{registry.digest.replace(':', '-')}.sif"]
         assert Path(first.name).read_bytes()[32:41] == b"SIF_MAGIC"
     else:
-        said = ask_here([kind, "image", "inspect", "--format", "{{json .RepoDigests}}", first.name])
-        assert registry.digest in (said or "")
+        assert registry.digest in find_image(first.name, runtimes[kind], ask_here).digests
 
 
 @pytest.mark.parametrize("kind", ["apptainer", "docker"])
 def test_four_at_once_fetch_once(kind: str, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "tests.containers.puller", registry.name, kind, str(tmp_path / "cache")]
-    pullers = [
-        subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)
-    ]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pullers = [start(registry, kind, tmp_path / "cache", **pipes) for _ in range(4)]
     answers = [puller.communicate(timeout=120) for puller in pullers]
     assert [puller.returncode for puller in pullers] == [0] * 4, answers
-    said = [json.loads(out) for out, _ in answers]
-    assert sum(each["fetched"] for each in said) == 1
-    assert len({(each["name"], each["digest"]) for each in said}) == 1
+    pulled = [json.loads(out) for out, _ in answers]
+    assert sum(image["fetched"] for image in pulled) == 1
+    assert len({(image["name"], image["digest"]) for image in pulled}) == 1
     assert registry.blob_fetches == len(registry.blobs)
 
 
@@ -115,8 +132,7 @@ def test_a_killed_pull_leaves_nothing_half_made(
     """Killed while its client fetches; killed alone, its client goes on for a while and must not be in the way."""
     cache = tmp_path / "cache"
     with Registry(f"killed {os.getpid()} {whole_group}", slow=2.0) as registry:
-        words = [sys.executable, "-m", "tests.containers.puller", registry.name, "apptainer", str(cache)]
-        killed = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True)
+        killed = start(registry, "apptainer", cache, stderr=subprocess.DEVNULL, start_new_session=True)
         assert wait_until(lambda: registry.blob_fetches, 120)
         (os.killpg if whole_group else os.kill)(killed.pid, signal.SIGKILL)
         killed.wait()
@@ -124,13 +140,11 @@ def test_a_killed_pull_leaves_nothing_half_made(
         assert not list(cache.glob("*.sif"))
         assert not stored(resolve(registry.name), runtimes["apptainer"], cache)
         registry.slow = 0.0
-        said: list[str] = []
-        again = pull(
-            resolve(registry.name), runtimes["apptainer"], cache, architecture="amd64", ask=ask_here, say=said.append
-        )
+        lines: list[str] = []
+        again = get(registry, runtimes["apptainer"], cache, say=lines.append)
     assert again.fetched
     # A client that lives on holds the lock as well, so that two never write into one folder.
-    assert any(line.startswith("waiting for another pull") for line in said) != whole_group
+    assert any(line.startswith("waiting for another pull") for line in lines) != whole_group
     assert files(cache) == [Path(again.name).name]
     assert not list(cache.glob(".part*"))
 
@@ -156,7 +170,7 @@ def test_a_private_image_is_fetched_with_a_key_that_stays_nowhere(
         record = "while sleep 0.05; do cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ; done 2>/dev/null"
         with open(tmp_path / "seen", "wb") as seen, subprocess.Popen(["bash", "-c", record], stdout=seen) as recorder:
             try:
-                pulled = get(registry, runtimes[kind], tmp_path / "cache", key=KEY)
+                pulled = get(registry, runtimes[kind], tmp_path / "cache", credentials=KEY)
             finally:
                 recorder.terminate()
                 forget(registry)
@@ -174,10 +188,8 @@ def test_an_engine_fetches_with_its_own_login_what_wants_a_key(
     with Registry(f"{request.node.name} {os.getpid()}", authentication="bearer") as registry:
         plain = ["--tls-verify=false"] if kind == "podman" else []
         login = [kind, "login", *plain, "--username", USER, "--password-stdin", registry.host]
-        with pytest.raises(
-            PullError,
-            match=rf"{kind} could not fetch .*; if it is there and wants a key, run {kind} login {registry.host}, or",
-        ):
+        remedy = rf"{kind} could not fetch .*; if it is there and wants a key, run {kind} login {registry.host}, or"
+        with pytest.raises(PullError, match=remedy):
             get(registry, runtimes[kind], tmp_path / "cache")
         try:
             subprocess.run(login, input=PASSWORD.encode(), check=True, capture_output=True)
@@ -202,7 +214,7 @@ def test_a_private_image_without_its_key_is_refused_before_any_client_runs(
     authentication: str, key: Credentials | None, says: str, tmp_path: Path
 ) -> None:
     with Registry("private", authentication=authentication) as registry, pytest.raises(PullError, match=says):
-        get(registry, Runtime(kind="apptainer", command=("/no/such/client",)), tmp_path / "cache", key=key)
+        get(registry, Runtime(kind="apptainer", command=("/no/such/client",)), tmp_path / "cache", credentials=key)
     assert not (tmp_path / "cache").exists()
 
 
@@ -211,36 +223,29 @@ NOBODY = Runtime(kind="apptainer", command=("/no/such/client",))
 
 def test_an_image_that_does_not_exist_is_refused_by_name(tmp_path: Path) -> None:
     with Registry("missing") as registry, pytest.raises(SettingsError, match=r"has no .*/test/image:v9"):
-        get(registry, NOBODY, tmp_path, f"{registry.name}:v9")
+        get(f"{registry.name}:v9", NOBODY, tmp_path)
 
 
 def test_an_image_that_an_engine_does_not_get_need_not_be_there(tmp_path: Path) -> None:
-    engine = Runtime(kind="podman", command=("false",))
     with pytest.raises(PullError, match=r"if it is there and wants a key, run podman login docker\.io"):
-        pull(resolve("nope/nope"), engine, tmp_path, architecture="amd64", ask=ask_here)
+        get("nope/nope", Runtime(kind="podman", command=("false",)), tmp_path)
 
 
 def test_the_digest_of_an_image_that_an_engine_knows_by_several_is_its_own_registrys(tmp_path: Path) -> None:
     """The same image in another repository, and under two digests in its own."""
     with Registry("several") as registry:
-
-        def known(argv: Sequence[str]) -> str:
-            names = [f"{registry.name}@sha256:{'0' * 64}", f"{registry.name}@{registry.digest}"]
-            record = {"RepoDigests": ["other/image@sha256:00", *names], "Id": "", "Architecture": "amd64"}
-            return json.dumps([record])
-
+        names = [f"{registry.name}@sha256:{'0' * 64}", f"{registry.name}@{registry.digest}"]
+        record = {"RepoDigests": ["other/image@sha256:00", *names], "Id": "", "Architecture": "amd64"}
         engine = Runtime(kind="podman", command=("true",))
-        pulled = pull(resolve(registry.name), engine, tmp_path, architecture="amd64", ask=known)
+        pulled = get(registry, engine, tmp_path, ask=lambda argv: json.dumps([record]))
         assert (pulled.digest, pulled.fetched) == (registry.digest, False)
 
 
 @pytest.mark.parametrize("known", ["python", "library/python", "docker.io/library/python"])
 def test_an_engine_may_name_an_image_of_the_hub_in_its_short_form(known: str) -> None:
     record = json.dumps([{"RepoDigests": [f"{known}@sha256:1"], "Id": "", "Architecture": "amd64"}])
-    image = find_image(
-        "docker.io/library/python:3.12", Runtime(kind="docker", command=("docker",)), lambda argv: record
-    )
-    assert image.digests == ("sha256:1",)
+    engine = Runtime(kind="docker", command=("docker",))
+    assert find_image("docker.io/library/python:3.12", engine, lambda argv: record).digests == ("sha256:1",)
 
 
 def test_an_image_for_other_machines_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
@@ -266,7 +271,7 @@ def test_a_registry_that_is_down_is_reported(tmp_path: Path) -> None:
     with Registry("down") as registry:
         name = registry.name
     with pytest.raises(PullError, match=r"127\.0\.0\.1:\d+ does not answer: .*refused"):
-        pull(resolve(name), NOBODY, tmp_path, architecture="amd64", ask=ask_here)
+        get(name, NOBODY, tmp_path)
 
 
 def test_a_client_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -277,12 +282,12 @@ def test_a_client_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_there_is_no_pull_of_a_file_or_without_a_runtime_that_pulls(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="is a file or folder; there is nothing to fetch"):
-        pull(resolve("/a/b.sif"), NOBODY, tmp_path, architecture="amd64", ask=ask_here)
-    for kind in ("none", "pyxis"):
-        with pytest.raises(
-            SettingsError, match=f"container={kind} pulls no images .*; say container=docker, podman or"
-        ):
-            pull(resolve("python"), Runtime(kind=kind), tmp_path, architecture="amd64", ask=ask_here)  # type: ignore[arg-type]
+        get("/a/b.sif", NOBODY, tmp_path)
+    kinds: tuple[Kind, ...] = ("none", "pyxis")
+    for kind in kinds:
+        refusal = f"container={kind} pulls no images .*; say container=docker, podman or"
+        with pytest.raises(SettingsError, match=refusal):
+            get("python", Runtime(kind=kind), tmp_path)
 
 
 @pytest.mark.testbed
@@ -300,7 +305,7 @@ def test_a_tag_that_moved_is_fetched_anew_and_a_digest_stays_what_it_is(
         assert stored(image, apptainer, cache) == second.name
         pinned = resolve(f"{registry.name}@{first.digest}")
         asked = len(registry.requests)
-        assert get(registry, apptainer, cache, pinned.given) == dataclasses.replace(first, fetched=False)
+        assert get(pinned.given, apptainer, cache) == dataclasses.replace(first, fetched=False)
         assert len(registry.requests) == asked, "a digest says what it is without asking"
         assert stored(pinned, apptainer, cache) == first.name
 

@@ -27,15 +27,13 @@ from tests.containers.registry_server import INDEX, PASSWORD, USER
 KEY = Credentials(user=USER, password=PASSWORD)
 
 
-class _Http(ThreadingHTTPServer):
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up on an endless answer is expected."""
+Answer = Callable[[BaseHTTPRequestHandler, "Server"], None]
 
 
-class Server:
-    """An HTTP server on loopback that remembers each `Authorization` it was sent."""
+class Server(ThreadingHTTPServer):
+    """An HTTP server on loopback that remembers each path and each `Authorization` it was sent."""
 
-    def __init__(self, answer: Callable[[BaseHTTPRequestHandler, Server], None]) -> None:
+    def __init__(self, answer: Answer) -> None:
         self.authorizations: list[str] = []
         self.paths: list[str] = []
         server = self
@@ -50,17 +48,19 @@ class Server:
             def log_message(self, format: str, *arguments: object) -> None:
                 pass
 
-        self.http = _Http(("127.0.0.1", 0), Handler)
-        self.host = f"127.0.0.1:{self.http.server_address[1]}"
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.host = f"127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up on an endless answer is expected."""
 
 
 @contextmanager
-def serving(answer: Callable[[BaseHTTPRequestHandler, Server], None]) -> Iterator[Server]:
-    server = Server(answer)
-    threading.Thread(target=server.http.serve_forever, args=(0.01,), daemon=True).start()
-    yield server
-    server.http.shutdown()
-    server.http.server_close()
+def serving(answer: Answer) -> Iterator[Server]:
+    with Server(answer) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
 
 
 def send(
@@ -73,7 +73,7 @@ def send(
     handler.wfile.write(body)
 
 
-def found(handler: BaseHTTPRequestHandler, body: bytes = b"{}", kind: str = "application/json") -> None:
+def send_manifest(handler: BaseHTTPRequestHandler, body: bytes = b"{}", kind: str = "application/json") -> None:
     send(handler, 200, body, Docker_Content_Digest=f"sha256:{'0' * 64}", Content_Type=kind)
 
 
@@ -81,23 +81,33 @@ def ask(server: Server, key: Credentials | None = KEY) -> str:
     return registry.digest(resolve(f"{server.host}/test/image"), "amd64", key)
 
 
-def challenging(challenge: str) -> Callable[[BaseHTTPRequestHandler, Server], None]:
-    return lambda handler, _: send(handler, 401, WWW_Authenticate=challenge)
+def bearer(host: str) -> str:
+    """A challenge that names the token server of a host."""
+    return f'Bearer realm="http://{host}/token"'
+
+
+@contextmanager
+def token_server() -> Iterator[Server]:
+    """One elsewhere, which no key and no request may reach."""
+    with serving(lambda handler, _: send(handler, 200, b'{"token": "t"}')) as other:
+        yield other
+    assert other.paths == []
+
+
+ELSEWHERE = r"asks to send its key to another address .*leave key= out"
 
 
 @pytest.mark.parametrize("authentication", ["basic", "bearer"])
 def test_neither_key_nor_token_follows_a_redirect_to_another_port(authentication: str) -> None:
-    with serving(lambda handler, _: found(handler)) as other:
+    with serving(lambda handler, _: send_manifest(handler)) as other:
 
         def answer(handler: BaseHTTPRequestHandler, server: Server) -> None:
             if handler.path.startswith("/token"):
                 send(handler, 200, b'{"token": "t0ken"}')
             elif "Authorization" in handler.headers:
                 send(handler, 307, Location=f"http://{other.host}/elsewhere")
-            elif authentication == "basic":
-                send(handler, 401, WWW_Authenticate="Basic")
             else:
-                send(handler, 401, WWW_Authenticate=f'Bearer realm="http://{server.host}/token"')
+                send(handler, 401, WWW_Authenticate="Basic" if authentication == "basic" else bearer(server.host))
 
         with serving(answer) as server:
             assert ask(server) == f"sha256:{'0' * 64}"
@@ -117,9 +127,9 @@ def test_a_proxys_password_is_not_sent_past_the_proxy(monkeypatch: pytest.Monkey
         moved = request.host != "direct.example"
         if moved:
             headers["Location"] = "https://direct.example/"
-        found = urllib.response.addinfourl(io.BytesIO(), headers, request.full_url, 302 if moved else 200)
-        found.msg = ""  # type: ignore[attr-defined]  # urllib's own connections set it
-        return found
+        response = urllib.response.addinfourl(io.BytesIO(), headers, request.full_url, 302 if moved else 200)
+        response.msg = ""  # type: ignore[attr-defined]  # urllib's own connections set it
+        return response
 
     monkeypatch.setattr(urllib.request.HTTPSHandler, "https_open", answer)
     registry._read("https://registry.example/v2/", {})
@@ -127,26 +137,20 @@ def test_a_proxys_password_is_not_sent_past_the_proxy(monkeypatch: pytest.Monkey
     assert "Proxy-authorization" not in sent["direct.example"]
 
 
-@pytest.mark.parametrize("path", ["/v2/", "/v2/test/image/manifests/"])
+@pytest.mark.parametrize("path", ["/v2/", "/v2/test/image/manifests/"], ids=["login", "image"])
 @pytest.mark.parametrize("version", [":v1", f"@sha256:{'0' * 64}"], ids=["tag", "digest"])
 @pytest.mark.parametrize("kind", ["docker", "podman"])
 def test_no_engine_gets_a_key_for_a_token_server_elsewhere(kind: Kind, version: str, path: str, tmp_path: Path) -> None:
-    """Whether the registry names it for the login or for the image."""
-
     def answer(handler: BaseHTTPRequestHandler, _: Server) -> None:
         if handler.path == "/v2/" != path:
             return send(handler, 200)
-        send(handler, 401, WWW_Authenticate=f'Bearer realm="http://{other.host}/token"')
+        send(handler, 401, WWW_Authenticate=bearer(other.host))
 
-    with (
-        serving(lambda handler, _: send(handler, 200, b'{"token": "t"}')) as other,
-        serving(answer) as server,
-        pytest.raises(PullError, match=r"asks to send its key to another address .*leave key= out"),
-    ):
+    with token_server() as other, serving(answer) as server, pytest.raises(PullError, match=ELSEWHERE):
         image = resolve(f"{server.host}/test/image{version}")
         engine = Runtime(kind=kind, command=("/no/such/client",))
         pull(image, engine, tmp_path / "cache", architecture="amd64", ask=ask_here, credentials=KEY)
-    assert other.paths == [] and server.authorizations == []
+    assert server.authorizations == []
 
 
 @pytest.mark.parametrize("first", ["", "Basic"], ids=["alone", "second"])
@@ -155,18 +159,14 @@ def test_the_key_is_not_sent_to_a_token_server_elsewhere(first: str) -> None:
 
     def answer(handler: BaseHTTPRequestHandler, _: Server) -> None:
         handler.send_response(401)
-        for challenge in filter(None, (first, f'Bearer realm="http://{other.host}/token"')):
+        for challenge in filter(None, (first, bearer(other.host))):
             handler.send_header("WWW-Authenticate", challenge)
         handler.send_header("Content-Length", "0")
         handler.end_headers()
 
-    with (
-        serving(lambda handler, _: send(handler, 200, b'{"token": "t"}')) as other,
-        serving(answer) as server,
-        pytest.raises(PullError, match=r"asks to send its key to another address .*leave key= out"),
-    ):
+    with token_server() as other, serving(answer) as server, pytest.raises(PullError, match=ELSEWHERE):
         ask(server)
-    assert other.paths == [] and server.authorizations == []
+    assert server.authorizations == []
 
 
 def test_a_redirect_within_the_registry_keeps_the_key() -> None:
@@ -176,7 +176,7 @@ def test_a_redirect_within_the_registry_keeps_the_key() -> None:
         elif handler.path.startswith("/v2/"):
             send(handler, 307, Location="/elsewhere")
         else:
-            found(handler)
+            send_manifest(handler)
 
     with serving(answer) as server:
         assert ask(server) == f"sha256:{'0' * 64}"
@@ -187,8 +187,9 @@ def test_a_redirect_within_the_registry_keeps_the_key() -> None:
     ["file:///etc/passwd", "http://registry.evil.example/token", "http://127.0.0.1.evil.example/", "ftp://a/", "", "x"],
 )
 def test_a_realm_that_is_neither_https_nor_this_machine_is_refused(realm: str) -> None:
+    challenge = f'Bearer realm="{realm}"'
     with (
-        serving(challenging(f'Bearer realm="{realm}"')) as server,
+        serving(lambda handler, _: send(handler, 401, WWW_Authenticate=challenge)) as server,
         pytest.raises(PullError, match="does not answer"),
     ):
         ask(server, None)
@@ -209,21 +210,10 @@ def test_a_remote_registry_points_at_nothing_on_this_machine() -> None:
     check_target("https://auth.example/token", "https://registry.example/v2/")
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("127.0.0.1:5000", True),
-        ("127.8.0.1", True),
-        ("localhost:5000", True),
-        ("[::1]:5000", True),
-        ("127.0.0.1.evil.example", False),
-        ("127.evil.example:5000", False),
-        ("localhost.evil.example", False),
-        ("10.0.0.1", False),
-    ],
-)
-def test_only_loopback_addresses_are_this_machine(host: str, expected: bool) -> None:
-    assert is_loopback(host) is expected
+def test_only_loopback_addresses_are_this_machine() -> None:
+    here = ["127.0.0.1:5000", "127.8.0.1", "localhost:5000", "[::1]:5000"]
+    elsewhere = ["127.0.0.1.evil.example", "127.evil.example:5000", "localhost.evil.example", "10.0.0.1"]
+    assert [host for host in (*here, *elsewhere) if is_loopback(host)] == here
 
 
 def test_an_answer_without_end_is_cut_off() -> None:
@@ -249,7 +239,7 @@ def test_redirects_in_a_circle_end() -> None:
 )
 def test_an_index_that_is_none_is_refused_in_words(body: bytes) -> None:
     with (
-        serving(lambda handler, _: found(handler, body, INDEX)) as server,
+        serving(lambda handler, _: send_manifest(handler, body, INDEX)) as server,
         pytest.raises((PullError, SettingsError), match=r"as a registry should|made for no Linux"),
     ):
         ask(server)
@@ -261,7 +251,7 @@ def test_a_token_that_is_none_is_refused_in_words(body: bytes) -> None:
         if handler.path.startswith("/token"):
             send(handler, 200, body)
         else:
-            send(handler, 401, WWW_Authenticate=f'Bearer realm="http://{server.host}/token"')
+            send(handler, 401, WWW_Authenticate=bearer(server.host))
 
     with serving(answer) as server, pytest.raises(PullError, match=r"as a registry should|an invalid token"):
         ask(server)
@@ -276,7 +266,7 @@ def test_text_from_a_registry_is_cleaned_before_it_is_printed() -> None:
     assert "\x1b" not in str(caught.value)
     platforms = {"manifests": [{"platform": {"os": "linux", "architecture": "\x1b[31mowned"}}]}
     with (
-        serving(lambda handler, _: found(handler, json.dumps(platforms).encode(), INDEX)) as server,
+        serving(lambda handler, _: send_manifest(handler, json.dumps(platforms).encode(), INDEX)) as server,
         pytest.raises(SettingsError, match="made for no Linux"),
     ):
         ask(server)
