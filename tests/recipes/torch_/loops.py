@@ -19,9 +19,10 @@ HALVES = ("float16", "bfloat16")
 UNSCALED = LossScale(mode="none")
 
 
-def of(level: Any = "o2", dtype: Any = "auto", scale: LossScale | None = None, **amp: Any) -> Precision:
-    """A precision on the CPU."""
-    return Precision.of(Amp(level=level, dtype="auto" if level == "o0" else dtype, **amp), scale or LossScale(), CPU)
+def of(
+    level: Any = "o2", dtype: Any = "auto", scale: LossScale | None = None, device: torch.device = CPU, **amp: Any
+) -> Precision:
+    return Precision.of(Amp(level=level, dtype="auto" if level == "o0" else dtype, **amp), scale or LossScale(), device)
 
 
 def mean_square(outputs: torch.Tensor) -> torch.Tensor:

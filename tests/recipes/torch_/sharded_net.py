@@ -20,5 +20,5 @@ class Net(nn.Module):
         self.third.weight = self.second.weight
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        found = self.norm(self.first(inputs)).tanh()
-        return self.second(found) + self.third(found.square())
+        hidden = self.norm(self.first(inputs)).tanh()
+        return self.second(hidden) + self.third(hidden.square())

@@ -26,7 +26,7 @@ from recipes.settings import Checkpoint, Settings
 from recipes.torch_ import devices, resharding
 from recipes.torch_.precision import Precision
 from recipes.torch_.state import State
-from recipes.torch_.trained import Trained
+from recipes.torch_.trained import Trained, is_shard
 from recipes.trainer.progress import Progress
 from recipes.typed import SettingsError
 from tests.recipes.torch_.sharded_net import FEATURES, Net
@@ -59,7 +59,7 @@ def main(folder: Path, steps: int) -> int:
     except SettingsError as error:
         print(f"refused: {error}", file=sys.stderr)
         return 2
-    progress, path = resumed or (Progress(), None)
+    progress = resumed[0] if resumed else Progress()
     losses = []
     for step in range(progress.step, steps):
         epoch, within = divmod(step, SAMPLES // BATCH)
@@ -75,20 +75,13 @@ def main(folder: Path, steps: int) -> int:
         losses.append(world.sum([loss.item() / world.size])[0])
         with broken(world.rank, step + 1):
             state.save(folder, Progress(step=step + 1, exact=progress.exact))
+    state = net.state_dict().items()
+    weights = {name: (value.full_tensor() if is_shard(value) else value).tolist() for name, value in state}
     if world.rank == 0:
-        weights = {name: each.tolist() for name, each in resharded(net).items()}
-        first = {"from": progress.step, "path": str(path), "exact": progress.exact}
-        print(json.dumps({**first, "losses": losses, "weights": weights}), flush=True)
-    else:
-        resharded(net)
+        began = {"from": progress.step, "exact": progress.exact}
+        print(json.dumps({**began, "losses": losses, "weights": weights}), flush=True)
     world.leave()
     return 0
-
-
-def resharded(net: nn.Module) -> dict[str, torch.Tensor]:
-    return {
-        name: each.full_tensor() if hasattr(each, "full_tensor") else each for name, each in net.state_dict().items()
-    }
 
 
 @contextlib.contextmanager
@@ -97,7 +90,7 @@ def broken(rank: int, step: int) -> Iterator[None]:
     killed, begin, calls = map(int, os.environ.get("KILL", "-1:0:0").split(":"))
     if (killed, begin) == (rank, step):
         sys.addaudithook(dying(calls))
-    breaks = [each.split(":") for each in os.environ.get("BREAK", "").split(",") if each]
+    breaks = [word.split(":") for word in os.environ.get("BREAK", "").split(",") if word]
     how = next((how for how, of, at in breaks if (of, at) == (str(rank), str(step))), "")
     if not any(at == str(step) for _, _, at in breaks):
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -10,11 +11,12 @@ import torch._functorch.config
 from torch import nn
 from torch.nn import functional
 
-from recipes.precision.levels import Amp, LossScale
+from recipes.precision.levels import Amp
 from recipes.torch_.precision import Precision
 from recipes.torch_.precision.compiler import make_compilable
 from recipes.torch_.precision.operation_lists import OperationLists
 from recipes.typed import SettingsError
+from tests.recipes.torch_.loops import CPU, HALVES, UNSCALED, same
 
 HAS_SWITCH = hasattr(torch._functorch.config, "backward_pass_autocast")
 COMPILES_LISTS = pytest.mark.skipif(not HAS_SWITCH, reason="refused with this torch")
@@ -22,13 +24,11 @@ COMPILES_LISTS = pytest.mark.skipif(not HAS_SWITCH, reason="refused with this to
 
 @pytest.fixture(autouse=True)
 def fresh_compiler():
-    """Nothing compiled before, and the switch as it was afterwards."""
-    before = getattr(torch._functorch.config, "backward_pass_autocast", None)
+    """Nothing compiled before, and the switch as torch has it."""
     torch._dynamo.reset()
-    yield
+    with torch._functorch.config.patch(backward_pass_autocast="same_as_forward") if HAS_SWITCH else nullcontext():
+        yield
     torch._dynamo.reset()
-    if HAS_SWITCH:
-        torch._functorch.config.backward_pass_autocast = before
 
 
 class Model(nn.Module):
@@ -44,20 +44,21 @@ class Model(nn.Module):
         return hidden, product, product.softmax(-1), product + 1
 
 
-def run(amp, compiled, told=True):
-    """Results and gradients. `told` is whether the precision knows that the model is going to be compiled."""
+def run(amp, compiled, prepared=True):
+    """Results and gradients. `prepared` says whether the precision knows that the model is going to be compiled."""
     torch.manual_seed(0)
-    precision = Precision.of(amp, LossScale(mode="none"), torch.device("cpu"), compile=compiled and told)
+    precision = Precision.of(amp, UNSCALED, CPU, compile=compiled and prepared)
     model = precision.cast(Model())
     call = torch.compile(model, fullgraph=True, backend="aot_eager") if compiled else model
     with precision.forward():
         results = call(precision.input(torch.linspace(-1, 1, 64).reshape(4, 16)))
-    precision.backward(sum(each.float().square().sum() for each in results))
-    return [*results, *(each.grad for each in model.parameters() if each.grad is not None)]
+    precision.backward(sum(result.float().square().sum() for result in results))
+    return [*results, *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)]
 
 
-def same(one, two):
-    return all(left.dtype == right.dtype and torch.equal(left, right) for left, right in zip(one, two, strict=True))
+def is_as_eager(amp, **options):
+    eager, compiled = run(amp, compiled=False), run(amp, compiled=True, **options)
+    return same(eager, compiled) and [one.dtype for one in eager] == [other.dtype for other in compiled]
 
 
 @COMPILES_LISTS
@@ -67,35 +68,29 @@ def same(one, two):
     [
         {"deny": ("linear", "elementwise_add")},
         {"deny": ("matmul",), "allow": ("relu", "layer_norm")},
-        {"deny": ("linear", "matmul")},
-        {"keep_fp32": ("one",)},
         {"keep_fp32": ("one",), "deny": ("matmul",)},
     ],
     ids=str,
 )
 def test_a_fully_compiled_model_is_its_eager_self_bit_for_bit(level, dtype, chosen):
-    amp = Amp(level=level, dtype=dtype, **chosen)
-    assert same(run(amp, compiled=False), run(amp, compiled=True))
+    assert is_as_eager(Amp(level=level, dtype=dtype, **chosen))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("level", ["o1", "o2", "o3"])
 def test_every_level_compiles_as_a_whole_without_lists(level, dtype):
-    amp = Amp(level=level, dtype=dtype)
-    assert same(run(amp, compiled=False), run(amp, compiled=True))
+    assert is_as_eager(Amp(level=level, dtype=dtype))
 
 
 @COMPILES_LISTS
 def test_modules_kept_in_float32_compile_as_a_whole_at_o3():
-    amp = Amp(level="o3", keep_fp32=("norm", "one"))
-    assert same(run(amp, compiled=False), run(amp, compiled=True))
+    assert is_as_eager(Amp(level="o3", keep_fp32=("norm", "one")))
 
 
 @COMPILES_LISTS
 def test_the_switch_is_needed_as_the_compiler_runs_backward_under_autocast():
     """If this fails, torch's default has become "off" and setting the switch can go."""
-    amp = Amp(level="o1", deny=("linear",))
-    assert not same(run(amp, compiled=False), run(amp, compiled=True, told=False))
+    assert not is_as_eager(Amp(level="o1", deny=("linear",)), prepared=False)
 
 
 @COMPILES_LISTS
@@ -104,7 +99,7 @@ def test_a_model_compiled_under_one_list_is_compiled_anew_under_another():
     dtypes = []
     for deny in ((), ("relu",), ("relu", "matmul"), ()):
         with torch.autocast("cpu", dtype=torch.bfloat16), OperationLists((), deny, torch.bfloat16, "cpu"):
-            dtypes.append([each.dtype for each in compiled(torch.ones(4, 16))[:2]])
+            dtypes.append([result.dtype for result in compiled(torch.ones(4, 16))[:2]])
     half, single = torch.bfloat16, torch.float32
     assert dtypes == [[half, half], [single, half], [single, single], [half, half]]
 

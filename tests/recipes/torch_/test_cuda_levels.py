@@ -3,7 +3,6 @@ no numbers: no kernel runs, and nothing here needs a GPU or says anything of one
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -18,12 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from recipes.gan import GanSettings
 from recipes.mnist import MnistSettings
-from recipes.precision.levels import Amp, LossScale
 from recipes.resnet50 import Resnet50Settings
 from recipes.simplenet import SimplenetSettings
 from recipes.torch_ import gan, mnist, resnet50, simplenet
-from recipes.torch_.precision import Precision
 from recipes.torch_.precision.tf32 import has_new_switches
+from tests.recipes.torch_.loops import HALVES, of
 
 pytestmark = [
     pytest.mark.skipif(torch.version.cuda is not None, reason="a CUDA build asks the driver even for fake tensors"),
@@ -31,7 +29,6 @@ pytestmark = [
 ]
 
 GPU = torch.device("cuda")
-HALVES = ("float16", "bfloat16")
 MODES = [("o0", "auto"), *itertools.product(("o1", "o2", "o3"), HALVES)]
 PRODUCTS = {"convolution", "addmm", "mm"}
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -48,13 +45,13 @@ class Operands(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[str, set[torch.dtype]] = defaultdict(set)
+        self.dtypes: dict[str, set[torch.dtype]] = defaultdict(set)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.partition("::")[2]
-        first = next((each for each in args if isinstance(each, torch.Tensor) and each.is_floating_point()), None)
+        first = next((value for value in args if torch.is_tensor(value) and value.is_floating_point()), None)
         if first is not None and name not in ("_to_copy", "device"):
-            self.found[name].add(first.dtype)
+            self.dtypes[name].add(first.dtype)
         return func(*args, **(kwargs or {}))
 
 
@@ -62,31 +59,30 @@ class Operands(TorchDispatchMode):
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Torch takes it that there is a GPU of capability 9.0, whose tensors are fake; switches are put back."""
     owners = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
-    before = [each.fp32_precision for each in owners]
+    before = [owner.fp32_precision for owner in owners]
     fake = FakeTensorMode(allow_non_fake_inputs=True)  # asks whether there is a GPU, so it comes before the pretence
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     with fake, torch.no_grad():
         yield
-    for each, precision in zip(owners, before, strict=True):
-        each.fp32_precision = precision
+    for owner, precision in zip(owners, before, strict=True):
+        owner.fp32_precision = precision
 
 
 def on_gpu(model: nn.Module) -> nn.Module:
     """The same with fake weights on the GPU, without gradients: for these a CPU build would ask CUDA, and abort."""
     for module in model.modules():
-        for name, each in module.named_parameters(recurse=False):
-            module._parameters[name] = nn.Parameter(torch.empty(each.shape, device=GPU), requires_grad=False)
-        for name, each in module.named_buffers(recurse=False):
-            module._buffers[name] = torch.empty(each.shape, dtype=each.dtype, device=GPU)
+        for name, own in module.named_parameters(recurse=False):
+            module._parameters[name] = nn.Parameter(torch.empty(own.shape, device=GPU), requires_grad=False)
+        for name, own in module.named_buffers(recurse=False):
+            module._buffers[name] = torch.empty(own.shape, dtype=own.dtype, device=GPU)
     return model
 
 
-@functools.cache
 def forward(network: str, level: str, dtype: str) -> tuple[dict[str, set[torch.dtype]], torch.dtype]:
     """What each operation of a forward got, the loss's included; and the dtype of what the network put out."""
-    precision = Precision.of(Amp(level=level, dtype=dtype), LossScale(), GPU)  # type: ignore[arg-type]
+    precision = of(level, dtype, device=GPU)
     make, shape = NETWORKS[network]
     with torch.device("cpu"):
         net = make()
@@ -95,33 +91,26 @@ def forward(network: str, level: str, dtype: str) -> tuple[dict[str, set[torch.d
     with Operands() as operands, precision.forward():
         out = net(precision.input(inputs))
         cross_entropy(out.float().flatten(1), torch.empty(len(out), dtype=torch.int64, device=GPU))
-    return operands.found, out.dtype
+    return operands.dtypes, out.dtype
+
+
+LOSS_AND_VIEWS = {"_log_softmax", "nll_loss_forward", "t", "view", "detach", "empty", "_unsafe_view"}
 
 
 @pytest.mark.parametrize(("level", "dtype"), MODES)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_every_product_is_computed_in_the_levels_dtype_and_the_loss_in_float32(
+def test_products_have_the_levels_dtype_and_of_all_else_only_the_loss_and_what_follows_an_upsampling_is_float32(
     network: str, level: str, dtype: str, gpu: None
 ) -> None:
-    found, out = forward(network, level, dtype)
+    """Upsampling is on CUDA's list of operations in float32, and a norm keeps the dtype of its input."""
+    operands, out = forward(network, level, dtype)
     expected = torch.float32 if level == "o0" else getattr(torch, dtype)
-    products = {name: dtypes for name, dtypes in found.items() if name in PRODUCTS}
+    products = {name: dtypes for name, dtypes in operands.items() if name in PRODUCTS}
     assert products and all(dtypes == {expected} for dtypes in products.values()), products
     assert out == expected
-    assert found["_log_softmax"] == {torch.float32}
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("level", ["o1", "o2"])
-@pytest.mark.parametrize("network", NETWORKS)
-def test_between_products_only_what_follows_an_upsampling_is_float32(
-    network: str, level: str, dtype: str, gpu: None
-) -> None:
-    """It is on CUDA's list of what has to be, and a norm takes what it gets; all else stays in half precision."""
-    found, _ = forward(network, level, dtype)
-    loss = {"_log_softmax", "nll_loss_forward"}
-    views = {"t", "view", "detach", "empty", "_unsafe_view"}
-    float32 = {name for name, dtypes in found.items() if torch.float32 in dtypes} - loss - views
-    assert {name.replace("cudnn_", "native_") for name in float32} == (
-        {"upsample_nearest2d", "native_batch_norm"} if network == "generator" else set()
-    )
+    assert operands["_log_softmax"] == {torch.float32}
+    if level in ("o1", "o2"):
+        float32 = {name for name, dtypes in operands.items() if torch.float32 in dtypes} - LOSS_AND_VIEWS
+        assert {name.replace("cudnn_", "native_") for name in float32} == (
+            {"upsample_nearest2d", "native_batch_norm"} if network == "generator" else set()
+        )

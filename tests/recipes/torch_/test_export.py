@@ -14,13 +14,12 @@ from torch.nn.functional import cross_entropy
 
 from recipes import gpt
 from recipes.data import tokens
-from recipes.precision.levels import Amp, LossScale
 from recipes.settings import Data
 from recipes.torch_ import export, loop
 from recipes.torch_.gpt import Net, train
-from recipes.torch_.precision import Precision
 from recipes.torch_.state import FILE, write
 from recipes.trainer import checkpoint
+from tests.recipes.torch_.loops import of
 from tests.recipes.torch_.trainers import last_state, result
 
 SMALL = ["batch=4", "steps=2", "train.layers=2", "train.width=32", "train.context=32", "train.held_out=4"]
@@ -38,13 +37,13 @@ def test_a_plain_model_with_the_exported_weights_measures_what_the_run_did(tmp_p
     code, file = exported(tmp_path)
     assert code == 0
     weights = load_file(file)
-    assert {each.dtype for each in weights.values()} == {torch.float32}
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     net = Net(HYPER)
     net.load_state_dict(weights)
     saved = last_state(tmp_path)
-    for name, each in net.named_parameters():
+    for name, parameter in net.named_parameters():
         own = saved["precision"]["masters"].get(name, saved["model"][name])
-        assert torch.equal(each, own.float()), name
+        assert torch.equal(parameter, own.float()), name
     assert torch.equal(weights["head.weight"], weights["embedding.weight"])
     with safe_open(file, "pt") as opened:
         assert opened.metadata() == {"format": "pt", "run": tmp_path.name, "step": "2"}
@@ -54,7 +53,7 @@ def test_a_plain_model_with_the_exported_weights_measures_what_the_run_did(tmp_p
 @torch.no_grad()
 def measured(net: Net, level: str) -> float:
     text = tokens.load(Data(name="stdlib"), HYPER)
-    precision = Precision.of(Amp(level=level), LossScale(), torch.device("cpu"))
+    precision = of(level)
     net = precision.cast(net).eval()
     indices = torch.arange(HYPER.held_out).numpy() * len(text.held_out) // HYPER.held_out
     samples = torch.from_numpy(text.held_out.samples(indices))
@@ -66,17 +65,16 @@ def measured(net: Net, level: str) -> float:
 
 
 def test_a_file_that_cannot_be_written_whole_is_not_there(tmp_path, capsys):
-    assert loop.main("gpt", train, ["amp=o0", "recipe=gpt", *SMALL, f"run={tmp_path}"]) == loop.DONE
+    save_weight(tmp_path, 1000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        code, file = exported(tmp_path)
+        code, _ = exported(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert code == 1
     assert "File too large" in capsys.readouterr().err
-    assert not file.exists()
-    assert not [each for each in tmp_path.iterdir() if "weights" in each.name]
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
 
 
 def test_an_interrupted_export_leaves_nothing(tmp_path, monkeypatch):
@@ -87,7 +85,7 @@ def test_an_interrupted_export_leaves_nothing(tmp_path, monkeypatch):
     save_weight(tmp_path)
     monkeypatch.setattr("safetensors.torch.save_file", interrupted)
     assert exported(tmp_path)[0] == 130
-    assert [each.name for each in tmp_path.iterdir()] == ["checkpoints"]
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
 
 
 def test_a_file_that_came_to_be_meanwhile_is_not_replaced(tmp_path, monkeypatch, capsys):
@@ -97,29 +95,24 @@ def test_a_file_that_came_to_be_meanwhile_is_not_replaced(tmp_path, monkeypatch,
     assert exported(tmp_path)[0] == 2
     assert "is there already" in capsys.readouterr().err
     assert (tmp_path / "weights.safetensors").read_text() == "another's"
-    assert {each.name for each in tmp_path.iterdir()} == {"checkpoints", "weights.safetensors"}
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "weights.safetensors"}
     assert exported(tmp_path, "overwrite=true")[0] == 0
 
 
-def save_weight(run: Path) -> None:
-    saved = {"model": {"weight": torch.ones(2)}, "tied": {}, "precision": {"masters": {}}}
-    checkpoint.save(
-        run / "checkpoints", 1, FILE, lambda file: write(file, saved), {"settings": {"framework": "torch"}}, keep=1
-    )
+def save_weight(run: Path, size: int = 2, step: int = 1, framework: str = "torch") -> Path:
+    saved = {"model": {"weight": torch.ones(size)}, "tied": {}, "precision": {"masters": {}}}
+    facts = {"settings": {"framework": framework}}
+    return checkpoint.save(run / "checkpoints", step, FILE, lambda file: write(file, saved), facts, keep=9)
 
 
 def test_what_cannot_be_exported_is_refused_in_words(tmp_path, capsys):
-    def save(step: int, framework: str = "torch") -> Path:
-        facts = {"settings": {"framework": framework}}
-        return checkpoint.save(tmp_path / "checkpoints", step, FILE, lambda file: write(file, {}), facts, keep=9)
-
     def refused(*words: str) -> str:
         assert exported(tmp_path, *words)[0] == 2
         return capsys.readouterr().err
 
     assert "has no checkpoint yet" in refused()
-    save(3)
-    save(6)
+    save_weight(tmp_path, step=3)
+    save_weight(tmp_path, step=6)
     assert "has no checkpoint of step 4; it has those of 3, 6" in refused("step=4")
     assert "step=x" in refused("step=x")
     assert "there is no folder /no/folder" in refused("file=/no/folder/file")
@@ -128,8 +121,8 @@ def test_what_cannot_be_exported_is_refused_in_words(tmp_path, capsys):
     manifest = tmp_path / "checkpoints" / "step-000000006" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"schema": 3', '"schema": 2'))
     assert "is of schema 2, and this version reads 3; `python -m launcher resume` goes on with" in refused("step=6")
-    (save(9) / FILE).unlink()
+    (save_weight(tmp_path, step=9) / FILE).unlink()
     assert f"step-000000009/{FILE}" in refused("step=9")
-    save(12, "paddle")
+    save_weight(tmp_path, step=12, framework="paddle")
     assert "is framework=paddle, and export is for torch" in refused()
     assert not (tmp_path / "weights.safetensors").exists()

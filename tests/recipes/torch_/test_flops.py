@@ -20,7 +20,7 @@ from recipes.torch_.observe.modules import Modules
 from tests.recipes.torch_.observed_runs import Cnn, Transformer
 
 
-def watched(compute: Callable[[], torch.Tensor], backward: bool = True) -> list[Call]:
+def observed(compute: Callable[[], torch.Tensor], backward: bool = True) -> list[Call]:
     mode = DispatchObserver(Modules(nn.Module()), lambda device: None)
     with mode:
         result = compute()
@@ -32,10 +32,8 @@ def watched(compute: Callable[[], torch.Tensor], backward: bool = True) -> list[
 
 def work(calls: list[Call]) -> tuple[int, int]:
     """Forward and backward."""
-    return (
-        sum(each.flops for each in calls if not each.backward),
-        sum(each.flops for each in calls if each.backward),
-    )
+    forward, backward = (sum(call.flops for call in calls if call.backward is phase) for phase in (False, True))
+    return forward, backward
 
 
 def leaf(*shape: int) -> torch.Tensor:
@@ -62,7 +60,7 @@ def leaf(*shape: int) -> torch.Tensor:
 def test_a_product_costs_what_it_does_by_hand_and_its_gradients_twice_that(
     compute: Callable[[], torch.Tensor], forward: int
 ) -> None:
-    assert work(watched(compute)) == (forward, 2 * forward)
+    assert work(observed(compute)) == (forward, 2 * forward)
 
 
 def test_attention_costs_two_products_and_its_gradients_five() -> None:
@@ -71,7 +69,7 @@ def test_attention_costs_two_products_and_its_gradients_five() -> None:
         return functional.scaled_dot_product_attention(query, key, value)
 
     one = 2 * (2 * 3) * 7 * 5 * 8
-    assert work(watched(attend)) == (2 * one, 5 * one)
+    assert work(observed(attend)) == (2 * one, 5 * one)
 
 
 @pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
@@ -89,44 +87,55 @@ def test_attention_on_a_gpu_costs_what_torchs_own_counter_says(kernel: str) -> N
 
 
 def test_a_matrix_times_a_vector_costs_two_for_each_element() -> None:
-    assert work(watched(lambda: torch.mv(torch.randn(3, 5), torch.randn(5)), backward=False))[0] == 2 * 3 * 5
-    assert work(watched(lambda: torch.dot(torch.randn(5), torch.randn(5)), backward=False))[0] == 2 * 5
+    assert work(observed(lambda: torch.mv(torch.randn(3, 5), torch.randn(5)), backward=False))[0] == 2 * 3 * 5
+    assert work(observed(lambda: torch.dot(torch.randn(5), torch.randn(5)), backward=False))[0] == 2 * 5
 
 
 def test_a_recurrent_layer_multiplies_every_weight_at_every_step() -> None:
     layer = nn.LSTM(8, 16, num_layers=2)
     inputs = leaf(5, 3, 8)
     forward = 2 * 5 * 3 * 4 * 16 * ((8 + 16) + (16 + 16))
-    assert work(watched(lambda: layer(inputs)[0])) == (forward, 2 * forward)
+    assert work(observed(lambda: layer(inputs)[0])) == (forward, 2 * forward)
 
 
-def test_cudnns_recurrent_layer_is_counted_by_its_weights() -> None:
-    class Shape:
-        def __init__(self, *shape: int) -> None:
-            self.shape = shape
+def shaped(*shape: int) -> Any:
+    return torch.empty(shape, device="meta")
 
-    weights = [Shape(64, 8), Shape(64, 16), Shape(64), Shape(64)]
-    positions, formula = flops.FORMULAS["_cudnn_rnn"]
-    assert positions == (0, 1)
-    assert formula((Shape(5, 3, 8), weights), ()) == 2 * 5 * 3 * 64 * (8 + 16)
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "forward"),
+    [
+        ("_cudnn_rnn", [shaped(5, 3, 8), [shaped(64, 8), shaped(64, 16), shaped(64)]], 2 * 5 * 3 * 64 * (8 + 16)),
+        ("_grouped_mm", [shaped(16, 32), shaped(4, 32, 8)], 2 * 16 * 32 * 8),
+        ("_grouped_mm", [shaped(4, 16, 32), shaped(4, 32, 8)], 2 * 4 * 16 * 32 * 8),
+        ("_grouped_mm", [shaped(16, 32), shaped(32, 8)], 2 * 16 * 32 * 8),
+        ("_grouped_mm", [shaped(4, 16, 32), shaped(32, 16)], 2 * 16 * 32 * 16),
+    ],
+)
+def test_an_operation_that_needs_a_gpu_costs_what_it_does_by_hand(
+    operation: str, arguments: list[Any], forward: int
+) -> None:
+    positions, formula = flops.FORMULAS[operation]
+    assert positions == (0, 1) and formula is not None
+    assert formula(arguments, ()) == forward
 
 
 @pytest.mark.parametrize("make", [Cnn, Transformer])
 def test_without_groups_torchs_own_counter_says_the_same(make: Callable[[], nn.Module]) -> None:
     """But for attention on a CPU, which torch's counter leaves out."""
     model, inputs = make(), make.images()  # type: ignore[attr-defined]
-    calls = watched(lambda: model(inputs))
+    calls = observed(lambda: model(inputs))
     with FlopCounterMode(display=False) as counter:
         model(inputs).sum().backward()
-    attention = sum(each.flops for each in calls if "attention" in each.operation)
+    attention = sum(call.flops for call in calls if "attention" in call.operation)
     assert sum(work(calls)) - attention == counter.get_total_flops()
     assert (attention > 0) == (make is Transformer)
 
 
 def test_the_widest_of_the_matrices_counts_and_not_the_bias() -> None:
     query, key, value = (torch.randn(2, 3, 7, 8, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
-    calls = watched(lambda: functional.scaled_dot_product_attention(query, key, value))
-    assert [each.dtype for each in calls] == ["bfloat16", "bfloat16"], "backward has a float32 log-sum-exp too"
+    calls = observed(lambda: functional.scaled_dot_product_attention(query, key, value))
+    assert [call.dtype for call in calls] == ["bfloat16", "bfloat16"], "backward has a float32 log-sum-exp too"
     mixed = Call(
         operation="mm", backward=False, operands=(("bfloat16", (1, 1)), ("float32", (1, 1))), flops=2, device=""
     )
@@ -136,24 +145,8 @@ def test_the_widest_of_the_matrices_counts_and_not_the_bias() -> None:
 def test_inference_mode_hides_nothing() -> None:
     layer = nn.Linear(5, 7)
     with torch.inference_mode():
-        calls = watched(lambda: layer(torch.randn(3, 5)) @ torch.randn(7, 2), backward=False)
-    assert [(each.operation, each.flops) for each in calls] == [("addmm", 2 * 3 * 5 * 7), ("mm", 2 * 3 * 7 * 2)]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "forward"),
-    [
-        ((16, 32), (4, 32, 8), 2 * 16 * 32 * 8),
-        ((4, 16, 32), (4, 32, 8), 2 * 4 * 16 * 32 * 8),
-        ((16, 32), (32, 8), 2 * 16 * 32 * 8),
-        ((4, 16, 32), (32, 16), 2 * 16 * 32 * 16),
-    ],
-)
-def test_grouped_products_cost_what_their_groups_do(first: Any, second: Any, forward: int) -> None:
-    positions, formula = flops.FORMULAS["_grouped_mm"]
-    assert positions == (0, 1)
-    assert formula is not None
-    assert formula((torch.empty(first), torch.empty(second)), ()) == forward
+        calls = observed(lambda: layer(torch.randn(3, 5)) @ torch.randn(7, 2), backward=False)
+    assert [(call.operation, call.flops) for call in calls] == [("addmm", 2 * 3 * 5 * 7), ("mm", 2 * 3 * 7 * 2)]
 
 
 @pytest.mark.skipif(not hasattr(torch.ops.aten, "_grouped_mm"), reason="this torch has no such operation")
@@ -161,9 +154,9 @@ def test_grouped_products_and_their_gradients_are_counted() -> None:
     tokens = torch.randn(16, 32, dtype=torch.bfloat16, requires_grad=True)
     experts = torch.randn(4, 32, 8, dtype=torch.bfloat16, requires_grad=True)
     ends = torch.tensor([4, 8, 10, 16], dtype=torch.int32)
-    calls = watched(lambda: functional.grouped_mm(tokens, experts, offs=ends).float() * 2)
+    calls = observed(lambda: functional.grouped_mm(tokens, experts, offs=ends).float() * 2)
     assert work(calls) == (2 * 16 * 32 * 8, 2 * 2 * 16 * 32 * 8)
-    assert {each.dtype for each in calls} == {"bfloat16"}
+    assert {call.dtype for call in calls} == {"bfloat16"}
 
 
 @pytest.mark.skipif(not hasattr(torch.ops.aten, "_scaled_mm_v2"), reason="this torch has no such operation")
@@ -171,7 +164,7 @@ def test_a_scaled_product_is_counted_in_its_eight_bits() -> None:
     half, eight = torch.bfloat16, torch.float8_e4m3fn
     left, right = torch.randn(16, 32).to(eight), torch.randn(8, 32).to(eight).t()
     whole, one = functional.ScalingType.TensorWise, torch.tensor(1.0)
-    (call,) = watched(lambda: functional.scaled_mm(left, right, one, whole, one, whole, output_dtype=half), False)
+    (call,) = observed(lambda: functional.scaled_mm(left, right, one, whole, one, whole, output_dtype=half), False)
     assert (call.operation, call.dtype, call.flops) == ("_scaled_mm_v2", "float8_e4m3fn", 2 * 16 * 32 * 8)
 
 
@@ -194,7 +187,7 @@ def test_scaled_products_on_a_gpu_are_counted_in_the_dtypes_of_their_operands() 
         return torch._scaled_grouped_mm(of(EIGHT, 16, 32), experts, *scales, offs=ends, out_dtype=half)
 
     with FakeTensorMode():
-        calls = watched(multiply, backward=False)
+        calls = observed(multiply, backward=False)
     assert [(call.operation, call.use.formats, call.flops) for call in calls] == [
         ("_scaled_mm", ("float8_e5m2", "float8_e4m3fn"), 2 * 16 * 32 * 48),
         ("_scaled_mm", ("float4_e2m1fn_x2",) * 2, 2 * 128 * 64 * 128),
@@ -202,14 +195,11 @@ def test_scaled_products_on_a_gpu_are_counted_in_the_dtypes_of_their_operands() 
     ]
 
 
-def attended(compute: Callable[..., torch.Tensor]) -> torch.Tensor:
-    return compute(*(torch.randn(1, 2, 128, 16, dtype=torch.bfloat16) for _ in range(3)))
-
-
-def test_flex_attention_is_seen_by_what_it_is_made_of() -> None:
+def test_flex_attention_is_observed_by_its_parts() -> None:
     """Not compiled, it is two products, the first of them in float32."""
-    calls = watched(lambda: attended(flex_attention), backward=False)
-    assert [(each.operation, each.dtype) for each in calls] == [("bmm", "float32"), ("bmm", "bfloat16")]
+    inputs = [torch.randn(1, 2, 128, 16, dtype=torch.bfloat16) for _ in range(3)]
+    calls = observed(lambda: flex_attention(*inputs), backward=False)
+    assert [(call.operation, call.dtype) for call in calls] == [("bmm", "float32"), ("bmm", "bfloat16")]
     assert work(calls)[0] == 2 * 2 * (2 * 128 * 128 * 16)
 
 
@@ -222,30 +212,18 @@ def test_a_matrix_operation_without_a_formula_is_unaccounted() -> None:
 
 def test_no_operation_of_aten_that_multiplies_matrices_passes_for_light() -> None:
     """Every name with such a word in it that is taken for light is on this list, read through by hand."""
-    names = [each for each in torch._C._dispatch_get_all_op_names() if each.startswith("aten::")]
-    operations = {each.removeprefix("aten::").partition(".")[0] for each in names}
-    pieces = ("mm", "mv", "conv", "matmul", "gemm", "linear", "attention", "rnn", "lstm", "gru", "dot", "einsum")
-    light = {
-        each for each in operations if any(piece in each for piece in pieces) and not flops.is_matrix_operation(each)
-    }
-    assert {each for each in light if not any(harmless in each for harmless in HARMLESS)} == set()
+    names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    operations = {name.removeprefix("aten::").partition(".")[0] for name in names}
+    suspects = [
+        operation
+        for operation in operations
+        if any(piece in operation for piece in PIECES) and not any(harmless in operation for harmless in HARMLESS)
+    ]
+    assert [operation for operation in suspects if not flops.is_matrix_operation(operation)] == []
 
 
+PIECES = "mm mv conv matmul gemm linear attention rnn lstm gru dot einsum".split()
 HARMLESS = (
-    "upsample",
-    "gamma",
-    "comm",
-    "dummy",
-    "cumm",
-    "hamming",
-    "_convert_",
-    "prepack",
-    "pack_gemm",
-    "quantize_weight",
-    "_thnn_",
-    "flatten_weight",
-    "reorder_conv",
-    "convolution_mode",
-    "linear_combination",
-    "quantized_",
-)
+    "upsample gamma comm dummy cumm hamming _convert_ prepack pack_gemm quantize_weight _thnn_ flatten_weight "
+    "reorder_conv convolution_mode linear_combination quantized_"
+).split()

@@ -36,22 +36,22 @@ def start(ranks: int, folder: Path, steps: int, **more: str) -> Forked:
 def end(job: Forked) -> tuple[list[int | None], list[str], list[str]]:
     """Exit codes and what each rank printed. A rank that hangs fails the test."""
     job.wait()
-    return [each.exitcode for each in job.ranks], job.printed("out"), job.printed("err")
+    return [rank.exitcode for rank in job.ranks], job.printed("out"), job.printed("err")
 
 
 def train(ranks: int, folder: Path, steps: int, **more: str) -> dict[str, Any]:
     codes, out, err = end(start(ranks, folder, steps, **more))
     assert codes == [0] * ranks, err
-    found: dict[str, Any] = json.loads(out[0].splitlines()[-1])
-    return found
+    printed: dict[str, Any] = json.loads(out[0].splitlines()[-1])
+    return printed
 
 
-def weights(found: dict[str, Any]) -> dict[str, torch.Tensor]:
-    return {name: torch.tensor(each) for name, each in found["weights"].items()}
+def weights(printed: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(values) for name, values in printed["weights"].items()}
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -64,43 +64,37 @@ def one(tmp_path_factory) -> dict[str, Any]:
 def four(tmp_path_factory) -> Path:
     """Checkpoints of four ranks."""
     folder = tmp_path_factory.mktemp("four") / "checkpoints"
-    found = train(4, folder, 4)
-    assert found["exact"]
-    (folder.parent / "found.json").write_text(json.dumps(found))
+    printed = train(4, folder, 4)
+    assert printed["exact"]
+    (folder.parent / "printed.json").write_text(json.dumps(printed))
     return folder
 
 
-def copied(folder: Path, to: Path) -> Path:
-    shutil.copytree(folder, to)
-    return to
+@pytest.fixture
+def copied(tmp_path, four) -> Path:
+    """A copy of the checkpoints of four ranks."""
+    return shutil.copytree(four, tmp_path / "checkpoints")
 
 
 @pytest.mark.slow
-def test_saved_on_four_ranks_resumed_on_two_then_one_then_four(tmp_path, one, four):
-    folder, losses = copied(four, tmp_path / "checkpoints"), []
-    for ranks, steps in ((2, 7), (1, 9), (4, STEPS)):
-        found = train(ranks, folder, steps)
-        assert not found["exact"], "other ranks add up gradients in another order"
-        losses += found["losses"]
+@pytest.mark.parametrize(
+    "attempts",
+    [[(2, "1", 7), (1, "1", 9), (4, "1", STEPS)], [(2, "0", 6), (2, "1", 8), (1, "0", 10), (2, "1", STEPS)]],
+    ids=["to other ranks", "to whole weights and back"],
+)
+def test_a_run_saved_on_four_ranks_goes_on(copied, one, attempts):
+    losses = []
+    for ranks, sharded, steps in attempts:
+        printed = train(ranks, copied, steps, FSDP=sharded)
+        assert not printed["exact"], "other ranks add up gradients in another order"
+        losses += printed["losses"]
     assert losses == pytest.approx(one["losses"][4:], abs=1e-5)
-    for name, each in weights(found).items():
-        torch.testing.assert_close(each, weights(one)[name], atol=1e-5, rtol=0)
-    manifest = json.loads((folder / f"step-{STEPS:09d}" / "manifest.json").read_text())
-    assert manifest["shards"] == 4
-    assert {"state.pt", "__3_0.distcp", shards.INDEX} <= set(manifest["files"])
-    assert all((folder / f"step-{STEPS:09d}" / name).is_file() for name in manifest["files"])
-
-
-@pytest.mark.slow
-def test_a_run_goes_from_shards_to_whole_weights_and_back(tmp_path, one, four):
-    folder, losses = copied(four, tmp_path / "checkpoints"), []
-    for ranks, sharded, steps in ((2, "0", 6), (2, "1", 8), (1, "0", 10), (2, "1", STEPS)):
-        found = train(ranks, folder, steps, FSDP=sharded)
-        assert not found["exact"]
-        losses += found["losses"]
-    assert losses == pytest.approx(one["losses"][4:], abs=1e-5)
-    for name, each in weights(found).items():
-        torch.testing.assert_close(each, weights(one)[name], atol=1e-5, rtol=0)
+    torch.testing.assert_close(weights(printed), weights(one), atol=1e-5, rtol=0)
+    last = copied / f"step-{STEPS:09d}"
+    manifest = json.loads((last / "manifest.json").read_text())
+    assert manifest["shards"] == ranks
+    assert {"state.pt", f"__{ranks - 1}_0.distcp", shards.INDEX} <= set(manifest["files"])
+    assert all((last / name).is_file() for name in manifest["files"])
 
 
 @pytest.mark.slow
@@ -115,7 +109,7 @@ def test_a_rank_killed_in_a_save_and_later_all_at_any_moment_change_no_bit(tmp_p
     assert checkpoint.newest(folder, pytest.fail).step >= 2, f"seed {seed}"
     job = start(2, folder, steps)
     while max(checkpoint.steps(folder)) < 5:
-        assert all(each.exitcode is None for each in job.ranks)
+        assert all(rank.exitcode is None for rank in job.ranks)
         time.sleep(0.005)
     time.sleep(moment.random() * 0.3)
     job.kill()
@@ -140,37 +134,35 @@ def test_a_save_that_fails_on_one_rank_fails_on_all_and_leaves_nothing(tmp_path)
 
 
 @pytest.mark.parametrize(("sharded", "now"), [("1", "has shards on 2 ranks"), ("0", "has whole weights on 2 ranks")])
-def test_shards_of_another_model_are_refused_in_words_that_name_both(tmp_path, four, sharded, now):
-    folder = copied(four, tmp_path / "checkpoints")
-    codes, _, err = end(start(2, folder, 8, OTHER="1", FSDP=sharded))
+def test_shards_of_another_model_are_refused_in_words_that_name_both(copied, sharded, now):
+    codes, _, err = end(start(2, copied, 8, OTHER="1", FSDP=sharded))
     assert codes == [2, 2]
     assert f"was saved as shards of 4 ranks, and this run {now}; it can't go on from it: first.bias" in err[0]
 
 
 @pytest.mark.parametrize("name", ["__2_0.distcp", shards.INDEX, "state.pt"])
-def test_shards_of_which_a_file_is_broken_or_gone_are_passed_over(tmp_path, four, name):
-    folder = copied(four, tmp_path / "checkpoints")
-    path = folder / "step-000000004" / name
+def test_shards_of_which_a_file_is_broken_or_gone_are_passed_over(copied, name):
+    path = copied / "step-000000004" / name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     warnings: list[str] = []
-    assert checkpoint.newest(folder, warnings.append).step == 3
+    assert checkpoint.newest(copied, warnings.append).step == 3
     path.unlink()
-    assert checkpoint.newest(folder, warnings.append).step == 3
-    assert [name in each for each in warnings] == [True, True]
+    assert checkpoint.newest(copied, warnings.append).step == 3
+    assert [name in warning for warning in warnings] == [True, True]
 
 
-def test_an_index_with_code_in_it_or_another_folders_file_is_not_read(tmp_path, four):
+def test_an_index_with_code_in_it_or_another_folders_file_is_not_read(tmp_path, copied):
     class Evil:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return os.mkdir, (str(tmp_path / "ran"),)
 
-    folder = copied(four, tmp_path / "checkpoints") / "step-000000004"
+    folder = copied / "step-000000004"
     files = json.loads((folder / "manifest.json").read_text())["files"]
     assert shards.describe(folder, files)["model/first.weight"].size == (7, 12)
     with pytest.raises(ValueError, match=r"files that are not of its checkpoint: __0_0\.distcp"):
-        shards.describe(folder, [each for each in files if each != "__0_0.distcp"])
+        shards.describe(folder, [name for name in files if name != "__0_0.distcp"])
     (folder / shards.INDEX).write_bytes(pickle.dumps(Evil()))
     with pytest.raises(ValueError, match=r"names posix\.mkdir"):
         shards.describe(folder, files)
@@ -200,10 +192,10 @@ def test_an_index_of_another_python_is_read(tmp_path):
 
 def test_shards_are_exported_as_a_plain_model_loads_them(tmp_path, four):
     assert export.main([f"run={four.parent}", f"file={tmp_path / 'file'}", "step=4"]) == 0
-    found = load_file(tmp_path / "file")
+    exported = load_file(tmp_path / "file")
     net = Net(7)
-    net.load_state_dict(found)
+    net.load_state_dict(exported)
     assert net.third.weight is net.second.weight
-    assert found["norm.num_batches_tracked"].dtype == torch.int64
-    trained = weights(json.loads((four.parent / "found.json").read_text()))
-    assert all(torch.equal(each, trained[name]) for name, each in net.state_dict().items())
+    assert exported["norm.num_batches_tracked"].dtype == torch.int64
+    trained = weights(json.loads((four.parent / "printed.json").read_text()))
+    assert all(torch.equal(values, trained[name]) for name, values in net.state_dict().items())
