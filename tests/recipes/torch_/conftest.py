@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.recipes import forking
+from tests.recipes.torch_.scenarios import problems
 
 forking.preload("torch._dynamo", "torch._inductor.output_code", "sklearn.datasets", "recipes.torch_.supervised")
 
@@ -22,3 +23,9 @@ def _own_switches() -> Iterator[None]:
     torch.use_deterministic_algorithms(repeatable)
     torch.utils.deterministic.fill_uninitialized_memory = filled
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Of each of the module's SCENARIOS on two ranks, its tracebacks."""
+    return problems(request.module.__name__, tmp_path_factory.mktemp("ranks"))

@@ -8,7 +8,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.recipes.torch_.loops import UNSCALED, OneWeight, accumulate, of, same, step, stepped
-from tests.recipes.torch_.scenarios import RANKS, problems
+from tests.recipes.torch_.scenarios import RANKS
 
 
 def network():
@@ -256,11 +256,6 @@ SCENARIOS = {
     "cast-inside-ddp": casting_inside_the_wrapper_is_refused,
     "fsdp": fsdp_is_refused_at_o2_and_works_by_its_own_masters_at_o1,
 }
-
-
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return problems(__name__, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.precision import Precision
 from recipes.typed import SettingsError
-from tests.recipes.torch_.loops import HALVES, backward, of, same, stepped
+from tests.recipes.torch_.loops import HALVES, backward, of, same, step, stepped
 
 MODES = [("o0", "auto"), *itertools.product(("o1", "o2", "o3"), HALVES)]
 SCALED = [("o1", "float16"), ("o2", "float16")]
@@ -49,17 +49,19 @@ class Training:
         self.model = precision.cast(network())
         self.optimizer = precision.optimizer(self.model, make(self.model.parameters()))
 
-    def loss(self, inputs=INPUTS, labels=LABELS):
-        with self.precision.forward():
-            return cross_entropy(self.precision.output(self.model(self.precision.input(inputs))), labels)
+    def backward(self, inputs=INPUTS, labels=LABELS, factor=1.0):
+        backward(self.precision, self.model, inputs, lambda outputs: factor * cross_entropy(outputs, labels))
 
     def step(self, overflow=False, clip=None):
-        self.optimizer.zero_grad()
-        loss = self.loss()
-        self.precision.backward(loss * torch.inf if overflow else loss)
-        outcome = self.precision.step(self.optimizer, clip=clip)
-        self.precision.update()
-        return loss.item(), outcome
+        """The loss, and what became of the step."""
+        losses = []
+
+        def loss_of(outputs):
+            losses.append(cross_entropy(outputs, LABELS))
+            return losses[0] * torch.inf if overflow else losses[0]
+
+        outcome = step(self.precision, self.model, self.optimizer, INPUTS, loss_of, clip)
+        return losses[0].item(), outcome
 
     def weights(self):
         return stepped(self.optimizer)
@@ -212,7 +214,7 @@ def test_micro_batches_add_up_to_the_whole_batch(level, dtype):
         training.model.eval()  # batch norm sees the same statistics
     whole.step()
     for inputs, labels in zip(INPUTS.chunk(4), LABELS.chunk(4), strict=True):
-        parts.precision.backward(parts.loss(inputs, labels) / 4)
+        parts.backward(inputs, labels, 1 / 4)
     parts.precision.step(parts.optimizer)
     parts.precision.update()
     tolerance = 1e-6 if level == "o0" else 2e-3
@@ -261,7 +263,7 @@ def test_a_good_step_never_waits_for_the_device(level, dtype):
     scale = LossScale(mode="dynamic", backoff_every=2, max=2.0**20) if (level, dtype) in SCALED else None
     training = Training(of(level, dtype, scale), lambda parameters: sgd(parameters, fused=True))
     training.step()
-    training.precision.backward(training.loss())
+    training.backward()
     with Reads() as counted:
         training.precision.step(training.optimizer, clip=1.0)
         training.precision.update()
@@ -304,7 +306,7 @@ def step_under_autocast(training):
 
 
 def step_by_itself(training):
-    training.precision.backward(training.loss())
+    training.backward()
     training.optimizer.step()
 
 

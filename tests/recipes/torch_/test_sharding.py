@@ -36,7 +36,7 @@ from recipes.trainer.progress import Progress
 from recipes.typed import SettingsError
 from tests.recipes.torch_.loops import CPU, UNSCALED, accumulate, step
 from tests.recipes.torch_.observed_runs import observed
-from tests.recipes.torch_.scenarios import RANKS, problems
+from tests.recipes.torch_.scenarios import RANKS
 
 TINY = {"vocab_size": 64, "layers": 2, "width": 32, "heads": 2, "context": 16}
 
@@ -366,11 +366,6 @@ SCENARIOS: dict[str, Any] = {
     "proved-after-a-measure": a_step_after_a_measure_is_proved,
     **{name: lambda rank, wrong=wrong: contradicted(rank, *wrong) for name, wrong in CONTRADICTED.items()},
 }
-
-
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return problems(__name__, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
