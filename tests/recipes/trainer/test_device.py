@@ -1,4 +1,4 @@
-"""What every framework's device has in common, on a GPU that is made up."""
+"""What every framework's device has in common, with a stand-in for a GPU."""
 
 from __future__ import annotations
 

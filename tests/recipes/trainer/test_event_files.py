@@ -60,9 +60,9 @@ def test_lightnings_log_by_tensorboardx_gives_losses_and_evaluations_of_steps_fr
 
 
 def test_trainers_logs_of_one_folder_are_read_together(tmp_path):
-    logged = {"train/loss": 0.5, "train/learning_rate": 0.25, "train/grad_norm": 2.0, "train/epoch": 1.0}
-    write(tmp_path / "runs" / "a", event(2, logged))
-    write(tmp_path / "runs" / "a", event(2, {"eval/loss": 0.75, "train/epoch": 1.0}), name=NAME + "1", at=2000)
+    training = {"train/loss": 0.5, "train/learning_rate": 0.25, "train/grad_norm": 2.0, "train/epoch": 1.0}
+    write(tmp_path, event(2, training))
+    write(tmp_path, event(2, {"eval/loss": 0.75, "train/epoch": 1.0}), name=NAME + "1", at=2000)
     records = library_records.read([tmp_path], since=500)
     assert records.steps == {2: {"loss": 0.5, "lr": 0.25, "grad_norm": 2.0}}
     assert records.evaluations == [(2, {"loss": 0.75})]
@@ -83,28 +83,31 @@ def test_logs_that_the_script_writes_itself_are_not_read_since_their_steps_may_b
     assert library_records.read([tmp_path], since=500) is None
 
 
-def test_tensors_and_simple_values_that_tensorflow_writes_are_read(tmp_path):
-    ended = forking.run("tests.recipes.trainer.write_events", str(tmp_path))
+@pytest.mark.parametrize("kind", ["tensors", "simple"])
+def test_scalars_that_tensorflow_writes_are_read(written, kind):
+    assert event_files.read((written / kind).iterdir()) == {0: {"loss": 0.25}, 300: {"loss": 0.25}}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written")
+    ended = forking.run("tests.recipes.trainer.write_events", str(folder))
     assert ended.returncode == 0, ended.stderr
-    for kind in ("tensors", "simple"):
-        values = event_files.read((tmp_path / kind).iterdir())
-        assert values == {0: {"loss": 0.25}, 300: {"loss": 0.25}}, kind
+    return folder
 
 
 def test_a_tensors_value_is_in_its_bytes_or_in_its_list_packed_or_not(tmp_path):
-    half = struct.pack("<f", 0.5)
+    half, float32, another = struct.pack("<f", 0.5), b"\x08\x01", b"\x08\x02"
     for content in (field(4, half), field(5, half), b"\x2d" + half):
-        assert event_files.read([write(tmp_path, tensor(b"\x08\x01" + content))]) == {0: {"loss": 0.5}}
-        assert event_files.read([write(tmp_path, tensor(b"\x08\x02" + content))]) == {}, "no float32"
-    assert event_files.read([write(tmp_path, tensor(b"\x08\x01" + field(4, half * 2)))]) == {}
+        assert event_files.read([write(tmp_path, tensor(float32 + content))]) == {0: {"loss": 0.5}}
+        assert event_files.read([write(tmp_path, tensor(another + content))]) == {}
+    assert event_files.read([write(tmp_path, tensor(float32 + field(4, half * 2)))]) == {}
 
 
 def test_events_before_a_truncated_one_are_read(tmp_path):
-    last = event(2, {"loss": 0.25})
-    for length in range(len(last)):
-        assert event_files.read([write(tmp_path, event(1, {"loss": 0.5}), last[:length])]) == {1: {"loss": 0.5}}
-    endless = struct.pack("<Q", 2**64 - 1) + bytes(40)
-    assert event_files.read([write(tmp_path, event(1, {"loss": 0.5}), endless)]) == {1: {"loss": 0.5}}
+    last, endless = event(2, {"loss": 0.25}), struct.pack("<Q", 2**64 - 1) + bytes(40)
+    for end in (*(last[:length] for length in range(len(last))), endless):
+        assert event_files.read([write(tmp_path, event(1, {"loss": 0.5}), end)]) == {1: {"loss": 0.5}}
 
 
 def test_a_log_with_any_byte_changed_is_read_or_ignored(tmp_path, monkeypatch):

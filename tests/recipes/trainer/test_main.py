@@ -1,4 +1,4 @@
-"""What a trainer's process says as it ends, and whether it is the one to say it."""
+"""How a trainer's process ends: its exit code, its message, and which rank prints it."""
 
 from __future__ import annotations
 
@@ -18,45 +18,41 @@ from recipes.trainer.world import PlacementError, SettingsErrorOfAll
 from recipes.typed import SettingsError
 
 
-def ended(framework: str, error: Exception) -> int:
-    """The exit code of a process that could not become one of its job, for this reason."""
+@pytest.fixture(params=["torch", "tensorflow"])
+def framework(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of this process, which is the second of two by the framework's own variable."""
+    config = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}
+    values = {"torch": ("RANK", "1"), "tensorflow": ("TF_CONFIG", json.dumps(config))}
+    monkeypatch.setenv(*values[request.param])
+    return request.param
 
+
+@pytest.mark.parametrize(
+    ("error", "code", "of_all"),
+    [
+        (PlacementError("three joined"), 1, True),
+        (SettingsErrorOfAll("no file"), 2, True),
+        (PlacementError("worker 0 is not there", of_all=False), 1, False),
+        (SettingsError("no GPU"), 2, False),
+    ],
+)
+def test_an_error_of_all_ranks_is_printed_by_the_first_alone_and_any_other_by_its_own(
+    framework: str,
+    error: Exception,
+    code: int,
+    of_all: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(*_: Any) -> NoReturn:
         raise error
 
     kind: Any = SimpleNamespace(framework=framework, join=fail)
-    return main(kind, "mnist", fail, [])
-
-
-@pytest.fixture(params=["torch", "tensorflow"])
-def second(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The framework, in whose own way this process is the second of two."""
-    if request.param == "torch":
-        monkeypatch.setenv("RANK", "1")
-    else:
-        cluster = {"worker": ["a:1", "b:2"]}
-        monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 1}}))
-    return request.param
-
-
-@pytest.mark.parametrize(("error", "code"), [(PlacementError("three came"), 1), (SettingsErrorOfAll("no file"), 2)])
-def test_what_every_process_knows_the_first_one_alone_says(
-    second: str, error: Exception, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert ended(second, error) == code
-    assert capsys.readouterr().err == ""
-    monkeypatch.delenv("RANK" if second == "torch" else "TF_CONFIG")
-    assert ended(second, error) == code
-    assert capsys.readouterr().err == f"mnist: {error}\n"
-
-
-@pytest.mark.parametrize(
-    ("error", "code"), [(PlacementError("worker 0 is not there", of_all=False), 1), (SettingsError("no GPU"), 2)]
-)
-def test_what_only_one_process_knows_it_says_itself(
-    second: str, error: Exception, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ended(second, error) == code
+    assert main(kind, "mnist", fail, []) == code
+    assert capsys.readouterr().err == ("" if of_all else f"mnist: {error}\n")
+    for name in ("RANK", "TF_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(kind, "mnist", fail, []) == code
     assert capsys.readouterr().err == f"mnist: {error}\n"
 
 
@@ -95,44 +91,29 @@ start(types.SimpleNamespace(framework=sys.argv.pop(1), join=fail), "mnist", fail
 def test_a_process_keeps_what_it_wrote_and_is_finalized_only_where_it_must_be(
     words: list[str], environment: dict[str, str], finalized: bool, tmp_path: Path
 ) -> None:
-    root = str(Path(__file__).parents[3])
-    ended = subprocess.run(
-        [sys.executable, "-c", ENDS, *words],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": root, **environment},
-    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), **environment}
+    command = [sys.executable, "-c", ENDS, *words]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ)
     assert (ended.returncode, ended.stdout) == (1, "cleaned up\n" + "finalized\n" * finalized)
     assert "RuntimeError: no GPU" in ended.stderr
     assert [(tmp_path / name).read_text() for name in ("text", "binary")] == ["kept", "kept"]
 
 
-class Second:
-    """What of a run on the second rank is used as it fails."""
-
-    leave_first_failure = Run.leave_first_failure
-
-    def __init__(self, folder: Path) -> None:
-        self._chosen, self.world = SimpleNamespace(run=folder), SimpleNamespace(rank=1)
-        self.told = ""
-
-    def leave_failure(self, reason: str) -> None:
-        self.told = reason
-
-
-def test_a_rank_that_fails_leaves_why_since_the_first_one_may_be_killed_for_it(
+def test_a_rank_that_fails_leaves_its_reason_since_the_first_may_be_killed_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("LAUNCHER_ATTEMPT", "1")
     (tmp_path / "attempts/1").mkdir(parents=True)
-    run: Any = Second(tmp_path)
+    reasons: list[str] = []
+    run: Any = SimpleNamespace(_chosen=SimpleNamespace(run=tmp_path), world=SimpleNamespace(rank=1))
+    run.leave_failure = reasons.append
+    run.leave_first_failure = lambda *failure: Run.leave_first_failure(run, *failure)
 
     def train(run: Any) -> NoReturn:
         raise ValueError("shard 7 is broken")
 
     kind: Any = SimpleNamespace(framework="torch", join=lambda *_: run)
     assert main(kind, "mnist", train, []) == 1
-    left = json.loads((tmp_path / "attempts/1/failed.json").read_text())["reason"]
-    assert left == run.told == "on rank 1, ValueError: shard 7 is broken"
+    recorded = json.loads((tmp_path / "attempts/1/failed.json").read_text())["reason"]
+    assert [recorded] == reasons == ["on rank 1, ValueError: shard 7 is broken"]
     assert "ValueError: shard 7 is broken" in capsys.readouterr().err

@@ -1,3 +1,5 @@
+"""Rows of optimizer steps from the values of their executions."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ from recipes.trainer.recorder import Executed, Recorder
 
 
 class Device:
-    """One whose values lie here already, and whose clock ticks a second a look."""
+    """Its values are on the host, and its clock ticks a second at each mark."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -24,7 +26,7 @@ class Device:
         return ended - began
 
     def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
-        return [each for value, times in zip(values, count, strict=True) for each in [value] * times]
+        return [value for value, times in zip(values, count, strict=True) for _ in range(times)]
 
     def peak_memory(self) -> int:
         return 7
@@ -58,6 +60,6 @@ def test_a_row_has_the_keys_that_every_framework_writes() -> None:
         ({"tokens": 100}, {"tokens_per_second": 1600.0}),
     ],
 )
-def test_what_only_some_recipes_have_stands_beside_them(given: dict[str, Any], more: dict[str, Any]) -> None:
+def test_a_row_has_what_only_some_recipes_have(given: dict[str, Any], more: dict[str, Any]) -> None:
     row = recorded(**given)[0]
     assert {key: row[key] for key in row if key not in STEP} == more
