@@ -22,9 +22,9 @@ def problems(module: str, folder: Path) -> dict[str, str]:
     file = folder / "problems"
     file.touch()
     done = Forked(_take_part, (module, file), ranks=RANKS).complete()
-    seen = dict(json.loads(line) for line in file.read_text().splitlines())
-    assert done.returncode == 0, f"{done.stderr}\nended after {list(seen)}"
-    return seen
+    tracebacks = dict(json.loads(line) for line in file.read_text().splitlines())
+    assert done.returncode == 0, f"{done.stderr}\nended after {list(tracebacks)}"
+    return tracebacks
 
 
 def _take_part(module: str, file: Path) -> None:
@@ -34,7 +34,7 @@ def _take_part(module: str, file: Path) -> None:
         problem = ""
         try:
             scenario(rank)
-        except Exception:  # whatever it is, the other scenarios go on
+        except Exception:  # whatever it is, the other scenarios run
             problem = traceback.format_exc()
         of_ranks = [""] * RANKS
         distributed.all_gather_object(of_ranks, problem)

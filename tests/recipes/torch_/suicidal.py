@@ -1,8 +1,8 @@
-"""The trainer of RECIPE, mnist unless said, which kills itself with SIGKILL where the environment says.
+"""The trainer of RECIPE, by default mnist, which kills itself with SIGKILL as the environment requests.
 
 KILL_AT_BACKWARD=n: after the n-th backward of this process, so before its optimizer's step. KILL_AT_RENAME=n: before
-its n-th rename of a folder, so with a checkpoint written and not yet in place. KILL_RANK: on that rank alone, 0 unless
-said.
+its n-th rename of a folder, so with a checkpoint written and not yet in place. KILL_RANK: on that rank alone, by
+default 0.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def die_in_time(limit: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def backward(*arguments: Any, **named: Any) -> None:
-    real_backward(*arguments, **named)
+def backward(*arguments: Any, **options: Any) -> None:
+    real_backward(*arguments, **options)
     die_in_time("KILL_AT_BACKWARD")
 
 

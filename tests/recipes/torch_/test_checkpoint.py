@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there."""
+"""Checkpoints: complete, or not there."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from recipes.torch_.state import FILE, read, write
 from recipes.trainer import checkpoint
 from recipes.trainer.world import SettingsErrorOfAll
 
+STATE = "state.pt"
+
 
 def save(folder: Path, step: int, keep: int = 2) -> Path:
     state = {"weights": torch.full((1000,), float(step)), "nested": {"step": step, "list": [1, None, "a"]}}
@@ -29,24 +31,27 @@ def save_state(folder: Path, step: int, state: Any, keep: int, check: Callable[[
 
 def newest(folder: Path) -> tuple[int | None, list[str]]:
     warnings: list[str] = []
-    found = checkpoint.newest(folder, warnings.append)
-    return (found.step if found else None), warnings
+    latest = checkpoint.newest(folder, warnings.append)
+    return (latest.step if latest else None), warnings
 
 
-def test_a_state_comes_back_as_it_was_saved(tmp_path):
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_state_is_read_as_it_was_saved(tmp_path):
     save(tmp_path, 3)
-    found = checkpoint.newest(tmp_path, pytest.fail)
-    assert found is not None
-    state = read(found.state)
+    latest = checkpoint.newest(tmp_path, pytest.fail)
+    state = read(latest.state)
     assert torch.equal(state["weights"], torch.full((1000,), 3.0))
     assert state["nested"] == {"step": 3, "list": [1, None, "a"]}
-    assert found.manifest["settings"] == {"batch": 1}
+    assert latest.manifest["settings"] == {"batch": 1}
 
 
 def test_the_newest_are_kept(tmp_path):
     for step in (5, 10, 100, 1000):
         save(tmp_path, step)
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["step-000000100", "step-000001000"]
+    assert names(tmp_path) == ["step-000000100", "step-000001000"]
 
 
 def test_a_save_that_fails_leaves_nothing_and_the_older_ones(tmp_path):
@@ -55,15 +60,10 @@ def test_a_save_that_fails_leaves_nothing_and_the_older_ones(tmp_path):
         save_state(tmp_path, 2, {"cannot be pickled": lambda: None}, 2)
 
     def refuse() -> None:
-        raise PermissionError("taken over")
+        raise PermissionError("superseded")
 
-    with pytest.raises(PermissionError, match="taken over"):
+    with pytest.raises(PermissionError, match="superseded"):
         save_state(tmp_path, 3, {}, 1, refuse)
-    assert [each.name for each in tmp_path.iterdir()] == ["step-000000001"]
-
-
-def test_a_save_that_the_file_system_refuses_says_why_and_leaves_nothing(tmp_path):
-    save(tmp_path, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
@@ -71,7 +71,7 @@ def test_a_save_that_the_file_system_refuses_says_why_and_leaves_nothing(tmp_pat
             save(tmp_path, 2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert [each.name for each in tmp_path.iterdir()] == ["step-000000001"]
+    assert names(tmp_path) == ["step-000000001"]
 
 
 def test_a_checkpoint_makes_no_folder_but_its_own(tmp_path):
@@ -81,46 +81,57 @@ def test_a_checkpoint_makes_no_folder_but_its_own(tmp_path):
 
 
 def test_saving_a_step_again_replaces_it(tmp_path):
-    (save(tmp_path, 5) / "state.pt").write_bytes(b"broken")
+    (save(tmp_path, 5) / STATE).write_bytes(b"broken")
     save(tmp_path, 5)
     assert newest(tmp_path) == (5, [])
 
 
 def test_no_folder_and_an_empty_one_hold_no_checkpoint(tmp_path):
-    assert newest(tmp_path / "none") == (None, [])
-    assert newest(tmp_path) == (None, [])
+    assert newest(tmp_path / "none") == newest(tmp_path) == (None, [])
 
 
 def flip_a_bit(path: Path) -> None:
-    content = bytearray((path / "state.pt").read_bytes())
+    content = bytearray((path / STATE).read_bytes())
     content[len(content) // 2] ^= 1
-    (path / "state.pt").write_bytes(content)
+    (path / STATE).write_bytes(content)
 
 
-BREAKAGES: dict[str, Callable[[Path], object]] = {
-    "one bit": flip_a_bit,
-    "half a state": lambda path: os.truncate(path / "state.pt", 100),
-    "no state": lambda path: (path / "state.pt").unlink(),
-    "no manifest": lambda path: (path / "manifest.json").unlink(),
-    "half a manifest": lambda path: os.truncate(path / "manifest.json", 20),
-    "a manifest of something else": lambda path: (path / "manifest.json").write_text("[]"),
-    "another step's manifest": lambda path: (path / "manifest.json").write_text(
-        json.dumps({**json.loads((path / "manifest.json").read_text()), "step": 1})
-    ),
-}
+def changed(**values: Any) -> Callable[[Path], object]:
+    """Other values in the manifest."""
+
+    def change(path: Path) -> None:
+        manifest = json.loads((path / "manifest.json").read_text())
+        (path / "manifest.json").write_text(json.dumps({**manifest, **values}))
+
+    return change
 
 
-@pytest.mark.parametrize("how", BREAKAGES)
-def test_a_broken_checkpoint_is_passed_over_with_a_warning_that_names_it(tmp_path, how):
+UNDESCRIBED = "its manifest does not describe its files"
+BREAKAGES: list[tuple[Callable[[Path], object], str]] = [
+    (flip_a_bit, "state.pt is not what was saved"),
+    (lambda path: os.truncate(path / STATE, 100), "state.pt is not what was saved"),
+    (lambda path: (path / STATE).unlink(), "No such file"),
+    (lambda path: (path / "manifest.json").unlink(), "No such file"),
+    (lambda path: os.truncate(path / "manifest.json", 20), "is skipped: "),
+    (lambda path: (path / "manifest.json").write_text("[]"), UNDESCRIBED),
+    (changed(step=1), "its manifest is of step 1"),
+    *((changed(schema=value), UNDESCRIBED) for value in (None, "3")),
+    *((changed(state=value), UNDESCRIBED) for value in ([], {})),
+    *((changed(shards=value), UNDESCRIBED) for value in ("four", None)),
+    *((changed(files=value), UNDESCRIBED) for value in ({STATE: 1}, {"../state.pt": {}}, {}, [], None)),
+]
+
+
+@pytest.mark.parametrize(("spoil", "reason"), BREAKAGES)
+def test_a_broken_checkpoint_is_skipped_with_a_warning_that_names_it(tmp_path, spoil, reason):
     save(tmp_path, 5)
-    BREAKAGES[how](save(tmp_path, 10))
-    step, warnings = newest(tmp_path)
+    spoil(save(tmp_path, 10))
+    step, (warning,) = newest(tmp_path)
     assert step == 5
-    assert len(warnings) == 1
-    assert "step-000000010" in warnings[0]
+    assert "step-000000010 is skipped" in warning and reason in warning
 
 
-def test_broken_ones_ahead_do_not_push_out_good_ones(tmp_path):
+def test_broken_newer_ones_do_not_have_good_ones_deleted(tmp_path):
     save(tmp_path, 5)
     for step in (20, 30):
         flip_a_bit(save(tmp_path, step, keep=9))
@@ -129,11 +140,11 @@ def test_broken_ones_ahead_do_not_push_out_good_ones(tmp_path):
     assert (tmp_path / "step-000000005").exists()
 
 
-def test_leftovers_of_a_killed_attempt_are_cleared(tmp_path):
+def test_leftovers_of_a_killed_attempt_are_deleted(tmp_path):
     save(tmp_path, 5)
     (tmp_path / ".step-000000010.123").mkdir()
     checkpoint.clear_leftovers(tmp_path)
-    assert [each.name for each in tmp_path.iterdir()] == ["step-000000005"]
+    assert names(tmp_path) == ["step-000000005"]
 
 
 def test_a_state_with_code_in_it_is_not_run(tmp_path):
@@ -142,40 +153,14 @@ def test_a_state_with_code_in_it_is_not_run(tmp_path):
             return os.mkdir, (str(tmp_path / "ran"),)
 
     save_state(tmp_path, 1, {"evil": Evil()}, 1)
-    found = checkpoint.newest(tmp_path, pytest.fail)
-    assert found is not None
     with pytest.raises(Exception, match="Weights only"):
-        read(found.state)
+        read(checkpoint.newest(tmp_path, pytest.fail).state)
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_checkpoint_of_another_schema_is_refused_on_every_rank(tmp_path):
-    manifest = save(tmp_path, 5) / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 2}))
+    changed(schema=2)(save(tmp_path, 5))
     world = World(rank=0, size=1, device=torch.device("cpu"))
-    with pytest.raises(
-        SettingsErrorOfAll, match=r"is of schema 2, and this version reads 3; `python -m launcher resume`"
-    ):
+    message = r"is of schema 2, and this version reads 3; `python -m launcher resume`"
+    with pytest.raises(SettingsErrorOfAll, match=message):
         checkpoint.for_resuming(tmp_path, world)
-
-
-@pytest.mark.parametrize(
-    "changed", [{"schema": None}, {"state": []}, {"state": {}}, {"shards": "four"}, {"shards": None}]
-)
-def test_a_manifest_with_a_value_of_another_type_is_passed_over(tmp_path, changed):
-    path = save(tmp_path, 5)
-    manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps({**manifest, **changed}))
-    step, warnings = newest(tmp_path)
-    assert step is None
-    assert "its manifest does not describe its files" in warnings[0]
-
-
-@pytest.mark.parametrize("files", [{"state.pt": 1}, {"../state.pt": {}}, {}, [], None])
-def test_a_manifest_that_names_no_files_of_its_own_is_passed_over(tmp_path, files):
-    path = save(tmp_path, 5)
-    manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps({**manifest, "files": files}))
-    step, warnings = newest(tmp_path)
-    assert step is None
-    assert "its manifest does not describe its files" in warnings[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from pathlib import Path
@@ -15,7 +16,7 @@ from recipes import gpt
 from recipes.data import tokens
 from recipes.data.tokens import Tokens
 from recipes.gpt import GptSettings
-from recipes.settings import Data
+from recipes.settings import Data, Settings
 from recipes.torch_ import gpt as trainer
 from recipes.torch_ import loop
 from recipes.typed import SettingsError
@@ -65,10 +66,9 @@ def write_ids(folder: Path, dtype: str = "uint16", **ids: numpy.ndarray) -> Path
 def test_the_launcher_knows_the_networks_matrices(mlp, tied):
     settings = GptSettings(vocab_size=64, layers=2, width=48, heads=2, context=16, mlp=mlp, tied=tied)
     net, known = trainer.Net(settings), gpt.layers(settings)
-    built = {name: each for name, each in net.named_modules() if isinstance(each, nn.Linear)}
-    assert list(built) == [layer.name for layer in known]
-    assert [each.weight.numel() for each in built.values()] == [layer.weights for layer in known]
-    matrices = sum(each.numel() for each in net.parameters() if each.ndim > 1)
+    built = {name: layer.weight.numel() for name, layer in net.named_modules() if isinstance(layer, nn.Linear)}
+    assert built == {layer.name: layer.weights for layer in known}
+    matrices = sum(parameter.numel() for parameter in net.parameters() if parameter.ndim > 1)
     assert matrices - sum(layer.weights for layer in known) == (0 if tied else 64 * 48)
 
 
@@ -103,16 +103,12 @@ def test_a_token_sees_none_that_comes_after_it_and_knows_how_far_others_are():
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_what_is_computed_again_has_the_same_gradients(recompute):
     torch.manual_seed(0)
-    plain, again = trainer.Net(TINY), trainer.Net(GptSettings(**{**_plain(TINY), "recompute": recompute}))
+    plain, again = trainer.Net(TINY), trainer.Net(dataclasses.replace(TINY, recompute=recompute))
     again.load_state_dict(plain.state_dict())
     for net in (plain, again):
         net(torch.arange(32).reshape(2, 16)).square().mean().backward()
     for one, other in zip(plain.parameters(), again.parameters(), strict=True):
         assert torch.equal(one.grad, other.grad)
-
-
-def _plain(settings: GptSettings) -> dict[str, object]:
-    return {key: getattr(settings, key) for key in settings.__dataclass_fields__}
 
 
 def test_a_tokens_flops_are_palms_formula():
@@ -125,21 +121,21 @@ def test_a_tokens_flops_are_palms_formula():
 def test_the_rate_warms_up_and_falls_to_its_share():
     settings = GptSettings(lr=1.0, warmup_steps=10, lr_end=0.1)
     rates = [gpt.learning_rate(settings, step, 100) for step in range(100)]
-    assert rates[:10] == pytest.approx([0.1 * each for each in range(1, 11)])
+    assert rates[:10] == pytest.approx([0.1 * step for step in range(1, 11)])
     assert rates[10] == 1.0 and rates[10:] == sorted(rates[10:], reverse=True)
     assert rates[55] == pytest.approx(0.55) and 0.1 < rates[99] < 0.102
     assert gpt.learning_rate(settings, 0, 10) == 0.5  # a short run warms up for a fifth of it
 
 
-def test_the_standard_library_is_split_by_file_and_depends_on_what_is_in_it(library):
-    found = tokens.load(Data(name="stdlib"), TINY)
-    both = bytes(found.train.ids) + bytes(found.held_out.ids)
+def test_the_standard_library_is_split_by_file_and_its_digest_is_of_the_content(library):
+    text = tokens.load(Data(name="stdlib"), TINY)
+    both = bytes(text.train.ids) + bytes(text.held_out.ids)
     assert b"left out" not in both and both.count(b"def f") == 160
-    assert {0, 4} == {bytes(found.held_out.ids).count(b"def f%d(" % number) for number in range(40)}
-    assert bytes(found.train.ids).startswith(b"def f0(x)")
-    assert found.digest == tokens.load(Data(name="stdlib"), TINY).digest
+    assert {0, 4} == {bytes(text.held_out.ids).count(b"def f%d(" % number) for number in range(40)}
+    assert bytes(text.train.ids).startswith(b"def f0(x)")
+    assert text.digest == tokens.load(Data(name="stdlib"), TINY).digest
     (library / "json" / "m39.py").write_text("other\n")
-    assert found.digest != tokens.load(Data(name="stdlib"), TINY).digest
+    assert text.digest != tokens.load(Data(name="stdlib"), TINY).digest
 
 
 def test_a_sample_is_read_by_its_position():
@@ -152,52 +148,50 @@ def test_a_sample_is_read_by_its_position():
 def test_files_of_ids_are_trained_on(tmp_path, ids):
     folder = write_ids(tmp_path / "ids", ids)
     words = ("data=tokens", f"data.dir={folder}", f"train.ids={ids}", "train.vocab_size=50")
-    found = result(train(tmp_path / "run", *words, "train.bytes_per_token=4", "amp=o0", "steps=2"))
-    assert found["eval"]["bits_per_byte"] == pytest.approx(found["eval"]["loss"] / math.log(2) / 4)
-    content = b"".join(
-        (800 if ids == "uint16" else 1600).to_bytes(8, "little") + each.read_bytes()
-        for each in (folder / "train.bin", folder / "val.bin")
-    )
-    assert found["digests"]["data"] == f"sha256:{hashlib.sha256(content).hexdigest()}"
+    record = result(train(tmp_path / "run", *words, "train.bytes_per_token=4", "amp=o0", "steps=2"))
+    assert record["eval"]["bits_per_byte"] == pytest.approx(record["eval"]["loss"] / math.log(2) / 4)
+    size = (800 if ids == "uint16" else 1600).to_bytes(8, "little")
+    content = b"".join(size + (folder / name).read_bytes() for name in ("train.bin", "val.bin"))
+    assert record["digests"]["data"] == f"sha256:{hashlib.sha256(content).hexdigest()}"
     assert "bits_per_byte" not in result(train(tmp_path / "other", *words, "amp=o0", "steps=1"))["eval"]
 
 
+IDS = numpy.arange(400) % 50
+IDS[123] = 0
+BEYOND = IDS.copy()
+BEYOND[123] = 77
+FILES: dict[str, dict[str, bytes | None]] = {
+    "train.bin has 801 bytes, which is not a whole number of train.ids=uint16 of 2 bytes": {"train": bytes(801)},
+    "train.bin is empty; it should hold token ids of train.ids=uint16": {"train": b""},
+    "val.bin: id 77 at position 123 is beyond train.vocab_size=50; say the vocabulary's size": {
+        "val": BEYOND.astype("uint16").tobytes()
+    },
+    "val.bin can't be read: No such file or directory": {"val": None},
+    "val.bin has 10 tokens, and a sample of train.context=16 takes 17; say a smaller train.context": {"val": bytes(20)},
+    "val.bin: every second id is 0, as where ids of 4 bytes are read as ids of 2; say train.ids=uint32": {
+        "val": IDS.astype("uint32").tobytes()
+    },
+}
+
+
 @pytest.mark.parametrize(
-    ("spoil", "words", "says"),
+    ("message", "words"),
     [
-        ("length", (), "train.bin has 801 bytes, which is not a whole number of train.ids=uint16 of 2 bytes"),
-        ("empty", (), "train.bin is empty; it should hold token ids of train.ids=uint16"),
-        ("ids", (), "val.bin: id 77 at position 123 is beyond train.vocab_size=50; say the vocabulary's size"),
-        ("missing", (), "val.bin can't be read: No such file or directory"),
-        ("folder", (), "val.bin can't be read: "),
-        ("short", (), "val.bin has 10 tokens, and a sample of train.context=16 takes 17; say a smaller train.context"),
-        ("", ("train.ids=uint32",), "is beyond train.vocab_size=50; say the vocabulary's size, or is train.ids=uint32"),
-        (
-            "wide",
-            (),
-            "val.bin: every second id is 0, as where ids of 4 bytes are read as ids of 2; say train.ids=uint32",
-        ),
-        ("", ("batch=40",), "batch=40 is more than the 24 samples of data=tokens"),
+        *((message, ()) for message in FILES),
+        ("is beyond train.vocab_size=50; say the vocabulary's size, or is train.ids=uint32", ("train.ids=uint32",)),
+        ("batch=40 is more than the 24 samples of data=tokens", ("batch=40",)),
     ],
 )
-def test_a_broken_file_of_ids_is_refused_before_anything_starts(tmp_path, capsys, spoil, words, says):
-    val = numpy.arange(400) % 50
-    val[123] = 77 if spoil == "ids" else 0
-    folder = write_ids(tmp_path / "ids", val=val[:10] if spoil == "short" else val)
-    if spoil == "length":
-        (folder / "train.bin").write_bytes((folder / "train.bin").read_bytes() + b"0")
-    if spoil == "empty":
-        (folder / "train.bin").write_bytes(b"")
-    if spoil in ("missing", "folder"):
-        (folder / "val.bin").unlink()
-    if spoil == "folder":
-        (folder / "val.bin").mkdir()
-    if spoil == "wide":
-        val.astype("uint32").tofile(folder / "val.bin")
+def test_a_broken_file_of_ids_is_refused_before_anything_starts(tmp_path, capsys, message, words):
+    folder = write_ids(tmp_path / "ids", val=IDS)
+    for name, content in FILES.get(message, {}).items():
+        (folder / f"{name}.bin").unlink()
+        if content is not None:
+            (folder / f"{name}.bin").write_bytes(content)
     job = ("data=tokens", f"data.dir={folder}", "train.vocab_size=50", *words, "steps=1")
     train(tmp_path / "run", *job, ends=2)
     (line,) = capsys.readouterr().err.splitlines()
-    assert says in line
+    assert message in line
     assert not (tmp_path / "run").exists()
 
 
@@ -206,44 +200,41 @@ def test_every_level_is_proved_and_its_losses_are_those_of_float32(tmp_path, lib
     plain = losses(train(tmp_path / "plain", "amp=o0", "steps=3", *words))
     for level in ("o0", "o1", "o2", "o3") if not words else ("o0", "o2"):
         half = losses(train(tmp_path / level, f"amp={level}", "steps=3", *words))
-        found = result(tmp_path / level)
-        assert found["observed"]["verdict"] == "proved", found["observed"]
-        assert found["observed"]["half_flop_share"] == (0 if level == "o0" else 1)
+        observed = result(tmp_path / level)["observed"]
+        assert (observed["verdict"], observed["half_flop_share"]) == ("proved", level != "o0"), observed
         assert half == pytest.approx(plain, rel=0 if level == "o0" else 0.02)
-    found = result(tmp_path / "o2")["observed"]["param_dtypes"]
-    assert found["float32"] == 5 * 32 and found["bfloat16"] > 1000  # the norms alone are float32
+    dtypes = result(tmp_path / "o2")["observed"]["param_dtypes"]
+    assert dtypes["float32"] == 5 * 32 and dtypes["bfloat16"] > 1000  # the norms alone are float32
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("level", "recompute"), [("o1", "selective"), ("o2", "full")])
 def test_compiled_code_is_proved_too(tmp_path, library, level, recompute):
     words = ("compile=true", f"train.recompute={recompute}", "train.layers=1")
-    found = result(train(tmp_path, f"amp={level}", "steps=2", *words))
-    assert (found["observed"]["verdict"], found["observed"]["half_flop_share"]) == ("proved", 1)
-    assert found["effective"]["compile"] is True
+    record = result(train(tmp_path, f"amp={level}", "steps=2", *words))
+    assert (record["observed"]["verdict"], record["observed"]["half_flop_share"]) == ("proved", 1)
+    assert record["effective"]["compile"] is True
 
 
-def test_an_interrupted_run_goes_on_bit_by_bit_and_on_the_same_text_alone(tmp_path, capsys, library):
+def test_an_interrupted_run_resumes_bit_by_bit_and_on_the_same_text_alone(tmp_path, capsys, library):
     words = ("amp=o2", "accumulate=2", "steps=6")
-    train(tmp_path / "whole", *words)
+    train(tmp_path / "one", *words)
     for ends in (85, 85, 0):
         train(tmp_path / "parts", *words, "checkpoint.stop_every=2", ends=ends)
-    whole, parts = last_state(tmp_path / "whole"), last_state(tmp_path / "parts")
+    one, parts = last_state(tmp_path / "one"), last_state(tmp_path / "parts")
     for key in ("model", "optimizers", "precision"):
-        assert differences(whole[key], parts[key], key) == []
-    assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
-    before = result(tmp_path / "whole")
-    assert before["throughput"]["unit"] == "tokens/s" and before["throughput"]["mfu"] is None
+        assert differences(one[key], parts[key], key) == []
+    assert losses(tmp_path / "one") == losses(tmp_path / "parts")
+    before = result(tmp_path / "one")
+    assert (before["throughput"]["unit"], before["throughput"]["mfu"]) == ("tokens/s", None)
     assert before["throughput"]["flops_per_token"] > 0
     assert 4 < before["eval"]["bits_per_byte"] < 8
-    capsys.readouterr()
     (library / "json" / "m00.py").write_text("pass\n" * 30)
-    train(tmp_path / "whole", "amp=o2", "accumulate=2", "steps=7", ends=2)
-    said = capsys.readouterr().err
-    assert f"not {before['digests']['data']}; give it that data" in said
+    train(tmp_path / "one", "amp=o2", "accumulate=2", "steps=7", ends=2)
+    assert f"not {before['digests']['data']}; give it that data" in capsys.readouterr().err
 
 
-def test_a_run_on_files_of_ids_resumes_on_the_same_ids_alone_wherever_they_are(tmp_path, capsys):
+def test_a_run_on_files_of_ids_resumes_on_the_same_ids_in_any_folder(tmp_path, capsys):
     folder, moved = write_ids(tmp_path / "ids"), tmp_path / "moved"
     words = ("data=tokens", "train.vocab_size=50", "amp=o0")
     train(tmp_path / "run", *words, f"data.dir={folder}", "steps=1")
@@ -257,31 +248,26 @@ def test_a_run_on_files_of_ids_resumes_on_the_same_ids_alone_wherever_they_are(t
 def test_matrices_decay_and_norms_do_not(tmp_path, library, monkeypatch):
     made = []
     real = torch.optim.AdamW
-    monkeypatch.setattr(torch.optim, "AdamW", lambda *given, **named: made.append(real(*given, **named)) or made[-1])
+    monkeypatch.setattr(torch.optim, "AdamW", lambda *args, **options: made.append(real(*args, **options)) or made[-1])
     train(tmp_path, "amp=o0", "steps=1")
     decayed, norms = made[0].param_groups
     assert (decayed["weight_decay"], norms["weight_decay"]) == (0.1, 0)
-    assert {each.ndim for each in decayed["params"]} == {2}
+    assert {parameter.ndim for parameter in decayed["params"]} == {2}
     assert len(norms["params"]) == 5
 
 
 def test_bytes_need_a_vocabulary_of_256():
+    train = GptSettings(vocab_size=100)
     with pytest.raises(SettingsError, match=r"train.vocab_size=100 with data=stdlib, whose tokens are bytes"):
-        gpt.check(_settings(GptSettings(vocab_size=100), "stdlib"))
-    gpt.check(_settings(GptSettings(vocab_size=100), "tokens"))
-
-
-def _settings(train: GptSettings, data: str):
-    from recipes.settings import Settings
-
-    return Settings(recipe="gpt", train=train, data=Data(name=data))
+        gpt.check(Settings(recipe="gpt", train=train, data=Data(name="stdlib")))
+    gpt.check(Settings(recipe="gpt", train=train, data=Data(name="tokens")))
 
 
 @pytest.mark.slow
 def test_it_learns_and_half_precision_learns_as_much(tmp_path):
     """From the real standard library, in 100 steps. A byte drawn from how often each one occurs takes 4.68 bits."""
     words = ("train.context=64", "batch=8", "steps=100", "train.held_out=32", "train.warmup_steps=5")
-    found = {level: result(train(tmp_path / level, f"amp={level}", *words))["eval"] for level in ("o0", "o1", "o2")}
-    assert found["o0"]["bits_per_byte"] < 4.4
+    measures = {level: result(train(tmp_path / level, f"amp={level}", *words))["eval"] for level in ("o0", "o1", "o2")}
+    assert measures["o0"]["bits_per_byte"] < 4.4
     for level in ("o1", "o2"):
-        assert found[level]["loss"] == pytest.approx(found["o0"]["loss"], rel=0.02), level
+        assert measures[level]["loss"] == pytest.approx(measures["o0"]["loss"], rel=0.02), level

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from recipes import metrics
-from tests.recipes.torch_ import trainers
+from tests.recipes.torch_.scripts import fork
 
 TRAINER = """\
 import sys
@@ -59,51 +58,35 @@ trainer.fit(Net(), data, data, ckpt_path=sys.argv[2] if len(sys.argv) > 2 else N
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs the next attempt of a script under the wrapper: its result, its rows."""
+    """Runs an attempt of a script with these arguments: its result, its rows, the losses in them by step."""
 
-    def start(text, *passed, attempt="1"):
-        (tmp_path / "train.py").write_text(text)
-        folder = tmp_path / "run"
-        (folder / "attempts" / attempt).mkdir(parents=True)
-        words = ["amp=o0", f"script={tmp_path}/train.py", f"run={folder}", f"workdir={tmp_path}", "device=cpu"]
-        words += ["require_proof=false", "--", *passed]
-        done = trainers.run(words, 1, trainers.SCRIPT, LAUNCHER_ATTEMPT=attempt)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return trainers.result(folder), list(metrics.read(folder / "metrics.jsonl"))
+    def start(text, *passed, attempt=1):
+        ended = fork(tmp_path, text, "amp=o0", "require_proof=false", passed=passed, attempt=attempt)
+        assert ended.code == 0, ended.out + ended.err
+        losses = {row["step"]: row["loss"] for row in ended.steps}
+        assert list(losses) == list(range(1, len(losses) + 1))
+        return ended, {step: loss for step, loss in losses.items() if loss is not None}
 
     return start
 
 
-def losses(rows):
-    return {row["step"]: row["loss"] for row in rows if "event" not in row}
-
-
-def known(rows):
-    return [step for step, loss in losses(rows).items() if loss is not None]
-
-
 def test_trainers_losses_are_in_the_rows_of_their_steps_in_a_resumed_run_too(run, tmp_path):
-    result, rows = run(TRAINER, "out", "10")
-    assert list(losses(rows)) == list(range(1, 11))
-    assert known(rows) == [2, 4, 6, 8, 10]
+    ended, losses = run(TRAINER, "out", "10")
     state = json.loads((tmp_path / "out/checkpoint-10/trainer_state.json").read_text())
-    logged = {entry["step"]: entry["loss"] for entry in state["log_history"] if "loss" in entry}
-    assert {step: loss for step, loss in losses(rows).items() if loss is not None} == logged
-    assert result["loss"] == {"first": logged[2], "last": logged[10]}
-    assert [row["step"] for row in rows if row.get("event") == "eval"] == [6, 10]
-    result, rows = run(TRAINER, "out", "16", "out/checkpoint-8", attempt="2")
-    assert list(losses(rows)) == list(range(1, 17))
-    assert known(rows) == list(range(2, 17, 2))
-    assert (result["steps"], result["throughput"]["unit"]) == (16, "steps/s")
+    assert losses == {entry["step"]: entry["loss"] for entry in state["log_history"] if "loss" in entry}
+    assert (len(ended.steps), list(losses)) == (10, [2, 4, 6, 8, 10])
+    assert ended.result["loss"] == {"first": losses[2], "last": losses[10]}
+    assert [row["step"] for row in ended.rows if row.get("event") == "eval"] == [6, 10]
+    ended, losses = run(TRAINER, "out", "16", "out/checkpoint-8", attempt=2)
+    assert (len(ended.steps), list(losses)) == (16, list(range(2, 17, 2)))
+    assert (ended.result["steps"], ended.result["throughput"]["unit"]) == (16, "steps/s")
 
 
 def test_lightnings_losses_are_in_the_rows_of_their_steps_in_a_resumed_run_too(run, tmp_path):
-    result, rows = run(LIGHTNING, "2")
-    assert list(losses(rows)) == list(range(1, 17))
-    assert known(rows) == list(range(2, 17, 2))
-    assert result["loss"]["last"] == losses(rows)[16]
-    assert result["eval"]["accuracy"] == 0.5
+    ended, losses = run(LIGHTNING, "2")
+    assert (len(ended.steps), list(losses)) == (16, list(range(2, 17, 2)))
+    assert ended.result["loss"]["last"] == losses[16]
+    assert ended.result["eval"]["accuracy"] == 0.5
     saved = next((tmp_path / "lightning_logs/version_0/checkpoints").glob("*step=16.ckpt"))
-    _, rows = run(LIGHTNING, "3", str(saved), attempt="2")
-    assert list(losses(rows)) == list(range(1, 25))
-    assert known(rows) == list(range(2, 25, 2))
+    ended, losses = run(LIGHTNING, "3", str(saved), attempt=2)
+    assert (len(ended.steps), list(losses)) == (24, list(range(2, 25, 2)))

@@ -15,6 +15,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from recipes import arguments
+from recipes.divergence import PATIENCE
 from recipes.torch_ import loop, mnist
 from recipes.torch_.observe import dispatch_observer
 from recipes.typed import plain
@@ -22,24 +23,10 @@ from tests.recipes.data.idx_files import write_mnist
 from tests.recipes.torch_.trainers import result, rows, run, start, steps, succeed, type_command
 
 
-@pytest.fixture
-def train(capsys, monkeypatch) -> Callable[..., Ended]:
-    """The trainer in this process: a function from its words to what became of it."""
-    for name in [name for name in os.environ if name.startswith("LAUNCHER_")]:
-        monkeypatch.delenv(name)
-
-    def train(*words: str) -> Ended:
-        capsys.readouterr()
-        code = loop.main("mnist", mnist.train, words)
-        return Ended(code, *capsys.readouterr())
-
-    return train
-
-
 class Ended(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
+    code: int
+    out: str
+    err: str
 
 
 @pytest.fixture(scope="module")
@@ -48,45 +35,55 @@ def words(tmp_path_factory) -> list[str]:
     return ["data=mnist", f"data.dir={write_mnist(tmp_path_factory.mktemp('mnist'))}", "batch=8", "train.lr=0.1"]
 
 
+@pytest.fixture
+def train(capsys, monkeypatch, tmp_path, words) -> Callable[..., Ended]:
+    """Runs the short job, with other words in place of those of the same key, in this process and in the folder run."""
+    for name in [name for name in os.environ if name.startswith("LAUNCHER_")]:
+        monkeypatch.delenv(name)
+
+    def train(*more: str) -> Ended:
+        by_key = {word.partition("=")[0]: word for word in (*words, f"run={tmp_path / 'run'}", *more)}
+        capsys.readouterr()
+        code = loop.main("mnist", mnist.train, [word for key, word in by_key.items() if word != f"{key}="])
+        return Ended(code, *capsys.readouterr())
+
+    return train
+
+
 @pytest.mark.slow
 def test_digits_are_learnt_in_a_sixth_of_the_default_epochs(tmp_path):
-    ended = run(["amp=o2", "epochs=4", f"run={tmp_path}"])
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    found = result(tmp_path)
-    assert found["eval"]["accuracy"] >= 0.9
-    assert found["observed"]["verdict"] == "proved"
-    assert found["status"] == "done"
+    succeed(["amp=o2", "epochs=4", f"run={tmp_path}"])
+    record = result(tmp_path)
+    assert record["eval"]["accuracy"] >= 0.9
+    assert (record["observed"]["verdict"], record["status"]) == ("proved", "done")
 
 
-def test_a_run_tells_people_what_it_does_and_leaves_the_whole_record(tmp_path, words):
-    said = type_command(["amp=o2", *words, "epochs=2", "checkpoint.every=5", f"run={tmp_path / 'run'}"])
-    assert "mnist on mnist: 64 images, 16 held out" in said
-    assert "amp=o2: bfloat16 by half_model_fp32_masters (amp.dtype=auto, on a CPU), no loss scale" in said
-    assert said.count("held-out accuracy") == 3
-    assert "amp=o2 proved" in said
+def test_a_run_tells_people_what_it_does_and_leaves_the_complete_record(tmp_path, words):
     folder = tmp_path / "run"
-    found = result(folder)
-    assert found["requested"]["dtype"] == "auto"
-    assert found["effective"]["dtype"] == "bfloat16"
-    assert found["effective"]["loss_scale"] == "none"
-    assert (found["run"], found["attempts"], found["steps"], found["world_size"]) == ("run", 1, 16, 1)
-    assert found["updates"] == {"attempted": 16, "applied": 16}
-    assert found["determinism"] == "exact"
-    assert found["throughput"]["warmup_steps"] + found["throughput"]["steps"] == 16
-    assert found["digests"]["data"].startswith("sha256:")
-    assert found["peak_memory_bytes"] > 2**26
+    printed = type_command(["amp=o2", *words, "epochs=2", "checkpoint.every=5", f"run={folder}"])
+    assert "mnist on mnist: 64 images, 16 held out" in printed
+    assert "amp=o2: bfloat16 by half_model_fp32_masters (amp.dtype=auto, on a CPU), no loss scale" in printed
+    assert printed.count("held-out accuracy") == 3
+    assert "amp=o2 proved" in printed
+    record = result(folder)
+    assert record["requested"]["dtype"] == "auto"
+    assert (record["effective"]["dtype"], record["effective"]["loss_scale"]) == ("bfloat16", "none")
+    assert (record["run"], record["attempts"], record["steps"], record["world_size"]) == ("run", 1, 16, 1)
+    assert record["updates"] == {"attempted": 16, "applied": 16}
+    assert record["determinism"] == "exact"
+    assert record["throughput"]["warmup_steps"] + record["throughput"]["steps"] == 16
+    assert record["digests"]["data"].startswith("sha256:")
+    assert record["peak_memory_bytes"] > 2**26
     events = [row["event"] for row in rows(folder) if "event" in row]
     assert events == ["start", "checkpoint", "eval", "checkpoint", "checkpoint", "eval", "checkpoint", "end"]
-    assert [row["step"] for row in steps(folder)] == list(range(1, 17))
-    assert {row["epoch"] for row in steps(folder)} == {0, 1}
-    assert sorted(each.name for each in (folder / "checkpoints").iterdir()) == ["step-000000015", "step-000000016"]
+    assert [(row["step"], row["epoch"]) for row in steps(folder)] == [(step, step > 8) for step in range(1, 17)]
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000000015", "step-000000016"]
 
 
-def test_without_a_run_folder_nothing_is_written(tmp_path, words, train):
-    ended = train("amp=o1", *words, "steps=3")
-    assert ended.returncode == 0
-    assert "amp=o1 proved" in ended.stdout
-    assert "result in" not in ended.stdout
+def test_without_a_run_folder_nothing_is_written(tmp_path, train):
+    ended = train("amp=o1", "steps=3", "run=")
+    assert ended.code == 0
+    assert "amp=o1 proved" in ended.out and "result in" not in ended.out
     assert not list(tmp_path.iterdir())
 
 
@@ -102,41 +99,38 @@ def test_without_a_run_folder_nothing_is_written(tmp_path, words, train):
         ("amp.keep_fp32=[dens3]", "amp.keep_fp32"),
     ],
 )
-def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, words, train, wrong, complaint):
-    key = wrong.partition("=")[0]
-    asked = [word for word in words if not word.startswith(f"{key}=")]
-    ended = train("device=cpu", *asked, wrong, f"run={tmp_path / 'run'}")
-    assert ended.returncode == 2, ended.stdout + ended.stderr
-    assert complaint in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
-    assert ended.stdout == ""
+def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, train, wrong, complaint):
+    ended = train("device=cpu", wrong)
+    assert (ended.code, ended.out) == (2, "")
+    assert complaint in ended.err and len(ended.err.splitlines()) == 1
     assert not (tmp_path / "run").exists()
 
 
-def test_the_run_folder_alone_gives_settings_and_identity(tmp_path, words, train, monkeypatch):
-    settings = plain(arguments.parse(["amp=o1", *words, "steps=3"], "mnist", "torch").settings)
-    plan = {"schema": 2, "settings": settings, "nodes": 1, "processes": 1, "code": "abc"}
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "plan.json").write_text(json.dumps(plan))
+def plan(folder: Path, words: list[str], **values: object) -> None:
+    folder.mkdir()
+    settings = plain(arguments.parse(words, "mnist", "torch").settings)
+    (folder / "plan.json").write_text(json.dumps({"schema": 2, "settings": settings, "processes": 1, **values}))
+
+
+def test_the_run_folder_alone_gives_settings_and_identity(tmp_path, words, monkeypatch):
+    plan(tmp_path / "run", ["amp=o1", *words, "steps=3"], nodes=1, code="abc")
     monkeypatch.setenv("LAUNCHER_RUN_ID", "20260101-000000-calm-otter")
     monkeypatch.setenv("LAUNCHER_ATTEMPT", "4")
-    ended = train(f"run={tmp_path / 'run'}")
-    assert ended.returncode == 0, ended.stderr
-    found = result(tmp_path / "run")
-    assert (found["run"], found["attempts"], found["digests"]["code"]) == ("20260101-000000-calm-otter", 4, "abc")
+    assert loop.main("mnist", mnist.train, [f"run={tmp_path / 'run'}"]) == 0
+    record = result(tmp_path / "run")
+    assert (record["run"], record["attempts"]) == ("20260101-000000-calm-otter", 4)
+    assert (record["digests"]["code"], record["steps"]) == ("abc", 3)
 
 
-def test_fewer_processes_than_planned_are_an_error_with_a_table(tmp_path, words, train):
-    settings = plain(arguments.parse(words, "mnist", "torch").settings)
-    (tmp_path / "plan.json").write_text(json.dumps({"schema": 2, "settings": settings, "nodes": 2, "processes": 1}))
-    ended = train(f"run={tmp_path}")
-    assert ended.returncode == 1
-    assert "1 ranks have met, and 2 were planned" in ended.stderr
-    assert "Traceback" not in ended.stderr
+def test_fewer_processes_than_planned_are_an_error_with_a_table(tmp_path, words, capsys):
+    plan(tmp_path / "run", words, nodes=2)
+    assert loop.main("mnist", mnist.train, [f"run={tmp_path / 'run'}"]) == 1
+    message = capsys.readouterr().err
+    assert "1 ranks have met, and 2 were planned" in message and "Traceback" not in message
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_stop_file_ends_the_run_saved_and_it_goes_on_from_there(tmp_path, words, ranks):
+def test_a_stop_file_ends_the_run_saved_and_it_resumes_from_there(tmp_path, words, ranks):
     job = ["amp=o2", *words, "checkpoint.every=0", f"run={tmp_path}"]
     process = start([*job, "epochs=10000"], ranks, LAUNCHER_ATTEMPT="2")
     wait_for(tmp_path / "metrics.jsonl", process)
@@ -154,10 +148,11 @@ def test_a_stop_file_ends_the_run_saved_and_it_goes_on_from_there(tmp_path, word
     assert (result(tmp_path)["status"], result(tmp_path)["attempts"]) == ("done", 3)
 
 
-def test_a_run_that_was_asked_to_stop_before_it_began_saves_and_stops_at_once(tmp_path, words, train):
-    (tmp_path / "STOP").touch()
-    assert train("amp=o1", *words, f"run={tmp_path}").returncode == 85
-    assert json.loads((tmp_path / "attempts" / "1" / "stopped.json").read_text())["step"] == 0
+def test_a_run_that_was_asked_to_stop_before_it_began_saves_and_stops_at_once(tmp_path, train):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "STOP").touch()
+    assert train("amp=o1").code == 85
+    assert json.loads((tmp_path / "run" / "attempts" / "1" / "stopped.json").read_text())["step"] == 0
 
 
 def test_an_interrupted_run_says_so(tmp_path, words):
@@ -168,121 +163,123 @@ def test_an_interrupted_run_says_so(tmp_path, words):
     assert result(tmp_path)["reason"] == "interrupted from the keyboard"
 
 
-def test_a_loss_that_is_not_finite_is_recorded_and_no_nan_written(tmp_path, words, train):
-    rest = [word for word in words if "lr" not in word]
-    ended = train("amp=o0", *rest, "train.lr=1e30", "steps=6", f"run={tmp_path}")
-    assert ended.returncode == 1, ended.stderr
-    found = result(tmp_path)
-    assert found["reason"].startswith("the loss is nan since step 2")
-    assert found["loss"]["last"] is None
-    assert "loss.last" in found["nonfinite"]
-    assert steps(tmp_path)[-1]["loss"] is None
-    assert steps(tmp_path)[-1]["nonfinite"] == ["loss"]
+def test_all_ranks_end_together_when_the_loss_is_nan(tmp_path):
+    folder, reason = tmp_path / "run", "the loss is nan since step 2; try a lower learning rate"
+    ended = run(("amp=o0", "train.lr=1e20", "batch=32", "steps=500", f"run={folder}"), ranks=2)
+    assert ended.returncode == 1
+    assert ended.stderr.count(f"mnist: {reason}") == 1
+    record = result(folder)
+    assert (record["status"], record["reason"], record["steps"]) == ("failed", reason, len(steps(folder)))
+    assert (record["loss"]["last"], "loss.last" in record["nonfinite"]) == (None, True)
+    assert (steps(folder)[1]["loss"], steps(folder)[1]["nonfinite"]) == (None, ["loss"])
+    assert rows(folder)[-1]["event"] == "end" and len(steps(folder)) < 500
+    assert not (folder / "checkpoints").exists()
 
 
-def blind(monkeypatch) -> None:
-    monkeypatch.setattr(dispatch_observer, "missing", lambda **_: "a thing to see with")
+def test_a_scale_that_only_overflows_ends_the_run_and_leaves_its_checkpoints(tmp_path):
+    mode = ("amp=o2", "amp.dtype=float16", "loss_scale=static", "loss_scale.init=1e38")
+    ended = run((*mode, "batch=1", "steps=500", "checkpoint.every=8", f"run={tmp_path}"))
+    assert (ended.returncode, "Traceback" in ended.stderr) == (1, False)
+    record, count = result(tmp_path), len(steps(tmp_path))
+    assert record["reason"].startswith("every step since step 1 overflowed and was skipped")
+    assert PATIENCE <= count < 500 and record["loss_scale"]["skipped_steps"] == count
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-000000008", "step-000000016"]
 
 
-def test_a_model_that_computes_in_float32_fails_the_run_as_soon_as_it_is_seen_and_says_why(
-    tmp_path, words, train, monkeypatch
-):
+def computes_in_float32(monkeypatch) -> None:
     monkeypatch.setattr(mnist.Net, "forward", torch.autocast("cpu", enabled=False)(mnist.Net.forward))
-    ended = train("amp=o1", *words, "steps=4", f"run={tmp_path / 'run'}")
-    assert ended.returncode == 1
-    assert len(ended.stderr.splitlines()) == 1
-    assert "what ran was not amp=o1" in ended.stderr
-    found = result(tmp_path / "run")
-    assert (found["status"], found["observed"]["verdict"]) == ("failed", "contradicted")
-    assert found["reason"] in ended.stderr
-    assert found["reason"].endswith("; so it ended after step 1 of 4")
-    assert (found["steps"], [row["step"] for row in steps(tmp_path / "run")]) == (1, [1])
-    assert not list((tmp_path / "run" / "checkpoints").glob("*")), "nothing that it could go on from"
 
 
-def test_what_could_not_be_observed_ends_the_run_at_once_unless_that_is_allowed(tmp_path, words, train, monkeypatch):
-    blind(monkeypatch)
-    ended = train("amp=o1", *words, "steps=4", f"run={tmp_path / 'run'}")
-    assert ended.returncode == 1
-    assert "nothing proves that amp=o1 ran" in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
-    found = result(tmp_path / "run")
-    assert (found["status"], found["observed"]["verdict"], found["steps"]) == ("failed", "unknown", 1)
-    assert found["reason"].endswith("; so it ended after step 1 of 4 (require_proof=false lets that pass)")
-    assert not list((tmp_path / "run" / "checkpoints").glob("*"))
+def can_not_be_observed(monkeypatch) -> None:
+    monkeypatch.setattr(dispatch_observer, "missing", lambda **_: "an observer")
 
 
-def test_where_no_proof_is_required_it_is_told_once_that_there_will_be_none(tmp_path, words, train, monkeypatch):
-    blind(monkeypatch)
-    ended = train("amp=o1", *words, "steps=5", "require_proof=false", f"run={tmp_path / 'run'}")
-    assert ended.returncode == 0, ended.stderr
-    found = result(tmp_path / "run")
-    assert (found["observed"]["verdict"], found["steps"]) == ("unknown", 5)
-    told = [line for line in ended.stdout.splitlines() if line.startswith("no proof: step 1: ")]
-    assert len(told) == 1
-    assert "a thing to see with" in told[0]
-    assert ended.stdout.index(told[0]) < ended.stdout.index("epoch")
+@pytest.mark.parametrize(
+    ("spoil", "verdict", "message", "end"),
+    [
+        (computes_in_float32, "contradicted", "what ran was not amp=o1", "; so it ended after step 1 of 4"),
+        (
+            can_not_be_observed,
+            "unknown",
+            "nothing proves that amp=o1 ran",
+            "; so it ended after step 1 of 4 (require_proof=false lets that pass)",
+        ),
+    ],
+)
+def test_a_failed_proof_ends_the_run_at_once_without_a_checkpoint(
+    tmp_path, train, monkeypatch, spoil, verdict, message, end
+):
+    spoil(monkeypatch)
+    ended = train("amp=o1", "steps=4")
+    record = result(tmp_path / "run")
+    assert ended.code == 1
+    assert message in ended.err and record["reason"] in ended.err and len(ended.err.splitlines()) == 1
+    assert (record["status"], record["observed"]["verdict"], record["steps"]) == ("failed", verdict, 1)
+    assert record["reason"].endswith(end)
+    assert [row["step"] for row in steps(tmp_path / "run")] == [1]
+    assert not list((tmp_path / "run" / "checkpoints").glob("*")), "nothing that it could resume from"
 
 
-def test_an_entry_that_only_the_evaluation_matches_is_observed_there(tmp_path, words, train, monkeypatch):
+def test_where_no_proof_is_required_its_absence_is_reported_once(tmp_path, train, monkeypatch):
+    can_not_be_observed(monkeypatch)
+    ended = train("amp=o1", "steps=5", "require_proof=false")
+    assert ended.code == 0, ended.err
+    assert (result(tmp_path / "run")["observed"]["verdict"], result(tmp_path / "run")["steps"]) == ("unknown", 5)
+    (line,) = [line for line in ended.out.splitlines() if line.startswith("no proof: step 1: ")]
+    assert "an observer" in line
+    assert ended.out.index(line) < ended.out.index("epoch")
+
+
+def test_an_entry_that_only_the_evaluation_matches_is_observed_there(tmp_path, train, monkeypatch):
     inner = mnist.Net.forward
 
     def forward(self, inputs):
         return inner(self, inputs) if self.training else inner(self, inputs).softmax(-1)
 
     monkeypatch.setattr(mnist.Net, "forward", forward)
-    ended = train("amp=o1", "amp.deny=[softmax]", *words, "epochs=2", f"run={tmp_path / 'run'}")
-    assert ended.returncode == 0, ended.stderr
+    ended = train("amp=o1", "amp.deny=[softmax]", "epochs=2")
+    assert ended.code == 0, ended.err
     assert result(tmp_path / "run")["observed"]["verdict"] == "proved"
 
 
-def test_an_entry_that_nothing_matches_fails_the_run_and_is_named(tmp_path, words, train):
-    ended = train("amp=o1", "amp.deny=[matmul,conv2d]", *words, "steps=4", f"run={tmp_path / 'run'}")
-    assert ended.returncode == 1
-    assert "amp.deny=[matmul] matched nothing that was observed" in ended.stderr
-    assert "conv2d" not in ended.stderr
+def test_an_entry_that_nothing_matches_fails_the_run_and_is_named(train):
+    ended = train("amp=o1", "amp.deny=[matmul,conv2d]", "steps=4")
+    assert ended.code == 1
+    assert "amp.deny=[matmul] matched nothing that was observed" in ended.err and "conv2d" not in ended.err
 
 
-def test_a_run_that_breaks_off_leaves_its_reason(tmp_path, words, train):
+def test_a_run_that_breaks_off_leaves_its_reason(tmp_path, train):
     hook = register_optimizer_step_pre_hook(lambda *_: 1 / 0)
     try:
-        ended = train("amp=o1", *words, f"run={tmp_path / 'run'}")
+        ended = train("amp=o1")
     finally:
         hook.remove()
-    assert ended.returncode == 1
-    assert "ZeroDivisionError" in ended.stderr
-    found = result(tmp_path / "run")
-    assert (found["status"], found["reason"]) == ("failed", "ZeroDivisionError: division by zero")
+    assert (ended.code, "ZeroDivisionError" in ended.err) == (1, True)
+    record = result(tmp_path / "run")
+    assert (record["status"], record["reason"]) == ("failed", "ZeroDivisionError: division by zero")
 
 
 def test_a_data_set_with_nothing_held_out_has_no_evaluation(tmp_path, train):
-    assert train("amp=o1", "data=synthetic", "batch=8", "steps=3", f"run={tmp_path}").returncode == 0
-    assert result(tmp_path)["eval"] == {}
+    assert train("amp=o1", "data=synthetic", "data.dir=", "steps=3").code == 0
+    assert result(tmp_path / "run")["eval"] == {}
 
 
-def test_two_ranks_train_on_the_same_global_batches_as_one(tmp_path, words):
-    job = ["amp=o0", *words, "steps=6", "train.dropout_conv=0", "train.dropout_dense=0"]
-    succeed([*job, f"run={tmp_path / 'one'}"])
-    said = type_command([*job, f"run={tmp_path / 'two'}"], ranks=2)
-    assert [line.split()[0] for line in said.splitlines()[:3]] == ["rank", "0", "1"]
-    one, two = ([row["loss"] for row in steps(tmp_path / name)] for name in ("one", "two"))
-    assert one == pytest.approx(two, rel=1e-4)
-    assert result(tmp_path / "two")["world_size"] == 2
-
-
-def test_micro_batches_make_the_same_step(tmp_path, words, train):
-    job = ["amp=o0", *words, "steps=6", "train.dropout_conv=0", "train.dropout_dense=0", "train.clip=0.5"]
-    assert train(*job, f"run={tmp_path / 'one'}").returncode == 0
-    assert train(*job, "accumulate=4", f"run={tmp_path / 'four'}").returncode == 0
+def test_micro_batches_and_two_ranks_make_the_same_step(tmp_path, words, train):
+    job = ["amp=o0", "steps=6", "train.dropout_conv=0", "train.dropout_dense=0", "train.clip=0.5"]
+    folders = [tmp_path / name for name in ("one", "micro", "two")]
+    assert train(*job, f"run={folders[0]}").code == 0
+    assert train(*job, "accumulate=4", f"run={folders[1]}").code == 0
+    printed = type_command([*words, *job, f"run={folders[2]}"], ranks=2)
+    assert [line.split()[0] for line in printed.splitlines()[:3]] == ["rank", "0", "1"]
+    assert result(folders[2])["world_size"] == 2
     for column in ("loss", "grad_norm"):
-        one, four = ([row[column] for row in steps(tmp_path / name)] for name in ("one", "four"))
-        assert one == pytest.approx(four, rel=1e-4)
+        one, *others = ([row[column] for row in steps(folder)] for folder in folders)
+        assert others == [pytest.approx(one, rel=1e-4)] * 2
 
 
-def test_help_costs_no_run(train):
+def test_help_starts_no_run(train):
     ended = train("--help")
-    assert ended.returncode == 0
-    assert "train.lr=1.0" in ended.stdout
+    assert (ended.code, "train.lr=1.0" in ended.out) == (0, True)
 
 
 def wait_for(path: Path, process) -> None:

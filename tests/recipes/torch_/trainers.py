@@ -56,8 +56,8 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return found
+    record: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return record
 
 
 def last_state(folder: Path) -> dict[str, Any]:
@@ -75,12 +75,12 @@ def differences(one: Any, other: Any, where: str = "") -> list[str]:
     if isinstance(one, Mapping):
         if not isinstance(other, Mapping) or list(one) != list(other):
             return [where]
-        return [each for key in one for each in differences(one[key], other[key], f"{where}.{key}")]
+        return [name for key in one for name in differences(one[key], other[key], f"{where}.{key}")]
     if isinstance(one, (list, tuple)):
         if len(one) != len(other):
             return [where]
         pairs = enumerate(zip(one, other, strict=True))
-        return [each for index, (a, b) in pairs for each in differences(a, b, f"{where}.{index}")]
+        return [name for index, (a, b) in pairs for name in differences(a, b, f"{where}.{index}")]
     return [] if one == other else [where]
 
 
