@@ -76,8 +76,9 @@ class LossScaler:
 
     def unscale(self, gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
         """The gradients of the unscaled loss, in float32."""
-        inverse = 1.0 / self._scale
-        return map_values(lambda part: tf.cast(part, tf.float32) * inverse, gradients)
+        scale = self.current()
+        # Not times the inverse: that of 2**127 is subnormal, and taken for 0.
+        return map_values(lambda part: tf.cast(part, tf.float32) / scale, gradients)
 
     def record(self, overflowed: tf.Tensor) -> None:
         """Count one optimizer step; `overflowed`, a bool scalar, says whether it was bad."""

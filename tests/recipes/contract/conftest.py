@@ -1,5 +1,15 @@
 """All frameworks are in this one process, Paddle first."""
 
-from tests.recipes.paddle_ import conftest
+import pytest
 
-assert conftest
+from tests.recipes.paddle_ import conftest
+from tests.recipes.tensorflow_.conftest import graphs_as_they_are
+
+assert conftest and graphs_as_they_are
+
+
+@pytest.fixture
+def small_discriminator(monkeypatch):
+    """The GAN's: a CPU takes long in float16, most of all in convolutions."""
+    for framework in ("torch", "tensorflow"):
+        monkeypatch.setattr(f"recipes.{framework}_.gan.DISCRIMINATOR", (4, 8, 8))

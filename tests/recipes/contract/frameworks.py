@@ -56,7 +56,7 @@ class TorchJob:
             self.precision.backward(loss * torch.inf if overflows else loss, optimizer)
             outcomes.append(self.precision.step(optimizer))
         self.precision.update()
-        return [(bool(each.overflowed), float(each.loss_scale)) for each in outcomes]
+        return [(bool(outcome.overflowed), float(outcome.loss_scale)) for outcome in outcomes]
 
     def weights(self) -> list[float]:
         return [model.weight.item() for model in self.models]
@@ -86,7 +86,7 @@ class TensorFlowJob:
                 loss = -tf.reduce_sum(self.precision.output(variable.value)) * factor
             outcomes.append(self.precision.step(optimizer, self.precision.backward(tape, loss, optimizer)))
         self.precision.update()
-        return [(each.overflowed, each.loss_scale) for each in outcomes]
+        return [(outcome.overflowed, outcome.loss_scale) for outcome in outcomes]
 
     def iterate(self, *bad: bool) -> Outcomes:
         outcomes = self._step(*(tf.constant(numpy.inf if overflows else 1.0) for overflows in bad))
@@ -125,7 +125,7 @@ class PaddleJob:
             outcomes.append(self.precision.step(optimizer))
             optimizer.clear_grad()
         self.precision.update()
-        return [(each.overflowed, each.loss_scale) for each in outcomes]
+        return [(outcome.overflowed, outcome.loss_scale) for outcome in outcomes]
 
     def weights(self) -> list[float]:
         return [model.weight.item() for model in self.models]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import replace
 
+import keras
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 from recipes.precision.levels import PRESETS, Amp, LossScale
 from recipes.settings import Settings
 from recipes.typed import SettingsError, plain
-from tests.recipes.contract.frameworks import JOBS, public, scaling_on_a_cpu
+from tests.recipes.contract.frameworks import JOBS, paddle, public, scaling_on_a_cpu, torch
 from tests.recipes.loss_scale_rules import PaddleRule, TorchRule
+from tests.recipes.paddle_.forced import forced
 
 DIALECT = {
     "cast",
@@ -41,8 +44,10 @@ SCALES = {
     "slow backoff": replace(PRESETS["paddle"], growth_every=3),
     "slower backoff": LossScale(mode="dynamic", init=64.0, growth_every=2, backoff_every=3),
     "bounded": LossScale(mode="dynamic", init=8.0, growth_every=2, backoff_every=2, min=4.0, max=24.0),
+    "largest": LossScale(mode="dynamic", init=2.0**126, growth_every=1),
     "static": LossScale(mode="static", init=128.0),
 }
+NOT_PADDLES = ("bounded", "largest")
 jobs: dict = {}
 
 
@@ -51,7 +56,7 @@ def make(monkeypatch):
     """A job with these settings, as if it were new. It is made once: TensorFlow traces a graph for each."""
     scaling_on_a_cpu(monkeypatch)
 
-    def made(framework, scale, optimizers=1, copy=0):
+    def job_of(framework, scale, optimizers=1, copy=0):
         key = framework, scale, optimizers, copy
         if key not in jobs:
             job = JOBS[framework](scale, optimizers)
@@ -61,7 +66,7 @@ def make(monkeypatch):
         job.reset()
         return job
 
-    return made
+    return job_of
 
 
 def rule(scale):
@@ -78,7 +83,8 @@ def test_it_has_the_methods_of_the_dialect_and_none_for_observation(framework):
 
 
 @pytest.mark.parametrize(
-    ("framework", "name"), [each for each in itertools.product(FRAMEWORKS, SCALES) if each != ("paddle", "bounded")]
+    ("framework", "name"),
+    [pair for pair in itertools.product(FRAMEWORKS, SCALES) if pair[0] != "paddle" or pair[1] not in NOT_PADDLES],
 )
 @given(overflows=OVERFLOWS)
 @SETTINGS
@@ -140,9 +146,9 @@ def test_with_a_scale_for_each_optimizer_its_own_overflows_alone_move_it(make, f
 @SETTINGS
 def test_a_state_saved_anywhere_goes_on_as_if_it_had_not_been(make, framework, overflows, at):
     scale = LossScale(mode="dynamic", init=2.0**10, growth_every=3, backoff_every=2)
-    whole, other = make(framework, scale), make(framework, scale, copy=1)
-    expected = [(whole.iterate(bad), whole.precision.scale) for bad in overflows]
-    end = whole.precision.state_dict()
+    uninterrupted, other = make(framework, scale), make(framework, scale, copy=1)
+    expected = [(uninterrupted.iterate(bad), uninterrupted.precision.scale) for bad in overflows]
+    end = uninterrupted.precision.state_dict()
     first = make(framework, scale)
     seen = [(first.iterate(bad), first.precision.scale) for bad in overflows[:at]]
     other.precision.load_state_dict(json.loads(json.dumps(first.precision.state_dict())))
@@ -208,3 +214,26 @@ def test_a_script_gets_the_launchers_request_and_no_other_frameworks(framework, 
         from_env(environ(framework="other"))
     with pytest.raises(SettingsError, match="LAUNCHER_SPEC is not set"):
         from_env({})
+
+
+@pytest.mark.parametrize(
+    ("framework", "model", "problem"),
+    [
+        (
+            "torch",
+            lambda: torch.nn.Sequential(torch.nn.Linear(2, 2)),
+            "haed names no module of Sequential (modules: 0)",
+        ),
+        ("tensorflow", lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="head")]), "mean head?"),
+        ("paddle", lambda: paddle.nn.Sequential(paddle.nn.Linear(2, 2)), "haed matches no layer of 0"),
+    ],
+)
+def test_a_pattern_of_keep_fp32_that_names_no_layer_is_refused(framework, model, problem):
+    amp = Amp(level="o2", dtype="bfloat16", keep_fp32=("haed",))
+    if framework == "paddle":
+        precision, given = forced("o2", keep_fp32=("haed",)), model()
+    else:
+        precision = JOBS[framework].of(amp, LossScale())
+        given = model if framework == "tensorflow" else model()
+    with pytest.raises(SettingsError, match=re.escape(problem)):
+        precision.cast(given)

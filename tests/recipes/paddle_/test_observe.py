@@ -43,7 +43,7 @@ def train(precision, net=None, observed=True):
 def test_float32_is_proved_with_its_work_counted_by_hand():
     observed, report = train(float32())
     assert observed["verdict"] == "proved", observed["why"]
-    work = {each["backward"]: each["flops"] for each in report["calls"]}
+    work = {call["backward"]: call["flops"] for call in report["calls"]}
     forward = 2 * 5 * (8 * 16 + 16 * 4)
     # The input of the first layer learns nothing: its gradient is not computed.
     assert work == {False: forward, True: 2 * forward - 2 * 5 * 8 * 16}
@@ -65,7 +65,7 @@ def test_a_convolution_is_counted():
     net = nn.Sequential(nn.Unflatten(1, [2, 2, 2]), nn.Conv2D(2, 6, 2, groups=2), nn.Flatten())
     observed, report = train(float32(), net)
     assert observed["verdict"] == "proved", observed["why"]
-    forward = next(each for each in report["calls"] if not each["backward"])
+    forward = next(call for call in report["calls"] if not call["backward"])
     assert (forward["operation"], forward["flops"]) == ("conv2d", 2 * (5 * 6) * (1 * 2 * 2))
 
 
@@ -76,46 +76,37 @@ def test_a_level_forced_onto_a_cpu_is_contradicted_and_never_proved(level):
     assert "0.0% of forward and 0.0% of backward ran in bfloat16" in observed["why"]
 
 
-def test_a_product_outside_of_the_layers_is_not_passed_over():
-    class Hidden(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(8, 8)
+class Around(nn.Layer):
+    """A linear layer in a model that does something else beside it."""
 
-        def forward(self, inputs):
-            return paddle.matmul(self.inner(inputs), paddle.ones([8, 4]))
+    def __init__(self, compute=lambda outputs: outputs):
+        super().__init__()
+        self.inner, self.low, self.compute = nn.Linear(8, 8), nn.Linear(2, 2), compute
 
-    observed, _ = train(float32(), Hidden())
-    assert observed["verdict"] == "unknown"
-    assert "layers made 1 in float32 products in forward, and Paddle counted 2 in float32" in observed["why"]
+    def forward(self, inputs):
+        return self.compute(self.inner(inputs))
 
 
-def test_an_operation_that_cannot_be_counted_is_not_passed_over():
-    class Batched(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(8, 8)
-
-        def forward(self, inputs):
-            square = self.inner(inputs).unsqueeze(1)
-            return paddle.bmm(square, paddle.ones([5, 8, 8]))
-
-    observed, _ = train(float32(), Batched())
-    assert (observed["verdict"], "bmm can't be counted" in observed["why"]) == ("unknown", True)
-
-
-def test_half_parameters_under_o0_are_seen():
-    class Half(nn.Layer):
-        def __init__(self):
-            super().__init__()
-            self.inner, self.low = nn.Linear(8, 4), nn.Linear(2, 2)
-            self.low.to(dtype="bfloat16")
-
-        def forward(self, inputs):
-            return self.inner(inputs)
-
-    observed, _ = train(float32(), Half())
-    assert (observed["verdict"], "6 parameters are bfloat16" in observed["why"]) == ("contradicted", True)
+@pytest.mark.parametrize(
+    ("compute", "low", "verdict", "why"),
+    [
+        (
+            *(lambda outputs: paddle.matmul(outputs, paddle.ones([8, 4])), "float32", "unknown"),
+            "layers made 1 in float32 products in forward, and Paddle counted 2 in float32",
+        ),
+        (
+            *(lambda outputs: paddle.bmm(outputs.unsqueeze(1), paddle.ones([5, 8, 8])), "float32", "unknown"),
+            "bmm can't be counted",
+        ),
+        (lambda outputs: outputs, "bfloat16", "contradicted", "6 parameters are bfloat16"),
+    ],
+    ids=["a product of no layer", "an operation that is not counted", "half parameters at o0"],
+)
+def test_what_a_model_does_beside_its_layers_is_not_passed_over(compute, low, verdict, why):
+    net = Around(compute)
+    net.low.to(dtype=low)
+    observed, _ = train(float32(), net)
+    assert (observed["verdict"], why in observed["why"]) == (verdict, True), observed["why"]
 
 
 def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy
 import paddle
 import pytest
 from paddle import nn
@@ -12,6 +15,8 @@ from recipes.precision import operations
 from recipes.precision.checks import check
 from recipes.precision.levels import PRESETS, Amp
 from recipes.typed import SettingsError
+from tests.recipes.contract.frameworks import scaling_on_a_cpu
+from tests.recipes.loss_scale_rules import PaddleRule
 from tests.recipes.paddle_.forced import NO_SCALE, float32, forced
 
 
@@ -25,6 +30,34 @@ def test_paddles_model_is_told_float16_or_nothing():
     with pytest.raises(SettingsError, match=r"paddle\.Model knows float16 alone"):
         high_level_api.amp_configs(forced("o1"))
     assert high_level_api.amp_configs(float32()) is None
+
+
+BAD = (False, True, True, True, False, False, False, True)
+
+
+@pytest.mark.parametrize("scale", [dataclasses.replace(PRESETS["paddle"], growth_every=3), NO_SCALE])
+def test_the_loss_scale_of_paddles_model_moves_by_the_page_and_only_if_asked_for(monkeypatch, scale):
+    """It backs off at the second bad step in a row. Given no scaler, `paddle.Model` would make a dynamic one."""
+    scaling_on_a_cpu(monkeypatch)
+    precision = forced("o1", scale, dtype="float16")
+    net = nn.Linear(1, 1, bias_attr=False)
+    net.weight.set_value(paddle.zeros([1, 1]))
+    model = paddle.Model(net)
+    sgd = paddle.optimizer.SGD(1.0, parameters=net.parameters())
+    high_level_api.prepare(precision, model, sgd, lambda output, label: -output.sum())
+    ones = numpy.ones((1, 1), numpy.float32)
+    if scale is NO_SCALE:
+        assert high_level_api.train_batch(precision, model, ones, ones)[1].loss_scale is None
+        assert (precision.scale, net.weight.item()) == (None, 1.0)
+        return
+    rule = PaddleRule(2.0**15, 2.0, 0.5, growth_every=3, backoff_every=2)
+    for bad in BAD:
+        before = precision.scale
+        _, outcome = high_level_api.train_batch(precision, model, (numpy.inf if bad else 1.0) * ones, ones)
+        assert (outcome.overflowed, outcome.loss_scale) == (bad, before)
+        assert precision.scale == rule.iterate(bad)
+    assert net.weight.item() == BAD.count(False)
+    assert precision.skipped_total == BAD.count(True)
 
 
 def test_the_operations_that_paddle_lacks_are_those_of_this_paddle():
@@ -95,8 +128,3 @@ def test_an_optimizer_that_was_not_prepared_takes_no_step(level):
     with pytest.raises(RuntimeError, match=r"comes after optimizer = precision\.optimizer\(model, optimizer\)"):
         precision.step(sgd)
     precision.step(precision.optimizer(net, sgd))
-
-
-def test_a_pattern_that_names_no_layer_is_refused():
-    with pytest.raises(SettingsError, match="head matches no layer of 0"):
-        forced("o2", keep_fp32=("head",)).cast(nn.Sequential(nn.Linear(2, 2)))

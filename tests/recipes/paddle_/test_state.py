@@ -17,7 +17,7 @@ def held(masters: bool = False) -> EagerTensors:
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = paddle.optimizer.Momentum(0.1, 0.9, parameters=net.parameters())
     if masters:  # that a CPU's kernels don't step
-        optimizer._master_weights = {each.name: each.astype("float32") + 1e-4 for each in net.parameters()}
+        optimizer._master_weights = {weight.name: weight.astype("float32") + 1e-4 for weight in net.parameters()}
     return EagerTensors(model=net, optimizer=optimizer)
 
 
@@ -63,8 +63,8 @@ def test_the_state_of_another_model_is_refused():
 
 def test_a_model_with_a_dtype_to_save_in_is_taken_up_itself_and_not_a_copy_of_it():
     first, second = held(), held()
-    for each in (first, second):
-        paddle.amp.decorate(models=each.model, level="O2", dtype="bfloat16", save_dtype="float16")
+    for tensors in (first, second):
+        paddle.amp.decorate(models=tensors.model, level="O2", dtype="bfloat16", save_dtype="float16")
     second.restore(saved(first))
     for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
         assert (one.astype("float32") == other.astype("float32")).all()

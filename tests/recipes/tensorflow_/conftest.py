@@ -1,4 +1,4 @@
-"""TensorFlow is imported once, quietly, for all tests here; and left as it was found by each."""
+"""TensorFlow is imported once, quietly, for all tests here; and left as it was before."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def graphs_as_they_are():
     config.disable_op_determinism()
     before = {name: value for name, value in os.environ.items() if name.startswith(grappler.PREFIX)}
     yield
-    for name in [each for each in os.environ if each.startswith(grappler.PREFIX)]:
+    for name in [name for name in os.environ if name.startswith(grappler.PREFIX)]:
         del os.environ[name]
     os.environ.update(before)
     grappler.switch_off()

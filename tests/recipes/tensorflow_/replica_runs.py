@@ -56,7 +56,7 @@ def train(
 
     for _ in range(4):
         execute(*(part(array) if count > 1 else tf.constant(array) for array in (samples, LABELS)))
-    weights = [numpy.array(each.numpy(), numpy.float32).tolist() for each in model.trainable_variables]
+    weights = [numpy.array(variable.numpy(), numpy.float32).tolist() for variable in model.trainable_variables]
     return weights, precision.scale, precision.skipped_total, int(optimizer.iterations.numpy())
 
 
@@ -66,7 +66,7 @@ def drawn(strategy: tf.distribute.Strategy) -> list[Any]:
         model = keras.Sequential([keras.Input((64,)), keras.layers.Dropout(0.5)])
     replicas.separate_dropout(model)
     run = tf.function(lambda: strategy.run(lambda: model(tf.ones((1, 64)), training=True)), autograph=False)
-    return [each.numpy().tolist() for each in strategy.experimental_local_results(run())]
+    return [kept.numpy().tolist() for kept in strategy.experimental_local_results(run())]
 
 
 def outside(strategy: tf.distribute.Strategy) -> str:

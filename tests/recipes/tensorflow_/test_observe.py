@@ -16,23 +16,15 @@ from tensorflow.python.framework import op_callbacks
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.verdict import observed as judged
 from recipes.tensorflow_ import xla
-from recipes.tensorflow_.observe import hlo, shapes
-from recipes.tensorflow_.precision import Precision, grappler
+from recipes.tensorflow_.observe import graphs, hlo, shapes
+from recipes.tensorflow_.precision import HalfPolicy, grappler
 from tests.recipes import forking
 from tests.recipes.tensorflow_.observed_runs import BACKWARD, BATCH, FORWARD, Training, dense_network
 
 LEVELS = [
-    Amp(level="o0"),
-    Amp(level="o1"),
-    Amp(level="o2"),
-    Amp(level="o2", dtype="float16"),
-    Amp(level="o3"),
-    Amp(level="o3", dtype="float16"),
+    *(Amp(level=level) for level in ("o0", "o1", "o2", "o3")),
+    *(Amp(level=level, dtype="float16") for level in ("o2", "o3")),
 ]
-
-
-def name(amp: Amp) -> str:
-    return f"{amp.level}-{amp.dtype}"
 
 
 def work(report, backward: bool) -> Counter[str]:
@@ -43,7 +35,7 @@ def work(report, backward: bool) -> Counter[str]:
     return total
 
 
-@pytest.mark.parametrize("amp", LEVELS, ids=name)
+@pytest.mark.parametrize("amp", LEVELS, ids=lambda amp: f"{amp.level}-{amp.dtype}")
 def test_every_level_is_proved_with_all_work_counted_as_by_hand(amp):
     training = Training(amp)
     observed = training.run()
@@ -63,7 +55,7 @@ def test_steps_that_are_watched_compute_what_they_would_have_unwatched():
     for watched in ((), (1, 2, 3)):
         training = Training(Amp(level="o1"))
         training.run(watched=watched)
-        ends.append([each.numpy() for each in training.model.variables])
+        ends.append([variable.numpy() for variable in training.model.variables])
     assert all(numpy.array_equal(one, other) for one, other in zip(*ends, strict=True))
 
 
@@ -75,16 +67,15 @@ def test_operations_and_layers_kept_in_float32_are_told_from_the_others():
     observed = training.run()
     assert observed["verdict"] == "proved", observed["why"]
     kept = {(call["operation"], call["dtype"]) for call in training.observer.reports[0]["calls"] if call["kept"]}
-    assert kept == {(each, "float32") for each in ("Conv2D", "Conv2DBackpropFilter", "MatMul")}
+    assert kept == {(operation, "float32") for operation in ("Conv2D", "Conv2DBackpropFilter", "MatMul")}
 
 
 @pytest.mark.parametrize("entry", ["deny=[BatchMatMul]", "allow=[Softmax]"])
 def test_an_entry_that_stands_in_no_graph_is_unknown(entry):
     key, _, name = entry[:-1].partition("=[")
     observed = Training(Amp(level="o1", **{key: (name,)})).run()
-    assert (observed["verdict"], f"amp.{entry} matched nothing" in observed["why"]) == ("unknown", True), observed[
-        "why"
-    ]
+    assert observed["verdict"] == "unknown"
+    assert f"amp.{entry} matched nothing" in observed["why"]
 
 
 def test_a_layer_kept_in_float32_that_only_evaluation_runs_is_a_match_there():
@@ -100,143 +91,128 @@ def test_a_layer_kept_in_float32_that_only_evaluation_runs_is_a_match_there():
 
     training = OneHead(Amp(level="o2", keep_fp32=("two",)), make)
     observed = training.run()
-    assert (observed["verdict"], "amp.keep_fp32=[two] matched nothing" in observed["why"]) == ("unknown", True), (
-        observed["why"]
-    )
+    assert observed["verdict"] == "unknown"
+    assert "amp.keep_fp32=[two] matched nothing" in observed["why"]
     with training.observer.step(3, evaluation=True):
         tf.function(training.model, autograph=False)(tf.constant(training.images))
     observed = judged(training.observer.reports, (1, 3))
     assert observed["verdict"] == "proved", observed["why"]
 
 
-def verdict(training: Training, **how) -> str:
-    observed = training.run(**how)
-    assert observed["why"]
-    return observed["verdict"]
+class Pretending(layers.Dense):
+    """In half precision around a product in float32."""
+
+    def call(self, inputs, training=None):
+        kernel = tf.cast(tf.convert_to_tensor(self.kernel), tf.float32)
+        return tf.cast(tf.matmul(tf.cast(inputs, tf.float32), kernel), inputs.dtype)
 
 
-def test_a_rewrite_that_is_switched_off_is_contradicted():
-    training = Training(Amp(level="o1"))
-    grappler.switch_off()
-    assert verdict(training) == "contradicted"
+@tf.custom_gradient
+def float32_backward(left, right):
+    def gradient(upstream):
+        upstream, one, other = (tf.cast(tensor, tf.float32) for tensor in (upstream, left, right))
+        return (
+            tf.cast(tf.matmul(upstream, other, transpose_b=True), left.dtype),
+            tf.cast(tf.matmul(one, upstream, transpose_a=True), right.dtype),
+        )
+
+    return tf.matmul(left, right), gradient
 
 
-def test_lists_that_tensorflow_drops_are_contradicted(monkeypatch):
-    training = Training(Amp(level="o1", deny=("MatMul",)))
-    monkeypatch.delenv(f"{grappler.PREFIX}_ALLOWLIST_REMOVE")  # on two lists: the pass gives up, with a line in its log
-    assert verdict(training) == "contradicted"
+class HalfForward(layers.Dense):
+    def call(self, inputs, training=None):
+        return float32_backward(inputs, tf.convert_to_tensor(self.kernel))
 
 
-def test_a_denied_operation_that_runs_in_half_precision_is_contradicted(monkeypatch):
-    training = Training(Amp(level="o1", deny=("MatMul",)))
-    for each in grappler.variables({"deny": ["MatMul"]}):
-        monkeypatch.delenv(each)
+class InPython(layers.Layer):
+    def call(self, inputs):
+        product = tf.numpy_function(lambda array: array @ array.T, [tf.cast(inputs, tf.float32)], tf.float32)
+        return inputs + tf.cast(tf.reduce_mean(product), inputs.dtype) * 0
+
+
+class Looped(layers.Layer):
+    def call(self, inputs):
+        square = tf.eye(144, dtype=inputs.dtype) + tf.reduce_mean(inputs)
+        return tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x @ square), (0, inputs))[1]
+
+
+@pytest.mark.parametrize(
+    ("make", "verdict"),
+    [
+        (lambda: [Pretending(256, use_bias=False), Pretending(10, use_bias=False)], "contradicted"),
+        (lambda: [HalfForward(256, use_bias=False), HalfForward(10, use_bias=False)], "contradicted"),
+        (lambda: [InPython(), layers.Dense(10)], "unknown"),
+        (lambda: [Looped(), layers.Dense(10)], "unknown"),
+    ],
+    ids=["round trips around float32", "backward in float32", "products of Python", "products in a loop"],
+)
+def test_a_layer_that_computes_otherwise_is_never_proved(make, verdict):
+    training = Training(
+        Amp(level="o2"), lambda: keras.Sequential([keras.Input((12, 12, 1)), layers.Flatten(), *make()])
+    )
+    assert training.run()["verdict"] == verdict
+
+
+O1, DENY = Amp(level="o1"), Amp(level="o1", deny=("MatMul",))
+
+
+def forget_the_lists(training, patch):
+    for name in grappler.variables({"deny": ["MatMul"]}):
+        patch.delenv(name)
+
+
+def raise_error(graph, wanted, batch=None):
+    raise ValueError("no such operation")
+
+
+@pytest.mark.parametrize(
+    ("amp", "spoil", "verdict", "why"),
+    [
+        (O1, lambda training, patch: grappler.switch_off(), "contradicted", ""),
+        # An operation that is on two lists: the pass gives up, with a line in its log.
+        (
+            *(DENY, lambda training, patch: patch.delenv(f"{grappler.PREFIX}_ALLOWLIST_REMOVE")),
+            *("contradicted", ""),
+        ),
+        (DENY, forget_the_lists, "contradicted", "MatMul is on amp.deny"),
+        (Amp(level="o0"), lambda training, patch: grappler.switch_on("bfloat16", {}), "contradicted", ""),
+        (
+            *(Amp(level="o2"), lambda training, patch: setattr(training.model.layers[2], "dtype_policy", "float32")),
+            *("contradicted", ""),
+        ),
+        (O1, lambda training, patch: setattr(training, "execute", training.step), "unknown", ""),
+        (Amp(level="o2"), lambda training, patch: setattr(training, "execute", training.step), "unknown", ""),
+        (
+            *(O1, lambda training, patch: patch.setattr(graphs, "_disagreement", lambda *given: ["1 MatMul differs"])),
+            *("unknown", "1 MatMul differs"),
+        ),
+        (O1, lambda training, patch: patch.setattr(shapes, "infer", raise_error), "unknown", "no such operation"),
+    ],
+    ids=[
+        *("no rewrite", "lists that TensorFlow drops", "a denied operation in half", "half at o0"),
+        *("a layer of another dtype", "o1 outside of a graph", "o2 outside of a graph"),
+        *("an audit that disagrees", "shapes that cannot be inferred"),
+    ],
+)
+def test_a_step_that_was_sabotaged_is_never_proved(monkeypatch, amp, spoil, verdict, why):
+    training = Training(amp)
+    spoil(training, monkeypatch)
     observed = training.run()
-    assert observed["verdict"] == "contradicted"
-    assert "MatMul is on amp.deny" in observed["why"]
-
-
-def test_half_precision_under_o0_is_contradicted():
-    training = Training(Amp(level="o0"))
-    grappler.switch_on("bfloat16", {})
-    assert verdict(training) == "contradicted"
-
-
-def test_steps_outside_of_a_graph_are_never_proved():
-    for amp in (Amp(level="o1"), Amp(level="o2")):
-        training = Training(amp, function=lambda step, **_: step)
-        assert verdict(training) == "unknown"
+    assert (observed["verdict"], why in observed["why"]) == (verdict, True), observed["why"]
 
 
 def test_functions_that_are_made_to_run_eagerly_are_never_proved():
-    training = Training(Amp(level="o1"))
+    training = Training(O1)
     tf.config.run_functions_eagerly(True)
     try:
-        assert verdict(training) == "unknown"
+        assert training.run()["verdict"] == "unknown"
     finally:
         tf.config.run_functions_eagerly(False)
 
 
-def test_a_layer_with_a_dtype_of_its_own_is_refused_and_forced_past_that_contradicted():
-    training = Training(Amp(level="o2"), dense_network)
-    training.model.layers[1].dtype_policy = "float32"
-    assert verdict(training) == "contradicted"
-    with pytest.raises(RuntimeError, match="has dtype policy float32, and amp=o2 gives it mixed_bfloat16"):
-        Training(Amp(level="o2"), lambda: keras.Sequential([keras.Input((4,)), layers.Dense(4, dtype="float32")]))
-
-
 def test_o3_asked_and_o2_run_is_contradicted(monkeypatch):
-    from recipes.tensorflow_.precision.mechanisms import HalfPolicy
-
     monkeypatch.setattr(HalfPolicy, "policy", "mixed_bfloat16")
-    assert verdict(Training(Amp(level="o3"))) == "contradicted"
-
-
-def test_round_trips_to_half_precision_around_float32_products_are_contradicted():
-    class Pretending(layers.Dense):
-        def call(self, inputs, training=None):
-            kernel = tf.cast(tf.convert_to_tensor(self.kernel), tf.float32)
-            return tf.cast(tf.matmul(tf.cast(inputs, tf.float32), kernel), inputs.dtype)
-
-    def make():
-        return keras.Sequential(
-            [
-                keras.Input((12, 12, 1)),
-                layers.Flatten(),
-                Pretending(256, use_bias=False),
-                Pretending(10, use_bias=False),
-            ]
-        )
-
-    assert verdict(Training(Amp(level="o2"), make)) == "contradicted"
-
-
-def test_a_backward_in_float32_is_contradicted():
-    def make():
-        @tf.custom_gradient
-        def product(left, right):
-            def gradient(upstream):
-                upstream, one, other = (tf.cast(each, tf.float32) for each in (upstream, left, right))
-                return (
-                    tf.cast(tf.matmul(upstream, other, transpose_b=True), left.dtype),
-                    tf.cast(tf.matmul(one, upstream, transpose_a=True), right.dtype),
-                )
-
-            return tf.matmul(left, right), gradient
-
-        class Dense(layers.Dense):
-            def call(self, inputs, training=None):
-                return product(inputs, tf.convert_to_tensor(self.kernel))
-
-        flat = [keras.Input((12, 12, 1)), layers.Flatten()]
-        return keras.Sequential([*flat, Dense(256, use_bias=False), Dense(10, use_bias=False)])
-
-    assert verdict(Training(Amp(level="o2"), make)) == "contradicted"
-
-
-def test_what_python_computes_inside_of_a_graph_is_unknown():
-    class Hidden(layers.Layer):
-        def call(self, inputs):
-            observed = tf.numpy_function(lambda each: each @ each.T, [tf.cast(inputs, tf.float32)], tf.float32)
-            return inputs + tf.cast(tf.reduce_mean(observed), inputs.dtype) * 0
-
-    def make():
-        return keras.Sequential([keras.Input((12, 12, 1)), layers.Flatten(), Hidden(), layers.Dense(10)])
-
-    training = Training(Amp(level="o2"), make)
-    assert verdict(training) == "unknown"
-
-
-def test_products_in_a_loop_of_the_model_are_unknown():
-    class Looped(layers.Layer):
-        def call(self, inputs):
-            square = tf.eye(144, dtype=inputs.dtype) + tf.reduce_mean(inputs)
-            return tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x @ square), (0, inputs))[1]
-
-    def make():
-        return keras.Sequential([keras.Input((12, 12, 1)), layers.Flatten(), Looped(), layers.Dense(10)])
-
-    assert verdict(Training(Amp(level="o2"), make)) == "unknown"
+    assert Training(Amp(level="o3")).run()["verdict"] == "contradicted"
 
 
 def test_a_graph_that_was_made_before_anyone_watched_is_unknown():
@@ -253,13 +229,6 @@ def test_a_graph_that_is_traced_again_is_looked_at_again():
     training.images, training.labels = training.images[:2], training.labels[:2]
     observed = training.run(steps=1, watched=(1,))
     assert observed["verdict"] == "contradicted"
-
-
-def test_an_audit_that_disagrees_is_unknown(monkeypatch):
-    from recipes.tensorflow_.observe import graphs
-
-    monkeypatch.setattr(graphs, "_disagreement", lambda graph, partitions: ["1 MatMul in float32 in what was run"])
-    assert verdict(Training(Amp(level="o1"))) == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -285,15 +254,7 @@ def test_what_a_step_itself_raises_is_not_taken_for_a_failure_to_observe():
     with pytest.raises(ZeroDivisionError), training.observer.step(1):
         raise ZeroDivisionError
     assert training.observer.reports == []
-    assert verdict(training) == "proved"
-
-
-def test_shapes_that_cannot_be_inferred_are_unknown(monkeypatch):
-    def refuse(graph, wanted):
-        raise ValueError("no such operation")
-
-    monkeypatch.setattr(shapes, "infer", refuse)
-    assert verdict(Training(Amp(level="o1"))) == "unknown"
+    assert training.run()["verdict"] == "proved"
 
 
 def test_products_of_rows_of_a_variable_are_counted():
@@ -326,19 +287,14 @@ def test_under_xla_what_it_compiled_is_read(xla_folder):
     assert sum(work(report, backward=False).values()) == 2 * 4 * (144 * 64 + 64 * 10)
 
 
-def test_half_precision_that_xla_makes_float32_again_is_contradicted_so_the_table_has_a_hole_there(xla_folder):
-    """o2 with xla on a CPU is refused; forced past that, the program that ran is seen for what it is."""
-    training = Training(Amp(level="o2"), dense_network)
+@pytest.mark.parametrize("level", ["o1", "o2"])
+def test_half_precision_that_xla_makes_float32_is_contradicted_so_the_table_has_a_hole_there(xla_folder, level):
+    """Both levels with xla on a CPU are refused; forced past that, the program that ran is seen for what it is."""
+    training = Training(Amp(level=level), dense_network)
     training.execute = tf.function(training.step, autograph=False, jit_compile=True)
     observed = training.run()
     assert observed["verdict"] == "contradicted"
     assert "dot in float32" in observed["why"] or "MatMul in float32" in observed["why"]
-
-
-def test_o1_under_xla_runs_in_float32_and_is_contradicted(xla_folder):
-    training = Training(Amp(level="o1"), dense_network)
-    training.execute = tf.function(training.step, autograph=False, jit_compile=True)
-    assert verdict(training) == "contradicted"
 
 
 def test_what_runs_in_clusters_that_xla_found_is_counted_with_what_runs_beside_them():
@@ -388,6 +344,5 @@ def test_an_hlo_module_is_read_with_fusions_and_library_calls():
 
 def test_the_steps_of_a_scale_that_skips_are_seen_like_others():
     training = Training(Amp(level="o2", dtype="float16"), scale=LossScale(init=2.0**40))
-    assert verdict(training) == "proved"
-    assert Precision.of(Amp(level="o0"), LossScale(), "cpu").scale is None
+    assert training.run()["verdict"] == "proved"
     assert training.precision.skipped_total == 3

@@ -30,11 +30,11 @@ def test_what_was_fused_or_taken_over_is_known_by_its_own_name(fused, plain):
 
 
 def test_every_product_is_an_operation_of_this_tensorflow():
-    assert [each for each in PRODUCTS if not hasattr(tf.raw_ops, each)] == []
+    assert [name for name in PRODUCTS if not hasattr(tf.raw_ops, name)] == []
 
 
 def test_every_operation_that_the_launcher_knows_is_one_of_this_tensorflow():
-    assert sorted(each for each in lists.TENSORFLOW if not hasattr(tf.raw_ops, each)) == []
+    assert sorted(name for name in lists.TENSORFLOW if not hasattr(tf.raw_ops, name)) == []
 
 
 def test_what_else_may_multiply_is_not_overlooked():

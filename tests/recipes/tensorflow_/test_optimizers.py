@@ -11,11 +11,14 @@ import torch
 from recipes.tensorflow_.optimizers import Momentum, RMSprop
 
 PAIRS = {
-    "momentum": (lambda: Momentum(0.1, momentum=0.9), lambda each: torch.optim.SGD(each, 0.1, momentum=0.9)),
-    "none": (lambda: Momentum(0.1, momentum=0.0), lambda each: torch.optim.SGD(each, 0.1)),
+    "momentum": (
+        lambda: Momentum(0.1, momentum=0.9),
+        lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
+    ),
+    "none": (lambda: Momentum(0.1, momentum=0.0), lambda parameters: torch.optim.SGD(parameters, 0.1)),
     "rmsprop": (
         lambda: RMSprop(0.1, rho=0.9, epsilon=1e-7),
-        lambda each: torch.optim.RMSprop(each, 0.1, alpha=0.9, eps=1e-7),
+        lambda parameters: torch.optim.RMSprop(parameters, 0.1, alpha=0.9, eps=1e-7),
     ),
 }
 

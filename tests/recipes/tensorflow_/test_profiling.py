@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +9,12 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from recipes.precision.tensor_core_kernels import tensor_core_share
-from recipes.tensorflow_.loop import main
 from recipes.tensorflow_.profiling import FrameworkProfiler, _kernels
-from recipes.tensorflow_.script import TensorFlowWrapper
-from recipes.tensorflow_.simplenet import train
-from recipes.trainer import script as shared
+from tests.recipes.contract.runs import train
+from tests.recipes.torch_.trainers import result
+from tests.recipes.wrapped_scripts import run_script
+
+assert run_script
 
 
 def names_in(folder: Path) -> set[str]:
@@ -26,17 +25,13 @@ def names_in(folder: Path) -> set[str]:
 
 
 def test_a_run_leaves_a_trace_and_is_proved_all_the_same(tmp_path):
-    words = ["amp=o2", "train.width=32", "batch=16", "profile=framework", "profile.start=4", "profile.steps=2"]
-    assert main("simplenet", train, [*words, f"run={tmp_path}", "device=cpu"]) == 0
-    record = json.loads((tmp_path / "result.json").read_text())
+    words = ("amp=o2", "train.width=32", "batch=16", "profile=framework", "profile.start=4", "profile.steps=2")
+    record = result(train("tensorflow", "simplenet", tmp_path, *words))
     assert record["observed"]["verdict"] == "proved"
     profile = record["profile"]
-    assert (profile["tool"], profile["trace"], profile["tensor_core_share"]) == (
-        "framework",
-        "profile/plugins/profile",
-        None,
-    )
-    assert any("MatMul" in each for each in names_in(tmp_path / profile["trace"]))
+    assert (profile["tool"], profile["trace"]) == ("framework", "profile/plugins/profile")
+    assert profile["tensor_core_share"] is None
+    assert any("MatMul" in name for name in names_in(tmp_path / profile["trace"]))
 
 
 def test_processes_of_one_host_leave_a_trace_each(tmp_path):
@@ -73,33 +68,33 @@ else:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "start", "steps", "says"),
+    ("arguments", "words", "steps", "note"),
     [
-        (("fit", "1"), 10, [10, 14], ""),
-        (("fit", "8"), 9, [9, 16], ""),
-        (("fit", "4"), 10, [13, 16], "profiling steps 13 to 17 instead of steps 10 to 14"),
-        (("graph", "12"), 9, [9, 12], ""),
-        (("eager", "16"), 9, [9, 13], ""),
+        (("fit", "1"), ("profile.start=10",), [10, 14], ""),
+        (("fit", "8"), ("profile.start=9",), [9, 16], ""),
+        (("fit", "4"), ("profile.start=10",), [13, 16], "profiling steps 13 to 17 instead of steps 10 to 14"),
+        # The last execution of an epoch has one step instead of five.
+        (("fit", "5"), ("profile.start=3", "profile.steps=20"), [6, 16], "instead of steps 3 to"),
+        (("graph", "12"), ("profile.start=9",), [9, 12], ""),
+        (("eager", "16"), ("profile.start=9",), [9, 13], ""),
         (
-            ("graph", "8"),
-            9,
-            None,
+            *(("graph", "8"), ("profile.start=9",), None),
             "profile=framework recorded nothing: 8 optimizer steps were seen, and profile.start=9",
         ),
     ],
 )
 def test_a_script_is_profiled_from_where_one_of_its_executions_ends(
-    tmp_path, monkeypatch, capfd, arguments, start, steps, says
+    tmp_path, run_script, arguments, words, steps, note
 ):
-    result = result_of_script(tmp_path, monkeypatch, arguments, f"profile.start={start}")
+    words = ("amp=o0", "profile=framework", *words, "require_proof=false")
+    code, printed, result = run_script("tensorflow", SCRIPT, *words, passed=arguments)
+    assert code == 0 and note in printed.out + printed.err, printed
     profile = result["profile"]
-    printed = capfd.readouterr()
-    assert says in printed.out + printed.err
     assert profile.get("steps") == steps
     if steps:
-        assert profile["instead_of"] == ([10, 14] if says else None)
-        names = names_in(tmp_path / "run" / profile["trace"])
-        assert any("MatMul" in each for each in names)
+        assert (profile["instead_of"] is not None) is bool(note)
+        assert any("MatMul" in name for name in names_in(tmp_path / "run" / profile["trace"]))
+    assert result["steps"] == (int(arguments[1]) if arguments[0] != "fit" else 16)
 
 
 def test_a_gpus_kernels_are_those_of_its_streams(tmp_path):
@@ -118,19 +113,3 @@ def test_a_gpus_kernels_are_those_of_its_streams(tmp_path):
     kernels = _kernels(tmp_path / "host.xplane.pb")
     assert kernels == {"nvjet_tst_192x192": 3.0, "EigenMetaKernel": 1.0}
     assert tensor_core_share(kernels) == 0.75
-
-
-def test_steps_are_counted_while_the_profiler_records(tmp_path, monkeypatch):
-    """The last execution of an epoch has one step instead of five."""
-    result = result_of_script(tmp_path, monkeypatch, ("fit", "5"), "profile.start=3", "profile.steps=20")
-    assert (result["profile"]["steps"], result["steps"]) == ([6, 16], 16)
-
-
-def result_of_script(tmp_path, monkeypatch, arguments, *words):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["x"])
-    monkeypatch.setattr("sys.path", ["", *sys.path])
-    (tmp_path / "train.py").write_text(SCRIPT)
-    words = ["amp=o0", "profile=framework", *words, "require_proof=false", "device=cpu", "script=train.py"]
-    assert shared.main("tensorflow", [*words, f"run={tmp_path}/run", "--", *arguments], TensorFlowWrapper) == 0
-    return json.loads((tmp_path / "run" / "result.json").read_text())

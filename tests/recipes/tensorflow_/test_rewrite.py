@@ -59,8 +59,8 @@ def training():
         loss = tf.reduce_sum(tf.square(tf.nn.softmax(tf.matmul(hidden, weight))))
         gradients = tf.gradients(loss, [kernel, weight])
         step = tf.group(kernel.assign_sub(gradients[0]), weight.assign_sub(gradients[1]))
-        for each in (step, loss):
-            graph.add_to_collection("train_op", each)
+        for node in (step, loss):
+            graph.add_to_collection("train_op", node)
     return meta_graph.create_meta_graph_def(graph=graph)
 
 

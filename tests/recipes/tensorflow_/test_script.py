@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import socket
-import sys
 
 import keras
 import pytest
 
 from recipes import script
-from recipes.settings import Settings
 from recipes.tensorflow_ import graph_rewrite
 from recipes.tensorflow_.precision import grappler
-from recipes.tensorflow_.script import TensorFlowWrapper
 from recipes.trainer import rendezvous
-from recipes.trainer import script as shared
-from recipes.typed import plain
 from tests.recipes import forking
+from tests.recipes.wrapped_scripts import run_script
+
+assert run_script
 
 HEAD = """\
 import keras
@@ -48,34 +47,14 @@ optimizer = keras.optimizers.SGD(0.01)
 
 @tf.function
 def step(x, y):
-    with tape() as each:
+    with tape() as recorded:
         loss = tf.reduce_mean((tf.cast(net(x, training=True), tf.float32) - y) ** 2)
-    optimizer.apply(each.gradient(loss, net.trainable_variables), net.trainable_variables)
+    optimizer.apply(recorded.gradient(loss, net.trainable_variables), net.trainable_variables)
 
 for _ in range(3):
     step(inputs, targets)
 """
 )
-OWN = (
-    HEAD
-    + """
-from recipes.tensorflow_.precision import Precision
-precision = Precision.from_env()
-net = precision.cast(lambda: keras.Sequential([keras.Input((32,)), keras.layers.Dense(64), keras.layers.Dense(16)]))
-optimizer = precision.optimizer(net, keras.optimizers.SGD(0.01))
-
-@tf.function
-def step(x, y):
-    with precision.forward() as tape:
-        loss = tf.reduce_mean((tf.cast(net(precision.input(x)), tf.float32) - y) ** 2)
-    precision.step(optimizer, precision.backward(tape, loss, optimizer))
-    precision.update()
-
-for _ in range(3):
-    step(inputs, targets)
-"""
-)
-
 
 PAGE = """\
 import numpy
@@ -92,24 +71,9 @@ model.fit(inputs, inputs.sum(1, keepdims=True), batch_size=32, epochs=2, verbose
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capfd):
-    """Runs a script under the wrapper in this process: its exit code, what it printed, and its result."""
-
-    def start(text, *words, environ=None):
-        (tmp_path / "train.py").write_text(text)
-        for name, value in (environ or {}).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", list(sys.argv))
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        folder = tmp_path / "run"
-        folder.mkdir(exist_ok=True)
-        words = [*words, "device=cpu", f"script={tmp_path}/train.py", f"run={folder}"]
-        code = shared.main("tensorflow", words, TensorFlowWrapper)
-        result = folder / "result.json"
-        return code, capfd.readouterr(), json.loads(result.read_text()) if result.exists() else {}
-
-    return start
+def run(run_script):
+    yield functools.partial(run_script, "tensorflow")
+    graph_rewrite.disable()
 
 
 @pytest.mark.parametrize(
@@ -157,17 +121,6 @@ def test_a_loop_that_hides_from_the_reader_is_caught_while_it_runs(run, tmp_path
     assert "nothing scaled the loss of optimizer SGD" in result["observed"]["why"]
 
 
-@pytest.mark.parametrize(("level", "dtype"), [("o2", "float16"), ("o1", "bfloat16"), ("o3", "bfloat16")])
-def test_a_script_that_asks_for_its_precision_may_have_any_level(run, tmp_path, level, dtype):
-    amp = {"level": level, "dtype": dtype}
-    values = plain(Settings(recipe="script", framework="tensorflow", device="cpu"))
-    (tmp_path / "plan.json").write_text(json.dumps({"schema": 2, "settings": {**values, "train": {}, "amp": amp}}))
-    environ = {"LAUNCHER_SPEC": str(tmp_path / "plan.json")}
-    code, _, result = run(OWN, f"amp={level}", f"amp.dtype={dtype}", environ=environ)
-    assert code == 0, result["reason"]
-    assert (result["observed"]["verdict"], result["observed"]["dtype"]) == ("proved", dtype)
-
-
 def test_a_policy_that_the_script_sets_itself_is_held_against_the_level(run):
     own = FIT.replace("\nnet =", '\nkeras.config.set_dtype_policy("mixed_bfloat16")\nnet =', 1)
     code, _, result = run(own, "amp=o2", "train.precision=script")
@@ -196,12 +149,6 @@ def test_a_contradiction_ends_fit_after_its_second_step(run, end):
     code, printed, result = run(text.replace("=20", "=2"), "amp=o2", "train.precision=script", "require_proof=false")
     assert (printed.out.count("did step"), result["observed"]["verdict"]) == (4, "contradicted")
     assert printed.err.count("script: warning: amp=o2 is not applied: ") == 1
-
-
-def test_a_contradiction_ends_a_loop_of_the_scripts_own_too(run):
-    text = LOOP.replace("tape()", "tf.GradientTape()").replace("range(3)", "range(300)")
-    code, _, result = run(text, "amp=o2", "train.precision=script")
-    assert (code, result["steps"], result["observed"]["verdict"]) == (1, 2, "contradicted")
 
 
 def test_operations_judged_early_are_counted_once_at_the_end(run):
@@ -269,16 +216,11 @@ def test_an_unknown_number_of_samples_is_not_held_against_a_known_one(run):
 
 def test_a_script_with_every_layer_in_float32_proves_nothing(run):
     own = FIT
-    for each in ("Dense(64", "BatchNormalization(", "Dense(16"):
-        own = own.replace(each, f"{each}, dtype='float32'" if "Dense" in each else f"{each}dtype='float32'")
+    for layer in ("Dense(64", "BatchNormalization(", "Dense(16"):
+        own = own.replace(layer, f"{layer}, dtype='float32'" if "Dense" in layer else f"{layer}dtype='float32'")
     code, _, result = run(own, "amp=o2", "amp.dtype=bfloat16")
     assert (code, result["observed"]["verdict"]) == (1, "unknown")
     assert "nothing in forward is due in bfloat16" in result["observed"]["why"]
-
-
-def test_what_would_do_nothing_around_a_script_is_refused(run):
-    code, printed, _ = run("raise SystemExit('it ran')", "amp=o0", "xla=true")
-    assert (code, "xla=true" in printed.err, "it ran" in printed.err) == (2, True, False)
 
 
 def test_a_script_may_choose_its_devices_and_its_threads_and_its_strategy_first(tmp_path):
@@ -321,10 +263,7 @@ model.fit(x_train, y_train, batch_size=batch_size, epochs=epochs)
 
 
 def test_the_page_of_tensorflow_1_runs_with_todays_keras_and_is_proved(run):
-    try:
-        code, _, result = run(KERAS_PAGE, "amp=o1", "train.precision=script")
-    finally:
-        graph_rewrite.disable()
+    code, _, result = run(KERAS_PAGE, "amp=o1", "train.precision=script")
     assert (code, result["observed"]["verdict"], result["observed"]["dtype"]) == (0, "proved", "bfloat16")
     assert result["steps"] == 4
 
@@ -345,13 +284,8 @@ def test_the_pages_own_name_of_the_function_is_answered_with_what_to_import(run)
 )
 def test_the_graph_rewrites_own_function_in_a_script_for_tf_keras_is_observed_too(run, how, precision, verdict):
     pytest.importorskip("tf_keras")
-    try:
-        code, _, result = run(PAGE.format(**how), "amp=o1", f"train.precision={precision}")
-    finally:
-        graph_rewrite.disable()
-    assert (code, result["observed"]["verdict"]) == (0 if verdict == "proved" else 1, verdict), result["observed"][
-        "why"
-    ]
+    code, _, result = run(PAGE.format(**how), "amp=o1", f"train.precision={precision}")
+    assert (code, result["observed"]["verdict"]) == (0 if verdict == "proved" else 1, verdict), result["reason"]
     assert result["observed"]["param_dtypes"] == {"float32": 32 * 64 + 64 + 64 + 1}
     assert result["steps"] == (2 if verdict == "contradicted" else 4), "it ends where it is contradicted"
 
@@ -361,36 +295,6 @@ def test_a_script_that_rewrites_by_itself_has_the_variables_it_was_given(run):
     text = f"import os\nprint(os.environ.get({name!r}))\n"
     _, printed, _ = run(text, "amp=o1", "train.precision=script", environ={name: "Conv2D"})
     assert "Conv2D\n" in printed.out
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "steps"),
-    [("tf_keras.optimizers.SGD()", 3), ("tf_keras.optimizers.legacy.SGD()", 3), ("Own()", None)],
-)
-def test_steps_are_those_that_an_optimizer_counts_and_where_none_does_they_are_not_called_none(run, optimizer, steps):
-    pytest.importorskip("tf_keras")
-    text = f"""
-import tf_keras
-
-class Own:
-    def apply_gradients(self, pairs):
-        for gradient, weight in pairs:
-            weight.assign_sub(gradient)
-
-weight, optimizer = tf.Variable(tf.ones((32, 16))), {optimizer}
-
-@tf.function
-def step():
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(tf.matmul(inputs, weight) ** 2)
-    optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
-
-for _ in range(3):
-    step()
-"""
-    code, printed, result = run(HEAD + text, "amp=o0")
-    assert (code, result["steps"], result["updates"]) == (0, steps, {"attempted": steps, "applied": steps})
-    assert ("steps/s not known: nothing that counts" in printed.out) is (steps is None)
 
 
 def test_a_worker_that_never_starts_is_named_before_the_script_would_wait_for_it(run, monkeypatch):

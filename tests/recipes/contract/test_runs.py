@@ -1,0 +1,132 @@
+"""What every run of a recipe does, whatever its framework: its record, its resuming, its refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from recipes.trainer.array_state import read
+from tests.recipes.contract.runs import DONE, REFUSED, STOPPED, losses, run, train
+from tests.recipes.data.idx_files import write_mnist
+from tests.recipes.torch_.trainers import result, steps
+
+COLUMNS = ("step", "epoch", "loss", "lr", "loss_scale", "skipped", "skipped_total", "grad_norm")
+SIMPLENET = ("train.width=32", "batch=16")
+SKIPPING = ("amp.dtype=float16", "loss_scale=dynamic", "loss_scale.init=268435456", "loss_scale.growth_every=3")
+GAN = ("batch=4", "train.channels=[8,8,4,4]", "loss_scale=dynamic", "loss_scale.per_optimizer=true")
+
+
+@pytest.fixture(scope="module")
+def words_of(tmp_path_factory):
+    """Short jobs. MNIST's has evaluations and dropout."""
+    mnist = ("data=mnist", f"data.dir={write_mnist(tmp_path_factory.mktemp('mnist'))}")
+    return {
+        "mnist": (*mnist, "batch=8", "train.lr=0.1", "epochs=2"),
+        "simplenet": (*SIMPLENET, "train.lr=0.01", "steps=20"),
+        "gan": (*mnist, *GAN, "steps=4"),
+    }
+
+
+@pytest.mark.usefixtures("small_discriminator")
+@pytest.mark.parametrize(
+    ("framework", "recipe", "words"),
+    [
+        ("tensorflow", "mnist", ("amp=o2",)),
+        ("tensorflow", "simplenet", ("amp=o2", *SKIPPING)),
+        ("tensorflow", "gan", ("amp=o2",)),
+        ("paddle", "mnist", ("amp=o0",)),
+        ("paddle", "mnist", ("amp=o0", "train.api=model")),
+        ("paddle", "simplenet", ("amp=o0", "train.api=loop")),
+        ("paddle", "simplenet", ("amp=o0", "train.api=static")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[-1],
+)
+def test_a_stopped_run_goes_on_and_ends_bit_for_bit_as_one_that_never_stopped(
+    tmp_path, words_of, framework, recipe, words
+):
+    job = (*words_of[recipe], *words)
+    whole, parts = train(framework, recipe, tmp_path / "whole", *job), tmp_path / "parts"
+    stop = len(losses(whole)) // 2 + 1
+    assert run(framework, recipe, parts, *job, f"checkpoint.stop_every={stop}") == STOPPED
+    assert result(parts)["status"] == "stopped"
+    assert run(framework, recipe, parts, *job) == DONE
+    records = result(whole), result(parts)
+    for record in records:
+        assert (record["status"], record["framework"], record["steps"]) == ("done", framework, len(losses(whole)))
+        assert (record["determinism"], record["observed"]["verdict"]) == ("exact", "proved")
+        assert record["versions"][framework] and record["throughput"]["mean"] > 0
+    assert records[1]["resumed_from"] == stop
+    assert records[0]["eval"] == records[1]["eval"]
+    rows = [[[row[column] for column in COLUMNS] for row in steps(folder)] for folder in (whole, parts)]
+    assert rows[0] == rows[1]
+    (values, rest), (others, other_rest) = (
+        read(max((folder / "checkpoints").iterdir()) / "state.npz") for folder in (whole, parts)
+    )
+    assert values.keys() == others.keys()
+    assert [name for name in values if values[name].tobytes() != others[name].tobytes()] == []
+    assert rest["precision"] == other_rest["precision"]
+    if words[1:] == SKIPPING:
+        assert 0 < records[0]["loss_scale"]["skipped_steps"] < len(rows[0])
+
+
+def test_a_run_that_goes_on_with_other_threads_is_not_called_exact(tmp_path, monkeypatch):
+    job = ("paddle", "simplenet", tmp_path, "amp=o0", *SIMPLENET)
+    assert run(*job, "checkpoint.stop_every=7") == STOPPED
+    monkeypatch.setenv("OMP_NUM_THREADS", "17")
+    assert run(*job) == DONE
+    assert result(tmp_path)["determinism"] == "best_effort"
+
+
+@pytest.mark.parametrize(
+    ("framework", "recipe", "words", "complaint"),
+    [
+        ("tensorflow", "mnist", "device=cuda", "device=cuda: TensorFlow sees no CUDA GPU here; say device=cpu"),
+        ("tensorflow", "mnist", "compile=true", "compile=true is torch.compile; for TensorFlow say xla=true"),
+        ("tensorflow", "mnist", "amp=o1 amp.deny=[Conv2d]", "did you mean Conv2D?"),
+        ("tensorflow", "mnist", "amp=o2 amp.keep_fp32=[dens3]", "amp.keep_fp32"),
+        ("tensorflow", "mnist", "amp=o1 xla=true", "XLA bypasses the graph rewrite"),
+        ("tensorflow", "mnist", "steps_per_execution=0", "steps_per_execution=0 must be at least 1"),
+        ("tensorflow", "mnist", "batch=9000", "batch=9000 is more than the 64 samples of data=mnist"),
+        ("tensorflow", "mnist", "accumulate=3", "batch=8 does not divide by 1 device x accumulate=3; say batch=6 or 9"),
+        (
+            *("tensorflow", "mnist", "xla=true deterministic=true"),
+            "recipe=mnist has max-pooling; say deterministic=false or xla=false",
+        ),
+        ("paddle", "simplenet", "device=cuda", "Paddle sees no CUDA GPU here"),
+        ("paddle", "simplenet", "xla=true", "xla=true is TensorFlow's compiler"),
+        ("paddle", "simplenet", "compile=true", "compile=true is torch.compile"),
+        ("paddle", "simplenet", "profile=framework", "profile=framework supports torch and TensorFlow, not Paddle"),
+        ("paddle", "simplenet", "batch=30 accumulate=4", "does not divide"),
+        *(
+            ("paddle", "simplenet", f"amp={level}", "Paddle applies no mixed precision on a CPU")
+            for level in ("o1", "o2", "o3")
+        ),
+        ("paddle", "simplenet", "train.api=static accumulate=4", "train.api=static accumulates no gradients here"),
+        ("paddle", "simplenet", "train.fp16_guard=true", "train.fp16_guard=true belongs to train.api=static"),
+        (
+            *("paddle", "simplenet", "amp=o1 amp.dtype=bfloat16 train.api=model"),
+            "paddle.Model knows float16 alone; say amp.dtype=float16",
+        ),
+        (
+            *("paddle", "simplenet", "amp=o3 amp.dtype=float16 train.api=model"),
+            "paddle.Model has master weights at O2",
+        ),
+        (
+            *("paddle", "simplenet", "amp=o2 amp.keep_fp32=[linears.0] train.api=static"),
+            "only a loop of one's own keeps layers in float32",
+        ),
+        (
+            *("paddle", "simplenet", "amp=o1 amp.deny=[linear] train.api=static"),
+            "a static graph of Paddle's has matmul, and no linear",
+        ),
+        ("torch", "simplenet", "train.api=static", "train.api=static is Paddle's"),
+    ],
+)
+def test_a_request_that_cannot_be_met_gets_one_line_and_leaves_nothing(
+    tmp_path, words_of, capfd, framework, recipe, words, complaint
+):
+    folder = tmp_path / "run"
+    assert run(framework, recipe, folder, "amp=o0", *words_of[recipe], *words.split()) == REFUSED
+    printed = capfd.readouterr()
+    (line,) = printed.err.splitlines()
+    assert line.startswith(f"{recipe}: ") and complaint in line
+    assert printed.out == "" and not folder.exists()
