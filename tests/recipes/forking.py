@@ -66,13 +66,13 @@ class Forked:
             shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._store.port), "WORLD_SIZE": str(ranks)}
             shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
         self.ranks = []
-        for rank in range(ranks):
-            own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else shared
-            output = f"{self._folder.name}/{rank}"
+        for number in range(ranks):
+            own = {**shared, "RANK": str(number), "LOCAL_RANK": str(number)} if ranks > 1 else shared
+            output = f"{self._folder.name}/{number}"
             self.ranks.append(SERVER.Process(target=_run, args=(output, own, str(cwd), target, arguments)))
         _start_server()
-        for each in self.ranks:
-            each.start()
+        for rank in self.ranks:
+            rank.start()
 
     @property
     def pid(self) -> int:
@@ -82,7 +82,7 @@ class Forked:
     @property
     def returncode(self) -> int | None:
         """The first that is not 0; None while a rank runs."""
-        codes = [each.exitcode for each in self.ranks]
+        codes = [rank.exitcode for rank in self.ranks]
         return None if None in codes else next((code for code in codes if code), 0)
 
     def poll(self) -> int | None:
@@ -91,8 +91,8 @@ class Forked:
     def wait(self, timeout: float = LIMIT) -> int:
         """Kills all ranks and raises `TimeoutExpired` where they take longer, in seconds."""
         deadline = time.monotonic() + timeout
-        for each in self.ranks:
-            each.join(max(0, deadline - time.monotonic()))
+        for rank in self.ranks:
+            rank.join(max(0, deadline - time.monotonic()))
         code = self.returncode
         if code is None:
             self.kill()
@@ -112,13 +112,13 @@ class Forked:
 
     def kill(self) -> None:
         """All ranks at once, and what they started."""
-        for each in self.ranks:
-            if each.exitcode is None:
+        for rank in self.ranks:
+            if rank.exitcode is None:
                 with contextlib.suppress(ProcessLookupError):  # of a rank that has no session yet
-                    os.killpg(each.pid, signal.SIGKILL)
-                each.kill()
-        for each in self.ranks:
-            each.join()
+                    os.killpg(rank.pid, signal.SIGKILL)
+                rank.kill()
+        for rank in self.ranks:
+            rank.join()
 
     def printed(self, stream: str) -> list[str]:
         """What each rank has printed so far; `stream` is out or err."""

@@ -68,10 +68,10 @@ def test_the_lowest_limit_on_memory_counts(tmp_path: Path, groups: str, files: d
 
 
 def test_without_a_limit_it_is_the_machines_memory(tmp_path: Path) -> None:
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     unlimited = {"sys/fs/cgroup/memory/memory.limit_in_bytes": f"{NO_LIMIT}\n"}
-    assert cgroup_limits.memory(lay(tmp_path, "4:memory:/\n", **unlimited)) == whole
-    assert cgroup_limits.memory(tmp_path / "no Linux") == whole
+    assert cgroup_limits.memory(lay(tmp_path, "4:memory:/\n", **unlimited)) == total
+    assert cgroup_limits.memory(tmp_path / "no Linux") == total
 
 
 def test_a_framework_is_told_threads_only_where_a_quota_leaves_fewer(

@@ -24,13 +24,13 @@ def test_golden_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("framework", modes.FRAMEWORKS)
 def test_every_cell_of_the_table_has_a_line_with_its_mechanism_or_its_reason(framework: str) -> None:
-    told = {row[:-1]: row[-1] for row in modes.rows([framework])}
+    cells = {row[:-1]: row[-1] for row in modes.rows([framework])}
     for level, device, xla in itertools.product(LEVELS, ("cpu", "cuda"), (False, True)):
         for dtype in ("float32",) if level == "o0" else ("float16", "bfloat16"):
             row = support_for(framework, level, dtype, xla, device)
             flag = str(xla).lower()
-            keys = [(framework, level, each, device, flag) for each in (dtype, "either")]
-            lines = [told[each] for each in (*keys, (framework, "any", "any", "any", flag)) if each in told]
+            keys = [(framework, level, shown, device, flag) for shown in (dtype, "either")]
+            lines = [cells[key] for key in (*keys, (framework, "any", "any", "any", flag)) if key in cells]
             assert lines == [row.mechanism or f"nothing: {row.unsupported}"]
 
 

@@ -22,7 +22,7 @@ def test_every_recipe_has_defaults_that_are_legal_and_layers(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "value", "says"),
+    ("name", "key", "value", "message"),
     [
         ("simplenet", "width", 0, "train.width=0 must be at least 1"),
         ("simplenet", "lr", float("nan"), "train.lr=nan must be above zero"),
@@ -53,10 +53,10 @@ def test_every_recipe_has_defaults_that_are_legal_and_layers(name):
         ),
     ],
 )
-def test_a_hyper_parameter_that_makes_no_sense_is_refused(name, key, value, says):
+def test_a_hyper_parameter_that_makes_no_sense_is_refused(name, key, value, message):
     with pytest.raises(SettingsError) as caught:
         build(find(name).settings, {key: value}, prefix="train.")
-    assert str(caught.value) == says
+    assert str(caught.value) == message
     assert caught.value.key == f"train.{key}"
 
 
@@ -69,17 +69,12 @@ def test_max_pooling_has_no_deterministic_gradient_under_xla(name):
         check(Settings(**{**asked, **other}))
 
 
-def test_resnet50_has_its_published_number_of_weights():
-    """25,557,032 parameters in all, by He et al. and torchvision: without norms and the last bias 25,502,912."""
-    assert sum(layer.weights for layer in resnet50.RECIPE.layers(Resnet50Settings())) == 25_502_912
-    strides = [block.stride for block in resnet50.blocks(64, Resnet50Settings().stages)]
-    assert (len(strides), strides.count(2)) == (16, 3)
-
-
-def test_more_blocks_in_the_third_stage_are_resnet101():
-    """44,549,160 parameters in all, by He et al. and torchvision: without norms and the last bias 44,442,816."""
-    settings = Resnet50Settings(stages=(3, 4, 23, 3))
-    assert sum(layer.weights for layer in resnet50.RECIPE.layers(settings)) == 44_442_816
+@pytest.mark.parametrize(("stages", "weights"), [((3, 4, 6, 3), 25_502_912), ((3, 4, 23, 3), 44_442_816)])
+def test_resnet50_and_resnet101_have_their_published_numbers_of_weights(stages, weights):
+    """25,557,032 and 44,549,160 parameters by He et al. and torchvision, here without norms and the last bias."""
+    settings = Resnet50Settings(stages=stages)
+    assert sum(layer.weights for layer in resnet50.RECIPE.layers(settings)) == weights
+    assert sum(block.stride == 2 for block in resnet50.blocks(64, stages)) == 3
 
 
 def test_efficientnet_has_sixteen_blocks_of_which_nine_add_what_came_in():
@@ -96,8 +91,5 @@ def test_resnet50s_learning_rate_climbs_for_five_epochs_and_falls_to_nothing():
     assert rates[500:] == sorted(rates[500:], reverse=True)
     assert rates[4750] == pytest.approx(0.256)
     assert 0 < rates[-1] < 1e-7
-
-
-def test_a_short_run_of_resnet50_warms_up_for_a_fifth_of_it():
-    rates = [learning_rate(Resnet50Settings(), 256, step, 5004, 10) for step in range(10)]
-    assert rates[:3] == [0.128, 0.256, 0.256]
+    short = [learning_rate(settings, 256, step, 5004, 10) for step in range(10)]
+    assert short[:3] == [0.128, 0.256, 0.256], "a short run warms up for a fifth of its steps"

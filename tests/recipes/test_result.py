@@ -10,7 +10,7 @@ from recipes.result import Result
 
 
 def some(**values: object) -> Result:
-    known: dict = {each: {} for each in ("requested", "effective", "observed", "throughput", "eval", "loss_scale")}
+    known: dict = {key: {} for key in ("requested", "effective", "observed", "throughput", "eval", "loss_scale")}
     known |= {"run": "r", "status": "done", "attempts": 1, "framework": "torch", "recipe": "mnist", "mechanism": "m"}
     known |= {"peak_memory_bytes": 1, "loss": {"first": 1.0, "last": 0.5}, "updates": {}, "epochs": 1, "steps": 2}
     known |= {"wall_seconds": 1.0, "world_size": 1, "determinism": "exact", "resumed_from": None}

@@ -31,7 +31,7 @@ def test_the_marker_names_the_checkpoint_and_takes_the_request_back(tmp_path):
     [("", "request"), ("attempt 3\n", "time limit"), (None, "request")],
     ids=["a person's", "the run script's before a time limit", "none"],
 )
-def test_the_marker_tells_a_time_limit_from_a_request(tmp_path, content, why):
+def test_the_marker_distinguishes_a_time_limit_from_a_request(tmp_path, content, why):
     folder = RunFolder(path=tmp_path, attempt=3)
     if content is not None:
         folder.stop.write_text(content)
@@ -39,7 +39,7 @@ def test_the_marker_tells_a_time_limit_from_a_request(tmp_path, content, why):
     assert json.loads(folder.stopped.read_text())["why"] == why
 
 
-def test_nothing_is_written_once_a_later_attempt_has_taken_over(tmp_path):
+def test_nothing_is_written_after_a_later_attempt_has_begun(tmp_path):
     folder = RunFolder(path=tmp_path, attempt=1)
     (tmp_path / "attempts" / "1").mkdir(parents=True)
     folder.check_ours()
@@ -72,16 +72,16 @@ def test_a_file_that_can_not_be_written_leaves_the_old_one(tmp_path):
     assert json.loads(path.read_text()) == {"value": 1}
 
 
-def test_why_the_first_process_failed_is_kept_and_told_to_those_that_fail_for_its_sake(tmp_path):
+def test_the_first_failure_of_an_attempt_is_kept_and_is_the_reason_of_later_ones(tmp_path):
     folder, environ = tmp_path / "attempts" / "2", {"LAUNCHER_ATTEMPT": "2"}
     folder.mkdir(parents=True)
     assert first_failure(tmp_path, 1, "ValueError: no", environ) == "on rank 1, ValueError: no"
     assert first_failure(tmp_path, 0, "RuntimeError: Connection closed by peer", environ) == "on rank 1, ValueError: no"
-    assert [each.name for each in folder.iterdir()] == ["failed.json"]
+    assert [path.name for path in folder.iterdir()] == ["failed.json"]
     assert json.loads((folder / "failed.json").read_text())["rank"] == 1
 
 
-def test_without_a_launcher_each_process_tells_of_itself(tmp_path):
+def test_without_a_launcher_each_process_reports_its_own_failure(tmp_path):
     assert first_failure(tmp_path, 0, "ValueError: no", {}) == "ValueError: no"
     assert first_failure(None, 2, "ValueError: no", {"LAUNCHER_ATTEMPT": "1"}) == "on rank 2, ValueError: no"
     assert list(tmp_path.iterdir()) == []

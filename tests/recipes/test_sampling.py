@@ -26,14 +26,14 @@ def test_the_order_is_the_same_in_every_version():
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5), st.integers(0, 40))
-def test_the_ranks_share_each_batch_without_rest_or_overlap(ranks, accumulate, each, extra):
-    batch = ranks * accumulate * each
+def test_the_ranks_share_each_batch_without_rest_or_overlap(ranks, accumulate, size, extra):
+    batch = ranks * accumulate * size
     order = sampling.order(0, 0, 3 * batch + extra % batch)
     shares = [sampling.share(order, batch, accumulate, rank, ranks) for rank in range(ranks)]
     for step in range(3):
-        got = numpy.concatenate([share[step].ravel() for share in shares])
-        assert sorted(got.tolist()) == sorted(order[step * batch : (step + 1) * batch].tolist())
-    assert {share.shape for share in shares} == {(3, accumulate, each)}
+        samples = numpy.concatenate([share[step].ravel() for share in shares])
+        assert sorted(samples.tolist()) == sorted(order[step * batch : (step + 1) * batch].tolist())
+    assert {share.shape for share in shares} == {(3, accumulate, size)}
 
 
 def test_a_micro_batch_holds_the_same_samples_for_any_number_of_ranks():
@@ -46,7 +46,7 @@ def test_a_micro_batch_holds_the_same_samples_for_any_number_of_ranks():
 def test_what_augmentation_draws_depends_on_seed_epoch_and_index_alone():
     drawn = sampling.uniforms(1, 2, 3, 4)
     assert numpy.array_equal(drawn, sampling.uniforms(1, 2, 3, 4))
-    assert all(0 <= each < 1 for each in sampling.uniforms(1, 2, 3, 1000))
+    assert all(0 <= number < 1 for number in sampling.uniforms(1, 2, 3, 1000))
     for others in ((0, 2, 3), (1, 0, 3), (1, 2, 0)):
         assert not set(drawn.tolist()) & set(sampling.uniforms(*others, 4).tolist())
 

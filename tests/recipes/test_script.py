@@ -19,24 +19,31 @@ from recipes.trainer import script as wrapper
 from recipes.trainer import script_execution
 from recipes.typed import SettingsError, plain
 
-KERAS = Source(fits=True)
-ASKS = Source(asks=True)
-LIGHTNING, ACCELERATE, TRAINER = (Source(library=each) for each in ("lightning", "accelerate", "transformers"))
+PLAIN, ASKS, KERAS = Source(), Source(asks=True), Source(fits=True)
+LIGHTNING, ACCELERATE, TRAINER = (Source(library=name) for name in ("lightning", "accelerate", "transformers"))
 
 
-def settings(framework="torch", level="o1", **train):
+def settings(framework="torch", level="o1", *, amp=None, xla=False, **train):
     return Settings(
-        recipe="script", framework=framework, amp=Amp(level=level), require_proof=False, train=ScriptSettings(**train)
+        recipe="script",
+        framework=framework,
+        amp=Amp(level=level, **(amp or {})),
+        xla=xla,
+        require_proof=False,
+        train=ScriptSettings(**train),
     )
+
+
+def unsupported(asked, dtype, device, source):
+    row = script.support(asked, dtype, device, source)
+    assert row.mechanism == ""
+    return row.unsupported
 
 
 @pytest.mark.parametrize(
     ("framework", "level", "dtype", "device", "source", "mechanism"),
     [
-        ("torch", "o0", "float32", "cpu", Source(), "float32"),
-        ("torch", "o1", "bfloat16", "cpu", Source(), "autocast_around"),
-        ("torch", "o1", "bfloat16", "cuda", Source(), "autocast_around"),
-        *(("torch", "o1", "bfloat16", "cpu", each, "autocast_around") for each in (LIGHTNING, ACCELERATE, TRAINER)),
+        ("torch", "o0", "float32", "cpu", PLAIN, "float32"),
         (
             "torch",
             "o1",
@@ -45,138 +52,110 @@ def settings(framework="torch", level="o1", **train):
             Source(library="lightning", decided="Trainer(precision=32)"),
             "autocast_around",
         ),
-        ("torch", "o1", "float16", "cuda", LIGHTNING, "lightning_precision"),
-        ("torch", "o3", "bfloat16", "cpu", LIGHTNING, "lightning_precision"),
-        ("torch", "o3", "float16", "cuda", LIGHTNING, "lightning_precision"),
-        ("torch", "o1", "float16", "cuda", ACCELERATE, "accelerate_mixed_precision"),
-        ("torch", "o1", "float16", "cuda", TRAINER, "accelerate_mixed_precision"),
         ("torch", "o2", "float16", "cuda", ASKS, "half_model_fp32_masters"),
         ("torch", "o3", "bfloat16", "cpu", ASKS, "half_model"),
-        ("tensorflow", "o1", "bfloat16", "cpu", Source(), "grappler"),
-        ("tensorflow", "o2", "bfloat16", "cuda", Source(), "keras_policy"),
+        ("tensorflow", "o1", "bfloat16", "cpu", PLAIN, "grappler"),
+        ("tensorflow", "o2", "bfloat16", "cuda", PLAIN, "keras_policy"),
         ("tensorflow", "o2", "float16", "cuda", KERAS, "keras_policy"),
-        ("paddle", "o0", "float32", "cpu", Source(), "float32"),
+        ("paddle", "o0", "float32", "cpu", PLAIN, "float32"),
     ],
 )
 def test_what_can_be_applied_around_a_script_is(framework, level, dtype, device, source, mechanism):
+    """Torch's training libraries by level, dtype and device are in `golden/modes.txt`."""
     row = script.support(settings(framework, level), dtype, device, source)
     assert (row.mechanism, row.unsupported) == (mechanism, "")
 
 
 @pytest.mark.parametrize(
-    ("framework", "level", "dtype", "device", "source"),
+    ("framework", "level", "dtype", "source"),
     [
-        ("torch", "o1", "float16", "cuda", Source()),
-        ("torch", "o2", "bfloat16", "cuda", Source()),
-        ("torch", "o3", "bfloat16", "cuda", Source()),
-        ("tensorflow", "o1", "float16", "cuda", KERAS),
-        ("tensorflow", "o2", "float16", "cuda", Source()),
-        ("tensorflow", "o3", "float16", "cuda", KERAS),
-        ("paddle", "o1", "float16", "cuda", Source()),
+        ("torch", "o1", "float16", PLAIN),
+        ("torch", "o2", "bfloat16", PLAIN),
+        ("tensorflow", "o1", "float16", KERAS),
+        ("tensorflow", "o2", "float16", PLAIN),
+        ("tensorflow", "o3", "float16", KERAS),
+        ("paddle", "o1", "float16", PLAIN),
     ],
 )
-def test_what_cannot_be_applied_honestly_is_refused_with_the_lines_to_add(framework, level, dtype, device, source):
-    row = script.support(settings(framework, level), dtype, device, source)
-    assert row.mechanism == ""
-    assert LINES[framework] in row.unsupported
+def test_what_cannot_be_applied_honestly_is_refused_with_the_lines_to_add(framework, level, dtype, source):
+    assert LINES[framework] in unsupported(settings(framework, level), dtype, "cuda", source)
 
 
-@pytest.mark.parametrize("source", [Source(), LIGHTNING, ACCELERATE])
 @pytest.mark.parametrize("precision", ["auto", "script"])
-def test_weights_are_rounded_stochastically_by_the_lines_in_a_script_alone(source, precision):
-    asked = Settings(
-        recipe="script",
-        framework="torch",
-        amp=Amp(level="o3", rounding="stochastic"),
-        train=ScriptSettings(precision=precision),
-    )
-    row = script.support(asked, "bfloat16", "cpu", source)
-    assert "amp.rounding=stochastic can't be applied from outside the script" in row.unsupported
-    assert LINES["torch"] in row.unsupported
+def test_weights_are_rounded_stochastically_by_the_lines_in_a_script_alone(precision):
+    asked = settings(level="o3", amp={"rounding": "stochastic"}, precision=precision)
+    for source in (PLAIN, LIGHTNING, ACCELERATE):
+        why = unsupported(asked, "bfloat16", "cpu", source)
+        assert "amp.rounding=stochastic can't be applied from outside the script" in why
+        assert LINES["torch"] in why
     assert script.support(asked, "bfloat16", "cpu", ASKS).mechanism == "half_model_stochastic"
 
 
 @pytest.mark.parametrize(
-    ("level", "dtype", "device", "source", "reason"),
+    ("level", "dtype", "device", "source", "advice"),
     [
-        (
-            "o1",
-            "float16",
-            "cpu",
-            LIGHTNING,
-            "Lightning runs bfloat16 where float16 is asked for on a CPU; say amp.dtype=",
-        ),
-        ("o1", "float16", "cpu", ACCELERATE, "accelerate runs float32 where float16 is asked for on a CPU"),
-        ("o1", "float16", "cpu", TRAINER, "transformers' Trainer runs float32 where float16 is asked for on a CPU"),
+        ("o1", "float16", "cpu", LIGHTNING, "asked for on a CPU; say amp.dtype=bfloat16, or run on a GPU"),
         ("o2", "bfloat16", "cuda", LIGHTNING, "Lightning has no switch for amp=o2; say amp=o1"),
-        (
-            "o3",
-            "bfloat16",
-            "cuda",
-            ACCELERATE,
-            "has no switch for amp=o3 (the script can make its model half: model.to(",
-        ),
+        ("o3", "bfloat16", "cuda", ACCELERATE, "for amp=o3 (the script can make its model half: model.to("),
         ("o3", "bfloat16", "cuda", TRAINER, "dtype=torch.bfloat16 in from_pretrained, with train.precision=script"),
     ],
 )
-def test_a_mode_without_a_switch_of_the_library_is_refused_with_its_name(level, dtype, device, source, reason):
-    assert reason in script.support(settings("torch", level), dtype, device, source).unsupported
+def test_a_mode_without_a_switch_of_the_library_is_refused_with_advice(level, dtype, device, source, advice):
+    assert advice in unsupported(settings("torch", level), dtype, device, source)
 
 
 @pytest.mark.parametrize(
-    ("text", "library", "decided"),
+    ("imports", "call", "library", "overrides"),
     [
-        ("from lightning import Trainer\nTrainer(max_epochs=1)", "lightning", ""),
-        ("import lightning as L\nL.Trainer(max_epochs=1)", "lightning", ""),
-        ("import lightning.pytorch as pl\npl.Trainer()", "lightning", ""),
-        ("import lightning.pytorch\nlightning.pytorch.Trainer()", "lightning", ""),
-        ("from lightning import pytorch as pl\npl.Trainer(**settings)", "lightning", ""),
-        ("import pytorch_lightning as pl\npl.Trainer(precision=16)", "lightning", "Trainer(precision=16)"),
-        ("from lightning.fabric import Fabric\nFabric(precision='32-true')", "lightning", ""),
-        (
-            "from lightning import Trainer\nTrainer(precision=a.precision)",
-            "lightning",
-            "Trainer(precision=a.precision)",
-        ),
-        ("from lightning.pytorch.cli import LightningCLI\nLightningCLI(Net)", "lightning", "LightningCLI"),
-        ("from lightning import LightningModule", "", ""),
-        ("from accelerate import Accelerator\nAccelerator()", "accelerate", ""),
-        ("from accelerate import Accelerator\nAccelerator(mixed_precision=None)", "accelerate", ""),
-        ("from accelerate import Accelerator\nAccelerator(mixed_precision=a.precision)", "accelerate", ""),
-        (
-            "import accelerate\naccelerate.Accelerator(mixed_precision='no')",
-            "accelerate",
-            "Accelerator(mixed_precision='no')",
-        ),
-        ("from transformers import BertModel", "", ""),
-        (
-            "from transformers import Trainer, TrainingArguments\nTrainer(args=TrainingArguments('x'))",
-            "transformers",
-            "",
-        ),
-        ("from transformers import AutoModel\nfrom accelerate import Accelerator\nAccelerator()", "accelerate", ""),
-        ("from .lightning import Trainer\nTrainer()", "", ""),
-        ("from mine import Trainer\nTrainer(precision=16)", "", ""),
+        ("from lightning import Trainer", "Trainer(max_epochs=1)", "lightning", False),
+        ("import lightning as L", "L.Trainer(max_epochs=1)", "lightning", False),
+        ("import lightning.pytorch as pl", "pl.Trainer()", "lightning", False),
+        ("import lightning.pytorch", "lightning.pytorch.Trainer()", "lightning", False),
+        ("from lightning import pytorch as pl", "pl.Trainer(**settings)", "lightning", False),
+        ("import pytorch_lightning as pl", "Trainer(precision=16)", "", False),
+        ("from pytorch_lightning import Trainer", "Trainer(precision=16)", "lightning", True),
+        ("from lightning.fabric import Fabric", "Fabric(precision='32-true')", "lightning", False),
+        ("from lightning import Trainer", "Trainer(precision=a.precision)", "lightning", True),
+        ("from lightning import LightningModule", "", "", False),
+        ("from accelerate import Accelerator", "Accelerator()", "accelerate", False),
+        ("from accelerate import Accelerator", "Accelerator(mixed_precision=None)", "accelerate", False),
+        ("from accelerate import Accelerator", "Accelerator(mixed_precision=a.precision)", "accelerate", False),
+        ("from accelerate import Accelerator", "Accelerator(mixed_precision='no')", "accelerate", True),
+        ("from transformers import BertModel", "", "", False),
+        ("from transformers import Trainer", "Trainer(args=TrainingArguments('x'))", "transformers", False),
+        ("from transformers import A\nfrom accelerate import Accelerator", "Accelerator()", "accelerate", False),
+        ("from .lightning import Trainer", "Trainer()", "", False),
+        ("from mine import Trainer", "Trainer(precision=16)", "", False),
     ],
 )
-def test_a_scripts_text_shows_its_training_library_and_the_call_that_overrides_its_switch(text, library, decided):
-    source = script_source.read(text)
-    assert (source.library, source.decided) == (library, decided)
+def test_a_scripts_text_shows_its_training_library_and_the_call_that_overrides_its_switch(
+    imports, call, library, overrides
+):
+    source = script_source.read(f"{imports}\n{call}")
+    assert (source.library, source.decided) == (library, call if overrides else "")
+
+
+def test_lightnings_command_line_overrides_the_switch_and_a_module_may_be_named_before_a_call():
+    cli = script_source.read("from lightning.pytorch.cli import LightningCLI\nLightningCLI(Net)")
+    assert (cli.library, cli.decided) == ("lightning", "LightningCLI")
+    assert script_source.read("import accelerate as a\na.Accelerator(mixed_precision='no')").decided == (
+        "Accelerator(mixed_precision='no')"
+    )
 
 
 def test_a_call_that_overrides_the_switch_is_refused_with_the_argument_to_leave_out():
-    asked = dataclasses.replace(settings(), amp=Amp(level="o1", dtype="float16"))
+    asked = settings(amp={"dtype": "float16"})
     source = Source(library="lightning", decided="Trainer(precision='32-true')")
-    assert script.support(asked, "float16", "cuda", source).unsupported == (
+    assert unsupported(asked, "float16", "cuda", source) == (
         "the script sets Trainer(precision='32-true'), and Lightning then ignores PL_TRAINER_PRECISION; "
         'leave precision out of that call, or write precision="16-mixed" there and say train.precision=script'
     )
-    cli = script.support(asked, "float16", "cuda", Source(library="lightning", decided="LightningCLI"))
-    assert "pass `--trainer.precision=16-mixed` after --" in cli.unsupported
+    cli = Source(library="lightning", decided="LightningCLI")
+    assert "pass `--trainer.precision=16-mixed` after --" in unsupported(asked, "float16", "cuda", cli)
 
 
 @pytest.mark.parametrize(
-    ("source", "level", "given"),
+    ("source", "level", "variables"),
     [
         (LIGHTNING, "o1", {"PL_TRAINER_PRECISION": "16-mixed", "LT_PRECISION": "16-mixed"}),
         (LIGHTNING, "o3", {"PL_TRAINER_PRECISION": "16-true", "LT_PRECISION": "16-true"}),
@@ -185,56 +164,52 @@ def test_a_call_that_overrides_the_switch_is_refused_with_the_argument_to_leave_
         (Source(asks=True, library="accelerate"), "o1", {}),
     ],
 )
-def test_float16_on_a_gpu_is_handed_over_by_the_librarys_variables(source, level, given):
-    asked = dataclasses.replace(settings(), amp=Amp(level=level, dtype="float16"))
-    found = script.resolve(asked, source, device="cuda", capability=(8, 0), environ={})
-    assert script.handed_over(found) == given
-    assert found.loss_scale.mode == ("none" if level == "o3" else "dynamic")
-    if given and level == "o1":
+def test_float16_on_a_gpu_is_handed_over_by_the_librarys_variables(source, level, variables):
+    asked = settings(level=level, amp={"dtype": "float16"})
+    precision = script.resolve(asked, source, device="cuda", capability=(8, 0), environ={})
+    assert script.handed_over(precision) == variables
+    assert precision.loss_scale.mode == ("none" if level == "o3" else "dynamic")
+    if variables and level == "o1":
         odd = dataclasses.replace(asked, loss_scale=PRESETS["static"])
         with pytest.raises(SettingsError, match="the script's library scales the loss by its own rule"):
             script.resolve(odd, source, device="cuda", capability=(8, 0), environ={})
 
 
 def test_amp_deny_is_for_scripts_whose_library_has_a_switch_and_is_observed_only():
-    asked = dataclasses.replace(settings(), amp=Amp(level="o1", deny=("softmax",)))
-    found = script.resolve(asked, TRAINER, device="cpu", capability=None, environ={})
-    assert (found.mechanism, found.deny, found.lists) == ("accelerate_mixed_precision", ("softmax",), "observed")
-    own = dataclasses.replace(asked, train=ScriptSettings(precision="script"))
-    assert script.resolve(own, Source(), device="cpu", capability=None, environ={}).lists == "observed"
-    assert script.resolve(own, ASKS, device="cpu", capability=None, environ={}).lists == "applied"
-    for source, lists in ((Source(), "refused"), (TRAINER, "observed")):
-        around = script.resolve(settings(), source, device="cpu", capability=None, environ={})
-        assert (around.mechanism, around.lists) == ("autocast_around", lists)
-    assert "can't be applied from outside" in script.support(asked, "bfloat16", "cpu", Source()).unsupported
-    keeps = dataclasses.replace(asked, amp=Amp(level="o1", keep_fp32=("head",)))
-    assert "can't be applied from outside" in script.support(keeps, "bfloat16", "cpu", TRAINER).unsupported
+    def mode(source, precision="auto", **amp):
+        asked = settings(amp=amp, precision=precision)
+        resolved = script.resolve(asked, source, device="cpu", capability=None, environ={})
+        return resolved.mechanism, resolved.lists
+
+    denied = {"deny": ("softmax",)}
+    assert mode(TRAINER, **denied) == ("accelerate_mixed_precision", "observed")
+    assert mode(PLAIN, "script", **denied)[1] == "observed"
+    assert mode(ASKS, "script", **denied)[1] == "applied"
+    assert (mode(PLAIN), mode(TRAINER)) == (("autocast_around", "refused"), ("autocast_around", "observed"))
+    for amp, source in ((denied, PLAIN), ({"keep_fp32": ("head",)}, TRAINER)):
+        assert "can't be applied from outside" in unsupported(settings(amp=amp), "bfloat16", "cpu", source)
 
 
-def test_a_hole_of_the_legality_table_stays_one_even_where_the_script_asks():
-    row = script.support(dataclasses.replace(settings("tensorflow", "o2"), xla=True), "bfloat16", "cpu", ASKS)
-    assert "XLA" in row.unsupported
-
-
-def test_xla_around_a_script_on_a_cpu_would_do_nothing():
-    asked = dataclasses.replace(settings("tensorflow", "o0"), xla=True)
-    assert "does nothing around a script on a CPU" in script.support(asked, "float32", "cpu", Source()).unsupported
-    assert script.support(asked, "float32", "cuda", Source()).unsupported == ""
+def test_xla_on_a_cpu_is_refused_even_where_the_script_asks_and_around_one_it_would_do_nothing():
+    assert "XLA" in unsupported(settings("tensorflow", "o2", xla=True), "bfloat16", "cpu", ASKS)
+    asked = settings("tensorflow", "o0", xla=True)
+    assert "does nothing around a script on a CPU" in unsupported(asked, "float32", "cpu", PLAIN)
+    assert script.support(asked, "float32", "cuda", PLAIN).unsupported == ""
 
 
 @pytest.mark.parametrize(("level", "mechanism"), [("o0", "ngc_environment"), ("o1", "ngc_environment"), ("o2", "")])
 def test_variables_carry_a_level_in_nvidias_tensorflow_1_and_in_no_other(level, mechanism):
     asked = settings("tensorflow", level, bare=True)
-    assert script.support(asked, "float16", "cuda", Source(), ngc_tensorflow1=True).mechanism == mechanism
-    elsewhere = script.support(asked, "float16", "cuda", Source())
+    assert script.support(asked, "float16", "cuda", PLAIN, ngc_tensorflow1=True).mechanism == mechanism
+    elsewhere = script.support(asked, "float16", "cuda", PLAIN)
     assert elsewhere.mechanism == ("float32" if level == "o0" else "")
     assert len(NGC_TENSORFLOW1) == 2
 
 
 def test_nobody_applies_anything_to_a_bare_script_but_the_script():
-    assert "nothing would apply amp=o1" in script.support(settings(bare=True), "bfloat16", "cpu", ASKS).unsupported
+    assert "nothing would apply amp=o1" in unsupported(settings(bare=True), "bfloat16", "cpu", ASKS)
     own = settings(bare=True, precision="script")
-    assert script.support(own, "bfloat16", "cpu", Source()).mechanism == "script"
+    assert script.support(own, "bfloat16", "cpu", PLAIN).mechanism == "script"
 
 
 @pytest.mark.parametrize(
@@ -268,14 +243,14 @@ def test_what_a_script_decides_by_itself_cannot_be_set(key):
 
 
 @pytest.mark.parametrize(
-    ("train", "proof", "said"),
+    ("train", "proof", "message"),
     [
         ({"processes": 0}, True, "train.processes=0 must be at least 1"),
         ({"bare": True}, True, "say require_proof=false"),
     ],
 )
-def test_a_script_that_could_not_be_started_is_refused(train, proof, said):
-    with pytest.raises(SettingsError, match=said):
+def test_a_script_that_could_not_be_started_is_refused(train, proof, message):
+    with pytest.raises(SettingsError, match=message):
         script.check(dataclasses.replace(settings(**train), require_proof=proof))
 
 

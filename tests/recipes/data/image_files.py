@@ -37,16 +37,12 @@ def write_records(folder: Path, of: Path, shards: int = 2) -> Path:
     folder.mkdir()
     for part, name in (("train", "train"), ("val", "validation")):
         files = sorted((of / part).glob("*/*.png"))
-        classes = sorted({each.parent.name for each in files})
+        classes = sorted({path.parent.name for path in files})
+        records = [example(path.read_bytes(), 1 + classes.index(path.parent.name)) for path in files]
+        framed = [struct.pack("<Q", len(record)) + bytes(4) + record + bytes(4) for record in records]  # no checksums
         size = -(-len(files) // shards)
         for shard in range(shards):
-            records = [
-                example(each.read_bytes(), 1 + classes.index(each.parent.name))
-                for each in files[shard * size : (shard + 1) * size]
-            ]
-            content = b"".join(
-                struct.pack("<Q", len(each)) + bytes(4) + each + bytes(4) for each in records
-            )  # checksums aren't read
+            content = b"".join(framed[shard * size : (shard + 1) * size])
             (folder / f"{name}-{shard:05}-of-{shards:05}").write_bytes(content)
     return folder
 

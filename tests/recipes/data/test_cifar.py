@@ -62,7 +62,7 @@ def test_the_published_archive_is_downloaded_unpacked_and_removed(folder, tmp_pa
     with tarfile.open(tmp_path / "archive", "w:gz") as archive:
         archive.add(folder, "cifar-100-binary")
     content = (tmp_path / "archive").read_bytes()
-    sizes = {f"cifar-100-binary/{each.name}": each.stat().st_size for each in folder.iterdir()}
+    sizes = {f"cifar-100-binary/{path.name}": path.stat().st_size for path in folder.iterdir()}
     url = mirrors({"cifar.tgz": content}) + "cifar.tgz"
     published = Published(name="cifar.tgz", size=len(content), md5=hashlib.md5(content).hexdigest(), urls=(url,))
     monkeypatch.setattr(cifar, "ARCHIVE", published)
@@ -70,8 +70,8 @@ def test_the_published_archive_is_downloaded_unpacked_and_removed(folder, tmp_pa
     new = tmp_path / "new"
     loaded = cifar.load(Data(name="cifar100", dir=str(new), download=True), 0)
     assert loaded.digest() == load(folder).digest() == load(new).digest()
-    assert [each.name for each in new.iterdir()] == ["cifar-100-binary"]
-    assert sorted(each.name for each in (new / "cifar-100-binary").iterdir()) == ["test.bin", "train.bin"]
+    assert [path.name for path in new.iterdir()] == ["cifar-100-binary"]
+    assert sorted(path.name for path in (new / "cifar-100-binary").iterdir()) == ["test.bin", "train.bin"]
 
 
 @pytest.mark.parametrize(
@@ -93,19 +93,18 @@ class Evil:
         return os.system, ("echo harm",)
 
 
+def python_file(labels, shape=(1, 3072)):
+    return pickle.dumps({b"data": numpy.zeros(shape, numpy.uint8), b"fine_labels": labels}, protocol=2)
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
         (b"no pickle", "is not a Python file of CIFAR-100"),
         (pickle.dumps({b"data": 1}), "KeyError"),
         (pickle.dumps(Evil()), "it asks for posix.system"),
-        (
-            pickle.dumps({b"data": numpy.zeros((2, 5), numpy.uint8), b"fine_labels": [1, 2]}, protocol=2),
-            "should hold 2 images of 3072 bytes",
-        ),
-        (pickle.dumps({b"data": numpy.zeros((1, 3072), numpy.uint8), b"fine_labels": None}), "no whole numbers"),
-        (pickle.dumps({b"data": numpy.zeros((1, 3072), numpy.uint8), b"fine_labels": [0.5]}), "no whole numbers"),
-        (pickle.dumps({b"data": numpy.zeros((1, 3072), numpy.uint8), b"fine_labels": [[1]]}), "no whole numbers"),
+        (python_file([1, 2], (2, 5)), "should hold 2 images of 3072 bytes"),
+        *((python_file(labels), "no whole numbers") for labels in (None, [0.5], [[1]])),
         (b"cnumpy.no_such_module\nndarray\n.", "ModuleNotFoundError"),
     ],
 )

@@ -135,11 +135,7 @@ def test_what_a_killed_download_left_is_replaced(tmp_path, serve):
         (CONTENT, {"status": 404}, "HTTP 404"),
         (CONTENT, {"status": 503}, "HTTP 503"),
         (CONTENT, {"redirect": "http://example.com/data.bin"}, "example.com/data.bin is not https"),
-        (
-            CONTENT,
-            {"redirect": "file:///etc/passwd"},
-            "HTTP 302 Found - Redirection to url 'file:///etc/passwd' is not allowed",
-        ),
+        (CONTENT, {"redirect": "file:///etc/passwd"}, "Redirection to url 'file:///etc/passwd' is not allowed"),
     ],
 )
 def test_a_file_other_than_the_published_one_is_refused_and_leaves_nothing(tmp_path, serve, content, habits, says):
@@ -185,16 +181,12 @@ def test_a_part_that_is_a_link_is_not_written_through(tmp_path, serve):
     assert (tmp_path / "mine").read_bytes() == b"precious"
 
 
-def test_another_file_of_that_name_is_refused(tmp_path):
+def test_another_file_of_that_name_and_a_folder_that_cannot_be_made_are_refused(tmp_path):
     (tmp_path / "data.bin").write_bytes(b"x")
     with pytest.raises(SettingsError, match="is not the published file"):
         _fetch(tmp_path, published("https://example.com/"))
-
-
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
-    (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match=r"data\.dir=.* can't be written: "):
-        _fetch(tmp_path / "file" / "folder", published("https://example.com/"))
+        _fetch(tmp_path / "data.bin" / "folder", published("https://example.com/"))
 
 
 def archive(path: Path, *members: tuple[str, bytes, bytes]) -> Path:

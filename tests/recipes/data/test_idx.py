@@ -8,7 +8,6 @@ import numpy
 import pytest
 
 from recipes.data import idx
-from recipes.data.download import Published
 from recipes.typed import SettingsError
 from tests.recipes.data.idx_files import encode
 
@@ -51,26 +50,3 @@ def test_a_broken_gzip_is_refused(tmp_path, content):
     (tmp_path / "a.gz").write_bytes(content)
     with pytest.raises(SettingsError, match="can't be read"):
         idx.read(tmp_path / "a.gz", 3)
-
-
-LABELS = "t10k-labels-idx1-ubyte"
-
-
-def of_good(*mirrors: str) -> Published:
-    md5 = "755f85c2723bb39381c7379a604160d8"  # of b"good"
-    return Published(name=f"{LABELS}.gz", size=4, md5=md5, urls=tuple(f"{each}{LABELS}.gz" for each in mirrors))
-
-
-def test_a_download_takes_the_first_mirror_that_has_the_published_file(tmp_path, monkeypatch, mirrors):
-    good, bad = mirrors({f"{LABELS}.gz": b"good"}), mirrors({f"{LABELS}.gz": b"evil"})
-    monkeypatch.setitem(idx.FILES, LABELS, of_good(mirrors({}), bad, good))
-    idx.fetch(tmp_path / "new", LABELS)
-    assert [each.name for each in (tmp_path / "new").iterdir()] == [f"{LABELS}.gz"]
-    assert (tmp_path / "new" / f"{LABELS}.gz").read_bytes() == b"good"
-
-
-def test_a_download_that_no_mirror_has_is_refused_and_leaves_nothing(tmp_path, monkeypatch, mirrors):
-    monkeypatch.setitem(idx.FILES, LABELS, of_good(mirrors({}), mirrors({f"{LABELS}.gz": b"evil"})))
-    with pytest.raises(SettingsError, match=r"404.*another file than the published one.*put it into"):
-        idx.fetch(tmp_path, LABELS)
-    assert list(tmp_path.iterdir()) == []

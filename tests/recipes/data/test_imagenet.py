@@ -53,64 +53,57 @@ def test_tfrecord_files_of_the_same_images_give_the_same(folders, records):
             assert numpy.array_equal(mine, theirs)
 
 
-def test_a_random_part_lies_in_the_image_and_is_a_middle_square_where_none_fits():
-    random = numpy.random.default_rng(0)
-    for _ in range(200):
+def test_a_random_part_lies_in_the_image_at_any_size_and_is_a_middle_square_where_none_fits():
+    random, sizes = numpy.random.default_rng(0), []
+    for _ in range(500):
         left, upper, right, lower = _random_box(50, 40, random.random(23).tolist())
         assert 0 <= left < right <= 50 and 0 <= upper < lower <= 40
         assert 0.7 < (right - left) / (lower - upper) < 1.4
+        sizes.append((right - left) * (lower - upper) / 2000)
+    assert 0.07 < min(sizes) < 0.12 and max(sizes) > 0.85
     assert _random_box(100, 4, [0.999] * 23) == (48, 0, 52, 4)
 
 
-def test_random_parts_are_mirrored_half_of_the_time_and_of_any_size():
-    sizes, random = [], numpy.random.default_rng(0)
-    for _ in range(500):
-        left, upper, right, lower = _random_box(100, 100, random.random(23).tolist())
-        sizes.append((right - left) * (lower - upper) / 10_000)
-    assert 0.07 < min(sizes) < 0.12 and max(sizes) > 0.85
+def touch(*names):
+    return lambda folder: [(folder / name).touch() for name in names]
 
 
 @pytest.mark.parametrize(
-    ("make", "name", "classes", "complaint"),
+    ("make", "classes", "complaint"),
     [
-        (lambda folder: None, "imagenet", 2, "has no folder train; it should hold train/CLASS"),
-        (
-            lambda folder: write_folders(folder),
-            "imagenet",
-            1000,
-            "has 2 folders of images, and train.classes=1000; say ",
-        ),
-        (lambda folder: (folder / "train" / "a").mkdir(parents=True), "imagenet", 2, "has 1 folder of images"),
+        (touch(), 2, "has no folder train; it should hold train/CLASS"),
+        (write_folders, 1000, "has 2 folders of images, and train.classes=1000; say "),
+        (lambda folder: (folder / "train" / "a").mkdir(parents=True), 2, "has 1 folder of images"),
         (
             lambda folder: (write_folders(folder) / "val" / "n0001").rename(folder / "val" / "n0002"),
-            "imagenet",
             2,
             "val has a folder n0002, and .*/train has none",
         ),
-        (lambda folder: write_folders(folder, train=0), "imagenet", 2, "train/n0000 has no files"),
-        (lambda folder: write_folders(folder, val=0), "imagenet", 2, "val/n0000 has no files"),
-        (lambda folder: None, "tfrecord", 2, "has no TFRecord files train-"),
-        (
-            lambda folder: [(folder / f"train-{number:05}-of-00004").touch() for number in (0, 3)],
-            "tfrecord",
-            2,
-            "lacks 2 of 4 TFRecord files, the first of them train-00001-of-00004",
-        ),
-        (
-            lambda folder: [(folder / name).touch() for name in ("train-0-of-1", "train-1-of-2")],
-            "tfrecord",
-            2,
-            "has TFRecord files of several sets: train as \\*-of-00001 and \\*-of-00002",
-        ),
-        (lambda folder: (folder / "train-0-of-1").mkdir(), "tfrecord", 2, "train-0-of-1 can't be read: Is a directory"),
-        (lambda folder: (folder / "train-0-of-1").write_bytes(b""), "tfrecord", 2, "are empty"),
-        (lambda folder: (folder / "train-0-of-1").write_bytes(b"abc"), "tfrecord", 2, "breaks off at byte 0"),
+        (lambda folder: write_folders(folder, train=0), 2, "train/n0000 has no files"),
+        (lambda folder: write_folders(folder, val=0), 2, "val/n0000 has no files"),
     ],
 )
-def test_another_layout_is_refused_with_the_expected_one(tmp_path, make, name, classes, complaint):
+def test_another_layout_of_folders_is_refused_with_the_expected_one(tmp_path, make, classes, complaint):
     make(tmp_path)
     with pytest.raises(SettingsError, match=complaint):
-        load(tmp_path, name, classes)
+        load(tmp_path, "imagenet", classes)
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (touch(), "has no TFRecord files train-"),
+        (touch("train-00000-of-00004", "train-00003-of-00004"), "lacks 2 of 4 TFRecord files.*train-00001-of-00004"),
+        (touch("train-0-of-1", "train-1-of-2"), r"of several sets: train as \*-of-00001 and \*-of-00002"),
+        (lambda folder: (folder / "train-0-of-1").mkdir(), "train-0-of-1 can't be read: Is a directory"),
+        (touch("train-0-of-1"), "are empty"),
+        (lambda folder: (folder / "train-0-of-1").write_bytes(b"abc"), "breaks off at byte 0"),
+    ],
+)
+def test_other_tfrecord_files_are_refused_with_what_is_wrong(tmp_path, make, complaint):
+    make(tmp_path)
+    with pytest.raises(SettingsError, match=complaint):
+        load(tmp_path, "tfrecord")
 
 
 def test_a_broken_image_is_named_when_it_is_read(tmp_path):

@@ -12,36 +12,28 @@ ADAM = {"Adam": 1e-8}
 
 
 @pytest.mark.parametrize(
-    ("amp", "dtype", "epsilons", "told"),
+    ("amp", "dtype", "epsilons", "advice"),
     [
         (Amp(level="o3"), "float16", ADAM, "amp=o3 with float16"),
         (Amp(level="o2", master_weights=False), "float16", ADAM, "amp.master_weights=false with float16"),
         (Amp(level="o3"), "float16", None, "in this script Adam's own (1e-08 in torch and Paddle, 1e-07 in Keras)"),
         (Amp(level="o3"), "float16", {**ADAM, "RMSprop": 1e-4}, "below 6.1e-05, Adam's 1e-08, lets"),
         (Amp(level="o3"), "float16", RECIPE.epsilons, "Adam's 1e-07 and RMSprop's 1e-07"),
+        (Amp(level="o3"), "bfloat16", ADAM, ""),
+        (Amp(level="o2"), "float16", ADAM, ""),
+        (Amp(level="o1"), "float16", None, ""),
+        (Amp(level="o3"), "float16", {"Adam": 1e-4}, ""),
+        (Amp(level="o3"), "float16", {}, ""),
     ],
 )
-def test_an_epsilon_is_told_of_where_squares_are_kept_in_float16(amp, dtype, epsilons, told):
-    assert told in adam_epsilon.advice(amp, dtype, epsilons)
-
-
-@pytest.mark.parametrize(
-    ("amp", "dtype", "epsilons"),
-    [
-        (Amp(level="o3"), "bfloat16", ADAM),
-        (Amp(level="o2"), "float16", ADAM),
-        (Amp(level="o1"), "float16", None),
-        (Amp(level="o3"), "float16", {"Adam": 1e-4}),
-        (Amp(level="o3"), "float16", {}),
-    ],
-)
-def test_nothing_is_said_where_squares_are_held_or_nothing_divides_by_them(amp, dtype, epsilons):
-    assert adam_epsilon.advice(amp, dtype, epsilons) == ""
+def test_small_epsilons_are_advised_against_where_squares_are_kept_in_float16(amp, dtype, epsilons, advice):
+    text = adam_epsilon.advice(amp, dtype, epsilons)
+    assert advice in text and bool(text) == bool(advice)
 
 
 @pytest.mark.parametrize(("dtype", "lost"), [("float16", True), ("bfloat16", False)])
 def test_the_first_step_of_adam_is_as_long_as_its_rate_but_in_float16(dtype, lost):
-    """Of a gradient of 1e-4, as most are here and there: Adam's first step is the learning rate by its definition."""
+    """Of a gradient of 1e-4: Adam's first step is the learning rate by its definition."""
     torch = pytest.importorskip("torch")
     weight = torch.zeros(1, dtype=getattr(torch, dtype), requires_grad=True)
     weight.grad = torch.full_like(weight, 1e-4)

@@ -2,124 +2,90 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from recipes.precision import verdict
 from recipes.precision.gemm import FORMATS, ROLES
-from tests.recipes.precision.test_verdict import call, of_level
+from tests.recipes.precision.reports import both, call, check, report
 
 LAYERS = ["blocks.0.mlp.up", "blocks.0.mlp.down"]
+HALF, EIGHT = ("bfloat16", "bfloat16"), ("float8_e4m3fn", "float8_e4m3fn")
 
 
-def product(role: str, dtypes: tuple[str, ...], layers: list[str] | None = LAYERS, **other: Any) -> dict[str, Any]:
-    widest = max(dtypes, key=lambda each: (each == "float32", each == "bfloat16"), default="bfloat16")
+def product(role, dtypes, layers=LAYERS, **other):
+    widest = max(dtypes, key=lambda dtype: (dtype == "float32", dtype == "bfloat16"), default="bfloat16")
     fields = {"operation": "_scaled_mm", "functions": ["_scaled_mm"], "dtype": widest, "operands": list(dtypes)}
     return call(role != "forward", **{**fields, "role": role, "layers": layers, "emulates": [], **other})
 
 
-def step(
-    gemm: str = "fp8-tensorwise",
-    also: tuple[dict[str, Any], ...] = (),
-    rule: dict[str, Any] | None = None,
-    **roles: Any,
-) -> dict[str, Any]:
-    """An o2 step in that format with a head left out. `roles` replaces products; None leaves a role's out."""
-    made = {role: [product(role, FORMATS[gemm].operands(role))] for role in ROLES}
-    made.update(roles)
-    head = [product(role, ("bfloat16", "bfloat16"), ["head"], operation="mm", flops=40) for role in ROLES]
+def promised(gemm, role, **other):
+    return product(role, FORMATS[gemm].operands(role), **other)
+
+
+def step(gemm="fp8-tensorwise", *also, rule=None, **roles):
+    """An o2 step in that format with a head left out, and `also` these products. `roles` replaces products of a role,
+    by none with an empty list."""
+    products = {**{role: [promised(gemm, role)] for role in ROLES}, **roles}
+    head = [product(role, HALF, ["head"], operation="mm", flops=40) for role in ROLES]
     asked = {"format": gemm, "layers": LAYERS, "left_out": {"head": "amp.gemm_exclude"}, "environment": {}}
-    calls = [*(each for role in ROLES for each in made[role] or ()), *head, *also]
-    return of_level("o2", calls=calls, rule={"gemm": {**asked, **(rule or {})}})
-
-
-def judged(report: dict[str, Any], share: float = 0.9) -> tuple[str, str]:
-    return verdict.judge([report], (), share)
+    calls = [*(call for role in ROLES for call in products[role]), *head, *also]
+    return report("o2", calls=calls, rule={"gemm": {**asked, **(rule or {})}})
 
 
 @pytest.mark.parametrize("gemm", FORMATS)
-def test_what_each_format_promises_is_proved(gemm: str) -> None:
-    kind, why = judged(step(gemm))
-    assert kind == "proved", why
-    assert "100.0% of the weight gradients of 2 linear layers, 71.4% of all matrix FLOPs" in why
-    assert "left out: head (amp.gemm_exclude); of the rest, bfloat16 in 100.0% of forward" in why
+def test_what_each_format_promises_is_proved_and_half_precision_in_its_place_is_contradicted(gemm):
+    check("proved", "of 2 linear layers, 71.4% of all matrix FLOPs", step(gemm))
+    check("proved", "left out: head (amp.gemm_exclude); of the rest, bfloat16 in 100.0% of forward", step(gemm))
+    for role in ROLES:
+        if "bfloat16" not in FORMATS[gemm].operands(role):
+            why = "; blocks.0.mlp.up, blocks.0.mlp.down ran in bfloat16"
+            check("contradicted", why, step(gemm, **{role: [product(role, HALF)]}))
 
 
-def test_the_reason_says_the_share_of_each_role() -> None:
-    why = judged(step("fp8-rowwise-gw-hp"))[1]
-    assert (
+def test_the_reason_says_the_share_of_each_role():
+    why = (
         "amp.gemm=fp8-rowwise-gw-hp: float8_e4m3fn in 100.0% of forward and 100.0% of the input gradients, bfloat16 in "
-        "100.0% of the weight gradients" in why
+        "100.0% of the weight gradients"
     )
+    check("proved", why, step("fp8-rowwise-gw-hp"))
 
 
-@pytest.mark.parametrize("gemm", FORMATS)
-@pytest.mark.parametrize("role", ROLES)
-def test_half_precision_in_place_of_the_format_is_contradicted(gemm: str, role: str) -> None:
-    if "bfloat16" in FORMATS[gemm].operands(role):
-        return
-    kind, why = judged(step(gemm, **{role: [product(role, ("bfloat16", "bfloat16"))]}))
-    assert kind == "contradicted"
-    assert "; blocks.0.mlp.up, blocks.0.mlp.down ran in bfloat16" in why
-
-
-def test_one_layer_in_half_precision_contradicts_however_small_it_is() -> None:
-    eight = FORMATS["fp8-tensorwise"].forward
-    mixed = [product("forward", eight, flops=10**6), product("forward", ("bfloat16", "bfloat16"), LAYERS[:1], flops=1)]
-    kind, why = judged(step(forward=mixed))
-    assert (kind, "99.9% of forward ran in float8_e4m3fn" in why) == ("contradicted", True)
-    assert judged(step(forward=mixed), 0.8)[0] == "proved", "proof.share was lowered"
-
-
-@pytest.mark.parametrize("gemm", ["fp8-tensorwise", "fp8-delayed"])
-@pytest.mark.parametrize("role", ["input_gradient", "weight_gradient"])
-def test_e4m3_gradients_where_e5m2_is_promised_are_contradicted(gemm: str, role: str) -> None:
-    four = product(role, ("float8_e4m3fn", "float8_e4m3fn"), flops=1)
-    honest = product(role, FORMATS[gemm].operands(role), flops=1000)  # type: ignore[arg-type]
-    kind, why = judged(step(gemm, **{role: [honest, four]}), 0.1)
-    assert (kind, "promises float8_e5m2 x float8_e4m3fn" in why) == ("contradicted", True)
+def test_one_layer_in_half_precision_contradicts_however_small_it_is_unless_the_share_is_lowered():
+    mixed = step(forward=[product("forward", EIGHT, flops=10**6), product("forward", HALF, LAYERS[:1], flops=1)])
+    check("contradicted", "99.9% of forward ran in float8_e4m3fn", mixed)
+    check("proved", "", mixed, share=0.8)
 
 
 @pytest.mark.parametrize(
-    ("gemm", "role", "dtypes"),
+    ("gemm", "role", "dtypes", "reason"),
     [
-        ("fp8-rowwise-gw-hp", "weight_gradient", ("float8_e4m3fn", "float8_e4m3fn")),
-        ("mxfp8", "forward", ("float4_e2m1fn_x2", "float4_e2m1fn_x2")),
-        ("fp8-tensorwise", "weight_gradient", ("float8_e5m2", "float4_e2m1fn_x2")),
+        *(
+            (gemm, role, EIGHT, "promises float8_e5m2 x float8_e4m3fn")
+            for gemm in ("fp8-tensorwise", "fp8-delayed")
+            for role in ("input_gradient", "weight_gradient")
+        ),
+        ("fp8-rowwise-gw-hp", "weight_gradient", EIGHT, "promises bfloat16"),
+        ("mxfp8", "forward", ("float4_e2m1fn_x2", "float4_e2m1fn_x2"), "promises float8_e4m3fn"),
+        ("fp8-tensorwise", "weight_gradient", ("float8_e5m2", "float4_e2m1fn_x2"), "promises float8_e5m2"),
     ],
 )
-def test_narrower_than_promised_contradicts_at_any_share(gemm: str, role: str, dtypes: tuple[str, str]) -> None:
-    honest = product(role, FORMATS[gemm].operands(role), flops=10**6)  # type: ignore[arg-type]
-    assert judged(step(gemm, **{role: [honest, product(role, dtypes, flops=1)]}), 0.1)[0] == "contradicted"
+def test_another_or_narrower_dtype_than_promised_contradicts_at_any_share(gemm, role, dtypes, reason):
+    products = [promised(gemm, role, flops=10**6), product(role, dtypes, flops=1)]
+    check("contradicted", reason, step(gemm, **{role: products}), share=0.1)
 
 
-def test_a_head_that_slipped_into_eight_bits_is_contradicted() -> None:
-    slipped = product("forward", ("float8_e4m3fn", "float8_e4m3fn"), ["head"], flops=1)
-    kind, why = judged(step(also=(slipped,)), 0.1)
-    assert kind == "contradicted"
-    assert "head ran in float8_e4m3fn, but amp.gemm=fp8-tensorwise is not for it" in why
-
-
-def test_attention_and_other_products_follow_the_level() -> None:
+def test_products_outside_the_layers_follow_the_level():
+    slipped = product("forward", EIGHT, ["head"], flops=1)
+    why = "head ran in float8_e4m3fn, but amp.gemm=fp8-tensorwise is not for it"
+    check("contradicted", why, step("fp8-tensorwise", slipped), share=0.1)
     attention = call(False, "float32", 10**4, operation="bmm", functions=["matmul"], role="forward", layers=[])
-    kind, why = judged(step(also=(attention,)))
-    assert (kind, "of forward ran in bfloat16, but o2 requires 90%" in why) == ("contradicted", True)
+    check("contradicted", "of forward ran in bfloat16, but o2 requires 90%", step("fp8-tensorwise", attention))
 
 
-def test_a_format_that_is_on_for_no_layer_is_contradicted() -> None:
-    kind, why = judged(step(rule={"layers": []}))
-    assert (kind, "it is on for no layer" in why) == ("contradicted", True)
-
-
-def test_a_layer_that_did_not_run_is_unknown() -> None:
-    kind, why = judged(step(rule={"layers": [*LAYERS, "blocks.1.mlp.up"]}))
-    assert (kind, "no product of blocks.1.mlp.up was seen in forward" in why) == ("unknown", True)
-
-
-def test_a_format_without_any_gradient_is_unknown() -> None:
-    kind, why = judged(step(input_gradient=None, weight_gradient=None))
-    assert (kind, "no gradient of the layers" in why) == ("unknown", True)
+def test_layers_and_gradients_that_did_not_run_are_unknown_and_no_layers_at_all_contradict():
+    more = [*LAYERS, "blocks.1.mlp.up"]
+    check("unknown", "no product of blocks.1.mlp.up was seen in forward", step(rule={"layers": more}))
+    check("unknown", "no gradient of the layers", step(input_gradient=[], weight_gradient=[]))
+    check("contradicted", "it is on for no layer", step(rule={"layers": []}))
 
 
 @pytest.mark.parametrize(
@@ -130,35 +96,31 @@ def test_a_format_without_any_gradient_is_unknown() -> None:
         ({"layers": None, "dtype": "bfloat16"}, "the layer of _scaled_mm in bfloat16 can't be told"),
     ],
 )
-def test_a_product_whose_role_or_layer_cannot_be_told_is_unknown(other: dict[str, Any], reason: str) -> None:
-    kind, why = judged(step(also=(product("", ("float8_e4m3fn", "float8_e4m3fn"), **{"layers": LAYERS, **other}),)))
-    assert (kind, reason in why) == ("unknown", True), why
+def test_a_product_whose_role_or_layer_cannot_be_told_is_unknown(other, reason):
+    check("unknown", reason, step("fp8-tensorwise", product("", EIGHT, **{"layers": LAYERS, **other})))
 
 
 @pytest.mark.parametrize("wide", ["float32", "bfloat16"])
 @pytest.mark.parametrize("gemm", ["fp8-tensorwise", "mxfp8", "nvfp4"])
-def test_products_that_are_emulated_have_a_verdict_of_their_own(gemm: str, wide: str) -> None:
-    formats = {role: list(FORMATS[gemm].operands(role)) for role in ROLES}
-    emulated = {role: [product(role, (wide, wide), emulates=formats[role], operation="mm")] for role in ROLES}
-    kind, why = judged(step(gemm, **emulated))
-    assert (kind, f"and then multiplied in {wide}" in why) == ("emulated", True)
-    assert judged(step(gemm, **emulated), 0.1)[0] == "emulated", "no share accepts it"
+def test_emulated_products_have_a_verdict_of_their_own_that_no_share_accepts(gemm, wide):
+    operands = {role: list(FORMATS[gemm].operands(role)) for role in ROLES}
+    emulated = {role: [product(role, (wide, wide), emulates=operands[role], operation="mm")] for role in ROLES}
+    for share in (0.9, 0.1):
+        check("emulated", f"and then multiplied in {wide}", step(gemm, **emulated), share=share)
 
 
-def test_emulating_another_format_than_the_one_asked_for_is_contradicted() -> None:
-    other = product("input_gradient", ("float32", "float32"), emulates=["float8_e4m3fn", "float8_e4m3fn"])
-    assert judged(step(input_gradient=[other]))[0] == "contradicted"
+def test_emulating_another_format_than_the_one_asked_for_is_contradicted():
+    other = product("input_gradient", ("float32", "float32"), emulates=list(EIGHT))
+    check("contradicted", "", step(input_gradient=[other]))
 
 
-def test_a_backward_that_the_environment_took_out_of_eight_bits_names_the_variable() -> None:
-    roles = {role: [product(role, ("bfloat16", "bfloat16"), operation="mm")] for role in ROLES[1:]}
-    kind, why = judged(step("fp8-delayed", rule={"environment": {"NVTE_BACKWARD_OVERRIDE": "high_precision"}}, **roles))
-    assert kind == "contradicted"
-    assert "ran in bfloat16; NVTE_BACKWARD_OVERRIDE=high_precision has TransformerEngine" in why
+def test_a_backward_that_the_environment_took_out_of_eight_bits_names_the_variable():
+    roles = {role: [product(role, HALF, operation="mm")] for role in ROLES[1:]}
+    why = "ran in bfloat16; NVTE_BACKWARD_OVERRIDE=high_precision has TransformerEngine"
+    environment = {"NVTE_BACKWARD_OVERRIDE": "high_precision"}
+    check("contradicted", why, step("fp8-delayed", rule={"environment": environment}, **roles))
 
 
-def test_eight_bits_without_amp_gemm_are_contradicted_at_any_share() -> None:
-    narrow = product("forward", ("float8_e4m3fn", "float8_e4m3fn"), flops=1)
-    kind, why = judged(of_level("o1", calls=[call(False, flops=1000), call(True, flops=2000), narrow]))
-    assert kind == "contradicted"
-    assert "narrower than amp=o1 asks for: leave out what converts it, or name its format with amp.gemm" in why
+def test_eight_bits_without_amp_gemm_are_contradicted_at_any_share():
+    why = "narrower than amp=o1 asks for: leave out what converts it, or name its format with amp.gemm"
+    check("contradicted", why, report(calls=[*both(flops=10**4), product("forward", EIGHT, flops=1)]))

@@ -38,7 +38,7 @@ def test_masters_are_expected_at_o2_alone_unless_they_were_declined(amp: Amp, ma
     assert head(amp)["rule"]["masters"] is masters
 
 
-def test_the_rule_speaks_of_float32_parameters_only_where_the_framework_does() -> None:
+def test_only_a_framework_whose_parameters_are_all_float32_puts_that_into_the_rule() -> None:
     assert "float32_parameters" not in head()["rule"]
     assert head(float32_parameters=True)["rule"]["float32_parameters"] is True
 

@@ -15,13 +15,7 @@ def test_an_alias_stands_for_torchs_operation_and_is_counted_once():
 def test_every_alias_leads_to_an_operation_and_hides_none():
     assert set(PADDLE.values()) <= TORCH
     assert not set(PADDLE) & TORCH
-
-
-@pytest.mark.parametrize(
-    "name", ["elementwise_add", "matmul_v2", "softmax_with_cross_entropy", "conv2d", "reduce_mean"]
-)
-def test_paddles_guides_names_are_known(name):
-    assert canonical((name,), "amp.deny")
+    assert {"elementwise_add", "matmul_v2", "softmax_with_cross_entropy", "reduce_mean"} <= set(PADDLE)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +26,9 @@ def test_an_unknown_operation_is_refused_with_the_nearest(name, near):
         canonical((name,), "amp.deny")
 
 
-def test_two_names_of_one_operation_on_both_lists_are_refused():
+def test_only_two_names_of_one_operation_on_both_lists_are_refused():
     with pytest.raises(SettingsError, match="cross_entropy is on both"):
         lists(("softmax_with_cross_entropy",), ("cross_entropy",))
-
-
-def test_lists_that_share_nothing_are_taken():
     assert lists(("softmax",), ("elementwise_add", "linear")) == (("softmax",), ("add", "linear"))
 
 
@@ -61,8 +52,8 @@ def test_the_gradients_of_a_tensorflow_operation_are_those_of_its_version(name, 
 
 
 def test_gradients_go_where_their_operation_goes_unless_they_are_named():
-    found = tensorflow_lists({"deny": ["Conv2D"], "allow": ["Conv2DBackpropFilter"], "clear": ["Relu"]})
-    assert found == {
+    lists = tensorflow_lists({"deny": ["Conv2D"], "allow": ["Conv2DBackpropFilter"], "clear": ["Relu"]})
+    assert lists == {
         "allow": ("Conv2DBackpropFilter",),
         "deny": ("Conv2D", "Conv2DBackpropInput"),
         "infer": (),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from recipes.precision.levels import PRESETS, Amp, LossScale
-from recipes.precision.resolved import resolve
-from recipes.precision.support import Support
+from recipes.precision.resolved import resolve, resolve_dtype, resolve_scale
+from recipes.precision.support import Support, support_for
 from recipes.typed import SettingsError
 
 
@@ -22,7 +22,49 @@ def test_every_auto_is_decided_by_the_device():
     assert (volta.dtype, volta.loss_scale.mode, volta.tf32) == ("float16", "dynamic", False)
     assert ampere.mechanism == volta.mechanism == "half_model_fp32_masters"
     assert ampere.master_weights
-    assert not resolved(Amp(level="o2", master_weights=False)).master_weights
+    without = resolved(Amp(level="o2", master_weights=False))
+    assert (without.master_weights, without.mechanism) == (False, "half_model_no_masters")
+
+
+@pytest.mark.parametrize(
+    ("level", "dtype", "device", "capability", "framework", "expected"),
+    [
+        ("o0", "auto", "cpu", None, "torch", "float32"),
+        ("o0", "auto", "cuda", (6, 1), "torch", "float32"),
+        ("o1", "auto", "cpu", None, "torch", "bfloat16"),
+        ("o1", "float16", "cpu", None, "torch", "float16"),
+        ("o1", "auto", "cuda", (7, 0), "torch", "float16"),
+        ("o1", "auto", "cuda", (7, 5), "torch", "float16"),
+        ("o1", "auto", "cuda", (8, 0), "torch", "bfloat16"),
+        ("o2", "float16", "cuda", (9, 0), "torch", "float16"),
+        ("o1", "auto", "cuda", (8, 0), "tensorflow", "float16"),
+        ("o2", "auto", "cuda", (8, 0), "tensorflow", "bfloat16"),
+        ("o1", "auto", "cpu", None, "tensorflow", "bfloat16"),
+    ],
+)
+def test_an_auto_dtype_is_decided_by_the_device(level, dtype, device, capability, framework, expected):
+    assert resolve_dtype(level, dtype, device, capability, framework) == expected
+
+
+@pytest.mark.parametrize(
+    ("level", "dtype", "masters", "expected"),
+    [
+        ("o0", "float32", None, "none"),
+        ("o1", "float16", None, "dynamic"),
+        ("o1", "bfloat16", None, "none"),
+        ("o2", "float16", None, "dynamic"),
+        ("o2", "float16", True, "dynamic"),
+        ("o2", "float16", False, "none"),
+        ("o2", "bfloat16", None, "none"),
+        ("o3", "float16", None, "none"),
+    ],
+)
+def test_an_auto_loss_scale_is_dynamic_where_float16_has_float32_gradients_and_a_named_one_stays(
+    level, dtype, masters, expected
+):
+    assert resolve_scale(LossScale(), level, dtype, masters).mode == expected
+    for mode in ("dynamic", "static", "none"):
+        assert resolve_scale(LossScale(mode=mode), level, dtype, masters).mode == mode
 
 
 def test_operation_lists_are_in_the_names_of_the_framework():
@@ -39,11 +81,18 @@ def test_what_auto_became_is_checked_too():
     assert resolved(Amp(level="o1"), **asked, capability=None)  # a GPU that nothing is known of may be either
 
 
+ROUNDED = Amp(level="o3", rounding="stochastic")
+
+
 @pytest.mark.parametrize(
     ("amp", "facts", "message"),
     [
         (Amp(level="o3", allow=("softmax",)), {}, "amp=o3 has none"),
-        (Amp(level="o1"), {"capability": (6, 1)}, "needs compute capability 7.0"),
+        (Amp(level="o1"), {"capability": (6, 1)}, r"needs compute capability 7\.0.*has 6\.1; say amp=o0$"),
+        (Amp(level="o1", dtype="float16"), {"capability": (6, 1)}, r"has 6\.1; say amp=o0$"),
+        (Amp(level="o1", dtype="bfloat16"), {"capability": (3, 5)}, r"has 3\.5; say amp=o0$"),
+        (Amp(level="o1", dtype="bfloat16"), {"capability": (7, 5)}, r"capability 8\.0.*7\.5; say amp.dtype=float16$"),
+        (ROUNDED, {"capability": (7, 5)}, "amp.rounding=stochastic needs bfloat16"),
         (Amp(level="o1"), {"framework": "paddle", "device": "cpu", "capability": None}, "no mixed precision on a CPU"),
         (Amp(level="o1"), {"tf32": True, "environ": {"NVIDIA_TF32_OVERRIDE": "0"}}, "NVIDIA_TF32_OVERRIDE=0"),
         (Amp(level="o1"), {"support": lambda dtype: Support(unsupported=f"no {dtype} here")}, "no bfloat16 here"),
@@ -52,3 +101,8 @@ def test_what_auto_became_is_checked_too():
 def test_what_cannot_be_had_is_refused(amp, facts, message):
     with pytest.raises(SettingsError, match=message):
         resolved(amp, **facts)
+
+
+def test_an_unknown_framework_is_refused():
+    with pytest.raises(SettingsError, match="framework=jax is not one of torch, tensorflow, paddle"):
+        support_for("jax", "o1", "float16", False, "cpu")

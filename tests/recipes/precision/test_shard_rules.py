@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.recipes.precision.test_verdict import judged, of_level
+from tests.recipes.precision.reports import check, judged, report
 
 
-def of_rank(rank: int, level: str = "o2", **other: Any) -> dict[str, Any]:
+def of_rank(rank, level="o2", **changes):
     """An honest report of one of two ranks, of 10 parameters and a norm of 2."""
-    stored, computed = {"o2": ("float32", "bfloat16"), "o3": ("bfloat16", "bfloat16")}.get(
-        level, ("float32", "float32")
-    )
-    norm = {"o3": "bfloat16"}.get(level, "float32")
+    stored, computed = {"o2": ("float32", "bfloat16"), "o3": ("bfloat16",) * 2}.get(level, ("float32",) * 2)
+    norm = "bfloat16" if level == "o3" else "float32"
     gathered = {computed: 20 if computed == norm else 16}  # the block's twice, the norm and the rest once
     gathered[norm] = gathered.get(norm, 0) + 2
     honest = {
@@ -26,35 +22,31 @@ def of_rank(rank: int, level: str = "o2", **other: Any) -> dict[str, Any]:
         ],
         "optimizer": {stored: 12},
         "optimizer_state": {stored: 12},
-        "reduced": {"bfloat16" if level == "o3" else "float32": 12},
+        "reduced": {norm: 12},
         "gathered": gathered,
         "shards": {"elements": 6, "of": 12},
     }
-    return of_level(level, rule={"parallel": "fsdp"}, **{**honest, **other})
+    return report(level, rule={"parallel": "fsdp"}, **{**honest, **changes})
 
 
 @pytest.mark.parametrize("level", ["o0", "o1", "o2", "o3"])
-def test_honest_ranks_are_proved(level: str) -> None:
-    kind, why = judged(of_rank(0, level), of_rank(1, level))
-    assert kind == "proved", why
-    assert "parameters in shards of" in why
+def test_honest_ranks_are_proved(level):
+    check("proved", "parameters in shards of", of_rank(0, level), of_rank(1, level))
 
 
-def test_a_run_that_goes_on_sharded_or_whole_is_proved_by_each_steps_own_rule() -> None:
-    def of_step(step: int, *, sharded: bool, **other: Any) -> list[dict[str, Any]]:
-        more = {"step": step, "planned": [1, 9], **other}
-        if sharded:
-            return [{**of_rank(rank), **more} for rank in (0, 1)]
-        return [of_level("o2", rank=rank, world_size=2, reduced={"float32": 12}, **more) for rank in (0, 1)]
+def of_step(step, *, sharded, **changes):
+    if sharded:
+        return [of_rank(rank, step=step, **changes) for rank in (0, 1)]
+    return [report("o2", rank=rank, world_size=2, reduced={"float32": 12}, step=step) for rank in (0, 1)]
 
-    kind, why = judged(*of_step(1, sharded=False), *of_step(9, sharded=True))
-    assert kind == "proved", why
-    assert why.endswith("gathered in bfloat16 and float32 from step 9 on")
+
+def test_a_run_that_goes_on_sharded_or_whole_is_judged_by_the_rule_of_each_step():
+    whole, sharded = of_step(1, sharded=False), of_step(9, sharded=True)
+    check("proved", "gathered in bfloat16 and float32 from step 9 on", *whole, *sharded)
+    copied = of_step(9, sharded=True, shards={"elements": 12, "of": 12})
+    check("contradicted", "hold 24 elements", *whole, *copied)
     kind, why = judged(*of_step(1, sharded=True), *of_step(9, sharded=False))
-    assert kind == "proved", why
-    assert "in shards" not in why
-    kind, why = judged(*of_step(1, sharded=False), *of_step(9, sharded=True, shards={"elements": 12, "of": 12}))
-    assert (kind, "hold 24 elements" in why) == ("contradicted", True)
+    assert (kind, "in shards" in why) == ("proved", False), why
 
 
 @pytest.mark.parametrize(
@@ -77,16 +69,13 @@ def test_a_run_that_goes_on_sharded_or_whole_is_proved_by_each_steps_own_rule() 
         ),
     ],
 )
-def test_each_thing_that_is_broken_on_one_rank_shows(change: dict[str, Any], kind: str, reason: str) -> None:
-    found, why = judged(of_rank(0), of_rank(1, **change))
-    assert (found, reason in why) == (kind, True), why
+def test_each_thing_that_is_broken_on_one_rank_shows(change, kind, reason):
+    check(kind, reason, of_rank(0), of_rank(1, **change))
 
 
-def test_one_rank_alone_gathers_and_sums_nothing() -> None:
-    alone = of_rank(0, world_size=1, reduced={}, gathered={}, shards={"elements": 12, "of": 12})
-    assert judged(alone)[0] == "proved"
+def test_one_rank_alone_gathers_and_sums_nothing():
+    check("proved", "", of_rank(0, world_size=1, reduced={}, gathered={}, shards={"elements": 12, "of": 12}))
 
 
-def test_a_rank_that_copies_while_the_other_shards_is_contradicted() -> None:
-    other = of_level("o2", rank=1, world_size=2)
-    assert judged(of_rank(0), other)[0] == "contradicted"
+def test_a_rank_that_copies_while_the_other_shards_is_contradicted():
+    check("contradicted", "", of_rank(0), report("o2", rank=1, world_size=2))

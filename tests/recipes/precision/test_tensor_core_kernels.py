@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from recipes.precision.tensor_core_kernels import tensor_core_share, uses_tensor_cores
 
 TENSOR = [
@@ -32,20 +30,11 @@ PLAIN = [
 ]
 
 
-@pytest.mark.parametrize("name", TENSOR)
-def test_names_of_tensor_core_kernels_are_known(name):
-    assert uses_tensor_cores(name)
+def test_names_of_tensor_core_kernels_are_known_and_other_names_are_not():
+    assert [name for name in (*TENSOR, *PLAIN) if uses_tensor_cores(name)] == TENSOR
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_other_names_are_not_taken_for_them(name):
-    assert not uses_tensor_cores(name)
-
-
-def test_the_share_is_of_the_kernels_time_without_copies():
+def test_the_share_is_of_the_time_of_kernels_and_copies_are_none():
     assert tensor_core_share({TENSOR[0]: 30.0, PLAIN[0]: 70.0, "Memcpy HtoD (Pinned -> Device)": 900.0}) == 0.3
-
-
-def test_there_is_no_share_without_a_kernel():
     assert tensor_core_share({}) is None
     assert tensor_core_share({"Memset (Device)": 4.0}) is None

@@ -1,0 +1,291 @@
+"""One observed step by its level's rule: reports in which only the thing named is broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from recipes.precision import verdict
+from tests.recipes.precision.reports import both, call, check, judged, listed, report
+
+LEVELS = ("o0", "o1", "o2", "o3")
+DENIED = {"deny": ["conv2d"]}
+KEPT = {"keep_fp32": ["head"]}
+ATTENTION = "scaled_dot_product_attention"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_honest_report_is_proved_and_says_what_ran(level):
+    check("proved", "100.0% of forward and 100.0% of backward matrix FLOPs at step 1 on 1 rank", report(level))
+
+
+@pytest.mark.parametrize("level", LEVELS[1:])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"problems": ["no second observer: why"]}, "step 1: no second observer: why"),
+        ({"unaccounted": {"mylib.mm": 3}}, "mylib.mm can't be counted (3 calls)"),
+        ({"audit": "this and that"}, "the two observers disagree: this and that"),
+        ({"calls": []}, "no matrix product or convolution was seen in forward"),
+        ({"calls": [call(False)]}, "no matrix product or convolution was seen in backward"),
+        ({"calls": [call(False, flops=0), call(True)]}, "was seen in forward"),
+        ({"parameters": []}, "no floating-point parameters"),
+    ],
+)
+def test_what_could_not_be_seen_is_unknown(level, change, reason):
+    check("unknown", reason, report(level, **change))
+
+
+def uncertain(backward, dtype, flops, **other):
+    """A product of compiled code, which doesn't show its module."""
+    return call(backward, dtype, flops, **{"compiled": True, "kept": None, **other})
+
+
+def perhaps_attention(backward, dtype, flops):
+    return call(backward, dtype, flops, functions=["linear", ATTENTION], compiled=True)
+
+
+def test_another_dtype_device_or_direction_does_not_make_up_for_half_precision():
+    check("contradicted", "0.0% of forward", report(calls=[call(False, "float32"), call(True, flops=10**6)]))
+    check("contradicted", "linear in float16", report(calls=both("float16")))
+    check("contradicted", "device=cuda, but matrix products ran on cpu", report(rule={"device": "cuda"}))
+
+
+def test_a_denied_function_does_not_count_hides_no_other_and_may_not_run_half():
+    denied = both("float32", 900, functions=["conv2d"])
+    check("proved", "kept in float32 as requested: conv2d", report(calls=[*both(), *denied], rule=DENIED))
+    check("contradicted", "linear in float32", report(calls=[*both("float32"), *denied], rule=DENIED))
+    for product in both(flops=1, functions=["conv2d"]):
+        check("contradicted", "conv2d is on amp.deny", report(calls=[*both(), product], rule=DENIED))
+
+
+def test_a_kept_module_does_not_count_and_may_not_run_half():
+    kept = both("float32", 900, kept=True)
+    check("proved", "", report(calls=[*both(), *kept], rule=KEPT))
+    check("unknown", "all of it is denied or kept", report(calls=kept, rule=KEPT))
+    for product in both(flops=1, kept=True):
+        why = "amp.keep_fp32=[head] keeps it in float32"
+        check("contradicted", why, report(calls=[*both(), product], rule=KEPT))
+
+
+@pytest.mark.parametrize(("flops", "kind"), [(200, "proved"), (250, "proved"), (600, "contradicted")])
+def test_gradients_of_unknown_modules_are_excused_as_far_as_kept_modules_can_have_them(flops, kind):
+    forward = [call(False, flops=1000), call(False, "float32", kept=True)]
+    check(kind, "", report(calls=[*forward, call(True, flops=2000), uncertain(True, "float32", flops)], rule=KEPT))
+
+
+def test_forward_products_of_an_unknown_module_or_function_are_unknown_where_it_matters():
+    few, many = uncertain(False, "float32", 7), uncertain(False, "float32", 50)
+    check("proved", "", report(calls=[*both(), few], rule=KEPT))
+    for doubtful in ([many], [few, call(False, "float32", 7)]):
+        why = "the function or module of these isn't known"
+        check("unknown", why, report(calls=[*both(), *doubtful], rule=KEPT))
+    perhaps = uncertain(False, "bfloat16", 100, kept=False, functions=["linear", "conv2d"])
+    why = "may be of a function on amp.deny: mm in bfloat16"
+    check("unknown", why, report(calls=[*both(), perhaps], rule=DENIED))
+
+
+def test_a_function_on_infer_or_clear_may_run_in_either_dtype_and_proves_nothing_alone():
+    rule = {"either": ["MatMul"]}
+    for dtype in ("bfloat16", "float32"):
+        check("proved", "", report(rule=rule, calls=[*both(), *both(dtype, 900, functions=["MatMul"])]))
+    why = "all products in forward are on lists that allow both dtypes"
+    check("unknown", why, report(rule=rule, calls=both(functions=["MatMul"])))
+
+
+def test_compiled_products_of_one_of_two_functions_prove_only_what_either_would():
+    rule, float32 = {"either": [ATTENTION]}, both("float32", 900, functions=[ATTENTION], compiled=True)
+    why = "the function of these isn't known, and may be one due in bfloat16: mm in float32"
+    for backward in (False, True):
+        check("unknown", why, report(rule=rule, calls=[*both(), perhaps_attention(backward, "float32", 900)]))
+    half = [perhaps_attention(False, "bfloat16", 100), perhaps_attention(True, "bfloat16", 200)]
+    check("proved", "", report(rule=rule, calls=[*half, *float32]))
+    not_made_up_for = [call(False, "float32", 20), perhaps_attention(False, "bfloat16", 900)]
+    check("unknown", "", report(rule=rule, calls=[*both(), *not_made_up_for]))
+    forward = call(False, "float32", 400, functions=[ATTENTION], compiled=True)
+    for gradients, kind in ((1000, "proved"), (1100, "unknown")):
+        wide = perhaps_attention(True, "float32", gradients)
+        check(kind, "", report(rule=rule, calls=[*both(), forward, wide]))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(("half", "kind"), [(91, "proved"), (90, "proved"), (89, "contradicted"), (0, "contradicted")])
+def test_nine_tenths_of_forward_and_of_backward_have_to_be_half_and_the_rest_is_named(backward, half, kind):
+    mixed = [call(backward, flops=half), call(backward, "float32", flops=100 - half)]
+    check(kind, "linear in float32", report(calls=[*mixed, call(not backward)]))
+
+
+def test_a_shortfall_says_how_to_ask_for_it():
+    narrow, wide = both(flops=889), both("float32", 111, functions=[ATTENTION])
+    assert judged(report(calls=[*narrow, *wide]))[1] == (
+        "step 1: 88.9% of forward and 88.9% of backward ran in bfloat16, but o1 requires 90%; the rest is "
+        "scaled_dot_product_attention in float32 (2 calls): torch chooses the kernel of attention; on a CPU attention "
+        "with dropout computes in float32 (amp.deny=[scaled_dot_product_attention] or proof.share=0.85 accepts that)"
+    )
+    mostly = [call(False, flops=60), call(False, "float32", flops=40), call(True)]
+    for expected, seen in (
+        (
+            "in other dtypes: linear in float32 (1 call) (amp.deny=[linear] accepts that)",
+            report(calls=[call(False, flops=10), call(False, "float32"), call(True)]),
+        ),
+        (
+            "computes in float32 (proof.share=0.85 accepts that)",  # around a script there are no lists
+            report(calls=[*narrow, *wide], rule={"lists": "refused"}),
+        ),
+        ("linear in float32 (1 call)", report(calls=[call(False, "float32"), call(True)])),  # nothing ran half
+        ("(1 call) (proof.share=0.6 accepts that)", report("o3", calls=mostly)),  # o3 has no lists
+    ):
+        assert judged(seen)[1].endswith(expected)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.9])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int8"])
+def test_under_o0_not_one_product_may_be_narrower_than_float32(dtype, share):
+    calls = [*both("float32", 10**12), call(False, dtype, flops=1)]
+    check("contradicted", "o0 is float32", report("o0", calls=calls), share=share)
+
+
+def test_a_shortfall_is_judged_before_the_end_only_where_nothing_ran_in_half_precision():
+    """Of a report that grows: graphs that are the larger part may run later."""
+    for half, kind in ((20, "proved"), (0, "contradicted")):
+        calls = [*(both(flops=half) if half else ()), *both("float32", 100 - half)]
+        assert verdict.judge_so_far([report(calls=calls, grows=True)])[0] == kind
+        assert judged(report(calls=calls))[0] == "contradicted"
+
+
+ALLOW, DENY = {"allow": ["softmax"]}, {"deny": ["softmax"]}
+
+
+@pytest.mark.parametrize(
+    ("rule", "operands", "kind"),
+    [
+        (DENY, [["float32"]], "proved"),
+        (DENY, [["bfloat16"]], "contradicted"),
+        (DENY, [["float32", "bfloat16"]], "contradicted"),
+        (DENY, [["float32"], ["bfloat16"]], "contradicted"),
+        (DENY, [], "proved"),
+        (ALLOW, [["bfloat16"]], "proved"),
+        (ALLOW, [["bfloat16", "float32"]], "proved"),
+        (ALLOW, [["bfloat16"], ["float32"]], "proved"),
+        (ALLOW, [["float32"]], "contradicted"),
+        (ALLOW, [["float32", "bfloat16"]], "contradicted"),
+        (ALLOW, [["float16"]], "contradicted"),
+        (ALLOW, [], "proved"),
+    ],
+)
+def test_a_denied_function_has_no_half_operand_and_an_allowed_one_ran_on_them(rule, operands, kind):
+    check(kind, "", report(listed=[listed("softmax", *dtypes) for dtypes in operands], rule=rule))
+
+
+def test_a_listed_function_in_compiled_code_is_unknown_unless_its_products_are_seen():
+    calls = both(compiled=True)
+    check("unknown", "compiled code doesn't show how it ran", report(calls=calls, rule=ALLOW))
+    denied = both("float32", compiled=True, functions=["conv2d"])
+    check("proved", "", report(calls=[*calls, *denied], rule=DENIED))
+
+
+def test_a_listed_function_whose_calls_cannot_be_seen_is_unknown():
+    check("unknown", "interpolate is on amp.deny", report(unseen=["interpolate"], rule={"deny": ["interpolate"]}))
+
+
+def test_a_gradient_that_a_compiled_step_does_not_have_is_no_entry_of_the_users():
+    asked = {"allow": {}, "deny": {"Conv2D": "Conv2D"}, "keep_fp32": {}}
+    calls = [*both(compiled=True), call(False, "float32", functions=["Conv2D"], compiled=True)]
+    check("proved", "", report(rule={"deny": ["Conv2D", "Conv2DBackpropInput"]}, asked=asked, calls=calls))
+
+
+@pytest.mark.parametrize(
+    ("level", "group", "dtype", "kind"),
+    [
+        ("o0", "other", "bfloat16", "contradicted"),
+        ("o0", "other", "float64", "contradicted"),
+        ("o1", "other", "bfloat16", "contradicted"),
+        ("o1", "norm", "bfloat16", "contradicted"),
+        ("o2", "other", "float32", "contradicted"),
+        ("o2", "other", "float16", "contradicted"),
+        ("o2", "norm", "bfloat16", "contradicted"),
+        ("o2", "kept", "bfloat16", "contradicted"),
+        ("o2", "kept", "float32", "proved"),
+        ("o3", "other", "float32", "contradicted"),
+        ("o3", "norm", "float32", "contradicted"),
+        ("o3", "norm", "bfloat16", "proved"),
+        ("o3", "kept", "float32", "proved"),
+    ],
+)
+def test_parameters_have_the_dtype_that_the_level_gives_them(level, group, dtype, kind):
+    honest = report(level)
+    check(kind, "", {**honest, "parameters": [*honest["parameters"], {"group": group, "dtype": dtype, "elements": 1}]})
+
+
+@pytest.mark.parametrize(
+    ("level", "masters", "stepped", "kind"),
+    [
+        ("o0", False, ["float32"], "proved"),
+        ("o0", False, ["bfloat16"], "contradicted"),
+        ("o1", False, [], "proved"),
+        ("o1", False, ["bfloat16"], "contradicted"),
+        ("o2", True, ["float32"], "proved"),
+        ("o2", True, ["bfloat16"], "contradicted"),
+        ("o2", True, ["float32", "bfloat16"], "contradicted"),
+        ("o2", True, [], "unknown"),
+        ("o2", False, ["bfloat16", "float32"], "proved"),
+        ("o2", False, ["float32"], "contradicted"),
+        ("o3", False, ["bfloat16"], "proved"),
+        ("o3", False, ["float32"], "contradicted"),
+    ],
+)
+def test_the_optimizer_steps_masters_where_the_level_has_them(level, masters, stepped, kind):
+    check(kind, "", report(level, optimizer=dict.fromkeys(stepped, 1), rule={"masters": masters}))
+
+
+@pytest.mark.parametrize(
+    ("level", "tf32", "rounded_to", "kind"),
+    [
+        ("o0", False, "float32", "proved"),
+        ("o0", False, "tf32", "contradicted"),
+        ("o0", False, "bfloat16", "contradicted"),
+        ("o0", True, "tf32", "proved"),
+        ("o0", True, "float32", "contradicted"),
+        ("o0", True, "bfloat16", "contradicted"),
+        ("o0", True, None, "proved"),
+        ("o1", False, "tf32", "contradicted"),
+        ("o1", True, "tf32", "proved"),
+        ("o1", True, "float32", "proved"),
+        ("o1", True, "bfloat16", "contradicted"),
+    ],
+)
+def test_float32_products_are_rounded_only_as_was_asked_for(level, tf32, rounded_to, kind):
+    arithmetic = dict.fromkeys(("matmul", "convolution"), rounded_to) if rounded_to else {}
+    check(kind, "", report(level, float32={"switches": {}, "arithmetic": arithmetic}, rule={"tf32": tf32}))
+
+
+@pytest.mark.parametrize(
+    ("level", "tf32", "setting", "kind"),
+    [
+        ("o0", False, "ieee", "proved"),
+        ("o0", False, "none", "proved"),
+        ("o0", False, "tf32", "contradicted"),
+        ("o0", False, "bf16", "contradicted"),
+        ("o0", True, "tf32", "proved"),
+        ("o1", False, "tf32", "proved"),
+    ],
+)
+def test_under_o0_no_switch_may_let_float32_be_rounded(level, tf32, setting, kind):
+    arithmetic = {"matmul": "tf32" if tf32 else "float32"}
+    float32 = {"switches": {"matmul.fp32_precision": setting}, "arithmetic": arithmetic}
+    check(kind, "", report(level, float32=float32, rule={"tf32": tf32}))
+
+
+@pytest.mark.parametrize(
+    ("level", "reduced", "kind", "dtype"),
+    [
+        ("o2", {"bfloat16": 900, "float32": 100}, "contradicted", "bfloat16"),
+        ("o2", {"float32": 1000}, "proved", "float32"),
+        ("o2", {"bfloat16": 5, "float32": 995}, "proved", "float32"),
+        ("o1", {"bfloat16": 1000}, "contradicted", "bfloat16"),
+        ("o3", {"bfloat16": 1000}, "proved", "bfloat16"),
+        ("o2", {}, "proved", None),
+    ],
+)
+def test_gradients_are_summed_over_the_ranks_in_float32(level, reduced, kind, dtype):
+    check(kind, "summed over the ranks in" if reduced else "", report(level, reduced=reduced))
+    assert verdict.observed([report(level, reduced=reduced)])["reduce_dtype"] == dtype
