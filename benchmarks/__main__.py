@@ -13,6 +13,7 @@ from benchmarks import hardware, places, report
 from benchmarks.measure import Measured, Skipped
 from benchmarks.places import OUT, RESULTS
 
+_RECIPES = ("simplenet", "resnet50", "efficientnet", "gan")
 BENCHMARKS = {
     "help": "startup:help",
     "ls": "startup:ls",
@@ -21,14 +22,9 @@ BENCHMARKS = {
     "sweep": "sweeps:plan",
     "ls-many": "listing:many",
     "report-many": "reports:many",
-    "step-o0": "steps_torch:mnist:o0",
-    "step-o1": "steps_torch:mnist:o1",
-    "step-o2": "steps_torch:mnist:o2",
-    "step-simplenet": "steps_torch:simplenet",
-    "step-resnet50": "steps_torch:resnet50",
-    "step-efficientnet": "steps_torch:efficientnet",
-    "step-gan": "steps_torch:gan",
-    "step-added": "steps_torch:added",
+    **{f"step-{level}": f"steps:recipe:torch:mnist:{level}" for level in ("o0", "o1", "o2")},
+    **{f"step-{recipe}": f"steps:recipe:torch:{recipe}:o1" for recipe in _RECIPES},
+    "step-added": "steps:added:torch:o1",
     "step-gpt-o0": "steps_gpt:step:o0:float32",
     "step-gpt-o1": "steps_gpt:step:o1:bfloat16",
     "step-gpt-o2": "steps_gpt:step:o2:bfloat16",
@@ -39,18 +35,13 @@ BENCHMARKS = {
     "observer-step": "observer:step",
     "observer-others": "observer:others",
     "script-step": "script_steps:torch_counted",
-    "input-synthetic": "steps_torch:input_synthetic",
-    "input-cifar": "steps_torch:input_cifar",
-    "tensorflow-step-o0": "steps_tensorflow:mnist:o0",
-    "tensorflow-step-o1": "steps_tensorflow:mnist:o1",
-    "tensorflow-step-o2": "steps_tensorflow:mnist:o2",
-    "tensorflow-step-simplenet": "steps_tensorflow:simplenet",
-    "tensorflow-step-resnet50": "steps_tensorflow:resnet50",
-    "tensorflow-step-efficientnet": "steps_tensorflow:efficientnet",
-    "tensorflow-step-gan": "steps_tensorflow:gan",
-    "tensorflow-step-added": "steps_tensorflow:added",
-    "tensorflow-input-synthetic": "steps_tensorflow:input_synthetic",
-    "tensorflow-input-cifar": "steps_tensorflow:input_cifar",
+    "input-synthetic": "steps:input_share:torch:mnist:o1",
+    "input-cifar": "steps:input_share:torch:efficientnet:o1",
+    **{f"tensorflow-step-{level}": f"steps:recipe:tensorflow:mnist:{level}" for level in ("o0", "o1", "o2")},
+    **{f"tensorflow-step-{recipe}": f"steps:recipe:tensorflow:{recipe}:o2" for recipe in _RECIPES},
+    "tensorflow-step-added": "steps:added:tensorflow:o2",
+    "tensorflow-input-synthetic": "steps:input_share:tensorflow:mnist:o2",
+    "tensorflow-input-cifar": "steps:input_share:tensorflow:efficientnet:o2",
     "paddle-step-simplenet": "steps_paddle:simplenet",
     "masters": "masters:step",
     "verify-record": "step_record:cost",
@@ -75,19 +66,19 @@ def main() -> int:
     if unknown:
         parser.error(f"{unknown[0]} is not one of {', '.join(BENCHMARKS)}")
     machine = hardware.describe()
-    results = []
+    results = {}
     for name in options.names or BENCHMARKS:
         try:
             measured = run(name)
         except Skipped as reason:
             print(f"{name} was skipped: {reason}", flush=True)
             continue
-        results.append(measured)
+        results[name] = measured
         print(f"{name}: {measured.claim}", flush=True)
         for what, timing in measured.timings.items():
             print(f"    {report.seconds(timing.median):>8} ({report.seconds(timing.fastest)} at best)  {what}")
         OUT.mkdir(exist_ok=True)
-        text = json.dumps({**report.to_json(measured), "hardware": machine}, indent=1)
+        text = json.dumps({**report.to_json(name, measured), "hardware": machine}, indent=1)
         (OUT / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     if not results:
         return 0
@@ -95,7 +86,7 @@ def main() -> int:
     if options.save:
         stem = f"{time.strftime('%Y-%m-%d', time.gmtime())}-{hardware.machine_class(machine)}"
         print(f"saved in {report.save(RESULTS, stem, results, machine)}")
-    return 0 if all(measured.holds for measured in results) else 1
+    return 0 if all(measured.holds for measured in results.values()) else 1
 
 
 def run(name: str) -> Measured:

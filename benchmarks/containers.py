@@ -33,14 +33,13 @@ def start(folder: Path, kind: str) -> Measured:
     program.write_text(PROGRAM, encoding="utf-8")
     program.chmod(0o755)
     plan = _plan(folder, program, kind, known["images"]["python"]["docker" if kind == "docker" else "sif"])
-    ours, theirs = f"run.sh with container={kind}", f"the same {kind} command by itself"
-    cases = {ours: lambda: _by_script(plan), theirs: lambda: _by_hand(plan)}
+    cases = {
+        f"run.sh with container={kind}": lambda: _by_script(plan),
+        f"the same {kind} command by itself": lambda: _by_hand(plan),
+    }
     return Measured(
-        name=f"start-{kind}",
         claim=f"from start to the container's first instruction at most 1.1 times the same typed by hand, {kind}",
         limit=1.1,
-        ours=ours,
-        theirs=theirs,
         timings=by_turns(cases, ROUNDS),
         note="the first attempt of a run; run.sh is counted from its own start",
     )

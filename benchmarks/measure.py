@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 class Skipped(Exception):
@@ -34,31 +36,33 @@ class Timing:
 class Measured:
     """One claim and its measurements. A ratio is ours to theirs: lower is better."""
 
-    name: str
     claim: str
     limit: float
     """The limit of the ratio."""
-    ours: str
-    theirs: str
     timings: Mapping[str, Timing]
-    """By case: ours, theirs, and further timings to report."""
-    note: str = field(default="")
+    """By case: first ours, then theirs, then further timings to report."""
+    note: str = ""
+
+    @property
+    def ratios(self) -> list[float]:
+        """Of two times taken one after the other, round by round."""
+        ours, theirs, *_ = self.timings.values()
+        return [mine / other for mine, other in zip(ours.seconds, theirs.seconds, strict=True)]
 
     @property
     def ratio(self) -> float:
-        """The median over the rounds of the ratio of two times taken one after the other."""
-        ours, theirs = self.timings[self.ours].seconds, self.timings[self.theirs].seconds
-        return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
+        """The median over the rounds."""
+        return statistics.median(self.ratios)
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95% interval of the ratio; None where there are too few rounds."""
-        ours, theirs = self.timings[self.ours].seconds, self.timings[self.theirs].seconds
-        return median_interval([mine / other for mine, other in zip(ours, theirs, strict=True)])
+        return median_interval(self.ratios)
 
     @property
     def ratio_of_fastest(self) -> float:
-        return self.timings[self.ours].fastest / self.timings[self.theirs].fastest
+        ours, theirs, *_ = self.timings.values()
+        return ours.fastest / theirs.fastest
 
     @property
     def holds(self) -> bool:
@@ -92,6 +96,13 @@ def by_turns(cases: Mapping[str, Callable[[], float]], rounds: int, warm_up: int
             if number >= warm_up:
                 seconds[name].append(elapsed)
     return {name: Timing(seconds=tuple(times)) for name, times in seconds.items()}
+
+
+def torch_processes() -> Any:
+    """A multiprocessing context of fresh processes, forked from one that has imported torch and done nothing else."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    return context
 
 
 def command(argv: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> Callable[[], float]:

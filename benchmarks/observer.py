@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import numpy
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.measure import Measured, by_turns
+from benchmarks.measure import Measured, by_turns, torch_processes
 from benchmarks.steps_gpt import ABOUT, captured
 from recipes.torch_.observe.observer import PrecisionObserver
 
@@ -38,11 +37,8 @@ def others(folder: Path) -> Measured:
     with _worker(WORDS, observes=True) as ask_ours, _worker(WORDS, observes=False) as ask_theirs:
         timings = by_turns({ours: ask_ours, theirs: ask_theirs}, ROUNDS, warm_up=2)
     return Measured(
-        name="observer-others",
         claim=f"a step of gpt that is not observed takes at most {OTHERS_LIMIT} times one without an observer",
         limit=OTHERS_LIMIT,
-        ours=ours,
-        theirs=theirs,
         timings=timings,
         note=f"o2, {ABOUT}, one thread, CPU time over blocks of {BLOCK} steps, each side in a process of its own",
     )
@@ -68,11 +64,8 @@ def step(folder: Path) -> Measured:
     mine, plain = timings["an observed step"], timings["the same step"]
     added = statistics.median(one - other for one, other in zip(mine.seconds, plain.seconds, strict=True))
     return Measured(
-        name="observer-step",
         claim=f"an observed step of gpt takes at most {STEP_LIMIT:g} times the step; a run has {OBSERVED_STEPS}",
         limit=STEP_LIMIT,
-        ours="an observed step",
-        theirs="the same step",
         timings=timings,
         note=f"o2, {ABOUT}, one thread, CPU time; proof adds {OBSERVED_STEPS * added:.2f} s to a run, "
         f"{added / counter.count * 1e6:.0f} us for each of a step's {counter.count:,} operations",
@@ -109,9 +102,9 @@ def _timed(take: Callable[[], Any], count: int) -> float:
 @contextlib.contextmanager
 def _worker(words: tuple[str, ...], observes: bool) -> Iterator[Callable[[], float]]:
     """A process that runs a block of steps on request and returns the CPU seconds of one."""
-    spawned = multiprocessing.get_context("spawn")
-    parent_end, worker_end = spawned.Pipe()
-    process = spawned.Process(target=_serve, args=(worker_end, words, observes), daemon=True)
+    context = torch_processes()
+    parent_end, worker_end = context.Pipe()
+    process = context.Process(target=_serve, args=(worker_end, words, observes), daemon=True)
     process.start()
     worker_end.close()  # so that a failed worker ends the wait
 

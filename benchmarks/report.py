@@ -7,24 +7,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Measured, Timing
+from benchmarks.measure import Measured
 from launcher.ui.tables import table
 
 HEADER = ("benchmark", "ours", "baseline", "ratio", "95% interval", "ratio of fastest", "limit", "")
 
 
-def to_json(measured: Measured) -> dict[str, Any]:
+def to_json(name: str, measured: Measured) -> dict[str, Any]:
+    ours, theirs, *_ = measured.timings
     return {
         "schema": 1,
-        "name": measured.name,
+        "name": name,
         "claim": measured.claim,
         "limit": measured.limit,
         "ratio": measured.ratio,
         "interval": measured.interval,
         "ratio_of_fastest": measured.ratio_of_fastest,
         "holds": measured.holds,
-        "ours": measured.ours,
-        "theirs": measured.theirs,
+        "ours": ours,
+        "theirs": theirs,
         "median_seconds": {name: timing.median for name, timing in measured.timings.items()},
         "fastest_seconds": {name: timing.fastest for name, timing in measured.timings.items()},
         "rounds": {name: len(timing.seconds) for name, timing in measured.timings.items()},
@@ -32,20 +33,19 @@ def to_json(measured: Measured) -> dict[str, Any]:
     }
 
 
-def lines(results: Sequence[Measured]) -> list[str]:
+def lines(results: Mapping[str, Measured]) -> list[str]:
     """A table for a terminal: medians, the ratio, the ratio of the fastest, and whether the claim holds."""
     rows = [
         (
-            measured.name,
-            duration(measured.timings[measured.ours]),
-            duration(measured.timings[measured.theirs]),
+            name,
+            *(seconds(timing.median) for timing in list(measured.timings.values())[:2]),
             ratio(measured.ratio),
             interval(measured.interval),
             ratio(measured.ratio_of_fastest),
             ratio(measured.limit),
             "holds" if measured.holds else "misses",
         )
-        for measured in results
+        for name, measured in results.items()
     ]
     return table(HEADER, rows, right=frozenset({1, 2, 3, 4, 5, 6}))
 
@@ -77,22 +77,19 @@ def markdown(results: Iterable[Mapping[str, Any]], hardware: Mapping[str, Any]) 
     return "\n".join([*text, *(["", *notes] if notes else [])]) + "\n"
 
 
-def save(folder: Path, stem: str, measured: Sequence[Measured], hardware: Mapping[str, Any]) -> Path:
+def save(folder: Path, stem: str, measured: Mapping[str, Measured], hardware: Mapping[str, Any]) -> Path:
     """Write the figures; keep saved ones that were not measured again."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{stem}.json"
     before = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else []
-    results = {result["name"]: result for result in [*before, *map(to_json, measured)]}
+    results = {result["name"]: result for result in before}
+    results.update({name: to_json(name, result) for name, result in measured.items()})
     path.write_text(
         json.dumps({"schema": 1, "hardware": hardware, "results": list(results.values())}, indent=1) + "\n",
         encoding="utf-8",
     )
     path.with_suffix(".md").write_text(markdown(results.values(), hardware), encoding="utf-8")
     return path
-
-
-def duration(timing: Timing) -> str:
-    return seconds(timing.median)
 
 
 def seconds(value: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import socket
 from pathlib import Path
@@ -15,23 +14,23 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
 from benchmarks import steps
-from benchmarks.measure import Measured, Timing
+from benchmarks.measure import Measured, Timing, torch_processes
 from benchmarks.steps import HandStep
-from benchmarks.steps_gpt import ABOUT, LIMIT, adam, trainer
+from benchmarks.steps_gpt import ABOUT, LIMIT, adam
 from recipes import gpt as recipe
 from recipes.data import tokens
 from recipes.torch_.gpt import Net, RmsNorm
 from recipes.torch_.loop import Run
 
 RANKS = 2
-WORDS = ("amp=o2", "amp.dtype=bfloat16", "parallel=fsdp")
+WORDS = ("amp.dtype=bfloat16", "parallel=fsdp")
+"""Besides amp=o2."""
 SIZES = ("steps=130",)
 
 
 def fsdp(folder: Path) -> Measured:
     """CPU time of both ranks, since each waits for the other."""
-    spawned = multiprocessing.get_context("spawn")
-    with spawned.Pool(RANKS) as pool, socket.socket() as free:
+    with torch_processes().Pool(RANKS) as pool, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         free.close()
@@ -39,11 +38,8 @@ def fsdp(folder: Path) -> Measured:
     ours, theirs = "the recipe's step, sharded", "fully_shard by hand"
     parts = {name: [rank[name] for rank in ranks] for name in ranks[0]}
     return Measured(
-        name="step-gpt-fsdp",
         claim=f"a step of gpt at o2 under parallel=fsdp at most {LIMIT} times one with fully_shard written by hand",
         limit=LIMIT,
-        ours=ours,
-        theirs=theirs,
         timings={
             ours: _together(parts["ours"]),
             theirs: _together(parts["theirs"]),
@@ -64,7 +60,7 @@ def _rank(folder: Path, words: tuple[str, ...], rank: int, port: int) -> dict[st
     own.mkdir()
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    turns = steps.take_turns(own, trainer(words, ""), by_hand)
+    turns = steps.take_turns(own, steps.sized("torch", "gpt", "o2", (words, "")), by_hand)
     return {
         "ours": turns.ours.cpu.seconds,
         "theirs": turns.theirs.cpu.seconds,

@@ -27,20 +27,16 @@ def submit(folder: Path) -> Measured:
         script.write_text("#!/bin/bash\ntrue\n", encoding="utf-8")
         python = hydra_submitit.python()
         peer = hydra_submitit.Sweep(folder / "peer", environ, NAME)
-        ours, theirs = "python -m launcher cluster=slurm", "hydra-submitit-launcher, until its sbatch returned"
         cases = {
-            ours: command(_submission(folder / "runs"), folder, environ),
-            theirs: lambda: peer.until_accepted("amp=o1"),
+            "python -m launcher cluster=slurm": command(_submission(folder / "runs"), folder, environ),
+            "hydra-submitit-launcher, until its sbatch returned": lambda: peer.until_accepted("amp=o1"),
             "plain submitit": command([python, str(PEERS / "plain_submitit.py"), NAME], folder, environ),
             "bare sbatch": command(["sbatch", "--hold", f"--job-name={NAME}", str(script)], folder, environ),
         }
         timings = by_turns(cases, rounds=15)
     return Measured(
-        name="slurm-submit",
         claim="one submission, typed to accepted, faster than hydra-submitit-launcher's",
         limit=1.0,
-        ours=ours,
-        theirs=theirs,
         timings=timings,
         note="ours is the whole command, until the prompt is back",
     )
@@ -51,19 +47,15 @@ def sweep(folder: Path) -> Measured:
     with testbed() as variables:
         environ = environment(folder, **variables)
         peer = hydra_submitit.Sweep(folder / "peer", environ, NAME)
-        ours, theirs = "a sweep of 500 cells", "hydra-submitit-launcher's, until its sbatch returned"
-        typed = [word.format("") for word in words]
+        typed, forced = ([word.format(prefix) for word in words] for prefix in ("", "++"))
         cases = {
-            ours: command([*_submission(folder / "runs"), *typed], folder, environ),
-            theirs: lambda: peer.until_accepted(*[word.format("++") for word in words]),
+            "a sweep of 500 cells": command([*_submission(folder / "runs"), *typed], folder, environ),
+            "hydra-submitit-launcher's, until its sbatch returned": lambda: peer.until_accepted(*forced),
         }
         timings = by_turns(cases, rounds=3)
     return Measured(
-        name="slurm-sweep",
         claim="a sweep of 500 cells accepted at least 15 times faster than hydra-submitit-launcher's",
         limit=1 / 15,
-        ours=ours,
-        theirs=theirs,
         timings=timings,
         note="ours is the whole command, until the prompt is back",
     )
@@ -75,18 +67,15 @@ def start(folder: Path) -> Measured:
         program = folder / "python"
         program.write_text(_TRAINER.format(python=PYTHON), encoding="utf-8")
         program.chmod(0o700)
-        ours, theirs = "job start to the trainer's first line", "srun python -c pass"
+        srun = ["srun", "--quiet", f"--job-name={NAME}", PYTHON, "-c", "pass"]
         cases = {
-            ours: _first_line(folder, program, environ),
-            theirs: command(["srun", "--quiet", f"--job-name={NAME}", PYTHON, "-c", "pass"], folder, environ),
+            "job start to the trainer's first line": _first_line(folder, program, environ),
+            "srun python -c pass": command(srun, folder, environ),
         }
         timings = by_turns(cases, rounds=15)
     return Measured(
-        name="slurm-start",
         claim="job start to the trainer's first line at most 1.5 times a bare `srun python -c pass`",
         limit=1.5,
-        ours=ours,
-        theirs=theirs,
         timings=timings,
         note="the trainer is a Python that prints; ours is counted from the start of Slurm's own process for the job",
     )
@@ -100,20 +89,22 @@ def ls(folder: Path) -> Measured:
         listing.finished(folder / "few", 10)
         for root, cells in (("many", queued), ("queued", 10)):
             command([*_submission(folder / root), f"seed=range({cells})"], folder, environ)()
-        ours, theirs = f"ls of {queued:,} queued among {done:,} finished", "ls of 10 finished"
+        names = {
+            "many": f"ls of {queued:,} queued among {done:,} finished",
+            "few": "ls of 10 finished",
+            "queued": "ls of 10 queued",
+        }
         cases = {
-            ours: command(launcher("ls", f"run_root={folder / 'many'}"), folder, environ),
-            theirs: command(launcher("ls", f"run_root={folder / 'few'}"), folder, environ),
-            "ls of 10 queued": command(launcher("ls", f"run_root={folder / 'queued'}"), folder, environ),
+            **{
+                name: command(launcher("ls", f"run_root={folder / root}"), folder, environ)
+                for root, name in names.items()
+            },
             "squeue": command(["squeue", "--me", "--array", "--noheader"], folder, environ),
         }
         timings = by_turns(cases, rounds=15)
     return Measured(
-        name="slurm-ls",
         claim="`ls` over 1,000 queued runs among 10,000 finished ones at most 4 times its time over ten",
         limit=4.0,
-        ours=ours,
-        theirs=theirs,
         timings=timings,
     )
 

@@ -12,44 +12,35 @@ ROUNDS = 25
 
 
 def help(folder: Path) -> Measured:
-    return _against_import(
-        folder, "help", launcher("--help"), "omegaconf", "`--help` no slower than `import omegaconf`"
-    )
+    return _against_import(folder, "`--help`", launcher("--help"), "omegaconf")
 
 
 def ls(folder: Path) -> Measured:
-    return _against_import(folder, "ls", launcher("ls"), "omegaconf", "`ls` no slower than `import omegaconf`")
+    return _against_import(folder, "`ls`", launcher("ls"), "omegaconf")
 
 
 def completion(folder: Path) -> Measured:
-    argv = launcher("-sc", "query=bash")
-    return _against_import(folder, "completion", argv, "hydra", "completing a key no slower than `import hydra`")
+    return _against_import(folder, "completing a key", launcher("-sc", "query=bash"), "hydra")
 
 
 def plan(folder: Path) -> Measured:
     words = ["amp=o2"]
     environ = environment(folder, CONF=str(conf_folder()))
-    ours, theirs = "plan amp=o2", "minimal Hydra app, the same conf/ and word"
+    hydra = command([PYTHON, str(PEERS / "hydra_app.py"), *words], folder, environ)
     cases = {
-        ours: command(launcher("plan", *words), folder, environ),
-        theirs: command([PYTHON, str(PEERS / "hydra_app.py"), *words], folder, environ),
+        "plan amp=o2": command(launcher("plan", *words), folder, environ),
+        "minimal Hydra app, the same conf/ and word": hydra,
     }
-    return Measured(
-        name="plan",
-        claim="`plan` at most 1.4 times a minimal Hydra app",
-        limit=1.4,
-        ours=ours,
-        theirs=theirs,
-        timings=by_turns(cases, ROUNDS),
-    )
+    claim = "`plan` at most 1.4 times a minimal Hydra app"
+    return Measured(claim=claim, limit=1.4, timings=by_turns(cases, ROUNDS))
 
 
-def _against_import(folder: Path, name: str, argv: list[str], module: str, claim: str) -> Measured:
+def _against_import(folder: Path, what: str, argv: list[str], module: str) -> Measured:
     environ = environment(folder, COMP_LINE="python -m launcher cluster.pa")
-    ours, theirs = " ".join(argv[3:]), f"import {module}"
+    imports = f"import {module}"
     cases = {
-        ours: command(argv, folder, environ),
-        theirs: command([PYTHON, "-c", theirs], folder, environ),
+        " ".join(argv[3:]): command(argv, folder, environ),
+        imports: command([PYTHON, "-c", imports], folder, environ),
         "bare python": command([PYTHON, "-c", "pass"], folder, environ),
     }
-    return Measured(name=name, claim=claim, limit=1.0, ours=ours, theirs=theirs, timings=by_turns(cases, ROUNDS))
+    return Measured(claim=f"{what} no slower than `{imports}`", limit=1.0, timings=by_turns(cases, ROUNDS))

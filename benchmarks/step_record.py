@@ -26,11 +26,8 @@ def cost(folder: Path) -> Measured:
             seconds[name].append(_seconds(folder / f"{turn}-{name == ours}", name == ours))
     size = path_of(folder / "0-True", 0).stat().st_size / STEPS
     return Measured(
-        name="verify-record",
         claim="recording digests of all tensors at most 1.15 times the step",
         limit=1.15,
-        ours=ours,
-        theirs=theirs,
         timings={name: Timing(seconds=tuple(times)) for name, times in seconds.items()},
         note=f"gpt, 4 layers of 128, AdamW at o2, 2,048 tokens a step, one thread; {size:,.0f} bytes of record a step",
     )

@@ -38,6 +38,25 @@ HandWritten = Callable[[Any], HandStep]
 """From the recipe's `Run`, of which it takes settings and nothing that was made for the recipe, to such a step."""
 
 
+SIZES = {
+    "mnist": (("data=synthetic", "batch=128", "steps=160"), "random images, batch 128"),
+    "simplenet": (("train.width=512", "batch=1024", "steps=200"), "nine layers of 512, batch 1024"),
+    "resnet50": (("train.image_size=32", "batch=8", "steps=100"), "one random batch of 8 images of 32x32"),
+    "efficientnet": (
+        ("data=synthetic", "train.image_size=32", "batch=16", "steps=100"),
+        "random images of 32x32, batch 16",
+    ),
+    "gan": (("data=digits", "batch=16", "steps=120"), "digits, batch 16"),
+}
+"""The words and the sizes, for people, of a recipe's benchmark."""
+SMALL = ("train.width=8", "train.layers=1", "batch=8", "steps=4000"), "one layer of 8, batch 8"
+"""Of simplenet, so that it computes almost nothing."""
+RESIZED = (
+    ("data=synthetic", "train.image_size=224", "batch=4", "steps=32"),
+    "four random images of CIFAR-100's shape resized to 224x224",
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trainer:
     """A recipe in a framework, with its settings."""
@@ -48,35 +67,40 @@ class Trainer:
     """As on the command line, including `amp` and `steps`."""
     about: str
     """The sizes, for people."""
-    one_thread: Callable[[], None]
-    """Makes the framework use one thread."""
 
     @property
     def level(self) -> str:
         return next(word.removeprefix("amp=") for word in self.words if word.startswith("amp="))
 
+    def module(self) -> Any:
+        """The module of hand-written loops in its framework: `BY_HAND`, `INPUTS` and `one_thread`. Raises `Skipped`."""
+        if importlib.util.find_spec(self.framework) is None:
+            raise Skipped(f"{self.framework} is not installed")
+        return importlib.import_module(f"benchmarks.steps_{self.framework}")
+
+
+def sized(framework: str, recipe: str, level: str, sizes: tuple[Sequence[str], str] | None = None) -> Trainer:
+    words, about = sizes or SIZES[recipe]
+    return Trainer(framework=framework, recipe=recipe, words=(f"amp={level}", *words), about=about)
+
+
+def recipe(folder: Path, framework: str, recipe: str, level: str) -> Measured:
+    """A recipe's step in a framework against the loop written by hand there."""
+    trainer = sized(framework, recipe, level)
+    limit = 1.02 if (framework, recipe) == ("torch", "mnist") else LIMIT
+    return step(folder, trainer, trainer.module().BY_HAND[recipe], limit)
+
 
 def step(
-    folder: Path,
-    name: str,
-    trainer: Trainer,
-    hand: HandWritten,
-    limit: float = LIMIT,
-    *,
-    theirs: str = "a hand-written step",
-    claim: str = "",
+    folder: Path, trainer: Trainer, hand: HandWritten, limit: float = LIMIT, *, theirs: str = "", claim: str = ""
 ) -> Measured:
     """The recipe's step at most `limit` times the other one, `theirs`."""
     turns = take_turns(folder, trainer, hand)
-    ours = f"the recipe's step at {trainer.level}"
+    ours, theirs = f"the recipe's step at {trainer.level}", theirs or "a hand-written step"
+    step_of = f"a step of {trainer.recipe} at {trainer.level} in {trainer.framework}"
     return Measured(
-        name=name,
-        claim=claim
-        or f"a step of {trainer.recipe} at {trainer.level} in {trainer.framework} at most {limit} times a "
-        "hand-written one",
+        claim=claim or f"{step_of} at most {limit} times a hand-written one",
         limit=limit,
-        ours=ours,
-        theirs=theirs,
         timings={
             ours: turns.ours.cpu,
             theirs: turns.theirs.cpu,
@@ -87,38 +111,33 @@ def step(
     )
 
 
-def added(folder: Path, name: str, trainer: Trainer, hand: HandWritten) -> Measured:
-    """The overhead of the recipe, measured on a step that computes almost nothing."""
-    turns = take_turns(folder, trainer, hand)
-    mine, others = turns.ours.cpu, turns.theirs.cpu
-    more = statistics.median(one - other for one, other in zip(mine.seconds, others.seconds, strict=True))
-    ours, allowed = "the recipe's step", f"a hand-written step and {MAY_ADD * 1e3:g} ms"
+def added(folder: Path, framework: str, level: str) -> Measured:
+    """The overhead of the trainer, measured on a step that computes almost nothing."""
+    trainer = sized(framework, "simplenet", level, SMALL)
+    turns = take_turns(folder, trainer, trainer.module().BY_HAND["simplenet"])
+    ours, others = turns.ours.cpu, turns.theirs.cpu
+    more = statistics.median(one - other for one, other in zip(ours.seconds, others.seconds, strict=True))
+    allowed = Timing(seconds=tuple(second + MAY_ADD for second in others.seconds))
     return Measured(
-        name=name,
-        claim=f"the trainer in {trainer.framework} adds at most {MAY_ADD * 1e3:g} ms to a step",
+        claim=f"the trainer in {framework} adds at most {MAY_ADD * 1e3:g} ms to a step",
         limit=1.0,
-        ours=ours,
-        theirs=allowed,
         timings={
-            ours: mine,
-            allowed: Timing(seconds=tuple(second + MAY_ADD for second in others.seconds)),
+            "the recipe's step": ours,
+            f"a hand-written step and {MAY_ADD * 1e3:g} ms": allowed,
             "a hand-written step": others,
         },
         note=f"{trainer.about}, {_HOW}; it added {more * 1e3:.3f} ms",
     )
 
 
-def input_share(folder: Path, name: str, trainer: Trainer, take: HandWritten) -> Measured:
-    """Making a batch, by `take`, at most a fiftieth of the recipe's step, which makes it and learns from it."""
-    turns = take_turns(folder, trainer, take)
-    ours, theirs = "making a batch", "the step, which makes its batch itself"
+def input_share(folder: Path, framework: str, recipe: str, level: str) -> Measured:
+    """Making a batch at most a fiftieth of the recipe's step, which makes it and learns from it."""
+    trainer = sized(framework, recipe, level, RESIZED if recipe == "efficientnet" else None)
+    turns = take_turns(folder, trainer, trainer.module().INPUTS[recipe])
     return Measured(
-        name=name,
-        claim=f"making a batch takes at most 0.02 of a step of {trainer.recipe} in {trainer.framework}",
+        claim=f"making a batch takes at most 0.02 of a step of {recipe} in {framework}",
         limit=0.02,
-        ours=ours,
-        theirs=theirs,
-        timings={ours: turns.theirs.cpu, theirs: turns.ours.cpu},
+        timings={"making a batch": turns.theirs.cpu, "the step, which makes its batch itself": turns.ours.cpu},
         note=f"{trainer.about}, {_HOW}; the data lie in the device's memory, and nothing else is waited for",
     )
 
@@ -128,11 +147,9 @@ _HOW = f"one thread, CPU time over blocks of {BLOCK} steps"
 
 def take_turns(folder: Path, trainer: Trainer, hand: HandWritten) -> Turns:
     """Train as the words say, on the CPU, the hand-written loop taking its turns between the recipe's steps."""
-    if importlib.util.find_spec(trainer.framework) is None:
-        raise Skipped(f"{trainer.framework} is not installed")
+    trainer.module().one_thread()
     package = f"recipes.{trainer.framework}_"
-    loop, module = (importlib.import_module(f"{package}.{module_name}") for module_name in ("loop", trainer.recipe))
-    trainer.one_thread()
+    loop, module = (importlib.import_module(f"{package}.{name}") for name in ("loop", trainer.recipe))
     turns: list[Turns] = []
 
     def train(run: Any) -> None:

@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from benchmarks import steps
 from benchmarks.measure import Measured
-from benchmarks.steps import HandStep, Trainer
+from benchmarks.steps import HandStep
 from recipes import arguments
 from recipes import gpt as recipe
 from recipes.data import tokens
@@ -34,31 +34,18 @@ LOG_EVERY = 10
 
 
 def step(folder: Path, level: str, dtype: str) -> Measured:
-    named = level if dtype != "float16" else f"{level}-{dtype}"
-    words = (f"amp={level}", *((f"amp.dtype={dtype}",) if level != "o0" else ()), *SIZES)
-    return steps.step(folder, f"step-gpt-{named}", trainer(words, f"{dtype}, {ABOUT}"), by_hand, LIMIT)
+    words = (*((f"amp.dtype={dtype}",) if level != "o0" else ()), *SIZES)
+    return steps.step(folder, steps.sized("torch", "gpt", level, (words, f"{dtype}, {ABOUT}")), by_hand, LIMIT)
 
 
 def nanogpt(folder: Path) -> Measured:
     """At o1 in bfloat16, on the same files of token ids, in micro-batches."""
     write_files(folder)
-    words = ("amp=o1", "data=tokens", f"data.dir={folder}", f"accumulate={MICRO_BATCHES}", *SIZES)
+    words = ("data=tokens", f"data.dir={folder}", f"accumulate={MICRO_BATCHES}", *SIZES)
     about = f"{ABOUT} in {MICRO_BATCHES} micro-batches, AdamW fused on both sides"
-    return steps.step(
-        folder,
-        "step-nanogpt",
-        trainer(words, about),
-        nanogpt_loop,
-        limit=1.0,
-        theirs="an iteration of nanoGPT's loop",
-        claim="gpt trains at least as many tokens/s as nanoGPT's loop",
-    )
-
-
-def trainer(words: tuple[str, ...], about: str) -> Trainer:
-    return Trainer(
-        framework="torch", recipe="gpt", words=words, about=about, one_thread=lambda: torch.set_num_threads(1)
-    )
+    claim, theirs = "gpt trains at least as many tokens/s as nanoGPT's loop", "an iteration of nanoGPT's loop"
+    trainer = steps.sized("torch", "gpt", "o1", (words, about))
+    return steps.step(folder, trainer, nanogpt_loop, limit=1.0, theirs=theirs, claim=claim)
 
 
 def by_hand(run: Run) -> HandStep:

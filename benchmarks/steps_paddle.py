@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import steps
 from benchmarks.measure import Measured
-from benchmarks.steps import HandStep, Trainer
+from benchmarks.steps import HandStep
 from recipes.data import random_regression
 from recipes.simplenet import STEPS_PER_EPOCH
 
@@ -16,18 +16,11 @@ if TYPE_CHECKING:
 
 
 def simplenet(folder: Path) -> Measured:
-    words = ("amp=o0", "train.width=512", "batch=128", "steps=160")
-    trainer = Trainer(
-        framework="paddle",
-        recipe="simplenet",
-        words=words,
-        about="nine layers of 512, batch 128",
-        one_thread=_one_thread,
-    )
-    return steps.step(folder, "paddle-step-simplenet", trainer, _simplenet)
+    sizes = ("train.width=512", "batch=128", "steps=160"), "nine layers of 512, batch 128"
+    return steps.step(folder, steps.sized("paddle", "simplenet", "o0", sizes), _simplenet)
 
 
-def _one_thread() -> None:
+def one_thread() -> None:
     from paddle.base import core
 
     core.set_num_threads(1)

@@ -6,12 +6,9 @@ At o1 the recipe's own switch rewrites the hand-written graphs too: it is the pr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import steps
-from benchmarks.measure import Measured
-from benchmarks.steps import HandStep, Trainer
+from benchmarks.steps import HandStep
 from recipes import resnet50 as resnet50_recipe
 from recipes.data import cifar, imagenet, images, random_regression
 from recipes.efficientnet import ADAM_EPSILON
@@ -25,63 +22,11 @@ if TYPE_CHECKING:
     from recipes.tensorflow_.loop import Run
 
 
-def mnist(folder: Path, level: str) -> Measured:
-    return steps.step(folder, f"tensorflow-step-{level}", _mnist(level), _mnist_by_hand)
-
-
-def simplenet(folder: Path) -> Measured:
-    words = ("amp=o2", "train.width=512", "batch=1024", "steps=200")
-    trainer = _trainer("simplenet", words, "nine layers of 512, batch 1024")
-    return steps.step(folder, "tensorflow-step-simplenet", trainer, _simplenet)
-
-
-def resnet50(folder: Path) -> Measured:
-    words = ("amp=o2", "train.image_size=32", "batch=8", "steps=100")
-    trainer = _trainer("resnet50", words, "one random batch of 8 images of 32x32")
-    return steps.step(folder, "tensorflow-step-resnet50", trainer, _resnet50)
-
-
-def efficientnet(folder: Path) -> Measured:
-    words = ("amp=o2", "data=synthetic", "train.image_size=32", "batch=16", "steps=100")
-    trainer = _trainer("efficientnet", words, "random images of 32x32, batch 16")
-    return steps.step(folder, "tensorflow-step-efficientnet", trainer, _efficientnet)
-
-
-def gan(folder: Path) -> Measured:
-    trainer = _trainer("gan", ("amp=o2", "data=digits", "batch=16", "steps=120"), "digits, batch 16")
-    return steps.step(folder, "tensorflow-step-gan", trainer, _gan)
-
-
-def added(folder: Path) -> Measured:
-    words = ("amp=o2", "train.width=8", "train.layers=1", "batch=8", "steps=4000")
-    trainer = _trainer("simplenet", words, "one layer of 8, batch 8")
-    return steps.added(folder, "tensorflow-step-added", trainer, _simplenet)
-
-
-def input_cifar(folder: Path) -> Measured:
-    words = ("amp=o2", "data=synthetic", "train.image_size=224", "batch=4", "steps=32")
-    trainer = _trainer("efficientnet", words, "four random images of CIFAR-100's shape resized to 224x224")
-    return steps.input_share(folder, "tensorflow-input-cifar", trainer, _taken_and_resized)
-
-
-def input_synthetic(folder: Path) -> Measured:
-    return steps.input_share(folder, "tensorflow-input-synthetic", _mnist("o2"), _taken)
-
-
-def _trainer(recipe: str, words: tuple[str, ...], about: str) -> Trainer:
-    return Trainer(framework="tensorflow", recipe=recipe, words=words, about=about, one_thread=_one_thread)
-
-
-def _one_thread() -> None:
+def one_thread() -> None:
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-
-
-def _mnist(level: str) -> Trainer:
-    words = (f"amp={level}", "data=synthetic", "batch=128", "steps=160")
-    return _trainer("mnist", words, "random images, batch 128")
 
 
 def _built(run: Run, make: Callable[[], keras.Model]) -> keras.Model:
@@ -115,7 +60,7 @@ def _plain(model: keras.Model, optimizer: keras.Optimizer, loss_of: Callable[[tf
     return lambda chosen: step(tf.constant(chosen))
 
 
-def _mnist_by_hand(run: Run) -> HandStep:
+def _mnist(run: Run) -> HandStep:
     import keras
     import tensorflow as tf
 
@@ -270,3 +215,14 @@ def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     import tensorflow as tf
 
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.cast(logits, tf.float32)))
+
+
+BY_HAND = {
+    "mnist": _mnist,
+    "simplenet": _simplenet,
+    "resnet50": _resnet50,
+    "efficientnet": _efficientnet,
+    "gan": _gan,
+}
+INPUTS = {"mnist": _taken, "efficientnet": _taken_and_resized}
+"""What makes a batch."""

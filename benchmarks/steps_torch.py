@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, interpolate, mse_loss
 
-from benchmarks import steps
-from benchmarks.measure import Measured
-from benchmarks.steps import HandStep, Trainer
+from benchmarks.steps import HandStep
 from recipes import resnet50 as resnet50_recipe
 from recipes.data import cifar, images, random_regression
 from recipes.efficientnet import ADAM_EPSILON
@@ -25,61 +22,10 @@ from recipes.torch_.loop import Run
 from recipes.torch_.supervised import draw_glorot, to_device
 
 CPU = torch.device("cpu")
-MNIST_LIMIT = 1.02
 
 
-def mnist(folder: Path, level: str) -> Measured:
-    hand = _mnist_o2_by_hand if level == "o2" else _mnist_by_hand
-    return steps.step(folder, f"step-{level}", _mnist(level), hand, MNIST_LIMIT)
-
-
-def simplenet(folder: Path) -> Measured:
-    words = ("amp=o1", "train.width=512", "batch=1024", "steps=200")
-    trainer = _trainer("simplenet", words, "nine layers of 512, batch 1024")
-    return steps.step(folder, "step-simplenet", trainer, _simplenet)
-
-
-def resnet50(folder: Path) -> Measured:
-    words = ("amp=o1", "train.image_size=32", "batch=8", "steps=100")
-    about = "one random batch of 8 images of 32x32"
-    return steps.step(folder, "step-resnet50", _trainer("resnet50", words, about), _resnet50)
-
-
-def efficientnet(folder: Path) -> Measured:
-    words = ("amp=o1", "data=synthetic", "train.image_size=32", "batch=16", "steps=100")
-    about = "random images of 32x32, batch 16"
-    return steps.step(folder, "step-efficientnet", _trainer("efficientnet", words, about), _efficientnet)
-
-
-def gan(folder: Path) -> Measured:
-    words = ("amp=o1", "data=digits", "batch=16", "steps=120")
-    return steps.step(folder, "step-gan", _trainer("gan", words, "digits, batch 16"), _gan)
-
-
-def added(folder: Path) -> Measured:
-    words = ("amp=o1", "train.width=8", "train.layers=1", "batch=8", "steps=4000")
-    return steps.added(folder, "step-added", _trainer("simplenet", words, "one layer of 8, batch 8"), _simplenet)
-
-
-def input_cifar(folder: Path) -> Measured:
-    words = ("amp=o1", "data=synthetic", "train.image_size=224", "batch=4", "steps=32")
-    trainer = _trainer("efficientnet", words, "four random images of CIFAR-100's shape resized to 224x224")
-    return steps.input_share(folder, "input-cifar", trainer, _taken_and_resized)
-
-
-def input_synthetic(folder: Path) -> Measured:
-    return steps.input_share(folder, "input-synthetic", _mnist("o1"), _taken)
-
-
-def _trainer(recipe: str, words: tuple[str, ...], about: str) -> Trainer:
-    return Trainer(
-        framework="torch", recipe=recipe, words=words, about=about, one_thread=lambda: torch.set_num_threads(1)
-    )
-
-
-def _mnist(level: str) -> Trainer:
-    words = (f"amp={level}", "data=synthetic", "batch=128", "steps=160")
-    return _trainer("mnist", words, "random images, batch 128")
+def one_thread() -> None:
+    torch.set_num_threads(1)
 
 
 def _plain(run: Run, optimizer: torch.optim.Optimizer, loss_of: Callable[[torch.Tensor], torch.Tensor]) -> HandStep:
@@ -96,14 +42,16 @@ def _plain(run: Run, optimizer: torch.optim.Optimizer, loss_of: Callable[[torch.
     return step
 
 
-def _mnist_by_hand(run: Run) -> HandStep:
+def _mnist(run: Run) -> HandStep:
+    if run.settings.amp.level == "o2":
+        return _mnist_o2(run)
     inputs, labels = to_device(images.load(run.settings.data, run.settings.seed).train, CPU)
     model = mnist_trainer.Net(run.settings.train).train()
     optimizer = _adadelta(run, list(model.parameters()))
     return _plain(run, optimizer, lambda chosen: cross_entropy(model(inputs[chosen]).float(), labels[chosen]))
 
 
-def _mnist_o2_by_hand(run: Run) -> HandStep:
+def _mnist_o2(run: Run) -> HandStep:
     inputs, labels = to_device(images.load(run.settings.data, run.settings.seed).train, CPU)
     model = mnist_trainer.Net(run.settings.train).to(torch.bfloat16).train()  # it has no norms
     weights = list(model.parameters())
@@ -220,3 +168,14 @@ def _taken(run: Run) -> HandStep:
 def _resized(pixels: torch.Tensor, size: int) -> torch.Tensor:
     floats = pixels.contiguous(memory_format=torch.channels_last).float()
     return interpolate(floats, size=(size, size), mode="bilinear", align_corners=False) / 255
+
+
+BY_HAND = {
+    "mnist": _mnist,
+    "simplenet": _simplenet,
+    "resnet50": _resnet50,
+    "efficientnet": _efficientnet,
+    "gan": _gan,
+}
+INPUTS = {"mnist": _taken, "efficientnet": _taken_and_resized}
+"""What makes a batch."""

@@ -27,11 +27,8 @@ def plan(folder: Path) -> Measured:
     scaled = tuple(start + (seconds - start) * (CELLS - 1) / (THEIRS - 1) for seconds in timings[theirs].seconds)
     timings[theirs] = type(timings[theirs])(seconds=scaled)
     return Measured(
-        name="sweep",
         claim="planning a sweep of 1,000 cells at least 20 times faster than Hydra's multirun",
         limit=1 / 20,
-        ours=ours,
-        theirs=theirs,
         timings=timings,
         note=f"Hydra's multirun was run over {THEIRS} cells with an empty job and scaled linearly",
     )

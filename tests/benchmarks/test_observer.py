@@ -26,5 +26,5 @@ def test_an_observed_step_is_slower_and_its_operations_are_counted(tmp_path: Pat
 
 def test_unobserved_steps_are_timed_in_a_process_with_an_observer_and_in_one_without(tmp_path: Path) -> None:
     measured = observer.others(tmp_path)
-    assert [len(each.seconds) for each in measured.timings.values()] == [2, 2]
+    assert [len(timing.seconds) for timing in measured.timings.values()] == [2, 2]
     assert measured.ratio > 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import steps, steps_torch
+from benchmarks import steps
 from benchmarks.steps import BLOCK, Turns
 from recipes.trainer.recorder import Executed
 
@@ -20,7 +20,7 @@ class Recipe:
         self._done, self._prepared = done, prepared
 
     def shares(self, order, epoch):
-        return [[f"samples {each}"] for each in range(PER_EPOCH)]
+        return [[f"samples {step}"] for step in range(PER_EPOCH)]
 
     def execute(self, shares, first: int, count: int) -> Executed:
         self._done.append(f"{first + 1}")
@@ -39,7 +39,7 @@ def run(total: int, *, watched: set[int] = frozenset(), prepared: set[int] = fro
 
 def test_blocks_take_turns_ours_theirs_theirs_ours() -> None:
     _, done = run(3 * BLOCK + 1)
-    ours = [str(each) for each in range(1, 3 * BLOCK + 2)]
+    ours = [str(step) for step in range(1, 3 * BLOCK + 2)]
     theirs = "-" * 2 * BLOCK
     assert done == [*ours[:BLOCK], *theirs, *ours[BLOCK : 3 * BLOCK], *theirs, ours[-1]]
 
@@ -47,25 +47,23 @@ def test_blocks_take_turns_ours_theirs_theirs_ours() -> None:
 @pytest.mark.parametrize("blocks", [10, 11])
 def test_both_sides_have_as_many_times_and_the_first_are_left_out(blocks) -> None:
     turns, _ = run(blocks * BLOCK + 1)
-    assert len(turns.ours.cpu.seconds) == len(turns.theirs.cpu.seconds) == blocks - steps.WARM_UP
-    assert len(turns.ours.clock.seconds) == len(turns.theirs.clock.seconds) == blocks - steps.WARM_UP
+    timings = (turns.ours.cpu, turns.theirs.cpu, turns.ours.clock, turns.theirs.clock)
+    assert {len(timing.seconds) for timing in timings} == {blocks - steps.WARM_UP}
 
 
-@pytest.mark.parametrize("odd", [{"watched": {2}}, {"prepared": {BLOCK}}])
-def test_a_block_with_a_step_that_was_watched_or_prepared_is_no_time(odd) -> None:
-    _, done = run(BLOCK + 1, **odd)
-    assert "-" not in done
-
-
-def test_nothing_is_done_by_hand_while_a_step_is_watched() -> None:
-    _, done = run(2 * BLOCK + 1, watched={BLOCK + 1})
-    assert "-" not in done
+def test_a_block_with_a_step_that_was_watched_or_prepared_is_no_time_and_none_is_taken_while_one_is_watched() -> None:
+    for steps_done, odd in (
+        (BLOCK + 1, {"watched": {2}}),
+        (BLOCK + 1, {"prepared": {BLOCK}}),
+        (2 * BLOCK + 1, {"watched": {BLOCK + 1}}),
+    ):
+        assert "-" not in run(steps_done, **odd)[1]
 
 
 def test_the_recipe_itself_runs_beside_the_hand_written_loop(tmp_path: Path) -> None:
-    words = ("amp=o1", "train.width=8", "train.layers=1", "batch=8", f"steps={8 * BLOCK}")
-    trainer = steps_torch._trainer("simplenet", words, "one layer of 8")
-    measured = steps.step(tmp_path, "tiny", trainer, steps_torch._simplenet)
+    sizes = ("train.width=8", "train.layers=1", "batch=8", f"steps={8 * BLOCK}"), "one layer of 8"
+    trainer = steps.sized("torch", "simplenet", "o1", sizes)
+    measured = steps.step(tmp_path, trainer, trainer.module().BY_HAND["simplenet"])
     counts = {len(each.seconds) for each in measured.timings.values()}
     assert len(counts) == 1 and counts.pop() > 0
     assert measured.ratio > 0
@@ -73,6 +71,6 @@ def test_the_recipe_itself_runs_beside_the_hand_written_loop(tmp_path: Path) -> 
 
 
 def test_a_recipe_that_fails_is_no_time(tmp_path: Path) -> None:
-    trainer = steps_torch._trainer("simplenet", ("amp=o1", "train.width=0", "steps=8"), "")
+    trainer = steps.sized("torch", "simplenet", "o1", (("train.width=0", "steps=8"), ""))
     with pytest.raises(RuntimeError, match="simplenet in torch ended with exit code 2"):
-        steps.step(tmp_path, "broken", trainer, steps_torch._simplenet)
+        steps.step(tmp_path, trainer, trainer.module().BY_HAND["simplenet"])

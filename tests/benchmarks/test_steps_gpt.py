@@ -29,7 +29,7 @@ def test_the_hand_written_step_is_the_recipes(text: Path, words: tuple[str, ...]
     run, fit = steps_gpt.captured(*TINY, "data=tokens", f"data.dir={text}", *words, "steps=8")
     torch.manual_seed(run.settings.seed)
     by_hand = steps_gpt.by_hand(run)
-    batches = [numpy.arange(4) + 4 * each for each in range(6)]
+    batches = [numpy.arange(4) + 4 * number for number in range(6)]
     losses: dict[str, list[float]] = {"ours": [], "by hand": []}
     for number, chosen in enumerate(batches):
         for group in fit["optimizers"][0].param_groups:
@@ -42,13 +42,13 @@ def test_the_hand_written_step_is_the_recipes(text: Path, words: tuple[str, ...]
 def test_nanogpts_loop_learns_from_the_same_files(text: Path) -> None:
     run, _ = steps_gpt.captured(*TINY, "data=tokens", f"data.dir={text}", "amp=o1", "accumulate=2", "steps=31")
     step = steps_gpt.nanogpt_loop(run)
-    losses = [found for _ in range(31) if (found := step(numpy.arange(2))) is not None]
+    losses = [loss for loss in (step(numpy.arange(2)) for _ in range(31)) if loss is not None]
     assert len(losses) == 4, "read at every tenth step"
     assert losses[-1] < losses[0] - 0.5
 
 
 def test_gpt_takes_turns_with_its_hand_written_step(tmp_path: Path, text: Path) -> None:
-    trainer = steps_gpt.trainer(("amp=o2", *TINY, "data=tokens", f"data.dir={text}", f"steps={8 * BLOCK}"), "tiny")
-    measured = steps.step(tmp_path, "tiny", trainer, steps_gpt.by_hand, steps_gpt.LIMIT)
+    sizes = (*TINY, "data=tokens", f"data.dir={text}", f"steps={8 * BLOCK}"), "tiny"
+    measured = steps.step(tmp_path, steps.sized("torch", "gpt", "o2", sizes), steps_gpt.by_hand, steps_gpt.LIMIT)
     assert measured.ratio > 0
     assert measured.claim == "a step of gpt at o2 in torch at most 1.02 times a hand-written one"
