@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from recipes.recipe import DataLayout, Layer, Recipe, check_stages, halved
-from recipes.typed import above_zero, at_least, setting
+from recipes.recipe import DataLayout, Layer, Recipe, halved, stages_up_to
+from recipes.typed import above_zero, least, setting
 
 CLASSES = 100
 STEM, HEAD = 32, 1280
@@ -35,14 +35,11 @@ ADAM_EPSILON = 1e-7
 class EfficientnetSettings:
     """Hyper-parameters of the EfficientNet recipe."""
 
-    image_size: int = setting(224, "height and width that the 32x32 images are resized to")
-    stages: tuple[int, ...] = setting((1, 2, 2, 3, 3, 4, 1), "blocks in each stage; fewer are a smaller network")
-    lr: float = setting(1e-3, "Adam's learning rate")
-
-    def __post_init__(self) -> None:
-        at_least("train.image_size", self.image_size, 32)
-        check_stages(self.stages, len(STAGES))
-        above_zero("train.lr", self.lr)
+    image_size: int = setting(224, "height and width that the 32x32 images are resized to", least(32))
+    stages: tuple[int, ...] = setting(
+        (1, 2, 2, 3, 3, 4, 1), "blocks in each stage; fewer are a smaller network", stages_up_to(len(STAGES))
+    )
+    lr: float = setting(1e-3, "Adam's learning rate", above_zero)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,10 +7,11 @@ batch=4090. The first tenth of its labels is exact: its code speaks of inverting
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from recipes.recipe import MNIST_FILES, DataLayout, Layer, Recipe
-from recipes.typed import SettingsError, above_zero, at_least, setting, show
+from recipes.typed import SettingsError, above_zero, least, setting, show
 
 NOISE = 100
 """Random numbers from -1 to 1 that an image is made from."""
@@ -27,30 +28,31 @@ EPSILON, RMSPROP_DECAY = 1e-7, 0.9
 losses drift away from those of float32 within a few steps; bfloat16 holds the squares."""
 
 
+def _four(key: str, channels: tuple[int, ...]) -> None:
+    if len(channels) != 4:
+        raise SettingsError(f"{key}={show(channels)} must be four numbers, as [64,64,32,8]", key)
+    least(1)(key, channels)
+
+
+def _up_to(most: float) -> Callable[[str, float], None]:
+    def check(key: str, value: float) -> None:
+        if not 0 <= value <= most:
+            raise SettingsError(f"{key}={show(value)} must be from 0 to {most}", key)
+
+    return check
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GanSettings:
     """Hyper-parameters of the GAN recipe."""
 
     channels: tuple[int, ...] = setting(
-        (64, 64, 32, 8), "of the generator's dense layer and its convolutions; [63,63,31,7] defeats tensor cores"
+        (64, 64, 32, 8), "of the generator's dense layer and its convolutions; [63,63,31,7] defeats tensor cores", _four
     )
-    generator_lr: float = setting(1e-3, "Adam's learning rate, for the generator")
-    discriminator_lr: float = setting(1e-4, "RMSprop's learning rate, for the discriminator")
-    soften: float = setting(0.01, "how far labels stay from 0 and 1")
-    sharp: float = setting(0.1, "share of a batch whose labels stay 0 and 1")
-
-    def __post_init__(self) -> None:
-        if len(self.channels) != 4:
-            raise SettingsError(
-                f"train.channels={show(self.channels)} must be four numbers, as [64,64,32,8]", "train.channels"
-            )
-        for channels in self.channels:
-            at_least("train.channels", channels, 1)
-        above_zero("train.generator_lr", self.generator_lr)
-        above_zero("train.discriminator_lr", self.discriminator_lr)
-        for key, value, most in (("soften", self.soften, 0.5), ("sharp", self.sharp, 1)):
-            if not 0 <= value <= most:
-                raise SettingsError(f"train.{key}={show(value)} must be from 0 to {most}", f"train.{key}")
+    generator_lr: float = setting(1e-3, "Adam's learning rate, for the generator", above_zero)
+    discriminator_lr: float = setting(1e-4, "RMSprop's learning rate, for the discriminator", above_zero)
+    soften: float = setting(0.01, "how far labels stay from 0 and 1", _up_to(0.5))
+    sharp: float = setting(0.1, "share of a batch whose labels stay 0 and 1", _up_to(1))
 
 
 def layers(settings: GanSettings) -> tuple[Layer, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from recipes.recipe import DataLayout, Layer, Recipe
-from recipes.typed import SettingsError, above_zero, at_least, below_one, setting
+from recipes.typed import SettingsError, above_zero, below_one, least, setting
 
 if TYPE_CHECKING:
     from recipes.settings import Settings
@@ -32,30 +32,30 @@ ID_BYTES = {"uint16": 2, "uint32": 4}
 class GptSettings:
     """Hyper-parameters of the GPT recipe."""
 
-    vocab_size: int = setting(BYTES, "token ids are from 0 up to, but not, this; 256 for bytes")
-    layers: int = setting(4, "blocks of attention and MLP")
-    width: int = setting(128, "features of a token between blocks")
-    heads: int = setting(4, "attention heads, of width / heads features each")
-    context: int = setting(256, "tokens of a sample")
+    vocab_size: int = setting(BYTES, "token ids are from 0 up to, but not, this; 256 for bytes", least(2))
+    layers: int = setting(4, "blocks of attention and MLP", least(1))
+    width: int = setting(128, "features of a token between blocks", least(2))
+    heads: int = setting(4, "attention heads, of width / heads features each", least(1))
+    context: int = setting(256, "tokens of a sample", least(2))
     mlp: Literal["swiglu", "relu2"] = setting("swiglu", "gated by SiLU, or the square of ReLU")
     tied: bool = setting(True, "the last layer's weights are those of the embedding")
     recompute: Literal["none", "selective", "full"] = setting(
         "none", "activations computed again in backward: selective keeps matrix products and attention, full nothing"
     )
-    lr: float = setting(3e-3, "AdamW's peak learning rate")
-    warmup_steps: int = setting(50, "steps of linear warm-up, at most a fifth of the run, before the cosine")
-    lr_end: float = setting(0.1, "learning rate at the end, as a share of the peak")
-    weight_decay: float = setting(0.1, "AdamW's, on matrices; not on norms")
-    beta1: float = setting(0.9, "AdamW's decay of averaged gradients")
-    beta2: float = setting(0.95, "AdamW's decay of averaged squared gradients")
-    clip: float | None = setting(1.0, "gradient norm to clip to, after unscaling; null is no clipping")
-    held_out: int = setting(512, "held-out samples that are measured, at most, spread evenly")
+    lr: float = setting(3e-3, "AdamW's peak learning rate", above_zero)
+    warmup_steps: int = setting(50, "steps of linear warm-up, at most a fifth of the run, before the cosine", least(0))
+    lr_end: float = setting(0.1, "learning rate at the end, as a share of the peak", least(0))
+    weight_decay: float = setting(0.1, "AdamW's, on matrices; not on norms", least(0))
+    beta1: float = setting(0.9, "AdamW's decay of averaged gradients", below_one)
+    beta2: float = setting(0.95, "AdamW's decay of averaged squared gradients", below_one)
+    clip: float | None = setting(1.0, "gradient norm to clip to, after unscaling; null is no clipping", above_zero)
+    held_out: int = setting(512, "held-out samples that are measured, at most, spread evenly", least(1))
     ids: Literal["uint16", "uint32"] = setting("uint16", "data=tokens: type of the ids in the files, little-endian")
-    bytes_per_token: float | None = setting(None, "data=tokens: mean bytes of a held-out token, for bits per byte")
+    bytes_per_token: float | None = setting(
+        None, "data=tokens: mean bytes of a held-out token, for bits per byte", above_zero
+    )
 
     def __post_init__(self) -> None:
-        for key, low in (("vocab_size", 2), ("layers", 1), ("width", 2), ("heads", 1), ("context", 2), ("held_out", 1)):
-            at_least(f"train.{key}", getattr(self, key), low)
         if self.width % (2 * self.heads):
             less = self.width // (2 * self.heads) * 2 * self.heads
             choices = " or ".join(str(width) for width in (less, less + 2 * self.heads) if width)
@@ -64,14 +64,6 @@ class GptSettings:
                 f"the features of a head in pairs; say train.width={choices}, or another train.heads",
                 "train.width",
             )
-        above_zero("train.lr", self.lr)
-        for key in ("warmup_steps", "lr_end", "weight_decay"):
-            at_least(f"train.{key}", getattr(self, key), 0)
-        for key in ("beta1", "beta2"):
-            below_one(f"train.{key}", getattr(self, key))
-        for key in ("clip", "bytes_per_token"):
-            if getattr(self, key) is not None:
-                above_zero(f"train.{key}", getattr(self, key))
 
     @property
     def hidden(self) -> int:

@@ -17,19 +17,12 @@ from recipes.typed import above_zero, below_one, setting
 class MnistSettings:
     """Hyper-parameters of the MNIST recipe."""
 
-    lr: float = setting(1.0, "Adadelta's learning rate")
-    rho: float = setting(0.95, "Adadelta's decay")
-    dropout_conv: float = setting(0.25, "dropout after the convolutions")
-    dropout_dense: float = setting(0.5, "dropout before the last layer")
-    clip: float | None = setting(None, "gradient norm to clip to, after unscaling")
+    lr: float = setting(1.0, "Adadelta's learning rate", above_zero)
+    rho: float = setting(0.95, "Adadelta's decay", below_one)
+    dropout_conv: float = setting(0.25, "dropout after the convolutions", below_one)
+    dropout_dense: float = setting(0.5, "dropout before the last layer", below_one)
+    clip: float | None = setting(None, "gradient norm to clip to, after unscaling", above_zero)
     api: Literal["loop", "model"] = setting("loop", "framework=paddle: a loop of its own, or paddle.Model")
-
-    def __post_init__(self) -> None:
-        above_zero("train.lr", self.lr)
-        for key in ("rho", "dropout_conv", "dropout_dense"):
-            below_one(f"train.{key}", getattr(self, key))
-        if self.clip is not None:
-            above_zero("train.clip", self.clip)
 
 
 RECIPE = Recipe(

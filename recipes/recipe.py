@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import recipes
-from recipes.typed import SettingsError, at_least, nearest, show
+from recipes.typed import SettingsError, least, nearest, show
 
 NAMES = ("mnist", "resnet50", "efficientnet", "gan", "simplenet", "gpt", "script")
 
@@ -73,12 +73,15 @@ def halved(side: int) -> int:
     return -(-side // 2)
 
 
-def check_stages(stages: tuple[int, ...], most: int) -> None:
-    """Refuse `train.stages` that make no network of at most so many stages. Raises `SettingsError`."""
-    if not 1 <= len(stages) <= most:
-        raise SettingsError(f"train.stages={show(stages)} must be 1 to {most} numbers, one for a stage", "train.stages")
-    for count in stages:
-        at_least("train.stages", count, 1)
+def stages_up_to(most: int) -> Callable[[str, tuple[int, ...]], None]:
+    """The check of a setting with the number of blocks in each stage, of at most so many stages."""
+
+    def check(key: str, stages: tuple[int, ...]) -> None:
+        if not 1 <= len(stages) <= most:
+            raise SettingsError(f"{key}={show(stages)} must be 1 to {most} numbers, one for a stage", key)
+        least(1)(key, stages)
+
+    return check
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

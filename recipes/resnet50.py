@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recipes.recipe import DataLayout, Layer, Recipe, check_stages, halved
-from recipes.typed import above_zero, at_least, below_one, setting
+from recipes.recipe import DataLayout, Layer, Recipe, halved, stages_up_to
+from recipes.typed import above_zero, below_one, least, setting
 
 if TYPE_CHECKING:
     from recipes.settings import Settings
@@ -29,28 +29,19 @@ EXPANSION = 4
 class Resnet50Settings:
     """Hyper-parameters of the ResNet-50 recipe."""
 
-    image_size: int = setting(224, "height and width of the images")
-    width: int = setting(64, "channels of the first stage's 3x3 convolutions; 64 is ResNet-50")
-    stages: tuple[int, ...] = setting((3, 4, 6, 3), "bottleneck blocks in each stage; [3,4,23,3] is ResNet-101")
-    classes: int = setting(1000, "kinds of images")
-    lr: float = setting(0.256, "peak learning rate for a batch of 256; it grows with the batch")
-    momentum: float = setting(0.875, "SGD's momentum")
-    weight_decay: float = setting(
-        1 / 32768, "on the weights of convolutions and of the last layer; not on norms, biases"
+    image_size: int = setting(224, "height and width of the images", least(32))
+    width: int = setting(64, "channels of the first stage's 3x3 convolutions; 64 is ResNet-50", least(1))
+    stages: tuple[int, ...] = setting(
+        (3, 4, 6, 3), "bottleneck blocks in each stage; [3,4,23,3] is ResNet-101", stages_up_to(len(STRIDES))
     )
-    warmup_epochs: float = setting(5.0, "epochs of linear warm-up, before the cosine")
-    label_smoothing: float = setting(0.1, "share of the label spread over all classes")
-
-    def __post_init__(self) -> None:
-        at_least("train.image_size", self.image_size, 32)
-        at_least("train.width", self.width, 1)
-        check_stages(self.stages, len(STRIDES))
-        at_least("train.classes", self.classes, 2)
-        above_zero("train.lr", self.lr)
-        at_least("train.momentum", self.momentum, 0)
-        at_least("train.weight_decay", self.weight_decay, 0)
-        at_least("train.warmup_epochs", self.warmup_epochs, 0)
-        below_one("train.label_smoothing", self.label_smoothing)
+    classes: int = setting(1000, "kinds of images", least(2))
+    lr: float = setting(0.256, "peak learning rate for a batch of 256; it grows with the batch", above_zero)
+    momentum: float = setting(0.875, "SGD's momentum", least(0))
+    weight_decay: float = setting(
+        1 / 32768, "on the weights of convolutions and of the last layer; not on norms, biases", least(0)
+    )
+    warmup_epochs: float = setting(5.0, "epochs of linear warm-up, before the cosine", least(0))
+    label_smoothing: float = setting(0.1, "share of the label spread over all classes", below_one)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,7 @@ from recipes.typed import (
     at_least,
     build,
     group,
+    least,
     leaves,
     mapping,
     nearest,
@@ -40,13 +41,9 @@ class Data:
 class Checkpoint:
     """When the state is saved, and how much of it is kept."""
 
-    every: int = setting(100, "steps between checkpoints; 0 saves only at the end and when asked to stop")
-    keep: int = setting(2, "number of newest checkpoints kept")
-    stop_every: int = setting(0, "steps after which an attempt saves and stops; 0 is never")
-
-    def __post_init__(self) -> None:
-        for key, low in (("every", 0), ("keep", 1), ("stop_every", 0)):
-            at_least(f"checkpoint.{key}", getattr(self, key), low)
+    every: int = setting(100, "steps between checkpoints; 0 saves only at the end and when asked to stop", least(0))
+    keep: int = setting(2, "number of newest checkpoints kept", least(1))
+    stop_every: int = setting(0, "steps after which an attempt saves and stops; 0 is never", least(0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,13 +53,14 @@ class Profile:
     tool: Literal["none", "framework", "nsys", "ncu", "dlprof"] = setting(
         "none", "framework is the framework's own profiler; nsys, ncu and dlprof are NVIDIA's, around the trainer"
     )
-    start: int = setting(10, "first step that is recorded; those before it warm up")
-    steps: int = setting(5, "steps that are recorded; dlprof records all from the first")
+    start: int = setting(10, "first step that is recorded; those before it warm up", least(1))
+    steps: int = setting(5, "steps that are recorded; dlprof records all from the first", least(1))
     key_node: str | None = setting(None, "dlprof: the operation that marks where an iteration begins")
 
-    def __post_init__(self) -> None:
-        at_least("profile.start", self.start, 1)
-        at_least("profile.steps", self.steps, 1)
+
+def _share(key: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise SettingsError(f"{key}={value:g} must be above 0 and at most 1", key)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,12 +68,8 @@ class Proof:
     """What the observed operations have to show."""
 
     share: float = setting(
-        ENOUGH, "part of the matrix FLOPs due in half precision that has to run so, forward and backward each"
+        ENOUGH, "part of the matrix FLOPs due in half precision that has to run so, forward and backward each", _share
     )
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise SettingsError(f"proof.share={self.share:g} must be above 0 and at most 1", "proof.share")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from recipes.paddle_apis import check_api
 from recipes.precision import operations
 from recipes.recipe import DataLayout, Layer, Recipe
-from recipes.typed import SettingsError, above_zero, at_least, setting
+from recipes.typed import SettingsError, above_zero, least, setting
 
 STEPS_PER_EPOCH = 10
 
@@ -21,20 +21,15 @@ STEPS_PER_EPOCH = 10
 class SimplenetSettings:
     """Hyper-parameters of the simplenet recipe."""
 
-    width: int = setting(8192, "inputs and outputs of every layer")
-    layers: int = setting(9, "how many linear layers")
-    lr: float = setting(1e-4, "SGD's learning rate")
+    width: int = setting(8192, "inputs and outputs of every layer", least(1))
+    layers: int = setting(9, "how many linear layers", least(1))
+    lr: float = setting(1e-4, "SGD's learning rate", above_zero)
     api: Literal["loop", "model", "static"] = setting(
         "loop", "framework=paddle: a loop of its own, paddle.Model, or a static graph"
     )
     fp16_guard: bool = setting(
         False, "train.api=static: half precision in paddle's fp16_guard alone, which is all but the first"
     )
-
-    def __post_init__(self) -> None:
-        at_least("train.width", self.width, 1)
-        at_least("train.layers", self.layers, 1)
-        above_zero("train.lr", self.lr)
 
 
 def check(settings: Any) -> None:

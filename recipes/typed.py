@@ -12,7 +12,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from recipes.shown import show as show
@@ -38,9 +38,13 @@ class NotText(SettingsError):
         )
 
 
-def setting(default: Any, help: str) -> Any:
-    """A dataclass field with its one line of help, which `--help` and the documentation print."""
-    return dataclasses.field(default=default, metadata={"help": help})
+def setting(default: Any, help: str, check: Callable[[str, Any], None] | None = None) -> Any:
+    """A dataclass field with its one line of help, which `--help` and the documentation print.
+
+    `build` calls `check` with the key and a value that is not null; it raises `SettingsError` for one that makes no
+    sense.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "check": check})
 
 
 def group(cls: type, help: str) -> Any:
@@ -99,7 +103,7 @@ def is_text(annotation: Any) -> bool:
 def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     """A `cls` from a mapping as YAML or JSON gives it; missing keys keep their defaults.
 
-    Raises `SettingsError` for an unknown key or a value that isn't of the field's type.
+    Raises `SettingsError` for an unknown key and for a value that isn't of the field's type or fails its check.
     """
     known = fields_of(cls)
     arguments: dict[str, Any] = {}
@@ -108,6 +112,9 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
         if name not in known:
             raise SettingsError(unknown_key(key, [f"{prefix}{other}" for other in known]), key)
         arguments[name] = convert(value, known[name], key)
+        check = cls.__dataclass_fields__[name].metadata.get("check")  # type: ignore[attr-defined]  # of any dataclass
+        if check is not None and arguments[name] is not None:
+            check(key, arguments[name])
     return cls(**arguments)
 
 
@@ -199,6 +206,16 @@ def at_least(key: str, value: float, low: float) -> None:
     """Raise `SettingsError` for a number below `low`, or none."""
     if not value >= low or value == math.inf:
         raise SettingsError(f"{key}={show(value)} must be at least {low}{_and_finite(value)}", key)
+
+
+def least(low: float) -> Callable[[str, Any], None]:
+    """The check of a setting whose value, or each of whose values, is at least `low`."""
+
+    def check(key: str, value: Any) -> None:
+        for number in value if isinstance(value, tuple) else (value,):
+            at_least(key, number, low)
+
+    return check
 
 
 def above_zero(key: str, value: float) -> None:
