@@ -80,7 +80,7 @@ def _download(bed: Bed, folder: Path, packages: tuple[str, ...]) -> Path:
         (own / each).mkdir(parents=True)
     write(own / "state" / "status", "")
     mirror = sources.mirror(sources.codename())
-    write(own / "sources.list", f"deb [signed-by={mirror.keyring}] {mirror.uri} {SUITE} main\n")
+    write(own / "sources.list", f"deb [signed-by={sources.KEYRING}] {mirror.uri} {SUITE} main\n")
     values = {
         "Dir::State": own / "state",
         "Dir::State::lists": own / "lists",

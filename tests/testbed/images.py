@@ -51,9 +51,9 @@ def make_python(bed: Bed) -> str:
         release = sources.codename()
         mirror = sources.mirror(release)
         argv = ["debootstrap", "--variant=minbase", f"--include={','.join(RELEASE_PACKAGES)}"]
-        run([*argv, f"--keyring={mirror.keyring}", release, root, mirror.uri], log=bed.log("debootstrap"))
-        for each in [*root.glob("var/cache/apt/archives/*.deb"), *root.glob("var/lib/apt/lists/*_*")]:
-            each.unlink()
+        run([*argv, f"--keyring={sources.KEYRING}", release, root, mirror.uri], log=bed.log("debootstrap"))
+        for path in [*root.glob("var/cache/apt/archives/*.deb"), *root.glob("var/lib/apt/lists/*_*")]:
+            path.unlink()
         _configure_apt(root, release)
 
     for other in bed.part("images").iterdir():
@@ -130,8 +130,8 @@ def _packages(bed: Bed) -> Path:
 
 def _configure_apt(root: Path, release: str) -> None:
     """`apt-get` inside the image works as it does outside: same mirror, same opinion of old release files."""
-    ours = [each for each in sources.sources(sources.APT) if each.suite.startswith(release)]
-    lines = [f"deb {each.uri} {each.suite} {' '.join(each.components)}\n" for each in ours]
+    ours = [source for source in sources.sources() if source.suite.startswith(release)]
+    lines = [f"deb {source.uri} {source.suite} {source.component}\n" for source in ours]
     write(root / "etc/apt/sources.list", "".join(lines))
     settings = (output_of(["apt-config", "dump"]) or "").splitlines()
     kept = [f"{line}\n" for line in settings if line.startswith(("Acquire::Check-", "Acquire::http", "Acquire::https"))]

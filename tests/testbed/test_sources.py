@@ -7,41 +7,44 @@ from pathlib import Path
 import pytest
 
 from tests.testbed.bed import TestbedError
-from tests.testbed.sources import KEYRING, codename, mirror
+from tests.testbed.sources import codename, mirror
+
+LINES = """\
+# deb http://commented.example/debian bookworm main
+deb-src http://source.example/debian bookworm main
+deb http://security.example/debian-security bookworm-security main
+deb http://other.example/apt cloud-bookworm main
+deb [arch=amd64 signed-by=/keys/own.gpg] http://mirror.example/debian/ bookworm main contrib
+"""
+STANZAS = """\
+Types: deb
+URIs: http://off.example/debian
+Suites: bookworm
+Components: main
+Enabled: no
+
+Types: deb deb-src
+# a comment
+URIs: http://mirror.example/debian
+Suites: bookworm bookworm-updates
+Components: main
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+ abc
+"""
 
 
-def apt(folder: Path, name: str, text: str) -> Path:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
+@pytest.mark.parametrize(("name", "text"), [("one.list", LINES), ("debian.sources", STANZAS)], ids=["lines", "deb822"])
+def test_the_main_archive_is_found_in_either_format_and_no_other_is_taken_for_it(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "sources.list.d" / name
+    path.parent.mkdir()
     path.write_text(text)
-    return folder
-
-
-def test_one_line_sources_give_the_main_archive(tmp_path: Path) -> None:
-    text = (
-        "# deb http://commented.example/debian bookworm main\n"
-        "deb-src http://source.example/debian bookworm main\n"
-        "deb http://security.example/debian-security bookworm-security main\n"
-        "deb [arch=amd64 signed-by=/keys/own.gpg] http://mirror.example/debian/ bookworm main contrib\n"
-    )
-    found = mirror("bookworm", apt(tmp_path, "sources.list", text))
-    assert (found.uri, found.keyring) == ("http://mirror.example/debian", "/keys/own.gpg")
-
-
-def test_deb822_sources_give_the_main_archive(tmp_path: Path) -> None:
-    text = (
-        "Types: deb\nURIs: http://off.example/debian\nSuites: bookworm\nComponents: main\nEnabled: no\n\n"
-        "Types: deb deb-src\n# a comment\nURIs: http://mirror.example/debian\n"
-        "Suites: bookworm bookworm-updates\nComponents: main\nSigned-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n abc\n"
-    )
-    found = mirror("bookworm", apt(tmp_path, "sources.list.d/debian.sources", text))
-    assert (found.uri, found.suite, found.keyring) == ("http://mirror.example/debian", "bookworm", KEYRING)
-
-
-def test_other_archives_are_not_taken_for_debian(tmp_path: Path) -> None:
-    folder = apt(tmp_path, "sources.list.d/other.list", "deb http://other.example/apt cloud-bookworm main\n")
-    with pytest.raises(TestbedError, match="no apt source for bookworm"):
-        mirror("bookworm", folder)
+    source = mirror("bookworm", tmp_path)
+    assert (source.uri, source.suite) == ("http://mirror.example/debian", "bookworm")
+    with pytest.raises(TestbedError, match="no apt source for trixie"):
+        mirror("trixie", tmp_path)
 
 
 def test_another_distribution_is_refused(tmp_path: Path) -> None:

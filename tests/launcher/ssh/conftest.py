@@ -28,10 +28,10 @@ def far(tmp_path, testbed, monkeypatch, capfd):
     python = there / "python"
     python.write_text(PROGRAM)
     python.chmod(0o755)
-    found = Far(testbed=testbed, there=there, python=python, config=ways.configuration(tmp_path, testbed), capfd=capfd)
-    yield found
+    far = Far(testbed=testbed, there=there, python=python, config=ways.configuration(tmp_path, testbed), capfd=capfd)
+    yield far
     host.close_all()
-    backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(found.root)], 1000)}, 0)
+    backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(far.root)], 1000)}, 0)
     shutil.rmtree(there, ignore_errors=True)
 
 
@@ -45,15 +45,13 @@ def agent(tmp_path, testbed, monkeypatch):
 
 @pytest.fixture(scope="module")
 def liar(tmp_path_factory):
-    found = Hostile(tmp_path_factory.mktemp("hostile"))
-    yield found
-    found.sshd.kill()
+    return Hostile(tmp_path_factory.mktemp("hostile"))
 
 
 @pytest.fixture
 def victim(tmp_path, liar, capfd, monkeypatch):
     liar.says("")
-    liar.over_sshd = False
+    liar.as_process = False
     # Only a session looks it up there: the liar itself opens real streams by the same module.
     monkeypatch.setattr(session, "transport", types.SimpleNamespace(open_stream=liar.open_stream))
     yield Victim(tmp_path, liar, capfd, monkeypatch)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ HOLD = "env.HOLD=1"
 """Of a run that stays at a step until `Far.release`."""
 
 
-class Said(NamedTuple):
+class Done(NamedTuple):
     code: int
     out: str
     err: str
@@ -42,17 +44,17 @@ class Far:
         where = [f"cluster.ssh_config={self.config}", f"run_root={self.root}", f"python={self.python}"]
         return ["cluster=ssh", "cluster.host=box", "telemetry.every=0", *where]
 
-    def type(self, *words: str) -> Said:
+    def type(self, *words: str) -> Done:
         """`python -m launcher WORDS`, in this process."""
         self.capfd.readouterr()
         code = main(list(words))
-        return Said(code, *self.capfd.readouterr())
+        return Done(code, *self.capfd.readouterr())
 
     def submit(self, *words: str) -> list[str]:
         """Submit, and give the names of the runs."""
-        said = self.type(*self.words, *words)
-        assert said.code == 0, said.err
-        return said.out.split()
+        done = self.type(*self.words, *words)
+        assert done.code == 0, done.err
+        return done.out.split()
 
     def release(self, run: str) -> None:
         """Let a trainer with `HOLD` go on to its end."""
@@ -67,14 +69,18 @@ class Far:
 
     def state(self, run: str) -> str:
         """As `ls` tells it here."""
-        import json
-
-        said = self.type("ls", run, "--json")
-        assert said.code == 0, said.err
-        return json.loads(said.out)["state"]
+        done = self.type("ls", run, "--json")
+        assert done.code == 0, done.err
+        return json.loads(done.out)["state"]
 
     def until(self, run: str, *states: str, seconds: float = 60.0) -> str:
-        return until(lambda: (found := self.state(run)) in states and found, seconds)
+        return until(lambda: (state := self.state(run)) in states and state, seconds)
+
+    def write_status(self, run: str, **changes: Any) -> None:
+        """Change what the run's status file over there says."""
+        path = self.folder(run) / "status.json"
+        store.write_json(path, {**self.status(run), **changes})
+        os.chown(path, self.testbed.user.uid, self.testbed.user.gid)
 
     def pointer(self, run: str) -> Path:
         """The folder here that stands for it."""
@@ -83,10 +89,10 @@ class Far:
 
 def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds
-    while not (found := true()):
+    while not (value := true()):
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
-    return found
+    return value
 
 
 def away(far: Far) -> None:
@@ -97,15 +103,22 @@ def away(far: Far) -> None:
 
 
 @contextlib.contextmanager
-def asked(monkeypatch) -> Iterator[list[str]]:
-    """The requests that hosts get meanwhile, by name."""
-    names: list[str] = []
-    before = Host.stream
+def before_requests(monkeypatch, act: Callable[[Host, str], object]) -> Iterator[None]:
+    """Call `act` with the host and the name of each request that is about to be sent."""
+    real = Host.stream
 
     def stream(self, request, /, *values, **named):
-        names.append(request)
-        return before(self, request, *values, **named)
+        act(self, request)
+        return real(self, request, *values, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(Host, "stream", stream)
+        yield
+
+
+@contextlib.contextmanager
+def asked(monkeypatch) -> Iterator[list[str]]:
+    """The requests that hosts get meanwhile, by name."""
+    names: list[str] = []
+    with before_requests(monkeypatch, lambda host, request: names.append(request)):
         yield names

@@ -8,11 +8,11 @@ WORDS = ["amp=o0,o1", "compare.rounds=2", "compare.steps=10", "compare.cool_down
 
 
 def test_a_remote_comparison_is_watched_and_reported_here(far):
-    said = far.type("compare", *far.words, *WORDS)
-    assert said.code == 0, said.err
-    run = said.out.split()[0]
+    done = far.type("compare", *far.words, *WORDS)
+    assert done.code == 0, done.err
+    run = done.out.split()[0]
     assert (far.folder(run) / "blocks").read_text() == "00 0\n01 0\n01 0\n00 0\n"
-    assert "COMPARISON" in said.out
+    assert "COMPARISON" in done.out
     assert (far.folder(run) / "launcher.zip").read_bytes() == archive()[1], "the far side hands on what it runs itself"
     told = far.type("ls", run).out
     assert [line.split()[1:] for line in told.splitlines() if line.startswith("arm")] == [
@@ -51,9 +51,9 @@ def test_blocks_of_a_remote_script_start_in_an_empty_folder(far, tmp_path, monke
         "compare.cool_down=0",
         "gpus=0",
     ]
-    said = far.type("compare", *words, f"python={far.testbed.python}", "wait=true")
-    assert said.code == 0, said.err
-    run = next(line.split()[0] for line in said.out.splitlines() if "compare-train" in line)
+    done = far.type("compare", *words, f"python={far.testbed.python}", "wait=true")
+    assert done.code == 0, done.err
+    run = next(line.split()[0] for line in done.out.splitlines() if "compare-train" in line)
     assert (far.folder(run) / "blocks").read_text() == "00 0\n01 0\n01 0\n00 0\n"
-    assert "times the step rate over 2 rounds" in said.out
+    assert "times the step rate over 2 rounds" in done.out
     assert (far.pointer(run) / "arms/01/block").read_text() == "1 2\n"

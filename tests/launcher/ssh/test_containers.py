@@ -63,9 +63,9 @@ def test_a_job_has_the_same_environment_in_each_runtime(place, kind, probe, tmp_
     key.chmod(0o600)
     environment = [f"env.{name}={value}" for name, value in VALUES.items()]
     own = [f"secrets.API_KEY={key}", "env.PASSED_ON"]
-    said = probe.type(*where(place, probe), *contained(kind, probe), *environment, *own, "amp=o2")
-    assert said.code == 0, said.err
-    (run,) = said.out.split()
+    done = probe.type(*where(place, probe), *contained(kind, probe), *environment, *own, "amp=o2")
+    assert done.code == 0, done.err
+    (run,) = done.out.split()
     folder = probe.folder(run)
     until(lambda: probe.status(run).get("ended"), seconds=120)
     assert (probe.status(run)["state"], probe.status(run)["exit_code"]) == ("failed", 37)
@@ -99,8 +99,8 @@ def test_a_remote_job_pulls_a_missing_image(far):
         lent = [f"'/{each}:/{each}:ro'" for each in ("usr", "bin", "lib", "lib64")]
         mounts = f"mounts=[{','.join(lent)},'{far.python}:{far.python}:ro']"
         image = ["container=apptainer", f"image={registry.name}", "container.pull=true", "container.limits=null"]
-        said = far.type(*where("slurm", far), *image, f"container.cache={far.there}/cache", mounts)
-        assert said.code == 0, said.err
-        (run,) = said.out.split()
+        done = far.type(*where("slurm", far), *image, f"container.cache={far.there}/cache", mounts)
+        assert done.code == 0, done.err
+        (run,) = done.out.split()
         assert far.until(run, "done", "failed", "cancelled", seconds=180) == "done"
     assert far.type("logs", run).out == "it ran in the image\n"

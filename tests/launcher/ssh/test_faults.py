@@ -20,7 +20,7 @@ from launcher.runs import processes, remote_record, run_roots, selection, store
 from launcher.ssh import host, logs, remote_status
 from launcher.ssh.failures import Retries
 from launcher.ssh.host import Host, hello
-from tests.launcher.ssh.far import HOLD, asked, until
+from tests.launcher.ssh.far import HOLD, asked, before_requests, until
 from tests.launcher.ssh.own_sshd import OwnSshd
 from tests.launcher.ssh.ways import address, configuration
 from tests.testbed.proxy import Proxy
@@ -39,12 +39,12 @@ def moments(request):
 @pytest.fixture
 def proxy(far, tmp_path):
     """Between the launcher and the far sshd; known to that by its own port."""
-    with Proxy(far.testbed.ssh.port) as found:
+    with Proxy(far.testbed.ssh.port) as proxy:
         key = Path(far.testbed.ssh.known_hosts).read_text().splitlines()[0].partition(" ")[2]
         known = tmp_path / "known_hosts"
-        known.write_text(f"[127.0.0.1]:{found.port} {key}\n")
-        far.config = configuration(tmp_path, far.testbed, Port=str(found.port), UserKnownHostsFile=str(known))
-        yield found
+        known.write_text(f"[127.0.0.1]:{proxy.port} {key}\n")
+        far.config = configuration(tmp_path, far.testbed, Port=str(proxy.port), UserKnownHostsFile=str(known))
+        yield proxy
         host.close_all()
 
 
@@ -60,20 +60,20 @@ def test_a_cut_submission_starts_its_run_once_or_reports_that_it_did_not(far, pr
     began = proxy.up
     far.submit("steps=1")
     host.close_all()
-    whole = proxy.up - began
+    size = proxy.up - began
     for _ in range(ROUNDS):
         before = set(there(far))
-        proxy.cut_after_up = proxy.up + moments.randrange(whole)
-        said = far.type(*far.words, "steps=1", f"seed={moments.randrange(1000)}")
+        proxy.cut_after_up = proxy.up + moments.randrange(size)
+        done = far.type(*far.words, "steps=1", f"seed={moments.randrange(1000)}")
         host.close_all()
         proxy.cut_after_up = None
         new = set(there(far)) - before
-        assert "Traceback" not in said.err
-        if said.code == 0:
+        assert "Traceback" not in done.err
+        if done.code == 0:
             # Cut after it had begun, it was asked again.
-            assert new == set(said.out.split())
+            assert new == set(done.out.split())
         else:
-            assert said.code == 3, said.err
+            assert done.code == 3, done.err
             assert len(new) <= 1
         for run in new:
             far.until(run, "done")
@@ -83,17 +83,14 @@ def test_a_cut_submission_starts_its_run_once_or_reports_that_it_did_not(far, pr
 def test_a_submission_whose_answer_is_lost_starts_its_run_once(far, proxy, monkeypatch):
     """The far side has all it needs, and nobody hears it say so."""
     monkeypatch.setattr("launcher.executors.ssh.submit_client.TRIES", 1)
-    ask = Host.ask
 
-    def deaf(self, request, /, *values, **named):
+    def silence(host, request):
         if request == "submit":
-            self.silence, proxy.mute = 1.5, True
-        return ask(self, request, *values, **named)
+            host.silence, proxy.mute = 1.5, True
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Host, "ask", deaf)
-        said = far.type(*far.words, "steps=3", HOLD)
-    assert said.code == 3 and "may have been started or not" in said.err
+    with before_requests(monkeypatch, silence):
+        done = far.type(*far.words, "steps=3", HOLD)
+    assert done.code == 3 and "may have been started or not" in done.err
     (run,) = selection.run_names(run_roots.remote())
     until(lambda: there(far) == [run])
     proxy.refusing = True
@@ -118,20 +115,12 @@ def test_a_repeated_submission_request_starts_its_runs_once(far, monkeypatch):
     assert answers == [cells]
     assert sorted(there(far)) == cells
     far.until(cells[1], "done")
-    assert [attempts(far, each) for each in cells] == [[1], [1]]
+    assert [attempts(far, cell) for cell in cells] == [[1], [1]]
 
 
 def test_a_run_that_never_arrived_is_lost_only_once_that_is_certain(far, proxy, monkeypatch):
     monkeypatch.setattr("launcher.executors.ssh.submit_client.TRIES", 1)
-    ask = Host.ask
-
-    def cut(self, request, /, *values, **named):
-        if request == "submit":
-            proxy.cut()
-        return ask(self, request, *values, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Host, "ask", cut)
+    with before_requests(monkeypatch, lambda host, request: request == "submit" and proxy.cut()):
         assert far.type(*far.words, "steps=1").code == 3
     (run,) = selection.run_names(run_roots.remote())
     assert there(far) == []
@@ -184,12 +173,12 @@ def test_followed_logs_are_complete_although_the_connection_is_cut(far, proxy, m
         return piece
 
     monkeypatch.setattr(logs, "_ask", asking)
-    said = far.type("logs", "-f", run)
+    done = far.type("logs", "-f", run)
     for timer in cuts:
         timer.join()
-    assert said.code == 0, said.err
-    assert "to continue where it was" in said.err
-    assert said.out == (far.folder(run) / "attempts/1/stdout.log").read_text()
+    assert done.code == 0, done.err
+    assert "to continue where it was" in done.err
+    assert done.out == (far.folder(run) / "attempts/1/stdout.log").read_text()
 
 
 def test_a_cut_fetch_continues_at_its_offset(far, proxy, moments, tmp_path, monkeypatch):
@@ -201,9 +190,9 @@ def test_a_cut_fetch_continues_at_its_offset(far, proxy, moments, tmp_path, monk
     (far.folder(run) / "checkpoints/large").write_bytes(content)
     began = proxy.down
     proxy.cuts_after_down = sorted(began + int(moments.uniform(0.1, 0.9) * size) for _ in range(3))
-    said = far.type("fetch", run, f"to={tmp_path / 'got'}")
-    assert said.code == 0, said.err
-    assert not proxy.cuts_after_down and "to continue where it was" in said.err
+    done = far.type("fetch", run, f"to={tmp_path / 'got'}")
+    assert done.code == 0, done.err
+    assert not proxy.cuts_after_down and "to continue where it was" in done.err
     assert (tmp_path / "got" / run / "checkpoints/large").read_bytes() == content
     # A fresh start after each cut would have taken as much again each time.
     assert proxy.down - began < 1.6 * size
@@ -215,18 +204,16 @@ def test_a_fetch_that_is_cut_off_waits_for_the_host_and_reports_it_once(far, pro
     monkeypatch.setattr(Retries, "PATIENCE", 0.5)
     (run,) = far.submit("steps=1")
     far.until(run, "done")
-    stream = Host.stream
 
-    def cut(self, request, /, *values, **named):
+    def cut(host, request):
         if request == "files":
             Path(far.config).write_text(Path(far.config).read_text().replace(f"Port {proxy.port}", "Port 1"))
             proxy.cut()
-        return stream(self, request, *values, **named)
 
-    monkeypatch.setattr(Host, "stream", cut)
-    said = far.type("fetch", run)
-    assert said.code == 3
-    assert said.err.count("to continue where it was") == 1
+    with before_requests(monkeypatch, cut):
+        done = far.type("fetch", run)
+    assert done.code == 3
+    assert done.err.count("to continue where it was") == 1
 
 
 @pytest.mark.parametrize("transport", ["fabric", "openssh"])
@@ -276,44 +263,25 @@ def test_runs_survive_a_restart_of_sshd(far, tmp_path):
         server.kill()
 
 
-def test_after_a_reboot_of_the_host_its_runs_are_lost_and_can_be_resumed(far):
+def test_a_run_is_lost_after_a_reboot_or_with_a_reused_pid_and_can_be_resumed(far):
     (run,) = far.submit("steps=3", HOLD)
     until(lambda: "step 1" in far.type("logs", run).out)
     status = far.status(run)
-    shell = processes.from_json(status["process"])
-    assert processes.end([processes.Target(shell, run)], 0) == [[]]
-    old = {**status, "process": {**status["process"], "boot": "0" * 36}, "state": "running", "ended": None}
-    store.write_json(far.folder(run) / "status.json", old)
-    os.chown(far.folder(run) / "status.json", far.testbed.user.uid, far.testbed.user.gid)
+    far.write_status(run, started="2100-01-01T00:00:00Z")  # by a clock that is ahead
+    listed = far.type("ls")
+    assert listed.code == 0 and "running" in listed.out and "0s" in listed.out
+    process = status["process"]
+    assert processes.end([processes.Target(processes.from_json(process), run)], 0) == [[]]
+    far.write_status(run, **{**status, "process": {**process, "pid": os.getpid()}})  # with another start time
+    assert far.state(run) == "lost"
+    remote_record.forget_state(far.pointer(run))
+    far.write_status(run, **{**status, "process": {**process, "boot": "0" * 36}})
     shown = far.type("ls", run).out
     assert "lost" in shown and "restarted since" in shown
     far.release(run)
-    said = far.type("resume", run, "wait=true")
-    assert said.code == 0, said.err
+    done = far.type("resume", run, "wait=true")
+    assert done.code == 0, done.err
     assert attempts(far, run) == [1, 2]
-
-
-def test_runs_with_dead_processes_or_reused_pids_are_lost(far):
-    (run,) = far.submit("steps=3", HOLD)
-    until(lambda: far.status(run).get("process"))
-    assert far.state(run) == "running"
-    status = far.status(run)
-    assert processes.end([processes.Target(processes.from_json(status["process"]), run)], 0) == [[]]
-    reused = {**status, "state": "running", "ended": None}
-    reused["process"] = {**status["process"], "pid": os.getpid()}  # somebody's, with another start time
-    store.write_json(far.folder(run) / "status.json", reused)
-    os.chown(far.folder(run) / "status.json", far.testbed.user.uid, far.testbed.user.gid)
-    assert far.state(run) == "lost"
-
-
-def test_a_remote_clock_that_is_ahead_shows_no_negative_duration(far):
-    (run,) = far.submit("steps=3", HOLD)
-    until(lambda: far.status(run).get("process"))
-    ahead = {**far.status(run), "started": "2100-01-01T00:00:00Z"}
-    store.write_json(far.folder(run) / "status.json", ahead)
-    os.chown(far.folder(run) / "status.json", far.testbed.user.uid, far.testbed.user.gid)
-    listed = far.type("ls")
-    assert listed.code == 0 and "running" in listed.out and "0s" in listed.out
 
 
 @pytest.fixture
@@ -328,8 +296,8 @@ def small_disk(far):
 
 
 def test_a_full_disk_on_the_host_is_reported_and_nothing_is_left(far, small_disk):
-    said = far.type(*far.words, f"run_root={small_disk}/runs")
-    assert said.code in (2, 3) and "No space left" in said.err, said.err
+    done = far.type(*far.words, f"run_root={small_disk}/runs")
+    assert done.code in (2, 3) and "No space left" in done.err, done.err
     assert selection.run_names(f"{small_disk}/runs") == [] and selection.run_names(run_roots.remote()) == []
 
 
@@ -338,8 +306,8 @@ def test_a_full_home_on_the_host_is_reported(far, small_disk):
     home.write_text(f'#!/bin/sh\nHOME={small_disk} exec python3 "$@"\n')
     home.chmod(0o755)
     (small_disk / "fill").write_bytes(b"x" * 200_000)
-    said = far.type(*far.words, f"cluster.python={home}")
-    assert said.code == 3 and "No space left" in said.err and ".cache/launcher" in said.err
+    done = far.type(*far.words, f"cluster.python={home}")
+    assert done.code == 3 and "No space left" in done.err and ".cache/launcher" in done.err
 
 
 def test_a_long_log_is_followed_completely_in_little_memory(far):
@@ -364,11 +332,11 @@ def test_forty_runs_are_submitted_and_followed_at_once_through_one_connection(fa
     assert (len(cells), requests) == (40, ["probe", "has_code", "lay_code", "submit"])
     sweep, _, last = cells[-1].rpartition("-")
     assert last == "039" and selection.sweep_runs(str(far.root), sweep)
-    said = far.type("watch", sweep)
-    assert said.code == 0, said.err
+    done = far.type("watch", sweep)
+    assert done.code == 0, done.err
     assert proxy.connections == 1
-    assert all(attempts(far, each) == [1] for each in cells)
-    assert all((far.pointer(each) / "metrics.jsonl").stat().st_size > 0 for each in cells)
+    assert all(attempts(far, cell) == [1] for cell in cells)
+    assert all((far.pointer(cell) / "metrics.jsonl").stat().st_size > 0 for cell in cells)
 
 
 def test_following_goes_on_after_the_connection_stalled(far, tmp_path):
@@ -377,25 +345,25 @@ def test_following_goes_on_after_the_connection_stalled(far, tmp_path):
     program = "import sys; from launcher.ui import live as watch; watch.LONGEST = 0.5; "
     program += "from launcher.ssh import host; host.SILENCE = 2.5; "
     program += "from launcher.__main__ import main; sys.exit(main(sys.argv[1:]))"
-    following, said = {}, {verb: tmp_path / verb for verb in ("logs", "watch")}
+    following, shown = {}, {verb: tmp_path / verb for verb in ("logs", "watch")}
     try:
         far.config = configuration(tmp_path, far.testbed, **server.lines)
         (run,) = far.submit("steps=3", HOLD)
         host.close_all()
         for verb, words in (("logs", ["-f", run]), ("watch", [run])):
             command = [sys.executable, "-u", "-c", program, verb, *words]
-            with open(said[verb], "w") as out, open(tmp_path / f"{verb}.err", "w") as err:
+            with open(shown[verb], "w") as out, open(tmp_path / f"{verb}.err", "w") as err:
                 following[verb] = subprocess.Popen(command, stdout=out, stderr=err)
-        until(lambda: "step 1\n" in said["logs"].read_text() and "running\n" in said["watch"].read_text())
+        until(lambda: "step 1\n" in shown["logs"].read_text() and "running\n" in shown["watch"].read_text())
         for pid in server.sessions():
             os.kill(pid, signal.SIGSTOP)
         far.release(run)
-        assert {verb: each.wait(120) for verb, each in following.items()} == {"logs": 0, "watch": 0}
-        assert said["logs"].read_text() == (far.folder(run) / "attempts/1/stdout.log").read_text()
-        assert "is stuck" in (tmp_path / "logs.err").read_text() + said["watch"].read_text()
-        assert "done after" in said["watch"].read_text()
+        assert {verb: process.wait(120) for verb, process in following.items()} == {"logs": 0, "watch": 0}
+        assert shown["logs"].read_text() == (far.folder(run) / "attempts/1/stdout.log").read_text()
+        assert "is stuck" in (tmp_path / "logs.err").read_text() + shown["watch"].read_text()
+        assert "done after" in shown["watch"].read_text()
     finally:
-        for each in following.values():
-            each.kill()
-            each.wait()
+        for process in following.values():
+            process.kill()
+            process.wait()
         server.kill()

@@ -47,8 +47,8 @@ def test_a_run_is_fetched_once_without_links_and_hidden_folders(far, tmp_path):
 def test_a_sweep_is_fetched_by_its_name(far, tmp_path):
     cells = far.submit("steps=1", "seed=1,2,3")
     far.until(cells[-1], "done")
-    said = far.type("fetch", cells[0].rpartition("-")[0], f"to={tmp_path / 'got'}")
-    assert said.code == 0
+    done = far.type("fetch", cells[0].rpartition("-")[0], f"to={tmp_path / 'got'}")
+    assert done.code == 0
     for cell in cells:
         assert files(tmp_path / "got" / cell) == files(far.folder(cell))
 
@@ -74,15 +74,15 @@ def test_a_fetch_continues_a_partial_file_and_checks_it(far, tmp_path):
     part = tmp_path / run / f"checkpoints/.large.{stamp.st_size}-{stamp.st_mtime_ns}.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(content[: 2 * 2**20])
-    said = far.type("fetch", run, f"to={tmp_path}")
-    assert float(re.search(r"([0-9.]+) MiB fetched", said.out)[1]) < 2, "a third of the large file, and small ones"
+    done = far.type("fetch", run, f"to={tmp_path}")
+    assert float(re.search(r"([0-9.]+) MiB fetched", done.out)[1]) < 2, "a third of the large file, and small ones"
     assert (tmp_path / run / "checkpoints/large").read_bytes() == content
     assert not part.exists()
     # One that is damaged is not taken for the file.
     (tmp_path / run / "checkpoints/large").unlink()
     part.write_bytes(b"x" * 2**20)
-    said = far.type("fetch", run, f"to={tmp_path}")
-    assert said.code == 1 and "fetch again" in said.err
+    done = far.type("fetch", run, f"to={tmp_path}")
+    assert done.code == 1 and "fetch again" in done.err
     assert not (tmp_path / run / "checkpoints/large").exists()
     assert far.type("fetch", run, f"to={tmp_path}").code == 0
     assert (tmp_path / run / "checkpoints/large").read_bytes() == content
@@ -97,8 +97,8 @@ def test_a_fetch_from_an_unreachable_host_fails_at_once_and_changes_nothing(far,
     (run,) = far.submit("steps=1")
     far.until(run, "done")
     away(far)
-    said = far.type("fetch", run, f"to={tmp_path / 'got'}")
-    assert said.code == 3
-    assert "the connection is refused" in said.err and "to continue where it was" not in said.err
+    done = far.type("fetch", run, f"to={tmp_path / 'got'}")
+    assert done.code == 3
+    assert "the connection is refused" in done.err and "to continue where it was" not in done.err
     assert not (tmp_path / "got").exists()
     assert far.state(run) == "done"

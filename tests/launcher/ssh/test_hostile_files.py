@@ -15,10 +15,8 @@ from launcher.runs import processes, remote_record
 from launcher.runs.remote_record import Pointer
 from launcher.ssh import fetching
 from tests.launcher import run_folders
-from tests.launcher.ssh.hostile import answering, needs_sshd
+from tests.launcher.ssh.hostile import answering
 from tests.launcher.ssh.victim import BAD, INSIDE, LATE, NAMES, OTHER, REFUSED, RUN
-
-pytestmark = needs_sshd
 
 DIGEST = hashlib.sha256(b"owned").hexdigest()
 SERVED = f"""for name, *_ in request['with']['wanted']:
@@ -58,8 +56,8 @@ def test_a_false_answer_about_a_log_is_one_line(victim):
     for name, text in zip(LOGS, refusals, strict=True):
         assert REFUSED in text or LATE in text, name
     victim.liar.says(answering("log", f"def head(**changes): return {HEAD}\n{LOGS['null']}"))
-    said = victim.type("logs", RUN)
-    assert said.code == 3 and BAD in said.err
+    done = victim.type("logs", RUN)
+    assert done.code == 3 and BAD in done.err
 
 
 CONTENTS = (
@@ -107,8 +105,8 @@ def test_a_fetch_takes_the_files_that_were_asked_for_and_no_more_of_them_than_wa
         assert REFUSED in text or LATE in text, name
         assert sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file()) < 10_000, name
     victim.liar.says(listed + answering("files", lie + FILES["null"]))
-    said = victim.type("fetch", RUN)
-    assert said.code == 3 and BAD in said.err
+    done = victim.type("fetch", RUN)
+    assert done.code == 3 and BAD in done.err
 
 
 def test_a_fetch_follows_no_link_in_its_target(victim, tmp_path):
@@ -169,6 +167,6 @@ def test_a_host_does_not_send_files_that_would_be_refused_and_names_them(victim,
         (folder / name).write_text("x")
     address = victim.liar.address("honest", python=sys.executable)
     remote_record.write(victim.run, Pointer(address=address, root=str(there), token="t", created=time.time()))
-    said = victim.type_only("fetch", RUN)
-    assert said.code == 0 and "honest: 2 files stay there, as 'known.json'" in said.err
+    done = victim.type_only("fetch", RUN)
+    assert done.code == 0 and "honest: 2 files stay there, as 'known.json'" in done.err
     assert (victim.run / "note.txt").exists() and not (victim.run / "line\nend").exists()

@@ -6,24 +6,22 @@ import json
 
 import pytest
 
-from tests.launcher.ssh.hostile import answering, needs_sshd
+from tests.launcher.ssh.hostile import answering
 from tests.launcher.ssh.victim import RUN, UNHURRIED
 
-pytestmark = needs_sshd
-
-HOSTILE_TEXT = "\\x1b]0;owned\\x07a\\x1b[2Jb\\x9b31mc\\u202ed\\u2066e\\x00f\\rg\\x7fh\\x85i\\ud800j"
+TEXT = "\\x1b]0;owned\\x07a\\x1b[2Jb\\x9b31mc\\u202ed\\u2066e\\x00f\\rg\\x7fh\\x85i\\ud800j"
 
 
 TEXTS = (
-    f"look(told(state=['running', '{HOSTILE_TEXT}', 1, None, '{HOSTILE_TEXT}', None, 0]))",
-    f"look(told(state=['failed', '{HOSTILE_TEXT}', 1, 1, None, None, 0], log=['{HOSTILE_TEXT}', ['{HOSTILE_TEXT}']]))",
-    f"look({{'error': '{HOSTILE_TEXT}'}})",
-    f"send({{'say': '{HOSTILE_TEXT}'}}); look(told())",
-    f"send({{'error': '{HOSTILE_TEXT}', 'code': 1}})",
-    f"send({{'error': '{HOSTILE_TEXT}', 'code': 2}})",
-    f"send({{'error': '{HOSTILE_TEXT}', 'code': 3}})",
-    f"look(told(files={{'{HOSTILE_TEXT}': 5}}))",
-    f"look(told(state=['{HOSTILE_TEXT}'] * 7))",
+    f"look(status(state=['running', '{TEXT}', 1, None, '{TEXT}', None, 0]))",
+    f"look(status(state=['failed', '{TEXT}', 1, 1, None, None, 0], log=['{TEXT}', ['{TEXT}']]))",
+    f"look({{'error': '{TEXT}'}})",
+    f"send({{'say': '{TEXT}'}}); look(status())",
+    f"send({{'error': '{TEXT}', 'code': 1}})",
+    f"send({{'error': '{TEXT}', 'code': 2}})",
+    f"send({{'error': '{TEXT}', 'code': 3}})",
+    f"look(status(files={{'{TEXT}': 5}}))",
+    f"look(status(state=['{TEXT}'] * 7))",
 )
 
 
@@ -55,10 +53,10 @@ RECORDS = {
 
 def test_records_that_a_host_sent_reach_the_terminal_without_what_a_terminal_acts_on(victim):
     victim.deadline(UNHURRIED)
-    hostile = json.loads(f'"{HOSTILE_TEXT}"'.replace("\\x", "\\u00"))
+    hostile = json.loads(f'"{TEXT}"'.replace("\\x", "\\u00"))
     files = {name: [[1, 2], json.dumps(values).replace('"T"', json.dumps(hostile))] for name, values in RECORDS.items()}
     state = ["failed", hostile, 1, 1, "2026-01-02T03:04:05Z", None, 0]
-    victim.liar.says(answering("look", f"look(told(state={state!r}, files={files!r}))"))
+    victim.liar.says(answering("look", f"look(status(state={state!r}, files={files!r}))"))
     assert "owned" not in victim.type_only("ls").out
     for words in (
         ["ls"],
@@ -68,6 +66,6 @@ def test_records_that_a_host_sent_reach_the_terminal_without_what_a_terminal_act
         ["report", RUN, "--markdown", "-"],
         ["cancel", RUN],
     ):
-        said = victim.type_only(*words)
-        assert "owned" not in said.out or words[0] != "ls"
+        done = victim.type_only(*words)
+        assert "owned" not in done.out or words[0] != "ls"
     assert (victim.run / "result.json").exists()

@@ -62,11 +62,11 @@ def test_a_sweep_is_one_array(login):
 def test_a_run_is_cancelled_saved_and_resumed_with_another_time_limit(login):
     (run,) = login.submit("steps=9", HOLD)
     until(lambda: "step 1" in login.type("logs", run).out)
-    said = login.type("cancel", run)
-    assert said.code == 0 and "saved at step" in said.out, said.err
+    done = login.type("cancel", run)
+    assert done.code == 0 and "saved at step" in done.out, done.err
     login.release(run)
-    said = login.type("resume", run, "cluster.time=7", "steps=12", "wait=true")
-    assert said.code == 0, said.err + said.out
+    done = login.type("resume", run, "cluster.time=7", "steps=12", "wait=true")
+    assert done.code == 0, done.err + done.out
     assert store.attempts(login.folder(run)) == [1, 2]
     assert "TimeLimit=00:07:00" in slurm(login, "scontrol", "show", "job", job(login, run))
 
@@ -103,8 +103,8 @@ def test_a_run_waits_for_the_one_that_after_names(login):
     ],
 )
 def test_a_job_that_the_cluster_would_refuse_is_refused_before_and_leaves_nothing(login, words, code, says):
-    said = login.type(*login.words, *words)
-    assert said.code == code and says in said.err, said.err
+    done = login.type(*login.words, *words)
+    assert done.code == code and says in done.err, done.err
     assert not login.root.exists() or selection.run_names(str(login.root)) == []
     assert selection.run_names(run_roots.remote()) == []
 
@@ -123,8 +123,8 @@ def test_a_login_node_without_slurm_is_reported(login):
     (home / ".bash_profile").write_text("PATH=/nowhere\n")
     python = wrapper(login, "bare", f'HOME={home} PATH={login.there} exec /usr/bin/python3 "$@"')
     (login.there / "bash").symlink_to("/bin/bash")
-    said = login.type(*login.words, f"cluster.python={python}")
-    assert said.code == 3 and "no sbatch on" in said.err
+    done = login.type(*login.words, f"cluster.python={python}")
+    assert done.code == 3 and "no sbatch on" in done.err
 
 
 def test_slurm_is_found_where_only_login_shells_have_it_on_their_path(login):

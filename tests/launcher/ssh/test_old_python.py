@@ -78,12 +78,12 @@ def test_a_bare_script_runs_there_and_is_seen_followed_fetched_and_removed(old, 
     assert (old.folder(run) / "work/table").readlink() == table
     assert old.folder(run).stat().st_mode & 0o77 == 0
     assert not list(old.root.glob(".handing.[0-9a-f]*"))
-    said = old.type("fetch", run, f"to={tmp_path / 'brought'}")
-    assert said.code == 0, said.err
+    done = old.type("fetch", run, f"to={tmp_path / 'brought'}")
+    assert done.code == 0, done.err
     (told,) = Path(tmp_path, "brought").rglob("told.json")
     assert told.read_bytes() == (old.folder(run) / "work/told.json").read_bytes()
-    said = old.type("rm", run)
-    assert said.code == 0, said.err
+    done = old.type("rm", run)
+    assert done.code == 0, done.err
     assert not old.folder(run).exists() and not list((old.root / ".code").iterdir())
 
 
@@ -102,8 +102,8 @@ def test_rm_refuses_a_running_script_and_cancel_ends_it(old):
     refused = old.type("rm", run)
     assert refused.code == 2 and "not ended yet" in refused.err
     shell = processes.from_json(old.status(run)["process"])
-    said = old.type("cancel", run)
-    assert said.code == 0, said.err
+    done = old.type("cancel", run)
+    assert done.code == 0, done.err
     assert old.state(run) == "cancelled"
     assert processes.processes_of([processes.Target(shell, run)]) == [[]]  # a zombie that nobody reaps is dead
 
@@ -126,8 +126,8 @@ def test_a_killed_run_is_shown_as_lost(old):
     ids=["our-trainer", "sweep", "inputs", "named-python"],
 )
 def test_a_request_that_needs_python_on_the_host_is_refused_and_leaves_nothing(old, words, says):
-    said = old.type(*old.words, *words)
-    assert said.code in (2, 3) and says in said.err and "Traceback" not in said.err
+    done = old.type(*old.words, *words)
+    assert done.code in (2, 3) and says in done.err and "Traceback" not in done.err
     assert not old.root.exists() or not selection.run_names(str(old.root))
     assert not selection.run_names(run_roots.remote())
 
@@ -140,8 +140,8 @@ def test_requests_that_need_python_are_refused(old):
 def test_resume_is_refused(old):
     (run,) = old.submit(*BARE, "script=fail.py")
     old.until(run, "failed")
-    said = old.type("resume", run)
-    assert said.code in (2, 3) and "3.10 or newer" in said.err
+    done = old.type("resume", run)
+    assert done.code in (2, 3) and "3.10 or newer" in done.err
 
 
 def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_not_at_all(old, tmp_path):
@@ -157,11 +157,11 @@ def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_not_at_all(old
             host.close_all()
             before = set(selection.run_names(str(old.root)))
             proxy.cut_after_up = proxy.up + int(whole * part)
-            said = old.type(*old.words, *BARE, "script=tell.py", f"name=n{int(part * 1000)}")
+            done = old.type(*old.words, *BARE, "script=tell.py", f"name=n{int(part * 1000)}")
             proxy.cut_after_up = None
-            assert "Traceback" not in said.err
+            assert "Traceback" not in done.err
             new = set(selection.run_names(str(old.root))) - before
-            assert len(new) <= 1 and (said.code == 3 or new == set(said.out.split())), said.err
+            assert len(new) <= 1 and (done.code == 3 or new == set(done.out.split())), done.err
             for run in new:
                 old.until(run, "done")
                 assert store.attempts(old.folder(run)) == [1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -17,8 +18,7 @@ import pytest
 from launcher.executors.ssh import submit_client
 from launcher.runs import processes, remote_record, run_roots, selection, store
 from launcher.ssh import host
-from launcher.ssh.host import Host
-from tests.launcher.ssh.far import HOLD, asked, away, until
+from tests.launcher.ssh.far import HOLD, asked, away, before_requests, until
 
 
 def test_a_remote_run_is_started_listed_logged_and_recorded_here(far, monkeypatch):
@@ -65,33 +65,26 @@ def test_a_shared_remote_run_is_readable_for_its_group_and_its_code_is_not(far):
     modes = {name: (far.folder(run) / name).stat().st_mode & 0o777 for name in ("", "submission.json", "status.json")}
     assert modes == {"": 0o750, "submission.json": 0o640, "status.json": 0o640}
     (code,) = far.root.glob(".code-*")
-    assert {each.stat().st_mode & 0o777 for each in (code, *code.rglob("*")) if each.is_dir()} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in (code, *code.rglob("*")) if path.is_dir()} == {0o700}
 
 
 def test_a_listing_of_local_runs_imports_nothing_of_ssh(far, tmp_path):
     program = (
         "import sys; from launcher.__main__ import main; main(['ls']); "
-        "print([each for each in sys.modules if each.startswith(('fabric', 'paramiko', 'launcher.ssh'))])"
+        "print([name for name in sys.modules if name.startswith(('fabric', 'paramiko', 'launcher.ssh'))])"
     )
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "none")}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_code_is_sent_once(far, monkeypatch):
-    far.submit("steps=1")
-    with asked(monkeypatch) as requests:
-        far.submit("steps=1")
-    assert requests == ["probe", "has_code", "submit"]
-
-
 def test_the_plan_is_what_would_be_submitted_and_is_replayed_without_a_host(far, tmp_path, monkeypatch):
-    said = far.type("plan", *far.words, "steps=3", "--json")
-    assert said.code == 0, said.err
-    planned = json.loads(said.out)
+    done = far.type("plan", *far.words, "steps=3", "--json")
+    assert done.code == 0, done.err
+    planned = json.loads(done.out)
     assert planned["plans"][0]["run_root"] == str(far.root)
     recorded = tmp_path / "facts.json"
-    recorded.write_text(said.out)
+    recorded.write_text(done.out)
     with asked(monkeypatch) as requests:
         again = far.type("plan", *far.words, "steps=3", "--json", "--facts", str(recorded))
     assert requests == []
@@ -103,12 +96,12 @@ def test_the_plan_is_what_would_be_submitted_and_is_replayed_without_a_host(far,
 
 def test_watching_shows_progress_and_ends_with_the_result_and_logs_are_followed(far):
     (run,) = far.submit("steps=40", "env.PAUSE=0.05")
-    said = far.type("logs", "-f", run)
-    assert said.code == 0
-    assert [line for line in said.out.splitlines() if line.startswith("step")] == [f"step {n}" for n in range(1, 41)]
-    said = far.type("watch", run)
-    assert said.code == 0
-    assert "done" in said.out and "proved" in said.out and f"box:{far.root}/{run}" in said.out
+    done = far.type("logs", "-f", run)
+    assert done.code == 0
+    assert [line for line in done.out.splitlines() if line.startswith("step")] == [f"step {n}" for n in range(1, 41)]
+    done = far.type("watch", run)
+    assert done.code == 0
+    assert "done" in done.out and "proved" in done.out and f"box:{far.root}/{run}" in done.out
     here = (far.pointer(run) / "metrics.jsonl").read_bytes()
     assert here == (far.folder(run) / "metrics.jsonl").read_bytes()
 
@@ -116,17 +109,17 @@ def test_watching_shows_progress_and_ends_with_the_result_and_logs_are_followed(
 def test_a_cancelled_run_is_saved_and_resumed_from_there(far):
     (run,) = far.submit("steps=3", HOLD)
     until(lambda: "step 1" in far.type("logs", run).out)
-    said = far.type("cancel", run)
-    assert said.code == 0 and "cancelled" in said.out and "saved at step" in said.out
+    done = far.type("cancel", run)
+    assert done.code == 0 and "cancelled" in done.out and "saved at step" in done.out
     assert far.state(run) == "cancelled"
     refused = far.type("resume", run, "batch=7")
     assert refused.code == 2 and "batch can't change" in refused.err
     refused = far.type("resume", run, "cluster.host=other")
     assert refused.code == 2 and "cluster.host can't change" in refused.err
     far.release(run)
-    said = far.type("resume", run, "steps=12", "wait=true")
-    assert said.code == 0, said.err
-    assert "done" in said.out and "attempt 2" in said.out
+    done = far.type("resume", run, "steps=12", "wait=true")
+    assert done.code == 0, done.err
+    assert "done" in done.out and "attempt 2" in done.out
     numbers = [line for line in far.type("logs", run).out.splitlines() if line.startswith("step")]
     assert numbers[-1] == "step 12" and numbers[0] != "step 1"
     assert far.type("resume", run).code == 2
@@ -138,26 +131,21 @@ def test_a_run_that_is_known_to_have_ended_is_cancelled_and_forgotten_without_it
     away(far)
     assert far.type("fetch", run).code == 3  # which looks again, and must not forget what it can't learn anew
     with asked(monkeypatch) as requests:
-        said = far.type("cancel", run)
-    assert (said.code, requests) == (0, [])
-    assert said.out.startswith(f"{run}  already done")
+        done = far.type("cancel", run)
+    assert (done.code, requests) == (0, [])
+    assert done.out.startswith(f"{run}  already done")
     assert far.type("rm", "--forget", run).out == f"{run}  forgotten\n"
     assert far.folder(run).is_dir() and not far.pointer(run).exists()
 
 
-def test_a_failed_run_is_reported_with_the_end_of_its_log(far):
-    (run,) = far.submit("env.BEHAVIOUR=sys.exit('out of luck')")
-    far.until(run, "failed")
+def test_a_failed_run_is_reported_with_the_end_of_its_log_and_its_exit_code(far):
+    waited = far.type(*far.words, "env.BEHAVIOUR=sys.exit('out of luck')", "wait=true")
+    assert waited.code == 1 and "out of luck" in waited.out
+    (run,) = selection.run_names(str(far.root))
     shown = far.type("ls", run).out
     assert "out of luck" in shown and "box:" in shown
-    said = far.type("watch", run)
-    assert said.code == 1 and "out of luck" in said.out
-
-
-def test_wait_returns_the_exit_code_of_the_run(far):
-    said = far.type(*far.words, "steps=3", "wait=true")
-    assert said.code == 0 and "done" in said.out
-    assert far.type(*far.words, "env.BEHAVIOUR=sys.exit(1)", "wait=true").code == 1
+    watched = far.type("watch", run)
+    assert watched.code == 1 and "out of luck" in watched.out
 
 
 def test_deleting_asks_the_host_and_then_forgets(far):
@@ -192,7 +180,7 @@ def test_secrets_are_sent_as_files_for_the_job_only(far, tmp_path):
     assert far.type("fetch", run).code == 0
     until(lambda: not (far.folder(run) / ".secrets").exists())
     for folder in (far.folder(run), far.pointer(run)):
-        assert [each for each in folder.rglob("*") if each.is_file() and b"very-secret" in each.read_bytes()] == []
+        assert [path for path in folder.rglob("*") if path.is_file() and b"very-secret" in path.read_bytes()] == []
     secret.chmod(0o644)
     refused = far.type(*far.words, f"secrets.TOKEN={secret}")
     assert refused.code == 2 and "can be read by others" in refused.err
@@ -219,12 +207,13 @@ def test_secrets_are_sent_as_files_for_the_job_only(far, tmp_path):
         (["cluster.host=nowhere.invalid"], 3, "no host nowhere.invalid"),
         (["cluster.python=/no/such/python3"], 3, "cluster.python="),
         (["cluster.partition=gpu"], 2, "belongs to cluster=slurm"),
+        (["after=nosuch"], 2, "nosuch"),
     ],
 )
 def test_an_impossible_request_is_refused_and_leaves_nothing(far, words, code, says):
-    said = far.type(*far.words, *words)
-    assert said.code == code and says in said.err, said.err
-    assert "Traceback" not in said.err
+    done = far.type(*far.words, *words)
+    assert done.code == code and says in done.err, done.err
+    assert "Traceback" not in done.err
     assert not far.root.exists() or selection.run_names(str(far.root)) == []
     assert selection.run_names(run_roots.remote()) == []
 
@@ -241,8 +230,6 @@ def test_a_host_that_does_not_answer_makes_its_runs_unreachable_and_others_are_s
     pointer = remote_record.read(far.pointer(there))
     wrong = tmp_path / "wrong"
     wrong.write_text(Path(far.config).read_text().replace(str(far.testbed.ssh.port), "1"))
-    import dataclasses
-
     address = dataclasses.replace(pointer.address, config=str(wrong))
     remote_record.write(far.pointer(there), dataclasses.replace(pointer, address=address))
     listed = far.type("ls")
@@ -250,9 +237,9 @@ def test_a_host_that_does_not_answer_makes_its_runs_unreachable_and_others_are_s
     rows = {line.split()[0]: line.split()[1] for line in listed.out.splitlines() if line[:2] == "20"}
     assert rows[here] == "running" and rows[there] == "unreachable"
     assert "running" in listed.out.splitlines()[-1] and "refused" in listed.out.splitlines()[-1]
-    said = far.type("cancel", there)
-    assert said.code == 3 and said.out.startswith(f"{there}  not ended: ")
-    assert said.out.count("refused") == 1 and "; running " in said.out and said.out.endswith(" ago\n")
+    done = far.type("cancel", there)
+    assert done.code == 3 and done.out.startswith(f"{there}  not ended: ")
+    assert done.out.count("refused") == 1 and "; running " in done.out and done.out.endswith(" ago\n")
     assert far.type("logs", there).code == 3
     assert far.type("rm", there).code == 3
     assert far.pointer(there).exists()
@@ -264,9 +251,9 @@ def test_two_launchers_submit_at_the_same_time(far, tmp_path):
     command = [sys.executable, "-m", "launcher", *far.words, "steps=1"]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     names = []
-    for each in started:
-        out, err = each.communicate(timeout=300)
-        assert each.returncode == 0, err
+    for process in started:
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
         names += out.split()
     assert len(set(names)) == 2
     for name in names:
@@ -302,9 +289,11 @@ def test_a_host_that_kills_processes_at_logout_is_reported_before_a_start(far, t
     assert "loginctl enable-linger" in far.type("plan", *far.words, "--facts", str(recorded)).out
 
 
-def test_a_run_waits_for_another_on_its_host(far):
+def test_a_run_waits_for_another_on_its_host(far, monkeypatch):
     (first,) = far.submit("steps=3", HOLD)
-    (second,) = far.submit("steps=1", f"after={first}")
+    with asked(monkeypatch) as requests:
+        (second,) = far.submit("steps=1", f"after={first}")
+    assert requests == ["probe", "has_code", "submit"], "the code is sent once"
     (anyway,) = far.submit("steps=1", f"after=any:{first}")
     far.until(second, "queued")
     host.close_all()  # nobody here has to stay for it
@@ -314,12 +303,6 @@ def test_a_run_waits_for_another_on_its_host(far):
     assert far.until(second, "cancelled", "done") == "cancelled"
     assert f"it was to come after {first}, which is cancelled" in far.type("ls", second).out
     assert far.until(anyway, "cancelled", "done") == "done"
-
-
-def test_after_a_run_that_is_not_on_the_host_leaves_nothing(far):
-    said = far.type(*far.words, "steps=1", "after=nosuch")
-    assert said.code == 2 and "nosuch" in said.err
-    assert selection.run_names(str(far.root)) == [] and selection.run_names(run_roots.remote()) == []
 
 
 @pytest.mark.parametrize(("moment", "left"), [("send_code", 0), ("reserve", 0), ("_hand_over", 1)])
@@ -332,44 +315,27 @@ def test_ctrl_c_during_a_submission_shows_the_run_or_leaves_nothing(far, monkeyp
         return done
 
     monkeypatch.setattr(submit_client, moment, pressed)
-    said = far.type(*far.words, "steps=3", HOLD)
-    assert said.code == 130, said.err
+    done = far.type(*far.words, "steps=3", HOLD)
+    assert done.code == 130, done.err
     names = selection.run_names(str(far.root)) if far.root.exists() else []
-    assert len(names) == left and names == said.out.split() == selection.run_names(run_roots.remote())
+    assert len(names) == left and names == done.out.split() == selection.run_names(run_roots.remote())
     if left:
-        assert f"`cancel {names[0]}` ends it" in said.err
+        assert f"`cancel {names[0]}` ends it" in done.err
         assert far.type("cancel", "--now", *names).code == 0
 
 
 def test_ctrl_c_while_a_host_is_slow_to_answer_is_answered_at_once(far, monkeypatch):
-    real, answered = Host.ask, []
+    answered = []
 
-    def ask(self, request, *values, **named):
+    def wait(host, request):
         if request == "submit":
             threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             time.sleep(60)
             answered.append(request)
-        return real(self, request, *values, **named)
 
-    monkeypatch.setattr(Host, "ask", ask)
-    said = far.type(*far.words, "steps=3", HOLD)
-    assert (said.code, answered) == (130, [])
-    (name,) = said.out.split()
+    with before_requests(monkeypatch, wait):
+        done = far.type(*far.words, "steps=3", HOLD)
+    assert (done.code, answered) == (130, [])
+    (name,) = done.out.split()
     assert selection.run_names(run_roots.remote()) == [name]
-    assert f"{name} may have been started or not" in said.err
-
-
-@pytest.mark.slow
-def test_ctrl_c_at_any_moment_leaves_no_unnamed_run_over_there(far):
-    named = set()
-    for number in range(6):
-        words = [sys.executable, "-m", "launcher", *far.words, "steps=3", HOLD]
-        started = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        time.sleep(0.5 + 0.25 * number)
-        started.send_signal(signal.SIGINT)
-        named |= set(started.communicate(timeout=60)[0].split())
-    there = set(selection.run_names(str(far.root))) if far.root.exists() else set()
-    assert there <= named
-    assert set(selection.run_names(run_roots.remote())) == named
-    if there:
-        far.type("cancel", "--now", *there)
+    assert f"{name} may have been started or not" in done.err

@@ -50,12 +50,12 @@ def test_a_script_is_sent_with_its_arguments_and_runs_in_its_own_folder(far, tmp
 
 
 def test_the_output_of_a_remote_script_is_shown_while_the_launcher_waits(far, tmp_path, monkeypatch):
-    (tmp_path / "tell.py").write_text("import sys\nprint('said there')\nprint('complained', file=sys.stderr)\n")
+    (tmp_path / "tell.py").write_text("import sys\nprint('printed there')\nprint('complained', file=sys.stderr)\n")
     monkeypatch.chdir(tmp_path)
     bare = ("train.bare=true", "require_proof=false", "amp=o0", "gpus=0", "framework=torch")
     told = far.type("tell.py", *far.words, *bare, f"python={far.testbed.python}", "wait=true")
     assert told.code == 0, told.err
-    assert "\nsaid there\n" in told.out and "complained\n" in told.err
+    assert "\nprinted there\n" in told.out and "complained\n" in told.err
 
 
 SAVES = """\

@@ -9,8 +9,7 @@ import pytest
 from launcher.errors import Unavailable, UsageError
 from launcher.runs.address import Address
 from launcher.ssh import ssh_settings
-from launcher.ssh.host import Host, hello
-from tests.launcher.ssh.ways import address, configuration
+from tests.launcher.ssh.ways import address, configuration, hello, refusal
 
 
 def settings(tmp_path, text: str, destination: str = "box") -> ssh_settings.Settings:
@@ -30,13 +29,13 @@ def settings(tmp_path, text: str, destination: str = "box") -> ssh_settings.Sett
     ],
 )
 def test_host_user_and_port_are_those_that_ssh_uses(tmp_path, text, destination):
-    found = settings(tmp_path, text, destination)
-    assert (found.host, found.user, found.port) == ("10.0.0.7", "mei", 2222)
+    reached = settings(tmp_path, text, destination)
+    assert (reached.host, reached.user, reached.port) == ("10.0.0.7", "mei", 2222)
 
 
-def test_included_files_are_read(tmp_path):
-    (tmp_path / "work.conf").write_text("Host box\n HostName 10.0.0.7\n")
-    assert settings(tmp_path, f"Include {tmp_path}/*.conf\n").host == "10.0.0.7"
+def test_included_files_and_match_by_the_user_of_the_address_are_read(tmp_path):
+    (tmp_path / "work.conf").write_text("Match user mei\n HostName 10.0.0.7\n")
+    assert settings(tmp_path, f"Include {tmp_path}/*.conf\n", "mei@box").host == "10.0.0.7"
 
 
 def test_a_machine_without_the_program_ssh_is_told_what_to_install(tmp_path, monkeypatch):
@@ -45,24 +44,13 @@ def test_a_machine_without_the_program_ssh_is_told_what_to_install(tmp_path, mon
         settings(tmp_path, "")
 
 
-def test_match_user_applies_to_the_user_of_the_address(tmp_path):
-    assert settings(tmp_path, "Match user mei\n HostName 10.0.0.7\n", "mei@box").host == "10.0.0.7"
-
-
 def test_tokens_are_expanded(tmp_path):
     key = tmp_path / "key-mei"
     key.touch()
-    found = settings(
-        tmp_path,
-        f"Host box\n HostName h\n IdentityFile {tmp_path}/key-%r\n ProxyCommand x %h:%p %r %n 100%%\n",
-        "mei@box:7",
-    )
-    assert found.keys == (str(key),)
-    assert found.command == "x h:7 mei box 100%"
-
-
-def test_missing_key_files_are_skipped(tmp_path):
-    assert settings(tmp_path, "Host box\n IdentityFile /no/such/key\n").keys == ()
+    files = f" IdentityFile {tmp_path}/key-%r\n IdentityFile /no/such/key\n"
+    expanded = settings(tmp_path, f"Host box\n HostName h\n{files} ProxyCommand x %h:%p %r %n 100%%\n", "mei@box:7")
+    assert expanded.keys == (str(key),), "a file that is missing is skipped"
+    assert expanded.command == "x h:7 mei box 100%"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +63,7 @@ def test_missing_key_files_are_skipped(tmp_path):
     ],
 )
 def test_hops_are_those_of_proxyjump(tmp_path, text, hops):
-    assert [each.destination for each in settings(tmp_path, text).hops] == hops
+    assert [hop.destination for hop in settings(tmp_path, text).hops] == hops
 
 
 def test_a_circular_proxyjump_is_refused(tmp_path):
@@ -105,22 +93,13 @@ def test_a_hop_has_a_hop_of_its_own_and_its_host_is_reached(tmp_path, testbed):
     before.mkdir()
     text = Path(configuration(before, testbed)).read_text().replace("Host box", "Host before")
     Path(config).write_text(Path(config).read_text() + text)
-    host = Host(address(config))
-    try:
-        assert host.ask("hello", hello)["system"] == "Linux"
-    finally:
-        host.close()
+    assert hello(config)["system"] == "Linux"
 
 
 def test_a_proxy_command_is_run_by_a_shell(tmp_path, testbed):
     through = f"ssh -F {tmp_path}/ssh_config -W %h:%p hop 2>/dev/null"
     config = configuration(tmp_path, testbed, hops=True, ProxyJump="", ProxyCommand=through)
-    host = Host(address(config))
-    try:
-        assert host.ask("hello", hello)["system"] == "Linux"
-    finally:
-        host.close()
+    assert hello(config)["system"] == "Linux"
     # That the program has ended is noticed, else this would wait for an hour.
-    refused = Host(address(configuration(tmp_path, testbed, ProxyCommand="no-such-program %h"), connect_timeout=3600))
-    with pytest.raises(Exception, match=r"be reached through its ProxyCommand, no-such-program 127\.0\.0\.1"):
-        refused.ask("hello", hello)
+    refused = refusal(configuration(tmp_path, testbed, ProxyCommand="no-such-program %h"), connect_timeout=3600)
+    assert "be reached through its ProxyCommand, no-such-program 127.0.0.1" in refused

@@ -13,6 +13,7 @@ import pytest
 from launcher.__main__ import main
 from launcher.errors import LauncherError
 from launcher.runs import remote_record, run_roots
+from launcher.runs.address import Address
 from launcher.runs.log_pieces import Place
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
@@ -20,7 +21,7 @@ from launcher.ssh import host, session
 from launcher.ssh.logs import from_host
 from launcher.ssh.methods import REQUESTS
 from tests.launcher import run_folders
-from tests.launcher.ssh.far import Said
+from tests.launcher.ssh.far import Done
 from tests.launcher.ssh.hostile import Hostile
 
 RUN, OTHER = "20260102-030405-brave-otter", "20260102-030406-calm-heron"
@@ -62,7 +63,13 @@ INSIDE = ("config", "run.sh", "checkpoints/a", "attempts/2/stopped.json", "attem
 """Of these, those that a fetch may bring."""
 
 
+def pointer_to(address: Address, root: str = "/runs") -> Pointer:
+    return Pointer(address=address, root=root, token="t", created=time.time())
+
+
 class Victim:
+    """Uses the launcher while the liar answers."""
+
     def __init__(self, folder: Path, liar: Hostile, capfd, monkeypatch) -> None:
         self.folder, self.liar, self.capfd, self.monkeypatch = folder, liar, capfd, monkeypatch
         self.deadline(SECONDS)
@@ -73,9 +80,7 @@ class Victim:
         roots.mkdir()
         run_folders.finished(roots, OTHER)
         run_roots.remember(roots)
-        self.run = remote_record.create(
-            RUN, Pointer(address=liar.address(), root="/runs", token="t", created=time.time())
-        )
+        self.run = remote_record.create(RUN, pointer_to(liar.address()))
         self.before = self.state()
 
     def deadline(self, seconds: float, opening: float = UNHURRIED) -> None:
@@ -87,39 +92,36 @@ class Victim:
 
     def runs(self, attacks: Iterable[str], **more: str) -> list[Run]:
         """For each attack a run of its own, on a host of its own."""
-        found = []
-        for number, address in enumerate(self.liar.liars(attacks, **more)):
-            pointer = Pointer(address=address, root="/runs", token="t", created=time.time())
-            found.append(remote_record.create(f"20260101-{number:06}-brave-otter", pointer))
+        folders = [
+            remote_record.create(f"20260101-{number:06}-brave-otter", pointer_to(address))
+            for number, address in enumerate(self.liar.liars(attacks, **more))
+        ]
         self.before = self.state()
-        return [Run(str(folder.parent), folder.name) for folder in found]
+        return [Run(str(folder.parent), folder.name) for folder in folders]
 
     def state(self) -> dict[str, bytes]:
         """All files that no answer may change."""
-        found = {}
-        for path in self.folder.rglob("*"):
-            inside = path.is_relative_to(self.run.parent) if hasattr(self, "run") else False
-            if (
-                path.is_file()
-                and not (inside and path.name != remote_record.POINTER)
-                and ".unfinished" not in path.parts
-            ):
-                found[str(path)] = path.read_bytes()
-        return found
+        return {
+            str(path): path.read_bytes()
+            for path in self.folder.rglob("*")
+            if path.is_file()
+            and (path.name == remote_record.POINTER or not path.is_relative_to(self.run.parent))
+            and ".unfinished" not in path.parts
+        }
 
-    def type(self, *words: str) -> Said:
-        said = self.type_only(*words)
+    def type(self, *words: str) -> Done:
+        done = self.type_only(*words)
         assert self.state() == self.before
-        return said
+        return done
 
-    def type_only(self, *words: str) -> Said:
+    def type_only(self, *words: str) -> Done:
         """The same where files may change."""
         self.capfd.readouterr()
-        said = Said(main(list(words)), *self.capfd.readouterr())
-        assert "Traceback" not in said.err
-        shown = (said.out + said.err).replace("\n", "")
-        assert all(each.isprintable() for each in shown), ascii(shown)
-        return said
+        done = Done(main(list(words)), *self.capfd.readouterr())
+        assert "Traceback" not in done.err
+        shown = (done.out + done.err).replace("\n", "")
+        assert shown.isprintable(), ascii(shown)
+        return done
 
     def read_log(self, run: Run) -> None:
         """To its end, as `logs` does."""
@@ -141,7 +143,7 @@ class Victim:
             return str(caught.value)
 
         with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(refusal, calls))
+            messages = list(pool.map(refusal, calls))
         host.close_all()
         assert self.state() == self.before
-        return found
+        return messages

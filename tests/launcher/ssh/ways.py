@@ -9,7 +9,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+import launcher.ssh.host
+from launcher.errors import Unavailable
 from launcher.runs.address import Address
+from launcher.ssh.host import Host
 
 
 def configuration(folder: Path, testbed, *, hops: bool = False, **changes: str) -> str:
@@ -39,6 +44,20 @@ def _host(name: str, lines: dict[str, str]) -> str:
 
 def address(config: str, destination: str = "box", **more) -> Address:
     return Address(destination=destination, config=config, **{"connect_timeout": 60, **more})
+
+
+def hello(config: str, destination: str = "box", **more) -> dict[str, str]:
+    """Connect, and give what the host says of itself."""
+    with contextlib.closing(Host(address(config, destination, **more))) as host:
+        return host.ask("hello", launcher.ssh.host.hello)
+
+
+def refusal(config: str, destination: str = "box", **more) -> str:
+    """Why the host can't be used."""
+    with pytest.raises(Unavailable) as caught:
+        hello(config, destination, **more)
+    assert caught.value.exit_code == 3
+    return str(caught.value)
 
 
 @contextlib.contextmanager
