@@ -1,10 +1,10 @@
-"""The role and the layer of real products, in eight bits by torchao and otherwise, where sizes tell nothing."""
+"""The role and the layer of real products, in eight bits by torchao and otherwise, where sizes show nothing."""
 
 from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from recipes.precision import verdict
-from recipes.precision.gemm import FORMATS
+from recipes.precision import verdict as verdicts
+from recipes.precision.gemm import FORMATS, ROLES
 from recipes.precision.gemm_layers import Chosen
 from recipes.precision.levels import Amp
 from recipes.torch_.gpt import KEPT
@@ -91,10 +91,10 @@ def watched(prepare: Callable[[Training], None], make: Callable[[], nn.Module] =
     return training
 
 
-def found(training: Training, gemm: str = "fp8-tensorwise") -> dict[str, Any]:
+def judged(training: Training, gemm: str = "fp8-tensorwise") -> dict[str, Any]:
     for report in training.observer.reports:
         report["rule"]["gemm"] = {"format": gemm, "layers": list(LAYERS), "left_out": {"head": "too narrow"}}
-    return verdict.observed(training.observer.reports)
+    return verdicts.observed(training.observer.reports)
 
 
 def work(training: Training, layers: tuple[str, ...] = LAYERS) -> dict[tuple[str, str], int]:
@@ -107,18 +107,18 @@ def work(training: Training, layers: tuple[str, ...] = LAYERS) -> dict[tuple[str
     return total
 
 
+def operands_of(gemm: str) -> dict[str, tuple[str, str]]:
+    """By role, the key in `work` that its format promises."""
+    return {role: (role, " x ".join(FORMATS[gemm].operands(role))) for role in ROLES}
+
+
 @pytest.mark.parametrize("recompute", ["none", "free", "reentrant", "selective"])
 @pytest.mark.parametrize("gemm", BITS)
 def test_each_role_runs_in_what_its_format_promises(gemm: str, recompute: str) -> None:
-    training = watched(in_format(gemm), lambda: Square(recompute))
-    of = {role: " x ".join(FORMATS[gemm].operands(role)) for role in ("forward", "input_gradient", "weight_gradient")}
+    training, expected = watched(in_format(gemm), lambda: Square(recompute)), operands_of(gemm)
     again = 2 * ONE if recompute in ("free", "reentrant") else 0
-    assert work(training) == {
-        ("forward", of["forward"]): 3 * ONE + again,
-        ("input_gradient", of["input_gradient"]): 3 * ONE,
-        ("weight_gradient", of["weight_gradient"]): 3 * ONE,
-    }
-    assert found(training, gemm)["verdict"] == "proved", found(training, gemm)["why"]
+    assert work(training) == {key: 3 * ONE + again * (role == "forward") for role, key in expected.items()}
+    assert judged(training, gemm)["verdict"] == "proved", judged(training, gemm)["why"]
 
 
 @pytest.mark.skipif(bool(compiled.missing()), reason="this torch's compiled code can't be read")
@@ -126,16 +126,12 @@ def test_each_role_runs_in_what_its_format_promises(gemm: str, recompute: str) -
 @pytest.mark.parametrize(("gemm", "recompute"), [("fp8-tensorwise", "none"), ("fp8-rowwise-gw-hp", "free")])
 def test_compiled_code_shows_the_same_roles(gemm: str, recompute: str) -> None:
     torch._dynamo.reset()
-    training = watched(in_format(gemm), lambda: Square(recompute), compile=True)
+    training, expected = watched(in_format(gemm), lambda: Square(recompute), compile=True), operands_of(gemm)
     assert {call["compiled"] for call in training.observer.reports[0]["calls"]} == {True}
-    of = {role: " x ".join(FORMATS[gemm].operands(role)) for role in ("forward", "input_gradient", "weight_gradient")}
     counted = work(training)
-    assert counted.pop(("forward", of["forward"])) >= 3 * ONE
-    assert counted == {
-        ("input_gradient", of["input_gradient"]): 2 * ONE,
-        ("weight_gradient", of["weight_gradient"]): 3 * ONE,
-    }
-    assert found(training, gemm)["verdict"] == "proved", found(training, gemm)["why"]
+    assert counted.pop(expected["forward"]) >= 3 * ONE
+    assert counted == {expected["input_gradient"]: 2 * ONE, expected["weight_gradient"]: 3 * ONE}
+    assert judged(training, gemm)["verdict"] == "proved", judged(training, gemm)["why"]
 
 
 FORWARD = """class <lambda>(torch.nn.Module):
@@ -170,7 +166,7 @@ def test_random_states_do_not_part_compiled_code_from_its_forward(state: str, be
     backward = graph_text.parse(BACKWARD.format(before=before, after=after))
     given = [inputs, layer.weight, *([random] if before else []), torch.ones(4, 8)]
     calls = [forward, *compiled_calls.calls(backward, given, True)]
-    assert [(each.use.role, each.use.layer) for each in calls] == [
+    assert [(call.use.role, call.use.layer) for call in calls] == [
         ("forward", "layer"),
         ("weight_gradient", "layer"),
         ("input_gradient", "layer"),
@@ -196,7 +192,7 @@ def test_attention_under_a_gpus_random_state_is_counted() -> None:
         return (attention,)
 """
     graph = graph_text.parse(text)
-    assert [each.operation for each in graph.products] == ["_scaled_dot_product_flash_attention"]
+    assert [product.operation for product in graph.products] == ["_scaled_dot_product_flash_attention"]
     assert not graph.unaccounted
 
 
@@ -214,63 +210,55 @@ def test_half_precision_has_roles_too() -> None:
     assert work(training)[("weight_gradient", pair)] == 3 * ONE
 
 
-def judged(prepare: Callable[[Training], None], **options: Any) -> tuple[str, str]:
-    observed = found(watched(prepare, **options))
-    return observed["verdict"], observed["why"]
+class Wide(Square):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, WIDTH)
 
 
-def test_emulated_products_are_emulated_and_never_proved() -> None:
-    kind, why = judged(lambda training: convert(training, emulate=True))
-    assert (kind, "rounded to float8_e4m3fn and then multiplied in float32" in why) == ("emulated", True)
+def put_back(training: Training) -> None:
+    convert(training)
+    plain = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16)
+    plain.weight, plain.bias = training.net.second.weight, training.net.second.bias
+    training.net.second = plain
 
 
-def test_eight_bits_asked_and_bfloat16_run_is_contradicted() -> None:
-    kind, why = judged(lambda training: None)
-    assert (kind, "0.0% of forward ran in float8_e4m3fn" in why) == ("contradicted", True)
-
-
-def test_a_filter_that_names_no_layer_is_contradicted() -> None:
-    kind, _ = judged(lambda training: convert(training, ("layers.0", "layers.1")))
-    assert kind == "contradicted"
-
-
-def test_a_layer_in_eight_bits_that_was_left_out_is_contradicted() -> None:
-    class Wide(Square):
-        def __init__(self) -> None:
-            super().__init__()
-            self.head = nn.Linear(WIDTH, WIDTH)
-
-    kind, why = judged(lambda training: convert(training, (*LAYERS, "head")), make=Wide)
-    assert (kind, "head ran in float8_e4m3fn, but amp.gemm=fp8-tensorwise is not for it" in why) == (
-        "contradicted",
-        True,
-    )
-
-
-def test_a_layer_that_was_put_back_after_the_conversion_is_contradicted() -> None:
-    def put_back(training: Training) -> None:
-        convert(training)
-        plain = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16)
-        plain.weight, plain.bias = training.net.second.weight, training.net.second.bias
-        training.net.second = plain
-
-    kind, why = judged(put_back)
-    assert (kind, "66.6% of forward ran in float8_e4m3fn" in why, "; second ran in bfloat16" in why) == (
-        "contradicted",
-        True,
-        True,
-    )
-
-
-def test_another_format_than_the_one_asked_for_is_contradicted() -> None:
-    kind, why = judged(in_format("fp8-rowwise"))
-    assert (kind, "ran in float8_e4m3fn, but amp.gemm=fp8-tensorwise promises float8_e5m2" in why) == (
-        "contradicted",
-        True,
-    )
+@pytest.mark.parametrize(
+    ("prepare", "make", "verdict", "reasons"),
+    [
+        (
+            lambda training: convert(training, emulate=True),
+            Square,
+            "emulated",
+            ["rounded to float8_e4m3fn and then multiplied in float32"],
+        ),
+        (lambda training: None, Square, "contradicted", ["0.0% of forward ran in float8_e4m3fn"]),
+        (lambda training: convert(training, ("layers.0", "layers.1")), Square, "contradicted", []),
+        (
+            lambda training: convert(training, (*LAYERS, "head")),
+            Wide,
+            "contradicted",
+            ["head ran in float8_e4m3fn, but amp.gemm=fp8-tensorwise is not for it"],
+        ),
+        (put_back, Square, "contradicted", ["66.6% of forward ran in float8_e4m3fn", "; second ran in bfloat16"]),
+        (
+            in_format("fp8-rowwise"),
+            Square,
+            "contradicted",
+            ["ran in float8_e4m3fn, but amp.gemm=fp8-tensorwise promises float8_e5m2"],
+        ),
+    ],
+    ids=["emulated", "bfloat16", "no layer of that name", "a layer left out", "a layer put back", "another format"],
+)
+def test_products_in_another_format_than_asked_for_are_never_proved(
+    prepare: Callable[[Training], None], make: Callable[[], nn.Module], verdict: str, reasons: Sequence[str]
+) -> None:
+    observed = judged(watched(prepare, make))
+    assert observed["verdict"] == verdict
+    assert [reason for reason in reasons if reason not in observed["why"]] == [], observed["why"]
 
 
 def test_eight_bits_without_amp_gemm_are_contradicted() -> None:
     training = watched(convert)
-    observed = verdict.observed(training.observer.reports)
+    observed = verdicts.observed(training.observer.reports)
     assert (observed["verdict"], "narrower than amp=o2 asks for" in observed["why"]) == ("contradicted", True)
