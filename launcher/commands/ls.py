@@ -21,9 +21,10 @@ from launcher.runs.states import Seen, State
 from launcher.runs.store import Files, Run
 from launcher.ui import summary, tables
 from launcher.ui.progress import Progress, advance, rows_of
+from launcher.ui.tables import Column
 
 NEWEST = 20
-SPARE = ("TOKENS/S", "SAMPLES/S", "STEPS/S", "RATE", "PROOF", "HOST", "OWNER", "REQUEST", "ACCURACY", "STEP", "TIME")
+SPARE = (*summary.RATES, "PROOF", "HOST", "OWNER", "REQUEST", "ACCURACY", "STEP", "TIME")
 """Columns that a narrow terminal does without, the first one first."""
 MOST = 60
 """Most rows of a listing without --all."""
@@ -74,31 +75,20 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
         summary.result_of(f"{run.root}/{run.id}", state, summary.ROW_FIELDS) if state.finished else ResultRecord()
         for run, _, state, _ in seen
     ]
-    rate, rates = summary.throughputs(results)
-    owners = any(not entry.files.owner.mine for entry in seen)
-    hosts = any(run_roots.is_remote(entry.run.root) for entry in seen)
-    header = ["RUN", "STATE", *["OWNER"] * owners, *["HOST"] * hosts, "TIME", "STEP", "ACCURACY", rate, "PROOF"]
-    header.append("REQUEST")
-    rows = []
-    for (run, files, state, _), result, throughput in zip(seen, results, rates, strict=True):
-        step = result.updates.attempted if state.finished else _last_step(run)
-        plan = store.read(PlanRecord, store.plan_path(f"{run.root}/{run.id}"), summary.REQUEST_FIELDS)
-        rows.append(
-            [
-                run.id,
-                state.name,
-                *[files.owner.name or "-"] * owners,
-                *([_host(run)] if hosts else []),
-                units.duration(summary.elapsed(state, now)),
-                "-" if step is None else str(step),
-                summary.accuracy_of(result) or "-",
-                throughput,
-                result.observed.verdict or "-",
-                summary.request_of(plan),
-            ]
-        )
-    right = frozenset(range(len(header) - 6, len(header) - 2))
-    lines = tables.fitted(header, rows, right=right, width=width, spare=[name for name in SPARE if name in header])
+    time_taken, *measured = summary.measurements([entry.state for entry in seen], results, now)
+    columns = [
+        Column("RUN", [entry.run.id for entry in seen]),
+        Column("STATE", [entry.state.name for entry in seen]),
+        Column("OWNER", [entry.files.owner.name or "-" for entry in seen]),
+        Column("HOST", [_host(entry.run) for entry in seen]),
+        time_taken,
+        Column("STEP", [_step(entry, result) for entry, result in zip(seen, results, strict=True)], right=True),
+        *measured,
+        Column("REQUEST", [_request(entry.run) for entry in seen]),
+    ]
+    here_and_own = {"OWNER"} if all(entry.files.owner.mine for entry in seen) else set()
+    here_and_own |= set() if any(run_roots.is_remote(entry.run.root) for entry in seen) else {"HOST"}
+    lines = tables.lines([column for column in columns if column.name not in here_and_own], width, SPARE)
     silent = {_host(entry.run): entry.state.reason for entry in reversed(seen) if entry.state.name == "unreachable"}
     lines += [f"{host}: {reason}" for host, reason in silent.items() if host != "-"]
     lines += dict.fromkeys(entry.files.owner.why for entry in seen if entry.files.owner.why)
@@ -110,6 +100,15 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
     if len(seen) > NEWEST:
         lines.append(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
     return lines
+
+
+def _step(entry: Seen, result: ResultRecord) -> str:
+    step = result.updates.attempted if entry.state.finished else _last_step(entry.run)
+    return "-" if step is None else str(step)
+
+
+def _request(run: Run) -> str:
+    return summary.request_of(store.read(PlanRecord, store.plan_path(f"{run.root}/{run.id}"), summary.REQUEST_FIELDS))
 
 
 def _ago(moment: float, now: float) -> str:

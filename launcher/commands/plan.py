@@ -27,7 +27,7 @@ from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from launcher.script import render, trainer_command
 from launcher.ssh.probe_client import probe_each
-from launcher.ui.tables import fitted, pairs, table, width_of, wrapped
+from launcher.ui.tables import pairs, table, width_of, wrapped
 from recipes.typed import SettingsError, build, leaves, plain, show
 
 HELP = """\
@@ -217,7 +217,7 @@ def _settings(where: Sequence[Origin], width: int, everything: bool) -> list[str
     default = leaves(defaults())
     shown = [origin for origin in where if everything or is_chosen(origin, default)]
     rows = [[origin.key, show(origin.value), origin.place] for origin in shown]
-    return [*fitted(["setting", "value", "from"], rows, width=width, spare=("from",)), ""] if rows else []
+    return [*table(["setting", "value", "from"], rows, width=width, spare=["from"]), ""] if rows else []
 
 
 def _as_typed(plan: Plan) -> list[str]:

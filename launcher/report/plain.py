@@ -31,7 +31,7 @@ def lines(document: Document, width: int = 0) -> Iterator[str]:
 def _part(part: Part, width: int) -> Iterator[str]:
     if isinstance(part, Table):
         rows = [[cell.text for cell in row] for row in part.rows]
-        written = tables.fitted(part.header, rows, right=part.numbers, width=width, spare=part.spare)
+        written = tables.table(part.header, rows, right=part.numbers, width=width, spare=part.spare)
         yield from written if not width or max(map(len, written)) <= width else _blocks(part.header, rows, width)
     elif isinstance(part, Bars):
         yield from _bars(part, width)

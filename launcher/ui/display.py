@@ -13,9 +13,10 @@ from launcher import units
 from launcher.runs.states import State
 from launcher.ui import tables
 from launcher.ui.progress import Progress
+from launcher.ui.tables import Column
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
 LINE_EVERY = 15.0
 """Seconds between two plain lines about one run, whatever happens there."""
@@ -189,72 +190,59 @@ _COLOURS = {"running": "green", "stopping": "yellow", "done": "bold green", "fai
 SHORTEST = 11
 """Shortest length of a cut label; most names of runs are no longer."""
 BAR = 16
-_TO_SPARE = ("memory", "scale", "left", "loss", "tokens/s", "samples/s", "steps/s", "rate", "step")
-"""Columns that a narrow terminal does without, the first one first: a figure is shown whole or not at all."""
+_SPARE = ("skipped", "memory", "scale", "left", "loss", "tokens/s", "samples/s", "steps/s", "rate", "step")
+"""Columns that a narrow terminal does without, the first one first: a figure is shown in full or not at all."""
 
 
-def table(rows: Sequence[Row], width: int, height: int, words: str = "") -> Table:
+def table(rows: Sequence[Row], width: int, height: int, words: str = "") -> Text:
     """The rows as a table that fits the terminal; what doesn't fit is counted below it."""
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
     from rich.text import Text
 
     shown = _those_that_fit(rows, max(1, height - 5))
     hidden = Counter(row.state.name for row in rows if row not in shown)
     notes = [f"and {', '.join(f'{count} {name}' for name, count in sorted(hidden.items()))}"] if hidden else []
-    labels = [tables.clean(row.label) for row in shown]
-    columns, gap, label = _layout(shown, min(max(map(len, labels), default=0), max(SHORTEST, width // 4)), width)
-    drawn = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0))
-    drawn.caption, drawn.caption_justify = "\n".join([*notes, words]).strip() or None, "left"
-    drawn.add_column("run", no_wrap=True)
-    for name in columns:
-        is_figure = name not in ("state", "")
-        drawn.add_column(name, justify="right" if is_figure else "left", no_wrap=True, width=None if name else BAR)
+    columns = _columns(shown)
+    if sum(column.width + 2 for column in columns) > width:  # no room for bars
+        columns = [column for column in columns if column.name]
+    fitted = tables.fit(columns, width, _SPARE, cut_first=True, shortest=SHORTEST)
+    drawn = Text("  ".join(column.name for column in fitted), style="bold", no_wrap=True)
     for number, row in enumerate(shown):
-        progress = row.progress
-        cells: list[Text | ProgressBar] = [Text(tables.cut(labels[number], label))]
-        for name, texts in columns.items():
-            style = _COLOURS.get(row.state.name, "") if name == "state" else ""
-            endless = progress.step and not progress.total_steps  # a script of unknown length
-            bar = ProgressBar(total=progress.total_steps or 1, completed=progress.step, width=BAR)
-            cells.append(Text(texts[number], style=style) if name or endless else bar)
-        drawn.add_row(*cells)
+        drawn.append("\n")
+        for column in fitted:
+            colour = _COLOURS.get(row.state.name, "not bold") if column.name.strip() == "state" else "not bold"
+            drawn.append(f"{column.cells[number]}  ", style=colour)
+    for note in (*notes, words):
+        drawn.append(f"\n{note}" if note else "", style="not bold")
     return drawn
 
 
-def _layout(rows: Sequence[Row], label: int, width: int) -> tuple[dict[str, list[str]], int, int]:
-    """The columns after the labels by name, the blanks between columns, and the length of labels, for a table of at
-    most `width` columns where that is possible."""
-    for bar, gap, long in ((True, 2, True), (False, 2, True), (False, 1, False)):
-        columns = _columns(rows, bar, long)
-        if (room := width - _wide(columns, gap)) >= label:
-            return columns, gap, label
-    for name in _TO_SPARE:
-        if room >= min(label, SHORTEST):
-            break
-        columns.pop(name, None)
-        room = width - _wide(columns, gap)
-    return columns, gap, max(1, min(label, room))
-
-
-def _wide(columns: dict[str, list[str]], gap: int) -> int:
-    return sum(gap + (max([len(name), *map(len, texts)]) if name else BAR) for name, texts in columns.items())
-
-
-def _columns(rows: Sequence[Row], bar: bool, long: bool) -> dict[str, list[str]]:
-    """The texts of each column, one for each row; `long` adds how many steps were skipped."""
+def _columns(rows: Sequence[Row]) -> list[Column]:
+    """All columns, that of the bars without a name."""
     progress_of = [row.progress for row in rows]
     unit, rates = units.rates([rate(progress) for progress in progress_of])
-    return {
-        "state": [row.state.name for row in rows],
-        **({"": [""] * len(rows)} if bar else {}),
+    figures = {
         "step": [steps(progress) if progress.step else "-" for progress in progress_of],
         unit: rates,
         "loss": [loss(progress) for progress in progress_of],
-        "scale": [scale(progress) if long else units.number(progress.loss_scale, 8) for progress in progress_of],
+        "scale": [units.number(progress.loss_scale, 8) for progress in progress_of],
+        "skipped": [str(progress.skipped) for progress in progress_of],
         "memory": [units.size(progress.memory_bytes) for progress in progress_of],
         "left": ["-" if row.state.finished else units.duration(row.progress.seconds_left) for row in rows],
     }
+    if not any(progress.skipped for progress in progress_of):
+        del figures["skipped"]
+    return [
+        Column("run", [row.label for row in rows]),
+        Column("state", [row.state.name for row in rows]),
+        Column("", [_bar(progress) for progress in progress_of]),
+        *(Column(name, cells, right=True) for name, cells in figures.items()),
+    ]
+
+
+def _bar(progress: Progress) -> str:
+    """How far a run is; empty for a script of unknown length."""
+    share = min(1.0, progress.step / progress.total_steps) if progress.total_steps else 0.0
+    return f"{'━' * round(BAR * share):{BAR}}"
 
 
 def _those_that_fit(rows: Sequence[Row], count: int) -> list[Row]:

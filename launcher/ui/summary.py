@@ -13,6 +13,7 @@ from launcher.runs import log_tail, run_ids, run_roots, store
 from launcher.runs.schema import PlanRecord, ResultRecord
 from launcher.runs.states import State
 from launcher.ui import hints, tables
+from launcher.ui.tables import Column
 from recipes.shown import show
 
 WAITING = 0.02
@@ -173,10 +174,20 @@ def throughput_of(result: ResultRecord) -> str:
     return "" if result.throughput.mean is None else units.number(result.throughput.mean)
 
 
-def throughputs(results: Sequence[ResultRecord]) -> tuple[str, list[str]]:
-    """The header of a column of throughputs, and its cells, which have units if these differ."""
-    header, cells = units.rates([(row.throughput.mean, row.throughput.unit or "samples/s") for row in results])
-    return header.upper(), cells
+RATES = ("TOKENS/S", "SAMPLES/S", "STEPS/S", "RATE")
+"""What a column of throughputs can be called."""
+
+
+def measurements(states: Sequence[State], results: Sequence[ResultRecord], now: float) -> list[Column]:
+    """The columns that every table of runs has: time, accuracy, throughput (with units in its cells if they differ) and
+    proof."""
+    rate, rates = units.rates([(row.throughput.mean, row.throughput.unit or "samples/s") for row in results])
+    return [
+        Column("TIME", [units.duration(elapsed(state, now)) for state in states], right=True),
+        Column("ACCURACY", [accuracy_of(result) or "-" for result in results], right=True),
+        Column(rate.upper(), rates, right=True),
+        Column("PROOF", [result.observed.verdict or "-" for result in results]),
+    ]
 
 
 def settings_line(values: Mapping[str, Any]) -> str:
@@ -243,28 +254,22 @@ def _remedy(state: State, last: Sequence[str]) -> list[str]:
 
 def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[str]:
     """A table of the runs of a sweep, why the ones that failed did, and what helps them."""
-    rows = []
-    failures = []
-    remedies: dict[str, None] = {}
     results = [result_of(folder, state) for folder, state in states.items()]
-    rate, rates = throughputs(results)
-    for (folder, state), result, throughput in zip(states.items(), results, rates, strict=True):
-        rows.append(
-            (
-                label(folder),
-                state.name,
-                units.duration(elapsed(state, now)),
-                accuracy_of(result) or "-",
-                throughput,
-                units.size(result.peak_memory_bytes),
-                result.observed.verdict or "-",
-            )
-        )
+    measured = measurements(list(states.values()), results, now)
+    sizes = Column("PEAK MEMORY", [units.size(result.peak_memory_bytes) for result in results], right=True)
+    columns = [
+        Column("RUN", list(map(label, states))),
+        Column("STATE", [state.name for state in states.values()]),
+        *measured[:-1],
+        sizes,
+        measured[-1],
+    ]
+    spare = ("PEAK MEMORY", "TIME", *RATES, "ACCURACY", "PROOF")
+    lines = tables.lines(columns, width, spare)
+    remedies: dict[str, None] = {}
+    for folder, state in states.items():
         if state.name in ("failed", "lost"):
-            failures.append(f"{folder.name}: {tables.clean(headline(state, now))}")
+            lines.append(f"{folder.name}: {tables.clean(headline(state, now))}")
             remedies.update(dict.fromkeys(_remedy(state, log_tail.read(folder, state.attempt)[1])))
-    header = ("RUN", "STATE", "TIME", "ACCURACY", rate, "PEAK MEMORY", "PROOF")
     roots = dict.fromkeys(str(folder.parent) for folder in states)
-    spare = ("PEAK MEMORY", "TIME", rate, "ACCURACY", "PROOF")
-    lines = tables.fitted(header, rows, right=frozenset({2, 3, 4, 5}), width=width, spare=spare)
-    return [*lines, *failures, *remedies, f"folders in {', '.join(roots)}"]
+    return [*lines, *remedies, f"folders in {', '.join(roots)}"]

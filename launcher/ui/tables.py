@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, TextIO
 
 from launcher.admit import clean as clean
 
@@ -11,55 +11,67 @@ SHORTEST, LEAST = 16, 8
 """Shortest length of a cut column while other columns can be left out, and when none can."""
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
-    """Lines of a table, without blanks at their ends; columns in `right` are aligned to the right."""
-    return _lines([[clean(cell) for cell in row] for row in (header, *rows)], right)
+class Column(NamedTuple):
+    """A column of a table: its name and a cell for each row."""
+
+    name: str
+    cells: Sequence[str]
+    right: bool = False
+    """Whether it is aligned to the right, as numbers are."""
+
+    @property
+    def width(self) -> int:
+        return max(map(len, (self.name, *self.cells)))
 
 
-def _lines(cells: Sequence[Sequence[str]], right: frozenset[int]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = []
-    for row in cells:
-        padded = (
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join(padded).rstrip())
-    return lines
-
-
-def fitted(
+def table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
-    right: frozenset[int] = frozenset(),
-    width: int,
-    spare: Sequence[str],
+    right: Collection[int] = (),
+    width: int = 0,
+    spare: Sequence[str] = (),
 ) -> list[str]:
-    """The same in at most `width` columns (0: no limit), with a line that names what there was no room for.
+    """`lines` of rows; columns in `right` are aligned to the right."""
+    return lines([Column(name, [row[i] for row in rows], i in right) for i, name in enumerate(header)], width, spare)
 
-    The last column is cut, down to `SHORTEST`; then the columns in `spare` are left out, the first one first.
-    """
-    kept = list(range(len(header)))
-    cells = [[clean(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[column]) for row in cells) for column in kept]
+
+def lines(columns: Sequence[Column], width: int = 0, spare: Sequence[str] = ()) -> list[str]:
+    """Lines of a table, without blanks at their ends, in at most `width` columns of text (0: no limit); what there was
+    no room for is named below it."""
+    kept = fit(columns, width, spare)
+    rows = ["  ".join(row).rstrip() for row in zip(*((column.name, *column.cells) for column in kept), strict=True)]
+    shown = {column.name.strip() for column in kept}
+    left_out = [column.name for column in columns if column.name in spare and column.name not in shown]
+    note = f"(no room for {', '.join(left_out)} in {width} columns)"
+    return [*rows, *wrapped(note, width)] if left_out else rows
+
+
+def fit(
+    columns: Sequence[Column], width: int, spare: Sequence[str], *, cut_first: bool = False, shortest: int = SHORTEST
+) -> list[Column]:
+    """The columns that fit, padded. The last one, or the first one if `cut_first`, is cut, down to `shortest`; then
+    those in `spare` are left out, the first one first."""
+    kept = [Column(column.name, [clean(cell) for cell in column.cells], column.right) for column in columns]
+    to_cut = 0 if cut_first else -1
 
     def room() -> int:
-        """What is left for the last column."""
-        return width - sum(widths[column] + 2 for column in kept[:-1])
+        """What is left for the column that is cut."""
+        return width - sum(column.width + 2 for column in kept) + kept[to_cut].width + 2
 
     for name in spare:
-        if not width or room() >= min(widths[kept[-1]], SHORTEST):
+        if not width or room() >= min(kept[to_cut].width, shortest):
             break
-        kept.remove(list(header).index(name))
-    last = kept[-1]
-    if width and room() >= LEAST:
-        cells = [[*row[:last], cut(row[last], room())] for row in cells]
-    shown = [[row[column] for column in kept] for row in cells]
-    lines = _lines(shown, frozenset(kept.index(number) for number in right if number in kept))
-    left_out = [name for column, name in enumerate(header) if column not in kept]
-    note = f"(no room for {', '.join(left_out)} in {width} columns)"
-    return [*lines, *wrapped(note, width)] if left_out else lines
+        kept = [column for column in kept if column.name != name]
+    if width and (left := room()) >= LEAST:
+        name, cells, right = kept[to_cut]
+        kept[to_cut] = Column(cut(name, left), [cut(cell, left) for cell in cells], right)
+    return [_padded(column, column.width) for column in kept]
+
+
+def _padded(column: Column, width: int) -> Column:
+    pad = str.rjust if column.right else str.ljust
+    return Column(pad(column.name, width), [pad(cell, width) for cell in column.cells], column.right)
 
 
 def wrapped(text: str, width: int) -> list[str]:

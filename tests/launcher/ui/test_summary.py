@@ -158,11 +158,17 @@ def test_a_sweep_ends_in_one_table_with_why_runs_failed(tmp_path):
     assert lines[3:] == [f"{SWEEP}-001: failed after 1m05s: out of memory", f"folders in {tmp_path}"]
 
 
-def test_a_column_of_throughputs_has_units_in_its_cells_where_they_differ():
-    script, recipe = record(throughput=STEPS), record()
-    assert summary.throughputs([script, ResultRecord()]) == ("STEPS/S", ["12.5", "-"])
-    assert summary.throughputs([ResultRecord()]) == ("SAMPLES/S", ["-"])
-    assert summary.throughputs([script, recipe]) == ("RATE", ["12.5 steps/s", "3410 samples/s"])
+@pytest.mark.parametrize(
+    ("results", "name", "cells"),
+    [
+        ([record(throughput=STEPS), ResultRecord()], "STEPS/S", ["12.5", "-"]),
+        ([ResultRecord()], "SAMPLES/S", ["-"]),
+        ([record(throughput=STEPS), record()], "RATE", ["12.5 steps/s", "3410 samples/s"]),
+    ],
+)
+def test_a_column_of_throughputs_has_units_in_its_cells_where_they_differ(results, name, cells):
+    _, _, rates, _ = summary.measurements([DONE] * len(results), results, NOW)
+    assert (rates.name, rates.cells) == (name, cells)
 
 
 def test_the_gpus_of_a_run_are_summed_up_as_they_were_sampled(tmp_path):

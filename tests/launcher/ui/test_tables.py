@@ -40,9 +40,7 @@ HEADER, ROWS = (
     ],
 )
 def test_a_table_cuts_its_last_column_and_then_leaves_out_others_and_says_so(width, shown, missing):
-    header, row, *rest = tables.fitted(
-        HEADER, ROWS, right=frozenset({1}), width=width, spare=("STEP", "PROOF", "ASKED")
-    )
+    header, row, *rest = tables.table(HEADER, ROWS, right=frozenset({1}), width=width, spare=("STEP", "PROOF", "ASKED"))
     assert (row, "\n".join(rest) or None) == (shown, missing)
     assert not width or max(map(len, (header, row, *rest))) <= width
 
