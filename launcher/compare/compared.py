@@ -7,13 +7,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from launcher import units
-from launcher.compare.paired import MeasuredArm, compare, ratio_cell
-from launcher.compare.published import published
+from launcher.compare.paired import MeasuredArm, compare, ratios
+from launcher.compare.published import measured
 from launcher.compare.verdict import verdict
 from launcher.plan.model import Compare, Published
 from launcher.report import plain, read, sections
-from launcher.report.document import Bars, Cell, Document, Part, Prose, Section, Table, numeric, text
-from launcher.report.sections import Column
+from launcher.report.document import (
+    Bars,
+    Cell,
+    Column,
+    Document,
+    Part,
+    Prose,
+    Section,
+    Table,
+    numbers,
+    of_columns,
+    text,
+    texts,
+)
 from launcher.runs import arms, run_ids, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
@@ -30,7 +42,6 @@ def document(title: str, folder: Path, state: State, plan: PlanRecord) -> Docume
     how = settings_of(plan)
     evidence = read.of_arms(folder, plan, state, read=True, block=how.steps)
     compared = compare(evidence, how.steps)
-    figures = [arm.figures for arm in compared]
     parts: tuple[Part, ...] = (table(compared), *bars(compared))
     rest = sections.of_runs(title, evidence)
     kept = [
@@ -41,7 +52,7 @@ def document(title: str, folder: Path, state: State, plan: PlanRecord) -> Docume
     extra = [*_published(plan, compared), _measured(compared, how, state)]
     return Document(
         title=title,
-        lead=tuple(verdict(compared, how)) if figures else (),
+        lead=tuple(verdict(compared, how)) if compared else (),
         sections=(Section(title="Comparison", parts=parts), *extra, *kept),
     )
 
@@ -77,22 +88,20 @@ def settings_of(plan: PlanRecord) -> Compare:
 
 def table(compared: Sequence[MeasuredArm]) -> Table:
     """One row an arm."""
-    after_rate: list[Column] = [
-        ("ratio", [ratio_cell(arm, control=number == 0) for number, arm in enumerate(compared)], True),
-        ("95% interval", [_interval_cell(arm) for arm in compared], True),
+    intervals = Column("95% interval", list(map(_interval_cell, compared)), number=True)
+    gaps = numbers("loss gap", [arm.gap for arm in compared], "{:+.2%}".format)
+    figures = [arm.figures for arm in compared]
+    columns = [
+        texts("arm", [arm.label for arm in compared]),
+        texts("mechanism", [arm.mechanism for arm in compared]),
+        *sections.figure_columns(figures, after_rate=[ratios("ratio", compared), intervals], after_loss=[gaps]),
     ]
-    gaps: Column = ("loss gap", [numeric(arm.gap, f"{arm.gap or 0:+.2%}") for arm in compared], True)
-    columns: list[Column] = [
-        ("arm", [text(arm.label) for arm in compared], False),
-        ("mechanism", [text(arm.mechanism) for arm in compared], False),
-        *sections.figure_columns([arm.figures for arm in compared], after_rate, after_loss=[gaps]),
-    ]
-    return sections.columns(columns, spare=("skipped", "in half", "batch", "peak memory", "mechanism", "loss"))
+    return of_columns(columns, spare=("skipped", "in half", "batch", "peak memory", "mechanism", "loss"))
 
 
 def _interval_cell(arm: MeasuredArm) -> Cell:
     if arm.ratio is None or arm.ratio.low is None or arm.ratio.high is None:
-        return Cell(text="-")
+        return text("")
     return Cell(text=f"{arm.ratio.text(arm.ratio.low)} to {arm.ratio.text(arm.ratio.high)}", value=arm.ratio.low)
 
 
@@ -111,19 +120,15 @@ def _measured(compared: Sequence[MeasuredArm], how: Compare, state: State) -> Se
         f"{_of_scripts(compared, how) if scripts else _SAME}"
     )
     rounds = sorted({number for arm in compared for number in arm.rates})
-    rows = tuple(
-        (
-            numeric(number + 1, str(number + 1)),
-            *(numeric(arm.rates.get(number), units.number(arm.rates.get(number))) for arm in compared),
-        )
-        for number in rounds
-    )
-    header = ("round", *(f"{arm.label}, {arm.figures.unit}" for arm in compared))
+    columns = [numbers("round", [number + 1 for number in rounds])]
+    for arm in compared:
+        rates = [arm.rates.get(number) for number in rounds]
+        columns.append(numbers(f"{arm.label}, {arm.figures.unit}", rates, units.number))
     parts: list[Part] = [Prose(text=method)]
     if state.attempt > 1:
         parts.append(Prose(text=f"It was interrupted and resumed: its blocks are from {state.attempt} starts."))
-    if rows:
-        parts.append(Table(header=header, rows=rows, numbers=frozenset(range(len(header)))))
+    if rounds:
+        parts.append(of_columns(columns))
     return Section(title="Rounds", parts=tuple(parts), brief=False)
 
 
@@ -149,4 +154,4 @@ def _published(plan: PlanRecord, compared: Sequence[MeasuredArm]) -> Iterator[Se
         source = build(Published, plan.published)
     except SettingsError:  # damaged
         return
-    yield published(source, compared)
+    yield measured(source, compared)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launcher.compare.intervals import ENOUGH, Ratio, mean_interval, ratio
-from launcher.report.document import Cell, numeric
+from launcher.report.document import Column, numeric, text
 from launcher.report.figures import Figures, figures
 from launcher.report.metrics import Block
 from launcher.report.read import Evidence
@@ -108,8 +108,9 @@ def _incomparable(evidence: Evidence, control: Evidence) -> str:
     return ""
 
 
-def ratio_cell(arm: MeasuredArm, control: bool) -> Cell:
-    """Of an arm; the control is once as fast as itself."""
-    if arm.ratio is None:
-        return numeric(1.0 if control and arm.rates else None, "1.00")
-    return numeric(arm.ratio.mean, arm.ratio.text(arm.ratio.mean))
+def ratios(name: str, compared: Sequence[MeasuredArm]) -> Column:
+    """A column of each arm's ratio; the control is once as fast as itself."""
+    control, *others = compared
+    cells = [numeric(1.0 if control.rates else None, "1.00")]
+    cells += [numeric(arm.ratio.mean, arm.ratio.text(arm.ratio.mean)) if arm.ratio else text("") for arm in others]
+    return Column(name, cells, number=True)

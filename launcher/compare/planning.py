@@ -98,7 +98,6 @@ def _label(spec: JobSpec) -> str:
 def describe(plan: Plan, width: int = 0, *, whole_script: bool = False) -> list[str]:
     """The plan of a comparison in words: its arms and its blocks, its sentences in at most `width` columns (0: no
     limit). `whole_script` adds run.sh, and that of the first arm."""
-    from launcher.compare import published_table
     from launcher.plan.plan_summary import summary
     from launcher.script import render
 
@@ -112,7 +111,9 @@ def describe(plan: Plan, width: int = 0, *, whole_script: bool = False) -> list[
     if starts := [f"arm {arm.arm} starts in {user_script.start_folder(arm)}" for arm in plan.arms if arm.script]:
         lines += [*starts, ""]
     if plan.published:
-        lines += [*_typed(plan), "", *published_table.lines(plan, width), ""]
+        from launcher.compare import published  # and all that reports need
+
+        lines += [*_typed(plan), "", *published.planned(plan, width), ""]
     lines += [part for note in plan.advice for part in tables.wrapped(f"note: {note}", width)]
     if not whole_script:
         return [*lines, "`plan --script` prints run.sh"]

@@ -1,43 +1,91 @@
-"""A published table and our measurements, side by side. The hardware differs, so only ratios are compared."""
+"""A published table: in the plan of the comparison that repeats it, and next to our measurements, of which only ratios
+are comparable, since the hardware differs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from launcher import units
-from launcher.compare.paired import MeasuredArm, ratio_cell
-from launcher.compare.published_table import COLUMNS
-from launcher.plan.model import Published, PublishedArm
-from launcher.report import sections
-from launcher.report.document import Cell, Prose, Section, numeric, text
+from launcher.compare import comparison
+from launcher.compare.paired import MeasuredArm, ratios
+from launcher.plan.model import Plan, Published, PublishedArm
+from launcher.report.document import Prose, Section, numbers, of_columns, texts
 from launcher.report.read import Evidence
+from launcher.ui import tables
 
-TITLE = "Comparison with published figures"
+COLUMNS = {
+    "rate": "samples/s",
+    "step_seconds": "s/step",
+    "epoch_seconds": "s/epoch",
+    "memory_gb": "GB",
+    "loss": "loss",
+    "accuracy": "accuracy",
+}
+"""Figures of `PublishedArm`, and what their columns are called."""
 _ALWAYS = ("rate", "memory_gb", "accuracy")
 """What is shown of ours also where it wasn't published."""
 
 
-def published(table: Published, compared: Sequence[MeasuredArm]) -> Section:
+def planned(plan: Plan, width: int = 0) -> Iterator[str]:
+    """What was published of each arm, where, and how long the comparison's steps would take at those speeds; sentences
+    in at most `width` columns (0: no limit)."""
+    source, how = plan.published, plan.comparison
+    assert source is not None and how is not None
+    yield from tables.wrapped(f"published: {source.source}, on {source.hardware}. {source.note}".strip(), width)
+    given = [key for key in COLUMNS if any(getattr(arm, key) is not None for arm in source.arms)]
+    if not given:
+        return
+    rows = []
+    for arm, row in zip(plan.arms, source.arms, strict=True):
+        figures = (getattr(row, key) for key in given)
+        rows.append([comparison.label(arm), *("-" if figure is None else f"{figure:.10g}" for figure in figures)])
+    yield from ("", *tables.table(["arm", *(COLUMNS[key] for key in given)], rows))
+    seconds = [_step_seconds(source, row, arm) for arm, row in zip(plan.arms, source.arms, strict=True)]
+    known = [second for second in seconds if second is not None]
+    if known and all(arm.settings["device"] == "cuda" for arm in plan.arms):
+        which = "each arm" if len(known) == len(seconds) else f"the {len(known)} arms that have one"
+        took = units.duration(how.total * sum(known))
+        yield ""
+        yield from tables.wrapped(
+            f"at the published speeds {how.total:,} steps of {which} take {took}, starting up not counted", width
+        )
+
+
+def _step_seconds(source: Published, row: PublishedArm, arm: Plan) -> float | None:
+    """What a step of the arm's batch takes by what was published of it."""
+    batch = arm.settings["batch"]
+    if row.step_seconds is not None:
+        return row.step_seconds
+    if row.rate is not None:
+        return float(batch / row.rate)
+    if row.epoch_seconds is not None and source.epoch_samples:
+        return float(batch / source.epoch_samples * row.epoch_seconds)
+    return None
+
+
+def measured(table: Published, compared: Sequence[MeasuredArm]) -> Section:
     """The published table next to ours."""
     pairs = list(zip(table.arms, compared, strict=False))
     first = table.arms[0] if table.arms else PublishedArm()
     hardware = next((_hardware(arm.evidence) for arm in compared if arm.evidence.has_result), "unknown hardware")
-    columns: list[sections.Column] = [
-        ("arm", [text(arm.label) for _, arm in pairs], False),
-        ("published ratio", [_multiple(_gain(row, first, arm, compared[0])) for row, arm in pairs], True),
-        ("our ratio", [ratio_cell(arm, control=number == 0) for number, (_, arm) in enumerate(pairs)], True),
+    ours = [arm for _, arm in pairs]
+    columns = [
+        texts("arm", [arm.label for arm in ours]),
+        numbers("published ratio", [_gain(row, first, arm, compared[0]) for row, arm in pairs], units.ratio),
+        *([ratios("our ratio", ours)] if ours else []),
     ]
     for key, name in COLUMNS.items():
         figures = [getattr(row, key) for row, _ in pairs]
-        columns.append((f"published {name}", [_exactly(figure) for figure in figures], True))
+        columns.append(numbers(f"published {name}", figures, "{:.10g}".format))  # with all digits
         if key in _ALWAYS or any(figures):
             digits = 7 if key == "loss" else 4
-            ours = [_ours(key, row, arm, table.epoch_samples) for row, arm in pairs]
-            columns.append((f"our {name}", [numeric(figure, units.number(figure, digits)) for figure in ours], True))
+            ours_of = [_ours(key, row, arm, table.epoch_samples) for row, arm in pairs]
+            columns.append(numbers(f"our {name}", ours_of, partial(units.number, digits=digits)))
     prose = [Prose(text=f"Published: {table.source}, on {table.hardware}. Here: {hardware}.")]
     if table.note:
         prose.append(Prose(text=table.note))
-    return Section(title=TITLE, parts=(*prose, sections.columns(columns)))
+    return Section(title="Comparison with published figures", parts=(*prose, of_columns(columns)))
 
 
 def _gain(row: PublishedArm, first: PublishedArm, arm: MeasuredArm, control: MeasuredArm) -> float | None:
@@ -79,15 +127,6 @@ def _accuracy(arm: MeasuredArm) -> float | None:
     """Of the test images, as published ones are, where there are such; else of what was held out."""
     test = arm.evidence.result.eval.get("test_accuracy")
     return arm.figures.accuracy if test is None else test
-
-
-def _exactly(value: float | None) -> Cell:
-    """With all digits that were published."""
-    return numeric(value, f"{value or 0:.10g}")
-
-
-def _multiple(value: float | None) -> Cell:
-    return numeric(value, units.ratio(value))
 
 
 def _hardware(evidence: Evidence) -> str:

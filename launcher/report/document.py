@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 COLOURS = 8
 """Number of colours. Curves beyond them have the same colours, dashed."""
@@ -113,6 +115,14 @@ class Document:
     sections: tuple[Section, ...]
 
 
+class Column(NamedTuple):
+    """A column of a table that is made of columns."""
+
+    name: str
+    cells: Sequence[Cell]
+    number: bool = False
+
+
 def text(words: str) -> Cell:
     """A cell that sorts by its text."""
     return Cell(text=words or "-", value=words or None)
@@ -121,3 +131,25 @@ def text(words: str) -> Cell:
 def numeric(value: float | None, written: str) -> Cell:
     """A cell with a number, written as people read it."""
     return Cell(text="-" if value is None else written, value=value)
+
+
+def texts(name: str, values: Iterable[str]) -> Column:
+    return Column(name, list(map(text, values)))
+
+
+def numbers(name: str, values: Iterable[float | None], write: Callable[[Any], str] = str) -> Column:
+    """A column of numbers, None where one is not known."""
+    return Column(name, [numeric(value, "" if value is None else write(value)) for value in values], number=True)
+
+
+def of_columns(columns: Sequence[Column], spare: Sequence[str] = ()) -> Table:
+    """A table of the columns that have any value; a narrow terminal does without those in `spare`, the first one
+    first."""
+    kept = [column for column in columns if any(cell.text != "-" for cell in column.cells)]
+    names = tuple(column.name for column in kept)
+    return Table(
+        header=names,
+        rows=tuple(zip(*(column.cells for column in kept), strict=True)),
+        numbers=frozenset(index for index, column in enumerate(kept) if column.number),
+        spare=tuple(name for name in spare if name in names),
+    )

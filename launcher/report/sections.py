@@ -14,21 +14,23 @@ from launcher.report.document import (
     Bars,
     Cell,
     Code,
+    Column,
     Document,
     Part,
     Prose,
     Section,
     Table,
+    numbers,
     numeric,
+    of_columns,
     text,
+    texts,
 )
 from launcher.report.figures import Figures, figures
 from launcher.report.read import Evidence
 from launcher.report.tracks import charts
 from launcher.runs.schema import PlanRecord
 
-Column = tuple[str, list[Cell], bool]
-"""Name, cells, and whether they are numbers."""
 UNREAD = "What could not be read"
 BARS = 24
 """Bars in one chart; the table has all runs."""
@@ -64,13 +66,12 @@ def _lead(evidence: Sequence[Evidence]) -> Iterator[str]:
 
 def results(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Table:
     """One row a run."""
-    ratios: Column = ("ratio", _ratios(evidence, measured), True)
-    wanted: list[Column] = [
-        ("run", [text(run.label) for run in evidence], False),
-        ("mode", [text(run.mode) for run in measured], False),
-        *figure_columns(measured, after_rate=[ratios]),
+    columns = [
+        texts("run", [run.label for run in evidence]),
+        texts("mode", [run.mode for run in measured]),
+        *figure_columns(measured, after_rate=[numbers("ratio", _ratios(evidence, measured), units.ratio)]),
     ]
-    return columns(wanted, spare=("skipped", "in half", "peak memory", "ratio", "batch"))
+    return of_columns(columns, spare=("skipped", "in half", "peak memory", "ratio", "batch"))
 
 
 def figure_columns(
@@ -82,39 +83,24 @@ def figure_columns(
         Cell(text="not finite") if run.nonfinite else numeric(run.loss, units.number(run.loss)) for run in measured
     ]
     return [
-        ("batch", [numeric(run.batch, str(run.batch)) for run in measured], True),
-        (rate, [numeric(run.rate, cell) for run, cell in zip(measured, rates, strict=True)], True),
+        numbers("batch", [run.batch for run in measured]),
+        Column(rate, [numeric(run.rate, cell) for run, cell in zip(measured, rates, strict=True)], number=True),
         *after_rate,
-        ("peak memory", [numeric(run.memory, units.size(run.memory)) for run in measured], True),
-        ("loss", losses, True),
+        numbers("peak memory", [run.memory for run in measured], units.size),
+        Column("loss", losses, number=True),
         *after_loss,
-        ("accuracy", [numeric(run.accuracy, f"{run.accuracy or 0:.4f}") for run in measured], True),
-        ("skipped", [numeric(run.skipped, str(run.skipped)) for run in measured], True),
-        ("in half", [numeric(run.half_share, percent(run.half_share)) for run in measured], True),
-        ("proof", [text(run.verdict) for run in measured], False),
-        ("state", [text(run.outcome) for run in measured], False),
+        numbers("accuracy", [run.accuracy for run in measured], "{:.4f}".format),
+        numbers("skipped", [run.skipped for run in measured]),
+        numbers("in half", [run.half_share for run in measured], "{:.1%}".format),
+        texts("proof", [run.verdict for run in measured]),
+        texts("state", [run.outcome for run in measured]),
     ]
 
 
-def columns(wanted: Sequence[Column], spare: Sequence[str] = ()) -> Table:
-    """A table from columns. Those without any value are left out, and a narrow terminal does without the columns in
-    `spare`, the first one first."""
-    kept = [run for run in wanted if any(cell.text != "-" for cell in run[1])]
-    return Table(
-        header=tuple(name for name, _, _ in kept),
-        rows=tuple(zip(*(cells for _, cells, _ in kept), strict=True)),
-        numbers=frozenset(index for index, (_, _, right) in enumerate(kept) if right),
-        spare=tuple(name for name in spare if any(name == row[0] for row in kept)),
-    )
-
-
-def _ratios(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> list[Cell]:
+def _ratios(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> list[float | None]:
     """Throughput relative to the first run, where the runs are comparable."""
-    first = measured[0].rate if measured else None
-    if len(measured) < 2 or not first or incomparable(evidence):
-        return [Cell(text="-") for _ in measured]
-    ratios = [run.rate / first if run.rate is not None else None for run in measured]
-    return [numeric(ratio, units.ratio(ratio)) for ratio in ratios]
+    first = measured[0].rate if len(measured) > 1 and not incomparable(evidence) else None
+    return [run.rate / first if first and run.rate is not None else None for run in measured]
 
 
 def incomparable(evidence: Sequence[Evidence]) -> str:
@@ -134,10 +120,6 @@ def incomparable(evidence: Sequence[Evidence]) -> str:
 def _unequal(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Iterator[Prose]:
     if len([run for run in measured if run.rate is not None]) > 1 and (why := incomparable(evidence)):
         yield Prose(text=f"No ratios: these runs are of {why}.")
-
-
-def percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}%"
 
 
 def bars(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Iterator[Bars]:
@@ -177,7 +159,7 @@ def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
         observed = ", ".join(
             part
             for part in (
-                f"{percent(seen.half_flop_share)} in half" if seen.half_flop_share is not None else "",
+                f"{seen.half_flop_share:.1%} in half" if seen.half_flop_share is not None else "",
                 f"parameters {parameters}" if parameters else "",
                 f"TF32 {show(seen.tf32)}" if seen.tf32 is not None else "",
                 f"XLA clusters {seen.xla_clusters}" if seen.xla_clusters is not None else "",

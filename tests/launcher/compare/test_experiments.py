@@ -12,13 +12,14 @@ import pytest
 from launcher.commands import compare
 from launcher.commands import plan as plan_verb
 from launcher.commands import run as run_verb
-from launcher.compare import comparison, experiments, intervals, planning, published_table
+from launcher.compare import comparison, experiments, intervals, planning, published
 from launcher.config import request
 from launcher.config.paths import conf_folder
 from launcher.errors import UsageError
 from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP, TWO_A100
 
+KEY = "experiment="
 PADDLES = ["paddle_simplenet", "paddle_simplenet_static"]
 NAMES = sorted(
     path.stem for path in (conf_folder() / "experiment").glob("*.yaml") if experiments.find(path.stem, ()) is not None
@@ -30,12 +31,25 @@ EVERYTHING = {"torch": "2.13.0", "tensorflow": "2.21.0", "paddle": "3.3.1"}
 @functools.cache
 def planned(name, *words, host="laptop"):
     """The comparison that `experiment=NAME` and the words spell, on a host of `HOSTS`."""
-    found = experiments.find(name, ())
-    assert found is not None
-    asked = experiments.prepare(name, found, [f"experiment={name}", *words], ())
     facts = dataclasses.replace(HOSTS[host], packages=EVERYTHING, folders={"/data": ("train.bin", "test.bin")})
-    whole, _ = planning.of_arms(asked.request.specs, asked.how, (), asked=asked, facts=facts)
-    return whole
+    return plan_of(name, *words, facts=facts)
+
+
+def plan_of(name, *words, facts, config_dirs=()):
+    requested = experiments.prepare(name, experiments.find(name, config_dirs), [KEY + name, *words], config_dirs)
+    return planning.of_arms(requested.request.specs, requested.how, (), asked=requested, facts=facts)[0]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes the experiment `mine` (or another name) of a folder of one's own."""
+
+    def write_file(text, name="mine"):
+        path = tmp_path / "experiment" / f"{name}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+    return write_file
 
 
 def at_full_size(name, *words):
@@ -44,30 +58,40 @@ def at_full_size(name, *words):
     return planned(name, *data, *words, host="a100")
 
 
-def test_each_is_measured_in_the_framework_that_was_published_and_on_one_gpu():
-    found = {name: at_full_size(name) for name in NAMES}
-    frameworks = {name: whole.framework for name, whole in found.items()}
-    assert frameworks == {**dict.fromkeys(NAMES, "tensorflow"), **dict.fromkeys(PADDLES, "paddle")}
-    assert {arm.gpus for whole in found.values() for arm in whole.arms} == {1}
-
-
-def test_the_tables_that_are_repeated_are_all_there():
+def test_every_table_that_is_repeated_is_there():
     assert ["alcf_gan", "cifar100_efficientnet", "graph_rewrite", *PADDLES, "twcc_resnet50"] == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_at_full_size_it_plans_for_a_gpu_with_enough_rounds_for_an_interval(name):
-    whole = at_full_size(name)
-    assert whole.comparison is not None and whole.comparison.rounds >= intervals.ENOUGH
-    assert len({comparison.label(arm) for arm in whole.arms}) == len(whole.arms)
-    assert all(arm.settings["device"] == "cuda" for arm in whole.arms)
+in_both_frameworks = pytest.mark.parametrize("framework", [[], ["framework=torch"]], ids=["published", "torch"])
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("framework", [[], ["framework=torch"]])
-def test_half_precision_is_float16_as_it_was_whatever_the_gpu_has(name, framework):
-    modes = [arm.settings["amp"] for arm in at_full_size(name, *framework).arms]
-    assert {mode["dtype"] for mode in modes if mode["level"] != "o0"} == {"float16"}
+@in_both_frameworks
+def test_at_full_size_it_is_measured_in_float16_on_one_gpu_with_enough_rounds_for_an_interval(name, framework):
+    plan = at_full_size(name, *framework)
+    published = "paddle" if name in PADDLES else "tensorflow"
+    assert {arm.framework for arm in plan.arms} == {"torch" if framework else published}
+    assert {(arm.gpus, arm.settings["device"]) for arm in plan.arms} == {(1, "cuda")}
+    assert {arm.settings["amp"]["dtype"] for arm in plan.arms if arm.settings["amp"]["level"] != "o0"} == {"float16"}
+    assert plan.comparison.rounds >= intervals.ENOUGH
+    assert len({comparison.label(arm) for arm in plan.arms}) == len(plan.arms)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@in_both_frameworks
+def test_small_it_needs_no_gpu_and_no_data_and_each_arm_is_what_its_label_says(name, framework):
+    plan = planned(name, "scale=smoke", *framework)
+    assert plan.comparison.total <= 5
+    assert len({comparison.label(arm) for arm in plan.arms}) == len(plan.arms)
+    for arm in plan.arms:
+        label, settings = comparison.label(arm), arm.settings
+        assert settings["data"]["name"] == "synthetic"
+        assert arm.framework == "torch" or not framework
+        assert settings["xla"] or "XLA" not in label
+        assert settings["tf32"] or "TF32" not in label or label == "TF32: float32 again"
+        batches = [int(batch) for batch in re.findall(r", (\d+)", label)]
+        assert batches in ([], [settings["batch"]])
+        assert "float16" not in label or settings["amp"]["dtype"] == "float16"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,10 +101,8 @@ def test_where_there_is_no_gpu_the_small_form_is_named(name):
 
 
 @pytest.mark.parametrize("batch", ["batch=12", None])
-def test_a_word_that_is_wrong_is_called_the_experiments_or_the_command_lines(tmp_path, batch):
-    path = tmp_path / "experiment" / "mine.yaml"
-    path.parent.mkdir()
-    path.write_text("words: [batch=7, accumulate=5]\narms: [{name: a, words: [amp=o0]}, {name: b, words: [amp=o2]}]\n")
+def test_a_word_that_is_wrong_is_called_the_experiments_or_the_command_lines(tmp_path, write, batch):
+    write("words: [batch=7, accumulate=5]\narms: [{name: a, words: [amp=o0]}, {name: b, words: [amp=o2]}]\n")
     words = ["experiment=mine", *([batch] if batch else [])]
     place = "command line" if batch else "experiment=mine"
     with pytest.raises(UsageError, match=rf"does not divide .* \({place}\)$"):
@@ -96,22 +118,22 @@ def test_what_a_cpu_could_measure_at_full_size_is_planned_with_a_note():
 
 
 def test_the_plan_says_what_was_published_what_was_typed_and_how_long_it_took():
-    said = planning.describe(at_full_size("alcf_gan"))
-    assert said[0] == (
+    lines = planning.describe(at_full_size("alcf_gan"))
+    assert lines[0] == (
         "a comparison of 5 arms: 5 rounds of 5 blocks, 56 steps each, 5 s apart; 280 steps of each arm in all"
     )
     assert (
         "arm 04: amp=o2 batch=4090 amp.dtype=float16 loss_scale.per_optimizer=true 'train.channels=[63,63,31,7]'"
-        in said
+        in lines
     )
-    assert "float16             0.0684" in said
+    assert "float16             0.0684" in lines
     # 280 * (.150 + .101 + .0684) s
-    assert "at the published speeds 280 steps of the 3 arms that have one take 1m29s, starting up not counted" in said
+    assert "at the published speeds 280 steps of the 3 arms that have one take 1m29s, starting up not counted" in lines
     assert "at the published speeds" not in "\n".join(planning.describe(planned("alcf_gan", "scale=smoke")))
 
 
 def test_times_of_epochs_and_rates_are_times_of_steps_too():
-    lines = {name: list(published_table.lines(at_full_size(name)))[-1] for name in NAMES}
+    lines = {name: list(published.planned(at_full_size(name)))[-1] for name in NAMES}
     assert "6,240 steps of the 2 arms that have one take 1h37m" in lines["cifar100_efficientnet"]
     assert "700 steps of each arm take 20m07s" in lines["twcc_resnet50"]
     assert "gives no figures" in lines["graph_rewrite"]
@@ -121,16 +143,15 @@ def test_times_of_epochs_and_rates_are_times_of_steps_too():
 def recorded(tmp_path):
     """A file of facts: a host with GPUs."""
     path = tmp_path / "facts.json"
-    host = dataclasses.replace(TWO_A100, packages=EVERYTHING)
-    path.write_text(json.dumps(plain(host)))
+    path.write_text(json.dumps(plain(dataclasses.replace(TWO_A100, packages=EVERYTHING))))
     return path
 
 
 def test_plan_takes_recorded_facts_and_prints_json(recorded, capsys):
     words = ["experiment=twcc_resnet50", "--facts", str(recorded)]
     assert plan_verb.main([*words, "--json"]) == 0
-    (whole,) = json.loads(capsys.readouterr().out)["plans"]
-    assert [arm["settings"]["batch"] for arm in whole["arms"]] == [128, 256, 256, 256, 512]
+    (plan,) = json.loads(capsys.readouterr().out)["plans"]
+    assert [arm["settings"]["batch"] for arm in plan["arms"]] == [128, 256, 256, 256, 512]
     assert plan_verb.main(words) == 0
     shown = capsys.readouterr().out
     assert "1 GPU, box" in shown and shown.endswith("`plan --script` prints run.sh\n") and "#!" not in shown
@@ -146,16 +167,9 @@ def test_plan_takes_recorded_facts_and_prints_json(recorded, capsys):
 def test_cfg_shows_each_arms_configuration_and_starts_nothing(verb, tmp_path, capsys):
     root = tmp_path / "runs"
     assert verb.main(["experiment=alcf_gan", "scale=smoke", f"run_root={root}", "--cfg", "job"]) == 0
-    said = capsys.readouterr().out
-    assert "# cell 4: arm=half, bad sizes\n" in said and said.count("recipe:") >= 5
+    text = capsys.readouterr().out
+    assert "# cell 4: arm=half, bad sizes\n" in text and text.count("recipe:") >= 5
     assert not root.exists()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_small_it_plans_for_a_machine_without_a_gpu_or_data(name):
-    whole = planned(name, "scale=smoke")
-    assert whole.comparison is not None and whole.comparison.total <= 5
-    assert all(arm.settings["data"]["name"] == "synthetic" for arm in whole.arms)
 
 
 # Copied from the pages.
@@ -175,27 +189,18 @@ def test_small_it_plans_for_a_machine_without_a_gpu_or_data(name):
     ],
 )
 def test_published_figures_are_those_of_the_page_arm_by_arm(name, key, figures):
-    said = planned(name, "scale=smoke").published
-    assert said is not None
-    assert [getattr(arm, key) for arm in said.arms] == figures
+    assert [getattr(arm, key) for arm in planned(name, "scale=smoke").published.arms] == figures
 
 
 def test_the_groups_of_twcc_differ_as_the_page_says():
     for words, key in (([], "xla"), (["framework=torch"], "compile")):
-        whole = at_full_size("twcc_resnet50", *words)
-        found = [(arm.settings["amp"]["level"], arm.settings[key], arm.settings["batch"]) for arm in whole.arms]
-        expected = [("o0", False, 128), ("o0", False, 256), ("o1", False, 256), ("o1", True, 256), ("o1", True, 512)]
-        assert found == expected
+        settings = [arm.settings for arm in at_full_size("twcc_resnet50", *words).arms]
+        assert [(values["amp"]["level"], values[key], values["batch"]) for values in settings] == [
+            *(("o0", False, 128), ("o0", False, 256), ("o1", False, 256), ("o1", True, 256), ("o1", True, 512))
+        ]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_it_can_be_measured_in_torch_too(name):
-    full = at_full_size(name, "framework=torch")
-    small = planned(name, "framework=torch", "scale=smoke")
-    assert {arm.framework for whole in (full, small) for arm in whole.arms} == {"torch"}
-
-
-def test_what_another_framework_or_a_small_form_does_otherwise_is_said_beside_what_was_published():
+def test_differences_of_another_framework_or_of_a_small_form_are_noted_with_the_published_figures():
     small, in_torch, in_tensorflow = (
         planned("paddle_simplenet", *words).published.note
         for words in (["scale=smoke"], ["scale=smoke", "framework=torch"], ["scale=smoke", "framework=tensorflow"])
@@ -219,35 +224,18 @@ def test_the_published_o2_of_paddle_has_a_loss_scale_and_no_masters(name):
     )
 
 
-def test_the_fair_arms_of_the_notebook_differ_in_precision_alone():
-    first, _, third, _ = (arm.settings for arm in at_full_size("cifar100_efficientnet").arms)
+def test_the_fair_arms_of_the_notebook_differ_in_precision_alone_and_train_for_its_twenty_epochs():
+    plan = at_full_size("cifar100_efficientnet")
+    first, _, third, _ = (arm.settings for arm in plan.arms)
     assert {key for key in first if first[key] != third[key]} == {"amp"}
-
-
-@pytest.mark.parametrize("framework", [[], ["framework=torch"]])
-@pytest.mark.parametrize("name", NAMES)
-def test_small_no_arm_is_called_what_it_is_not(name, framework):
-    whole = planned(name, "scale=smoke", *framework)
-    assert len({comparison.label(arm) for arm in whole.arms}) == len(whole.arms)
-    for arm in whole.arms:
-        label, settings = comparison.label(arm), arm.settings
-        assert settings["xla"] or "XLA" not in label
-        assert settings["tf32"] or "TF32" not in label or label == "TF32: float32 again"
-        batches = [int(each) for each in re.findall(r", (\d+)", label)]
-        assert batches in ([], [settings["batch"]])
-        assert "float16" not in label or settings["amp"]["dtype"] == "float16"
-
-
-def test_the_notebooks_twenty_epochs_are_twenty_of_ours():
-    whole = at_full_size("cifar100_efficientnet")
-    assert whole.comparison.total == 20 * (40_000 // 128) == 6240
+    assert plan.comparison.total == 20 * (40_000 // 128) == 6240
 
 
 def test_words_typed_beside_it_hold_for_all_arms():
-    whole = planned("paddle_simplenet", "scale=smoke", "seed=7", "compare.rounds=3", "train.lr=0.5")
-    assert {arm.settings["seed"] for arm in whole.arms} == {7}
-    assert {arm.settings["train"]["lr"] for arm in whole.arms} == {0.5}
-    assert (whole.comparison.rounds, whole.comparison.steps) == (3, 5)
+    plan = planned("paddle_simplenet", "scale=smoke", "seed=7", "compare.rounds=3", "train.lr=0.5")
+    assert {arm.settings["seed"] for arm in plan.arms} == {7}
+    assert {arm.settings["train"]["lr"] for arm in plan.arms} == {0.5}
+    assert (plan.comparison.rounds, plan.comparison.steps) == (3, 5)
 
 
 @pytest.mark.parametrize(
@@ -305,10 +293,8 @@ def test_settings_of_a_single_run_are_left_to_hydra():
         ("arms: [", "while parsing"),
     ],
 )
-def test_a_file_of_ones_own_that_is_wrong_is_refused_by_its_name(tmp_path, text, complaint):
-    path = tmp_path / "experiment" / "mine.yaml"
-    path.parent.mkdir()
-    path.write_text(text)
+def test_a_file_of_ones_own_that_is_wrong_is_refused_by_its_name(tmp_path, write, text, complaint):
+    write(text)
     with pytest.raises(UsageError, match=rf"mine.yaml(:\d+)?: .*{re.escape(complaint)}"):
         experiments.find("mine", [tmp_path])
 
@@ -316,7 +302,7 @@ def test_a_file_of_ones_own_that_is_wrong_is_refused_by_its_name(tmp_path, text,
 IMPOSSIBLE = """
 words: [recipe=mnist, framework=tensorflow, gpus=0, data=synthetic]
 arms:
-  - {name: whole, words: [amp=o0]}
+  - {name: full, words: [amp=o0]}
   - {name: half, words: [amp=o1]}
   - {name: float16, words: [amp=o1, amp.dtype=float16]}
   - {name: nonsense, words: [amp=o2, "amp.deny=[MatMul]"]}
@@ -324,50 +310,35 @@ published: {source: a page, hardware: a GPU, arms: [{rate: 1}, {rate: 2}, {rate:
 """
 
 
-def of_file(folder):
-    found = experiments.find("mine", [folder])
-    assert found is not None
-    asked = experiments.prepare("mine", found, ["experiment=mine"], [folder])
-    facts = dataclasses.replace(LAPTOP, packages=EVERYTHING)
-    return planning.of_arms(asked.request.specs, asked.how, (), asked=asked, facts=facts)[0]
-
-
-def test_arms_that_cannot_be_had_are_named_and_the_others_are_planned(tmp_path):
-    path = tmp_path / "experiment" / "mine.yaml"
-    path.parent.mkdir()
-    path.write_text(IMPOSSIBLE)
-    whole = of_file(tmp_path)
-    assert [comparison.label(arm) for arm in whole.arms] == ["whole", "half"]
-    assert [arm.rate for arm in whole.published.arms] == [1, 2]
-    assert any(line.startswith("float16 is left out: TensorFlow's graph rewrite is bf") for line in whole.advice)
-    assert any(line.startswith("nonsense is left out: amp.deny with amp=o2: in Ten") for line in whole.advice)
-    assert "Not measured here: nonsense (" in whole.published.note
-    assert "Not measured here: float16 (" in whole.published.note
-    path.write_text(IMPOSSIBLE.replace("name: whole, words: [amp=o0]", "name: whole, words: [amp=o1, xla=true]"))
-    with pytest.raises(UsageError, match=r"XLA bypasses the graph rewrite .*\(in the arm whole; nothing was started"):
-        of_file(tmp_path)
+def test_arms_that_cannot_run_here_are_named_and_the_others_are_planned(tmp_path, write):
+    how = {"facts": dataclasses.replace(LAPTOP, packages=EVERYTHING), "config_dirs": (tmp_path,)}
+    write(IMPOSSIBLE)
+    plan = plan_of("mine", **how)
+    assert [comparison.label(arm) for arm in plan.arms] == ["full", "half"]
+    assert [arm.rate for arm in plan.published.arms] == [1, 2]
+    for name, why in (("float16", "TensorFlow's graph rewrite is bf"), ("nonsense", "amp.deny with amp=o2: in Ten")):
+        assert any(line.startswith(f"{name} is left out: {why}") for line in plan.advice)
+        assert f"Not measured here: {name} (" in plan.published.note
+    write(IMPOSSIBLE.replace("name: full, words: [amp=o0]", "name: full, words: [amp=o1, xla=true]"))
+    with pytest.raises(UsageError, match=r"XLA bypasses the graph rewrite .*\(in the arm full; nothing was started"):
+        plan_of("mine", **how)
 
 
 def test_what_only_half_precision_has_does_not_hold_for_the_float32_arm():
-    whole = planned("alcf_gan", "scale=smoke", "amp.dtype=float16", "amp.keep_fp32=[*dense]")
-    control, half = whole.arms[0], whole.arms[2]
+    plan = planned("alcf_gan", "scale=smoke", "amp.dtype=float16", "amp.keep_fp32=[*dense]")
+    control, half = plan.arms[0], plan.arms[2]
     assert control.settings["amp"] == {**half.settings["amp"], "level": "o0", "dtype": "auto", "keep_fp32": []}
     note = "amp=o0 is float32, and takes none of amp.dtype=float16 amp.keep_fp32=[*dense]"
-    assert note in whole.advice
+    assert note in plan.advice
 
 
 @pytest.mark.parametrize("name", ["two words", "a;b", "x" * 61])
-def test_a_name_that_no_run_may_have_is_no_experiment(tmp_path, name):
-    path = tmp_path / "experiment" / f"{name}.yaml"
-    path.parent.mkdir()
-    path.write_text("arms: [{name: a}, {name: b}]\n")
+def test_a_name_that_no_run_may_have_is_no_experiment(tmp_path, write, name):
+    write("arms: [{name: a}, {name: b}]\n", name)
     assert experiments.find(name, [tmp_path]) is None
 
 
-def test_a_file_of_ones_own_is_an_experiment_too(tmp_path):
-    path = tmp_path / "experiment" / "mine.yaml"
-    path.parent.mkdir()
-    path.write_text("words: [batch=8]\narms: [{name: a, words: [amp=o0]}, {name: b, words: [amp=o2]}]\n")
-    found = experiments.find("mine", [tmp_path])
-    asked = experiments.prepare("mine", found, ["experiment=mine"], [tmp_path])
-    assert [spec.words[:2] for spec in asked.request.specs] == [("amp=o0", "batch=8"), ("amp=o2", "batch=8")]
+def test_a_file_of_ones_own_is_an_experiment_too(tmp_path, write):
+    write("words: [batch=8]\narms: [{name: a, words: [amp=o0]}, {name: b, words: [amp=o2]}]\n")
+    plan = plan_of("mine", facts=LAPTOP, config_dirs=(tmp_path,))
+    assert [arm.words[:2] for arm in plan.arms] == [("amp=o0", "batch=8"), ("amp=o2", "batch=8")]

@@ -34,23 +34,23 @@ def test_there_is_no_quantile_outside_of_probabilities(probability):
 
 def test_a_known_example_by_hand():
     """Logarithms of the ratios 1, 2, 1, 2, 1, 2 have the mean ln(2)/2 and the deviation 0.3797 over sqrt(6)."""
-    found = ratio([1, 2, 1, 2, 1, 2], [1, 1, 1, 1, 1, 1])
+    seen = ratio([1, 2, 1, 2, 1, 2], [1, 1, 1, 1, 1, 1])
     margin = 2.5706 * 0.379655 / math.sqrt(6)
-    assert found.mean == pytest.approx(math.sqrt(2))
-    assert found.low == pytest.approx(math.sqrt(2) * math.exp(-margin), rel=1e-4)
-    assert found.high == pytest.approx(math.sqrt(2) * math.exp(margin), rel=1e-4)
-    assert found.differs is False
+    assert seen.mean == pytest.approx(math.sqrt(2))
+    assert seen.low == pytest.approx(math.sqrt(2) * math.exp(-margin), rel=1e-4)
+    assert seen.high == pytest.approx(math.sqrt(2) * math.exp(margin), rel=1e-4)
+    assert seen.differs is False
 
 
 def test_fewer_than_five_pairs_have_a_ratio_and_no_interval():
-    found = ratio([2.0] * 4, [1.0] * 4)
-    assert (found.mean, found.low, found.high, found.differs) == (pytest.approx(2.0), None, None, None)
+    seen = ratio([2.0] * 4, [1.0] * 4)
+    assert (seen.mean, seen.low, seen.high, seen.differs) == (pytest.approx(2.0), None, None, None)
 
 
 def test_what_a_round_has_in_common_falls_out():
     busy = [1.0, 0.3, 0.9, 0.2, 0.7]
-    found = ratio([3.0 * each for each in busy], [2.0 * each for each in busy])
-    assert (found.low, found.mean, found.high) == pytest.approx((1.5, 1.5, 1.5))
+    seen = ratio([3.0 * factor for factor in busy], [2.0 * factor for factor in busy])
+    assert (seen.low, seen.mean, seen.high) == pytest.approx((1.5, 1.5, 1.5))
 
 
 def test_the_ratio_turned_round_has_the_interval_turned_round():
@@ -66,8 +66,8 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(pairs):
     covered = 0
     for _ in range(1000):
         common = [dice.gauss(0, 0.3) for _ in range(pairs)]
-        ours = [math.exp(each + math.log(1.1) + dice.gauss(0, 0.05)) for each in common]
-        theirs = [math.exp(each + dice.gauss(0, 0.05)) for each in common]
-        found = ratio(ours, theirs)
-        covered += found.low <= 1.1 <= found.high
+        ours = [math.exp(factor + math.log(1.1) + dice.gauss(0, 0.05)) for factor in common]
+        theirs = [math.exp(factor + dice.gauss(0, 0.05)) for factor in common]
+        seen = ratio(ours, theirs)
+        covered += seen.low <= 1.1 <= seen.high
     assert 0.929 <= covered / 1000 <= 0.971
