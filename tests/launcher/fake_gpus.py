@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import sys
 import uuid
@@ -16,7 +15,7 @@ LOCK, LOCK_FOLDERS = "launcher-gpu", ("/run/lock", "/var/tmp", "/tmp")
 _PROGRAM = """#!{python} -S
 import pathlib, sys, time
 here = pathlib.Path(__file__).parent
-options = dict(each.partition("=")[::2] for each in sys.argv[1:])
+options = dict(word.partition("=")[::2] for word in sys.argv[1:])
 units = {{"memory.used": "MiB", "memory.total": "MiB", "utilization.gpu": "%", "utilization.memory": "%",
          "power.draw": "W", "clocks.current.sm": "MHz", "clocks.current.memory": "MHz"}}
 def cell(name, value):
@@ -31,14 +30,14 @@ def sample(fields, wanted):
             "clocks.current.sm": "1530", "clocks.current.memory": "877", "temperature.gpu": "61",
         }}
         if not wanted or str(index) in wanted:
-            print(", ".join(cell(each, known.get(each, "[N/A]")) for each in fields), flush=True)
+            print(", ".join(cell(field, known.get(field, "[N/A]")) for field in fields), flush=True)
 if "--query-gpu" in options:
     fields = options["--query-gpu"].split(",")
     if "display_active" in fields and (here / "old").exists():
         sys.exit('Field "display_active" is not a valid field to query.')
     if "noheader" not in options["--format"]:
-        print(", ".join(each + (" [" + units[each] + "]" if each in units else "") for each in fields), flush=True)
-    wanted = [each for each in options.get("--id", "").split(",") if each]
+        print(", ".join(field + (" [" + units[field] + "]" if field in units else "") for field in fields), flush=True)
+    wanted = [index for index in options.get("--id", "").split(",") if index]
     sample(fields, wanted)
     while "--loop" in options:
         time.sleep(float(options["--loop"]))
@@ -47,7 +46,7 @@ elif "--query-compute-apps" in options:
     fields = options["--query-compute-apps"].split(",")
     for line in (here / "processes").read_text().splitlines():
         uuid, pid, name = line.split(" ", 2)
-        print(", ".join({{"gpu_uuid": uuid, "pid": pid, "process_name": name}}[each] for each in fields))
+        print(", ".join({{"gpu_uuid": uuid, "pid": pid, "process_name": name}}[field] for field in fields))
 else:
     sys.exit(f"Invalid combination of input arguments: {{sys.argv[1:]}}")
 """
@@ -76,19 +75,18 @@ class FakeGpus(NamedTuple):
 
     def locks(self) -> list[Path]:
         """Their lock files, as far as there are any."""
-        found = (Path(folder, f"{LOCK}-{each}") for folder in LOCK_FOLDERS for each in self.uuids)
-        return [each for each in found if each.exists()]
+        paths = (Path(folder, f"{LOCK}-{uuid}") for folder in LOCK_FOLDERS for uuid in self.uuids)
+        return [path for path in paths if path.exists()]
 
     def close(self) -> None:
-        for each in self.locks():
-            with contextlib.suppress(FileNotFoundError):
-                each.unlink()
+        for path in self.locks():
+            path.unlink(missing_ok=True)
 
 
 def make(folder: Path, count: int) -> FakeGpus:
     folder.mkdir()
     made = FakeGpus(folder, tuple(f"GPU-{uuid.uuid4()}" for _ in range(count)))
-    (folder / "gpus").write_text("".join(f"{each} 4 Disabled\n" for each in made.uuids))
+    (folder / "gpus").write_text("".join(f"{name} 4 Disabled\n" for name in made.uuids))
     made.leave()
     program = folder / "nvidia-smi"
     # Any user has to be able to run it, and not everybody may look into an environment's folder.

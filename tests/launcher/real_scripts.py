@@ -61,8 +61,7 @@ def folders(root: Path) -> list[Path]:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return found
+    return dict(json.loads((folder / "result.json").read_text()))
 
 
 def printed(folder: Path, attempt: int = 1) -> list[tuple[int, float]]:

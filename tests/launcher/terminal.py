@@ -24,8 +24,8 @@ class Terminal:
         self.code: int | None = None
         self._pid, self._end = pty.fork()
         if self._pid == 0:
-            for each in (signal.SIGINT, signal.SIGHUP):  # deaf to them if the tests run in the background
-                signal.signal(each, signal.SIG_DFL)
+            for number in (signal.SIGINT, signal.SIGHUP):  # ignored if the tests run in the background
+                signal.signal(number, signal.SIG_DFL)
             os.execvpe(argv[0], list(argv), dict(environment or os.environ))
 
     def type(self, line: str) -> None:
@@ -37,11 +37,11 @@ class Terminal:
     def expect(self, pattern: str, seconds: float = 60.0) -> re.Match[str]:
         """Wait until it shows this. What was shown up to its end is forgotten."""
         deadline = time.monotonic() + seconds
-        while not (found := re.search(pattern, self.shown)):
+        while not (match := re.search(pattern, self.shown)):
             assert time.monotonic() < deadline, f"no {pattern!r} in what it showed: {self.shown[-2000:]!r}"
             assert self._read(0.1) or self.code is None, f"it ended with {self.code}: {self.shown[-2000:]!r}"
-        self.shown = self.shown[found.end() :]
-        return found
+        self.shown = self.shown[match.end() :]
+        return match
 
     def ask(self, command: str, seconds: float = 60.0) -> str:
         """Type a command and give what it printed. The mark is typed in two pieces, so that its echo isn't taken for

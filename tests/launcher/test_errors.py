@@ -6,22 +6,22 @@ from launcher.errors import UsageError, of_each, placed
 
 
 @pytest.mark.parametrize(
-    "message, said",
+    ("message", "placed_message"),
     [
         ("amp=o9 is none", "amp=o9 is none (command line)"),
         ("add these lines:\n    a = 1\n    b = 2", "add these lines (command line):\n    a = 1\n    b = 2"),
         ("accept it with\n  ssh-keyscan", "accept it with (command line)\n  ssh-keyscan"),
     ],
 )
-def test_the_place_stands_behind_the_sentence_and_not_in_the_lines_to_copy(message, said):
-    assert placed(message, " (command line)") == said
+def test_the_place_stands_behind_the_sentence_and_not_in_the_lines_to_copy(message, placed_message):
+    assert placed(message, " (command line)") == placed_message
 
 
 def test_without_a_place_a_message_is_as_it_was():
     assert placed("add these lines:\n    a = 1", "") == "add these lines:\n    a = 1"
 
 
-def test_what_is_refused_of_some_of_several_is_said_with_their_labels():
+def test_a_refusal_of_some_of_several_has_their_labels():
     def make(value):
         if value < 0:
             raise UsageError("it is below zero")
@@ -31,6 +31,6 @@ def test_what_is_refused_of_some_of_several_is_said_with_their_labels():
     with pytest.raises(UsageError, match=r"^it is below zero \(in the arm b; nothing was started\)$"):
         of_each([("a", 1), ("b", -2)], make, "arm")
     with pytest.raises(UsageError, match=r"\(in the cells b, c, d, e and 2 more; nothing was started\)$"):
-        of_each([("a", 1), *((each, -1) for each in "bcdefg")], make, "cell")
+        of_each([("a", 1), *((label, -1) for label in "bcdefg")], make, "cell")
     with pytest.raises(UsageError, match=r"^it is below zero$"):
         of_each([("a", -1), ("b", -2)], make, "arm")

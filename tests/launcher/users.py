@@ -72,10 +72,10 @@ class User(NamedTuple):
 @functools.cache
 def python() -> str:
     """A Python that others than root may run, of the version whose packages are here."""
-    for each in (os.path.realpath(sys.executable), f"/usr/bin/python3.{sys.version_info.minor}"):
-        asked = ["setpriv", f"--reuid={GROUP}", f"--regid={GROUP}", "--clear-groups", "env", each, "-c", "import json"]
-        if os.path.exists(each) and subprocess.run(asked, capture_output=True).returncode == 0:
-            return each
+    for path in (os.path.realpath(sys.executable), f"/usr/bin/python3.{sys.version_info.minor}"):
+        as_another = ["setpriv", f"--reuid={GROUP}", f"--regid={GROUP}", "--clear-groups", "env"]
+        if os.path.exists(path) and subprocess.run([*as_another, path, "-c", ""], capture_output=True).returncode == 0:
+            return path
     pytest.skip(f"no Python 3.{sys.version_info.minor} here that others than root may run")
 
 

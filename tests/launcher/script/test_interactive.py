@@ -55,7 +55,7 @@ def test_pyxis_gets_its_terminal_from_the_step_that_srun_starts_with_the_jobs_re
     plan = plan_of(facts, "cluster=slurm", "container=pyxis", f"image={PYXIS_IMAGE}", "gpus=2", "cluster.time=5")
     argv = interactive.on_slurm(plan, text_of(plan), None)
     assert argv[:2] == ["bash", "-c"]
-    (line,) = [each for each in argv[2].splitlines() if each.startswith("srun ")]
+    (line,) = [line for line in argv[2].splitlines() if line.startswith("srun ")]
     words = shlex.split(line)
     assert {"--pty", "--gpus-per-node=2", "--time=5", f"--container-image={PYXIS_IMAGE}"} <= set(words)
 

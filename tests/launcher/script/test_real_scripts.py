@@ -56,8 +56,8 @@ def until_in_the_middle(root, runs):
     """The folder of the last of so many runs, once it trains."""
 
     def training():
-        found = folders(root) if root.exists() else []
-        return found[-1] if len(found) == runs and len(printed(found[-1])) >= 3 else None
+        started = folders(root) if root.exists() else []
+        return started[-1] if len(started) == runs and len(printed(started[-1])) >= 3 else None
 
     return until(training, 120)
 
@@ -88,9 +88,9 @@ def test_stopped_in_the_middle_and_resumed_its_steps_go_on(project, root, name):
     learnt = printed(folders(root)[0]) if swept else printed(stopped) + printed(stopped, 2)
     losses = [loss for _, loss in learnt]
     assert losses[-1] < 0.9 * losses[0]
-    found = result(stopped)
-    assert (found["status"], found["observed"]["verdict"], found["attempts"]) == ("done", "proved", 2)
-    assert found["throughput"]["unit"] == "steps/s" and found["throughput"]["mean"] > 0
+    outcome = result(stopped)
+    assert (outcome["status"], outcome["observed"]["verdict"], outcome["attempts"]) == ("done", "proved", 2)
+    assert outcome["throughput"]["unit"] == "steps/s" and outcome["throughput"]["mean"] > 0
     assert sorted(path.name for path in project.iterdir()) == sorted(path.name for path in FOLDER.iterdir())
 
 

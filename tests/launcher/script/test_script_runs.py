@@ -1,4 +1,4 @@
-"""Scripts of the user's own as real runs: started, ended, and told of."""
+"""Scripts of the user's own as real runs: started, ended, and reported."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def script(root, *words):
 
 
 def runs(root):
-    return [each for each in root.iterdir() if each.name[:1].isdigit()]
+    return list(root.glob("2*"))
 
 
 def test_a_script_runs_from_a_snapshot_in_the_folder_where_it_was_typed(project, root):
@@ -77,8 +77,9 @@ def test_a_script_runs_from_a_snapshot_in_the_folder_where_it_was_typed(project,
     log = (run / "attempts" / "1" / "stdout.log").read_text()
     assert "told ['--lr', '0.1', 'a b'] here" in log
     code = root / ".code" / json.loads((run / "plan.json").read_text())["code"] / "script"
-    assert sorted(each.name for each in code.iterdir() if each.is_file()) == ["data.txt", "helper.py", "train.py"]
-    assert all(not each.stat().st_mode & 0o222 for each in code.iterdir() if each.is_file())
+    files = [path for path in code.iterdir() if path.is_file()]
+    assert sorted(path.name for path in files) == ["data.txt", "helper.py", "train.py"]
+    assert all(not path.stat().st_mode & 0o222 for path in files)
 
 
 def test_a_script_imports_its_checkouts_packages_from_the_snapshot(tmp_path, root):
@@ -133,8 +134,8 @@ def test_of_two_ranks_the_traceback_of_the_one_that_failed_first_is_shown(projec
         "if os.environ['RANK'] == '1':\n    check(7)\n"
         "distributed.barrier()\n"
     )
-    told = script(root, "script=train.py", "train.processes=2", "gpus=0", "require_proof=false")
-    printed, _ = launch(project, *told).communicate(timeout=180)
+    words = script(root, "script=train.py", "train.processes=2", "gpus=0", "require_proof=false")
+    printed, _ = launch(project, *words).communicate(timeout=180)
     assert "on rank 1, ValueError: a bad label 7" in printed
     _, _, end = printed.partition("the end of the traceback of rank 1:")
     assert "check(7)" in end

@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -145,7 +144,7 @@ class Started:
         return done.stdout + done.stderr
 
     def folder(self, name):
-        return next(each for each in (self._top / name).iterdir() if each.name[:1].isdigit())
+        return next((self._top / name).glob("2*"))
 
     def log(self, name, attempt=1, stream="stdout"):
         path = self.folder(name) / "attempts" / str(attempt) / f"{stream}.log"
@@ -161,8 +160,7 @@ class Started:
         return state(self.folder(name))
 
     def record(self, name, path):
-        found: dict[str, Any] = json.loads((self.folder(name) / path).read_text())
-        return found
+        return json.loads((self.folder(name) / path).read_text())
 
 
 @pytest.fixture(scope="module")

@@ -54,22 +54,22 @@ def started(folder):
 
 def session(shell):
     """What lives of the session that the run's shell began."""
-    found = subprocess.run(["ps", "-o", "pid=", "-o", "state=", "-s", str(shell.pid)], capture_output=True, text=True)
-    rows = (line.split() for line in found.stdout.splitlines())
+    listed = subprocess.run(["ps", "-o", "pid=", "-o", "state=", "-s", str(shell.pid)], capture_output=True, text=True)
+    rows = (line.split() for line in listed.stdout.splitlines())
     return {int(pid) for pid, state in rows if state != "Z"}  # a container's init may reap nothing
 
 
 def samplers(shell):
     """Those of them that write telemetry."""
-    return {each for each in session(shell) if any(telemetry.FOLDER in name for name in open_files(each))}
+    return {pid for pid in session(shell) if any(telemetry.FOLDER in name for name in open_files(pid))}
 
 
 def open_files(pid):
     names = []
     with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
-        for each in os.scandir(f"/proc/{pid}/fd"):
+        for descriptor in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):
-                names.append(os.readlink(each.path))
+                names.append(os.readlink(descriptor.path))
     return names
 
 
@@ -91,22 +91,13 @@ def test_each_gpu_is_a_series_in_its_units():
     assert first.values.keys() == telemetry.GPU_UNITS.keys()
 
 
-def test_what_the_driver_does_not_tell_is_none():
+def test_columns_are_found_by_their_names_and_what_the_driver_does_not_know_is_none():
     (_, second), _ = telemetry.parse_gpus([HEADER, *ROWS])
     assert [second.values[name][1] for name in ("memory", "utilization", "power")] == [None, None, None]
     assert second.known("power") == [70.02]
-
-
-def test_columns_are_found_by_their_names():
     lines = ["timestamp, uuid, index, power.draw [W]", "2026/11/21 00:00:10.250, GPU-a, 3, 99.50"]
-    (found,), _ = telemetry.parse_gpus(lines)
-    assert (found.device, found.values["power"], found.values["memory"]) == ("gpu 3", (99.5,), (None,))
-
-
-@pytest.mark.parametrize("words", ["No devices were found", "Unable to determine the device handle for GPU 0: Lost"])
-def test_what_nvidia_smi_says_besides_is_kept_as_a_note(words):
-    found, notes = telemetry.parse_gpus([HEADER, ROWS[0], words])
-    assert (len(found), notes) == (1, [words])
+    (gpu,), _ = telemetry.parse_gpus(lines)
+    assert (gpu.device, gpu.values["power"], gpu.values["memory"]) == ("gpu 3", (99.5,), (None,))
 
 
 def test_the_share_of_busy_cores_is_that_since_the_sample_before():
@@ -118,44 +109,33 @@ def test_the_share_of_busy_cores_is_that_since_the_sample_before():
 
 
 def test_a_half_written_line_is_left_out(tmp_path):
+    assert telemetry.read(tmp_path) == telemetry.Telemetry()
     folder = tmp_path / telemetry.FOLDER
     folder.mkdir()
     (folder / "2-1.gpu.csv").write_text("\n".join([HEADER, *ROWS, ROWS[0][:40]]))
     (folder / "2-1.host.csv").write_text("time [s]\n1, 2, 3, 4, 5\n1, 2")
-    found = telemetry.read(tmp_path)
-    assert [(each.attempt, each.node, len(each.times)) for each in found.gpus] == [(2, 1, 2), (2, 1, 2)]
-    assert [(each.attempt, each.node, len(each.times)) for each in found.hosts] == [(2, 1, 1)]
-    assert found.notes == ()
+    seen = telemetry.read(tmp_path)
+    assert [(series.attempt, series.node, len(series.times)) for series in seen.gpus] == [(2, 1, 2), (2, 1, 2)]
+    assert [(series.attempt, series.node, len(series.times)) for series in seen.hosts] == [(2, 1, 1)]
+    assert seen.notes == ()
 
 
-def lay_files(folder, gpu, host_until):
-    """What is read of a run whose host was sampled every 10 s, from 00:00:10 on that day, for so many seconds."""
-    (folder / telemetry.FOLDER).mkdir()
-    (folder / telemetry.FOLDER / "1-0.gpu.csv").write_text("".join(f"{each}\n" for each in gpu))
-    samples = [f"{1795219210 + second}, 1, {second}, 4, 5\n" for second in range(0, host_until + 1, 10)]
-    (folder / telemetry.FOLDER / "1-0.host.csv").write_text("time [s]\n" + "".join(samples))
-    return telemetry.read(folder)
-
-
-def test_samples_of_gpus_that_end_before_the_run_does_are_said(tmp_path):
-    assert lay_files(tmp_path, [HEADER, *ROWS], 200).notes == (
-        "nvidia-smi's samples end 190 s before the host's do (attempt 1, node 0)",
-    )
-
-
-def test_samples_of_gpus_that_end_with_the_run_are_not_spoken_of(tmp_path):
-    assert lay_files(tmp_path, [HEADER, *ROWS], 30).notes == ()
-
-
-def test_an_nvidia_smi_that_never_answered_is_said_with_its_words(tmp_path):
-    assert lay_files(tmp_path, ["NVIDIA-SMI has failed"], 30).notes == (
-        "NVIDIA-SMI has failed",
-        "nvidia-smi gave no sample (attempt 1, node 0)",
-    )
-
-
-def test_a_run_without_telemetry_has_none(tmp_path):
-    assert telemetry.read(tmp_path) == telemetry.Telemetry()
+@pytest.mark.parametrize(
+    ("lines", "seconds", "notes"),
+    [
+        ([HEADER, *ROWS], 30, ()),
+        ([HEADER, *ROWS], 200, ("nvidia-smi's samples end 190 s before the host's do (attempt 1, node 0)",)),
+        ([HEADER, ROWS[0], "Unable to determine the device handle"], 10, ("Unable to determine the device handle",)),
+        (["NVIDIA-SMI has failed"], 30, ("NVIDIA-SMI has failed", "nvidia-smi gave no sample (attempt 1, node 0)")),
+    ],
+)
+def test_other_words_of_nvidia_smi_and_samples_that_end_early_are_notes(tmp_path, lines, seconds, notes):
+    """The host was sampled every 10 s, from the first sample of the GPUs on."""
+    (tmp_path / telemetry.FOLDER).mkdir()
+    (tmp_path / telemetry.FOLDER / "1-0.gpu.csv").write_text("".join(f"{line}\n" for line in lines))
+    samples = [f"{1795219210 + second}, 1, {second}, 4, 5\n" for second in range(0, seconds + 1, 10)]
+    (tmp_path / telemetry.FOLDER / "1-0.host.csv").write_text("time [s]\n" + "".join(samples))
+    assert telemetry.read(tmp_path).notes == notes
 
 
 def test_a_run_is_sampled_while_it_runs(tmp_path, program, cards):
@@ -164,8 +144,8 @@ def test_a_run_is_sampled_while_it_runs(tmp_path, program, cards):
     shell = started(folder)
     assert shell.wait(timeout=60) == 0
     until(lambda: not session(shell))  # nvidia-smi was told to end, and isn't waited for
-    found = telemetry.read(folder)
-    (gpu,), (host,) = found.gpus, found.hosts
+    seen = telemetry.read(folder)
+    (gpu,), (host,) = seen.gpus, seen.hosts
     assert (gpu.device, gpu.attempt, gpu.node) == ("gpu 1", 1, 0)
     assert len(gpu.times) >= 2
     assert abs(gpu.times[0] - began) < 30
@@ -189,9 +169,9 @@ def test_an_nvidia_smi_that_crashes_harms_neither_the_run_nor_the_other_samples(
     smi.write_text(smi.read_text().replace('time.sleep(float(options["--loop"]))', crash))
     folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(1.3)"}, telemetry=1)
     assert started(folder).wait(timeout=60) == 0
-    found = telemetry.read(folder)
-    assert [len(each.times) for each in found.gpus] == [1]
-    assert len(found.hosts[0].times) >= 3
+    seen = telemetry.read(folder)
+    assert [len(series.times) for series in seen.gpus] == [1]
+    assert len(seen.hosts[0].times) >= 3
 
 
 def test_an_nvidia_smi_that_never_answers_is_said_and_outlives_no_run(tmp_path, program, cards):
@@ -202,21 +182,18 @@ def test_an_nvidia_smi_that_never_answers_is_said_and_outlives_no_run(tmp_path, 
     shell = started(folder)
     assert shell.wait(timeout=60) == 0
     until(lambda: not session(shell))
-    found = telemetry.read(folder)
-    assert (found.gpus, found.notes) == ((), ("nvidia-smi gave no sample (attempt 1, node 0)",))
-    assert len(found.hosts[0].times) >= 3
+    seen = telemetry.read(folder)
+    assert (seen.gpus, seen.notes) == ((), ("nvidia-smi gave no sample (attempt 1, node 0)",))
+    assert len(seen.hosts[0].times) >= 3
 
 
-def test_a_job_without_gpus_asks_no_driver(tmp_path, program, cards):
-    _, folder = lay(tmp_path, program, telemetry=1)
+@pytest.mark.parametrize("driver", [True, False], ids=["a job without GPUs", "a host without the driver"])
+def test_without_gpus_or_their_driver_the_host_alone_is_sampled(tmp_path, program, driver, request):
+    if driver:
+        request.getfixturevalue("cards")
+    _, folder = lay(tmp_path, program, telemetry=1, gpus=0 if driver else 1)
     assert started(folder).wait(timeout=60) == 0
-    assert [each.name for each in (folder / telemetry.FOLDER).iterdir()] == ["1-0.host.csv"]
-
-
-def test_a_host_without_the_driver_is_sampled_all_the_same(tmp_path, program):
-    _, folder = lay(tmp_path, program, gpus=1, telemetry=1)
-    assert started(folder).wait(timeout=60) == 0
-    assert [each.name for each in (folder / telemetry.FOLDER).iterdir()] == ["1-0.host.csv"]
+    assert os.listdir(folder / telemetry.FOLDER) == ["1-0.host.csv"]
 
 
 def test_nothing_is_recorded_where_it_is_switched_off(tmp_path, program):
@@ -241,8 +218,8 @@ def test_sampling_holds_no_lock_and_no_log_of_the_run(tmp_path, program, cards):
     folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(30)"}, telemetry=60)
     shell = started(folder)
     until(lambda: (tmp_path / "dump").exists() and len(samplers(shell)) == 2)
-    holding = {each for each in session(shell) if any(fake_gpus.LOCK in name for name in open_files(each))}
-    writing = {each for each in session(shell) if any(name.endswith(".log") for name in open_files(each))}
+    holding = {pid for pid in session(shell) if any(fake_gpus.LOCK in name for name in open_files(pid))}
+    writing = {pid for pid in session(shell) if any(name.endswith(".log") for name in open_files(pid))}
     assert holding and writing
     assert not samplers(shell) & (holding | writing)
     processes.end([Target(processes.identity(shell.pid), folder.name)], 0)
