@@ -90,7 +90,7 @@ def test_a_run_says_that_its_folder_is_full_and_its_next_attempt_deletes_what_wa
     assert status["state"] == "failed"
     assert status["reason"].endswith(f"{FULL} in the run's folder")
     left = [folder / ".result.json.7", folder / "attempts/1/.failed.json.7"]
-    assert all(each.exists() for each in left)
+    assert all(path.exists() for path in left)
     (disk / "filler").unlink()
     subprocess.run(["bash", str(folder / "run.sh")], check=False)
-    assert not any(each.exists() for each in left)
+    assert not any(path.exists() for path in left)

@@ -49,7 +49,7 @@ def launcher(*words: str, umask: int) -> subprocess.CompletedProcess[str]:
 def modes(folder: Path) -> dict[str, int]:
     """The modes of everything in a folder, without the bits that say whose group new files have."""
     inside = [path for path in folder.rglob("*") if not set(path.relative_to(folder).parts) & set(OWN)]
-    return {str(each.relative_to(folder)): stat.S_IMODE(each.lstat().st_mode) & 0o777 for each in inside}
+    return {str(path.relative_to(folder)): stat.S_IMODE(path.lstat().st_mode) & 0o777 for path in inside}
 
 
 @users.needs_root
@@ -61,13 +61,13 @@ def test_two_users_see_each_others_runs_and_act_on_none(lab: Path, alice: User, 
     (run,) = selection.run_names(str(root))
     assert stat.S_IMODE(root.stat().st_mode) == 0o3770
     assert stat.S_IMODE((root / run).stat().st_mode) & 0o777 == 0o750
-    found = modes(root / run)
-    wrong = {name: oct(mode) for name, mode in found.items() if mode & 0o027 or not mode & 0o040}
+    mode_of = modes(root / run)
+    wrong = {name: oct(mode) for name, mode in mode_of.items() if mode & 0o027 or not mode & 0o040}
     # Variables may be secrets, and the exit code is between the script and itself: status.json has it. Uncommitted
     # code, where this checkout has any, is the user's alone too.
     assert wrong.pop("code.diff", "0o600") == "0o600"
     assert wrong == {".environment": "0o600", "attempts/1/exit_code": "0o600"}
-    assert {"plan.json", "status.json", "result.json", "metrics.jsonl", "attempts/1/stdout.log"} <= found.keys()
+    assert {"plan.json", "status.json", "result.json", "metrics.jsonl", "attempts/1/stdout.log"} <= mode_of.keys()
     assert stat.S_IMODE((root / run / "checkpoints").stat().st_mode) & 0o777 == 0o700
     assert stat.S_IMODE((root / ".code-0").stat().st_mode) & 0o777 == 0o700
 
@@ -142,7 +142,7 @@ def test_a_file_that_a_trainer_writes_gets_its_mode_from_the_folder(tmp_path: Pa
         os.umask(before)
     for name in ("result.json", "metrics.jsonl"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == (0o640 if shared else 0o600)
-    assert {stat.S_IMODE(each.stat().st_mode) & 0o777 for each in (saved.parent, saved)} == {0o700}
+    assert {stat.S_IMODE(path.stat().st_mode) & 0o777 for path in (saved.parent, saved)} == {0o700}
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -84,6 +84,8 @@ def test_a_run_is_in_the_state_that_its_files_and_processes_say(seen, liveness, 
     state = judge(seen, liveness)
     assert (state.name, state.reason) == (name, reason)
     assert state.finished == (name in FINISHED)
+    asked = name not in FINISHED or liveness is not None
+    assert needs_liveness(seen) == asked or seen.damaged or not seen.exists
     if name in ("running", "queued", "stopping"):
         assert liveness is not None and liveness.life == "alive"
     assert reason or name not in ("lost", "unreachable")
@@ -92,8 +94,8 @@ def test_a_run_is_in_the_state_that_its_files_and_processes_say(seen, liveness, 
 
 
 def test_the_scripts_own_reason_and_times_are_kept():
-    said = status("failed", attempt=3, exit_code=137, reason="killed", started="a", ended="b", before=9)
-    state = judge(Files(submission=SUBMITTED, status=said), None)
+    last = status("failed", attempt=3, exit_code=137, reason="killed", started="a", ended="b", before=9)
+    state = judge(Files(submission=SUBMITTED, status=last), None)
     assert tuple(state) == ("failed", "killed", 3, 137, "a", "b", 9)
 
 
@@ -105,18 +107,3 @@ def test_a_resumed_run_is_queued_until_its_new_attempt_speaks(last):
     assert judge(resumed, GONE).name == "lost"
     spoken = resumed._replace(status=status("running", attempt=2))
     assert judge(spoken, ALIVE).name == "running"
-
-
-@pytest.mark.parametrize(
-    ("seen", "needed"),
-    [
-        (files(), True),
-        (files("running"), True),
-        (files("done"), False),
-        (files("failed"), False),
-        (Files(), False),
-        (Files(status=status("running")), True),
-    ],
-)
-def test_a_queue_is_asked_only_about_runs_without_a_last_word(seen, needed):
-    assert needs_liveness(seen) == needed

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
 from launcher.code import code_store
 from launcher.code.job_files import code_files
-from launcher.executors import backends
 from launcher.executors.slurm import jobs
 from launcher.executors.submission import submit
 from launcher.plan.model import Plan
@@ -18,10 +16,10 @@ from launcher.plan.resolve import resolve
 from launcher.runs import store
 from launcher.runs.schema import Submission
 from launcher.runs.states import State
-from launcher.runs.store import Run
 from launcher.ssh.probe_client import probe
 from tests.launcher import run_folders
 from tests.launcher.hosts import spec_of
+from tests.launcher.run_folders import state
 
 until = functools.partial(run_folders.until, every=0.2)
 
@@ -43,7 +41,7 @@ class Bench:
 
     @staticmethod
     def _gpus(words: tuple[str, ...]) -> tuple[str, ...]:
-        return () if any(each.startswith("gpus=") for each in words) else ("gpus=0",)
+        return () if any(word.startswith("gpus=") for word in words) else ("gpus=0",)
 
     @staticmethod
     def lay_code(plan: Plan) -> None:
@@ -56,13 +54,8 @@ class Bench:
         return submit(plans, facts, {plans[0].code: code_files()})
 
     def seen(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.dump.read_text())
-        return found
-
-
-def state(folder: Path) -> State:
-    (seen,) = backends.look([Run(str(folder.parent), folder.name)])
-    return seen.state
+        """What the newest job's trainer was given."""
+        return store.read_or_empty(self.dump)
 
 
 def ended(folder: Path, seconds: float = 60.0) -> State:

@@ -73,7 +73,7 @@ class Observer:
         report = observation.head(number, self.mode, parameters=[{"group": "other", "dtype": dtype, "elements": 1}])
         call = {"operation": "mm", "functions": ["linear"], "dtype": dtype, "kept": False, "compiled": False}
         call |= {"device": "cpu", "calls": 1, "flops": 1}
-        report |= {"calls": [{**call, "backward": each} for each in (False, True)], "optimizer": {"float32": 1}}
+        report |= {"calls": [{**call, "backward": backward} for backward in (False, True)], "optimizer": {"float32": 1}}
         self.reports.append(report)
 
 
@@ -106,14 +106,14 @@ class Numbers:
         return checkpoint.save(folder, progress.step, FILE, lambda file: file.write(text), {}, keep, late)
 
     def resume(self, folder: Path) -> tuple[Progress, Path] | None:
-        found = checkpoint.for_resuming(folder, OneProcess())
-        if found is None:
+        saved = checkpoint.for_resuming(folder, OneProcess())
+        if saved is None:
             return None
-        state = json.loads(found.state.read_text())
+        state = json.loads(saved.state.read_text())
         version, words, gauss = state["random"]
         self.model = state["model"]
         self.random.setstate((version, tuple(words), gauss))
-        return restored(state["progress"], found, {}), found.path
+        return restored(state["progress"], saved, {}), saved.path
 
     def machine(self) -> dict[str, Any]:
         return {}
@@ -121,8 +121,8 @@ class Numbers:
     def digests(self) -> dict[str, bytes]:
         return {"model": str(self.model).encode()}
 
-    def saved_digests(self, found: checkpoint.Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
-        state = json.loads(found.state.read_text())
+    def saved_digests(self, saved: checkpoint.Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
+        state = json.loads(saved.state.read_text())
         return {"model": str(state["model"]).encode()}, state["progress"]
 
 

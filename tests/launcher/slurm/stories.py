@@ -44,7 +44,7 @@ def outcomes(request: pytest.FixtureRequest, stage: Stage) -> Outcomes:
 def cluster_of(testbed: Testbed, folder: Path) -> Iterator[Testbed]:
     """The testbed's cluster as this process's own, with a state folder of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in [each for each in os.environ if each.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_"))]:
+        for name in [name for name in os.environ if name.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_"))]:
             patch.delenv(name)
         for name, value in {**testbed.environment, "XDG_STATE_HOME": str(folder / "state")}.items():
             patch.setenv(name, value)

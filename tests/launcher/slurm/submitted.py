@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +13,8 @@ import pytest
 
 from tests.launcher.slurm.bench import ended
 from tests.launcher.slurm.stories import end_all
-from tests.launcher.slurm.trainers import LONG
+from tests.launcher.slurm.trainers import LONG, output_of
+from tests.recipes.torch_.trainers import result
 from tests.testbed.facts import Testbed
 
 CHECKOUT = str(Path(__file__).parents[3])
@@ -34,40 +33,45 @@ class Submitted(NamedTuple):
         return done
 
     def folder(self, name: str) -> Path:
-        (found,) = [each for each in (self.root / name).iterdir() if (each / "plan.json").exists()]
-        return found
+        (plan,) = (self.root / name).glob("*/plan.json")
+        return plan.parent
 
-    def said(self, name: str, attempt: int = 1) -> str:
+    def output(self, name: str, attempt: int = 1) -> str:
         return (self.folder(name) / f"attempts/{attempt}/stdout.log").read_text()
 
     def done(self, name: str) -> dict[str, Any]:
         """The result of one that is to end well."""
         folder = self.folder(name)
         seen = ended(folder, LONG)
-        logs = "".join(each.read_text() for each in folder.glob("attempts/*/stderr.log"))
-        assert seen.name == "done", (seen, logs[-2000:])
-        found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-        return found
+        assert seen.name == "done", (seen, output_of(folder))
+        return result(folder)
 
 
-@contextlib.contextmanager
-def all_submitted(testbed: Testbed, root: Path, requests: Mapping[str, Sequence[str]]) -> Iterator[Submitted]:
-    """These, by their names; the words of each follow the `cluster=slurm gpus=0` of all. Cancelled at the end."""
-    state = root.with_name(f"{root.name}-state")  # not beside scripts, which would take it along
-    own = {"PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(state)}
-    found = Submitted(root, testbed.slurm_env(own))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in testbed.environment.items():
-            patch.setenv(name, value)
+def submitted_by(requests: Callable[[Path], Mapping[str, Sequence[str]]]) -> Any:
+    """A fixture of a module: these are submitted by their names, and cancelled at the end. They are made in the root of
+    all; the words of each follow the `cluster=slurm gpus=0` of all."""
 
-        def submit(name: str) -> None:
-            more = (f"run_root={root / name}", "cluster=slurm", "gpus=0", "telemetry.every=0")
-            found.launcher(*more, "env.OMP_NUM_THREADS=1", *requests[name])
+    @pytest.fixture(scope="module")
+    def submitted(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submitted]:
+        root = tmp_path_factory.mktemp("submitted")
+        state = root.with_name(f"{root.name}-state")  # not beside scripts, which would take it along
+        own = {"PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(state)}
+        made = Submitted(root, testbed.slurm_env(own))
+        words = requests(root)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in testbed.environment.items():
+                patch.setenv(name, value)
 
-        try:
-            with ThreadPoolExecutor(4) as pool:
-                list(pool.map(submit, requests))
-            yield found
-        finally:
-            for name in requests:
-                end_all(root / name)
+            def submit(name: str) -> None:
+                more = (f"run_root={root / name}", "cluster=slurm", "gpus=0", "telemetry.every=0")
+                made.launcher(*more, "env.OMP_NUM_THREADS=1", *words[name])
+
+            try:
+                with ThreadPoolExecutor(4) as pool:
+                    list(pool.map(submit, words))
+                yield made
+            finally:
+                for name in words:
+                    end_all(root / name)
+
+    return submitted

@@ -11,7 +11,7 @@ from launcher.compare import comparison
 from launcher.plan.model import Compare, Plan
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
-from tests.launcher.compare.test_comparison import TRAINER
+from tests.launcher.compare.test_comparison_script import TRAINER
 from tests.launcher.slurm.bench import Bench, ended, job_of, until
 
 # Before it ends its block it writes down where it ran; one arm waits in its first attempt until it is asked to stop.
@@ -38,19 +38,19 @@ def compared(bench: Bench, *words: str) -> Plan:
 
 
 def seen(folder: Path) -> list[dict[str, str]]:
-    return [json.loads(each.read_text()) for each in sorted(folder.glob("arms/*/seen-*.json"))]
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("arms/*/seen-*.json"))]
 
 
 def test_all_arms_run_in_one_job_on_the_same_gpus(bench: Bench) -> None:
     (folder,) = bench.submit(compared(bench, "gpus=1"))
     assert ended(folder, 90).name == "done"
-    found = seen(folder)
-    assert len(found) == 4
-    assert {each["SLURM_JOB_ID"] for each in found} == {job_of(folder)}
-    assert len({each["CUDA_VISIBLE_DEVICES"] for each in found}) == 1 and found[0]["CUDA_VISIBLE_DEVICES"]
+    blocks = seen(folder)
+    assert len(blocks) == 4
+    assert {block["SLURM_JOB_ID"] for block in blocks} == {job_of(folder)}
+    assert len({block["CUDA_VISIBLE_DEVICES"] for block in blocks}) == 1 and blocks[0]["CUDA_VISIBLE_DEVICES"]
     assert (folder / "blocks").read_text().split("\n")[:4] == ["00 85", "01 85", "01 0", "00 0"]
-    found = json.loads((folder / "result.json").read_text())
-    assert (found["status"], found["comparison"]["control"]) == ("done", "amp=o0"), "its job wrote it; nobody looked"
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["status"], result["comparison"]["control"]) == ("done", "amp=o0"), "its job wrote it; nobody looked"
 
 
 def test_before_its_time_limit_it_saves_and_says_how_to_go_on(bench: Bench) -> None:

@@ -37,13 +37,13 @@ from tests.launcher.slurm.trainers import (
     folders_of,
     kill,
     launch,
+    output_of,
     processes,
     saved,
     shell,
     side_by_side,
     submissions,
     submitting,
-    told,
 )
 from tests.launcher.stand_in import make_program
 from tests.recipes.torch_.trainers import result, rows
@@ -52,8 +52,8 @@ from tests.testbed.facts import Testbed
 
 def test_the_plain_trainer_is_done_and_proved(plain_undisturbed: Path) -> None:
     """Without the testbed: what it uses of the recipes is there."""
-    found = result(plain_undisturbed)
-    assert (found["status"], found["steps"], found["observed"]["verdict"]) == ("done", STEPS, "proved")
+    ended = result(plain_undisturbed)
+    assert (ended["status"], ended["steps"], ended["observed"]["verdict"]) == ("done", STEPS, "proved")
 
 
 def a_trainer_killed_at_any_moment_fails_with_the_reason_and_can_be_resumed(
@@ -64,7 +64,7 @@ def a_trainer_killed_at_any_moment_fails_with_the_reason_and_can_be_resumed(
         saved(folder, moments.step())
         moments.wait(0.5)
         kill(processes(folder))
-        assert ended(folder, LONG)[:2] == ("failed", "the trainer was killed by signal 9"), told(folder)
+        assert ended(folder, LONG)[:2] == ("failed", "the trainer was killed by signal 9"), output_of(folder)
         trainers.go_on(folder)
         trainers.ends_as_if_undisturbed(folder)
         assert state(folder).attempt == 2
@@ -142,9 +142,9 @@ def a_full_disk_fails_the_run_with_that_reason_and_with_room_again_it_goes_on(
                     os.write(filler.fileno(), bytes(4096))
             os.truncate(filler.name, os.path.getsize(filler.name) - 2**18)  # room for the words, and for no checkpoint
             for folder in folders:
-                found = ended(folder, LONG)
-                assert found.name == "failed"
-                assert "No space left on device" in found.reason, (found, told(folder))
+                last = ended(folder, LONG)
+                assert last.name == "failed"
+                assert "No space left on device" in last.reason, (last, output_of(folder))
             (disk / f"filler{number}").unlink()
             for folder in folders:
                 trainers.go_on(folder)
@@ -177,7 +177,7 @@ def a_run_cancelled_while_it_starts_is_cancelled_and_nothing_of_it_lives(trainer
         moments.wait(4)
         ((_, why),) = stopping.cancel([Run(str(folder.parent), folder.name)], now=bool(number % 2), stop_grace=2)
         assert why == ""
-        assert ended(folder, LONG).name == "cancelled", told(folder)
+        assert ended(folder, LONG).name == "cancelled", output_of(folder)
         until(lambda: not processes(folder), LONG)
         assert not (folder / "result.json").exists() or state(folder).reason.startswith("on request")
 
@@ -195,12 +195,12 @@ def a_launcher_killed_at_any_moment_leaves_a_complete_run_or_none(
 
     side_by_side(2 * moments.rounds, one)
     for folder in folders_of(trainers):
-        found = ended(folder, LONG)
-        if found.name == "done":
+        last = ended(folder, LONG)
+        if last.name == "done":
             trainers.is_as_if_undisturbed(folder)
         else:
-            assert found.name == "lost", (found, told(folder))
-            assert "the launcher ended before" in found.reason
+            assert last.name == "lost", (last, output_of(folder))
+            assert "the launcher ended before" in last.reason
             assert store.attempts(folder) == []
             assert submissions(folder) == set()
 

@@ -19,19 +19,19 @@ from tests.launcher.slurm.trainers import (
     folders_of,
     gone,
     launch,
+    output_of,
     processes,
     saved,
     shell,
     submitting,
-    told,
 )
 from tests.testbed.facts import Testbed
 
 
 @pytest.fixture
 def trainers(slurm: Testbed, tmp_path: Path, plain_undisturbed: Path) -> Iterator[Trainers]:
-    with submitting(Trainers(tmp_path, plain_undisturbed, plain=True)) as found:
-        yield found
+    with submitting(Trainers(tmp_path, plain_undisturbed, plain=True)) as trainers:
+        yield trainers
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def pass_forgotten_ids() -> None:
 def test_a_restarted_node_daemon_disturbs_no_run(trainers: Trainers, moments: Moments, cluster: Testbed) -> None:
     folders = [trainers.start(trainers.plan(pace=0.4)) for _ in range(2)]
     # A launch that is under way to a node whose daemon dies is lost, and Slurm 22.05 shows the job as running for ever.
-    until(lambda: all((each / "attempts/1").exists() for each in folders), LONG)
+    until(lambda: all((folder / "attempts/1").exists() for folder in folders), LONG)
     for _ in range(moments.rounds):
         moments.wait(4)
         cluster.kill(f"slurmd-{moments.random.choice(cluster.slurm.nodes)}")
@@ -98,10 +98,10 @@ def ends_truly(trainers: Trainers, folder: Path) -> None:
     """The run is done, as if nothing had happened; or a controller that crashed forgot it, and it says so."""
 
     def over() -> bool:
-        found = state(folder)
-        if "scontrol release" in found.reason:  # its job had an id that the node knew from before the crash
+        last = state(folder)
+        if "scontrol release" in last.reason:  # its job had an id that the node knew from before the crash
             call(["scontrol", "release", job_of(folder)])
-        return found.finished
+        return last.finished
 
     until(over, LONG)
     for _ in range(3):
@@ -112,7 +112,7 @@ def ends_truly(trainers: Trainers, folder: Path) -> None:
         # the id of a job that it forgot to another, which a node that remembers refuses.
         assert (name, reason) in (("failed", "its script was killed"), ("failed", SILENT)) or (
             name == "lost" and "Slurm no longer knows job" in reason
-        ), told(folder)
+        ), output_of(folder)
         until(lambda: not processes(folder), LONG)
         trainers.go_on(folder)
         until(over, LONG)
@@ -129,13 +129,13 @@ def test_a_restarted_controller_disturbs_no_run_and_takes_a_submission_meanwhile
         started = launch(trainers, cluster)
         moments.wait(3)
         end_controller(cluster, moments)
-        assert {state(each).name for each in folders} <= {"running", "done", "unreachable"}
+        assert {state(folder).name for folder in folders} <= {"running", "done", "unreachable"}
         moments.wait(3)
         cluster.revive()
         out, err = started.communicate(timeout=LONG)
         made = folders_of(trainers) - before
         if started.returncode == 0:
-            assert {each.name for each in made} == {*out.split()}
+            assert {folder.name for folder in made} == {*out.split()}
             for folder in made:
                 trainers.jobs.add(job_of(folder))
                 ends_truly(trainers, folder)

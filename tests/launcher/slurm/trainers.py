@@ -89,7 +89,7 @@ class Trainers:
 
     def ends_as_if_undisturbed(self, folder: Path, seconds: float = LONG) -> None:
         until(lambda: state(folder).finished, seconds)
-        assert state(folder).name == "done", (state(folder), told(folder))
+        assert state(folder).name == "done", (state(folder), output_of(folder))
         self.is_as_if_undisturbed(folder)
 
     def is_as_if_undisturbed(self, folder: Path) -> None:
@@ -101,9 +101,9 @@ class Trainers:
         assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
         for column in ("epoch", "loss", "lr", "loss_scale", "skipped", "grad_norm"):
             assert [row[column] for row in steps] == [row[column] for row in undisturbed]
-        found, expected = trainers.result(folder), trainers.result(self.whole)
-        assert (found["status"], found["eval"], found["determinism"]) == ("done", expected["eval"], "exact")
-        assert found["observed"]["verdict"] == "proved", found["observed"]
+        result, expected = trainers.result(folder), trainers.result(self.whole)
+        assert (result["status"], result["eval"], result["determinism"]) == ("done", expected["eval"], "exact")
+        assert result["observed"]["verdict"] == "proved", result["observed"]
         assert len(submissions(folder)) <= len(list(folder.glob("sbatch.*.out")))
 
 
@@ -138,7 +138,7 @@ def launch(trainers: Trainers, slurm: Testbed) -> subprocess.Popen[str]:
 
 
 def folders_of(trainers: Trainers) -> set[Path]:
-    return {each.folder for each in selection.newest([str(trainers.root)], 1000)}
+    return {run.folder for run in selection.newest([str(trainers.root)], 1000)}
 
 
 def last_state(folder: Path) -> dict[str, Any]:
@@ -149,15 +149,15 @@ def last_state(folder: Path) -> dict[str, Any]:
 
 def processes(folder: Path) -> list[int]:
     """The trainer's processes, those of torchrun not among them."""
-    found = []
+    pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
         if f"run={folder}".encode() in words and b"torch.distributed.run" not in words:
-            found.append(int(pid))
-    return found
+            pids.append(int(pid))
+    return pids
 
 
 def shell(folder: Path) -> int:
@@ -168,14 +168,13 @@ def shell(folder: Path) -> int:
 
 def step(folder: Path) -> int:
     """Step of the newest checkpoint; 0 before the first."""
-    names = [each.name for each in folder.glob("checkpoints/step-*")]
-    return max((int(name.removeprefix("step-")) for name in names), default=0)
+    return max((int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")), default=0)
 
 
 def saved(folder: Path, least: int) -> None:
     """Wait for a checkpoint of that step or a later one."""
     until(lambda: step(folder) >= least or state_is_final(folder), LONG, every=0.05)
-    assert step(folder) >= least, told(folder)
+    assert step(folder) >= least, output_of(folder)
 
 
 def state_is_final(folder: Path) -> bool:
@@ -206,10 +205,10 @@ def submissions(folder: Path) -> set[str]:
     ).of_script(f"{folder}/run.sh")
 
 
-def told(folder: Path) -> str:
+def output_of(folder: Path) -> str:
     """The end of all that a run said, for a test that fails."""
     files = [folder / "status.json", *sorted(folder.glob("attempts/*/*.log")), folder / "launch.log"]
-    return "\n".join(f"{each}: {each.read_text()[-1500:]}" for each in files if each.exists())
+    return "\n".join(f"{file}: {file.read_text()[-1500:]}" for file in files if file.exists())
 
 
 SEED = int(os.environ.get("FAULT_SEED") or random.SystemRandom().randrange(10**6))
@@ -234,5 +233,4 @@ class Moments:
 def side_by_side(count: int, one: Callable[[int], Any], at_once: int = 3) -> None:
     """So many rounds, a few of them at the same time: most of a round is waiting for Slurm."""
     with ThreadPoolExecutor(at_once) as pool:
-        for each in [pool.submit(one, number) for number in range(count)]:
-            each.result()
+        list(pool.map(one, range(count)))
