@@ -84,7 +84,8 @@ def test_home_is_a_folder_that_stays_and_can_be_written(seen: dict[str, Any], wa
     assert seen["home_is_writable"]
     if way != "none":
         assert seen["home"] == str(shared_place.folder / "cache" / "home")
-        assert (shared_place.folder / "cache" / "home" / ".probe").exists()
+        assert (shared_place.folder / "cache" / "home" / ".probe").exists(), "it outlives the container"
+        assert (shared_place.folder / "cache").stat().st_mode & 0o777 == 0o700
         assert seen["env"]["XDG_CACHE_HOME"] == str(shared_place.folder / "cache")
 
 

@@ -54,7 +54,7 @@ def test_an_unknown_recipe_is_refused_with_the_nearest() -> None:
 def test_versions_that_the_base_image_pins_are_named_where_pip_fails(tmp_path: Path) -> None:
     """The line of the recipe with the real pip, which finds nothing here."""
     recipe = dataclasses.replace(CPU, pip=("no-such-thing==2.1.0", "Nor_This[x]==1.5.2", "six==0.0.1"), index="")
-    (line,) = (each for each in render(recipe, "docker").splitlines() if "pip install" in each)
+    (line,) = (line for line in render(recipe, "docker").splitlines() if "pip install" in line)
     pins = tmp_path / "constraint.txt"
     pins.write_text("# tested together\nno-such-thing==1.26.4\nnor.this == 1.5.2 ; python_version > '3'\nno-such==1\n")
     command = line.removeprefix("RUN ")
@@ -72,8 +72,8 @@ def test_versions_that_the_base_image_pins_are_named_where_pip_fails(tmp_path: P
 
 def test_nothing_heavy_is_imported_until_something_is_rendered() -> None:
     text = "import sys, containers.image_recipes, containers.runtimes, containers.catalogue, containers.pull; "
-    text += "print([each for each in ('hpccm', 'yaml', 'hydra') if each in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout == "[]\n"
+    text += "print({'hpccm', 'yaml', 'hydra'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 @pytest.mark.testbed
@@ -87,17 +87,15 @@ def test_both_formats_build_for_real_into_the_same_packages(place: Place, testbe
     image = testbed.images["python"]
     name, built = f"{place.folder.name}:cpu", str(place.folder / "cpu")
 
-    docker = dataclasses.replace(recipe, base=image.docker)
-    text = offline(render(docker, "docker")).replace("\nLABEL ", "\nCOPY wheels /opt/wheels\nLABEL ")
-    file = place.write(file_name(docker, "docker"), text, mode=0o644)
-    options = ["--network=host", "--quiet"]
-    builds = [build_argv("docker", client=["docker"], options=options, file=str(file), folder=".", target=name)]
-    singularity = dataclasses.replace(recipe, base=image.sif)
-    text = offline(render(singularity, "singularity")) + "\n%files\n    wheels /opt/wheels\n"
-    file = place.write(file_name(singularity, "singularity"), text, mode=0o644)
-    options = ["--sandbox"]  # packing it would take longest
-    client = ["apptainer"]
-    builds += [build_argv("singularity", client=client, options=options, file=str(file), folder=".", target=built)]
+    builds = []
+    formats: tuple[tuple[Format, str, str, str, list[str]], ...] = (
+        ("docker", "docker", image.docker, name, ["--network=host", "--quiet"]),
+        ("singularity", "apptainer", image.sif, built, ["--sandbox"]),  # packing it would take longest
+    )
+    for format, client, base, target, options in formats:
+        of_base = dataclasses.replace(recipe, base=base)
+        file = place.write(file_name(of_base, format), offline(render(of_base, format)), mode=0o644)
+        builds.append(build_argv(format, client=[client], options=options, file=str(file), folder=".", target=target))
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda argv: run(argv, place), builds))
 
@@ -112,8 +110,11 @@ def test_both_formats_build_for_real_into_the_same_packages(place: Place, testbe
 
 
 def offline(text: str) -> str:
-    """A rendered file that installs from wheels in the image alone."""
-    return text.replace("pip install ", "pip install --no-index --find-links=/opt/wheels ")
+    """A rendered file that installs from the folder `wheels` alone."""
+    text = text.replace("pip install ", "pip install --no-index --find-links=/opt/wheels ")
+    if "\n%post" in text:
+        return f"{text}\n%files\n    wheels /opt/wheels\n"
+    return text.replace("\nLABEL ", "\nCOPY wheels /opt/wheels\nLABEL ")
 
 
 def make_wheel(folder: Path, name: str, version: str) -> None:
@@ -123,7 +124,7 @@ def make_wheel(folder: Path, name: str, version: str) -> None:
     info = {
         "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         "WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        "RECORD": "".join(f"{stem}.dist-info/{each},,\n" for each in ("METADATA", "WHEEL", "RECORD")),
+        "RECORD": "".join(f"{stem}.dist-info/{name},,\n" for name in ("METADATA", "WHEEL", "RECORD")),
     }
     with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
         for file, text in info.items():
@@ -132,15 +133,10 @@ def make_wheel(folder: Path, name: str, version: str) -> None:
 
 def run(argv: Sequence[str], place: Place) -> str:
     """A command as the testbed's user, in the place's folder."""
-    done = subprocess.run(
-        place.testbed.as_user(argv, {"DOCKER_BUILDKIT": "0"}),
-        cwd=place.folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    return done.stdout
+    argv = place.testbed.as_user(argv, {"DOCKER_BUILDKIT": "0"})
+    ended = subprocess.run(argv, cwd=place.folder, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, (ended.stdout + ended.stderr)[-3000:]
+    return ended.stdout
 
 
 @FORMATS

@@ -9,7 +9,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -17,9 +16,8 @@ from containers.description import Container
 from containers.runtime import Runtime
 from containers.runtimes import wrap
 from tests.containers.readers import fill
-from tests.containers.real import CONTAINED, EVERY, PODMAN, PYTHON, Place, image_of
+from tests.containers.real import EVERY, PODMAN, PYTHON, Place, image_of
 from tests.testbed.bed import wait_until
-from tests.testbed.facts import Testbed
 
 pytestmark = pytest.mark.testbed
 
@@ -27,11 +25,11 @@ pytestmark = pytest.mark.testbed
 # twice in Apptainer, directly and handed on, so that a handler may only leave a note.
 TRAINER = """
 import os, signal, sys, time
-told = []
-signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+asked = []
+signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
 open(sys.argv[1] + "/running", "w").write(str(os.getpid()))
 until = time.time() + 600
-while not told and time.time() < until:
+while not asked and time.time() < until:
     time.sleep(0.05)
 time.sleep(0.5)
 open(sys.argv[1] + "/stopped", "w")
@@ -63,8 +61,7 @@ def running(place: Place, container: Container, runtime: Runtime) -> Iterator[su
 
 
 def remove(place: Place, container: Container, runtime: Runtime) -> None:
-    argv = fill(wrap(container, runtime).remove, {})
-    if argv:
+    if argv := fill(wrap(container, runtime).remove, {}):
         subprocess.run(place.testbed.as_user(argv), capture_output=True, timeout=120)
 
 
@@ -90,31 +87,6 @@ def test_term_reaches_the_trainer_and_its_exit_code_comes_back(runtime: Runtime,
         os.killpg(process.pid, signal.SIGTERM)
         assert process.wait(timeout=120) == 85
     assert (place.run / "stopped").exists()
-
-
-@CONTAINED
-def test_caches_and_home_outlive_the_container(runtime: Runtime, place: Place) -> None:
-    body = "import os; p = os.path.expanduser('~/kept'); print(os.path.exists(p)); open(p, 'w').write('x')"
-    container = dataclasses.replace(place.container(image_of(runtime, place.testbed)), argv=(PYTHON, "-c", body))
-    assert place.start(container, runtime).stdout == "False\n"
-    assert place.start(container, runtime).stdout == "True\n"
-    assert (place.folder / "cache").stat().st_mode & 0o777 == 0o700
-
-
-@CONTAINED
-def test_the_users_own_packages_shadow_nothing(runtime: Runtime, place: Place, testbed: Testbed) -> None:
-    """Neither those of the user's home nor those of the home that the container has."""
-    version = subprocess.run(
-        [PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    container = place.container(image_of(runtime, testbed))
-    argv = (PYTHON, "-c", "import leaked")
-    home = Path(container.home) / f".local/lib/python{version}/site-packages"
-    place.start(container, runtime)
-    home.mkdir(parents=True)
-    (home / "leaked.py").write_text("")
-    done = place.start(dataclasses.replace(container, argv=argv), runtime)
-    assert "No module named 'leaked'" in done.stderr
 
 
 @EVERY

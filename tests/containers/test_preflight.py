@@ -129,3 +129,31 @@ def test_a_mount_as_people_write_it() -> None:
 def test_a_mount_that_could_mean_two_things_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="should be SOURCE:TARGET or SOURCE:TARGET:ro"):
         parse_mount(text)
+
+
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "none"])
+@pytest.mark.parametrize("text", ["\n", "\r", "\t", "\x00", "\x1b", "\x7f", "\udcff"])
+def test_control_characters_and_bytes_that_are_no_text_are_refused_by_name(runtime: str, text: str) -> None:
+    changes: dict[str, dict[str, Any]] = {
+        "env.VALUE": {"environment": {"VALUE": f"a{text}b"}},
+        "argv[1]": {"argv": ("python3", f"a{text}b")},
+        "mounts[0]": mounts(f"/a{text}>/b"),
+        "workdir": {"workdir": f"/a{text}"},
+    }
+    for key, change in changes.items():
+        with pytest.raises(SettingsError, match=r"control character|contains bytes that are not UTF-8") as error:
+            check(dataclasses.replace(PLAIN, **change), RUNTIMES[runtime])
+        assert error.value.key == key
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_what_linux_cannot_start_is_refused_by_name(runtime: str) -> None:
+    base = dataclasses.replace(PLAIN, image=IMAGES[RUNTIMES[runtime].kind])
+    many = {f"V{index}": "x" * 100_000 for index in range(20)}
+    for change, says in (
+        ({"environment": {"BIG": "x" * 131072}}, r"env\.BIG holds 131072 bytes"),
+        ({"argv": ("python3", "x" * 131072)}, "argument 1 of the job is longer than 128 KiB"),
+        ({"environment": many}, "Linux takes about 2 MB"),
+    ):
+        with pytest.raises(SettingsError, match=says):
+            check(dataclasses.replace(base, **change), RUNTIMES[runtime])  # type: ignore[arg-type]
