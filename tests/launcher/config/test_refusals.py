@@ -74,6 +74,7 @@ NAMES = {
     "amp.dtype=float8": "amp.dtype=float8 is not one of auto, float16, bfloat16",
     "amp=o3 amp.rounding=random": "amp.rounding=random is not one of nearest, stochastic",
     "loss_scale=128": "loss_scale=128 is not a rule; say loss_scale=static loss_scale.init=128",
+    "recipe=gpt data=mnist": "data=mnist is not one of",
     "recipe=mnst": "did you mean mnist?",
     "device=gpu": "did you mean cuda?",
     "profile=nsyss": "did you mean nsys",
@@ -97,6 +98,7 @@ VALUES = {
     "telemetry.every=999999999": "must be 0 to 86400 seconds",
     "epochs=2 steps=3": "epochs=2 and steps=3: say one of them",
     "loss_scale.init=0": "loss_scale.init=0.0 must be above zero",
+    "loss_scale.growth=0.5": "loss_scale.growth=0.5 must be above 1",
     "checkpoint.keep=0": "checkpoint.keep=0 must be at least 1",
     "proof.share=0": "proof.share=0 must be above 0 and at most 1",
     "proof.share=85": "proof.share=85 must be above 0 and at most 1",
@@ -114,6 +116,7 @@ VALUES = {
 PRECISION = {
     "amp=o0 amp.dtype=float16": "amp.dtype=float16 with amp=o0",
     "amp.allow=[conv2d] amp.deny=[conv2d]": "conv2d is on both amp.allow and amp.deny",
+    "amp=o1 amp.infer=[Relu]": "amp.infer=[Relu] is a list of TensorFlow's graph rewrite",
     "amp=o1 amp.master_weights=true": "only o2 has the choice",
     "amp=o2 amp.rounding=stochastic": "takes the place of the float32 masters of amp=o2; say amp=o3",
     "amp=fp16-true amp.rounding=stochastic": "amp.rounding=stochastic needs bfloat16",
