@@ -107,15 +107,15 @@ def _framework(manifest: Mapping[str, Any]) -> str:
     return str(settings.get("framework", "unknown")) if isinstance(settings, dict) else "unknown"
 
 
-def weights_of(found: Checkpoint) -> dict[str, torch.Tensor]:
+def weights_of(saved: Checkpoint) -> dict[str, torch.Tensor]:
     """Every parameter and buffer of a checkpoint by name, in memory of its own; those with a fraction in float32.
 
     A weight that several names share is there by each of them. Raises `SettingsError` for a state that can't be read.
     """
     try:
-        state = resharding.state_of(found, read(found.state), only="model/")
+        state = resharding.state_of(saved, read(saved.state), only="model/")
     except ValueError as error:
-        raise SettingsError(f"{found.path} can't be exported: {error}", "run") from None
+        raise SettingsError(f"{saved.path} can't be exported: {error}", "run") from None
     masters = state["precision"]["masters"]
     weights = {name: masters.get(name, weight) for name, weight in state["model"].items()}
     weights |= {name: weights[first] for name, first in state["tied"].items()}

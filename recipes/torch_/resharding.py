@@ -18,7 +18,7 @@ Shards = dict[str, torch.Tensor]
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether `fully_shard` spread the model's parameters over the ranks."""
-    return any(is_shard(each) for each in model.state_dict().values())  # which first frees what forward gathered
+    return any(is_shard(value) for value in model.state_dict().values())  # which first frees what forward gathered
 
 
 def take_apart(trained: Trained) -> tuple[Shards, dict[str, Any]]:
@@ -28,7 +28,7 @@ def take_apart(trained: Trained) -> tuple[Shards, dict[str, Any]]:
     belongs to none.
     """
     state = trained.state()
-    shapes = {name: each.shape for name, each in trained.precision.master_parameters().items()}
+    shapes = {name: weight.shape for name, weight in trained.precision.master_parameters().items()}
     shards, model = _parted("model/", state["model"])
     optimizers = []
     for number, optimizer in enumerate(state["optimizers"]):
@@ -50,8 +50,8 @@ def take_apart(trained: Trained) -> tuple[Shards, dict[str, Any]]:
 
 
 def _parted(prefix: str, values: Mapping[str, Any]) -> tuple[Shards, dict[str, Any]]:
-    shards = {prefix + name: each for name, each in values.items() if is_shard(each)}
-    return shards, {name: each for name, each in values.items() if prefix + name not in shards}
+    shards = {prefix + name: value for name, value in values.items() if is_shard(value)}
+    return shards, {name: value for name, value in values.items() if prefix + name not in shards}
 
 
 def _unshardable(optimizer: torch.optim.Optimizer, name: str, key: str) -> str:
@@ -62,14 +62,14 @@ def _unshardable(optimizer: torch.optim.Optimizer, name: str, key: str) -> str:
 
 
 def state_of(
-    found: Checkpoint, saved: dict[str, Any], model: nn.Module | None = None, only: str = ""
+    checkpoint: Checkpoint, saved: dict[str, Any], model: nn.Module | None = None, only: str = ""
 ) -> dict[str, Any]:
     """The state in a checkpoint, of which `saved` is the file that rank 0 wrote: in shards as `model` has them, or
     whole; `only` the shards whose names begin so.
 
     Raises `ValueError` for one that can't be read.
     """
-    if not found.shards:
+    if not checkpoint.shards:
         return saved
     from recipes.torch_ import shards
 
@@ -77,7 +77,7 @@ def state_of(
     state = {**saved, "model": dict(saved["model"])}
     places: dict[str, tuple[dict[str, Any], str]] = {}
     targets: Shards = {}
-    for path, described in shards.describe(found.path, found.manifest["files"]).items():
+    for path, described in shards.describe(checkpoint.path, checkpoint.manifest["files"]).items():
         if not path.startswith(only):
             continue
         kind, _, name = path.partition("/")
@@ -87,18 +87,18 @@ def state_of(
             name, _, key = entry.rpartition("/")
             places[path] = state["optimizers"][int(number)]["state"][name], key
         targets[path] = _empty_like(own.get(name), described.size, described.dtype)
-    shards.read(found.path, found.manifest["files"], targets)
+    shards.read(checkpoint.path, checkpoint.manifest["files"], targets)
     for path, (values, key) in places.items():
         values[key] = targets[path]
     return state
 
 
-def refusal(found: Checkpoint, ranks: int, sharded: bool, why: str) -> SettingsErrorOfAll:
+def refusal(checkpoint: Checkpoint, ranks: int, sharded: bool, why: str) -> SettingsErrorOfAll:
     """Why a run of so many ranks can't go on from a checkpoint."""
-    was = f"shards of {_ranks(found.shards)}" if found.shards else "one whole state"
+    was = f"shards of {_ranks(checkpoint.shards)}" if checkpoint.shards else "one whole state"
     now = f"{'has shards' if sharded else 'has whole weights'} on {_ranks(ranks)}"
     return SettingsErrorOfAll(
-        f"{found.path} was saved as {was}, and this run {now}; it can't go on from it: {why}. "
+        f"{checkpoint.path} was saved as {was}, and this run {now}; it can't go on from it: {why}. "
         "Name another run folder to start anew",
         "parallel",
     )

@@ -33,23 +33,12 @@ class State:
         random = self.world.gather(devices.random_state(self.world.device))
         facts = {"settings": plain(self.settings), **_machine(self.world)}
         step, keep = progress.step, self.settings.checkpoint.keep
-        beside = {"progress": to_dict(progress), "random": random}
-        if resharding.is_sharded(self.trained.model):
-            return self._save_shards(folder, step, beside, facts, keep, check)
-        if self.world.rank:
-            return None
-        saved = {**self.trained.state(), **beside}
-        return checkpoint.save(folder, step, FILE, lambda file: write(file, saved), facts, keep, check)
-
-    def _save_shards(
-        self,
-        folder: Path,
-        step: int,
-        beside: Mapping[str, Any],
-        facts: Mapping[str, Any],
-        keep: int,
-        check: Callable[[], None],
-    ) -> Path | None:
+        position = {"progress": to_dict(progress), "random": random}
+        if not resharding.is_sharded(self.trained.model):
+            if self.world.rank:
+                return None
+            saved = {**self.trained.state(), **position}
+            return checkpoint.save(folder, step, FILE, lambda file: write(file, saved), facts, keep, check)
         from recipes.torch_ import shards
 
         parted: list[tuple[resharding.Shards, dict[str, Any]]] = []
@@ -60,7 +49,7 @@ class State:
             folder,
             step,
             FILE,
-            lambda file: write(file, {**rest, **beside}),
+            lambda file: write(file, {**rest, **position}),
             lambda aside: shards.write(aside, values, self.world.rank),
             facts,
             keep,
@@ -68,26 +57,26 @@ class State:
         )
 
     def resume(self, folder: Path) -> tuple[Progress, Path] | None:
-        found = checkpoint.for_resuming(folder, self.world)
-        if found is None:
+        newest = checkpoint.for_resuming(folder, self.world)
+        if newest is None:
             return None
-        refuse_another_job(found, self.settings)
-        saved = read(found.state)
+        refuse_another_job(newest, self.settings)
+        saved = read(newest.state)
         sharded = resharding.is_sharded(self.trained.model)
-        self.world.on_all(lambda: self._load(found, saved, sharded))
+        self.world.on_all(lambda: self._load(newest, saved, sharded))
         random = saved["random"]
         if self.world.rank < len(random):
             devices.set_random_state(random[self.world.rank], self.world.device)
-        progress = restored(saved["progress"], found, _machine(self.world))
-        return replace(progress, exact=progress.exact and sharded == bool(found.shards)), found.path
+        progress = restored(saved["progress"], newest, _machine(self.world))
+        return replace(progress, exact=progress.exact and sharded == bool(newest.shards)), newest.path
 
-    def _load(self, found: Checkpoint, saved: dict[str, Any], sharded: bool) -> None:
+    def _load(self, newest: Checkpoint, saved: dict[str, Any], sharded: bool) -> None:
         try:
-            self.trained.load(resharding.state_of(found, saved, self.trained.model))
+            self.trained.load(resharding.state_of(newest, saved, self.trained.model))
         except SettingsError:
             raise
         except ValueError as error:
-            raise resharding.refusal(found, self.world.size, sharded, str(error)) from None
+            raise resharding.refusal(newest, self.world.size, sharded, str(error)) from None
 
     def machine(self) -> dict[str, Any]:
         return _machine(self.world)
@@ -95,9 +84,9 @@ class State:
     def digests(self) -> dict[str, bytes]:
         return digests.of_state(self.trained.state())
 
-    def saved_digests(self, found: Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
-        saved = read(found.state)
-        return digests.of_state(saved, self.trained.state()), saved["progress"]
+    def saved_digests(self, saved: Checkpoint) -> tuple[dict[str, bytes], Mapping[str, Any]]:
+        state = read(saved.state)
+        return digests.of_state(state, self.trained.state()), state["progress"]
 
 
 def write(file: BinaryIO, state: Mapping[str, Any]) -> None:

@@ -38,12 +38,12 @@ class Trained:
     precision: Precision
 
     def __post_init__(self) -> None:
-        for each in self.optimizers:
-            own = type(each).state_dict is not torch.optim.Optimizer.state_dict
-            if own or each._optimizer_state_dict_pre_hooks or each._optimizer_state_dict_post_hooks:
+        for optimizer in self.optimizers:
+            own = type(optimizer).state_dict is not torch.optim.Optimizer.state_dict
+            if own or optimizer._optimizer_state_dict_pre_hooks or optimizer._optimizer_state_dict_post_hooks:
                 raise SettingsErrorOfAll(
-                    f"{type(each).__name__} has a state_dict or hooks of it of its own, and a checkpoint has the state "
-                    "that torch's own saves: take another optimizer"
+                    f"{type(optimizer).__name__} has a state_dict or hooks of it of its own, and a checkpoint has the "
+                    "state that torch's own saves: take another optimizer"
                 )
 
     def state(self) -> dict[str, Any]:
@@ -55,12 +55,12 @@ class Trained:
         optimizers = []
         for optimizer in self.optimizers:
             names = self.precision.parameter_names(optimizer)
-            kept = {name: dict(optimizer.state[each]) for each, name in names.items() if each in optimizer.state}
+            state = {name: dict(optimizer.state[weight]) for weight, name in names.items() if weight in optimizer.state}
             groups = [
-                {**group, "params": [names[each] for each in group["params"]]} for group in optimizer.param_groups
+                {**group, "params": [names[weight] for weight in group["params"]]} for group in optimizer.param_groups
             ]
-            optimizers.append({"state": kept, "rest": _of_no_parameter(optimizer, names), "groups": groups})
-        model = {name: each.detach() if isinstance(each, torch.Tensor) else each for name, each in own.items()}
+            optimizers.append({"state": state, "rest": _of_no_parameter(optimizer, names), "groups": groups})
+        model = {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in own.items()}
         return {"model": model, "tied": tied, "optimizers": optimizers, "precision": self.precision.state_dict()}
 
     def load(self, saved: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ class Trained:
         if names := differing(_of_fixed_shape(own), _of_fixed_shape(saved["model"])):
             raise ValueError(f"{names} differ in name or shape; is it another model's?")
         masters = saved["precision"]["masters"]
-        weights = {name: sharded_as(own[name], masters.get(name, each)) for name, each in saved["model"].items()}
+        weights = {name: sharded_as(own[name], masters.get(name, value)) for name, value in saved["model"].items()}
         self.model.load_state_dict({**weights, **{name: weights[first] for name, first in tied.items()}})
         for number, (optimizer, kept) in enumerate(zip(self.optimizers, saved["optimizers"], strict=True)):
             self._load_optimizer(number, optimizer, kept)
@@ -85,10 +85,10 @@ class Trained:
         state: dict[Any, Any] = dict(saved["rest"])
         restored: list[dict[str, Any]] = []
         for group in optimizer.param_groups:
-            first = sum(len(each["params"]) for each in restored)
+            first = sum(len(earlier["params"]) for earlier in restored)
             positions = dict(enumerate(group["params"], first))
-            stepped = {names[each] for each in positions.values()}
-            index = next((index for index, each in enumerate(groups) if set(each["params"]) == stepped), None)
+            stepped = {names[weight] for weight in positions.values()}
+            index = next((index for index, other in enumerate(groups) if set(other["params"]) == stepped), None)
             if index is None:
                 raise _steps_others(number)
             restored.append({**groups.pop(index), "params": list(positions)})
@@ -143,7 +143,7 @@ def _of_no_parameter(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tens
 
 def _of_fixed_shape(model: Mapping[str, Any]) -> dict[str, Any]:
     """With the names alone of extra state, which may grow: TransformerEngine's is empty until its first step."""
-    return {name: None if name.endswith(EXTRA_STATE) else each for name, each in model.items()}
+    return {name: None if name.endswith(EXTRA_STATE) else value for name, value in model.items()}
 
 
 def _steps_others(number: int) -> ValueError:

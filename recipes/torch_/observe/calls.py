@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from recipes.precision.call_summary import is_narrow
 from recipes.precision.gemm import Role
 
 
@@ -24,6 +25,17 @@ class ProductUse:
     emulates: tuple[str, ...] = ()
     """The narrower dtypes that they were rounded to and widened from, in the same order; empty where none was."""
 
+    @classmethod
+    def of(cls, role: Role, layer: str | None, operands: Sequence[tuple[str, str]]) -> ProductUse:
+        """`operands` are the dtypes, each with the one of eight bits or fewer that it was rounded to or is in."""
+        emulated = all(narrowed and not is_narrow(dtype) for dtype, narrowed in operands)
+        return cls(
+            role=role,
+            layer=layer,
+            formats=tuple(dtype for dtype, _ in operands),
+            emulates=tuple(narrowed for _, narrowed in operands) if emulated else (),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
@@ -34,8 +46,8 @@ class Call:
     backward: bool
     operands: tuple[tuple[str, tuple[int, ...]], ...]
     """dtype and shape of each matrix."""
-    flops: int
-    device: str
+    flops: int = 0
+    device: str = ""
     kept: bool | None = False
     """Inside a module of `amp.keep_fp32`; None where that isn't known."""
     origin: int = -1

@@ -28,9 +28,9 @@ def watched(around: Callable[[Any, Sequence[Any]], contextlib.AbstractContextMan
     """
     with contextlib.ExitStack() as stack:
         if (artifact := _artifact()) is not None:
-            _enter_around_calls(stack, artifact, around)
+            enter_around(stack, artifact, "__call__", around)
         if (compiler := _compiler()) is not None:
-            _enter_around_calls(stack, compiler, lambda *given: _unobserved())
+            enter_around(stack, compiler, "__call__", lambda *given: _unobserved())
         yield
 
 
@@ -50,19 +50,22 @@ def _unobserved() -> Iterator[None]:
         torch._C._autograd._enable_record_function(True)
 
 
-def _enter_around_calls(
-    stack: contextlib.ExitStack, called: Any, around: Callable[..., contextlib.AbstractContextManager[Any]]
+def enter_around(
+    stack: contextlib.ExitStack,
+    owner: type[Any],
+    method: str,
+    around: Callable[..., contextlib.AbstractContextManager[Any]],
 ) -> None:
-    """Have `around`, given the same arguments, entered around the calls of a class's instances until `stack` closes."""
-    original = called.__call__
+    """Have `around`, given the same arguments, entered around each call of a class's method until `stack` closes."""
+    original = getattr(owner, method)
 
     @functools.wraps(original)
     def call(*given: Any, **named: Any) -> Any:
         with around(*given):
             return original(*given, **named)
 
-    called.__call__ = call
-    stack.callback(setattr, called, "__call__", original)
+    setattr(owner, method, call)
+    stack.callback(setattr, owner, method, original)
 
 
 def _artifact() -> Any:

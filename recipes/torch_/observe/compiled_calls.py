@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from recipes.precision.call_summary import is_narrow
 from recipes.precision.gemm import Role
 from recipes.torch_.observe import flops
 from recipes.torch_.observe.calls import Call, ProductUse
@@ -156,14 +155,7 @@ def _backward(product: Product, run: _Run, forward: _Run | None) -> ProductUse:
 
 def _use(role: Role, layer: str | None, product: Product, order: Iterable[int]) -> ProductUse:
     operands = [product.operands[position] for position in order]
-    narrowed = tuple(operand.narrowed for operand in operands)
-    emulated = all(narrowed) and not any(is_narrow(operand.dtype) for operand in operands)
-    return ProductUse(
-        role=role,
-        layer=layer,
-        formats=tuple(operand.dtype for operand in operands),
-        emulates=narrowed if emulated else (),
-    )
+    return ProductUse.of(role, layer, [(operand.dtype, operand.narrowed) for operand in operands])
 
 
 def _symbols(graph: Graph, inputs: Sequence[Any]) -> dict[str, int]:

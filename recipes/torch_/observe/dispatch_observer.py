@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,10 +15,10 @@ from torch.utils.flop_counter import flop_registry
 
 from recipes.precision.observation import Guard
 from recipes.torch_.observe import flops
-from recipes.torch_.observe.calls import Call, ProductUse, dtype_name, tensors
+from recipes.torch_.observe.calls import Call, dtype_name, tensors
 from recipes.torch_.observe.lineage import SAME_DATA
-from recipes.torch_.observe.modules import Modules
-from recipes.torch_.observe.roles import Roles
+from recipes.torch_.observe.modules import Modules, Running
+from recipes.torch_.observe.roles import Roles, in_backward
 
 LIGHT, FOLLOWED, COMPOSITE, MATRIX, UNKNOWN = "light", "followed", "composite", "matrix", "unknown"
 REDUCTION, GATHERING = "reduction", "gathering"
@@ -52,9 +51,8 @@ class DispatchObserver(TorchDispatchMode):
         self.kept_ran: set[torch.nn.Module] = set()
         """The modules kept in float32 that ran."""
         self._pauses = 0
-        self._kept = {id(module): module for module in modules.kept}
+        self._modules = modules
         self._on_float32 = on_float32
-        self._forward_call: dict[int, int] = {}  # autograd node -> index of the call that made it
         self._kinds: dict[Any, str] = {}
 
     @classmethod
@@ -83,8 +81,8 @@ class DispatchObserver(TorchDispatchMode):
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = _kind(func)
-        if self._kept and not self._pauses and not in_backward():
-            self._running_kept()
+        if self._modules.kept and not self._pauses and not in_backward():
+            self._is_kept(self._modules.running())
         if kind == LIGHT or self._pauses or self.in_optimizer():
             return func, None
         if kind == FOLLOWED:
@@ -135,8 +133,9 @@ class DispatchObserver(TorchDispatchMode):
         operands = tuple((dtype_name(matrix.dtype), tuple(matrix.shape)) for matrix in matrices)
         if any(dtype == "float32" for dtype, _ in operands):
             self._on_float32(matrices[0].device)
-        backward = in_backward()
-        use = self._use(matrices, backward)
+        backward, running = in_backward(), self._modules.running()
+        use, origin = self.roles.record(matrices, len(self.calls), running)
+        kept = self._is_kept(running, backward, origin)
 
         def record_call(args: Any, kwargs: Any, out: Any) -> None:
             if formula is not None:
@@ -144,14 +143,13 @@ class DispatchObserver(TorchDispatchMode):
                 count = formula(args, produced[0].shape if produced else ())
             else:
                 count = int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=out))
-            origin = self._origin(backward)
             call = Call(
                 operation=name,
                 backward=backward,
                 operands=operands,
                 flops=count,
                 device=matrices[0].device.type,
-                kept=self._is_kept(backward, origin),
+                kept=kept,
                 origin=origin if backward else -1,
                 use=use,
             )
@@ -159,53 +157,17 @@ class DispatchObserver(TorchDispatchMode):
 
         return record_call
 
-    def _use(self, matrices: Sequence[torch.Tensor], backward: bool) -> ProductUse:
-        newest = torch.autograd._get_sequence_nr() - 1
-        if not backward:
-            return self.roles.forward(matrices, newest)
-        node = torch._C._current_autograd_node()
-        return self.roles.backward(matrices, -1 if node is None else node._sequence_nr(), newest)
-
-    def _origin(self, backward: bool) -> int:
-        """Index of the forward call that the call about to be recorded belongs to.
-
-        Autograd numbers its nodes. The node of a call exists before the call is dispatched, so it has the newest
-        number; in backward the node being run has the number that it got then.
-        """
-        index = len(self.calls)
-        newest = torch.autograd._get_sequence_nr() - 1
-        if not backward:
-            self._forward_call.setdefault(newest, index)
-            return index
-        node = torch._C._current_autograd_node()
-        origin = self._forward_call.get(node._sequence_nr(), -1) if node is not None else -1
-        if torch.is_grad_enabled():  # a second backward will go through this one
-            self._forward_call.setdefault(newest, origin)
-        return origin
-
-    def _is_kept(self, backward: bool, origin: int) -> bool | None:
-        """Whether a module of `amp.keep_fp32` is running: on the Python stack, or the origin of this gradient.
-
-        The modules themselves are left as they are, without hooks.
-        """
-        if not self._kept:
+    def _is_kept(self, running: Running, backward: bool = False, origin: int = -1) -> bool | None:
+        """Whether a module of `amp.keep_fp32` is running, or ran the origin of this gradient; None where that isn't
+        known."""
+        if not self._modules.kept:
             return False
         if backward and origin >= 0:
             return self.calls[origin].kept
-        running = self._running_kept()
-        return None if backward and running is False else running
-
-    def _running_kept(self) -> bool | None:
-        """Whether a module of `amp.keep_fp32` is on the Python stack; None where that isn't known."""
-        frame = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code.co_name == "_call_impl" and (module := self._kept.get(id(frame.f_locals.get("self")))):
-                self.kept_ran.add(module)
-                return True
-            if frame.f_code.co_filename.startswith("<eval_with_key>"):
-                return None  # code that torch.compile made of several modules
-            frame = frame.f_back
-        return False
+        if running.kept is not None:
+            self.kept_ran.add(running.kept)
+            return True
+        return None if backward or running.merged else False
 
 
 def missing(compiles: bool) -> str:
@@ -224,10 +186,6 @@ def _parts(func: Any) -> Any:
     ):  # flex attention, for example, upcasts: torch's formula for the whole of it would miss that
         return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
     return func.decompose
-
-
-def in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
 
 
 def _has_kernel(func: Any, key: str) -> bool:

@@ -6,6 +6,7 @@ needs more bits than TF32 (10) or bfloat16 (7) have; 1 + 2**-9 tells the two apa
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import torch
@@ -58,37 +59,22 @@ _PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 def switches(device: torch.device) -> dict[str, str]:
     """The settings that let float32 products on `device` round their operands: name -> what it is set to."""
-    new, old = _SWITCHES[device.type]
     settings = {}
-    for name, read in (new if has_new_switches() else old).items():
+    for name in (_SWITCHES if has_new_switches() else _OLD_SWITCHES)[device.type]:
         try:
-            settings[name] = str(read())
+            setting = operator.attrgetter(name.removesuffix("()"))(torch)
+            settings[f"torch.{name}"] = str(setting() if callable(setting) else setting)
         except RuntimeError:
-            settings[name] = "unreadable"  # old and new switches were mixed; the arithmetic tells
+            settings[f"torch.{name}"] = "unreadable"  # old and new switches were mixed; the arithmetic tells
     return settings
 
 
-Switches = dict[str, Callable[[], object]]
-
-_SWITCHES: dict[str, tuple[Switches, Switches]] = {
-    "cpu": (
-        {
-            "torch.backends.mkldnn.matmul.fp32_precision": lambda: torch.backends.mkldnn.matmul.fp32_precision,
-            "torch.backends.mkldnn.conv.fp32_precision": lambda: torch.backends.mkldnn.conv.fp32_precision,
-            "torch.backends.mkldnn.rnn.fp32_precision": lambda: torch.backends.mkldnn.rnn.fp32_precision,
-        },
-        {"torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision},
-    ),
-    "cuda": (
-        {
-            "torch.backends.cuda.matmul.fp32_precision": lambda: torch.backends.cuda.matmul.fp32_precision,
-            "torch.backends.cudnn.conv.fp32_precision": lambda: torch.backends.cudnn.conv.fp32_precision,
-            "torch.backends.cudnn.rnn.fp32_precision": lambda: torch.backends.cudnn.rnn.fp32_precision,
-        },
-        {
-            "torch.backends.cuda.matmul.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
-            "torch.backends.cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
-        },
-    ),
+_SWITCHES = {
+    "cpu": [f"backends.mkldnn.{operation}.fp32_precision" for operation in ("matmul", "conv", "rnn")],
+    "cuda": [f"backends.{operation}.fp32_precision" for operation in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")],
 }
-"""By device, those of torch from 2.9 on and those before."""
+_OLD_SWITCHES = {
+    "cpu": ["get_float32_matmul_precision()"],
+    "cuda": ["backends.cuda.matmul.allow_tf32", "backends.cudnn.allow_tf32"],
+}
+"""By device, those of torch before 2.9."""

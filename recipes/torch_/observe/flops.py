@@ -79,8 +79,10 @@ def _attention(first: int, of_query: int, of_value: int) -> Formula:
     return formula
 
 
-_attention_forward = _attention(0, 1, 1)
-_attention_backward = _attention(1, 3, 2)  # the scores are computed again
+_ATTENTION_KERNELS = [
+    f"_scaled_dot_product_{kernel}"
+    for kernel in ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+]
 
 
 def _recurrent(weights: Callable[[Sequence[Any]], Sequence[Any]], passes: int) -> Formula:
@@ -94,41 +96,28 @@ def _recurrent(weights: Callable[[Sequence[Any]], Sequence[Any]], passes: int) -
 
 
 FORMULAS: dict[str, tuple[tuple[int, ...], Formula | None]] = {
-    "mm": ((0, 1), _matrix_product(0)),
-    "bmm": ((0, 1), _matrix_product(0)),
-    "addmm": ((1, 2), _matrix_product(1)),
-    "addbmm": ((1, 2), _matrix_product(1)),
-    "baddbmm": ((1, 2), _matrix_product(1)),
-    "_addmm_activation": ((1, 2), _matrix_product(1)),
-    "_int_mm": ((0, 1), _matrix_product(0)),
-    "_scaled_mm": ((0, 1), _scaled_product),
-    "_scaled_mm_v2": ((0, 1), _scaled_product),
-    "_grouped_mm": ((0, 1), _grouped_product),
-    "_scaled_grouped_mm": ((0, 1), _grouped_product),
-    "_scaled_grouped_mm_v2": ((0, 1), _grouped_product),
-    "mv": ((0, 1), _matrix_vector_product(0)),
-    "addmv": ((1, 2), _matrix_vector_product(1)),
-    "dot": ((0, 1), _matrix_vector_product(0)),
-    "vdot": ((0, 1), _matrix_vector_product(0)),
-    "addr": ((1, 2), _outer_product),
-    "convolution": ((0, 1), _convolution),
-    "convolution_backward": ((0, 1, 2), _convolution_backward),
-    "_scaled_dot_product_flash_attention_for_cpu": ((0, 1, 2), _attention_forward),
-    "_scaled_dot_product_flash_attention": ((0, 1, 2), _attention_forward),
-    "_scaled_dot_product_efficient_attention": ((0, 1, 2), _attention_forward),
-    "_scaled_dot_product_cudnn_attention": ((0, 1, 2), _attention_forward),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": ((0, 1, 2, 3), _attention_backward),
-    "_scaled_dot_product_flash_attention_backward": ((0, 1, 2, 3), _attention_backward),
-    "_scaled_dot_product_efficient_attention_backward": ((0, 1, 2, 3), _attention_backward),
-    "_scaled_dot_product_cudnn_attention_backward": ((0, 1, 2, 3), _attention_backward),
-    "_flash_attention_forward": ((0, 1, 2), None),
-    "_flash_attention_backward": ((0, 1, 2, 3), None),
-    "_efficient_attention_forward": ((0, 1, 2), None),
-    "_efficient_attention_backward": ((0, 1, 2, 3), None),
-    "mkldnn_rnn_layer": ((0, 1, 2), _recurrent(lambda arguments: arguments[1:3], 1)),
-    "mkldnn_rnn_layer_backward": ((0, 1, 2), _recurrent(lambda arguments: arguments[1:3], 2)),
-    "_cudnn_rnn": ((0, 1), _recurrent(lambda arguments: arguments[1], 1)),
-    "_cudnn_rnn_backward": ((0, 1), _recurrent(lambda arguments: arguments[1], 2)),
+    operation: (positions, formula)
+    for positions, formula, operations in (
+        ((0, 1), _matrix_product(0), "mm bmm _int_mm"),
+        ((1, 2), _matrix_product(1), "addmm addbmm baddbmm _addmm_activation"),
+        ((0, 1), _scaled_product, "_scaled_mm _scaled_mm_v2"),
+        ((0, 1), _grouped_product, "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2"),
+        ((0, 1), _matrix_vector_product(0), "mv dot vdot"),
+        ((1, 2), _matrix_vector_product(1), "addmv"),
+        ((1, 2), _outer_product, "addr"),
+        ((0, 1), _convolution, "convolution"),
+        ((0, 1, 2), _convolution_backward, "convolution_backward"),
+        ((0, 1, 2), _attention(0, 1, 1), " ".join(_ATTENTION_KERNELS)),
+        # The scores are computed again.
+        ((0, 1, 2, 3), _attention(1, 3, 2), " ".join(f"{kernel}_backward" for kernel in _ATTENTION_KERNELS)),
+        ((0, 1, 2), None, "_flash_attention_forward _efficient_attention_forward"),
+        ((0, 1, 2, 3), None, "_flash_attention_backward _efficient_attention_backward"),
+        ((0, 1, 2), _recurrent(lambda arguments: arguments[1:3], 1), "mkldnn_rnn_layer"),
+        ((0, 1, 2), _recurrent(lambda arguments: arguments[1:3], 2), "mkldnn_rnn_layer_backward"),
+        ((0, 1), _recurrent(lambda arguments: arguments[1], 1), "_cudnn_rnn"),
+        ((0, 1), _recurrent(lambda arguments: arguments[1], 2), "_cudnn_rnn_backward"),
+    )
+    for operation in operations.split()
 }
 """aten operation -> positions of the matrices (not of bias, statistics or log-sum-exp), and its formula.
 

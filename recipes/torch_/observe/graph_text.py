@@ -224,18 +224,10 @@ def value_of(annotation: str, root: str, gradient: bool = False) -> Value:
     match = _ANNOTATION.match(annotation)
     if match is None:
         return Value(dtype="", sizes=(), root=root, gradient=gradient)
-    sizes = tuple(size.strip() for size in _split(match["shape"]) if size.strip())
+    shape = ast.parse(f"[{match['shape']}]", mode="eval").body
+    assert isinstance(shape, ast.List)
     dtype = DTYPES.get(match["dtype"], match["dtype"])
-    return Value(dtype=dtype, sizes=sizes, root=root, narrowed=dtype if is_narrow(dtype) else "", gradient=gradient)
-
-
-def _split(text: str) -> list[str]:
-    """At the commas outside parentheses."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts
+    narrowed = dtype if is_narrow(dtype) else ""
+    return Value(
+        dtype=dtype, sizes=tuple(map(ast.unparse, shape.elts)), root=root, narrowed=narrowed, gradient=gradient
+    )

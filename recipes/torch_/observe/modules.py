@@ -1,13 +1,19 @@
-"""The modules of an observed model: their names, the parameters that they have, and which are kept in float32."""
+"""The modules of an observed model: their names and parameters, which run, and which are kept in float32."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from types import FrameType
 from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.utils import checkpoint
+
+_ENGINE = "_engine_run_backward"
+"""The function that runs a backward: what is below it on the stack called the backward."""
 
 
 class Owner(NamedTuple):
@@ -17,6 +23,19 @@ class Owner(NamedTuple):
     name: str
     kept: bool
     """Whether the module is kept in float32."""
+
+
+class Running(NamedTuple):
+    """What the Python stack shows of an operation that is being dispatched."""
+
+    module: nn.Module | None
+    """The innermost known module."""
+    kept: nn.Module | None
+    """The innermost module that is kept in float32."""
+    merged: bool
+    """Whether it is in code that torch.compile made of several modules, which hides the modules around it."""
+    again: bool
+    """In a backward, whether it is a forward that activation checkpointing runs again."""
 
 
 class Modules:
@@ -38,6 +57,22 @@ class Modules:
         patterns = {pattern for name in names for pattern in self._patterns if fnmatchcase(name, pattern)}
         if patterns:
             self.kept.setdefault(module, set()).update(patterns)
+
+    def running(self) -> Running:
+        """Of the caller. The modules themselves are left as they are, without hooks."""
+        frame: FrameType | None = sys._getframe(1)
+        module = kept = None
+        merged = again = False
+        while frame is not None and frame.f_code.co_name != _ENGINE:
+            if frame.f_code.co_name == "_call_impl" and isinstance(called := frame.f_locals.get("self"), nn.Module):
+                if module is None and called in self.names:
+                    module = called
+                if kept is None and not merged and called in self.kept:
+                    kept = called
+            merged = merged or frame.f_code.co_filename.startswith("<eval_with_key>")
+            again = again or frame.f_code.co_filename == checkpoint.__file__
+            frame = frame.f_back
+        return Running(module, kept, merged, again or module is not None)
 
     def owners(self) -> dict[nn.Parameter, Owner]:
         """By parameter; a shared one belongs to a module that is kept, else to a linear layer, else to the first."""

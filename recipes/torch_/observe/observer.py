@@ -24,7 +24,7 @@ from recipes.precision.gemm_layers import NO_LAYERS, Chosen
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.torch_.observe import dispatch_observer
 from recipes.torch_.observe.calls import dtype_name
-from recipes.torch_.observe.modules import Modules, Owner, local
+from recipes.torch_.observe.modules import Modules, local
 from recipes.torch_.observe.step_observer import StepObserver
 from recipes.torch_.precision.cast import NORMS
 
@@ -70,12 +70,9 @@ class PrecisionObserver:
         """Add the report of a step that couldn't be observed, with the reasons."""
         self.reports.append({**self._head(number, evaluation), "problems": problems})
 
-    def _owners(self) -> dict[nn.Parameter, Owner]:
-        return self._modules.owners()
-
     def _head(self, number: int, evaluation: bool) -> dict[str, Any]:
         ranks = distributed.is_available() and distributed.is_initialized()
-        owners = self._owners()
+        owners = self._modules.owners()
         elements: Counter[tuple[str, str]] = Counter()
         for parameter, owner in owners.items():
             if parameter.is_floating_point():
@@ -92,10 +89,11 @@ class PrecisionObserver:
             evaluation=evaluation,
             gemm_layers=self._gemm_layers,
         )
-        sharded = [owner for owner in owners if hasattr(owner, "to_local") and owner.is_floating_point()]
-        local_elements = sum(local(owner).numel() for owner in sharded)
-        all_elements = sum(owner.numel() for owner in sharded)
-        return {**head, "shards": {"elements": local_elements, "of": all_elements}}
+        sharded = [
+            parameter for parameter in owners if hasattr(parameter, "to_local") and parameter.is_floating_point()
+        ]
+        own = sum(local(weight).numel() for weight in sharded)
+        return {**head, "shards": {"elements": own, "of": sum(weight.numel() for weight in sharded)}}
 
 
 def _is_compiled(module: nn.Module) -> bool:

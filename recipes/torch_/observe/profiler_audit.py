@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,26 +39,13 @@ _IN_PLACE = frozenset("celu dropout elu hardsigmoid hardswish hardtanh leaky_rel
 _FUNCTIONS = {operation: function for function, operations in _OTHER_NAMES.items() for operation in operations}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProfiledCall:
-    """One matrix operation in the profiler's tree."""
-
-    operation: str
-    backward: bool
-    operands: tuple[tuple[str, tuple[int, ...]], ...]
-    function: str
-    """The outermost aten operation around it: the torch function that was called."""
-    start: int
-
-
 @dataclass(kw_only=True, slots=True)
 class Audit:
     """The profiler's record of one step."""
 
-    eager: list[ProfiledCall] = field(default_factory=list)
-    """In the order in which they ran."""
-    compiled: list[ProfiledCall] = field(default_factory=list)
-    """Kernels called from compiled code; kernels that the compiler wrote itself are not among them."""
+    calls: list[Call] = field(default_factory=list)
+    """In the order in which they ran, each with the outermost aten operation around it as its function. Of compiled
+    code they are the library kernels that it calls, without those that the compiler wrote itself."""
     listed: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)
     """Function of the lists, with the floating dtypes of its tensors -> times called in forward."""
 
@@ -79,9 +66,9 @@ def read(profile: Any, listed: Sequence[str]) -> Audit:
     reader = _Reader(names)
     reader.find_ranges(tree)
     for event in tree:
-        reader.walk(event, _Context())
-    reader.audit.eager.sort(key=lambda call: call.start)
-    return reader.audit
+        reader.walk(event)
+    started = sorted(reader.calls, key=lambda call: call[0])
+    return Audit(calls=[call for _, call in started], listed=reader.listed)
 
 
 def has_operation(function: str) -> bool:
@@ -99,43 +86,29 @@ def disagreement(calls: Sequence[Call], audit: Audit) -> str:
     Eager calls must be the same, one by one. Of compiled products the profiler sees only library calls: there may be no
     more of a dtype than in the graphs.
     """
-    eager = [call for call in calls if not call.compiled]
-    for call, seen in zip(eager, audit.eager, strict=False):
-        if _facts(call) != _facts(seen):
+    eager, profiled = ([call for call in own if not call.compiled] for own in (calls, audit.calls))
+    for call, seen in zip(eager, profiled, strict=False):
+        if (call.operation, call.backward, call.operands) != (seen.operation, seen.backward, seen.operands):
             return f"the dispatch mode saw {_describe(call)} where the profiler saw {_describe(seen)}"
-    if len(eager) != len(audit.eager):
-        return f"the dispatch mode saw {len(eager)} matrix operations and the profiler {len(audit.eager)}"
-    in_graphs = Counter((call.backward, _dtypes(call)) for call in calls if call.compiled)
-    in_profile = Counter((seen.backward, _dtypes(seen)) for seen in audit.compiled)
-    for (backward, dtypes), count in in_profile.items():
-        if count > in_graphs[backward, dtypes]:
+    if len(eager) != len(profiled):
+        return f"the dispatch mode saw {len(eager)} matrix operations and the profiler {len(profiled)}"
+    in_graphs, ran = (
+        Counter((call.backward, _dtypes(call)) for call in own if call.compiled) for own in (calls, audit.calls)
+    )
+    for (backward, dtypes), count in ran.items():
+        if count > (expected := in_graphs[backward, dtypes]):
             phase = "backward" if backward else "forward"
-            return (
-                f"compiled {phase} ran {count} products of {dtypes} and its graphs have {in_graphs[backward, dtypes]}"
-            )
+            return f"compiled {phase} ran {count} products of {dtypes} and its graphs have {expected}"
     return ""
 
 
-def _facts(call: Call | ProfiledCall) -> tuple[Any, ...]:
-    return call.operation, call.backward, call.operands
-
-
-def _dtypes(call: Call | ProfiledCall) -> str:
+def _dtypes(call: Call) -> str:
     return " and ".join(sorted({dtype for dtype, _ in call.operands}))
 
 
-def _describe(call: Call | ProfiledCall) -> str:
+def _describe(call: Call) -> str:
     shapes = " x ".join(f"{dtype}{list(shape)}" for dtype, shape in call.operands)
     return f"{call.operation} of {shapes} in {'backward' if call.backward else 'forward'}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Context:
-    """The surroundings of an event in the tree."""
-
-    outermost: str = ""
-    backward: bool = False
-    compiled: bool = False
 
 
 class _Reader:
@@ -145,7 +118,9 @@ class _Reader:
     """
 
     def __init__(self, operations: dict[str, str]) -> None:
-        self.audit = Audit()
+        self.calls: list[tuple[int, Call]] = []
+        """With the time at which each started."""
+        self.listed: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self._operations = operations
         self._probes: list[tuple[int, int]] = []
         self._optimizers: list[tuple[int, int]] = []
@@ -161,40 +136,44 @@ class _Reader:
                 self._recalled.append(event.start_time_ns)
             self.find_ranges(event.children)
 
-    def walk(self, event: Any, context: _Context) -> None:
+    def walk(self, event: Any, outermost: str = "", backward: bool = False, compiled: bool = False) -> None:
+        """Read an event and those within; the rest says what is around it."""
         name = event.name
         if name.endswith(_COMPILING):
             return
-        if name.startswith("autograd::engine::evaluate_function"):
-            context = replace(context, backward=True)
-        elif name.startswith("## Call CompiledFxGraph"):
-            context = replace(context, compiled=True)
+        backward = backward or name.startswith("autograd::engine::evaluate_function")
+        compiled = compiled or name.startswith("## Call CompiledFxGraph")
         operation = name.removeprefix("aten::") if name.startswith("aten::") else ""
-        if operation and not context.outermost:
-            context = replace(context, outermost=operation)
-            if operation in self._operations and not (
-                context.backward or context.compiled or self._excluded(event, context)
-            ):
-                self.audit.listed[self._operations[operation], _floating(_innermost(event))] += 1
+        if operation and not outermost:
+            outermost = operation
+            if operation in self._operations and not (backward or compiled or self._is_excluded(event, backward)):
+                self.listed[self._operations[operation], _floating(_innermost(event))] += 1
         if operation in flops.FORMULAS:
-            seen = _seen(event, operation, context)
-            if seen.operands:
-                if not self._excluded(event, context) and not self._is_recalled(event):
-                    (self.audit.compiled if context.compiled else self.audit.eager).append(seen)
+            operands = _operands(_innermost(event), flops.FORMULAS[operation][0])
+            if operands:
+                if not self._is_excluded(event, backward) and not self._is_recalled(event):
+                    call = Call(
+                        operation=operation,
+                        backward=backward,
+                        operands=operands,
+                        functions=(_FUNCTIONS.get(outermost, outermost),),
+                        compiled=compiled,
+                    )
+                    self.calls.append((event.start_time_ns, call))
                 return
         for child in event.children:
-            self.walk(child, context)
+            self.walk(child, outermost, backward, compiled)
 
     def _is_recalled(self, event: Any) -> bool:
         """Whether selective checkpointing answered it, so that it was not dispatched again and didn't run."""
         within = [start for start in self._recalled if event.start_time_ns <= start <= event.end_time_ns]
         return bool(within) and not _contains(event, event.name, max(within))
 
-    def _excluded(self, event: Any, context: _Context) -> bool:
+    def _is_excluded(self, event: Any, backward: bool) -> bool:
         """Whether it is the observer's or the optimizer's own arithmetic. An optimizer's closure has gradients."""
         if _within(event, self._probes):
             return True
-        gradients = context.backward or event.extra_fields.sequence_number >= 0
+        gradients = backward or event.extra_fields.sequence_number >= 0
         return not gradients and _within(event, self._optimizers)
 
 
@@ -208,16 +187,6 @@ def _contains(event: Any, name: str, after: int) -> bool:
 
 def _within(event: Any, ranges: Sequence[tuple[int, int]]) -> bool:
     return any(start <= event.start_time_ns <= end for start, end in ranges)
-
-
-def _seen(event: Any, operation: str, context: _Context) -> ProfiledCall:
-    return ProfiledCall(
-        operation=operation,
-        backward=context.backward,
-        operands=_operands(_innermost(event), flops.FORMULAS[operation][0]),
-        function=_FUNCTIONS.get(context.outermost, context.outermost),
-        start=event.start_time_ns,
-    )
 
 
 def _innermost(event: Any) -> Any:

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch.utils import checkpoint
 
+from recipes.torch_.observe.compiled import enter_around
+
 RECALLED = "precision recalled"
 """Name of the range around an operation that selective checkpointing runs again or answers from what it kept."""
-
-
-def _mode() -> Any:
-    return getattr(checkpoint, "_CachedTorchDispatchMode", None)
 
 
 @contextlib.contextmanager
@@ -27,16 +24,9 @@ def watched() -> Iterator[None]:
 
     Where this torch has no such mode, what selective checkpointing answers is a disagreement of the two observers.
     """
-    mode = _mode()
+    mode = getattr(checkpoint, "_CachedTorchDispatchMode", None)
     with contextlib.ExitStack() as stack:
         stack.enter_context(checkpoint.set_checkpoint_early_stop(False))
         if mode is not None:
-            original = mode.__torch_dispatch__
-
-            def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                with torch.profiler.record_function(RECALLED):
-                    return original(self, func, types, args, kwargs)
-
-            mode.__torch_dispatch__ = dispatch
-            stack.callback(setattr, mode, "__torch_dispatch__", original)
+            enter_around(stack, mode, "__torch_dispatch__", lambda *_: torch.profiler.record_function(RECALLED))
         yield

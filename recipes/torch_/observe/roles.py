@@ -8,22 +8,18 @@ forward.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import FrameType
 
 import torch
 from torch import nn
-from torch.utils import checkpoint
 
-from recipes.precision.call_summary import is_narrow
 from recipes.precision.gemm import Role
 from recipes.torch_.observe.calls import ProductUse, dtype_name
 from recipes.torch_.observe.lineage import Lineage
-from recipes.torch_.observe.modules import Modules
+from recipes.torch_.observe.modules import Modules, Running
 
 FORWARD: Role = "forward"
 INPUT_GRADIENT: Role = "input_gradient"
@@ -31,14 +27,15 @@ WEIGHT_GRADIENT: Role = "weight_gradient"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Forward:
-    """A forward product with a weight."""
+class _Numbered:
+    """A product whose autograd node has a number: a forward one, or one of a backward that another will go through."""
 
-    sequence: int
-    """Autograd's newest number when it ran."""
-    layer: str | None
-    weight: tuple[int, ...]
-    """Its shape."""
+    call: int
+    """Index of the forward call that it belongs to, -1 where none was found."""
+    layer: str | None = None
+    """Empty for a forward product without a weight, None where the layer isn't known."""
+    weight: tuple[int, ...] = ()
+    """The shape of its weight."""
 
 
 class Roles:
@@ -49,74 +46,82 @@ class Roles:
         self._modules = modules
         self._layers: dict[int, str | None] = {}
         """The layers of weights that are not those of the running module, by the weight's id."""
-        self._by_weight: defaultdict[int, list[_Forward]] = defaultdict(list)
-        self._by_input: defaultdict[int, list[_Forward]] = defaultdict(list)
-        self._forwards: list[_Forward] = []
-        self._without_weight: set[int] = set()
-        """Autograd's numbers of forward products without a weight."""
+        self._by_weight: defaultdict[int, set[str | None]] = defaultdict(set)
+        """Layers of forward products, by the memory of their weight; below by that of their other operands."""
+        self._by_input: defaultdict[int, set[str | None]] = defaultdict(set)
+        self._numbered: dict[int, _Numbered] = {}
+        """By autograd's newest number when the product ran: its node exists before it is dispatched. The first product
+        of a number has the node; later ones have no gradients."""
         self._thread = threading.get_ident()  # autograd numbers the nodes of each thread anew
 
-    def forward(self, matrices: Sequence[torch.Tensor], sequence: int) -> ProductUse:
-        """Of a forward product; `sequence` is autograd's newest number."""
-        running, _ = _running(self._modules.names)
-        return self._forward(matrices, sequence, running)
+    def record(self, matrices: Sequence[torch.Tensor], call: int, running: Running) -> tuple[ProductUse, int]:
+        """The use of the product that is about to run as number `call` of the step's calls, and the index of the
+        forward call that it belongs to, -1 where none was found."""
+        newest = torch.autograd._get_sequence_nr() - 1
+        if not in_backward():
+            return self._forward(matrices, call, newest, running.module), call
+        current = torch._C._current_autograd_node()
+        node = -1 if current is None else current._sequence_nr()
+        origin = self._numbered[node].call if node in self._numbered else -1
+        if running.again:
+            return self._forward(matrices, origin, newest, running.module), origin
+        use = self._backward(matrices, node)
+        if torch.is_grad_enabled():  # a second backward will go through this one
+            self._numbered.setdefault(newest, _Numbered(call=origin))
+        return use, origin
 
-    def backward(self, matrices: Sequence[torch.Tensor], node: int, sequence: int) -> ProductUse:
+    def _forward(
+        self, matrices: Sequence[torch.Tensor], call: int, newest: int, running: nn.Module | None
+    ) -> ProductUse:
+        origins = [self.lineage.origin(matrix) for matrix in matrices]
+        weights = [index for index, origin in enumerate(origins) if origin.parameter is not None]
+        weight, layer, shape = -1, None, ()
+        if weights:
+            weight = weights[-1]
+            parameter = origins[weight].parameter
+            assert parameter is not None
+            layer, shape = self._layer(parameter, running), tuple(parameter.shape)
+        elif isinstance(running, nn.Linear) and len(matrices) == 2:  # its weight was computed
+            weight, layer, shape = 1, self._modules.names[running], tuple(matrices[1].shape)
+        others = [index for index in range(len(matrices)) if index != weight]
+        if weight < 0:
+            layer = ""
+        else:
+            self._by_weight[origins[weight].memory].add(layer)
+            for index in others:
+                self._by_input[origins[index].memory].add(layer)
+        own = threading.get_ident() == self._thread
+        product = _Numbered(call=call, layer=layer, weight=shape) if own else _Numbered(call=call)
+        self._numbered.setdefault(newest, product)
+        return self._use(FORWARD, layer, matrices, others if weight < 0 else (*others, weight))
+
+    def _backward(self, matrices: Sequence[torch.Tensor], node: int) -> ProductUse:
         """Of a product that ran in backward; `node` is autograd's number of the node that runs, -1 for none."""
-        running, again = _running(self._modules.names)
-        if again:
-            return self._forward(matrices, sequence, running)
-        if node in self._without_weight or len(matrices) != 2:
+        if len(matrices) != 2 or (node in self._numbered and self._numbered[node].layer == ""):
             return self._use(INPUT_GRADIENT, "", matrices, range(len(matrices)))
         origins = [self.lineage.origin(matrix) for matrix in matrices]
-        known: list[tuple[Role, defaultdict[int, list[_Forward]]]] = [
+        known: list[tuple[Role, defaultdict[int, set[str | None]]]] = [
             (INPUT_GRADIENT, self._by_weight),
             (WEIGHT_GRADIENT, self._by_input),
         ]
-        for role, forwards in known:
+        for role, layers in known:
             for position, origin in enumerate(origins):
-                if origin.memory in forwards:
-                    layer = self._layer_of(forwards[origin.memory], node)
+                if origin.memory in layers:
+                    layer = self._layer_among(layers[origin.memory], node)
                     return self._use(role, layer, matrices, (1 - position, position))
         return self._by_node(matrices, node)
 
     def _by_node(self, matrices: Sequence[torch.Tensor], node: int) -> ProductUse:
         """Of a product in backward whose operands are not known: selective activation checkpointing computes an input
         again without the product that it was for. A result of the weight's shape is the weight's gradient."""
-        nearest = self._at(node)
+        nearest = self._nearest(node)
         if nearest is None:
             return ProductUse()
         result = matrices[0].shape[0], matrices[1].shape[-1]
         if sorted(result) == sorted(nearest.weight):
             order = (0, 1) if result == nearest.weight else (1, 0)
             return self._use(WEIGHT_GRADIENT, nearest.layer, matrices, order)
-        return ProductUse(layer=nearest.layer if nearest.sequence == node else None)
-
-    def _forward(self, matrices: Sequence[torch.Tensor], sequence: int, running: nn.Module | None) -> ProductUse:
-        numbered = threading.get_ident() == self._thread
-        origins = [self.lineage.origin(matrix) for matrix in matrices]
-        weights = [index for index, origin in enumerate(origins) if origin.parameter is not None]
-        weight, layer, parameter = -1, None, None
-        if weights:
-            weight = weights[-1]
-            parameter = origins[weight].parameter
-            assert parameter is not None
-            layer = self._layer(parameter, running)
-        elif isinstance(running, nn.Linear) and len(matrices) == 2:  # its weight was computed
-            weight, layer = 1, self._modules.names[running]
-        if weight < 0:
-            if numbered:
-                self._without_weight.add(sequence)
-            return self._use(FORWARD, "", matrices, range(len(matrices)))
-        shape = tuple(matrices[weight].shape if parameter is None else parameter.shape)
-        forward = _Forward(sequence=sequence, layer=layer, weight=shape)
-        if numbered:
-            self._forwards.append(forward)
-        self._by_weight[origins[weight].memory].append(forward)
-        others = [index for index in range(len(matrices)) if index != weight]
-        for index in others:
-            self._by_input[origins[index].memory].append(forward)
-        return self._use(FORWARD, layer, matrices, (*others, weight))
+        return ProductUse(layer=nearest.layer if nearest is self._numbered.get(node) else None)
 
     def _layer(self, parameter: nn.Parameter, running: nn.Module | None) -> str | None:
         """The module that has the parameter: the running one if it does."""
@@ -128,37 +133,23 @@ class Roles:
         return self._layers[id(parameter)]
 
     def _use(self, role: Role, layer: str | None, matrices: Sequence[torch.Tensor], order: Sequence[int]) -> ProductUse:
-        dtypes = tuple(dtype_name(matrices[index].dtype) for index in order)
-        narrowed = tuple(self.lineage.origin(matrices[index]).narrowed for index in order)
-        emulated = all(narrowed) and not any(is_narrow(dtype) for dtype in dtypes)
-        return ProductUse(role=role, layer=layer, formats=dtypes, emulates=narrowed if emulated else ())
+        ordered = [matrices[index] for index in order]
+        operands = [(dtype_name(matrix.dtype), self.lineage.origin(matrix).narrowed) for matrix in ordered]
+        return ProductUse.of(role, layer, operands)
 
-    def _layer_of(self, forwards: Sequence[_Forward], node: int) -> str | None:
+    def _layer_among(self, layers: set[str | None], node: int) -> str | None:
         """One weight may be of several layers, one input often is: then the running node tells."""
-        layers = {forward.layer for forward in forwards}
         if len(layers) == 1:
-            return layers.pop()
-        nearest = self._at(node)
+            return next(iter(layers))
+        nearest = self._nearest(node)
         return nearest.layer if nearest is not None and nearest.layer in layers else None
 
-    def _at(self, node: int) -> _Forward | None:
-        """The first forward product since autograd made the node. A function of one's own has made others within."""
-        later = [forward for forward in self._forwards if forward.sequence >= node >= 0]
-        return min(later, key=lambda forward: forward.sequence, default=None)
+    def _nearest(self, node: int) -> _Numbered | None:
+        """The first forward product with a weight since autograd made the node. A function of one's own has made others
+        within."""
+        later = [number for number, product in self._numbered.items() if number >= node >= 0 and product.weight]
+        return self._numbered[min(later)] if later else None
 
 
-_ENGINE = "_engine_run_backward"
-
-
-def _running(names: Mapping[nn.Module, str]) -> tuple[nn.Module | None, bool]:
-    """The innermost known module on the Python stack, and whether code that runs in backward is a forward again."""
-    frame: FrameType | None = sys._getframe(1)
-    innermost, again = None, False
-    while frame is not None and frame.f_code.co_name != _ENGINE:
-        if frame.f_code.co_name == "_call_impl":
-            module = frame.f_locals.get("self")
-            if innermost is None and isinstance(module, nn.Module) and module in names:
-                innermost = module
-        again = again or frame.f_code.co_filename == checkpoint.__file__
-        frame = frame.f_back
-    return innermost, again or innermost is not None
+def in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1

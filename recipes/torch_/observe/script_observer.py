@@ -20,9 +20,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from recipes.precision.observation import Guard
-from recipes.torch_.observe import dispatch_observer
-from recipes.torch_.observe.modules import Owner, names_of
+from recipes.torch_.observe.modules import names_of
 from recipes.torch_.observe.observer import PrecisionObserver
+from recipes.torch_.observe.roles import in_backward
 from recipes.torch_.precision import Precision
 from recipes.trainer.profiling import Profiling
 
@@ -124,7 +124,7 @@ class ScriptObserver:
 
     def _move_on(self, module: nn.Module) -> bool:
         """Begin or end a span if one is due. Returns whether one has ended."""
-        if torch.compiler.is_compiling() or dispatch_observer.in_backward():
+        if torch.compiler.is_compiling() or in_backward():
             return False
         if self._is_elsewhere():  # a data loader's process has modules too
             return False
@@ -161,7 +161,6 @@ class _SpanObserver(PrecisionObserver):
 
     def __init__(self, module: nn.Module, precision: Precision) -> None:
         super().__init__(module, precision.resolved, precision.gemm_layers)
-        self._known: dict[nn.Parameter, Owner] = {}
         self._cast_names = precision.module_names()
         for cast, name in self._cast_names.items():
             own = name.rpartition("/")[2]
@@ -179,7 +178,3 @@ class _SpanObserver(PrecisionObserver):
         for inner, name in names_of(module).items():
             # The called module may be a part of the model that was cast, or contain it.
             names[inner] = self._cast_names.get(inner, names.get(inner, name))
-        self._known.update(super()._owners())
-
-    def _owners(self) -> dict[nn.Parameter, Owner]:
-        return self._known

@@ -28,6 +28,7 @@ from recipes.torch_.observe.calls import Call, dtype_name
 from recipes.torch_.observe.compiled_calls import CompiledCalls
 from recipes.torch_.observe.flops import Unaccounted
 from recipes.torch_.observe.modules import Modules, local
+from recipes.torch_.observe.roles import in_backward
 from recipes.torch_.observe.rounding import RoundingObserver
 
 
@@ -115,7 +116,7 @@ class StepObserver:
         for name, setting in float32_probe.switches(device).items():
             if self._switches.get(name) in (None, *EXACT_SWITCHES):
                 self._switches[name] = setting
-        backward = dispatch_observer.in_backward()
+        backward = in_backward()
         if backward not in self._probed:
             self._probed.add(backward)
             for name, result in float32_probe.arithmetic(device).items():
@@ -138,7 +139,7 @@ class StepObserver:
             return
         try:
             graph = graph_text.parse(artifact.inductor_post_grad_graph_str)
-            calls = self._compiled.calls(graph, inputs, dispatch_observer.in_backward())
+            calls = self._compiled.calls(graph, inputs, in_backward())
         except (SyntaxError, Unaccounted) as error:
             unaccounted[f"compiled code ({error})"] += 1
             return
@@ -152,10 +153,10 @@ class StepObserver:
 def _with_functions(calls: Sequence[Call], seen: profiler_audit.Audit) -> Iterator[Call]:
     """The calls with the functions that they came from, as the profiler shows them where the two observers agree."""
     names: dict[int, tuple[str, ...]] = {}
-    eager_calls = [index for index, call in enumerate(calls) if not call.compiled]
-    for index, profiled in zip(eager_calls, seen.eager, strict=False):
+    eager = [index for index, call in enumerate(calls) if not call.compiled]
+    for index, profiled in zip(eager, (call for call in seen.calls if not call.compiled), strict=False):
         if not calls[index].backward and calls[index].operation == profiled.operation:
-            names[index] = (profiled.function,)
+            names[index] = profiled.functions
     for index, call in enumerate(calls):
         if call.functions:
             yield call

@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 
 from recipes.torch_.precision.master_weight import MasterWeight
 from recipes.torch_.precision.optimizer_weights import HALF, clear_gradients_of, move_state
-from recipes.typed import SettingsError
 
 LARGE = 2**20
 """Elements in each weight from which one kernel for each keeps a GPU as busy as one kernel for a whole list."""
@@ -210,13 +209,7 @@ class Masters:
 
     @torch.no_grad()
     def load_state_dict(self, saved: Mapping[str, torch.Tensor]) -> None:
-        """Load saved masters and round them into the model. Raises `ValueError` for those of another model, and of
-        versions that saved a list."""
-        if not isinstance(saved, Mapping):
-            raise SettingsError(
-                "the saved master weights have no names: an older version of the launcher saved them, and that version "
-                "can load them"
-            )
+        """Load saved masters and round them into the model. Raises `ValueError` for those of another model."""
         own = {weight.name: weight.master for weight in self._weights.values()}
         if names := differing(own, saved):
             raise ValueError(f"the saved master weights are another model's: {names} differ")
