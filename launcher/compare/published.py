@@ -11,8 +11,7 @@ from launcher.compare import comparison
 from launcher.compare.paired import MeasuredArm, ratios
 from launcher.plan.model import Plan, Published, PublishedArm
 from launcher.report.document import Prose, Section, numbers, of_columns, texts
-from launcher.report.read import Evidence
-from launcher.ui import tables
+from launcher.ui import summary, tables
 
 COLUMNS = {
     "rate": "samples/s",
@@ -68,7 +67,7 @@ def measured(table: Published, compared: Sequence[MeasuredArm]) -> Section:
     """The published table next to ours."""
     pairs = list(zip(table.arms, compared, strict=False))
     first = table.arms[0] if table.arms else PublishedArm()
-    hardware = next((_hardware(arm.evidence) for arm in compared if arm.evidence.has_result), "unknown hardware")
+    hardware = next((summary.device_of(arm.evidence.result) for arm in compared if arm.evidence.has_result), "")
     ours = [arm for _, arm in pairs]
     columns = [
         texts("arm", [arm.label for arm in ours]),
@@ -82,7 +81,7 @@ def measured(table: Published, compared: Sequence[MeasuredArm]) -> Section:
             digits = 7 if key == "loss" else 4
             ours_of = [_ours(key, row, arm, table.epoch_samples) for row, arm in pairs]
             columns.append(numbers(f"our {name}", ours_of, partial(units.number, digits=digits)))
-    prose = [Prose(text=f"Published: {table.source}, on {table.hardware}. Here: {hardware}.")]
+    prose = [Prose(text=f"Published: {table.source}, on {table.hardware}. Here: {hardware or 'unknown hardware'}.")]
     if table.note:
         prose.append(Prose(text=table.note))
     return Section(title="Comparison with published figures", parts=(*prose, of_columns(columns)))
@@ -127,8 +126,3 @@ def _accuracy(arm: MeasuredArm) -> float | None:
     """Of the test images, as published ones are, where there are such; else of what was held out."""
     test = arm.evidence.result.eval.get("test_accuracy")
     return arm.figures.accuracy if test is None else test
-
-
-def _hardware(evidence: Evidence) -> str:
-    hardware = evidence.result.hardware
-    return hardware.get("gpu") or hardware.get("cpu") or "unknown hardware"

@@ -154,11 +154,7 @@ def _awaited(run: Run) -> tuple[Seen, float]:
 
 def _figures(result: ResultRecord) -> str:
     memory = units.size(result.peak_memory_bytes)
-    return f"{summary.throughput_of(result) or '-'} samples/s, {memory} at most, on {_device(result)}"
-
-
-def _device(result: ResultRecord) -> str:
-    return result.hardware.get("gpu") or result.hardware.get("cpu") or "-"
+    return f"{summary.throughput_of(result) or '-'} samples/s, {memory} at most, on {summary.device_of(result) or '-'}"
 
 
 def _proof(result: ResultRecord) -> Finding:

@@ -211,14 +211,14 @@ def _add_line(metrics: Metrics, line: bytes, block: int) -> bool:
 def _event(metrics: Metrics, row: dict[str, Any]) -> None:
     accuracy = _number(row.get("accuracy"))
     if row["event"] == "eval" and accuracy is not None and len(metrics.evaluations) < 4 * POINTS:
-        metrics.evaluations.append((_whole(row["step"]), accuracy))
+        metrics.evaluations.append((_integer(row["step"]), accuracy))
     if row["event"] == "end" and (number := row.get("block")) is not None:
-        metrics.blocks.setdefault(_whole(number), Block()).ended = True
+        metrics.blocks.setdefault(_integer(number), Block()).ended = True
 
 
 def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
     # The whole row is checked before anything of it is added.
-    step, loss = _whole(row["step"]), _number(row["loss"])
+    step, loss = _integer(row["step"]), _number(row["loss"])
     seconds, rate = _number(row["seconds"]), _number(row.get("tokens_per_second", row["samples_per_second"]))
     by_step = "steps_per_second" in row  # a script's: its first step has no time, its samples may be unknown
     if (seconds is None or rate is None) and not by_step:
@@ -285,7 +285,7 @@ def _number(value: Any) -> float | None:
     raise ValueError(value)
 
 
-def _whole(value: Any) -> int:
+def _integer(value: Any) -> int:
     """Raises `ValueError` unless it is a whole number."""
     if type(value) is int and -LARGEST < value < LARGEST:
         return value

@@ -29,7 +29,7 @@ from launcher.report.document import (
 from launcher.report.figures import Figures, figures
 from launcher.report.read import Evidence
 from launcher.report.tracks import charts
-from launcher.runs.schema import PlanRecord
+from launcher.ui import summary
 
 UNREAD = "What could not be read"
 BARS = 24
@@ -168,16 +168,9 @@ def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
             if part
         )
         mechanism = run.result.mechanism or run.plan.mechanism or ""
-        cells = (run.label, mechanism, _asked(run.plan), settled, observed)
+        cells = (run.label, mechanism, summary.request_of(run.plan), settled, observed)
         rows.append(tuple(map(text, (*cells, seen.verdict or "nothing was observed", seen.why or ""))))
     return Table(header=("run", "mechanism", "requested", "resolved", "observed", "verdict", "why"), rows=tuple(rows))
-
-
-def _asked(plan: PlanRecord) -> str:
-    """The words of the job, and the line of a user's script."""
-    script = plan.script
-    line = [script.file.removeprefix("script/"), *script.arguments] if script and script.file else []
-    return " ".join([*plan.words, *([shlex.join(line)] if line else [])])
 
 
 def show(value: Any) -> str:
@@ -215,7 +208,7 @@ def provenance(evidence: Sequence[Evidence]) -> Iterator[Part]:
             (code.digest or "")[:12],
             (container and container.image) or "none",
             " ".join(f"{name} {version}" for name, version in result.versions.items() if version) or run.plan.framework,
-            result.hardware.get("gpu") or result.hardware.get("cpu"),
+            summary.device_of(result),
             run.plan.host,
         )
         rows.append(tuple(text(cell or "") for cell in cells))

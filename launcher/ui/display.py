@@ -6,7 +6,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TextIO
 
 from launcher import units
@@ -33,7 +32,7 @@ class Row(NamedTuple):
 
 
 class Display(Protocol):
-    """Something that shows runs."""
+    """A place where runs are shown."""
 
     def show(self, rows: Sequence[Row]) -> None:
         """Show the current states of the runs."""
@@ -41,11 +40,8 @@ class Display(Protocol):
     def say(self, text: str) -> None:
         """Show a message to the user."""
 
-    def __enter__(self) -> Display: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def close(self) -> None:
+        """Leave the terminal as it was found."""
 
 
 def for_stream(stream: TextIO) -> Display:
@@ -64,21 +60,13 @@ class Lines:
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
-        self._said: dict[str, tuple[float, Row]] = {}
-
-    def __enter__(self) -> Lines:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
+        self._last: dict[str, tuple[float, Row]] = {}
 
     def show(self, rows: Sequence[Row]) -> None:
         now = self._clock()
         busy = sum(row.state.name == "running" for row in rows)
         for row in rows:
-            when, before = self._said.get(row.label, (now, None))
+            when, before = self._last.get(row.label, (now, None))
             if row.state.finished and len(rows) == 1:
                 continue  # the summary follows, and begins with how it ended
             if _differs(before, row):
@@ -87,10 +75,13 @@ class Lines:
                 continue
             else:
                 self.say(f"{row.label}  {line(row.progress)}")
-            self._said[row.label] = (now, row)
+            self._last[row.label] = (now, row)
 
     def say(self, text: str) -> None:
         print(tables.clean(text), file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Nothing has to be undone."""
 
 
 def _differs(before: Row | None, row: Row) -> bool:
@@ -163,15 +154,10 @@ class Screen:
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
         self._words = ""
         self._rows: Sequence[Row] = ()
+        self._live.start()
 
-    def __enter__(self) -> Screen:
-        self._live.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
+    def close(self) -> None:
+        self._live.stop()
 
     def show(self, rows: Sequence[Row]) -> None:
         self._rows = rows

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -75,7 +75,7 @@ def watch(
     print(summary.title(run_dirs), flush=True)
     shown: Display = OwnOutput(run_dirs[0], sys.stdout, sys.stderr) if output else for_stream(sys.stdout)
     interval = OUTPUT_INTERVAL if output else INTERVAL
-    with shown as display, _interrupts() as pressed:
+    with closing(shown) as display, _interrupts() as pressed:
         handled = 0
         while True:
             began = time.monotonic()

@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TextIO
 
 from launcher import admit, units
@@ -50,12 +49,7 @@ class OwnOutput:
         self._status = ""
         """The line below the output, as it is on the terminal."""
 
-    def __enter__(self) -> OwnOutput:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._on_terminal:
             self._print(_RESET)
 

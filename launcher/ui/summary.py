@@ -190,6 +190,11 @@ def measurements(states: Sequence[State], results: Sequence[ResultRecord], now: 
     ]
 
 
+def device_of(result: ResultRecord) -> str:
+    """The GPU or the processor that a run used; empty where it is not known."""
+    return result.hardware.get("gpu") or result.hardware.get("cpu") or ""
+
+
 def settings_line(values: Mapping[str, Any]) -> str:
     """A mapping of settings as it would be typed."""
     return " ".join(f"{key}={show(value)}" for key, value in values.items() if value is not None)

@@ -218,7 +218,7 @@ SEEN_BY = {
 
 @pytest.mark.parametrize("seen", SEEN_BY.values(), ids=SEEN_BY)
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_colours_are_told_apart_by_people_who_see_fewer(scheme, seen):
+def test_colours_differ_for_people_who_see_fewer(scheme, seen):
     sheet = (Path(page.__file__).parent / "page.css").read_text()
     colours = re.findall(r"--c\d: #(\w{6})", sheet)[8 * scheme :][:8]
     assert len(colours) == 8

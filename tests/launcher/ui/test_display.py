@@ -120,7 +120,9 @@ def test_only_a_terminal_that_can_move_its_cursor_gets_the_live_display(monkeypa
 
     for term, kind in (("xterm", display.Screen), ("dumb", Lines)):
         monkeypatch.setenv("TERM", term)
-        assert isinstance(display.for_stream(Terminal()), kind)
+        shown = display.for_stream(Terminal())
+        shown.close()
+        assert isinstance(shown, kind)
     monkeypatch.setenv("TERM", "xterm")
     assert isinstance(display.for_stream(io.StringIO()), Lines)
 

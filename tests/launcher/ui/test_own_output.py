@@ -1,3 +1,4 @@
+import contextlib
 import io
 from pathlib import Path
 
@@ -33,7 +34,8 @@ def printed(monkeypatch):
             logs, "source", lambda run: lambda place, **how: Piece(Place(1), left.pop(0), more=False, ended=False)
         )
         terminal = TerminalBytes()
-        with OwnOutput(Path("root/run"), io.TextIOWrapper(terminal), io.TextIOWrapper(terminal)) as shown:
+        output = OwnOutput(Path("root/run"), io.TextIOWrapper(terminal), io.TextIOWrapper(terminal))
+        with contextlib.closing(output) as shown:
             while left:
                 shown.show([ROW])
             before = terminal.received()

@@ -111,11 +111,11 @@ def test_rows_that_nobody_knows_do_no_harm():
 @given(st.lists(st.integers(0, 40), max_size=8))
 def test_rows_taken_in_by_parts_amount_to_the_same(cuts):
     rows = [start(), *(step(number) for number in range(1, 30)), start(attempt=2, resumed_from=20), step(21), step(22)]
-    whole, parts, begin = advance(Progress(), rows), Progress(), 0
+    at_once, parts, begin = advance(Progress(), rows), Progress(), 0
     for cut in [*sorted(cuts), len(rows)]:
         parts = advance(parts, rows[begin:cut])
         begin = max(begin, cut)
-    assert parts == whole
+    assert parts == at_once
 
 
 def test_of_a_long_backlog_the_events_and_the_last_steps_are_read():
