@@ -60,18 +60,25 @@ def of_each(items: Iterable[tuple[str, T]], make: Callable[[T], U], kind: str) -
 
     Raises the first `LauncherError`, with the labels that failed with the same message unless all did.
     """
-    results: list[U] = []
+    items = list(items)
+    made, failed = attempts(items, make)
+    if failed:
+        raise first_of(failed, len(items), kind)
+    return list(made.values())
+
+
+def attempts(
+    items: Sequence[tuple[str, T]], make: Callable[[T], U]
+) -> tuple[dict[int, U], list[tuple[str, LauncherError]]]:
+    """Apply `make` to each labelled item: the results by index, and the labels that failed with their errors."""
+    made: dict[int, U] = {}
     failed: list[tuple[str, LauncherError]] = []
-    count = 0
-    for label, item in items:
-        count += 1
+    for index, (label, item) in enumerate(items):
         try:
-            results.append(make(item))
+            made[index] = make(item)
         except LauncherError as error:
             failed.append((label, error))
-    if not failed:
-        return results
-    raise first_of(failed, count, kind)
+    return made, failed
 
 
 def first_of(failed: Sequence[tuple[str, LauncherError]], count: int, kind: str) -> LauncherError:

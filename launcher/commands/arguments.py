@@ -102,7 +102,7 @@ def newest(roots: Sequence[str], *, own: bool = False) -> Run:
     return run
 
 
-def newest_whole(roots: Sequence[str]) -> Selection:
+def newest_run_or_sweep(roots: Sequence[str]) -> Selection:
     """The newest run, or the whole sweep that it is in, named on stderr. Raises `UsageError` where there is none."""
     last = selection.newest(roots, 1)
     sweep = run_ids.sweep_of(last[0].id) if last else None

@@ -34,13 +34,13 @@ def main(arguments: list[str]) -> int:
         print("\nthe runs stay asked to stop; `ls` says how they stand", file=sys.stderr)
         return 130
     for outcome in ended:
-        print(f"{outcome.seen.run.id}  {_said(outcome, already=before[outcome.seen.run].finished)}")
+        print(f"{outcome.seen.run.id}  {_line(outcome, already=before[outcome.seen.run].finished)}")
     if any(outcome.seen.state.name == "unreachable" for outcome in ended):
         return 3
     return 1 if any(outcome.why_not for outcome in ended) else 0
 
 
-def _said(outcome: Ended, *, already: bool) -> str:
+def _line(outcome: Ended, *, already: bool) -> str:
     state, why = outcome.seen.state, outcome.why_not
     if _was_unreachable(outcome):  # its state has the reason and the last known state; advice may follow
         return f"not ended: {state.reason}{'' if why in state.reason else why.removeprefix(_first(why))}"

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         print(_as_json(facts[0], plans))
         return 0
     where = origins(asked.cells[0], specs[0], plans[0])
-    print(describe(plans, where, width_of(sys.stdout), everything=words.all, whole_script=words.script))
+    print(describe(plans, where, width_of(sys.stdout), everything=words.all, with_script=words.script))
     return 0
 
 
@@ -105,7 +105,7 @@ def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wo
                 for origin in control
             ]
         print("\n".join(["settings of the first arm:", *_settings(control, width, everything=True)]))
-    print("\n".join(planning.describe(plan, width, whole_script=words.script)))
+    print("\n".join(planning.describe(plan, width, with_script=words.script)))
     return 0
 
 
@@ -148,12 +148,12 @@ def describe(
     width: int = 0,
     *,
     everything: bool = False,
-    whole_script: bool = False,
+    with_script: bool = False,
 ) -> str:
     """The plan in words: summary, cells of a sweep, settings with their origins, where it goes and the command; its
     tables in at most `width` columns (0: no limit).
 
-    `everything` lists settings that have their default too, `whole_script` adds run.sh.
+    `everything` lists settings that have their default too, `with_script` adds run.sh.
     """
     first = plans[0]
     lines = [summary(first) if len(plans) == 1 else f"a sweep of {len(plans)} runs, the first: {summary(first)}", ""]
@@ -166,10 +166,10 @@ def describe(
     lines += [*_settings(where, width, everything), *pairs(_place(first), width), ""]
     notes = [f"note: {note}" for note in dict.fromkeys(line for plan in plans for line in plan.advice)]
     lines += [part for note in (*notes, *_left_behind(first)) for part in wrapped(note, width)]
-    if whole_script:
+    if with_script:
         lines += [f"--- {first.run_dir}/run.sh", render.render(first)]
     more = [] if everything else ["`plan --all` lists every setting"]
-    more += [] if whole_script else ["`plan --script` prints run.sh"]
+    more += [] if with_script else ["`plan --script` prints run.sh"]
     return "\n".join([*lines, *([", ".join(more)] if more else [])])
 
 

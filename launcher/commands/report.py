@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.commands.arguments import Parser, all_runs, newest_whole, split
+from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep, split
 from launcher.compare import compared
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write Markdown; - is the terminal")
     options = parser.parse_intermixed_args(arguments)
     names, roots = split(options.words)
-    what = selection.find_all(names, roots) if names else [newest_whole(roots)]
+    what = selection.find_all(names, roots) if names else [newest_run_or_sweep(roots)]
     chosen = all_runs(what)
     if not chosen:
         raise UsageError(f"report: no run of {' '.join(names)} is left")

@@ -101,8 +101,8 @@ def opening(place: Place, port: Port | None, token: str, control: str = "") -> l
         raise UsageError(
             f"--forward {port.local}:{port.remote}: this machine is the job's host; {port.remote} is its own"
         )
-    brought = address is not None or plan.queue != "slurm"
-    shown = (port.remote, port.local if brought else None) if port else None
+    is_forwarded = address is not None or plan.queue != "slurm"
+    shown = (port.remote, port.local if is_forwarded else None) if port else None
     text = interactive.script(plan, token=token, attempt=place.attempt, port=shown)
     command = interactive.on_slurm(plan, text, place.job) if plan.queue == "slurm" else ["bash", "-c", text]
     if address is None:
@@ -131,7 +131,7 @@ def _attended(place: Place, port: Port, token: str) -> int:
         while not node and shell.poll() is None:
             time.sleep(0.5)
             asked = openssh_transport.argv(place.address, "-S", control, "-o", "BatchMode=yes")
-            node = _said(interactive.over_ssh(asked, ["cat", interactive.note(place.plan, token)]))
+            node = _output(interactive.over_ssh(asked, ["cat", interactive.note(place.plan, token)]))
         if node:
             through = ["-S", control, "-O", "forward", "-L", f"{port.local}:{node}:{port.remote}"]
             done = subprocess.run(openssh_transport.argv(place.address, *through), capture_output=True, text=True)
@@ -140,7 +140,7 @@ def _attended(place: Place, port: Port, token: str) -> int:
         return shell.wait()
 
 
-def _said(argv: Sequence[str]) -> str:
+def _output(argv: Sequence[str]) -> str:
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else ""
 

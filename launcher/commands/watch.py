@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from launcher.commands.arguments import Parser, all_runs, newest_whole, split
+from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep, split
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import run_ids, selection
@@ -48,4 +48,4 @@ def _newest_unfinished(roots: list[str]) -> Selection:
         sweep = run_ids.sweep_of(run.id)
         print(f"newest unfinished {'sweep' if sweep else 'run'}: {sweep or run.id}", file=sys.stderr)
         return Selection(sweep, tuple(selection.sweep_runs(run.root, sweep)) if sweep else (run,))
-    return newest_whole(roots)
+    return newest_run_or_sweep(roots)

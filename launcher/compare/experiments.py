@@ -37,7 +37,7 @@ from launcher.config.paths import conf_folder
 from launcher.config.request import Request, Words
 from launcher.config.spec import make
 from launcher.config.sweep import cells
-from launcher.errors import LauncherError, UsageError, first_of
+from launcher.errors import UsageError, attempts, first_of
 from launcher.plan.model import Compare, Published
 from recipes.typed import SettingsError, build, nearest
 
@@ -201,13 +201,7 @@ def possible(arms: Sequence[tuple[str, T]], make: Callable[[T], U]) -> tuple[dic
 
     Raises the first `LauncherError` if it is the control's, or leaves fewer than two arms.
     """
-    made: dict[int, U] = {}
-    refused: list[tuple[str, LauncherError]] = []
-    for index, (name, arm) in enumerate(arms):
-        try:
-            made[index] = make(arm)
-        except LauncherError as error:
-            refused.append((name, error))
+    made, refused = attempts(arms, make)
     if refused and (0 not in made or len(made) < 2):
         raise first_of(refused, len(arms), "arm")
     return made, tuple((name, str(error).partition("\n")[0]) for name, error in refused)

@@ -78,7 +78,7 @@ def _smaller(asked: ExperimentRequest) -> str:
 def carry_out(plan: Plan, facts: Facts, specs: Sequence[JobSpec], *, look: bool) -> int:
     """Start the comparison, or `look` at its plan alone."""
     if look:
-        print("\n".join(describe(plan, tables.width_of(sys.stdout), whole_script=True)))
+        print("\n".join(describe(plan, tables.width_of(sys.stdout), with_script=True)))
         return 0
     for line in plan.advice:
         print(f"note: {line}", file=sys.stderr)
@@ -95,9 +95,9 @@ def _label(spec: JobSpec) -> str:
     return arms.label_of(spec.swept)
 
 
-def describe(plan: Plan, width: int = 0, *, whole_script: bool = False) -> list[str]:
+def describe(plan: Plan, width: int = 0, *, with_script: bool = False) -> list[str]:
     """The plan of a comparison in words: its arms and its blocks, its sentences in at most `width` columns (0: no
-    limit). `whole_script` adds run.sh, and that of the first arm."""
+    limit). `with_script` adds run.sh, and that of the first arm."""
     from launcher.plan.plan_summary import summary
     from launcher.script import render
 
@@ -115,7 +115,7 @@ def describe(plan: Plan, width: int = 0, *, whole_script: bool = False) -> list[
 
         lines += [*_typed(plan), "", *published.planned(plan, width), ""]
     lines += [part for note in plan.advice for part in tables.wrapped(f"note: {note}", width)]
-    if not whole_script:
+    if not with_script:
         return [*lines, "`plan --script` prints run.sh"]
     for shown in (plan, plan.arms[0]):
         lines += [f"--- {shown.run_dir}/run.sh", render.render(shown)]

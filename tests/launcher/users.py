@@ -81,7 +81,7 @@ def python() -> str:
 
 def _paths() -> Sequence[Path]:
     """Where the launcher and what it imports lie."""
-    return [Path(launcher.__file__).parents[1], *(Path(each) for each in sys.path if each.endswith("-packages"))]
+    return [Path(launcher.__file__).parents[1], *(Path(path) for path in sys.path if path.endswith("-packages"))]
 
 
 def make(folder: Path, uid: int) -> User:

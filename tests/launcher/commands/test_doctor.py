@@ -3,31 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
-from pathlib import Path
-
-import pytest
 
 from launcher.__main__ import main
 from launcher.runs import selection
-
-
-@pytest.fixture
-def bed(testbed, monkeypatch):
-    for name, value in testbed.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    return testbed
-
-
-@pytest.fixture
-def their_root(testbed):
-    folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=testbed.user.home))
-    os.chown(folder, testbed.user.uid, testbed.user.gid)
-    yield str(folder)
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_a_sound_machine_proves_a_job_that_leaves_nothing(tmp_path, capsys, monkeypatch):
@@ -68,13 +46,12 @@ def test_limits_that_the_engine_may_not_raise_are_refused_with_the_remedy(bed, t
     assert "-> this machine may not raise limits: say container.limits=null" in shown
 
 
-def test_a_host_over_ssh_is_checked_to_the_proof_of_a_job_there(bed, their_root, capsys):
-    words = ("cluster=ssh", "cluster.host=testbed", f"cluster.ssh_config={bed.ssh.config}", f"python={bed.python}")
-    assert main(["doctor", *words, "amp=o1", f"run_root={their_root}"]) == 0
+def test_a_host_over_ssh_is_checked_to_the_proof_of_a_job_there(over_ssh, capsys):
+    assert main(["doctor", *over_ssh, "amp=o1"]) == 0
     shown = capsys.readouterr().out
     assert "ok       reach      testbed by fabric: " in shown
     assert "ok       proof      proved: bfloat16" in shown
-    assert selection.run_names(their_root) == []
+    assert selection.run_names(over_ssh[-1].removeprefix("run_root=")) == []
 
 
 def test_a_host_that_is_not_there_is_one_problem(capsys):

@@ -73,7 +73,7 @@ def test_what_cannot_be_exported_is_refused_in_words(root, export, words, plan, 
     assert "Traceback" not in done.stderr
 
 
-def test_a_python_without_torch_or_safetensors_is_told_what_to_install(root, tmp_path, export):
+def test_a_python_without_torch_or_safetensors_is_refused_with_what_to_install(root, tmp_path, export):
     save(finished(root), 3)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     python = tmp_path / "bare" / "bin" / "python"

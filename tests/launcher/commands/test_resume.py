@@ -132,7 +132,7 @@ def test_a_run_goes_on_in_its_own_folder_and_once_done_only_with_more_epochs_or_
     assert record(failed, "status.json") == before
 
 
-def test_a_done_script_is_not_told_to_say_what_a_script_is_refused(failed, capsys):
+def test_a_done_script_is_refused_without_naming_keys_that_a_script_lacks(failed, capsys):
     assert main(["resume", failed.name]) == 0
     (failed / "attempts" / "2" / "plan.json").unlink()
     plan = record(failed, "plan.json")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
@@ -39,14 +37,6 @@ def opened(tmp_path):
     yield open_one
     for shell in made:
         shell.close()
-
-
-@pytest.fixture
-def bed(testbed, monkeypatch):
-    for name, value in testbed.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("APPTAINER_USERNS", "1")
-    return testbed
 
 
 def test_the_folder_behind_a_flag_is_no_run(opened, tmp_path):
@@ -164,26 +154,11 @@ def test_of_a_running_job_it_joins_its_allocation(bed, opened, tmp_path):
     assert stopping.kill_all([folder]) == {}
 
 
-@pytest.fixture
-def there(testbed):
-    """Words for the testbed's host over SSH, with a run root of the test's own there."""
-    folder = Path(tempfile.mkdtemp(prefix="shell-", dir=testbed.user.home))
-    os.chown(folder, testbed.user.uid, testbed.user.gid)
-    yield (
-        "cluster=ssh",
-        "cluster.host=testbed",
-        f"cluster.ssh_config={testbed.ssh.config}",
-        f"python={testbed.python}",
-        f"run_root={folder}",
-    )
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def test_over_ssh_it_is_the_hosts_and_a_port_of_it_is_here(bed, opened, there, free_port):
+def test_over_ssh_it_is_the_hosts_and_a_port_of_it_is_here(bed, opened, over_ssh, free_port):
     here, port = free_port(), free_port()
-    shell = opened(*there, "env.A=x, $(id)", "--forward", f"{here}:{port}")
+    shell = opened(*over_ssh, "env.A=x, $(id)", "--forward", f"{here}:{port}")
     assert shell.ask("id -un; echo $A") == f"{bed.user.name}\nx, $(id)"
-    root = there[-1].partition("=")[2]
+    root = over_ssh[-1].partition("=")[2]
     assert shell.ask("python -c 'import recipes; print(recipes.__file__)'").startswith(f"{root}/.code/")
     shell.ask(f"mkdir {root}/web; echo of the host >{root}/web/word")
     shell.type(f"python -m http.server {port} --bind 127.0.0.1 --directory {root}/web >/dev/null 2>&1 &")
@@ -193,15 +168,15 @@ def test_over_ssh_it_is_the_hosts_and_a_port_of_it_is_here(bed, opened, there, f
     assert shell.wait() == 0
 
 
-def test_over_ssh_in_a_container(bed, opened, there):
-    shell = opened(*there[:3], there[-1], "container=apptainer", f"image={bed.images['python'].sandbox}")
+def test_over_ssh_in_a_container(bed, opened, over_ssh):
+    shell = opened(*over_ssh[:3], over_ssh[-1], "container=apptainer", f"image={bed.images['python'].sandbox}")
     assert shell.ask("id -un; tty | cut -c1-5") == f"{bed.user.name}\n/dev/"
     assert "/.code/" in shell.ask("python3 -c 'import recipes; print(recipes.__file__)'")
 
 
-def test_behind_a_login_node_it_is_srun_there_and_a_port_of_the_node_is_here(bed, opened, there, free_port):
+def test_behind_a_login_node_it_is_srun_there_and_a_port_of_the_node_is_here(bed, opened, over_ssh, free_port):
     here, port = free_port(), free_port()
-    words = ("cluster=slurm", "cluster.login=testbed", *there[2:], "gpus=1", "cluster.time=5")
+    words = ("cluster=slurm", "cluster.login=testbed", *over_ssh[2:], "gpus=1", "cluster.time=5")
     shell = opened(*words, "--forward", f"{here}:{port}")
     shell.expect(f"port {port} is http://127.0.0.1:{port} from the login node, http://localhost:{here} where")
     assert shell.ask("id -un; echo $CUDA_VISIBLE_DEVICES; echo ${SLURM_JOB_ID:+a job}").split("\n") == [
@@ -209,7 +184,7 @@ def test_behind_a_login_node_it_is_srun_there_and_a_port_of_the_node_is_here(bed
         "0",
         "a job",
     ]
-    root = there[-1].partition("=")[2]
+    root = over_ssh[-1].partition("=")[2]
     shell.ask(f"mkdir {root}/web; echo of the node >{root}/web/word")
     shell.type(f"python -m http.server {port} --bind 127.0.0.1 --directory {root}/web >/dev/null 2>&1 &")
     assert until(lambda: _fetched(f"http://127.0.0.1:{here}/word")) == "of the node\n"

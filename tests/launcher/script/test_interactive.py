@@ -60,7 +60,7 @@ def test_pyxis_gets_its_terminal_from_the_step_that_srun_starts_with_the_jobs_re
     assert {"--pty", "--gpus-per-node=2", "--time=5", f"--container-image={PYXIS_IMAGE}"} <= set(words)
 
 
-def test_an_engine_under_slurm_is_told_the_devices_of_the_step():
+def test_an_engine_under_slurm_gets_the_devices_of_the_step():
     facts, words = CASES["slurm-docker"]
     assert "SLURM_STEP_GPUS" in text_of(plan_of(facts, *words))
 

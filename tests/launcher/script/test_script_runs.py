@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.run_folders import until
-
 WORDS = (
     "__SAMPLE__",
     "__COMMAND__",
@@ -95,21 +93,6 @@ def test_a_script_imports_its_checkouts_packages_from_the_snapshot(tmp_path, roo
     words = script(root, "script=tools/train.py", "framework=torch", "amp=o0", "require_proof=false")
     printed, _ = launch(checkout, *words).communicate(timeout=120)
     assert "/script/above/__init__.py" in printed and "/script/src/inside/__init__.py" in printed
-
-
-def test_a_script_without_a_handler_ends_as_soon_as_it_is_cancelled(project, root):
-    (project / "long.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(300)\n")
-    words = script(root, "script=long.py", "amp=o0", "require_proof=false", "train.bare=true", "detach=true")
-    started = launch(project, *words)
-    started.communicate(timeout=120)
-    (run,) = runs(root)
-    log = run / "attempts" / "1" / "stdout.log"
-    until(lambda: log.exists() and "begun" in log.read_text())
-    ended, _ = launch(project, "cancel", run.name, f"run_root={root}").communicate(timeout=120)
-    assert "cancelled after" in ended and "killing" not in ended
-    assert json.loads((run / "status.json").read_text())["state"] == "cancelled"
-    refused = launch(project, "resume", run.name, "epochs=3", f"run_root={root}")
-    assert "epochs can't change when a run is resumed" in refused.communicate(timeout=120)[0]
 
 
 def test_a_user_s_words_reach_the_script_unchanged(project, tmp_path):

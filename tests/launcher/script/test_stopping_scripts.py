@@ -182,8 +182,8 @@ def test_a_script_saves_and_ends_by_itself_and_resumes_with_its_resume_arguments
     started.launcher("resume", folder.name, f"run_root={folder.parent}", "detach=true")
     until(lambda: "step" in started.log("saving", 2), 120)
     assert f"went on after {saved.removeprefix('saved ')}\n" in started.log("saving", 2)
-    told = ["SIGUSR2", "--resume", "auto"]
-    assert f"told {told} {[folder.name, '2', folder.name, 'allow']}" in started.log("saving", 2)
+    words = ["SIGUSR2", "--resume", "auto"]
+    assert f"told {words} {[folder.name, '2', folder.name, 'allow']}" in started.log("saving", 2)
     printed = started.launcher("cancel", folder.name, f"run_root={folder.parent}")
     assert "cancelled after" in printed and "on request" in printed
     assert "saved " in started.log("saving", 2)
@@ -236,13 +236,13 @@ def test_one_that_the_signal_or_a_kill_ends_leaves_its_last_rows_and_a_result(st
     if name == "stepping":
         assert ended.exit_code == 143
         assert "SIGTERM ends it, as it has no handler" in started.log(name, stream="stderr")
-    taken = int((started.folder(name) / "work/steps").read_text())
+    last_step = int((started.folder(name) / "work/steps").read_text())
     result = started.record(name, "result.json")
     assert (result["status"], result["observed"]["verdict"]) == ("stopped", "proved")
     assert result["throughput"]["unit"] == "steps/s" and result["throughput"]["mean"] > 0
     rows = [row for row in metrics.read(started.folder(name) / "metrics.jsonl") if "event" not in row]
     assert [row["step"] for row in rows] == list(range(1, result["steps"] + 1))
-    assert 0 <= taken - result["steps"] <= 1
+    assert 0 <= last_step - result["steps"] <= 1
 
 
 def test_a_bare_script_is_signalled_by_its_run_script(started):

@@ -174,7 +174,7 @@ def test_an_nvidia_smi_that_crashes_harms_neither_the_run_nor_the_other_samples(
     assert len(seen.hosts[0].times) >= 3
 
 
-def test_an_nvidia_smi_that_never_answers_is_said_and_outlives_no_run(tmp_path, program, cards):
+def test_an_nvidia_smi_that_never_answers_is_noted_and_outlives_no_run(tmp_path, program, cards):
     smi = cards.folder / "nvidia-smi"
     hangs = 'if "--loop" in options:\n    time.sleep(600)\n'
     smi.write_text(smi.read_text().replace('if "--query-gpu" in', hangs + 'if "--query-gpu" in'))
