@@ -5,6 +5,7 @@ A job's payload is the plan's script, not a pickle, so the job does not need thi
 
 from __future__ import annotations
 
+import functools
 import importlib
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -15,10 +16,11 @@ from submitit.core import core
 from submitit.core.utils import DelayedSubmission
 
 from launcher.code.job_files import code_files
+from launcher.code.snapshot import Code
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError
 from launcher.executors import submission
-from launcher.executors.execute import execute
+from launcher.executors.execute import execute, provenance
 from launcher.executors.job import RunJob
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.probe.facts import Facts
@@ -40,7 +42,7 @@ class Source(NamedTuple):
 
     plan: Plan
     spec: JobSpec
-    facts: Facts
+    code: Code
     snapshot_of: Sequence[JobSpec]
     """The jobs whose code is the plan's snapshot."""
 
@@ -72,7 +74,7 @@ class PlanExecutor(core.Executor):
         spec = self._spec(words)
         facts = probe([spec], starting=True)
         plan = resolve(spec, facts)
-        self.knows(Source(plan, spec, facts, [spec]))
+        self.knows(Source(plan, spec, facts.code, [spec]))
         return plan
 
     def _spec(self, words: Sequence[str]) -> JobSpec:
@@ -100,7 +102,7 @@ class PlanExecutor(core.Executor):
             folders = self._submit(plans)
         elif len(bound) == len(plans):  # their folders are prepared
             folders = [Path(plan.run_dir) for plan in plans]
-            self._start(folders, plans, None)
+            self._start(folders, plans)
         else:
             raise UsageError("a batch has either new plans or prepared run folders")
         return [self.job_class(folder) for folder in folders]
@@ -112,8 +114,9 @@ class PlanExecutor(core.Executor):
         plan, facts = functions.planned(spec)
         plans, pickles = zip(*[functions.bound(plan, call) for call in calls], strict=True)
         for bound in plans:
-            self.knows(Source(bound, spec, facts, []))
-        return [functions.FunctionJob(folder) for folder in self._submit(plans, pickles)]
+            self.knows(Source(bound, spec, facts.code, []))
+        furnish = [functools.partial(functions.lay_call, pickle) for pickle in pickles]
+        return [functions.FunctionJob(folder) for folder in self._submit(plans, furnish)]
 
     def _plan_of(self, delayed: DelayedSubmission) -> Plan:
         if len(delayed.args) != 1 or delayed.kwargs:
@@ -125,9 +128,9 @@ class PlanExecutor(core.Executor):
             raise UsageError(f"this plan is for cluster={plan.cluster['kind']}, and the executor for {self.kind}")
         return plan
 
-    def _submit(self, plans: Sequence[Plan], calls: Sequence[bytes] = ()) -> list[Path]:
-        """Lay down and start new plans, as one sweep where there are several, with the calls of those that run
-        functions. Returns their folders here."""
+    def _submit(self, plans: Sequence[Plan], furnish: Sequence[Callable[[Path], None]] = ()) -> list[Path]:
+        """Lay down and start new plans, as one sweep where there are several; `furnish` is for each plan what puts
+        files into its folder. Returns their folders here."""
         addresses = [address.of(types.SimpleNamespace(**plan.cluster)) for plan in plans]
         for name, values in (
             ("run_root", [plan.run_root for plan in plans]),
@@ -136,22 +139,21 @@ class PlanExecutor(core.Executor):
         ):
             if any(value != values[0] for value in values):
                 raise UsageError(f"the plans of a batch differ in {name}; submit those of each in a batch of its own")
-        sources = [self._sources[id(plan)] for plan in plans if id(plan) in self._sources]
-        facts = sources[0].facts if sources else None
-        specs_of = {source.plan.code: source.snapshot_of for source in sources}
+        sources = {id(plan): self._sources[id(plan)] for plan in plans if id(plan) in self._sources}
+        first = next(iter(sources.values()), None)
+        came_from = provenance(plans[0], first.code if first else None)
+        specs_of = {source.plan.code: source.snapshot_of for source in sources.values()}
         code = {digest: code_files(specs) for digest, specs in specs_of.items()}
         if addresses[0] is None:
-            return submission.submit(plans, facts, code, self._start, calls)
+            return submission.submit(plans, came_from, code=code, furnish=furnish, start=self._start)
         from launcher.executors.ssh import submit_client
 
-        nothing = dict[str, str | None]()
-        known = [self._sources.get(id(plan)) for plan in plans]
-        secrets = [source.spec.launch.secrets if source else nothing for source in known]
-        return submit_client.submit(plans, facts, code, addresses[0], secrets)
+        secrets = [sources[id(plan)].spec.launch.secrets if id(plan) in sources else {} for plan in plans]
+        return submit_client.submit(plans, came_from, code, addresses[0], secrets)
 
-    def _start(self, folders: Sequence[Path], plans: Sequence[Plan], max_array_size: int | None) -> None:
+    def _start(self, folders: Sequence[Path], plans: Sequence[Plan]) -> None:
         """Start prepared run folders of this machine."""
-        submission.start(folders, plans, max_array_size)
+        submission.start(folders, plans)
 
     @classmethod
     def _valid_parameters(cls) -> set[str]:
@@ -176,12 +178,12 @@ def submit(plans: Sequence[Plan], specs: Sequence[JobSpec] = (), facts: Facts | 
     executor: PlanExecutor = getattr(importlib.import_module(module), name)()
     if facts is not None:
         for plan, spec in zip(plans, specs, strict=False):  # a comparison is one plan of several jobs
-            executor.knows(Source(plan, spec, facts, specs))
+            executor.knows(Source(plan, spec, facts.code, specs))
     with executor.batch():
         jobs: list[Any] = [executor.submit(execute, plan) for plan in plans]
     return [job.run_dir for job in jobs]
 
 
-def start(folders: Sequence[Path], plans: Sequence[Plan], max_array_size: int | None) -> None:
+def start(folders: Sequence[Path], plans: Sequence[Plan]) -> None:
     """Submit prepared runs, whose folders say where they are; as `submission.start` does without submitit."""
     submit(plans)

@@ -116,6 +116,11 @@ def bound(plan: Plan, call: DelayedSubmission) -> tuple[Plan, bytes]:
     return dataclasses.replace(plan, name=plan.name or _name(call), script=script), content
 
 
+def lay_call(content: bytes, folder: Path) -> None:
+    """Put the pickle of a call into the folder of its run."""
+    function.write_own(str(folder / function.CALL), content)
+
+
 def _name(call: DelayedSubmission) -> str:
     """The function's name, as part of a run's name."""
     name = getattr(call.function, "__name__", type(call.function).__name__)

@@ -25,86 +25,85 @@ OF_SCRIPTS = ("require_proof", RESUME_ARGUMENTS)
 """Keys that may change for a user's script, which decides the rest by itself."""
 
 
-def changes(plan: Plan, assignments: dict[str, str]) -> Plan:
+def changes(plan: Plan, assignments: Mapping[str, str]) -> Plan:
     """The plan with those keys changed, in its settings and in the trainer's words. Raises `UsageError`."""
-    settings: dict[str, Any] = {**plan.settings, "checkpoint": {**plan.settings["checkpoint"]}}
-    ranks: dict[str, int] = {}
+    values = {key: _value(plan, key, text) for key, text in assignments.items()}
     cluster, words, script = dict(plan.cluster), list(plan.words), plan.script
-    for key, text in assignments.items():
-        if plan.arms and not key.startswith("cluster."):
-            raise UsageError(f"{key}={text}: the arms of a comparison stay as they are; only cluster.* may change")
-        own = OF_SCRIPTS if script else (*CHANGEABLE, *OF_TORCH) if plan.framework == "torch" else CHANGEABLE
-        allowed = [*own, *(f"cluster.{name}" for name in cluster if name not in ("kind", *REACH))]
-        if key not in allowed:
-            why = f"{key} can't change when a run is resumed{nearest(key, allowed)}"
-            raise UsageError(f"{why}; these can: {', '.join(allowed)}")
-        try:
-            value = from_text(text, annotation_of(ALIASES.get(key, key)), key)
-            for argument in value if key == RESUME_ARGUMENTS else ():
-                refuse_control_characters(key, argument)
-        except SettingsError as error:
-            raise UsageError(f"{error} (command line)") from None
-        if script and key == RESUME_ARGUMENTS:
+    settings: dict[str, Any] = {**plan.settings, "checkpoint": {**plan.settings["checkpoint"]}}
+    for key, value in values.items():
+        group, _, name = key.rpartition(".")
+        if group == "cluster":
+            cluster[name] = list(value) if isinstance(value, tuple) else value
+        elif script and key == RESUME_ARGUMENTS:
             script = dataclasses.replace(script, resume_arguments=value)
-            continue
-        if key.startswith("cluster."):
-            cluster[key.removeprefix("cluster.")] = list(value) if isinstance(value, tuple) else value
-            continue
-        least = 0 if key in ("checkpoint.every", "gpus") else 1
-        if (value is None and key != "parallel") or (
-            isinstance(value, int) and not isinstance(value, bool) and value < least
-        ):
-            raise UsageError(f"{key}={text} is too small (command line)")
-        if key in RANKS:
-            ranks[key] = value
-            continue
-        if key in ("epochs", "steps"):  # one of them says how long it takes
-            other = "steps" if key == "epochs" else "epochs"
-            settings[other] = None
-            words = [word for word in words if not word.startswith((f"{other}=", f"{key}="))]
-        words = [word for word in words if not word.startswith(f"{key}=")]
-        words.append(f"{key}={show(value)}")
-        if key.startswith("checkpoint."):
-            settings["checkpoint"][key.removeprefix("checkpoint.")] = value
-        else:
-            settings[key] = value
+        elif key not in RANKS:
+            other = {"epochs": "steps", "steps": "epochs"}.get(key)  # one of them says how long it takes
+            if other:
+                settings[other] = None
+            words = [*(word for word in words if word.partition("=")[0] not in (key, other)), f"{key}={show(value)}"]
+            (settings[group] if group else settings)[name] = value
     changed = dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words), script=script)
-    if ranks:
+    if ranks := {key: values[key] for key in RANKS if key in values}:
         changed = _with_ranks(changed, **ranks)
-    if "parallel" in assignments:
+    if "parallel" in values:
         changed = dataclasses.replace(changed, mechanism=_mechanism(changed))
-    if not {*OF_TORCH}.isdisjoint(assignments):
+    if not {*OF_TORCH}.isdisjoint(values):
         _check_trainer(changed)
-    return _with_setup(changed, tuple(cluster["setup"])) if "cluster.setup" in assignments else changed
+    return _with_setup(changed, tuple(cluster["setup"])) if "cluster.setup" in values else changed
+
+
+def of_cluster(plan: Plan) -> list[str]:
+    """The keys of the plan's cluster that may change: not where it is."""
+    return [f"cluster.{name}" for name in plan.cluster if name not in ("kind", *REACH)]
+
+
+def _value(plan: Plan, key: str, text: str) -> Any:
+    """The value that the text is for that key. Raises `UsageError` for one that can't change, or not to that."""
+    if plan.arms and not key.startswith("cluster."):
+        raise UsageError(f"{key}={text}: the arms of a comparison stay as they are; only cluster.* may change")
+    own = OF_SCRIPTS if plan.script else (*CHANGEABLE, *OF_TORCH) if plan.framework == "torch" else CHANGEABLE
+    allowed = [*own, *of_cluster(plan)]
+    if key not in allowed:
+        why = f"{key} can't change when a run is resumed{nearest(key, allowed)}"
+        raise UsageError(f"{why}; these can: {', '.join(allowed)}")
+    try:
+        value = from_text(text, annotation_of(ALIASES.get(key, key)), key)
+        for argument in value if key == RESUME_ARGUMENTS else ():
+            refuse_control_characters(key, argument)
+    except SettingsError as error:
+        raise UsageError(f"{error} (command line)") from None
+    if key in own and key != RESUME_ARGUMENTS:
+        least = 0 if key in ("checkpoint.every", "gpus") else 1
+        too_small = (value is None and key != "parallel") or (type(value) is int and value < least)
+        if too_small:
+            raise UsageError(f"{key}={text} is too small (command line)")
+    return value
 
 
 def _with_ranks(plan: Plan, nodes: int | None = None, gpus: int | None = None) -> Plan:
     """The plan on so many nodes, with so many GPUs of each. Raises `UsageError`."""
-    if nodes not in (None, 1) and plan.queue != "slurm":
-        raise UsageError(f"nodes={nodes} needs cluster=slurm; {plan.run_id} ran on one machine (command line)")
+    slurm, device, run = plan.queue == "slurm", plan.settings["device"], plan.run_id
+    if nodes not in (None, 1) and not slurm:
+        raise UsageError(f"nodes={nodes} needs cluster=slurm; {run} ran on one machine (command line)")
     env = dict(plan.env)
     if gpus is not None and gpus != plan.gpus:
-        if plan.container is not None:
-            raise UsageError(
-                f"gpus={gpus}: the container of {plan.run_id} has {plan.gpus}; start it anew (command line)"
-            )
-        device = plan.settings["device"]
-        if device == "cuda" and gpus == 0:
-            raise UsageError(f"gpus=0: {plan.run_id} trains on GPUs, and goes on on GPUs (command line)")
-        if device == "cpu" and gpus and plan.queue == "slurm":
-            raise UsageError(
-                f"gpus={gpus}: {plan.run_id} trains on CPUs, and would reserve GPUs that it does not use; say nodes=N "
-                "for another number of ranks (command line)"
-            )
-        if plan.queue != "slurm":
-            if gpus and not plan.gpu_pool:
-                raise UsageError(f"gpus={gpus}: {plan.run_id} ran without GPUs; start it anew (command line)")
-            if not 0 < gpus <= len(plan.gpu_pool):
-                raise UsageError(
-                    f"gpus={gpus}: {plan.run_id} began with {len(plan.gpu_pool)} to choose from (command line)"
-                )
+        most = len(plan.gpu_pool)
+        for wrong, why in (
+            (plan.container is not None, f": the container of {run} has {plan.gpus}; start it anew"),
+            (device == "cuda" and gpus == 0, f": {run} trains on GPUs, and goes on on GPUs"),
+            (
+                device == "cpu" and gpus and slurm,
+                f": {run} trains on CPUs, and would reserve GPUs that it does not use; say nodes=N for another number "
+                "of ranks",
+            ),
+            (not slurm and gpus and not most, f": {run} ran without GPUs; start it anew"),
+            (not slurm and not 0 < gpus <= most, f": {run} began with {most} to choose from"),
+        ):
+            if wrong:
+                raise UsageError(f"gpus={gpus}{why} (command line)")
+        if not slurm:
             env.pop("CUDA_VISIBLE_DEVICES", None)  # of more, run.sh shows those that it takes
-            if gpus == len(plan.gpu_pool):
+            if gpus == most:
                 env["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpu_pool)
     gpus = plan.gpus if gpus is None else gpus
     return dataclasses.replace(plan, nodes=nodes or plan.nodes, gpus=gpus, processes=max(1, gpus), env=env)

@@ -72,7 +72,7 @@ def _submit(
         own = job_environment.own_secrets(plan.secrets, plan.run_dir)
         job_environment.lay_secrets({path: secrets[name] for name, path in own.items() if name in secrets})
         lay_down_again(folder, plan, patched[folder])
-    start(folders, changed, None)
+    start(folders, changed)
     return folders, changed[0].queue
 
 

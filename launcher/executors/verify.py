@@ -74,7 +74,6 @@ def verify_here(
         resume.check_place(changed)
         plan = _plan(changed, values, replay, name)
         resume.check_secrets(before, secrets)
-        submission.check([plan])
 
         def furnish(folder: Path) -> None:
             lay_down(run.folder, folder, replay, recorded)
@@ -85,7 +84,7 @@ def verify_here(
         came_from = {**store.read_or_empty(run.folder / "provenance.json"), "command": _command(plan)}
         came_from = {key: value for key, value in came_from.items() if key != "token"}
         came_from |= {"token": token} if token else {}
-        (folder,) = submission.lay_and_start([plan], came_from, furnish=[furnish], start=start)
+        (folder,) = submission.submit([plan], came_from, furnish=[furnish], start=start)
     return Started(folder, replay.first, replay.step, recorded)
 
 
@@ -142,7 +141,7 @@ def recorded_until(folder: Path) -> int:
 
 def _of_cluster(plan: Plan, assignments: dict[str, str]) -> dict[str, str]:
     """The assignments. Raises `UsageError` for one that would change more than where the cluster puts the replay."""
-    allowed = ["step", *(f"cluster.{name}" for name in plan.cluster if name not in ("kind", *REACH))]
+    allowed = ["step", *plan_changes.of_cluster(plan)]
     for key, text in assignments.items():
         if key in ("cluster", "cluster.kind", *(f"cluster.{name}" for name in REACH)):
             raise UsageError(

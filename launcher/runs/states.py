@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from launcher import admit
-from launcher.runs.schema import Status, Submission
+from launcher.runs.schema import Status
 from launcher.runs.store import Files, Run
 
 Name = Literal[
@@ -92,7 +92,7 @@ def status_of(files: Files) -> Status | None:
     still has the status of its previous attempt."""
     if files.status is None:
         return None
-    first = (files.submission or Submission()).first_attempt or 1
+    first = files.submitted.first_attempt or 1
     return files.status if (files.status.attempt or 1) >= first else None
 
 

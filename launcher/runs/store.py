@@ -84,6 +84,11 @@ class Files(NamedTuple):
     killed: str = ""
     """Why `cancel` had to kill it, where it did not end by itself."""
 
+    @property
+    def submitted(self) -> Submission:
+        """The submission, with nothing in it where there was none."""
+        return self.submission or Submission()
+
 
 # Making
 

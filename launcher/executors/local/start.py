@@ -13,6 +13,7 @@ from launcher import bash_files
 from launcher.errors import Unavailable
 from launcher.executors import dependency, interrupts
 from launcher.executors.execute import environment
+from launcher.plan.model import Plan
 from launcher.probe import gpu_locks
 from launcher.runs import processes, run_ids, store
 from launcher.runs.schema import Status
@@ -22,28 +23,21 @@ GPUS_TIMEOUT = 60.0
 """Seconds to wait for a run to say whether it has its GPUs."""
 
 
-def start_here(folders: Sequence[Path]) -> None:
+def start_here(folders: Sequence[Path], plans: Sequence[Plan]) -> None:
     """Start runs now, in a session that outlives the launcher. Several run in turn or, if they take GPUs of this host,
     each as soon as enough are free.
 
     Raises `Refused` if the first gets no GPUs; then nothing runs.
     """
-    for folder in folders:
-        after = store.read_or_empty(folder / "plan.json").get("after")
-        if after and not store.attempts(folder):  # a resumed run has them already
-            dependency.write(folder, after)
+    for folder, plan in zip(folders, plans, strict=True):
+        if plan.after and not store.attempts(folder):  # a resumed run has them already
+            dependency.write(folder, plan.after)
     first = next_attempt(folders[0])
     argv = ["bash", str(folders[0] / "run.sh")]
     if len(folders) > 1:
-        argv = [
-            "bash",
-            "-c",
-            bash_files.text("launcher.executors", "sweep.sh"),
-            "sweep",
-            *(str(folder) for folder in folders),
-        ]
+        argv = ["bash", "-c", bash_files.text("launcher.executors", "sweep.sh"), "sweep", *map(str, folders)]
     started = _start(folders, argv, folders[0] / "launch.log")
-    if store.read_or_empty(folders[0] / "plan.json").get("gpu_pool"):
+    if plans[0].gpu_pool:
         _await_gpus(started, folders[0], first)
 
 

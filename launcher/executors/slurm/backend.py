@@ -16,7 +16,7 @@ from launcher.executors.slurm.shared import Answer
 from launcher.executors.slurm.unanswered import jobs_of
 from launcher.probe.slurm_commands import call, complaint
 from launcher.runs import run_roots, selection, store
-from launcher.runs.schema import PlanRecord, Submission
+from launcher.runs.schema import PlanRecord
 from launcher.runs.states import Liveness, needs_liveness, status_of
 from launcher.runs.states import judge as judge_files
 from launcher.runs.store import Files
@@ -39,7 +39,7 @@ def _by_cluster(asked: Mapping[str, Files]) -> dict[str | None, dict[str, Files]
     """The runs of each cluster, by the SLURM_CONF that they were submitted with."""
     groups: dict[str | None, dict[str, Files]] = {}
     for folder, files in asked.items():
-        groups.setdefault((files.submission or Submission()).slurm_conf, {})[folder] = files
+        groups.setdefault(files.submitted.slurm_conf, {})[folder] = files
     return groups
 
 
@@ -63,7 +63,7 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
     when = answer.asked or None
     if answer.error:
         return Liveness("unknown", answer.error, asked=when)
-    row = answer.row(job, (files.submission or Submission()).script)
+    row = answer.row(job, files.submitted.script)
     status = status_of(files)
     if status is not None and _is_newer(f"{folder}/status.json", answer.asked):
         # The job has started, or was put back into the queue, since Slurm was asked.
@@ -71,7 +71,7 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
         return Liveness("alive", (status.reason or "") if waits else "", waits=waits, asked=when)
     # A controller that crashed may give an id twice: what sacct said of it before this submission is another job's.
     submitted_since = job not in answer.held and (
-        not answer.has(job) or _is_newer(str((files.submission or Submission()).answer), answer.accounted[job][0])
+        not answer.has(job) or _is_newer(str(files.submitted.answer), answer.accounted[job][0])
     )
     if submitted_since and kept is None:
         return Liveness("alive", "accepted this moment", asked=when)
@@ -180,7 +180,7 @@ def with_processes(asked: Mapping[str, Files]) -> set[str]:
 
 def _log(files: Files) -> str:
     """The end of what Slurm wrote into the job's own log."""
-    log = (files.submission or Submission()).log
+    log = files.submitted.log
     if log is None:
         return ""
     try:

@@ -42,13 +42,13 @@ class SlurmExecutor(PlanExecutor, slurm.SlurmExecutor):  # type: ignore[misc] # 
     def __init__(self, folder: str | Path | None = None, words: Sequence[str] = (), login: str | None = None) -> None:
         super().__init__(folder, (*([f"cluster.login={login}"] if login else ()), *words))
 
-    def _start(self, folders: Sequence[Path], plans: Sequence[Plan], max_array_size: int | None) -> None:
+    def _start(self, folders: Sequence[Path], plans: Sequence[Plan]) -> None:
         hooks = submit.Hooks(
             self._make_submission_file_text,
             self._make_submission_command,
             self._get_job_id_from_submission_command,
         )
-        submit.start(folders, plans, max_array_size, hooks)
+        submit.start(folders, plans, hooks)
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
         """The script to submit, from `command`, which is that of the plan or of the array, `#SBATCH` lines included."""

@@ -55,28 +55,21 @@ class Hooks(NamedTuple):
 PLAIN = Hooks()
 
 
-def start(
-    folders: Sequence[Path], planned: Sequence[Plan], max_array_size: int | None = None, hooks: Hooks = PLAIN
-) -> None:
+def start(folders: Sequence[Path], planned: Sequence[Plan], hooks: Hooks = PLAIN) -> None:
     """Submit prepared run folders: one job for a run, else an array for each shape of resources, chunked by the
-    cluster's MaxArraySize, which is asked for where it isn't given; an array's largest index is one less."""
+    cluster's MaxArraySize; an array's largest index is one less."""
     after_option(planned[0])  # refused before a job is submitted that fetches for it
     fetching = _pull(folders[0], planned[0])
     if len(folders) == 1:
         _submit_one(folders[0], planned[0], fetching, hooks)
         return
-    max_array_size = max_array_size or slurm_probing.probe().max_array_size
-    shapes: dict[tuple[str, ...], list[int]] = {}
-    for index, plan in enumerate(planned):
-        shapes.setdefault(shape(plan), []).append(index)
-    number = 0
-    for members in shapes.values():
-        for begin in range(0, len(members), max_array_size):
-            chunk = members[begin : begin + max_array_size]
-            _submit_array(
-                number, [folders[index] for index in chunk], [planned[index] for index in chunk], fetching, hooks
-            )
-            number += 1
+    largest = slurm_probing.probe().max_array_size
+    shapes: dict[tuple[str, ...], list[tuple[Path, Plan]]] = {}
+    for folder, plan in zip(folders, planned, strict=True):
+        shapes.setdefault(shape(plan), []).append((folder, plan))
+    arrays = [runs[at : at + largest] for runs in shapes.values() for at in range(0, len(runs), largest)]
+    for number, runs in enumerate(arrays):
+        _submit_array(number, runs, fetching, hooks)
 
 
 def _pull(folder: Path, plan: Plan) -> str | None:
@@ -108,9 +101,8 @@ def _with_options(words: list[str], options: Sequence[str]) -> list[str]:
     return [*words[:-1], *options, words[-1]]
 
 
-def _submit_array(
-    number: int, folders: Sequence[Path], planned: Sequence[Plan], fetching: str | None, hooks: Hooks
-) -> None:
+def _submit_array(number: int, runs: Sequence[tuple[Path, Plan]], fetching: str | None, hooks: Hooks) -> None:
+    folders, planned = [folder for folder, _ in runs], [plan for _, plan in runs]
     dependency = after_option(planned[0], fetching)
     root, sweep = folders[0].parent, run_ids.sweep_of(folders[0].name) or folders[0].name
     place = root / store.SWEEPS / sweep

@@ -26,9 +26,9 @@ def jobs_of(asked: Mapping[str, Files], conf: str | None) -> tuple[dict[str, str
         if (job := job_of(files.submission)) is not None:
             known[folder] = job
         else:
-            groups.setdefault(_submission(files).answer, []).append(folder)
+            groups.setdefault(files.submitted.answer, []).append(folder)
     for folders in groups.values():
-        submission, answer = _submission(asked[folders[0]]), ""
+        submission, answer = asked[folders[0]].submitted, ""
         if _refused(submission):
             liveness = Liveness("gone", "sbatch refused it")
         elif _still_submitting(submission):
@@ -37,15 +37,11 @@ def jobs_of(asked: Mapping[str, Files], conf: str | None) -> tuple[dict[str, str
             liveness = Liveness("gone", "its launcher ended before Slurm had accepted it")
             answer = _answer_instead(submission, conf)
         for folder in folders:
-            if (job := job_in(answer, _submission(asked[folder]))) is not None:
+            if (job := job_in(answer, asked[folder].submitted)) is not None:
                 known[folder] = job
             else:
                 without[folder] = liveness
     return known, without
-
-
-def _submission(files: Files) -> Submission:
-    return files.submission or Submission()
 
 
 def _refused(submission: Submission) -> bool:

@@ -7,11 +7,12 @@ A request that is sent again starts nothing twice: the host knows it by its toke
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from launcher.executors import execute, interrupts
 from launcher.executors.ssh.message import packed, packed_files
 from launcher.plan.model import Plan
 from launcher.plan.record import to_json
-from launcher.probe.facts import Facts
 from launcher.runs import processes, remote_record, run_ids, run_roots, store
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Known, Pointer
@@ -36,14 +36,14 @@ TRIES = 3
 
 def submit(
     plans: Sequence[Plan],
-    facts: Facts | None,
+    came_from: Mapping[str, Any],
     codes: Mapping[str, Mapping[str, Path]],
     address: Address,
     secrets: Sequence[Mapping[str, str | None]],
 ) -> list[Path]:
-    """Submit one run, or the runs of a sweep, to a host. Returns their folders here. `codes` is the files of
-    snapshots, by digest; `secrets` is, for each plan, the files on this machine that hold them, or None for variables
-    of this shell.
+    """Submit one run, or the runs of a sweep, to a host. Returns their folders here. `came_from` is their provenance;
+    `codes` is the files of snapshots, by digest; `secrets` is, for each plan, the files on this machine that hold them,
+    or None for variables of this shell.
 
     Raises `LauncherError` if the host or its queue refuses; then no run is left, but the code that was sent stays
     there for the next try. Raises `Unreachable` where the host was lost in between: then `ls` shows the state of the
@@ -55,24 +55,23 @@ def submit(
     if any(plan.secrets and not files for plan, files in zip(plans, secrets, strict=True)):
         raise UsageError("a plan with secrets is submitted by the executor that made it")
     with interrupts.raised():
-        came_from = {**execute.provenance(plans[0], facts.code if facts else None), "token": os.urandom(16).hex()}
         contents = [{name: _content(name, path) for name, path in files.items()} for files in secrets]
         send_code(plans[0], code, address)
-    folders = reserve(len(plans), address, plans[0].run_root, came_from["token"])
+    token = os.urandom(16).hex()
+    folders = reserve(len(plans), address, plans[0].run_root, token)
     if sweep := run_ids.sweep_of(folders[0].name):
         record = {"command": list(plans[0].command)}
         store.write_sweep(Path(run_roots.remote()), sweep, [folder.name for folder in folders], record)
     bound = [to_json(plan.bind(folder.name)) for plan, folder in zip(plans, folders, strict=True)]
     message = {
         "plans": bound,
-        "came_from": came_from,
+        "came_from": {**came_from, "token": token},
         "secrets": contents,
         "passed": {name: os.environ[name] for plan in plans for name in plan.passed if name in os.environ},
-        "max_array_size": facts.slurm.max_array_size if facts and facts.slurm else None,
     }
     sending = False
     try:
-        with interrupts.raised():
+        with handing_over(folders), interrupts.raised():
             sending = True
             _hand_over(address, message)
     except KeyboardInterrupt:
@@ -80,19 +79,28 @@ def submit(
             raise interrupts.HandedOver(folders) from None
         _take_back(folders)
         raise
+    for folder, plan in zip(folders, bound, strict=True):
+        store.write_json(folder / "plan.json", plan)
+    return folders
+
+
+@contextlib.contextmanager
+def handing_over(folders: Sequence[Path]) -> Iterator[None]:
+    """Have a host start the runs of these records, which are queued then. Where it refuses, the records go, and where
+    it is lost in between, they stay: `ls` shows the state once it answers. Raises `LauncherError`."""
+    try:
+        yield
     except Unreachable as error:
-        what = sweep or folders[0].name
+        name = run_ids.sweep_of(folders[0].name) or folders[0].name
         raise Unreachable(
-            f"{error}\n{what} may have been started or not; `ls {what}` says so once it answers"
+            f"{error}\n{name} may have been started or not; `ls {name}` says so once it answers"
         ) from None
     except LauncherError:
         _take_back(folders)
         raise
-    for folder, plan in zip(folders, bound, strict=True):
-        store.write_json(folder / "plan.json", plan)
+    for folder in folders:
         remote_record.remember(folder, Known(state=State("queued"), seen=time.time()))
         remote_record.confirm(folder)
-    return folders
 
 
 def _content(name: str, path: str | None) -> str:

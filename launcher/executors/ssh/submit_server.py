@@ -72,16 +72,14 @@ def submit(data: bytes) -> list[str]:
 
 
 def _start(new: Sequence[Plan], message: Mapping[str, Any]) -> None:
-    submission.check(new)
     ids = [plan["run_id"] for plan in message["plans"]]
     secrets = dict(zip(ids, message["secrets"], strict=True))
-    submission.lay_and_start(
+    submission.submit(
         new,
         message["came_from"],
         cells=ids,
         passed=message["passed"],
         furnish=[functools.partial(_lay_secrets, plan, secrets[plan.run_id]) for plan in new],
-        max_array_size=message["max_array_size"],
     )
 
 

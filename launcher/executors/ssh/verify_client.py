@@ -5,20 +5,15 @@ from __future__ import annotations
 
 import base64
 import os
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from launcher import admit
-from launcher.errors import LauncherError, UsageError
-from launcher.executors import execute
+from launcher.errors import UsageError
 from launcher.executors.ssh import submit_client
 from launcher.executors.verify import Started
 from launcher.runs import remote_record
-from launcher.runs.remote_record import Known
-from launcher.runs.states import State
 from launcher.runs.store import Run
-from launcher.ssh.failures import Unreachable
 from launcher.ssh.host import connect
 
 
@@ -30,7 +25,7 @@ def verify(run: Run, step: int | None, assignments: Mapping[str, str], secrets: 
         raise UsageError(f"the record of where {run.id} is can't be read")
     token = os.urandom(16).hex()
     (folder,) = submit_client.reserve(1, original.address, original.root, token)
-    try:
+    with submit_client.handing_over([folder]):
         first, last, recorded = connect(original.address).ask(
             "verify",
             _admitted,
@@ -41,15 +36,6 @@ def verify(run: Run, step: int | None, assignments: Mapping[str, str], secrets: 
             assignments=dict(assignments),
             secrets={name: base64.b64encode(content).decode() for name, content in secrets.items()},
         )
-    except Unreachable as error:
-        raise Unreachable(
-            f"{error}; {folder.name} may have been started or not: `ls {folder.name}` says so once it answers"
-        ) from None
-    except LauncherError:
-        execute.discard(folder)
-        raise
-    remote_record.remember(folder, Known(state=State("queued"), seen=time.time()))
-    remote_record.confirm(folder)
     return Started(folder, first, last, recorded)
 
 

@@ -86,7 +86,7 @@ class Bench:
         return dataclasses.replace(plan, env={**plan.env, "DUMP": dump, "BEHAVIOUR": does}, processes=1)
 
     def start(self, *plans: Plan) -> list[Path]:
-        return submission.submit(plans, self.facts(), {})
+        return submission.submit(plans, {"schema": 1})
 
     def run(self, *words: str, **more: Any) -> Path:
         """One run, started, which has its GPUs."""

@@ -77,7 +77,7 @@ class Trainers:
 
     def start(self, plan: Plan) -> Path:
         with self.one_at_a_time:
-            (folder,) = submit([plan], probe([spec_of("cluster=slurm", "gpus=0")]), {plan.code: code_files()})
+            (folder,) = submit([plan], {"schema": 1}, code={plan.code: code_files()})
         self.jobs.add(job_of(folder))
         return folder
 
