@@ -8,9 +8,9 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import dependency, interrupts
@@ -58,10 +58,11 @@ PLAIN = Hooks()
 def start(folders: Sequence[Path], planned: Sequence[Plan], hooks: Hooks = PLAIN) -> None:
     """Submit prepared run folders: one job for a run, else an array for each shape of resources, chunked by the
     cluster's MaxArraySize; an array's largest index is one less."""
-    after_option(planned[0])  # refused before a job is submitted that fetches for it
-    fetching = _pull(folders[0], planned[0])
+    after = after_jobs(planned[0])  # refused before a job is submitted that fetches for it
+    if image_job.wanted(planned[0]):
+        after = [f"afterok:{_pull(folders[0], planned[0])}", *after]
     if len(folders) == 1:
-        _submit_one(folders[0], planned[0], fetching, hooks)
+        _submit_one(folders[0], after, hooks)
         return
     largest = slurm_probing.probe().max_array_size
     shapes: dict[tuple[str, ...], list[tuple[Path, Plan]]] = {}
@@ -69,13 +70,11 @@ def start(folders: Sequence[Path], planned: Sequence[Plan], hooks: Hooks = PLAIN
         shapes.setdefault(shape(plan), []).append((folder, plan))
     arrays = [runs[at : at + largest] for runs in shapes.values() for at in range(0, len(runs), largest)]
     for number, runs in enumerate(arrays):
-        _submit_array(number, runs, fetching, hooks)
+        _submit_array(number, runs, after, hooks)
 
 
-def _pull(folder: Path, plan: Plan) -> str | None:
-    """Submit the job that fetches the image of these runs, if it has to be fetched. Returns its id."""
-    if not image_job.wanted(plan):
-        return None
+def _pull(folder: Path, plan: Plan) -> str:
+    """Submit the job that fetches the image of these runs. Returns its id."""
     path = folder / "pull.sh"
     _write(path, image_job.script(plan, log=str(folder / "pull.log")))
     return sbatch(command(path), folder / "pull.out")
@@ -86,24 +85,16 @@ def _write(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def _submit_one(folder: Path, plan: Plan, fetching: str | None, hooks: Hooks) -> None:
-    dependency = after_option(plan, fetching)  # before anything is recorded: it may be refused
-    first = next_attempt(folder)
+def _submit_one(folder: Path, after: Sequence[str], hooks: Hooks) -> None:
     answer = folder / f"sbatch.{len(list(folder.glob('sbatch.*.out'))) + 1}.out"
     log, script = str(folder / "launch.log"), folder / "run.sh"
     if (text := hooks.text(own := script.read_text(encoding="utf-8"), folder.name)) != own:
         _write(script, text)
-    record_submission(folder, queue="slurm", first_attempt=first, array_index=None, log=log, **_how(script, answer))
-    sbatch(_with_options(hooks.command(script), dependency), answer, hooks.job_id)
+    _submit({folder: log}, False, script, answer, after, hooks)
 
 
-def _with_options(words: list[str], options: Sequence[str]) -> list[str]:
-    return [*words[:-1], *options, words[-1]]
-
-
-def _submit_array(number: int, runs: Sequence[tuple[Path, Plan]], fetching: str | None, hooks: Hooks) -> None:
+def _submit_array(number: int, runs: Sequence[tuple[Path, Plan]], after: Sequence[str], hooks: Hooks) -> None:
     folders, planned = [folder for folder, _ in runs], [plan for _, plan in runs]
-    dependency = after_option(planned[0], fetching)
     root, sweep = folders[0].parent, run_ids.sweep_of(folders[0].name) or folders[0].name
     place = root / store.SWEEPS / sweep
     store.make_common(place.parent)
@@ -117,27 +108,30 @@ def _submit_array(number: int, runs: Sequence[tuple[Path, Plan]], fetching: str 
     parallel = planned[0].cluster["parallel"]
     log = str(place / f"{stem}.%a.log")
     _write(text, hooks.text(render.array(planned, log=log, folders=str(listing), parallel=parallel), stem))
-    how = _how(text, answer)
-    for index, folder in enumerate(folders):
+    logs = {folder: str(place / f"{stem}.{index}.log") for index, folder in enumerate(folders)}
+    _submit(logs, True, text, answer, after, hooks)
+
+
+def _submit(
+    logs: Mapping[Path, str], is_array: bool, script: Path, answer: Path, after: Sequence[str], hooks: Hooks
+) -> None:
+    """Submit the runs, each with what Slurm writes itself, after other jobs. First is recorded what finds the job again
+    even if its launcher or sbatch is killed before the answer is written."""
+    for number, (folder, log) in enumerate(logs.items()):
         record_submission(
             folder,
             queue="slurm",
             first_attempt=next_attempt(folder),
-            array_index=index,
-            log=str(place / f"{stem}.{index}.log"),
-            **how,
+            array_index=number if is_array else None,
+            log=log,
+            script=str(script),
+            answer=str(answer),
+            slurm_conf=os.environ.get("SLURM_CONF"),
+            process=processes.to_json(processes.identity(os.getpid())),
         )
-    sbatch(_with_options(hooks.command(text), dependency), answer, hooks.job_id)
-
-
-def _how(submitted: Path, answer: Path) -> dict[str, Any]:
-    """What finds a job again, even if its launcher or sbatch was killed before the answer was written."""
-    return {
-        "script": str(submitted),
-        "answer": str(answer),
-        "slurm_conf": os.environ.get("SLURM_CONF"),
-        "process": processes.to_json(processes.identity(os.getpid())),
-    }
+    *words, submitted = hooks.command(script)
+    options = [f"--dependency={','.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
+    sbatch([*words, *options, submitted], answer, hooks.job_id)
 
 
 def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job_id) -> str:
@@ -189,24 +183,20 @@ def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job
 
 def test_only(planned: Sequence[Plan]) -> None:
     """Validate the jobs with `sbatch --test-only`, one of each shape of resources. Raises `UsageError`."""
-    after_option(planned[0])
+    after_jobs(planned[0])
     for plan in {shape(plan): plan for plan in planned}.values():
         done = call(["sbatch", "--test-only"], text=render.render(plan))
         if done.returncode != 0:
             raise UsageError(f"Slurm would refuse this job: {complaint(done)}")
 
 
-def after_option(plan: Plan, first: str | None = None) -> list[str]:
-    """sbatch's options for the dependency on the job `first`, and on the runs of `after=`. Raises `UsageError` for a
-    run that has no job."""
-    wanted = [*([f"afterok:{first}"] if first else []), *([_after(plan.after)] if plan.after else [])]
-    return [f"--dependency={','.join(wanted)}", "--kill-on-invalid-dep=yes"] if wanted else []
-
-
-def _after(after: str) -> str:
-    kind, runs = dependency.named(after)
+def after_jobs(plan: Plan) -> list[str]:
+    """The jobs of the runs of `after=`, as sbatch's `--dependency` names them. Raises `UsageError` for a run that has
+    no job."""
+    if not plan.after:
+        return []
+    kind, runs = dependency.named(plan.after)
     jobs = [job_of(store.read(Submission, run.folder / "submission.json")) for run in runs]
     if not jobs or None in jobs:
-        raise UsageError(f"after={after}: {after.rpartition(':')[2]} is not a run of Slurm")
-    word = "afterany" if kind == "any" else "afterok"
-    return f"{word}:{':'.join(str(job) for job in jobs)}"
+        raise UsageError(f"after={plan.after}: {plan.after.rpartition(':')[2]} is not a run of Slurm")
+    return [f"{'afterany' if kind == 'any' else 'afterok'}:{':'.join(map(str, jobs))}"]
