@@ -106,8 +106,8 @@ def _check_owners(folder: Path, root: str) -> None:
         owner = ownership.of_file(entry.stat(follow_symlinks=False), root)
         if not owner.mine:
             raise UsageError(
-                f"{entry.path} {ownership.said(owner)}: the code in {folder} is not run. Delete it, or name another "
-                "run_root"
+                f"{entry.path} {ownership.described(owner)}: the code in {folder} is not run. Delete it, or name "
+                "another run_root"
             )
         if entry.is_dir(follow_symlinks=False):
             _check_owners(Path(entry.path), root)

@@ -124,7 +124,7 @@ def end(files: Mapping[str, Files], grace: float) -> dict[str, str]:
     failed = {
         folder: f"its files don't say where it runs{_named(record)}"
         if record.owner.mine
-        else ownership.said(record.owner)
+        else ownership.described(record.owner)
         for folder, record in files.items()
         if not any(folder in group for group in groups.values())
     }

@@ -41,39 +41,32 @@ def resume_here(
     Raises `LauncherError`, and then none was started.
     """
     ownership.refuse_anothers("resume", wanted)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as locks:
         for run in wanted:
-            held.enter_context(alone(run.folder))
-        return _submit(wanted, assignments, secrets, is_sweep, start)
-
-
-def _submit(
-    wanted: Sequence[Run], assignments: dict[str, str], secrets: Mapping[str, bytes], is_sweep: bool, start: Start
-) -> tuple[list[Path], str]:
-    seen = backends.look(wanted, fresh=True)
-    recorded = {row.run: values_of(row) for row in seen}
-    before = {run: record.from_json(values) for run, values in recorded.items()}
-    for row in seen:
-        _check_further(row, before[row.run], assignments)
-    plan_of = {run: changes(plan, assignments) for run, plan in before.items()}
-    chosen = _choose(
-        seen, before, goes_on=bool({"epochs", "steps", RESUME_ARGUMENTS} & assignments.keys()), is_sweep=is_sweep
-    )
-    changed = [plan_of[row.run] for row in chosen]
-    for plan in changed:
-        check_place(plan)
-        check_secrets(plan, secrets)
-        if "parallel" in assignments:
-            _check_sharding(plan)
-    folders = [row.run.folder for row in chosen]
-    patched = {row.run.folder: as_recorded(recorded[row.run], plan_of[row.run]) for row in chosen}
-    submission.check(changed)
-    for folder, plan in zip(folders, changed, strict=True):
-        own = job_environment.own_secrets(plan.secrets, plan.run_dir)
-        job_environment.lay_secrets({path: secrets[name] for name, path in own.items() if name in secrets})
-        lay_down_again(folder, plan, patched[folder])
-    start(folders, changed)
-    return folders, changed[0].queue
+            locks.enter_context(alone(run.folder))
+        seen = backends.look(wanted, fresh=True)
+        recorded = {row.run: values_of(row) for row in seen}
+        before = {run: record.from_json(values) for run, values in recorded.items()}
+        for row in seen:
+            _check_further(row, before[row.run], assignments)
+        changed = {run: changes(plan, assignments) for run, plan in before.items()}
+        goes_on = bool({"epochs", "steps", RESUME_ARGUMENTS} & assignments.keys())
+        chosen = [row.run for row in _choose(seen, before, goes_on=goes_on, is_sweep=is_sweep)]
+        plans = [changed[run] for run in chosen]
+        for plan in plans:
+            check_place(plan)
+            check_secrets(plan, secrets)
+            if "parallel" in assignments:
+                _check_sharding(plan)
+        values_from_now = [as_recorded(recorded[run], changed[run]) for run in chosen]
+        submission.check(plans)
+        folders = [run.folder for run in chosen]
+        for folder, plan, values in zip(folders, plans, values_from_now, strict=True):
+            own = job_environment.own_secrets(plan.secrets, plan.run_dir)
+            job_environment.lay_secrets({path: secrets[name] for name, path in own.items() if name in secrets})
+            lay_down_again(folder, plan, values)
+        start(folders, plans)
+    return folders, plans[0].queue
 
 
 def check_place(plan: Plan) -> None:

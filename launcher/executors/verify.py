@@ -81,9 +81,8 @@ def verify_here(
             held = {name: secrets.get(name) or path.read_bytes() for name, path in own.items()}
             job_environment.lay_secrets({folder / SECRETS / name: content for name, content in held.items()})
 
-        came_from = {**store.read_or_empty(run.folder / "provenance.json"), "command": _command(plan)}
-        came_from = {key: value for key, value in came_from.items() if key != "token"}
-        came_from |= {"token": token} if token else {}
+        came_from = {**store.read_or_empty(run.folder / "provenance.json"), "token": token}
+        came_from["command"] = ["python", "-m", "launcher", *plan.command]
         (folder,) = submission.submit([plan], came_from, furnish=[furnish], start=start)
     return Started(folder, replay.first, replay.step, recorded)
 
@@ -182,10 +181,6 @@ def _plan(plan: Plan, values: Mapping[str, Any], replay: ReplayPlan, name: str) 
         command=("verify", replay.run, f"step={replay.step}"),
     )
     return unbound if name == PLACEHOLDER else unbound.bind(name)
-
-
-def _command(plan: Plan) -> list[str]:
-    return ["python", "-m", "launcher", *plan.command]
 
 
 def lay_down(run: Path, folder: Path, replay: ReplayPlan, recorded: bool) -> None:

@@ -71,10 +71,10 @@ def refuse_anothers(verb: str, runs: Iterable[tuple[str, str]]) -> None:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             owner = of(f"{root}/{name}", root)
             if not owner.mine:
-                raise UsageError(f"{verb}: {name} {said(owner)}; `ls`, `logs` and `report` show it")
+                raise UsageError(f"{verb}: {name} {described(owner)}; `ls`, `logs` and `report` show it")
 
 
-def said(owner: Owner) -> str:
+def described(owner: Owner) -> str:
     """The owner of something that is not the caller's, as text to follow its name."""
     return f"can't be identified as yours: {owner.why}" if owner.why else f"belongs to {owner.name}"
 

@@ -202,7 +202,7 @@ def read_json(path: str | Path, own_in: str | None = None) -> dict[str, Any] | N
         try:
             file = os.fstat(opened)
             if own_in is not None and not (owner := ownership.of_file(file, own_in)).mine:
-                raise Damaged(f"{path} {ownership.said(owner)}")
+                raise Damaged(f"{path} {ownership.described(owner)}")
             if file.st_size > admit.LARGEST_RECORD:
                 raise Damaged(f"{path} has {file.st_size} bytes, more than a record may")
             value = json.loads(os.read(opened, file.st_size).decode())
