@@ -63,13 +63,9 @@ def test_a_function_gives_what_it_returns_and_prints(executor: PlanExecutor) -> 
     for name in (function.CALL, function.RESULT):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
     assert selection.newest([str(folder.parent)], 1)[0].id == local.run_id
-    for record, name in (
-        (Status, "status"),
-        (Submission, "submission"),
-        (PlanRecord, "plan"),
-        (Provenance, "provenance"),
-    ):
-        assert decode(record, store.read_or_empty(folder / f"{name}.json"))[1] == [], name
+    for record in (Status, Submission, PlanRecord, Provenance):
+        values = store.read_or_empty(folder / f"{record.__name__.removesuffix('Record').lower()}.json")
+        assert values and decode(record, values)[1] == [], record
 
 
 def done(tmp_path: Path) -> FunctionJob:

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from launcher.code import code_store
 from launcher.code.job_files import code_files
+from launcher.executors import backends
 from launcher.executors.slurm import jobs
 from launcher.executors.submission import submit
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
-from launcher.runs import store
+from launcher.runs import selection, store
 from launcher.runs.schema import Submission
 from launcher.runs.states import State
 from launcher.ssh.probe_client import probe
 from tests.launcher import run_folders
 from tests.launcher.hosts import spec_of
 from tests.launcher.run_folders import state
+from tests.testbed.facts import Testbed
 
 until = functools.partial(run_folders.until, every=0.2)
+
+
+@contextlib.contextmanager
+def cluster_of(testbed: Testbed, folder: Path) -> Iterator[Testbed]:
+    """The testbed's cluster as this process's own, with a state folder of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_"))]:
+            patch.delenv(name)
+        for name, value in {**testbed.environment, "XDG_STATE_HOME": str(folder / "state")}.items():
+            patch.setenv(name, value)
+        yield testbed
+
+
+def end_all(root: Path) -> None:
+    """Cancel the jobs of a run root."""
+    runs = selection.newest([str(root)], 10_000)
+    backends.end({str(run.folder): store.load(str(run.folder)) for run in runs}, 0)
 
 
 class Bench:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.slurm.bench import Bench
-from tests.launcher.slurm.stories import cluster_of, end_all
+from tests.launcher.slurm.bench import Bench, cluster_of, end_all
 from tests.launcher.slurm.trainers import Moments, undisturbed
 from tests.testbed.facts import Testbed
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.launcher.slurm.bench import ended
-from tests.launcher.slurm.stories import end_all
+from tests.launcher.slurm.bench import end_all, ended
 from tests.launcher.slurm.trainers import LONG, output_of
 from tests.recipes.torch_.trainers import result
 from tests.testbed.facts import Testbed

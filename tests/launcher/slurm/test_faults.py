@@ -8,14 +8,15 @@ nothing is submitted twice, and nothing is lost. FAULT_ROUNDS says how often eac
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,9 +25,7 @@ from launcher.executors import execute, stopping
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from launcher.runs.store import Run
-from tests.launcher.slurm import stories
-from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
-from tests.launcher.slurm.stories import Outcomes, Story
+from tests.launcher.slurm.bench import Bench, cluster_of, ended, job_of, state, until
 from tests.launcher.slurm.trainers import (
     EVERY,
     LONG,
@@ -48,6 +47,9 @@ from tests.launcher.slurm.trainers import (
 from tests.launcher.stand_in import make_program
 from tests.recipes.torch_.trainers import result, rows
 from tests.testbed.facts import Testbed
+
+Story = Callable[..., None]
+"""A test as a function, whose parameters are named as fixtures are."""
 
 
 def test_the_plain_trainer_is_done_and_proved(plain_undisturbed: Path) -> None:
@@ -213,51 +215,55 @@ kill -KILL $PPID $$
 """
 
 
+START = """\
+import json, sys
+from launcher.executors import base
+from launcher.plan import record
+base.submit([record.from_json(json.load(open(sys.argv[1])))])
+"""
+
+
 def die_in_sbatch(bench: Bench, slurm: Testbed, submit: str) -> Path:
     """The folder of a run whose launcher and sbatch were killed; `submit` is what that sbatch did before."""
-    folder = execute.prepare(bench.plan("time.sleep(3)"), code_files())
-    sbatch = shutil.which("sbatch")
-    programs = bench.root.parent / "programs"
+    folder = execute.prepare(bench.plan("time.sleep(3)"), code_files(), {"schema": 1})
+    programs, sbatch = folder / "programs", shutil.which("sbatch")
     programs.mkdir()
     (programs / "sbatch").write_text(DYING_SBATCH.format(sbatch=sbatch, submit=submit.format(sbatch=sbatch)))
     (programs / "sbatch").chmod(0o700)
-    start = "from pathlib import Path; from launcher.executors.slurm.submit import start; "
-    start += "from launcher.plan import record; from launcher.runs import store; "
-    start += f"folder = Path({str(folder)!r}); plan = record.from_json(store.read_or_empty(folder / 'plan.json')); "
-    start += "start([folder], [plan])"
     path = {"PATH": f"{programs}:{os.environ['PATH']}"}
-    died = subprocess.run([sys.executable, "-c", start], env=slurm.slurm_env(path))
+    died = subprocess.run([sys.executable, "-c", START, str(folder / "plan.json")], env=slurm.slurm_env(path))
     assert died.returncode == -signal.SIGKILL
     return folder
 
 
-def an_sbatch_killed_before_it_answered_leaves_no_doubt_that_its_job_was_accepted(bench: Bench, slurm: Testbed) -> None:
-    folder = die_in_sbatch(bench, slurm, '{sbatch} "$@" >/dev/null')
-    assert ended(folder, LONG).name == "done"
-    assert {job_of(folder)} == submissions(folder)
-
-
-def an_sbatch_killed_before_it_submitted_leaves_no_doubt_that_there_is_no_job(bench: Bench, slurm: Testbed) -> None:
-    folder = die_in_sbatch(bench, slurm, "")
-    assert ended(folder, LONG)[:2] == ("lost", "it never started: its launcher ended before Slurm had accepted it")
+def an_sbatch_killed_before_it_answered_leaves_no_doubt_whether_its_job_was_accepted(
+    bench: Bench, slurm: Testbed
+) -> None:
+    never = die_in_sbatch(bench, slurm, "")
+    assert ended(never, LONG)[:2] == ("lost", "it never started: its launcher ended before Slurm had accepted it")
+    accepted = die_in_sbatch(bench, slurm, '{sbatch} "$@" >/dev/null')
+    assert ended(accepted, LONG).name == "done"
+    assert {job_of(accepted)} == submissions(accepted)
 
 
 @pytest.fixture(scope="module")
 def outcomes(
     request: pytest.FixtureRequest, testbed: Testbed, tmp_path_factory: pytest.TempPathFactory, plain_undisturbed: Path
-) -> Outcomes:
+) -> Mapping[Story, Future[None]]:
+    """How the selected stories ended. They mostly wait for Slurm, so that all run at the same time."""
     top = tmp_path_factory.mktemp("faults")
+    tests = [item for item in request.session.items if item.getparent(pytest.Module) is request.node]
+    chosen = dict.fromkeys(test.callspec.params["story"] for test in tests if hasattr(test, "callspec"))
 
-    @contextlib.contextmanager
-    def stage(name: str) -> Iterator[Mapping[str, Any]]:
-        own = top / name
-        own.mkdir()
+    def play(story: Story) -> None:
+        own = top / story.__name__
         bench = Bench(own, make_program(own / "bin"))
         with submitting(Trainers(own, plain_undisturbed, plain=True)) as trainers:
-            yield {"trainers": trainers, "moments": Moments(name), "slurm": testbed, "bench": bench}
+            given = {"trainers": trainers, "moments": Moments(story.__name__), "slurm": testbed, "bench": bench}
+            story(**{name: given[name] for name in inspect.signature(story).parameters})
 
-    with stories.cluster_of(testbed, top):
-        return stories.outcomes(request, stage)
+    with cluster_of(testbed, top), ThreadPoolExecutor(len(chosen)) as pool:
+        return {story: pool.submit(play, story) for story in chosen}
 
 
 @pytest.mark.parametrize(
@@ -271,11 +277,10 @@ def outcomes(
         a_run_whose_folder_is_deleted_is_lost_and_its_job_ends,
         a_run_cancelled_while_it_starts_is_cancelled_and_nothing_of_it_lives,
         a_launcher_killed_at_any_moment_leaves_a_complete_run_or_none,
-        an_sbatch_killed_before_it_answered_leaves_no_doubt_that_its_job_was_accepted,
-        an_sbatch_killed_before_it_submitted_leaves_no_doubt_that_there_is_no_job,
+        an_sbatch_killed_before_it_answered_leaves_no_doubt_whether_its_job_was_accepted,
     ],
     ids=lambda story: story.__name__,
 )
-def test_after_a_fault(outcomes: Outcomes, story: Story) -> None:
+def test_after_a_fault(outcomes: Mapping[Story, Future[None]], story: Story) -> None:
     print(f"FAULT_SEED={SEED}")
     outcomes[story].result()

@@ -69,7 +69,6 @@ SCRIPTS = {
     "saves.py": SAVES,
     "ranks.py": RANKS,
     "workers.py": TENSORFLOW,
-    "gpus.py": "import os\nprint('GPUs:', os.environ['SLURM_GPUS_ON_NODE'])",
     "again.py": """\
 import os, pathlib, time
 saved = pathlib.Path("saved")
@@ -83,7 +82,6 @@ if begun == 1:
 
 REQUESTS = {
     "workers": ("script=workers.py", "amp=o2", "nodes=2", "framework=tensorflow"),
-    "gpus": ("script=gpus.py", "gpus=auto", *BARE),
     "again": ("script=again.py", "workdir=run", *BARE),
     "limit": ("script=saves.py", *BARE, "cluster.time=1", "cluster.stop_before=15"),
     "unsaved": ("script=ranks.py", *UNPROVED, "nodes=2"),
@@ -157,11 +155,6 @@ def test_requeued_it_begins_again_in_its_own_folder(submitted: Submitted) -> Non
         submitted.output("again") + submitted.output("again", 2)
         == "begun 1 times, attempt 1\nbegun 2 times, attempt 2\n"
     )
-
-
-def test_without_a_number_it_gets_one_gpu_of_its_node(submitted: Submitted) -> None:
-    assert ended(submitted.folder("gpus"), LONG).name == "done"
-    assert "GPUs: 1\n" in submitted.output("gpus")
 
 
 def test_on_two_nodes_workers_of_tensorflow_meet_and_each_is_judged(submitted: Submitted) -> None:

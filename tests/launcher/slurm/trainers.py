@@ -28,8 +28,7 @@ from launcher.probe.slurm_commands import call
 from launcher.runs import selection, store
 from launcher.ssh.probe_client import probe
 from tests.launcher.hosts import spec_of
-from tests.launcher.slurm.bench import job_of, state, until
-from tests.launcher.slurm.stories import end_all
+from tests.launcher.slurm.bench import end_all, job_of, state, until
 from tests.recipes.torch_ import trainers
 from tests.testbed.facts import Testbed
 
