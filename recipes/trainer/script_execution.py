@@ -9,12 +9,31 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from recipes import script
 from recipes.divergence import Diverged
 from recipes.trainer.block import BlockOver
 from recipes.trainer.early import NotProved
 from recipes.trainer.run import FAILED, INTERRUPTED
+
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def import_from_snapshot(file: Path, plan: Mapping[str, Any]) -> None:
+    """Have a script import its own project from the snapshot that holds `file`, not from the checkout of an editable
+    install.
+
+    The snapshot's root and its `src` come before installed packages and after the standard library, which a project
+    must not shadow. Without a snapshot nothing changes.
+    """
+    planned = plan.get("script")
+    if not planned or planned["in_image"]:
+        return
+    root = file.parents[len(Path(planned["file"]).parts) - 2]  # the file is named as script/tools/train.py
+    installed = (index for index, entry in enumerate(sys.path) if Path(entry).name in _INSTALLED)
+    index = next(installed, len(sys.path))
+    sys.path[index:index] = [str(folder) for folder in (root, root / "src") if folder.is_dir()]
 
 
 def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[str, str]) -> tuple[int, str | None, str]:

@@ -74,7 +74,7 @@ class StepMeter:
         self._process = os.getpid()
         self._clock = clock
         self._lock = threading.RLock()
-        self._optimizers = SteppedOptimizers()
+        self.optimizers = SteppedOptimizers()
         self._count = 0
         """Rows of this attempt."""
         self._shift = self._rows.before
@@ -112,17 +112,9 @@ class StepMeter:
         if self.over:
             raise BlockOver
         with self._lock:
-            if self._optimizers.stepped(optimizer, count, name):
+            if self.optimizers.stepped(optimizer, count, name):
                 self._add(count, skipped=skipped if applied else count, loss_scale=loss_scale)
                 self._end_block_if_due()
-
-    def attempted(self, optimizer: Any) -> int:
-        """Steps of this optimizer so far."""
-        return self._optimizers.steps_of(optimizer)
-
-    def is_counted(self, optimizer: Any) -> bool:
-        """Whether the rows are those of this optimizer."""
-        return self._optimizers.is_first(optimizer)
 
     def log(self, logged: Logged) -> None:
         """Add logged values to the row of their step. Where no steps are counted, each logged step gets a row.
@@ -226,7 +218,7 @@ class StepMeter:
         """The name of what was counted, such as `AdamW, the first of 2 optimizers`; empty where nothing was."""
         if self._counts_nothing:
             return LOGGED if self._logged.any else ""
-        return self._optimizers.name
+        return self.optimizers.name
 
     @property
     def steps(self) -> int | None:
@@ -268,7 +260,7 @@ class StepMeter:
     @property
     def _counts_nothing(self) -> bool:
         """Whether there are no counted steps, so that logged ones may take their place."""
-        return bool(self.uncounted) or not self._optimizers.any
+        return bool(self.uncounted) or not self.optimizers.any
 
     def _add(self, count: int, *, skipped: int, loss_scale: float | None) -> None:
         """Add rows for `count` steps that ended together; the first `skipped` of them were not applied."""

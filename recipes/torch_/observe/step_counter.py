@@ -67,7 +67,7 @@ class StepCounter:
         overflow = getattr(optimizer, "found_inf", None)  # which GradScaler gives fused optimizers
         known = isinstance(overflow, torch.Tensor) and overflow.device.type == "cpu"
         self._meter.stepped(optimizer, not (known and overflow.item()), loss_scale=self._scale)
-        if isinstance(overflow, torch.Tensor) and not known and self._meter.is_counted(optimizer):
+        if isinstance(overflow, torch.Tensor) and not known and self._meter.optimizers.is_first(optimizer):
             skipped = (overflow > 0).sum()
             self._overflowed = skipped if self._overflowed is None else self._overflowed + skipped
 
@@ -100,11 +100,11 @@ class StepCounter:
         def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             if not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
-            before = self._meter.attempted(optimizer)
+            before = self._meter.optimizers.steps_of(optimizer)
             self._scale = _scale_on_cpu(scaler, optimizer)
             try:
                 result = original(scaler, optimizer, *args, **kwargs)
-                if self._meter.attempted(optimizer) == before:
+                if self._meter.optimizers.steps_of(optimizer) == before:
                     self._meter.stepped(optimizer, applied=False, loss_scale=self._scale)
             finally:
                 self._scale = None

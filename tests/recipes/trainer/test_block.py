@@ -12,8 +12,8 @@ from recipes.arguments import Arguments
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
 from recipes.trainer import block as blocks
-from recipes.trainer import script_end
 from recipes.trainer.block import Block, BlockOver
+from recipes.trainer.script_attempt import block_problem
 from recipes.trainer.step_meter import StepMeter
 
 
@@ -72,8 +72,8 @@ def test_a_block_that_ended_early_leaves_the_numbers_of_its_other_steps_free(tmp
 )
 def test_a_block_without_a_timed_step_compares_nothing(tmp_path, count, message):
     short = take(meter(tmp_path, 0, 1), count)
-    assert (script_end._block_problem(short) or "").startswith(f"nothing can be compared: {message}")
-    assert script_end._block_problem(complete(meter(tmp_path, 1, 2))) is None
+    assert (block_problem(short) or "").startswith(f"nothing can be compared: {message}")
+    assert block_problem(complete(meter(tmp_path, 1, 2))) is None
 
 
 def test_the_rows_of_an_interrupted_block_are_replaced(tmp_path):
@@ -99,7 +99,7 @@ def test_a_step_of_any_optimizer_after_the_end_of_a_block_raises_again(tmp_path)
 def test_the_device_is_waited_for_where_timed_steps_begin_and_end(tmp_path):
     waits: list[int] = []
     measured, optimizer = meter(tmp_path, 0, 1, steps=10), Optimizer()
-    measured.wait = lambda: waits.append(measured.attempted(optimizer))
+    measured.wait = lambda: waits.append(measured.optimizers.steps_of(optimizer))
     with pytest.raises(BlockOver):
         while True:
             measured.stepped(optimizer, applied=True)

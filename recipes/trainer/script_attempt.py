@@ -1,0 +1,215 @@
+"""One attempt at a user's script: its run, the verdict over all ranks, its result and its exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from recipes import result, run_folder, script_log
+from recipes.divergence import Detector
+from recipes.precision import verdict
+from recipes.result import Result, Status
+from recipes.run_folder import RunFolder, write_json
+from recipes.trainer import block as blocks
+from recipes.trainer import early, library_records, rank_reports, result_fields
+from recipes.trainer.early import EarlyVerdict
+from recipes.trainer.run import FAILED
+from recipes.trainer.script_execution import execute
+from recipes.trainer.step_meter import StepMeter
+from recipes.trainer.stop_signal import StopSignal
+from recipes.trainer.world import rank_and_size
+from recipes.trainer.wrapper import Started, Wrapper
+
+_UNSEEN = (
+    "; its own process took no optimizer step: ranks that a script starts itself are not observed, and "
+    "train.processes=N starts N; a script that resumed what it had finished takes none"
+)
+_UNKNOWN: dict[str, Any] = {"batch": None, "accumulate": None, "deterministic": None}
+"""Settings that only the script knows."""
+
+
+class ScriptAttempt:
+    """One attempt at a script, on this rank."""
+
+    def __init__(self, started: Started, wrapper: Wrapper, began: float) -> None:
+        """`began` is the process's start on the monotonic clock."""
+        chosen, mode = started.chosen, wrapper.mode
+        self._started = started
+        self._settings, self._run = chosen.settings, chosen.run
+        self._wrapper = wrapper
+        self._began = began
+        self._rank, self._size = rank_and_size(chosen.settings.framework)
+        self._folder = self._make_folder() if self._rank == 0 else None
+        level = chosen.settings.amp.level
+        detector = Detector(level=level, mechanism=mode.mechanism, dtype=mode.dtype, scale=mode.loss_scale)
+        self._meter = StepMeter(self._folder, world_size=self._size, detector=detector, block=blocks.of(chosen))
+        self._meter.memory = wrapper.device.peak_memory
+        self._meter.when_over = lambda: blocks.end_within(blocks.GRACE, self._give_up)
+        script_log.receiver.receive = self._meter.log if self._rank == 0 else lambda logged: None
+        wrapper.tell_early(EarlyVerdict(chosen.settings, self._rank))
+        self._request = StopSignal(self._run, chosen.plan, self._rank)
+        self._request.conclude = lambda code: self._end(code, stopped=not wrapper.early.reason, killed=True)
+        self._once = threading.Lock()
+
+    def run(self) -> int:
+        """Run the script; returns the exit code of its process."""
+        started = self._started
+        with self._wrapper.around(self._meter), self._request:
+            code, failure, trace = execute(started.file, started.arguments, started.workdir, started.inputs)
+        if self._meter.over:  # an error of a script that was interrupted by the end of its block is no failure
+            code = self._end(0)
+            blocks.end_within(blocks.GRACE, lambda: code)
+            return code
+        stopped = not self._wrapper.early.reason and self._request.stopped(code, trace)
+        return self._end(code, None if stopped else failure, trace, stopped=stopped)
+
+    def _make_folder(self) -> RunFolder | None:
+        if self._run is None:
+            return None
+        self._run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        attempt = int(os.environ.get("LAUNCHER_ATTEMPT") or run_folder.next_attempt(self._run, 0))
+        (self._run / "attempts" / str(attempt)).mkdir(parents=True, exist_ok=True)
+        return RunFolder(path=self._run, attempt=attempt)
+
+    def _give_up(self) -> int:
+        print(f"script: it did not end within {blocks.GRACE:g} s of the end of its block; ended", file=sys.stderr)
+        return self._end(0)
+
+    def _end(
+        self, code: int, failure: str | None = None, trace: str = "", *, stopped: bool = False, killed: bool = False
+    ) -> int:
+        """Conclude a script that ended with this code, and return its process's. `stopped`: because it was asked to;
+        `killed`: a signal is about to end it."""
+        self._once.acquire()  # and never released: a second caller waits until the process ends
+        if killed:
+            self._meter.close()
+        sys.stdout.flush()
+        if self._rank == 0:
+            self._adopt_records()
+        self._meter.finish(self._wrapper.skipped_unseen())
+        seconds = time.monotonic() - self._began
+        if self._wrapper.early.reason and code:  # the script, or its library, may have raised another exception
+            failure, trace = self._wrapper.early.reason, ""
+        several = self._size > 1
+        first = run_folder.first_failure(self._run, self._rank, failure, trace=trace) if failure and several else None
+        if self._rank:
+            self._leave_report(failure)
+            return code
+        patience = rank_reports.HURRY if killed else rank_reports.PATIENCE if not code or stopped else 0.0
+        failed, observed = self._judge(failure, first, stopped, patience)
+        problem = failed if failed or stopped else self._proof_problem(observed)
+        if not problem and not stopped:
+            self._meter.end_block()
+        self._leave_result("failed" if problem else "stopped" if stopped else "done", problem, observed, seconds)
+        if not failed:
+            self._print_profile()
+            print(self._meter.sentence(), flush=True)
+        print(f"amp={self._settings.amp.level} {observed['verdict']}: {observed['why']}", flush=True)
+        if problem and (problem != failure or self._wrapper.early.reason):
+            reason = f": {observed['why']}"  # printed already
+            print(f"script: {problem.replace(reason, '')}", file=sys.stderr)
+        return code or (FAILED if problem else 0)
+
+    def _adopt_records(self) -> None:
+        since = time.time() - (time.monotonic() - self._began)
+        folders = library_records.folders_of(self._started.workdir, self._started.arguments, os.environ)
+        records = library_records.read(folders, since)
+        if records is not None:
+            self._meter.adopt(records)
+
+    def _leave_report(self, failure: str | None) -> None:
+        """Leave the report of another rank than 0 in the run folder."""
+        early_verdict = self._wrapper.early
+        path = rank_reports.path_of(self._run, self._rank) if self._run else None
+        message = f"on rank {self._rank}, {failure}" if failure else None
+        if self._run and path:
+            self._run.mkdir(mode=0o700, parents=True, exist_ok=True)
+            reports = self._wrapper.reports()
+            write_json(path, {"reports": reports, "failure": message, "observed": early_verdict.observed})
+        if early_verdict.reason:
+            rank_reports.await_first(path, f"on rank {self._rank}, {failure}")
+
+    def _judge(
+        self, failure: str | None, first: str | None, stopped: bool, patience: float
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Why the job failed, None if it did not, and result.json's "observed" by the reports of all ranks.
+
+        `first` is the failure of the rank that failed first. The others' reports are awaited for `patience` seconds.
+        """
+        reports, others, elsewhere = self._wrapper.reports(), [], None
+        observed = self._wrapper.early.observed
+        if self._size > 1 and self._run:
+            others, elsewhere, theirs = rank_reports.collect(self._run, self._size, patience)
+            observed = observed or theirs
+        if stopped and elsewhere:
+            print(f"script: {elsewhere}, after it was asked to stop", file=sys.stderr)
+            elsewhere = None
+        # A failure here that follows from another rank's end is not why the job failed. Without the launcher's number
+        # of the attempt, the first failed rank is unknown.
+        failed = (first if os.environ.get("LAUNCHER_ATTEMPT") else None) or elsewhere or failure
+        if failed:
+            return failed, observed or {"verdict": "unknown", "why": "the script failed"}
+        observed = verdict.observed([*reports, *others], share=self._settings.proof.share)
+        if self._settings.framework == "torch" and not reports and not others and not self._meter.steps:
+            observed["why"] += _UNSEEN
+        return None, observed
+
+    def _proof_problem(self, observed: dict[str, Any]) -> str | None:
+        """Why a script that has ended well fails; None if it does not."""
+        unmeasured = None if observed["verdict"] == verdict.CONTRADICTED else block_problem(self._meter)
+        level, required = self._settings.amp.level, self._settings.require_proof
+        return unmeasured or early.problem(level, required, observed["verdict"], observed["why"])
+
+    def _print_profile(self) -> None:
+        """Report on a requested profile: the number of the script's steps was not known beforehand."""
+        profiling, requested = self._wrapper.profiling, self._settings.profile
+        if profiling and profiling.record and profiling.note:
+            print(profiling.note, flush=True)
+        if profiling and requested.tool == "framework" and not profiling.record:
+            print(
+                f"script: profile=framework recorded nothing: {self._meter.steps or 'no'} optimizer steps were seen, "
+                f"and profile.start={requested.start}",
+                file=sys.stderr,
+            )
+
+    def _leave_result(self, status: Status, problem: str | None, observed: dict[str, Any], seconds: float) -> None:
+        if self._folder is None:
+            return
+        self._folder.check_ours()
+        wrapper, settings = self._wrapper, self._settings
+        record = Result(
+            run=os.environ.get("LAUNCHER_RUN_ID") or self._folder.path.resolve().name,
+            status=status,
+            reason=problem,
+            attempts=self._folder.attempt,
+            framework=settings.framework,
+            recipe="script",
+            mechanism=wrapper.mechanism(),
+            requested={**result_fields.requested(settings), **_UNKNOWN},
+            effective={**result_fields.effective(settings, wrapper.mode, False), **_UNKNOWN},
+            observed=observed,
+            peak_memory_bytes=wrapper.device.peak_memory(),
+            epochs=None,
+            **self._meter.result(),
+            wall_seconds=seconds,
+            world_size=self._size,
+            determinism="best_effort",
+            resumed_from=None,
+            profile=wrapper.profile(),
+            versions=wrapper.device.versions(),
+            digests={**result_fields.digests(self._started.chosen.plan, ""), "data": None},
+            hardware=wrapper.device.hardware(),
+        )
+        result.write(self._folder.result, record)
+
+
+def block_problem(meter: StepMeter) -> str | None:
+    """Why a block of a comparison has no measured step; None if it has one."""
+    if not meter.in_block or meter.timed:
+        return None
+    if not meter.counted:
+        return f"nothing can be compared: {meter.result()['throughput']['why']}"
+    return "nothing can be compared: the script ended before a step after the warm-up was timed"
