@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,6 +25,7 @@ from recipes.typed import SettingsError
 SCHEMA = 3
 NAME = re.compile(r"step-(\d{9,})")
 ASIDE = "."
+_UNDESCRIBED = "its manifest does not describe its files"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,14 +63,12 @@ def save(
     Killed at any moment it leaves either the complete checkpoint or a folder whose name begins with a dot; a save that
     fails leaves neither. `check` is called last before the rename, and may raise.
     """
-    path, aside = _begin(folder, step)
+    aside = _make_aside(folder, step)
     try:
-        _write(aside / name, write)
-        _finish(aside, step, name, _described(aside, [name]), facts, check)
+        return _complete(aside, step, name, write, {}, facts, keep, check)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)  # on a full disk, room for the files that say so
         raise
-    return _commit(aside, path, step, keep)
 
 
 def save_shards(
@@ -89,34 +88,30 @@ def save_shards(
     returns their names. Where a rank fails, every rank raises, and nothing is left.
     """
     first = group.rank == 0
-    begun = group.on_all(lambda: _begin(folder, step) if first else None)[0]
-    assert begun is not None
-    path, aside = begun
+    aside = group.on_all(lambda: _make_aside(folder, step) if first else None)[0]
+    assert aside is not None
     try:
         group.on_all(lambda: _refuse_unseen(aside))
-        described = group.on_all(lambda: _described(aside, write_shards(aside)))
-        files = {name: file for by_rank in described for name, file in by_rank.items()}
+        shards = group.on_all(lambda: {file: _described(aside / file) for file in write_shards(aside)})
+        files = {file: described for by_rank in shards for file, described in by_rank.items()}
+        everything = {**facts, "shards": group.size}
 
-        def finish() -> Path:
-            _write(aside / name, write)
-            everything = {**_described(aside, [name]), **files}
-            _finish(aside, step, name, everything, {**facts, "shards": group.size}, check)
-            return _commit(aside, path, step, keep)
+        def complete() -> Path | None:
+            return _complete(aside, step, name, write, files, everything, keep, check) if first else None
 
-        return group.on_all(lambda: finish() if first else None)[group.rank]
+        return group.on_all(complete)[group.rank]
     except BaseException:
         if first:
             shutil.rmtree(aside, ignore_errors=True)
         raise
 
 
-def _begin(folder: Path, step: int) -> tuple[Path, Path]:
-    """The checkpoint's folder to be, and the one that is made for writing it aside."""
+def _make_aside(folder: Path, step: int) -> Path:
+    """The folder that becomes the checkpoint's."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / f"step-{step:09d}"
-    aside = folder / f"{ASIDE}{path.name}.{os.getpid()}"
+    aside = folder / f"{ASIDE}step-{step:09d}.{os.getpid()}"
     aside.mkdir(mode=0o700)
-    return path, aside
+    return aside
 
 
 def _refuse_unseen(aside: Path) -> None:
@@ -127,43 +122,32 @@ def _refuse_unseen(aside: Path) -> None:
         )
 
 
-def _write(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    with naming(path), open(path, "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _described(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Size and digest of files, as a manifest has them."""
-    described = {}
-    for name in names:
-        digest, size = _digest(folder / name)
-        described[name] = {"bytes": size, "sha256": digest}
-    return described
-
-
-def _finish(
+def _complete(
     aside: Path,
     step: int,
     name: str,
-    files: Mapping[str, Mapping[str, Any]],
+    write: Callable[[BinaryIO], None],
+    shards: Mapping[str, Mapping[str, Any]],
     facts: Mapping[str, Any],
+    keep: int,
     check: Callable[[], None],
-) -> None:
+) -> Path:
+    """Write the state and the manifest, rename the folder into place, and delete all but the `keep` newest."""
+    with naming(aside / name), open(aside / name, "wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    files = {name: _described(aside / name), **shards}
     manifest = {"schema": SCHEMA, "step": step, "time": now(), "state": name, "files": files, **facts}
     write_json(aside / "manifest.json", manifest)
     check()
-
-
-def _commit(aside: Path, path: Path, step: int, keep: int) -> Path:
-    """Rename the folder into place, and delete all but the `keep` newest."""
+    path = aside.with_name(f"step-{step:09d}")
     if path.exists():
         _remove(path)
     os.rename(aside, path)
     sync_folder(path.parent)
-    older = [saved for saved in _all(path.parent) if saved[0] <= step]  # any ahead is broken, or the run would be there
-    for _, old in older[keep:]:
+    kept = [saved for number, saved in _all(path.parent) if number <= step]  # any later one is broken
+    for old in kept[:-keep]:
         with contextlib.suppress(OSError):  # tidying up is no reason to lose a run
             _remove(old)
     return path
@@ -174,59 +158,50 @@ def newest(folder: Path, warn: Callable[[str], None], step: int | None = None) -
 
     Broken ones are skipped with a warning that names them. Raises `SettingsError` for one of another schema.
     """
-    for number, path in _all(folder):
-        if step is not None and number != step:
-            continue
-        try:
-            manifest = json.loads((path / "manifest.json").read_text())
-            if not isinstance(manifest, dict) or not isinstance(manifest.get("schema"), int):
-                warn(f"{path} is skipped: its manifest does not describe its files")
-                continue
-            if manifest["schema"] != SCHEMA:
-                raise SettingsError(
-                    f"{path} is of schema {manifest['schema']}, and this version reads {SCHEMA}; `python -m "
-                    "launcher resume` goes on with the code that the run began with",
-                    "run",
-                )
-            if manifest.get("step") != number:
-                warn(f"{path} is skipped: its manifest is of step {manifest.get('step')}")
-                continue
-            broken = _broken(path, manifest)
-        except SettingsError:
-            raise
-        except (OSError, ValueError) as error:
-            warn(f"{path} is skipped: {error}")
-            continue
-        if broken:
-            warn(f"{path} is skipped: {broken} is not what was saved")
-        else:
-            return Checkpoint(path=path, step=number, manifest=manifest)
+    for number, path in reversed(_all(folder)):
+        if step is None or number == step:
+            try:
+                return Checkpoint(path=path, step=number, manifest=_verified_manifest(path, number))
+            except SettingsError:
+                raise
+            except (OSError, ValueError) as error:
+                warn(f"{path} is skipped: {error}")
     return None
 
 
 def steps(folder: Path) -> list[int]:
     """The steps that have checkpoints, intact or not, in order."""
-    return sorted(step for step, _ in _named(folder))
+    return [step for step, _ in _all(folder)]
 
 
-def _broken(path: Path, manifest: Mapping[str, Any]) -> str:
-    """The name of a file that isn't as the manifest describes it; empty where all are.
+def _verified_manifest(path: Path, step: int) -> dict[str, Any]:
+    """The manifest of the checkpoint of `step`, whose files are as it describes them.
 
-    Raises `OSError` for a file that is missing, `ValueError` for a manifest that doesn't describe its files.
+    Raises `OSError` for a file that can't be read, `ValueError` for any other fault, and `SettingsError` for a manifest
+    of another schema.
     """
-    state, shards = manifest.get("state"), manifest.get("shards", 0)
-    if not isinstance(state, str) or not isinstance(shards, int):
-        raise ValueError("its manifest does not describe its files")
-    files = manifest.get("files")
+    manifest = json.loads((path / "manifest.json").read_text())
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("schema"), int):
+        raise ValueError(_UNDESCRIBED)
+    if manifest["schema"] != SCHEMA:
+        raise SettingsError(
+            f"{path} is of schema {manifest['schema']}, and this version reads {SCHEMA}; `python -m launcher resume` "
+            "goes on with the code that the run began with",
+            "run",
+        )
+    if manifest.get("step") != step:
+        raise ValueError(f"its manifest is of step {manifest.get('step')}")
+    state, files = manifest.get("state"), manifest.get("files")
+    if not isinstance(state, str) or not isinstance(manifest.get("shards", 0), int):
+        raise ValueError(_UNDESCRIBED)
     if not isinstance(files, dict) or state not in files:
-        raise ValueError("its manifest does not describe its files")
+        raise ValueError(_UNDESCRIBED)
     for name, described in files.items():
         if not isinstance(name, str) or Path(name).name != name or not isinstance(described, dict):
-            raise ValueError("its manifest does not describe its files")
-        digest, size = _digest(path / name)
-        if (described.get("sha256"), described.get("bytes")) != (digest, size):
-            return name
-    return ""
+            raise ValueError(_UNDESCRIBED)
+        if _described(path / name) != described:
+            raise ValueError(f"{name} is not what was saved")
+    return manifest
 
 
 def for_resuming(folder: Path, group: ProcessGroup) -> Checkpoint | None:
@@ -249,16 +224,9 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def _all(folder: Path) -> list[tuple[int, Path]]:
-    """Step and path of every checkpoint, intact or not, newest first."""
-    return sorted(_named(folder), reverse=True)
-
-
-def _named(folder: Path) -> Iterator[tuple[int, Path]]:
-    if folder.is_dir():
-        for path in folder.iterdir():
-            match = NAME.fullmatch(path.name)
-            if match:
-                yield int(match[1]), path
+    """Step and path of every checkpoint, intact or not, in order."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted((int(match[1]), path) for path in paths if (match := NAME.fullmatch(path.name)))
 
 
 def _remove(path: Path) -> None:
@@ -268,10 +236,11 @@ def _remove(path: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _digest(path: Path) -> tuple[str, int]:
+def _described(path: Path) -> dict[str, Any]:
+    """Size and digest of a file, as a manifest has them."""
     digest, size = hashlib.sha256(), 0
     with open(path, "rb") as file:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
             size += len(chunk)
-    return digest.hexdigest(), size
+    return {"bytes": size, "sha256": digest.hexdigest()}
