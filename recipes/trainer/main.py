@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
 from recipes import arguments
+from recipes.arguments import Arguments
 from recipes.divergence import Diverged
 from recipes.run_folder import Superseded
 from recipes.trainer.run import DONE, FAILED, INTERRUPTED, REFUSED, Run
@@ -33,9 +34,8 @@ def start(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun
     Gloo's threads may abort: they may still hold Python objects. Threads that are no daemons are waited for, and
     open files are flushed, as finalization does.
     """
-    words = sys.argv[1:]
-    code = main(kind, recipe, train, words)
-    if _is_finalized(recipe, kind.framework, words):
+    code, chosen = _run(kind, recipe, train, sys.argv[1:])
+    if _is_finalized(chosen, kind.framework):
         sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -43,16 +43,13 @@ def start(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun
     os._exit(code)
 
 
-def _is_finalized(recipe: str, framework: str, words: Sequence[str]) -> bool:
+def _is_finalized(chosen: Arguments | None, framework: str) -> bool:
     if "TF_CONFIG" in os.environ:
         return True  # TensorFlow's workers wait for each other there; without, one misses what an ended one sent
     if framework == "torch" and "RANK" in os.environ:
         return False  # for Gloo's threads; a profiler's range was closed before
-    try:
-        tool = arguments.parse(words, recipe, framework).settings.profile.tool
-    except SettingsError:
-        return False  # nothing ran
-    return tool not in ("none", "framework")  # NVIDIA's profilers write what they recorded at the process's exit
+    # NVIDIA's profilers write what they recorded at the process's exit.
+    return chosen is not None and chosen.settings.profile.tool not in ("none", "framework")
 
 
 def _flush_files() -> None:
@@ -69,43 +66,53 @@ def main(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun]
     0 done; 1 failed, also for a failed proof or training that diverged; 2 wrong settings; 85 stopped on request with
     the state saved.
     """
+    return _run(kind, recipe, train, words)[0]
+
+
+def _run(
+    kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun], None], words: Sequence[str]
+) -> tuple[int, Arguments | None]:
+    """The exit code, and the arguments if they could be read."""
     began = time.monotonic()
     if "--help" in words or "-h" in words:
         print(arguments.help_text(recipe, f"recipes.{kind.framework}_.{recipe}"))
-        return DONE
+        return DONE, None
+    chosen: Arguments | None = None
     run: FrameworksRun | None = None
-    first = rank_and_size(kind.framework)[0] == 0
     try:
-        run = kind.join(arguments.parse(words, recipe, kind.framework), began)
+        chosen = arguments.parse(words, recipe, kind.framework)
+        run = kind.join(chosen, began)
         train(run)
-    except SettingsError as error:
-        speak(f"{recipe}: {error}", first or not isinstance(error, SettingsErrorOfAll))
-        if run is None or not run.training:
-            return REFUSED
-        run.leave_failure(str(error))  # a file that turned out to be broken in the middle
-        return FAILED
-    except PlacementError as error:
-        speak(f"{recipe}: {error}", first or not error.of_all)
-        return FAILED
-    except Superseded as error:
-        print(f"{recipe}: {error}", file=sys.stderr)
-        return FAILED
-    except Diverged as error:
-        speak(f"{recipe}: {error}", first)  # every rank has the same rows
-        _leave_failure(run, str(error))
-        return FAILED
-    except KeyboardInterrupt:
-        _leave_failure(run, "interrupted from the keyboard")
-        return INTERRUPTED
-    except Exception as error:
-        traceback.print_exc()
-        if run is not None:
-            run.leave_first_failure(f"{type(error).__name__}: {error}", traceback.format_exc())
-        return FAILED
+    except (Exception, KeyboardInterrupt) as error:
+        return _fail(error, recipe, kind.framework, run), chosen
     run.world.leave()
-    return run.exit_code
+    return run.exit_code, chosen
 
 
-def _leave_failure(run: Run | None, reason: str) -> None:
+def _fail(error: BaseException, recipe: str, framework: str, run: Run | None) -> int:
+    """Report the error and leave it in the result, if training had begun; returns the exit code."""
+    message, reason = f"{recipe}: {error}", str(error)
+    first = rank_and_size(framework)[0] == 0
+    match error:
+        case SettingsError():
+            speak(message, first or not isinstance(error, SettingsErrorOfAll))
+            if run is None or not run.training:
+                return REFUSED  # else a file turned out to be broken in the middle
+        case PlacementError():
+            speak(message, first or not error.of_all)
+            return FAILED
+        case Superseded():
+            print(message, file=sys.stderr)
+            return FAILED
+        case Diverged():
+            speak(message, first)  # every rank has the same rows
+        case KeyboardInterrupt():
+            reason = "interrupted from the keyboard"
+        case _:
+            traceback.print_exception(error)
+            if run is not None:
+                run.leave_first_failure(f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+            return FAILED
     if run is not None:
         run.leave_failure(reason)
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED

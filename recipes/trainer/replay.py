@@ -12,12 +12,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from recipes import step_record
 from recipes.step_record import Row
 from recipes.trainer import checkpoint
-from recipes.trainer.checkpoint import Checkpoint
+from recipes.trainer.protocols import State
 from recipes.trainer.world import ProcessGroup
 from recipes.typed import leaves
 
@@ -52,16 +52,6 @@ class Difference(NamedTuple):
     """Whether the checkpoint of that step differs, rather than the record."""
 
 
-class Source(Protocol):
-    """The part of `recipes.trainer.protocols.State` that a comparison uses."""
-
-    def digests(self) -> Mapping[str, bytes]:
-        """A digest of each tensor of this rank, by name."""
-
-    def saved_digests(self, saved: Checkpoint) -> tuple[Mapping[str, bytes], Mapping[str, Any]]:
-        """The digests of a saved state as rank 0 would have them, and the progress saved with it."""
-
-
 def request_of(plan: Mapping[str, Any]) -> Request | None:
     """The replay that a plan asks for; None for any other run."""
     values = plan.get("replay")
@@ -71,7 +61,7 @@ def request_of(plan: Mapping[str, Any]) -> Request | None:
 class Replay:
     """Compares a replay with the run. Every method is collective."""
 
-    def __init__(self, request: Request, folder: Path, group: ProcessGroup, source: Source) -> None:
+    def __init__(self, request: Request, folder: Path, group: ProcessGroup, source: State) -> None:
         """Raises `SettingsErrorOfAll` for a checkpoint of another schema."""
         self.request = request
         self._folder = folder
@@ -84,33 +74,24 @@ class Replay:
         if group.rank == 0 and last and not self._shards:
             self._saved = source.saved_digests(last)
 
-    def obstacles(self, facts: Mapping[str, Any]) -> list[str]:
-        """Why the two can't be compared; empty where they can. `facts` are this rank's."""
-        request = self.request
-        saved = self._group.broadcast(None if self._saved is None else list(self._saved[1].get("facts", ())))
-        own: list[str] = []
-        if self._recorded:
-            try:
-                before = [row.facts for row in self._rows(ORIGINAL) if row.step > request.first]
-            except (OSError, ValueError) as error:
-                before, own = [], [str(error)]
-            kinds = [value for value, _ in itertools.groupby(before)]
-            own += [] if own or len(before) == request.step - request.first else ["the record lacks some steps"]
-        else:
-            kinds = saved[self._group.rank : self._group.rank + 1] if saved else []
-            own += [] if kinds else [f"the checkpoint of step {request.step} is damaged"]
-        own += [why for kind in kinds for why in differing(kind, facts)]
-        return list(dict.fromkeys(why for by_rank in self._group.gather(own) for why in by_rank))
+    def not_comparable(self, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+        """result.json's "verify" where the two can't be compared, else None. `facts` are this rank's."""
+        obstacles = list(
+            dict.fromkeys(why for by_rank in self._group.gather(self._obstacles(facts)) for why in by_rank)
+        )
+        if not obstacles:
+            return None
+        self._clear()
+        return self._record(NOT_COMPARABLE, "; ".join(obstacles))
 
     def verdict(self) -> dict[str, Any]:
-        """result.json's "verify"."""
-        request = self.request
+        """result.json's "verify", after the last step."""
         differences = [Difference(*values) for values in self._group.gather(self._difference()) if values is not None]
         first = min(differences, default=None, key=lambda difference: (difference.step, difference.rank))
-        count = len(self._source.digests())
-        values = {"run": request.run, "first": request.first, "step": request.step, "recorded": self._recorded}
         if first is None:
-            return {"verdict": SAME, "why": self._same(count), **values, "difference": None}
+            record = self._record(SAME, self._same(len(self._source.digests())))
+            self._clear()
+            return record
         difference = {
             "step": first.step,
             "rank": first.rank,
@@ -119,17 +100,31 @@ class Replay:
             "of": first.of,
             "others": list(first.others),
         }
-        return {"verdict": DIFFERS, "why": self._differs(first), **values, "difference": difference}
+        return self._record(DIFFERS, self._differs(first), difference)
 
-    def not_comparable(self, obstacles: Sequence[str]) -> dict[str, Any]:
-        """The same for two that can't be compared."""
+    def _record(self, verdict: str, why: str, difference: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        steps = {"run": self.request.run, "first": self.request.first, "step": self.request.step}
+        return {"verdict": verdict, "why": why, **steps, "recorded": self._recorded, "difference": difference}
+
+    def _obstacles(self, facts: Mapping[str, Any]) -> list[str]:
+        """Why this rank's part can't be compared."""
         request = self.request
-        values = {"run": request.run, "first": request.first, "step": request.step, "recorded": self._recorded}
-        return {"verdict": NOT_COMPARABLE, "why": "; ".join(obstacles), **values, "difference": None}
+        saved = self._group.broadcast(None if self._saved is None else list(self._saved[1].get("facts", ())))
+        if self._recorded:
+            try:
+                before = [row.facts for row in self._rows(ORIGINAL) if row.step > request.first]
+            except (OSError, ValueError) as error:
+                return [str(error)]
+            kinds = [value for value, _ in itertools.groupby(before)]
+            missing = [] if len(before) == request.step - request.first else ["the record lacks some steps"]
+        else:
+            kinds = saved[self._group.rank : self._group.rank + 1] if saved else []
+            missing = [] if kinds else [f"the checkpoint of step {request.step} is damaged"]
+        return [*missing, *(why for kind in kinds for why in differing(kind, facts))]
 
-    def clear(self) -> None:
-        """Delete the checkpoints of a replay that needs them no more, on rank 0: links to those of the run, which would
-        keep their disk space from being freed with them."""
+    def _clear(self) -> None:
+        """Delete, on rank 0, the checkpoints that the replay needs no longer: links to those of the run, which would
+        keep their disk space from being freed. Where something differs they are evidence."""
         if self._group.rank == 0:
             for folder in (self._folder / "checkpoints", self._folder / ORIGINAL):
                 shutil.rmtree(folder, ignore_errors=True)

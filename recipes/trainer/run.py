@@ -152,19 +152,15 @@ class Run(ABC):
             request=replay.request_of(self._chosen.plan),
         )
         self._introduce(training, data)
-        if training.replay and (obstacles := training.replay.obstacles(training.facts)):
-            training.replay.clear()
+        if training.replay and (verdict := training.replay.not_comparable(training.facts)):
             unknown = {"verdict": "unknown", "why": "nothing was replayed"}
-            self._leave_verdict(training.replay.not_comparable(obstacles), unknown, self.device.peak_memory())
+            self._leave_verdict(verdict, unknown, self.device.peak_memory())
             return
         reached = training.run(executor, evaluate)
         observed = training.observed()
         memory = max(self.world.gather(self.device.peak_memory()))
         if reached and training.replay and training.done == training.last:
-            verdict = training.replay.verdict()
-            if verdict["verdict"] == replay.SAME:  # else they are evidence
-                training.replay.clear()
-            self._leave_verdict(verdict, observed, memory)
+            self._leave_verdict(training.replay.verdict(), observed, memory)
             return
         if not reached:
             self.exit_code = STOPPED
