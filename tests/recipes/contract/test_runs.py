@@ -119,6 +119,13 @@ def test_a_run_that_goes_on_with_other_threads_is_not_called_exact(tmp_path, mon
             "a static graph of Paddle's has matmul, and no linear",
         ),
         ("torch", "simplenet", "train.api=static", "train.api=static is Paddle's"),
+        ("torch", "simplenet", "train.width=0", "train.width=0 must be at least 1"),
+        ("torch", "mnist", "amp=o9", "amp=o9 is not one of o0, o1, o2, o3 (command line)"),
+        ("torch", "mnist", "xla=true", "xla=true is TensorFlow's compiler; for torch say compile=true"),
+        ("torch", "mnist", "tf32=true", "tf32=true: a CPU has no TF32; say tf32=false"),
+        ("torch", "mnist", "amp=o2 amp.keep_fp32=[dens3]", "amp.keep_fp32"),
+        ("torch", "mnist", "data.dir=/nowhere", "data.dir=/nowhere has neither train-images-idx3-ubyte nor"),
+        ("torch", "mnist", "batch=9000", "batch=9000 is more than the 64 samples of data=mnist"),
     ],
 )
 def test_a_request_that_cannot_be_met_gets_one_line_and_leaves_nothing(

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 from recipes import metrics
-from recipes.torch_.script import TorchWrapper
-from recipes.trainer import script as shared
 from tests.recipes.torch_ import trainers
 
 HEAD = """\
@@ -61,42 +55,30 @@ class Ended(NamedTuple):
         return str(self.result["observed"]["verdict"])
 
 
-def _words(folder: Path, text: str, words: Sequence[str], passed: Sequence[str]) -> list[str]:
-    (folder / "train.py").write_text(textwrap.dedent(text))
-    own = [f"script={folder}/train.py", f"run={folder}/run", "device=cpu"]
-    return [*words, *own, *(["--", *passed] if passed else [])]
+def _ended(folder: Path, code: int, out: str, err: str, result: dict[str, Any]) -> Ended:
+    rows = folder / "run" / "metrics.jsonl"
+    return Ended(code, out, err, result, list(metrics.read(rows)) if rows.exists() else [])
 
 
-def _ended(folder: Path, code: int, out: str, err: str) -> Ended:
-    result, rows = folder / "run" / "result.json", folder / "run" / "metrics.jsonl"
-    values = json.loads(result.read_text()) if result.exists() else {}
-    return Ended(code, out, err, values, list(metrics.read(rows)) if rows.exists() else [])
+def in_process(run_script: Callable[..., Any], folder: Path) -> Callable[..., Ended]:
+    """A function that runs the next attempt of a script by the fixture `run_script` in its `tmp_path`."""
 
+    def run(text: str, *words: str, **options: Any) -> Ended:
+        code, printed, result = run_script("torch", text, *words, **options)
+        return _ended(folder, code, printed.out, printed.err, result)
 
-class InProcess:
-    """Runs the next attempt of a script in this process."""
-
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, output: pytest.CaptureFixture[str]) -> None:
-        self._folder, self._patch, self._output = folder, patch, output
-
-    def __call__(self, text: str, *words: str, passed: Sequence[str] = (), **environ: str) -> Ended:
-        with self._patch.context() as patch:
-            for name, value in environ.items():
-                patch.setenv(name, value)
-            patch.chdir(self._folder)
-            patch.setattr(sys, "argv", list(sys.argv))
-            patch.setattr(sys, "path", list(sys.path))
-            self._output.readouterr()
-            code = shared.main("torch", _words(self._folder, text, words, passed), TorchWrapper)
-        return _ended(self._folder, code, *self._output.readouterr())
+    return run
 
 
 def fork(
     folder: Path, text: str, *words: str, passed: Sequence[str] = (), ranks: int = 1, attempt: int = 1, **environ: str
 ) -> Ended:
     """Run an attempt of a script in processes of its own."""
-    (folder / "run" / "attempts" / str(attempt)).mkdir(parents=True, exist_ok=True)
-    words = (f"workdir={folder}", *words)
+    run = folder / "run"
+    (run / "attempts" / str(attempt)).mkdir(parents=True, exist_ok=True)
+    (folder / "train.py").write_text(textwrap.dedent(text))
+    own = [f"script={folder}/train.py", f"run={run}", f"workdir={folder}", "device=cpu"]
     environ = {"LAUNCHER_ATTEMPT": str(attempt), **environ}
-    done = trainers.run(_words(folder, text, words, passed), ranks, trainers.SCRIPT, **environ)
-    return _ended(folder, done.returncode, done.stdout, done.stderr)
+    done = trainers.run([*words, *own, "--", *passed], ranks, trainers.SCRIPT, **environ)
+    result = trainers.result(run) if (run / "result.json").exists() else {}
+    return _ended(folder, done.returncode, done.stdout, done.stderr, result)

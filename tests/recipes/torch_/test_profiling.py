@@ -12,7 +12,10 @@ from recipes.torch_ import profiling
 from recipes.torch_.loop import main
 from recipes.torch_.mnist import train
 from tests.recipes.torch_ import trainers
-from tests.recipes.torch_.scripts import PLAIN, InProcess
+from tests.recipes.torch_.scripts import PLAIN
+from tests.recipes.wrapped_scripts import run_script
+
+assert run_script
 
 TRACE = "profile/rank0.pt.trace.json"
 
@@ -57,9 +60,9 @@ def test_a_run_that_is_stopped_in_the_middle_of_a_profile_keeps_what_was_recorde
     assert (tmp_path / "run" / TRACE).stat().st_size > 1000
 
 
-def test_a_script_is_profiled_beside_its_observed_steps(tmp_path, monkeypatch, capfd):
-    ended = InProcess(tmp_path, monkeypatch, capfd)(PLAIN, "amp=o1", "profile=framework", "profile.start=4")
-    assert (ended.code, ended.verdict, ended.result["profile"]["steps"]) == (0, "proved", [4, 8])
+def test_a_script_is_profiled_beside_its_observed_steps(tmp_path, run_script):
+    code, _, result = run_script("torch", PLAIN, "amp=o1", "profile=framework", "profile.start=4")
+    assert (code, result["observed"]["verdict"], result["profile"]["steps"]) == (0, "proved", [4, 8])
     assert (tmp_path / "run" / TRACE).stat().st_size > 1000
 
 

@@ -199,8 +199,6 @@ def test_cifars_validation_and_test_images_are_measured_apart(tmp_path):
         ("efficientnet", ("data=cifar100",), "data=cifar100 needs data.dir=FOLDER"),
         ("resnet50", ("data=imagenet", "data.dir=/nowhere"), "has no folder train; it should hold train/CLASS/*.JPEG"),
         ("resnet50", ("data=tfrecord", "data.dir=/nowhere"), "has no TFRecord files train-*-of-*"),
-        ("simplenet", ("train.width=0",), "train.width=0 must be at least 1"),
-        ("gan", ("batch=2000",), "batch=2000 is more than the 1536 samples of data=digits"),
     ],
 )
 def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, capsys, name, words, message):

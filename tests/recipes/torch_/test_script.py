@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from recipes.precision.levels import Amp
-from recipes.settings import Settings
 from recipes.torch_.script import TorchWrapper
 from recipes.trainer import script as shared
 from recipes.typed import plain
-from tests.recipes.torch_.scripts import HEAD, PLAIN, InProcess, fork
+from tests.recipes.torch_.scripts import HEAD, PLAIN, fork, in_process
+from tests.recipes.wrapped_scripts import run_script
+
+assert run_script
 
 OWN = (
     HEAD
@@ -52,16 +54,8 @@ AUTOCAST = "    with torch.autocast('cpu', {}):\n        loss = "
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capfd):
-    return InProcess(tmp_path, monkeypatch, capfd)
-
-
-def spec(tmp_path, **settings):
-    """The launcher's variable for a script that asks for its precision."""
-    path = tmp_path / "plan.json"
-    values = plain(Settings(recipe="script", device="cpu", train=None))
-    path.write_text(json.dumps({"schema": 2, "settings": {**values, "train": {}, **settings}}))
-    return {"LAUNCHER_SPEC": str(path)}
+def run(run_script, tmp_path):
+    return in_process(run_script, tmp_path)
 
 
 CAST = """
@@ -95,10 +89,10 @@ for step in range(3):
 @pytest.mark.parametrize("asked", [Amp(level="o2", keep_fp32=("head",)), Amp(level="o2", gemm="fp8-tensorwise")])
 @pytest.mark.parametrize("call", ['model["head"](model["body"](inputs))', "Around(model)(inputs)"])
 @pytest.mark.parametrize("count", [1, 2])
-def test_layers_are_known_however_the_script_calls_the_model(tmp_path, run, asked, call, count):
+def test_layers_are_known_however_the_script_calls_the_model(run, asked, call, count):
     word = "amp.keep_fp32=[head]" if asked.keep_fp32 else f"amp.gemm={asked.gemm}"
     text = CAST.replace("CALL", call).replace("COUNT", str(count))
-    ended = run(text, "amp=o2", word, **spec(tmp_path, amp=plain(asked)))
+    ended = run(text, "amp=o2", word, asked=plain(asked))
     assert (ended.code, ended.verdict) == (0, "proved"), ended
     kept = "kept in float32 as requested: linear in float32"
     assert (kept if asked.keep_fp32 else f"of {2 * count} linear layers") in ended.result["observed"]["why"]
@@ -161,15 +155,6 @@ def test_a_mode_that_needs_changes_in_the_script_is_refused_with_the_lines_to_ad
     assert "precision = Precision.from_env()" in ended.err and "it ran" not in ended.err
 
 
-@pytest.mark.parametrize(("level", "dtype"), [("o2", "float16"), ("o1", "float16"), ("o3", "bfloat16")])
-def test_a_script_that_asks_for_its_precision_may_have_any_level(run, tmp_path, level, dtype):
-    amp = {"level": level, "dtype": dtype}
-    ended = run(OWN, f"amp={level}", f"amp.dtype={dtype}", **spec(tmp_path, amp=amp))
-    assert ended.code == 0, ended.result["reason"]
-    assert (ended.verdict, ended.result["observed"]["dtype"]) == ("proved", dtype)
-    assert ended.result["mechanism"] in ("half_model_fp32_masters", "autocast", "half_model")
-
-
 def test_a_script_that_asks_in_a_helper_is_noticed_while_it_runs(run, tmp_path):
     (tmp_path / "asking_helper.py").write_text(
         "from recipes.torch_.precision import Precision as P\nmake = P.from_env\n"
@@ -177,7 +162,7 @@ def test_a_script_that_asks_in_a_helper_is_noticed_while_it_runs(run, tmp_path):
     text = OWN.replace("Precision.from_env()", "make()").replace(
         "from recipes.torch_.precision import Precision", "from asking_helper import make"
     )
-    ended = run(text, "amp=o1", **spec(tmp_path, amp={"level": "o1"}))
+    ended = run(text, "amp=o1", asked={"level": "o1"})
     assert (ended.code, ended.result["mechanism"], ended.verdict) == (0, "autocast", "proved")
 
 
@@ -287,15 +272,6 @@ for epoch in range(2):
     assert ended.result["reason"].startswith("what ran was not amp=o1: step 1: "), ended.err
 
 
-def test_without_a_required_proof_a_contradiction_is_only_a_warning(run):
-    ended = run(LONG.replace("1000", "30"), "amp=o1", "train.precision=script", "require_proof=false")
-    assert (ended.out.count("did step"), ended.result["steps"], ended.verdict) == (30, 30, "contradicted")
-    (warning,) = [line for line in ended.err.splitlines() if "warning" in line]
-    assert warning.startswith("script: warning: amp=o1 is not applied: step 1: ")
-    assert warning.endswith("it continues (require_proof=false)")
-    assert ended.code == 1, "a contradicted run fails, whoever asked for a proof"
-
-
 def test_an_observation_that_no_later_step_can_cure_ends_the_script_if_a_proof_is_required(run, monkeypatch):
     monkeypatch.delattr("torch._C._current_autograd_node")
     ended = run(LONG, "amp=o1")
@@ -327,7 +303,6 @@ def test_arguments_reach_the_script_untouched_and_its_folder_is_its_import_path(
 @pytest.mark.parametrize(
     ("text", "code", "reason"),
     [
-        ("import sys; sys.exit(7)", 7, "the script ended with exit code 7"),
         ("import sys; sys.exit('no data')", 1, "the script ended with exit code 1"),
         ("def f():\n    raise ValueError('no data')\nf()\n", 1, "ValueError: no data"),
         ("this is not", 1, "SyntaxError"),
@@ -344,8 +319,8 @@ def test_the_exit_code_is_the_scripts_own_and_a_traceback_begins_in_it(run, tmp_
 @pytest.mark.parametrize("end", ["raise OSError('connection closed by peer')", "pass"])
 def test_an_error_after_another_rank_has_failed_is_not_the_reason_of_the_failure(run, end):
     text = f"import os, sys\nif os.environ['RANK'] == '1': sys.exit(3)\n{end}\n"
-    assert run(text, "amp=o0", RANK="1", WORLD_SIZE="2").code == 3
-    ended = run(text, "amp=o0", RANK="0", WORLD_SIZE="2")
+    assert run(text, "amp=o0", environ={"RANK": "1", "WORLD_SIZE": "2"}).code == 3
+    ended = run(text, "amp=o0", environ={"RANK": "0", "WORLD_SIZE": "2"})
     assert (ended.code, ended.result["status"]) == (1, "failed")
     assert ended.result["reason"] == "on rank 1, the script ended with exit code 3"
     assert f"script: {ended.result['reason']}" in ended.err

@@ -9,16 +9,19 @@ import pytest
 import torch
 
 from recipes import job
-from tests.recipes.torch_.scripts import HEAD, InProcess, fork
+from tests.recipes.torch_.scripts import HEAD, fork, in_process
+from tests.recipes.wrapped_scripts import run_script
+
+assert run_script
 
 O0 = ("amp=o0", "require_proof=false")
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capfd):
+def run(run_script, tmp_path):
     """Runs the next attempt of a script, whose text follows `HEAD`, in this process."""
-    in_process = InProcess(tmp_path, monkeypatch, capfd)
-    return lambda text: in_process(HEAD + textwrap.dedent(text), *O0)
+    start = in_process(run_script, tmp_path)
+    return lambda text: start(HEAD + textwrap.dedent(text), *O0)
 
 
 @pytest.fixture
