@@ -15,3 +15,11 @@ Report = Mapping[str, Any]
 """`recipes.precision.observation` says what it has."""
 Finding = tuple[str, str]
 """A verdict other than proved, and the sentence that says why."""
+
+
+def contradicted(why: str) -> Finding:
+    return CONTRADICTED, why
+
+
+def unknown(why: str) -> Finding:
+    return UNKNOWN, why

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from recipes.precision.call_summary import Call, flops, is_narrow, percent
-from recipes.precision.findings import CONTRADICTED, EMULATED, UNKNOWN, Finding, Report
+from recipes.precision.findings import EMULATED, Finding, Report, contradicted, unknown
 from recipes.precision.gemm import FORMATS, OVERRIDES, ROLES, Role
 from recipes.precision.levels import ENOUGH
 
@@ -37,15 +37,14 @@ def too_narrow(rest: Sequence[Call], rule: Mapping[str, Any]) -> Iterator[Findin
             continue
         where = _named(call.get("layers") or [call["operation"]])
         if gemm is None:
-            yield (
-                CONTRADICTED,
+            yield contradicted(
                 f"{where} ran in {call['dtype']}, narrower than amp={rule['level']} asks for: leave out what converts "
-                "it, or name its format with amp.gemm",
+                "it, or name its format with amp.gemm"
             )
         elif call.get("layers") is None:
-            yield UNKNOWN, f"the layer of {where} in {call['dtype']} can't be told"
+            yield unknown(f"the layer of {where} in {call['dtype']} can't be told")
         else:
-            yield CONTRADICTED, f"{where} ran in {call['dtype']}, but amp.gemm={gemm['format']} is not for it"
+            yield contradicted(f"{where} ran in {call['dtype']}, but amp.gemm={gemm['format']} is not for it")
 
 
 def findings(report: Report, share: float) -> Iterator[Finding]:
@@ -53,22 +52,22 @@ def findings(report: Report, share: float) -> Iterator[Finding]:
     rule, grows = report["rule"], report.get("grows", False)
     gemm, (eligible, rest) = rule["gemm"], split(report)
     if not gemm["layers"]:
-        yield CONTRADICTED, f"amp.gemm={gemm['format']}, but it is on for no layer"
+        yield contradicted(f"amp.gemm={gemm['format']}, but it is on for no layer")
         return
     for call in rest:
         if call.get("layers") is None and not call["role"] and not is_narrow(call["dtype"]):
-            yield UNKNOWN, f"the layer of {call['operation']} in {call['dtype']} can't be told"
+            yield unknown(f"the layer of {call['operation']} in {call['dtype']} can't be told")
     for call in eligible:
         if not call["role"]:
-            yield UNKNOWN, f"the role of {call['operation']} of {_named(call['layers'])} can't be told"
+            yield unknown(f"the role of {call['operation']} of {_named(call['layers'])} can't be told")
     if grows:
         return
     seen = {layer for call in eligible if call["role"] == "forward" for layer in call["layers"]}
     absent = [layer for layer in gemm["layers"] if layer not in seen]
     if absent:
-        yield UNKNOWN, f"no product of {_named(absent)} was seen in forward"
+        yield unknown(f"no product of {_named(absent)} was seen in forward")
     elif all(call["role"] == "forward" for call in eligible):
-        yield UNKNOWN, f"no gradient of the layers of amp.gemm={gemm['format']} was seen"
+        yield unknown(f"no gradient of the layers of amp.gemm={gemm['format']} was seen")
     for role in ROLES:
         yield from _of_role(role, [call for call in eligible if call["role"] == role], gemm, share)
 
@@ -89,19 +88,16 @@ def _of_role(role: Role, calls: Sequence[Call], gemm: Mapping[str, Any], share: 
         elif _is_wider(dtypes, promised):
             wide.append(call)
         else:
-            yield (
-                CONTRADICTED,
-                f"{words} of {_named(call['layers'])} ran in {product(dtypes)}, but {name} promises "
-                f"{product(promised)}",
+            yield contradicted(
+                f"{words} of {_named(call['layers'])} ran in {product(dtypes)}, but {name} promises {product(promised)}"
             )
     required = 1.0 if share >= ENOUGH else share
     if wide and flops(calls) - flops(wide) < required * flops(calls):
         layers = list(dict.fromkeys(layer for call in wide for layer in call["layers"]))
         ran = " and ".join(dict.fromkeys(product(call["operands"]) for call in wide))
-        yield (
-            CONTRADICTED,
+        yield contradicted(
             f"{percent(flops(calls) - flops(wide), flops(calls))} of {words} ran in {product(promised)}, as {name} "
-            f"promises; {_named(layers)} ran in {ran}{_override(role, gemm)}",
+            f"promises; {_named(layers)} ran in {ran}{_override(role, gemm)}"
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from recipes.precision.call_summary import is_half, percent
-from recipes.precision.findings import CONTRADICTED, UNKNOWN, Finding, Report
+from recipes.precision.findings import Finding, Report, contradicted, unknown
 from recipes.precision.levels import ENOUGH
 from recipes.precision.value_rules import computes_in_float32
 
@@ -26,18 +26,17 @@ def findings(report: Report) -> Iterator[Finding]:
     total = sum(entry["elements"] for entry in report["parameters"])
     sharded = report["shards"]["of"]
     if sharded < total:
-        yield CONTRADICTED, f"parallel=fsdp, but {total - sharded} of {total} parameters are not in shards"
+        yield contradicted(f"parallel=fsdp, but {total - sharded} of {total} parameters are not in shards")
     if rule["level"] != "o3" and not (rule["level"] == "o2" and not rule["masters"]):
         narrow = {dtype: count for dtype, count in report["optimizer_state"].items() if is_half(dtype)}
         for dtype, count in sorted(narrow.items()):
-            yield (
-                CONTRADICTED,
-                f"{count} elements of the optimizer's state are {dtype}, but {rule['level']} has float32",
+            yield contradicted(
+                f"{count} elements of the optimizer's state are {dtype}, but {rule['level']} has float32"
             )
     if report["world_size"] == 1:
         return  # nothing is gathered from other ranks, and nothing summed over them
     if not report["reduced"]:
-        yield UNKNOWN, "no sum of gradients over the ranks was seen"
+        yield unknown("no sum of gradients over the ranks was seen")
     yield from _gathered(report)
 
 
@@ -46,10 +45,9 @@ def across_ranks(reports: Sequence[Report]) -> Iterator[Finding]:
     shards = [report["shards"] for report in reports if report["rule"].get("parallel") == "fsdp"]
     held = sum(shard["elements"] for shard in shards)
     if shards and held != shards[0]["of"]:
-        yield (
-            CONTRADICTED,
+        yield contradicted(
             f"step {reports[0]['step']}: the ranks hold {held} elements of parameters, and the model has "
-            f"{shards[0]['of']}: it is not sharded over them",
+            f"{shards[0]['of']}: it is not sharded over them"
         )
 
 
@@ -57,7 +55,7 @@ def _gathered(report: Report) -> Iterator[Finding]:
     """Parameters that are computed with in half precision are gathered in it, and the others in float32."""
     rule, gathered = report["rule"], report["gathered"]
     if not gathered:
-        yield UNKNOWN, "parameters are in shards, and no gathering of them was seen"
+        yield unknown("parameters are in shards, and no gathering of them was seen")
         return
     level, half = rule["level"], rule["dtype"]
     wide = sum(entry["elements"] for entry in report["parameters"] if computes_in_float32(entry, rule))
@@ -65,20 +63,18 @@ def _gathered(report: Report) -> Iterator[Finding]:
     total, in_half, in_float32 = sum(gathered.values()), gathered.get(half, 0), gathered.get("float32", 0)
     others = sorted(set(gathered) - {half, "float32"})
     if others:
-        yield CONTRADICTED, f"parameters were gathered in {' and '.join(others)}, but {level} computes in {half}"
+        yield contradicted(f"parameters were gathered in {' and '.join(others)}, but {level} computes in {half}")
     if level == "o0":
         return
     if narrow and in_float32 - MOST_GATHERS * wide / narrow * in_half > (1 - ENOUGH) * total:
-        yield (
-            CONTRADICTED,
+        yield contradicted(
             f"{percent(in_float32, total)} of what was gathered of the parameters was float32, but {level} computes "
-            f"with {narrow} of {wide + narrow} in {half}",
+            f"with {narrow} of {wide + narrow} in {half}"
         )
     if wide and in_float32 * MOST_GATHERS * max(narrow, 1) < ENOUGH * wide * in_half:
-        yield (
-            CONTRADICTED,
+        yield contradicted(
             f"{in_float32} elements were gathered in float32 and {in_half} in {half}, but {level} computes with {wide} "
-            f"of {wide + narrow} in float32",
+            f"of {wide + narrow} in float32"
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from recipes.precision import gemm_rules, value_rules
 from recipes.precision.call_summary import Call, describe, flops, is_half, is_narrow, percent, phase, times
-from recipes.precision.findings import CONTRADICTED, UNKNOWN, Finding, Report
+from recipes.precision.findings import CONTRADICTED, Finding, Report, contradicted, unknown
 from recipes.precision.levels import ENOUGH
 
 ATTENTION = "scaled_dot_product_attention"
@@ -26,18 +26,18 @@ def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
         yield from (finding for finding in _lists(report) if finding[0] == CONTRADICTED)
         return
     for problem in report["problems"]:
-        yield UNKNOWN, problem
+        yield unknown(problem)
     for operation, count in sorted(report["unaccounted"].items()):
-        yield UNKNOWN, f"{operation} can't be counted ({times(count)})"
+        yield unknown(f"{operation} can't be counted ({times(count)})")
     if report["audit"]:
-        yield UNKNOWN, f"the two observers disagree: {report['audit']}"
+        yield unknown(f"the two observers disagree: {report['audit']}")
     calls, rule = report["calls"], report["rule"]
     for backward in (False, True):
         if not report.get("grows") and not flops(call for call in calls if call["backward"] is backward):
-            yield UNKNOWN, f"no matrix product or convolution was seen in {phase(backward)}"
+            yield unknown(f"no matrix product or convolution was seen in {phase(backward)}")
     elsewhere = {call["device"] for call in calls} - {rule["device"]}
     if elsewhere:
-        yield CONTRADICTED, f"device={rule['device']}, but matrix products ran on {', '.join(sorted(elsewhere))}"
+        yield contradicted(f"device={rule['device']}, but matrix products ran on {', '.join(sorted(elsewhere))}")
     if rule["level"] == "o0":
         yield from _no_half(calls)
     else:
@@ -67,7 +67,7 @@ def allowed_dtypes(call: Call, rule: Mapping[str, Any]) -> set[str]:
 def _no_half(calls: Sequence[Call]) -> Iterator[Finding]:
     narrow = [call for call in calls if call["dtype"] not in ("float32", "float64", "complex64", "complex128")]
     if narrow:
-        yield CONTRADICTED, f"o0 is float32, but these ran: {describe(narrow)}"
+        yield contradicted(f"o0 is float32, but these ran: {describe(narrow)}")
 
 
 def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float, grows: bool) -> Iterator[Finding]:
@@ -78,10 +78,10 @@ def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float
     # Half precision is right for such a call, whichever function it is of.
     judged = [*certain, *(call for call in perhaps if call["dtype"] == rule["dtype"])]
     for backward in {call["backward"] for call in calls} - {call["backward"] for call in judged}:
-        yield UNKNOWN, f"all products in {phase(backward)} are on lists that allow both dtypes"
+        yield unknown(f"all products in {phase(backward)} are on lists that allow both dtypes")
     for call in judged:
         if allowed_dtypes(call, rule) == {"float32"} and call["dtype"] != "float32":
-            yield CONTRADICTED, f"{describe([call])} ran in {phase(call['backward'])}, but {_why_float32(call, rule)}"
+            yield contradicted(f"{describe([call])} ran in {phase(call['backward'])}, but {_why_float32(call, rule)}")
     forward, backward_calls = ([call for call in judged if call["backward"] is flag] for flag in (False, True))
     float32_forward = flops(call for call in forward if allowed_dtypes(call, rule) == {"float32"})
     excused = int(GRADIENTS * float32_forward)
@@ -89,38 +89,38 @@ def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float
     for part in parts:
         if part.seen and part.required == 0 and not grows:
             where = phase(part.backward)
-            yield UNKNOWN, f"nothing in {where} is due in {rule['dtype']}: all of it is denied or kept in float32"
+            yield unknown(f"nothing in {where} is due in {rule['dtype']}: all of it is denied or kept in float32")
     if grows and any(part.done for part in parts):
         return  # a graph that has not run yet may still be the larger part
     yield from _uncertain(forward, rule, share)
     short = [part for part in parts if part.is_short(share)]
     if short:
-        yield CONTRADICTED, _shortfall(short, rule, share)
+        yield contradicted(_shortfall(short, rule, share))
     gradients = GRADIENTS * flops(
         call
         for call in calls
         if either & set(call["functions"]) and call["dtype"] == "float32" and not call["backward"]
     )
     for backward, allowance, expected in ((False, 0, 0.0), (True, excused, gradients)):
-        known, unknown = ([call for call in group if call["backward"] is backward] for group in (certain, perhaps))
-        yield from _perhaps_due(known, unknown, rule, share, allowance, expected)
+        known, doubtful = ([call for call in group if call["backward"] is backward] for group in (certain, perhaps))
+        yield from _perhaps_due(known, doubtful, rule, share, allowance, expected)
 
 
 def _perhaps_due(
     known: Sequence[Call],
-    unknown: Sequence[Call],
+    doubtful: Sequence[Call],
     rule: Mapping[str, Any],
     share: float,
     excused: int,
     expected: float,
 ) -> Iterator[Finding]:
-    """`unknown` calls may be of a function that is allowed both dtypes, or of one that is due in half precision; a
+    """`doubtful` calls may be of a function that is allowed both dtypes, or of one that is due in half precision; a
     finding where the second would be a shortfall. So many FLOPs in another dtype are `expected` of the first."""
-    wide = [call for call in unknown if call["dtype"] != rule["dtype"]]
+    wide = [call for call in doubtful if call["dtype"] != rule["dtype"]]
     counted = wide if flops(wide) > expected else []
-    if unknown and _Part.of([*known, *counted], rule, excused).is_short(share):
-        named = describe(wide or unknown)
-        yield UNKNOWN, f"the function of these isn't known, and may be one due in {rule['dtype']}: {named}"
+    if doubtful and _Part.of([*known, *counted], rule, excused).is_short(share):
+        named = describe(wide or doubtful)
+        yield unknown(f"the function of these isn't known, and may be one due in {rule['dtype']}: {named}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,10 +201,10 @@ def _uncertain(forward: Sequence[Call], rule: Mapping[str, Any], share: float) -
     in_float32 = [call for call in uncertain if call["dtype"] == "float32"]
     due = [call for call in forward if rule["dtype"] in allowed_dtypes(call, rule)]
     if in_float32 and flops(call for call in due if call["dtype"] == rule["dtype"]) < share * flops(due):
-        yield UNKNOWN, f"the function or module of these isn't known: {describe(in_float32)}"
+        yield unknown(f"the function or module of these isn't known: {describe(in_float32)}")
     denied = [c for c in uncertain if c["dtype"] != "float32" and set(c["functions"]) & set(rule["deny"])]
     if denied:
-        yield UNKNOWN, f"these may be of a function on amp.deny: {describe(denied)}"
+        yield unknown(f"these may be of a function on amp.deny: {describe(denied)}")
 
 
 def _why_float32(call: Call, rule: Mapping[str, Any]) -> str:
@@ -240,18 +240,17 @@ def _lists(report: Report) -> Iterator[Finding]:
     """
     rule = report["rule"]
     for sentence in uncertain_functions(report).values():
-        yield UNKNOWN, sentence
+        yield unknown(sentence)
     for function in rule["deny"]:
         for entry in (entry for entry in report["listed"] if entry["function"] == function):
             if any(is_half(dtype) for dtype in entry["dtypes"]):
-                yield (
-                    CONTRADICTED,
-                    f"{function} is on amp.deny, but ran on {_operands(entry)} ({times(entry['calls'])})",
+                yield contradicted(
+                    f"{function} is on amp.deny, but ran on {_operands(entry)} ({times(entry['calls'])})"
                 )
     for function in rule["allow"]:
         runs = [entry for entry in report["listed"] if entry["function"] == function]
         if runs and all(entry["dtypes"][:1] != [rule["dtype"]] for entry in runs):
-            yield CONTRADICTED, f"{function} is on amp.allow, but ran on {_operands(runs[0])}"
+            yield contradicted(f"{function} is on amp.allow, but ran on {_operands(runs[0])}")
 
 
 def _operands(entry: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from recipes.precision.call_summary import is_half, percent
-from recipes.precision.findings import CONTRADICTED, UNKNOWN, Finding, Report
+from recipes.precision.findings import Finding, Report, contradicted, unknown
 from recipes.precision.levels import ENOUGH
 
 EXACT_SWITCHES = ("none", "ieee", "highest", "False", "unreadable")
@@ -19,7 +19,7 @@ def parameters(report: Report) -> Iterator[Finding]:
     rule = report["rule"]
     level, half = rule["level"], rule["dtype"]
     if not report["parameters"] and not report.get("grows"):
-        yield UNKNOWN, "the model has no floating-point parameters"
+        yield unknown("the model has no floating-point parameters")
     names = {"norm": "parameters of norms", "kept": "parameters kept in float32"}
     for entry in report["parameters"]:
         masters = level == "o2" and rule["masters"] and rule.get("parallel") == "fsdp"
@@ -28,7 +28,7 @@ def parameters(report: Report) -> Iterator[Finding]:
         expected = "float32" if in_float32 else half
         if entry["dtype"] != expected:
             what = names.get(entry["group"], "parameters")
-            yield CONTRADICTED, f"{entry['elements']} {what} are {entry['dtype']}, but {level} makes them {expected}"
+            yield contradicted(f"{entry['elements']} {what} are {entry['dtype']}, but {level} makes them {expected}")
 
 
 def computes_in_float32(entry: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
@@ -44,11 +44,10 @@ def reduction(report: Report) -> Iterator[Finding]:
         return
     narrow = {dtype: elements for dtype, elements in reduced.items() if is_half(dtype)}
     if sum(narrow.values()) > (1 - ENOUGH) * sum(reduced.values()):
-        yield (
-            CONTRADICTED,
+        yield contradicted(
             f"{percent(sum(narrow.values()), sum(reduced.values()))} of the gradients were summed over the ranks in "
             f"{' and '.join(sorted(narrow))}, but {rule['level']} does that in float32: give precision.optimizer the "
-            "model as DDP wraps it, and FSDP reduce_dtype=torch.float32",
+            "model as DDP wraps it, and FSDP reduce_dtype=torch.float32"
         )
 
 
@@ -58,12 +57,12 @@ def float32(report: Report) -> Iterator[Finding]:
     rounded = {name: dtype for name, dtype in observed["arithmetic"].items() if dtype != "float32"}
     if rule["tf32"]:
         if rule["level"] == "o0" and observed["arithmetic"] and "tf32" not in rounded.values():
-            yield CONTRADICTED, "tf32=true, but float32 products were not rounded to TF32"
+            yield contradicted("tf32=true, but float32 products were not rounded to TF32")
         rounded = {name: dtype for name, dtype in rounded.items() if dtype != "tf32"}
     if rounded:
         named = ", ".join(f"{name} to {dtype}" for name, dtype in sorted(rounded.items()))
-        yield CONTRADICTED, f"float32 products are rounded: {named}"
+        yield contradicted(f"float32 products are rounded: {named}")
     if rule["level"] == "o0" and not rule["tf32"]:
         for name, setting in sorted(observed["switches"].items()):
             if setting not in EXACT_SWITCHES:
-                yield CONTRADICTED, f"{name}={setting} allows o0's float32 products to be rounded"
+                yield contradicted(f"{name}={setting} allows o0's float32 products to be rounded")

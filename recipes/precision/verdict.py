@@ -11,7 +11,16 @@ from typing import Any
 
 from recipes.precision import gemm_rules, rounding, shard_rules
 from recipes.precision.call_summary import Call, describe, flops, is_half, percent, phase
-from recipes.precision.findings import CONTRADICTED, PROVED, UNKNOWN, WORST_FIRST, Finding, Report
+from recipes.precision.findings import (
+    CONTRADICTED,
+    PROVED,
+    UNKNOWN,
+    WORST_FIRST,
+    Finding,
+    Report,
+    contradicted,
+    unknown,
+)
 from recipes.precision.levels import ENOUGH
 from recipes.precision.step_rules import allowed_dtypes, findings_of, uncertain_functions
 
@@ -108,18 +117,18 @@ def _of_steps(reports: Sequence[Report], share: float, one_rank: bool = False) -
     for step, present in sorted(_by_step(reports).items()):
         absent = set(range(present[0]["world_size"])) - {report["rank"] for report in present}
         if absent and not one_rank:
-            yield UNKNOWN, f"step {step} was not observed on rank {', '.join(map(str, sorted(absent)))}"
+            yield unknown(f"step {step} was not observed on rank {', '.join(map(str, sorted(absent)))}")
         if not absent:
             yield from shard_rules.across_ranks(present)
     if any(_settings(report) != _settings(reports[0]) for report in reports):
-        yield CONTRADICTED, "not all observed steps and ranks had the same precision settings"
+        yield contradicted("not all observed steps and ranks had the same precision settings")
     for report in reports:
         place = f"step {report['step']}" + (f" on rank {report['rank']}" if report["world_size"] > 1 else "")
         for kind, text in (*findings_of(report, share), *shard_rules.findings(report)):
             yield kind, f"{place}: {text}"
     yield from _optimizer(reports, one_rank)
     if _is_rounded(reports):
-        yield from ((CONTRADICTED, text) for text in rounding.contradictions(_of_training(reports)))
+        yield from (contradicted(text) for text in rounding.contradictions(_of_training(reports)))
 
 
 def _settings(report: Report) -> dict[str, Any]:
@@ -131,16 +140,16 @@ def _settings(report: Report) -> dict[str, Any]:
 def _of_run(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
     """Findings that a later step could have changed."""
     if not _of_training(reports):
-        yield UNKNOWN, "no step was observed"
+        yield unknown("no step was observed")
         return
     for step in sorted(planned - _by_step(reports).keys()):
-        yield UNKNOWN, f"step {step} should have been observed and was not"
+        yield unknown(f"step {step} should have been observed and was not")
     for entry in unmatched(reports):
-        yield UNKNOWN, f"{entry} matched nothing that was observed: check the name, or leave it out"
+        yield unknown(f"{entry} matched nothing that was observed: check the name, or leave it out")
     if reports[0]["rule"]["level"] == "o2" and not any(report["optimizer"] for report in reports):
-        yield UNKNOWN, "no observed step reached the optimizer, so its float32 masters weren't seen"
+        yield unknown("no observed step reached the optimizer, so its float32 masters weren't seen")
     if _is_rounded(reports) and (why := rounding.unseen(_of_training(reports))):
-        yield UNKNOWN, why
+        yield unknown(why)
 
 
 def _optimizer(reports: Sequence[Report], more_to_come: bool) -> Iterator[Finding]:
@@ -153,16 +162,16 @@ def _optimizer(reports: Sequence[Report], more_to_come: bool) -> Iterator[Findin
     level, half, names = rule["level"], rule["dtype"], ", ".join(stepped)
     if _is_rounded(reports):
         if set(stepped) != {"float32"}:
-            yield CONTRADICTED, f"the optimizer stepped {names} weights, but amp.rounding=stochastic steps float32 ones"
+            yield contradicted(f"the optimizer stepped {names} weights, but amp.rounding=stochastic steps float32 ones")
         for report in reports:
             if missing := rounding.left_out(report):
-                yield CONTRADICTED, f"{missing:,} float32 weights were stepped and not rounded stochastically"
+                yield contradicted(f"{missing:,} float32 weights were stepped and not rounded stochastically")
     elif level == "o3" or (level == "o2" and not rule["masters"]):
         half_model = any(entry["dtype"] == half for report in reports for entry in report["parameters"])
         if half not in stepped and half_model and not more_to_come:
-            yield CONTRADICTED, f"the optimizer stepped {names} weights, but {level} has no masters here"
+            yield contradicted(f"the optimizer stepped {names} weights, but {level} has no masters here")
     elif set(stepped) != {"float32"}:
-        yield CONTRADICTED, f"the optimizer stepped {names} weights, but {level} steps float32 ones"
+        yield contradicted(f"the optimizer stepped {names} weights, but {level} steps float32 ones")
 
 
 def _summary(reports: Sequence[Report]) -> str:
