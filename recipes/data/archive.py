@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from recipes.data.download import CHUNK, KEY
-from recipes.typed import SettingsError
+from recipes.data import DownloadError
+from recipes.data.download import CHUNK
 
 SLACK = 2**20
 """Bytes that an archive may have in addition to its known files, for headers and small files."""
@@ -34,21 +34,21 @@ def unpack(archive: Path, folder: Path, sizes: Mapping[str, int]) -> None:
                     continue
                 source = members.extractfile(member) if member.isreg() else None
                 if source is None or member.size != size:
-                    raise SettingsError(f"{archive}: {member.name} is not a file of {size:,} bytes", KEY)
+                    raise DownloadError(f"{archive}: {member.name} is not a file of {size:,} bytes")
                 _unpack_one(source, folder / Path(member.name).name)
     except (EOFError, zlib.error, tarfile.TarError, gzip.BadGzipFile) as error:
-        raise SettingsError(f"{archive} can't be unpacked: {error}", KEY) from None
+        raise DownloadError(f"{archive} can't be unpacked: {error}") from None
     except OSError as error:
-        raise SettingsError(f"{archive} can't be unpacked into {folder}: {error.strerror or error}", KEY) from None
+        raise DownloadError(f"{archive} can't be unpacked into {folder}: {error.strerror or error}") from None
     if missing:
-        raise SettingsError(f"{archive} lacks {', '.join(missing)}", KEY)
+        raise DownloadError(f"{archive} lacks {', '.join(missing)}")
 
 
 def _check_member(archive: Path, member: tarfile.TarInfo) -> None:
     if not (member.isreg() or member.isdir()):
-        raise SettingsError(f"{archive}: {member.name} is a link or a device; nothing more is unpacked", KEY)
+        raise DownloadError(f"{archive}: {member.name} is a link or a device; nothing more is unpacked")
     if member.name.startswith("/") or ".." in member.name.split("/"):
-        raise SettingsError(f"{archive}: {member.name} leads outside of the folder; nothing more is unpacked", KEY)
+        raise DownloadError(f"{archive}: {member.name} leads outside of the folder; nothing more is unpacked")
 
 
 def _unpack_one(source: IO[bytes], target: Path) -> None:

@@ -15,10 +15,9 @@ from typing import Any
 import numpy
 
 from recipes import sampling
-from recipes.data import archive, download
+from recipes.data import DataError, archive, download
 from recipes.data.images import Images, digest
 from recipes.settings import Data
-from recipes.typed import SettingsError
 
 SHAPE = (3, 32, 32)
 CLASSES = 100
@@ -64,16 +63,14 @@ def load(data: Data, seed: int) -> Cifar:
     if data.name == "synthetic":
         return synthetic(seed)
     if data.dir is None:
-        raise SettingsError(f"data=cifar100 needs data.dir=FOLDER with {LAYOUT}", "data.dir")
+        raise DataError(f"data=cifar100 needs data.dir=FOLDER with {LAYOUT}")
     folder = Path(data.dir)
     if data.download and _find(folder) is None:
         _fetch(folder)
     files = _find(folder)
     if files is None:
-        raise SettingsError(
-            f"data.dir={folder} has no CIFAR-100; it should hold {LAYOUT}, from {HOME}; data.download=true fetches "
-            "them",
-            "data.dir",
+        raise DataError(
+            f"data.dir={folder} has no CIFAR-100; it should hold {LAYOUT}, from {HOME}; data.download=true fetches them"
         )
     read, train, test = files
     known = read(train)
@@ -111,12 +108,11 @@ def read_binary(path: Path) -> Images:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise SettingsError(f"{path} can't be read: {error.strerror}", "data.dir") from None
+        raise DataError(f"{path} can't be read: {error.strerror}") from None
     record = 2 + PIXELS
     if not content or len(content) % record:
-        raise SettingsError(
-            f"{path} has {len(content)} bytes, which is not a whole number of CIFAR-100's records of {record}",
-            "data.dir",
+        raise DataError(
+            f"{path} has {len(content)} bytes, which is not a whole number of CIFAR-100's records of {record}"
         )
     records = numpy.frombuffer(content, numpy.uint8).reshape(-1, record)
     return _checked(path, records[:, 2:], records[:, 1])
@@ -127,21 +123,17 @@ def read_python(path: Path) -> Images:
         arrays = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         pixels, labels = arrays[b"data"], numpy.asarray(arrays[b"fine_labels"])
     except Exception as error:  # unpickling what isn't a pickle may raise any, as Python's documentation says
-        raise SettingsError(
-            f"{path} is not a Python file of CIFAR-100: {type(error).__name__}: {error}", "data.dir"
-        ) from None
+        raise DataError(f"{path} is not a Python file of CIFAR-100: {type(error).__name__}: {error}") from None
     if labels.ndim != 1 or (len(labels) and labels.dtype.kind not in "iu"):
-        raise SettingsError(
-            f"{path} is not a Python file of CIFAR-100: its fine_labels are no whole numbers", "data.dir"
-        )
+        raise DataError(f"{path} is not a Python file of CIFAR-100: its fine_labels are no whole numbers")
     if not isinstance(pixels, numpy.ndarray) or pixels.dtype != numpy.uint8 or pixels.shape != (len(labels), PIXELS):
-        raise SettingsError(f"{path} should hold {len(labels)} images of {PIXELS} bytes for its labels", "data.dir")
+        raise DataError(f"{path} should hold {len(labels)} images of {PIXELS} bytes for its labels")
     return _checked(path, pixels, labels)
 
 
 def _checked(path: Path, pixels: numpy.ndarray, labels: numpy.ndarray) -> Images:
     if len(labels) == 0 or labels.max() >= CLASSES or labels.min() < 0:
-        raise SettingsError(f"{path} has labels other than 0 to {CLASSES - 1}, or no images", "data.dir")
+        raise DataError(f"{path} has labels other than 0 to {CLASSES - 1}, or no images")
     return Images(images=numpy.array(pixels).reshape(-1, *SHAPE), labels=labels.astype(numpy.int64))
 
 

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from recipes.typed import SettingsError
+from recipes.data import DownloadError
 
-KEY = "data.download"
 CHUNK = 2**20
 TIMEOUT = 30
 """Seconds without a byte after which a connection counts as lost."""
@@ -66,10 +65,9 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = _lock(path)
     except OSError as error:
-        raise SettingsError(
+        raise DownloadError(
             f"data.download=true: data.dir={folder} can't be written: {error.strerror}; name another folder, or "
-            "have the files put there",
-            KEY,
+            "have the files put there"
         ) from None
     try:
         yield
@@ -115,7 +113,7 @@ def fetch(folder: Path, file: Published) -> Path:
     if target.is_file():
         with target.open("rb") as existing:
             if os.fstat(existing.fileno()).st_size != file.size or _md5(existing) != file.md5:
-                raise SettingsError(f"{target} is not the published file: its size or MD5 differs; remove it", KEY)
+                raise DownloadError(f"{target} is not the published file: its size or MD5 differs; remove it")
         return target
     part = folder / f".{file.name}.part"
     reasons = []
@@ -133,14 +131,13 @@ def fetch(folder: Path, file: Published) -> Path:
                 os.replace(part, target)
                 return target
     except OSError as error:
-        raise SettingsError(f"{part} can't be written: {error.strerror or error}", KEY) from None
+        raise DownloadError(f"{part} can't be written: {error.strerror or error}") from None
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
-    raise SettingsError(
+    raise DownloadError(
         f"{file.name} can't be downloaded: {'; '.join(reasons)}. Download {file.urls[0]} (MD5 {file.md5}) where the "
-        f"network allows, and put it into {folder}",
-        KEY,
+        f"network allows, and put it into {folder}"
     )
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import numpy
 
-from recipes.data import download
-from recipes.typed import SettingsError
+from recipes.data import DataError, download
 
 UNSIGNED_BYTES = 0x08
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
@@ -44,27 +43,24 @@ def read(path: Path, dimensions: int) -> numpy.ndarray:
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise SettingsError(f"{path} can't be read: {error}", "data.dir") from None
+        raise DataError(f"{path} can't be read: {error}") from None
     header = 4 + 4 * dimensions
     magic = bytes((0, 0, UNSIGNED_BYTES, dimensions))
     if len(content) < header:
-        raise SettingsError(
+        raise DataError(
             f"{path} is not an IDX file of {dimensions} dimensions: it has {len(content)} bytes, and its head alone "
-            f"would have {header}",
-            "data.dir",
+            f"would have {header}"
         )
     if content[:4] != magic:
-        raise SettingsError(
+        raise DataError(
             f"{path} is not an IDX file of {dimensions} dimensions: it begins with {content[:4].hex()} where "
-            f"{magic.hex()} should be",
-            "data.dir",
+            f"{magic.hex()} should be"
         )
     shape = tuple(int(size) for size in numpy.frombuffer(content, ">u4", dimensions, offset=4))
     expected = header + math.prod(shape)
     if len(content) != expected:
-        raise SettingsError(
-            f"{path} says {' x '.join(map(str, shape))}, which makes {expected} bytes, and has {len(content)}",
-            "data.dir",
+        raise DataError(
+            f"{path} says {' x '.join(map(str, shape))}, which makes {expected} bytes, and has {len(content)}"
         )
     return numpy.frombuffer(content, numpy.uint8, offset=header).reshape(shape)
 

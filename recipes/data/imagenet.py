@@ -20,7 +20,7 @@ from typing import Any
 import numpy
 
 from recipes import cgroup_limits, sampling
-from recipes.data import tfrecord
+from recipes.data import DataError, tfrecord
 from recipes.settings import Data
 from recipes.typed import SettingsError
 
@@ -83,12 +83,12 @@ class ImageFiles:
             encoded, number = tfrecord.read(path, int(offset), int(length))
             content, label = io.BytesIO(encoded), number - 1  # 0 is the background
             if not 0 <= label < self.classes:
-                raise SettingsError(f"{path} has the label {number}, and train.classes={self.classes}", "data.dir")
+                raise DataError(f"{path} has the label {number}, and train.classes={self.classes}")
         try:
             with Image.open(content) as image:
                 return numpy.asarray(crop(image.convert("RGB"), index)), label
         except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-            raise SettingsError(f"{path} is no image that can be read: {error}", "data.dir") from None
+            raise DataError(f"{path} is no image that can be read: {error}") from None
 
 
 def synthetic(seed: int, count: int, size: int, classes: int) -> tuple[numpy.ndarray, numpy.ndarray, str]:
@@ -108,14 +108,14 @@ def load(data: Data, size: int, classes: int) -> tuple[ImageFiles, ImageFiles]:
     except ImportError:
         raise SettingsError(f"data={data.name} needs Pillow: pip install pillow", "data.name") from None
     if data.dir is None:
-        raise SettingsError(f"data={data.name} needs data.dir=FOLDER", "data.dir")
+        raise DataError(f"data={data.name} needs data.dir=FOLDER")
     folder = Path(data.dir)
     if data.name == "tfrecord":
         return _records(folder, "train", size, classes), _records(folder, "validation", size, classes)
     names = _classes(folder, "train", classes)
     for name in _classes(folder, "val", classes):
         if name not in names:
-            raise SettingsError(f"{folder}/val has a folder {name}, and {folder}/train has none", "data.dir")
+            raise DataError(f"{folder}/val has a folder {name}, and {folder}/train has none")
     return _folders(folder / "train", names, size), _folders(folder / "val", names, size)
 
 
@@ -123,9 +123,7 @@ def _classes(folder: Path, part: str, classes: int) -> list[str]:
     """The sorted names of one part's folders; their positions are the labels."""
     inside = folder / part
     if not inside.is_dir():
-        raise SettingsError(
-            f"data.dir={folder} has no folder {part}; it should hold train/CLASS/*.JPEG, val/CLASS/*.JPEG", "data.dir"
-        )
+        raise DataError(f"data.dir={folder} has no folder {part}; it should hold train/CLASS/*.JPEG, val/CLASS/*.JPEG")
     names = sorted(entry.name for entry in os.scandir(inside) if entry.is_dir())
     if len(names) != classes:
         raise SettingsError(
@@ -141,9 +139,7 @@ def _folders(inside: Path, names: Sequence[str], size: int) -> ImageFiles:
     for label, name in enumerate(names):
         files = sorted(entry.name for entry in os.scandir(inside / name) if entry.name.lower().endswith(SUFFIXES))
         if not files:
-            raise SettingsError(
-                f"{inside / name} has no files {', '.join(f'*{suffix}' for suffix in SUFFIXES)}", "data.dir"
-            )
+            raise DataError(f"{inside / name} has no files {', '.join(f'*{suffix}' for suffix in SUFFIXES)}")
         paths += [inside / name / file for file in files]
         labels += [label] * len(files)
     return ImageFiles(paths=paths, labels=numpy.array(labels, dtype=numpy.int64), size=size, classes=len(names))
@@ -153,7 +149,7 @@ def _records(folder: Path, part: str, size: int, classes: int) -> ImageFiles:
     files = tfrecord.files(folder, part)
     records = tfrecord.index(files)
     if not len(records):
-        raise SettingsError(f"the TFRecord files {part}-*-of-* in {folder} are empty", "data.dir")
+        raise DataError(f"the TFRecord files {part}-*-of-* in {folder} are empty")
     return ImageFiles(
         paths=files, labels=numpy.array([], dtype=numpy.int64), records=records, size=size, classes=classes
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy
 
 from recipes import sampling
-from recipes.data import idx
+from recipes.data import DataError, idx
 from recipes.recipe import MNIST_FILES
 from recipes.settings import Data
 from recipes.typed import SettingsError
@@ -89,7 +89,7 @@ def digits() -> DataSet:
 def mnist(folder: str | None, download: bool) -> DataSet:
     """MNIST from its four IDX files, plain or gzipped."""
     if folder is None:
-        raise SettingsError("data=mnist needs data.dir=FOLDER, which holds or is to hold the IDX files", "data.dir")
+        raise DataError("data=mnist needs data.dir=FOLDER, which holds or is to hold the IDX files")
     return DataSet(
         name="mnist",
         train=_mnist_part(Path(folder), "train", download),
@@ -101,13 +101,13 @@ def _mnist_part(folder: Path, part: str, download: bool) -> Images:
     pixels = idx.read(_mnist_file(folder, f"{part}-images-idx3-ubyte", download), 3)
     labels = idx.read(_mnist_file(folder, f"{part}-labels-idx1-ubyte", download), 1)
     if pixels.shape[1:] != (SIDE, SIDE):
-        raise SettingsError(f"{part} images in {folder} are {pixels.shape[1]}x{pixels.shape[2]}, not 28x28", "data.dir")
+        raise DataError(f"{part} images in {folder} are {pixels.shape[1]}x{pixels.shape[2]}, not 28x28")
     if len(pixels) != len(labels):
-        raise SettingsError(f"{folder} has {len(pixels)} {part} images and {len(labels)} labels", "data.dir")
+        raise DataError(f"{folder} has {len(pixels)} {part} images and {len(labels)} labels")
     if not len(labels):
-        raise SettingsError(f"{folder} has {part} files without images", "data.dir")
+        raise DataError(f"{folder} has {part} files without images")
     if labels.max() >= CLASSES:
-        raise SettingsError(f"{part} labels in {folder} go up to {labels.max()}, not 9", "data.dir")
+        raise DataError(f"{part} labels in {folder} go up to {labels.max()}, not 9")
     images = pixels[:, None].astype(numpy.float32) / 255
     return Images(images=images, labels=labels.astype(numpy.int64))
 
@@ -118,10 +118,9 @@ def _mnist_file(folder: Path, name: str, download: bool) -> Path:
         idx.fetch(folder, name)
         path = idx.find(folder, name)
     if path is None:
-        raise SettingsError(
+        raise DataError(
             f"data.dir={folder} has neither {name} nor {name}.gz; it should hold {', '.join(MNIST_FILES)}, and "
-            "data.download=true fetches them",
-            "data.dir",
+            "data.download=true fetches them"
         )
     return path
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy
 
-from recipes.data import protobuf
+from recipes.data import DataError, protobuf
 from recipes.data.protobuf import BYTES, VARINT
-from recipes.typed import SettingsError
 
 
 def files(folder: Path, part: str) -> list[Path]:
@@ -24,20 +23,17 @@ def files(folder: Path, part: str) -> list[Path]:
     pattern = re.compile(rf"{part}-(\d+)-of-(\d+)")
     shards = {path: match for path in sorted(folder.glob(f"{part}-*")) if (match := pattern.fullmatch(path.name))}
     if not shards:
-        raise SettingsError(
-            f"data.dir={folder} has no TFRecord files {part}-*-of-*, as {part}-00000-of-01024", "data.dir"
-        )
+        raise DataError(f"data.dir={folder} has no TFRecord files {part}-*-of-*, as {part}-00000-of-01024")
     counts = {int(match[2]) for match in shards.values()}
     if len(counts) > 1:
         both = " and ".join(f"*-of-{count:05}" for count in sorted(counts))
-        raise SettingsError(f"data.dir={folder} has TFRecord files of several sets: {part} as {both}", "data.dir")
+        raise DataError(f"data.dir={folder} has TFRecord files of several sets: {part} as {both}")
     (count,) = counts
     missing = sorted(set(range(count)) - {int(match[1]) for match in shards.values()})
     if missing:
-        raise SettingsError(
+        raise DataError(
             f"data.dir={folder} lacks {len(missing)} of {count} TFRecord files, the first of them "
             f"{part}-{missing[0]:05}-of-{count:05}",
-            "data.dir",
         )
     return list(shards)
 
@@ -52,9 +48,9 @@ def index(files: Sequence[Path]) -> numpy.ndarray:
         try:
             positions += [(number, *record) for record in protobuf.records(path)]
         except OSError as error:
-            raise SettingsError(f"{path} can't be read: {error.strerror}", "data.dir") from None
+            raise DataError(f"{path} can't be read: {error.strerror}") from None
         except ValueError as error:
-            raise SettingsError(f"{path} is no whole TFRecord file: {error}", "data.dir") from None
+            raise DataError(f"{path} is no whole TFRecord file: {error}") from None
     return numpy.array(positions, dtype=numpy.int64).reshape(-1, 3)
 
 
@@ -68,9 +64,7 @@ def read(path: Path, offset: int, length: int) -> tuple[bytes, int]:
         image, label = features["image/encoded"], features["image/class/label"]
         return protobuf.first(protobuf.first(image, 1), 1), _integer(label)
     except (KeyError, ValueError):
-        raise SettingsError(
-            f"{path} at byte {offset}: no record of image/encoded and image/class/label", "data.dir"
-        ) from None
+        raise DataError(f"{path} at byte {offset}: no record of image/encoded and image/class/label") from None
 
 
 def _features(record: bytes) -> Iterator[tuple[str, bytes]]:

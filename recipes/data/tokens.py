@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy
 
+from recipes.data import DataError
 from recipes.gpt import TOKEN_FILES, GptSettings, check_length, check_size
 from recipes.settings import Data
 from recipes.typed import SettingsError
@@ -97,7 +98,7 @@ def _python_files(folder: Path) -> Iterator[str]:
 def _from_files(data: Data, settings: GptSettings) -> Text:
     """Memory-mapped: the files may be larger than memory. Each is read through once, to be checked."""
     if data.dir is None:
-        raise SettingsError(f"data=tokens needs data.dir=FOLDER, which holds {' and '.join(TOKEN_FILES)}", "data.dir")
+        raise DataError(f"data=tokens needs data.dir=FOLDER, which holds {' and '.join(TOKEN_FILES)}")
     digest = hashlib.sha256()
     train, held_out = (
         Tokens(ids=_mapped(Path(data.dir, name), settings, digest), context=settings.context) for name in TOKEN_FILES
@@ -119,7 +120,7 @@ def _mapped(path: Path, settings: GptSettings, digest: hashlib._Hash) -> numpy.n
         check_size(settings, str(path), size)
         ids = numpy.memmap(path, dtype, "r")
     except OSError as error:
-        raise SettingsError(f"data=tokens: {path} can't be read: {error.strerror}", "data.dir") from None
+        raise DataError(f"data=tokens: {path} can't be read: {error.strerror}") from None
     digest.update(size.to_bytes(8, "little"))
     every_second = False
     for first in range(0, len(ids), CHUNK):
