@@ -156,24 +156,22 @@ ALLOW, DENY = {"allow": ["softmax"]}, {"deny": ["softmax"]}
 
 
 @pytest.mark.parametrize(
-    ("rule", "operands", "kind"),
+    ("rule", "proved", "contradicted"),
     [
-        (DENY, [["float32"]], "proved"),
-        (DENY, [["bfloat16"]], "contradicted"),
-        (DENY, [["float32", "bfloat16"]], "contradicted"),
-        (DENY, [["float32"], ["bfloat16"]], "contradicted"),
-        (DENY, [], "proved"),
-        (ALLOW, [["bfloat16"]], "proved"),
-        (ALLOW, [["bfloat16", "float32"]], "proved"),
-        (ALLOW, [["bfloat16"], ["float32"]], "proved"),
-        (ALLOW, [["float32"]], "contradicted"),
-        (ALLOW, [["float32", "bfloat16"]], "contradicted"),
-        (ALLOW, [["float16"]], "contradicted"),
-        (ALLOW, [], "proved"),
+        (DENY, ["", "float32"], ["bfloat16", "float32 bfloat16", "float32, bfloat16"]),
+        (
+            ALLOW,
+            ["", "bfloat16", "bfloat16 float32", "bfloat16, float32"],
+            ["float32", "float32 bfloat16", "float16"],
+        ),
     ],
 )
-def test_a_denied_function_has_no_half_operand_and_an_allowed_one_ran_on_them(rule, operands, kind):
-    check(kind, "", report(listed=[listed("softmax", *dtypes) for dtypes in operands], rule=rule))
+def test_a_denied_function_has_no_half_operand_and_an_allowed_one_ran_on_them(rule, proved, contradicted):
+    """Operands of a call are separated by blanks, calls by commas."""
+    for kind, runs in (("proved", proved), ("contradicted", contradicted)):
+        for calls in runs:
+            entries = [listed("softmax", *call.split()) for call in calls.split(",") if call]
+            check(kind, "", report(listed=entries, rule=rule))
 
 
 def test_a_listed_function_in_compiled_code_is_unknown_unless_its_products_are_seen():
@@ -193,86 +191,61 @@ def test_a_gradient_that_a_compiled_step_does_not_have_is_no_entry_of_the_users(
     check("proved", "", report(rule={"deny": ["Conv2D", "Conv2DBackpropInput"]}, asked=asked, calls=calls))
 
 
-@pytest.mark.parametrize(
-    ("level", "group", "dtype", "kind"),
-    [
-        ("o0", "other", "bfloat16", "contradicted"),
-        ("o0", "other", "float64", "contradicted"),
-        ("o1", "other", "bfloat16", "contradicted"),
-        ("o1", "norm", "bfloat16", "contradicted"),
-        ("o2", "other", "float32", "contradicted"),
-        ("o2", "other", "float16", "contradicted"),
-        ("o2", "norm", "bfloat16", "contradicted"),
-        ("o2", "kept", "bfloat16", "contradicted"),
-        ("o2", "kept", "float32", "proved"),
-        ("o3", "other", "float32", "contradicted"),
-        ("o3", "norm", "float32", "contradicted"),
-        ("o3", "norm", "bfloat16", "proved"),
-        ("o3", "kept", "float32", "proved"),
-    ],
-)
-def test_parameters_have_the_dtype_that_the_level_gives_them(level, group, dtype, kind):
+@pytest.mark.parametrize("level", LEVELS)
+def test_parameters_have_the_dtype_that_the_level_gives_them(level):
+    half = {"o2": ("other",), "o3": ("other", "norm")}.get(level, ())
     honest = report(level)
-    check(kind, "", {**honest, "parameters": [*honest["parameters"], {"group": group, "dtype": dtype, "elements": 1}]})
+    for group in ("other", "norm", "kept"):
+        for dtype in ("float32", "bfloat16", "float16", "float64"):
+            right = dtype == ("bfloat16" if group in half else "float32")
+            more = {"group": group, "dtype": dtype, "elements": 1}
+            parameters = [*honest["parameters"], more]
+            check("proved" if right else "contradicted", "", report(level, parameters=parameters))
 
 
 @pytest.mark.parametrize(
-    ("level", "masters", "stepped", "kind"),
+    ("level", "masters", "proved", "contradicted"),
     [
-        ("o0", False, ["float32"], "proved"),
-        ("o0", False, ["bfloat16"], "contradicted"),
-        ("o1", False, [], "proved"),
-        ("o1", False, ["bfloat16"], "contradicted"),
-        ("o2", True, ["float32"], "proved"),
-        ("o2", True, ["bfloat16"], "contradicted"),
-        ("o2", True, ["float32", "bfloat16"], "contradicted"),
-        ("o2", True, [], "unknown"),
-        ("o2", False, ["bfloat16", "float32"], "proved"),
-        ("o2", False, ["float32"], "contradicted"),
-        ("o3", False, ["bfloat16"], "proved"),
-        ("o3", False, ["float32"], "contradicted"),
+        ("o0", False, ["float32"], ["bfloat16", "float32 bfloat16"]),
+        ("o1", False, ["", "float32"], ["bfloat16"]),
+        ("o2", True, ["float32"], ["bfloat16", "float32 bfloat16"]),
+        ("o2", False, ["bfloat16 float32", "bfloat16"], ["float32"]),
+        ("o3", False, ["bfloat16"], ["float32"]),
     ],
 )
-def test_the_optimizer_steps_masters_where_the_level_has_them(level, masters, stepped, kind):
-    check(kind, "", report(level, optimizer=dict.fromkeys(stepped, 1), rule={"masters": masters}))
+def test_the_optimizer_steps_masters_where_the_level_has_them(level, masters, proved, contradicted):
+    for kind, dtypes in (("proved", proved), ("contradicted", contradicted)):
+        for stepped in dtypes:
+            optimizer = dict.fromkeys(stepped.split(), 1)
+            check(kind, "", report(level, optimizer=optimizer, rule={"masters": masters}))
 
 
 @pytest.mark.parametrize(
-    ("level", "tf32", "rounded_to", "kind"),
+    ("level", "tf32", "proved", "contradicted"),
     [
-        ("o0", False, "float32", "proved"),
-        ("o0", False, "tf32", "contradicted"),
-        ("o0", False, "bfloat16", "contradicted"),
-        ("o0", True, "tf32", "proved"),
-        ("o0", True, "float32", "contradicted"),
-        ("o0", True, "bfloat16", "contradicted"),
-        ("o0", True, None, "proved"),
-        ("o1", False, "tf32", "contradicted"),
-        ("o1", True, "tf32", "proved"),
-        ("o1", True, "float32", "proved"),
-        ("o1", True, "bfloat16", "contradicted"),
+        ("o0", False, ["float32"], ["tf32", "bfloat16"]),
+        ("o0", True, ["tf32", None], ["float32", "bfloat16"]),
+        ("o1", False, ["float32"], ["tf32"]),
+        ("o1", True, ["tf32", "float32"], ["bfloat16"]),
     ],
 )
-def test_float32_products_are_rounded_only_as_was_asked_for(level, tf32, rounded_to, kind):
-    arithmetic = dict.fromkeys(("matmul", "convolution"), rounded_to) if rounded_to else {}
-    check(kind, "", report(level, float32={"switches": {}, "arithmetic": arithmetic}, rule={"tf32": tf32}))
+def test_float32_products_are_rounded_only_as_was_asked_for(level, tf32, proved, contradicted):
+    for kind, roundings in (("proved", proved), ("contradicted", contradicted)):
+        for rounded_to in roundings:
+            arithmetic = dict.fromkeys(("matmul", "convolution"), rounded_to) if rounded_to else {}
+            check(kind, "", report(level, float32={"switches": {}, "arithmetic": arithmetic}, rule={"tf32": tf32}))
 
 
-@pytest.mark.parametrize(
-    ("level", "tf32", "setting", "kind"),
-    [
-        ("o0", False, "ieee", "proved"),
-        ("o0", False, "none", "proved"),
-        ("o0", False, "tf32", "contradicted"),
-        ("o0", False, "bf16", "contradicted"),
-        ("o0", True, "tf32", "proved"),
-        ("o1", False, "tf32", "proved"),
-    ],
-)
-def test_under_o0_no_switch_may_let_float32_be_rounded(level, tf32, setting, kind):
-    arithmetic = {"matmul": "tf32" if tf32 else "float32"}
-    float32 = {"switches": {"matmul.fp32_precision": setting}, "arithmetic": arithmetic}
-    check(kind, "", report(level, float32=float32, rule={"tf32": tf32}))
+def test_under_o0_no_switch_may_let_float32_be_rounded():
+    def switched(level, tf32, setting):
+        arithmetic = {"matmul": "tf32" if tf32 else "float32"}
+        float32 = {"switches": {"matmul.fp32_precision": setting}, "arithmetic": arithmetic}
+        return report(level, float32=float32, rule={"tf32": tf32})
+
+    for setting, kind in (("ieee", "proved"), ("none", "proved"), ("tf32", "contradicted"), ("bf16", "contradicted")):
+        check(kind, "", switched("o0", False, setting))
+    check("proved", "", switched("o0", True, "tf32"))
+    check("proved", "", switched("o1", False, "tf32"))
 
 
 @pytest.mark.parametrize(
