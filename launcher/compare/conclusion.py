@@ -144,13 +144,7 @@ def _of_arm(arm: MeasuredArm, rounds: int) -> dict[str, Any]:
         **{key: figures.rate if figures.unit == unit else None for key, unit in RATES},
         "by_round": [arm.rates.get(number) for number in range(rounds)],
         "ratio": ratio
-        and {
-            "mean": ratio.mean,
-            "low": ratio.low,
-            "high": ratio.high,
-            "confidence": CONFIDENCE,
-            "rounds": ratio.pairs,
-        },
+        and {"mean": ratio.mean, "low": ratio.low, "high": ratio.high, "confidence": CONFIDENCE, "rounds": ratio.pairs},
         "unrelated": arm.unrelated or None,
         "loss": figures.loss,
         "loss_gap": None if arm.gap is None else {"last": arm.gap, "low": gaps[0], "high": gaps[1]},
