@@ -47,20 +47,20 @@ def main() -> int:
 
 def show(here: bed.Bed, arguments: argparse.Namespace) -> int:
     """Print the state; 1 where something is not up."""
-    found = facts.gather(here)
-    if found is None:
+    state = facts.gather(here)
+    if state is None:
         print(f"no testbed in {here.folder}: run `make testbed`", file=sys.stderr)
         return 1
     if arguments.verb == "env":
-        for name, value in found.environment.items():
+        for name, value in state.environment.items():
             print(f"export {name}={shlex.quote(value)}")
     elif arguments.json:
-        print(json.dumps(found.plain(), indent=1))
+        print(json.dumps(state.plain(), indent=1))
     else:
-        for name, pid in found.servers.items():
+        for name, pid in state.servers.items():
             print(f"{name:14} {'pid ' + str(pid) if pid else 'not running'}")
-        print(f"{'accounting':14} {'on' if found.slurm.accounting else 'off'}")
-    return 0 if found.up else 1
+        print(f"{'accounting':14} {'on' if state.slurm.accounting else 'off'}")
+    return 0 if state.up else 1
 
 
 def say(line: str) -> None:

@@ -50,8 +50,8 @@ def _make(bed: Bed) -> None:
     for name in ("apptainer", "libc6"):
         run(["dpkg-deb", "--extract", next(debs.glob(f"{name}_*.deb")), folder / name], log=log)
     unpacked = folder / "apptainer"
-    for each in ("etc", "var"):
-        shutil.move(unpacked / each, unpacked / "usr" / each)
+    for name in ("etc", "var"):
+        shutil.move(unpacked / name, unpacked / "usr" / name)
     loader = next((folder / "libc6").glob("usr/lib/*/ld-linux-*.so.*"))
     # The paths written into the programs are those after the rename below.
     libraries = final / loader.parent.relative_to(folder)
@@ -62,8 +62,8 @@ def _make(bed: Bed) -> None:
         argv = ["patchelf", "--set-interpreter", libraries / loader.name, "--force-rpath", "--set-rpath", libraries]
         run([*argv, path], log=log)
     # The starter takes its prefix from a place that is one folder higher on a Debian without multiarch folders.
-    for each, target in {"bin": "../bin", "etc": "../etc", "var": "../var", "lib": "."}.items():
-        (unpacked / "usr/lib" / each).symlink_to(target)
+    for name, target in {"bin": "../bin", "etc": "../etc", "var": "../var", "lib": "."}.items():
+        (unpacked / "usr/lib" / name).symlink_to(target)
     shutil.move(unpacked / "usr", folder / "usr")
     remove_folder(unpacked)
     remove_folder(debs.parent)
@@ -76,8 +76,8 @@ def _make(bed: Bed) -> None:
 def _download(bed: Bed, folder: Path, packages: tuple[str, ...]) -> Path:
     """Packages of the unstable suite, checked against Debian's keys by an apt that has lists and state of its own."""
     own = folder / "apt"
-    for each in ("lists/partial", "cache/archives/partial", "state", "debs", "empty"):
-        (own / each).mkdir(parents=True)
+    for name in ("lists/partial", "cache/archives/partial", "state", "debs", "empty"):
+        (own / name).mkdir(parents=True)
     write(own / "state" / "status", "")
     mirror = sources.mirror(sources.codename())
     write(own / "sources.list", f"deb [signed-by={sources.KEYRING}] {mirror.uri} {SUITE} main\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.testbed import user
@@ -24,7 +25,7 @@ def environment(bed: Bed) -> dict[str, str]:
 
 
 def up(bed: Bed) -> str:
-    started = [each.name for each in (containerd(bed), engine(bed)) if ensure(bed, each)]
+    started = [server.name for server in (containerd(bed), engine(bed)) if ensure(bed, server)]
     return f"started {', '.join(started)}" if started else "running"
 
 
@@ -34,7 +35,7 @@ def down(bed: Bed) -> None:
     stop(bed, CONTAINERD)
     # dockerd leaves mounts behind, and a folder with mounts in it can't be removed.
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for point in reversed([each for each in points if each.startswith(f"{bed.folder}/docker/")]):
+    for point in reversed([point for point in points if point.startswith(f"{bed.folder}/docker/")]):
         output_of(["umount", point])
 
 
@@ -79,8 +80,8 @@ def _storage(bed: Bed) -> str:
 
 def _can_overlay(bed: Bed) -> bool:
     scratch = bed.part("docker") / "overlay-probe"
-    for each in ("lower", "upper", "work", "merged"):
-        (scratch / each).mkdir(parents=True, exist_ok=True)
+    for name in ("lower", "upper", "work", "merged"):
+        (scratch / name).mkdir(parents=True, exist_ok=True)
     layers = f"lowerdir={scratch}/lower,upperdir={scratch}/upper,workdir={scratch}/work"
     mounted = output_of(["mount", "-t", "overlay", "overlay", "-o", layers, f"{scratch}/merged"]) is not None
     if mounted:
@@ -91,19 +92,24 @@ def _can_overlay(bed: Bed) -> bool:
 
 def has_image(bed: Bed, name: str, label: str) -> bool:
     """Whether the engine has this image, made from what `label` stands for."""
-    said = output_of(
-        ["docker", "image", "inspect", "--format", '{{index .Config.Labels "testbed"}}', name], environment(bed)
-    )
-    return said is not None and said.strip() == label
+    argv = ["docker", "image", "inspect", "--format", '{{index .Config.Labels "testbed"}}', name]
+    return (output_of(argv, environment(bed)) or "").strip() == label
 
 
 def import_image(bed: Bed, root: Path, name: str, label: str) -> None:
     """An image of one layer, from a root file system."""
-    settings = (f"LABEL testbed={label}", f"ENV PATH={SYSTEM_PATH} LANG=C.UTF-8", 'CMD ["bash"]')
-    argv = ["docker", "import", *(word for each in settings for word in ("--change", each)), "-", name]
+    import_root(bed, root, ["docker", "import"], name, label, environment(bed))
+
+
+def import_root(
+    bed: Bed, root: Path, argv: Sequence[str], name: str, label: str, env: Mapping[str, str] | None = None
+) -> None:
+    """Pack a root file system as root, since not all of it is everyone's to read, for an engine's `import`."""
+    settings = (f"LABEL testbed={label}", f"ENV PATH={SYSTEM_PATH}", "ENV LANG=C.UTF-8", 'CMD ["bash"]')
+    changes = [word for setting in settings for word in ("--change", setting)]
     packing = ["tar", "--numeric-owner", "--directory", str(root), "--create", "."]
     with subprocess.Popen(packing, stdout=subprocess.PIPE) as tar:
         assert tar.stdout
-        run(argv, log=bed.log("images"), env=environment(bed), stdin=tar.stdout)
+        run([*argv, *changes, "-", name], log=bed.log("images"), env=env, stdin=tar.stdout)
     if tar.returncode:
         raise TestbedError(f"tar of {root} ended with {tar.returncode}")

@@ -77,7 +77,7 @@ def missing(packages: tuple[str, ...]) -> list[str]:
     # dpkg-query fails when it knows none of one name, and still prints the others: so take its text either way.
     text = output_of(["sh", "-c", 'dpkg-query -W -f "\\${Package} \\${Status}\\n" "$@" || true', "sh", *packages]) or ""
     installed = {line.split()[0] for line in text.splitlines() if line.endswith("install ok installed")}
-    return [each for each in packages if each not in installed]
+    return [name for name in packages if name not in installed]
 
 
 def _known(packages: list[str]) -> bool:

@@ -86,10 +86,10 @@ def _side_by_side(bed: Bed, parts: Sequence[Part], say: Callable[[str], None]) -
             return
         began = time.monotonic()
         try:
-            said = part.up(bed)
+            done = part.up(bed)
         except (TestbedError, OSError) as error:
-            failures[part.name] = said = str(error)
-        say(f"{part.name:18} {time.monotonic() - began:6.1f} s  {said.splitlines()[0]}")
+            failures[part.name] = done = str(error)
+        say(f"{part.name:18} {time.monotonic() - began:6.1f} s  {done.splitlines()[0]}")
 
     # As many threads as parts: most of them wait for others, so that none may wait for a thread.
     with ThreadPoolExecutor(len(parts)) as pool:

@@ -20,14 +20,14 @@ REQUIRED = "TESTBED_REQUIRED"  # set to 1 where a missing part is a failure, as 
 @pytest.fixture(scope="session")
 def testbed() -> Iterator[facts.Testbed]:
     """The running testbed. Skips where it isn't up; fails there if TESTBED_REQUIRED=1 is in the environment."""
-    found = facts.gather(bed.find())
-    if found is None or not found.up:
-        dead = [] if found is None else [name for name, pid in found.servers.items() if pid is None]
+    running = facts.gather(bed.find())
+    if running is None or not running.up:
+        dead = [] if running is None else [name for name, pid in running.servers.items() if pid is None]
         reason = f"the testbed is not up{': no ' + ', '.join(dead) if dead else ''}; {HOW}"
         if os.environ.get(REQUIRED) == "1":
             pytest.fail(f"{reason} ({REQUIRED}=1)", pytrace=False)
         pytest.skip(reason)
-    yield found
+    yield running
 
 
 @pytest.fixture(autouse=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
-from tests.testbed import images, user
-from tests.testbed.bed import SYSTEM_PATH, Bed, output_of, run, write
+from tests.testbed import docker, images, user
+from tests.testbed.bed import Bed, output_of, run, write
 
 ON_PATH = Path("/usr/local/bin/podman")
 QUEUES = Path("/dev/mqueue")
@@ -68,13 +67,7 @@ def make_image(bed: Bed) -> str:
     label = '{{index .Labels "testbed"}}'
     if (output_of(_as_user("image", "inspect", "--format", label, IMAGE)) or "").strip() == images.RECIPE:
         return "all there"
-    settings = (f"LABEL testbed={images.RECIPE}", f"ENV PATH={SYSTEM_PATH}", "ENV LANG=C.UTF-8", 'CMD ["bash"]')
-    argv = _as_user("import", *(word for each in settings for word in ("--change", each)), "-", IMAGE)
-    # Packed by root, since not all of it is everyone's to read.
-    packing = ["tar", "--numeric-owner", "--directory", str(images.sandbox(bed, "python")), "--create", "."]
-    with subprocess.Popen(packing, stdout=subprocess.PIPE) as tar:
-        assert tar.stdout
-        run(argv, log=bed.log("images"), stdin=tar.stdout)
+    docker.import_root(bed, images.sandbox(bed, "python"), _as_user("import"), IMAGE, images.RECIPE)
     return "made"
 
 

@@ -160,22 +160,20 @@ def stop(bed: Bed, name: str, patience: float = 15.0) -> bool:
 def descendants(pid: int) -> list[Process]:
     """Every process below this one in the tree, as it is now."""
     children: dict[int, list[int]] = {}
-    for each in everyone():
+    for other in everyone():
         try:
-            text = Path(f"/proc/{each}/stat").read_text()
+            text = Path(f"/proc/{other}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        children.setdefault(int(text[text.rindex(")") + 2 :].split()[1]), []).append(each)
-    found, queue = [], [pid]
-    while queue:
-        for child in children.get(queue.pop(), []):
-            queue.append(child)
-            found.append(Process.of(child))
-    return [process for process in found if process]
+        children.setdefault(int(text[text.rindex(")") + 2 :].split()[1]), []).append(other)
+    below = [pid]
+    for parent in below:
+        below += children.get(parent, [])
+    return [process for process in map(Process.of, below[1:]) if process]
 
 
 def everyone() -> Iterable[int]:
-    return [int(each) for each in os.listdir("/proc") if each.isdigit()]
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _record(bed: Bed, name: str) -> dict[str, Any] | None:

@@ -38,7 +38,8 @@ class Proxy:
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def __enter__(self) -> Proxy:
         return self
@@ -46,6 +47,9 @@ class Proxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # A thread that has yet to call accept would accept for whoever is given the number of a closed descriptor.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
         self._listener.close()
         self.cut()
 
@@ -53,10 +57,10 @@ class Proxy:
         """End every connection that is open, as a network that went away does."""
         with self._lock:
             doomed, self._open = self._open, set()
-        for each in doomed:
+        for end in doomed:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
     def _accept(self) -> None:
         while True:
@@ -68,8 +72,8 @@ class Proxy:
                 client.close()
                 continue
             server = socket.create_connection(("127.0.0.1", self.to))
-            for each in (client, server):
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.connections += 1
             with self._lock:
                 self._open |= {client, server}

@@ -79,16 +79,15 @@ def up(bed: Bed) -> str:
     if accounting_is_on(bed) and not (bed.folder / "slurm" / "accounts-made").exists():
         _make_accounts(bed)
     resume_nodes(bed)
-    said = f"started {', '.join(started)}" if started else "running"
-    return said if accounting_is_on(bed) else f"{said}, with accounting off"
+    done = f"started {', '.join(started)}" if started else "running"
+    return done if accounting_is_on(bed) else f"{done}, with accounting off"
 
 
 def down(bed: Bed) -> None:
     """Cancel what runs, then end the daemons and every job step that is left."""
     if running(bed, CONTROLLER):
-        output_of(["scancel", "--quiet", "--state=PENDING"], environment(bed))
-        output_of(["scancel", "--quiet", "--state=RUNNING"], environment(bed))
-        output_of(["scancel", "--quiet", "--state=SUSPENDED"], environment(bed))
+        for state in ("PENDING", "RUNNING", "SUSPENDED"):
+            output_of(["scancel", "--quiet", f"--state={state}"], environment(bed))
         question = ["squeue", "--noheader", "--format=%i"]
         wait_until(lambda: not output_of(question, environment(bed)), 10)
     for name in reversed(SERVERS):
@@ -99,17 +98,17 @@ def down(bed: Bed) -> None:
 
 def steps(bed: Bed) -> list[Process]:
     """Our slurmstepd processes: they outlive slurmd by design, and jobs die with them."""
-    found = []
+    pids = []
     ours = f"SLURM_CONF={configuration_of_daemons(bed)}".encode()
     for pid in everyone():
         try:
             if not os.readlink(f"/proc/{pid}/exe").endswith("/slurmstepd"):
                 continue
             if ours in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                found.append(Process.of(pid))
+                pids.append(pid)
         except OSError:
             continue
-    return [process for process in found if process]
+    return [process for process in map(Process.of, pids) if process]
 
 
 def server(bed: Bed, name: str) -> Server:
@@ -243,8 +242,8 @@ def _make_accounts(bed: Bed) -> None:
     for words in (["account", ACCOUNT], ["user", "root", "rehearsal", f"account={ACCOUNT}"]):
         # It ends with 1 both for "is already there" and for failures; what was made is what counts.
         output_of(["sacctmgr", "-i", "add", *words], environment(bed))
-    said = output_of(["sacctmgr", "-n", "list", "assoc", "format=User"], environment(bed)) or ""
-    if "rehearsal" not in said:
+    users = output_of(["sacctmgr", "-n", "list", "assoc", "format=User"], environment(bed)) or ""
+    if "rehearsal" not in users:
         raise TestbedError(f"sacctmgr did not make the account {ACCOUNT}: see {bed.log(accounting.DAEMON)}")
     (bed.folder / "slurm" / "accounts-made").touch()
 

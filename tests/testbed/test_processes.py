@@ -8,14 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.testbed import processes
-from tests.testbed.bed import Bed, TestbedError, check_folder, is_free, listens
+from tests.testbed.bed import Bed, TestbedError, check_folder, is_free, listens, wait_until
 from tests.testbed.processes import Process, Server
 
 LISTEN = """
@@ -41,40 +40,24 @@ def a_server(bed: Bed, configuration: str = "") -> Server:
     return Server(name="one", argv=argv, ready=lambda: listens(port), configuration=configuration, wait=60)
 
 
-def test_a_server_that_runs_is_not_started_again(here: Bed) -> None:
-    assert processes.ensure(here, a_server(here))
+def test_a_server_runs_once_and_is_started_again_when_killed_or_configured_anew(here: Bed) -> None:
+    assert processes.ensure(here, a_server(here, "old"))
     first = processes.running(here, "one")
-    assert not processes.ensure(here, a_server(here))
+    assert first and not processes.ensure(here, a_server(here, "old"))
     assert processes.running(here, "one") == first
-
-
-def test_a_changed_configuration_restarts_the_server(here: Bed) -> None:
-    processes.ensure(here, a_server(here, "old"))
-    first = processes.running(here, "one")
     assert processes.ensure(here, a_server(here, "new"))
-    assert first and not first.alive
-    assert processes.running(here, "one") != first
-
-
-def test_a_killed_server_is_seen_as_dead_and_started_again(here: Bed) -> None:
-    processes.ensure(here, a_server(here))
-    first = processes.running(here, "one")
-    assert first
-    os.kill(first.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while first.alive and time.monotonic() < deadline:
-        time.sleep(0.01)
+    second = processes.running(here, "one")
+    assert second and not first.alive
+    os.kill(second.pid, signal.SIGKILL)
+    assert wait_until(lambda: not second.alive, 60)
     assert processes.running(here, "one") is None
-    assert processes.ensure(here, a_server(here))
+    assert processes.ensure(here, a_server(here, "new"))
 
 
-def test_a_server_that_fails_to_start_is_named_with_its_last_words(here: Bed) -> None:
+def test_a_server_that_fails_to_start_or_is_not_installed_is_named(here: Bed) -> None:
     argv = (sys.executable, "-c", "import sys; sys.exit('no such database')")
     with pytest.raises(TestbedError, match=r"(?s)one ended with 1 while starting.*no such database"):
         processes.ensure(here, Server(name="one", argv=argv, ready=lambda: False))
-
-
-def test_a_server_that_is_not_installed_is_named(here: Bed) -> None:
     with pytest.raises(TestbedError, match="one: /no/such/server is not installed"):
         processes.ensure(here, Server(name="one", argv=("/no/such/server",), ready=lambda: True))
 
@@ -104,11 +87,8 @@ def test_a_pid_used_again_by_a_stranger_is_left_alone(here: Bed) -> None:
 
 def test_a_zombie_is_dead() -> None:
     child = subprocess.Popen(["true"])
-    deadline = time.monotonic() + 60
-    while Process.of(child.pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    assert wait_until(lambda: Process.of(child.pid) is None, 60)
     assert Path(f"/proc/{child.pid}").exists()  # not reaped yet
-    assert Process.of(child.pid) is None
     child.wait()
 
 

@@ -51,7 +51,7 @@ def _name_hosts(hosts: tuple[str, ...]) -> bool:
     text = HOSTS.read_text()
     if line in text.splitlines():
         return False
-    kept = [each for each in text.splitlines() if MARK not in each]
+    kept = [other for other in text.splitlines() if MARK not in other]
     # In place: inside a container the file is a mount of its own and can't be renamed over.
     HOSTS.write_text("\n".join([*kept, line]) + "\n")
     return True

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,44 +49,33 @@ def test_every_folder_of_a_snapshot_is_its_users_alone_at_every_umask(
     finally:
         os.umask(before)
     inside = [target.parent, target, *target.rglob("*")]
-    folders = [each for each in inside if each.is_dir()]
+    folders = [path for path in inside if path.is_dir()]
     assert len(folders) == 4
     assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
-    assert {stat.S_IMODE(each.stat().st_mode) for each in inside if each.is_file()} == {0o400}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in inside if path.is_file()} == {0o400}
 
 
-def test_a_snapshot_that_was_changed_is_not_used(tmp_path: Path, files: dict[str, Path]) -> None:
+def rewrite(path: Path) -> None:
+    path.chmod(0o600)
+    path.write_text("print('other code')")
+    path.chmod(0o400)
+
+
+def link_to_a_copy(path: Path) -> None:
+    path.symlink_to(path.rename(path.with_suffix(".copy")))
+
+
+@pytest.mark.parametrize("damage", [rewrite, Path.unlink, link_to_a_copy])
+def test_a_snapshot_with_a_file_that_is_changed_missing_or_a_link_is_not_used(
+    damage: Callable[[Path], None], tmp_path: Path, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = laid(tmp_path, files)
-    train = target / "package" / "inner" / "train.py"
-    train.chmod(0o600)
-    train.write_text("print('other code')")
-    train.chmod(0o400)
+    (target / "package" / "events.log").touch()  # as a job writes beside the code
+    assert laid(tmp_path, files) == target
+    damage(target / "package" / "inner" / "train.py")
+    monkeypatch.setattr(code_store, "_checked", set())
     with pytest.raises(UsageError, match="does not match its digest"):
         laid(tmp_path, files)
-
-
-def test_files_that_a_job_wrote_beside_the_code_are_ignored(
-    tmp_path: Path, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = laid(tmp_path, files)
-    (target / "package" / "__pycache__").mkdir()
-    (target / "package" / "__pycache__" / "train.pyc").touch()
-    (target / "package" / "events.log").touch()
-    monkeypatch.setattr(code_store, "_checked", set())
-    assert laid(tmp_path, files) == target
-
-
-def test_a_file_that_is_missing_or_a_link_is_noticed(
-    tmp_path: Path, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = laid(tmp_path, files)
-    train = target / "package" / "inner" / "train.py"
-    train.unlink()
-    for make in (lambda: None, lambda: train.symlink_to(files["package/inner/train.py"])):
-        make()
-        monkeypatch.setattr(code_store, "_checked", set())
-        with pytest.raises(UsageError, match="does not match its digest"):
-            laid(tmp_path, files)
 
 
 @pytest.mark.parametrize("umask", [0, 0o022])
@@ -124,9 +114,9 @@ WORDS = ("gpus=0", "steps=2", "data=synthetic", "detach=true")
 
 
 @users.needs_root
-@pytest.mark.parametrize("whole", [False, True], ids=["snapshot", "folder"])
+@pytest.mark.parametrize("laid_by_mallory", ["snapshot", "folder"])
 def test_code_that_another_user_laid_under_a_digest_is_not_run(
-    whole: bool, alice: User, mallory: User, open_folder: Path
+    laid_by_mallory: str, alice: User, mallory: User, open_folder: Path
 ) -> None:
     """Digests of published code are known to everybody, and so is where snapshots lie."""
     root = open_folder / "runs"
@@ -135,7 +125,7 @@ def test_code_that_another_user_laid_under_a_digest_is_not_run(
     planned = alice.launcher("plan", *WORDS, "--json", f"run_root={root}")
     assert planned.returncode == 0, planned.stderr
     digest = json.loads(planned.stdout)["plans"][0]["code"]
-    if not whole:
+    if laid_by_mallory == "snapshot":
         alice.run("mkdir", "-m", "0777", root / ".code")
     evil = mallory.write(root / ".code" / digest / "recipes" / "__init__.py", "open('/tmp/evil', 'w')")
     assert evil.exists()
@@ -147,24 +137,20 @@ def test_code_that_another_user_laid_under_a_digest_is_not_run(
 
 
 @users.needs_root
-def test_the_root_of_another_user_who_could_swap_folders_takes_no_run(
-    alice: User, mallory: User, open_folder: Path
+@pytest.mark.parametrize(
+    ("owner", "mode", "why"),
+    [
+        (61002, 0o1777, "it belongs to uid 61002, who could replace your code"),
+        (0, 0o777, "others could replace your code"),
+    ],
+)
+def test_a_root_in_which_others_could_swap_folders_takes_no_run(
+    owner: int, mode: int, why: str, alice: User, open_folder: Path
 ) -> None:
     root = open_folder / "runs"
     root.mkdir()
-    os.chown(root, mallory.uid, mallory.uid)
-    root.chmod(0o1777)
+    os.chown(root, owner, owner)
+    root.chmod(mode)
     done = alice.launcher(*WORDS, f"run_root={root}")
-    assert done.returncode == 2
-    assert "it belongs to uid 61002, who could replace your code" in done.stderr
-
-
-@users.needs_root
-def test_a_root_in_which_others_could_swap_folders_takes_no_run(alice: User, open_folder: Path) -> None:
-    root = open_folder / "runs"
-    root.mkdir()
-    root.chmod(0o777)
-    done = alice.launcher(*WORDS, f"run_root={root}")
-    assert done.returncode == 2
-    assert "others could replace your code" in done.stderr
+    assert done.returncode == 2 and why in done.stderr
     assert list(root.iterdir()) == []

@@ -49,15 +49,14 @@ def test_a_gpu_is_listed_under_any_driver(
     memory: int,
     capability: tuple[int, int] | None,
 ) -> None:
-    (found,), problem = listed(tmp_path, monkeypatch, row)
-    assert (found.index, found.uuid, found.driver, problem) == (0, "GPU-a", driver, "")
-    assert (found.memory_mib, found.compute_capability, found.partitioned) == (memory, capability, False)
+    (gpu,), problem = listed(tmp_path, monkeypatch, row)
+    assert (gpu.index, gpu.uuid, gpu.driver, problem) == (0, "GPU-a", driver, "")
+    assert (gpu.memory_mib, gpu.compute_capability, gpu.partitioned) == (memory, capability, False)
 
 
 def test_the_memory_of_a_mig_gpu_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = "echo '0, GPU-a, NVIDIA A100-SXM4-40GB, 40960, 550.54.15, 8.0, Enabled'"
-    (found,), _ = listed(tmp_path, monkeypatch, row)
-    assert (found.memory_mib, found.partitioned) == (0, True)
+    (gpu,), _ = listed(tmp_path, monkeypatch, "echo '0, GPU-a, NVIDIA A100-SXM4-40GB, 40960, 550.54.15, 8.0, Enabled'")
+    assert (gpu.memory_mib, gpu.partitioned) == (0, True)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +77,9 @@ def test_the_memory_of_a_mig_gpu_is_unknown(tmp_path: Path, monkeypatch: pytest.
 def test_a_failure_of_nvidia_smi_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, problem: str
 ) -> None:
-    found, said = listed(tmp_path, monkeypatch, program)
-    assert found == ()
-    assert said.startswith(problem)
+    gpus, message = listed(tmp_path, monkeypatch, program)
+    assert gpus == ()
+    assert message.startswith(problem)
 
 
 def test_a_hanging_driver_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,10 +25,10 @@ def test_the_build_of_paddle_is_read_from_its_distribution(
     if which == "this Python":
         monkeypatch.setattr(sys, "path", [str(tmp_path)])
         monkeypatch.delitem(sys.modules, "paddle", raising=False)  # of another test, which would be found instead
-        _, found = pythons.look_into(sys.executable)
+        _, packages = pythons.look_into(sys.executable)
     else:
         python = tmp_path / "python"
         python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
         python.chmod(0o755)
-        _, found = pythons.look_into(str(python))
-    assert found["paddle"] == version
+        _, packages = pythons.look_into(str(python))
+    assert packages["paddle"] == version

@@ -50,11 +50,21 @@ class Far:
         code = main(list(words))
         return Done(code, *self.capfd.readouterr())
 
+    def ok(self, *words: str) -> Done:
+        """`type` for what succeeds."""
+        done = self.type(*words)
+        assert done.code == 0, done.err + done.out
+        return done
+
+    def refused(self, *words: str, code: int = 2) -> str:
+        """`type` for what is refused; gives the error."""
+        done = self.type(*words)
+        assert done.code == code, done.err + done.out
+        return done.err
+
     def submit(self, *words: str) -> list[str]:
         """Submit, and give the names of the runs."""
-        done = self.type(*self.words, *words)
-        assert done.code == 0, done.err
-        return done.out.split()
+        return self.ok(*self.words, *words).out.split()
 
     def release(self, run: str) -> None:
         """Let a trainer with `HOLD` go on to its end."""
@@ -69,9 +79,7 @@ class Far:
 
     def state(self, run: str) -> str:
         """As `ls` tells it here."""
-        done = self.type("ls", run, "--json")
-        assert done.code == 0, done.err
-        return json.loads(done.out)["state"]
+        return json.loads(self.ok("ls", run, "--json").out)["state"]
 
     def until(self, run: str, *states: str, seconds: float = 60.0) -> str:
         return until(lambda: (state := self.state(run)) in states and state, seconds)

@@ -47,11 +47,11 @@ class Sshd:
 
     def sessions(self) -> list[int]:
         """The processes that serve connections, but not what they started."""
-        found = [self.process.pid]
-        for pid in found:
+        pids = [self.process.pid]
+        for pid in pids:
             children = _read(f"/proc/{pid}/task/{pid}/children").split()
-            found += [int(child) for child in children if _read(f"/proc/{child}/comm") == "sshd\n"]
-        return found[1:]
+            pids += [int(child) for child in children if _read(f"/proc/{child}/comm") == "sshd\n"]
+        return pids[1:]
 
     def kill(self) -> None:
         """The listener and its sessions."""

@@ -18,15 +18,15 @@ def test_every_module_in_the_zip_loads_from_it_with_nothing_but_the_standard_lib
     # What lies deeper in recipes may need numpy; what the launcher imports of it is loaded along with that.
     packed = zipfile.ZipFile(io.BytesIO(zipped)).namelist()
     names = [
-        each for each in packed if each.endswith(".py") and not (each.startswith("recipes/") and each.count("/") > 1)
+        name for name in packed if name.endswith(".py") and not (name.startswith("recipes/") and name.count("/") > 1)
     ]
-    modules = [each.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for each in names]
+    modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names]
     program = (
         f"import sys, importlib; sys.path[:] = [{str(path)!r}] + [p for p in sys.path if 'site-packages' not in p]\n"
         f"for name in {modules!r}: importlib.import_module(name)\n"
-        f"for each in {[each.function for each in REQUESTS.values()]!r}:\n"
-        "    module, _, function = each.partition(':')\n"
-        "    assert callable(getattr(importlib.import_module(module), function)), each\n"
+        f"for path in {[request.function for request in REQUESTS.values()]!r}:\n"
+        "    module, _, function = path.partition(':')\n"
+        "    assert callable(getattr(importlib.import_module(module), function)), path\n"
         "foreign = {'hydra', 'omegaconf', 'submitit', 'fabric', 'paramiko', 'yaml', 'rich', 'torch', 'numpy'}\n"
         "assert not foreign & sys.modules.keys(), foreign & sys.modules.keys()\n"
         "from containers import catalogue; assert catalogue.releases()  # data files come along\n"

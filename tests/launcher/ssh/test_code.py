@@ -4,18 +4,8 @@ from __future__ import annotations
 
 import uuid
 
-import pytest
-
 from launcher.runs import processes
 from tests.launcher.ssh.far import until
-
-
-@pytest.fixture
-def project(tmp_path):
-    folder = tmp_path / "project"
-    folder.mkdir()
-    return folder
-
 
 JOB = """\
 import os, sys, time
@@ -26,26 +16,26 @@ if os.path.exists(os.environ["FAIL_ONCE"]):
 """
 
 
-def own(far, project):
-    (project / "train.py").write_text(JOB)
+def job(far, script):
     names = ("train.bare=true", "train.precision=script", "require_proof=false", f"python={far.testbed.python}")
-    return ("recipe=script", f"script={project}/train.py", f"env.FAIL_ONCE={far.there}/fail", *names)
+    return ("recipe=script", f"script={script}", f"env.FAIL_ONCE={far.there}/fail", *names)
 
 
 def holding(folder, text):
-    return [each for each in folder.rglob("*") if each.is_file() and text in each.read_bytes()]
+    return [path for path in folder.rglob("*") if path.is_file() and text in path.read_bytes()]
 
 
 def test_variables_and_secrets_of_the_shell_reach_a_remote_job_and_secrets_are_deleted_at_its_end(
-    far, project, monkeypatch
+    far, tmp_path, monkeypatch
 ):
+    (tmp_path / "train.py").write_text(JOB)
     flag, token = f"{uuid.uuid4().hex} $(id)", uuid.uuid4().hex
     monkeypatch.setenv("MY_FLAG", flag)
     monkeypatch.setenv("API_TOKEN", token)
     monkeypatch.setenv("NOISE", "x")
     far.there.chmod(0o777)
     (far.there / "fail").touch()
-    (run,) = far.submit(*own(far, project), "env.MY_FLAG", "secrets.API_TOKEN")
+    (run,) = far.submit(*job(far, tmp_path / "train.py"), "env.MY_FLAG", "secrets.API_TOKEN")
     assert far.until(run, "done", "failed") == "failed"
     assert f"flag {flag} token 32 noise None" in far.type("logs", run).out
     assert sorted(holding(far.root, flag.encode())) == [
@@ -56,24 +46,19 @@ def test_variables_and_secrets_of_the_shell_reach_a_remote_job_and_secrets_are_d
     until(lambda: not (far.folder(run) / ".secrets").exists())
     assert holding(far.root, token.encode()) == []
     assert holding(far.pointer(run), token.encode()) == []
-    refused = far.type("resume", run)
-    assert (
-        refused.code == 2
-        and "secrets.API_TOKEN" in refused.err
-        and "ended with it; say secrets.API_TOKEN=" in refused.err
-    )
-    wrong = far.type("resume", run, "secrets.OTHER=/etc/hostname")
-    assert wrong.code == 2 and "keeps no secret of that name; it keeps API_TOKEN" in wrong.err
+    refused = far.refused("resume", run)
+    assert "secrets.API_TOKEN" in refused and "ended with it; say secrets.API_TOKEN=" in refused
+    wrong = far.refused("resume", run, "secrets.OTHER=/etc/hostname")
+    assert "keeps no secret of that name; it keeps API_TOKEN" in wrong
     assert far.type("resume", run, "secrets.API_TOKEN").code == 0
     assert far.until(run, "done") == "done"
     assert holding(far.root, token.encode()) == []
 
 
-def test_secrets_of_a_killed_remote_run_are_deleted_at_the_next_look(far, project, monkeypatch):
+def test_secrets_of_a_killed_remote_run_are_deleted_at_the_next_look(far, tmp_path, monkeypatch):
     monkeypatch.setenv("API_TOKEN", "hush")
-    words = own(far, project)
-    (project / "train.py").write_text("import time\ntime.sleep(600)\n")
-    (run,) = far.submit(*words, "secrets.API_TOKEN")
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(600)\n")
+    (run,) = far.submit(*job(far, tmp_path / "train.py"), "secrets.API_TOKEN")
     until(lambda: far.status(run).get("process"))
     assert (far.folder(run) / ".secrets/API_TOKEN").stat().st_mode & 0o777 == 0o600
     processes.end([processes.Target(processes.from_json(far.status(run)["process"]), run)], 0)

@@ -1,4 +1,4 @@
-"""A comparison on another host: it is one run there, and its arms are told of here."""
+"""A comparison on another host: it is one run there, and its arms are listed here."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ WORDS = ["amp=o0,o1", "compare.rounds=2", "compare.steps=10", "compare.cool_down
 
 
 def test_a_remote_comparison_is_watched_and_reported_here(far):
-    done = far.type("compare", *far.words, *WORDS)
-    assert done.code == 0, done.err
+    done = far.ok("compare", *far.words, *WORDS)
     run = done.out.split()[0]
     assert (far.folder(run) / "blocks").read_text() == "00 0\n01 0\n01 0\n00 0\n"
     assert "COMPARISON" in done.out
     assert (far.folder(run) / "launcher.zip").read_bytes() == archive()[1], "the far side hands on what it runs itself"
-    told = far.type("ls", run).out
-    assert [line.split()[1:] for line in told.splitlines() if line.startswith("arm")] == [
+    listed = far.type("ls", run).out
+    assert [line.split()[1:] for line in listed.splitlines() if line.startswith("arm")] == [
         ["amp=o0", "done"],
         ["amp=o1", "done"],
     ]
@@ -51,8 +50,7 @@ def test_blocks_of_a_remote_script_start_in_an_empty_folder(far, tmp_path, monke
         "compare.cool_down=0",
         "gpus=0",
     ]
-    done = far.type("compare", *words, f"python={far.testbed.python}", "wait=true")
-    assert done.code == 0, done.err
+    done = far.ok("compare", *words, f"python={far.testbed.python}", "wait=true")
     run = next(line.split()[0] for line in done.out.splitlines() if "compare-train" in line)
     assert (far.folder(run) / "blocks").read_text() == "00 0\n01 0\n01 0\n00 0\n"
     assert "times the step rate over 2 rounds" in done.out

@@ -16,9 +16,9 @@ import json, os, sys
 if sys.argv[1] == "-c":  # the launcher asks which version this is
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 run = sys.argv[-1][len("run="):]
-found = dict(argv=sys.argv[1:], env=dict(os.environ), cwd=os.getcwd(), uid=os.getuid(), gid=os.getgid())
+probed = dict(argv=sys.argv[1:], env=dict(os.environ), cwd=os.getcwd(), uid=os.getuid(), gid=os.getgid())
 with open(run + "/probe.new", "w") as stream:
-    json.dump(found, stream)
+    json.dump(probed, stream)
 os.rename(run + "/probe.new", run + "/probe.json")
 sys.exit(37)
 """
@@ -63,26 +63,25 @@ def test_a_job_has_the_same_environment_in_each_runtime(place, kind, probe, tmp_
     key.chmod(0o600)
     environment = [f"env.{name}={value}" for name, value in VALUES.items()]
     own = [f"secrets.API_KEY={key}", "env.PASSED_ON"]
-    done = probe.type(*where(place, probe), *contained(kind, probe), *environment, *own, "amp=o2")
-    assert done.code == 0, done.err
+    done = probe.ok(*where(place, probe), *contained(kind, probe), *environment, *own, "amp=o2")
     (run,) = done.out.split()
     folder = probe.folder(run)
     until(lambda: probe.status(run).get("ended"), seconds=120)
     assert (probe.status(run)["state"], probe.status(run)["exit_code"]) == ("failed", 37)
-    found = json.loads((folder / "probe.json").read_text())
-    assert {name: found["env"].get(name) for name in VALUES} == VALUES
-    assert found["env"]["API_KEY"] == SECRET
-    assert found["env"]["PASSED_ON"] == f"{SECRET}\n2" and "NOISE" not in found["env"]
+    probed = json.loads((folder / "probe.json").read_text())
+    assert {name: probed["env"].get(name) for name in VALUES} == VALUES
+    assert probed["env"]["API_KEY"] == SECRET
+    assert probed["env"]["PASSED_ON"] == f"{SECRET}\n2" and "NOISE" not in probed["env"]
     until(lambda: not (folder / ".secrets").exists())
     plan = json.loads((folder / "plan.json").read_text())
-    assert found["argv"][:2] == ["-m", plan["trainer"]]
-    assert found["argv"][2:] == [f"run={folder}"]
-    assert (found["cwd"], found["env"]["PYTHONPATH"]) == (f"{probe.root}/.code/{plan['code']}",) * 2
+    assert probed["argv"][:2] == ["-m", plan["trainer"]]
+    assert probed["argv"][2:] == [f"run={folder}"]
+    assert (probed["cwd"], probed["env"]["PYTHONPATH"]) == (f"{probe.root}/.code/{plan['code']}",) * 2
     user = probe.testbed.user
-    assert (found["uid"], found["gid"], (folder / "probe.json").stat().st_uid) == (user.uid, user.gid, user.uid)
-    assert found["env"]["LAUNCHER_RUN_ID"] == run
+    assert (probed["uid"], probed["gid"], (folder / "probe.json").stat().st_uid) == (user.uid, user.gid, user.uid)
+    assert probed["env"]["LAUNCHER_RUN_ID"] == run
     if kind != "none":
-        assert found["env"]["HOME"] == f"{probe.root}/.cache/home"
+        assert probed["env"]["HOME"] == f"{probe.root}/.cache/home"
 
 
 IN_THE_IMAGE = """#!/bin/sh
@@ -96,11 +95,10 @@ def test_a_remote_job_pulls_a_missing_image(far):
     far.python.write_text(IN_THE_IMAGE)
     with Registry("pulled over SSH by a job") as registry:
         # The registry's image is empty, so the host's programs are lent to it.
-        lent = [f"'/{each}:/{each}:ro'" for each in ("usr", "bin", "lib", "lib64")]
+        lent = [f"'/{name}:/{name}:ro'" for name in ("usr", "bin", "lib", "lib64")]
         mounts = f"mounts=[{','.join(lent)},'{far.python}:{far.python}:ro']"
         image = ["container=apptainer", f"image={registry.name}", "container.pull=true", "container.limits=null"]
-        done = far.type(*where("slurm", far), *image, f"container.cache={far.there}/cache", mounts)
-        assert done.code == 0, done.err
+        done = far.ok(*where("slurm", far), *image, f"container.cache={far.there}/cache", mounts)
         (run,) = done.out.split()
         assert far.until(run, "done", "failed", "cancelled", seconds=180) == "done"
     assert far.type("logs", run).out == "it ran in the image\n"

@@ -89,8 +89,7 @@ def test_a_submission_whose_answer_is_lost_starts_its_run_once(far, proxy, monke
             host.silence, proxy.mute = 1.5, True
 
     with before_requests(monkeypatch, silence):
-        done = far.type(*far.words, "steps=3", HOLD)
-    assert done.code == 3 and "may have been started or not" in done.err
+        assert "may have been started or not" in far.refused(*far.words, "steps=3", HOLD, code=3)
     (run,) = selection.run_names(run_roots.remote())
     until(lambda: there(far) == [run])
     proxy.refusing = True
@@ -190,8 +189,7 @@ def test_a_cut_fetch_continues_at_its_offset(far, proxy, moments, tmp_path, monk
     (far.folder(run) / "checkpoints/large").write_bytes(content)
     began = proxy.down
     proxy.cuts_after_down = sorted(began + int(moments.uniform(0.1, 0.9) * size) for _ in range(3))
-    done = far.type("fetch", run, f"to={tmp_path / 'got'}")
-    assert done.code == 0, done.err
+    done = far.ok("fetch", run, f"to={tmp_path / 'got'}")
     assert not proxy.cuts_after_down and "to continue where it was" in done.err
     assert (tmp_path / "got" / run / "checkpoints/large").read_bytes() == content
     # A fresh start after each cut would have taken as much again each time.
@@ -236,7 +234,7 @@ def test_a_slow_answer_is_no_stall(far):
     """While a request takes longer than the silence that is borne, its host says that it lives."""
     deaf = "env.BEHAVIOUR=import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)"
     (run,) = far.submit("steps=1", deaf)
-    until(lambda: "letters" in far.type("logs", run).out)
+    until(lambda: "begun" in far.type("logs", run).out)
     reached = host.connect(remote_record.read(far.pointer(run)).address)
     reached.silence = 7.0  # more than a heartbeat
     named = [{"root": str(far.root), "id": run}]
@@ -268,8 +266,8 @@ def test_a_run_is_lost_after_a_reboot_or_with_a_reused_pid_and_can_be_resumed(fa
     until(lambda: "step 1" in far.type("logs", run).out)
     status = far.status(run)
     far.write_status(run, started="2100-01-01T00:00:00Z")  # by a clock that is ahead
-    listed = far.type("ls")
-    assert listed.code == 0 and "running" in listed.out and "0s" in listed.out
+    listed = far.ok("ls")
+    assert "running" in listed.out and "0s" in listed.out
     process = status["process"]
     assert processes.end([processes.Target(processes.from_json(process), run)], 0) == [[]]
     far.write_status(run, **{**status, "process": {**process, "pid": os.getpid()}})  # with another start time
@@ -279,8 +277,7 @@ def test_a_run_is_lost_after_a_reboot_or_with_a_reused_pid_and_can_be_resumed(fa
     shown = far.type("ls", run).out
     assert "lost" in shown and "restarted since" in shown
     far.release(run)
-    done = far.type("resume", run, "wait=true")
-    assert done.code == 0, done.err
+    far.ok("resume", run, "wait=true")
     assert attempts(far, run) == [1, 2]
 
 
@@ -332,8 +329,7 @@ def test_forty_runs_are_submitted_and_followed_at_once_through_one_connection(fa
     assert (len(cells), requests) == (40, ["probe", "has_code", "lay_code", "submit"])
     sweep, _, last = cells[-1].rpartition("-")
     assert last == "039" and selection.sweep_runs(str(far.root), sweep)
-    done = far.type("watch", sweep)
-    assert done.code == 0, done.err
+    far.ok("watch", sweep)
     assert proxy.connections == 1
     assert all(attempts(far, cell) == [1] for cell in cells)
     assert all((far.pointer(cell) / "metrics.jsonl").stat().st_size > 0 for cell in cells)

@@ -7,16 +7,14 @@ import hashlib
 import json
 import os
 import sys
-import time
 
 import pytest
 
 from launcher.runs import processes, remote_record
-from launcher.runs.remote_record import Pointer
 from launcher.ssh import fetching
 from tests.launcher import run_folders
 from tests.launcher.ssh.hostile import answering
-from tests.launcher.ssh.victim import BAD, INSIDE, LATE, NAMES, OTHER, REFUSED, RUN
+from tests.launcher.ssh.victim import BAD, INSIDE, LATE, NAMES, OTHER, REFUSED, RUN, pointer_to
 
 DIGEST = hashlib.sha256(b"owned").hexdigest()
 SERVED = f"""for name, *_ in request['with']['wanted']:
@@ -70,8 +68,8 @@ CONTENTS = (
 
 @pytest.mark.parametrize("to", ["", "to"])
 def test_a_fetch_takes_no_name_that_leads_out_or_to_our_own_records(victim, to):
-    lists = [each.replace("{outside}", str(victim.outside)).replace("{other}", OTHER) for each in CONTENTS]
-    runs = victim.runs(answering("contents", f"answer({each})") + answering("files", SERVED) for each in lists)
+    lists = [listed.replace("{outside}", str(victim.outside)).replace("{other}", OTHER) for listed in CONTENTS]
+    runs = victim.runs(answering("contents", f"answer({listed})") + answering("files", SERVED) for listed in lists)
     calls = [functools.partial(fetching.fetch, run, run.folder / to, print) for run in runs]
     for listed, text in zip(CONTENTS, victim.refusals(calls), strict=True):
         assert REFUSED in text, listed
@@ -135,16 +133,16 @@ def test_a_fetched_run_is_a_copy_that_no_command_changes(victim, tmp_path):
         "job": "7",
         "process": processes.to_json(processes.identity(os.getpid())),
     }
-    brought = {
+    sent = {
         "submission.json": json.dumps(record),
         "status.json": json.dumps({"state": "running", "attempt": 1, "process": record["process"]}),
         "plan.json": json.dumps(
             {"container": {"kind": "docker", "runtime": {"command": ["touch", str(tmp_path / "owned")]}}}
         ),
     }
-    listed = [[name, len(text), 6] for name, text in brought.items()]
-    served = f"brought = {brought!r}\nimport hashlib\nfor name, *_ in request['with']['wanted']:\n"
-    served += "    text = brought[name].encode(); item({'name': name, 'size': len(text), 'mtime': 6, 'offset': 0})\n"
+    listed = [[name, len(text), 6] for name, text in sent.items()]
+    served = f"sent = {sent!r}\nimport hashlib\nfor name, *_ in request['with']['wanted']:\n"
+    served += "    text = sent[name].encode(); item({'name': name, 'size': len(text), 'mtime': 6, 'offset': 0})\n"
     served += (
         "    frame(b'B', text); item({'name': name, 'sha256': hashlib.sha256(text).hexdigest(), 'short': 0})\nanswer()"
     )
@@ -166,7 +164,7 @@ def test_a_host_does_not_send_files_that_would_be_refused_and_names_them(victim,
     for name in ("known.json", "line\nend", "note.txt"):
         (folder / name).write_text("x")
     address = victim.liar.address("honest", python=sys.executable)
-    remote_record.write(victim.run, Pointer(address=address, root=str(there), token="t", created=time.time()))
+    remote_record.write(victim.run, pointer_to(address, str(there)))
     done = victim.type_only("fetch", RUN)
     assert done.code == 0 and "honest: 2 files stay there, as 'known.json'" in done.err
     assert (victim.run / "note.txt").exists() and not (victim.run / "line\nend").exists()

@@ -52,15 +52,13 @@ def container(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Ite
     _, _, serving = image_recipes.INTERACTIVE.run["docker"].partition(" sh -c ")
     (script,) = shlex.split(serving)
     name = f"interactive-{port}"
-    flags = ["--detach", "--rm", "--init", f"--name={name}", "--network=host", "--env=TF_ENABLE_AUTO_MIXED_PRECISION=1"]
-    flags += [
-        f"--volume={keys}:/root/.ssh/authorized_keys:ro",
-        "--env=OMP_NUM_THREADS=1",
-        "--env=CUDA_HOME=/usr/local/cuda",
-    ]
     driver = fake_gpus.make(folder / "driver", 1)
     driver.use(0, 417)
-    flags += [f"--volume={driver.folder}:{driver.folder}:ro", f"--env=PATH={driver.folder}:{SYSTEM_PATH}"]
+    variables = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1", "OMP_NUM_THREADS": "1", "CUDA_HOME": "/usr/local/cuda"}
+    variables["PATH"] = f"{driver.folder}:{SYSTEM_PATH}"
+    flags = ["--detach", "--rm", "--init", f"--name={name}", "--network=host"]
+    flags += [f"--env={variable}={value}" for variable, value in variables.items()]
+    flags += [f"--volume={keys}:/root/.ssh/authorized_keys:ro", f"--volume={driver.folder}:{driver.folder}:ro"]
     _docker(testbed, "run", *flags, image, "sh", "-c", f"{script} -p {port} -o ListenAddress=127.0.0.1")
     try:
         key = until(lambda: _docker(testbed, "exec", name, "cat", "/etc/ssh/ssh_host_ed25519_key.pub", check=False))
@@ -118,22 +116,13 @@ def test_a_login_has_the_containers_own_variables_and_the_mode_can_be_checked(
 def test_a_run_in_the_container_is_proved_fetched_and_reported(
     container: Interactive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small = (
-        "data=synthetic",
-        "batch=64",
-        "steps=6",
-        "run_root=/root/runs",
-        "gpus=1",
-        "device=cpu",
-        "telemetry.every=1",
-    )
-    assert main([*container.words, "amp=o2", *small, "wait=true"]) == 0
+    small = ("data=synthetic", "batch=64", "steps=6", "run_root=/root/runs", "gpus=1", "device=cpu")
+    assert main([*container.words, "amp=o2", *small, "telemetry.every=1", "wait=true"]) == 0
     shown = capsys.readouterr().out
     run = shown.split()[0]
     assert "proved: bfloat16" in shown
     assert main(["ls", run, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["result"]["peak_memory_bytes"] > 100 * 2**20
+    assert json.loads(capsys.readouterr().out)["result"]["peak_memory_bytes"] > 100 * 2**20
     assert main(["fetch", run, f"to={tmp_path}/here"]) == 0
     assert len((tmp_path / "here" / run / "metrics.jsonl").read_text().splitlines()) >= 6
     (samples,) = telemetry.read(tmp_path / "here" / run).gpus
@@ -168,8 +157,7 @@ def test_a_gpu_of_the_container_is_locked_by_one_run(
     assert main([*words, "steps=2", "wait_gpus=true"]) == 0
     second = capsys.readouterr().out.split()[0]
     assert main(["ls", second, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["state"] == "queued"
-    assert first in told["reason"]
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["state"] == "queued" and first in listed["reason"]
     assert main(["cancel", "--now", first, second]) == 0
     assert "cancelled" in capsys.readouterr().out

@@ -55,18 +55,21 @@ def test_a_run_is_queued_there_runs_and_is_done(login):
 
 def test_a_sweep_is_one_array(login):
     cells = login.submit("steps=2", "seed=1,2,3")
-    assert [job(login, each).partition("_")[2] for each in cells] == ["0", "1", "2"]
+    assert [job(login, cell).partition("_")[2] for cell in cells] == ["0", "1", "2"]
     assert login.type("watch", cells[0].rpartition("-")[0]).code == 0
 
 
 def test_a_run_is_cancelled_saved_and_resumed_with_another_time_limit(login):
     (run,) = login.submit("steps=9", HOLD)
     until(lambda: "step 1" in login.type("logs", run).out)
-    done = login.type("cancel", run)
-    assert done.code == 0 and "saved at step" in done.out, done.err
+    (later,) = login.submit("steps=1", f"after={run}")
+    until(lambda: f"waiting for {run}, which it comes after" in login.type("ls", later).out)
+    assert "scheduler   asked " in login.type("ls", later).out
+    assert login.type("cancel", "--now", later).code == 0
+    done = login.ok("cancel", run)
+    assert "saved at step" in done.out
     login.release(run)
-    done = login.type("resume", run, "cluster.time=7", "steps=12", "wait=true")
-    assert done.code == 0, done.err + done.out
+    done = login.ok("resume", run, "cluster.time=7", "steps=12", "wait=true")
     assert store.attempts(login.folder(run)) == [1, 2]
     assert "TimeLimit=00:07:00" in slurm(login, "scontrol", "show", "job", job(login, run))
 
@@ -82,15 +85,6 @@ def test_before_its_time_limit_a_run_saves_and_is_requeued_in_its_own_folder(log
     assert login.until(run, "done") == "done"
     assert store.attempts(login.folder(run)) == [1, 2]
     assert login.type("logs", "-f", run).out.count("step 3\n") == 1
-
-
-def test_a_run_waits_for_the_one_that_after_names(login):
-    (first,) = login.submit("steps=3", HOLD)
-    (second,) = login.submit("steps=1", f"after={first}")
-    listed = login.type("ls", second).out
-    assert f"waiting for {first}, which it comes after" in listed
-    assert "scheduler   asked " in listed
-    login.type("cancel", "--now", first, second)
 
 
 @pytest.mark.parametrize(
@@ -109,38 +103,31 @@ def test_a_job_that_the_cluster_would_refuse_is_refused_before_and_leaves_nothin
     assert selection.run_names(run_roots.remote()) == []
 
 
-def wrapper(far, name: str, lines: str) -> str:
-    path = far.there / name
-    path.write_text(f"#!/bin/sh\n{lines}\n")
-    path.chmod(0o755)
-    return str(path)
+def place(login, programs: list[str], profile: str) -> str:
+    """A Python there that starts with these programs alone on its path, and a login shell with that profile."""
+    home, folder, python = login.there / "home", login.there / "bin", login.there / "as-over-there"
+    for path in (home, folder):
+        path.mkdir()
+        os.chown(path, login.testbed.user.uid, login.testbed.user.gid)
+    for name in programs:
+        (folder / name).symlink_to(f"/usr/bin/{name}")
+    (home / ".bash_profile").write_text(f"{profile}\n")
+    python.write_text(f'#!/bin/sh\nHOME={home} PATH={folder} exec /usr/bin/python3 "$@"\n')
+    python.chmod(0o755)
+    return str(python)
 
 
 def test_a_login_node_without_slurm_is_reported(login):
-    home = login.there / "home"
-    home.mkdir()
-    os.chown(home, login.testbed.user.uid, login.testbed.user.gid)
-    (home / ".bash_profile").write_text("PATH=/nowhere\n")
-    python = wrapper(login, "bare", f'HOME={home} PATH={login.there} exec /usr/bin/python3 "$@"')
-    (login.there / "bash").symlink_to("/bin/bash")
-    done = login.type(*login.words, f"cluster.python={python}")
-    assert done.code == 3 and "no sbatch on" in done.err
+    python = place(login, ["bash"], "PATH=/nowhere")
+    assert "no sbatch on" in login.refused(*login.words, f"cluster.python={python}", code=3)
 
 
 def test_slurm_is_found_where_only_login_shells_have_it_on_their_path(login):
     """As clusters do that put Slurm under /opt, and on the PATH in /etc/profile.d."""
-    home, programs = login.there / "home", login.there / "opt"
-    for folder in (home, programs):
-        folder.mkdir()
-        os.chown(folder, login.testbed.user.uid, login.testbed.user.gid)
+    programs = login.there / "opt"
+    programs.mkdir()
     for name in ("sbatch", "squeue", "scontrol", "sinfo", "scancel", "sacct"):
         (programs / name).symlink_to(f"/usr/bin/{name}")
-    bare = login.there / "bare-bin"
-    bare.mkdir()
-    for name in ("bash", "uname", "nvidia-smi", "git"):
-        if os.path.exists(f"/usr/bin/{name}"):
-            (bare / name).symlink_to(f"/usr/bin/{name}")
-    (home / ".bash_profile").write_text(f"echo Welcome; PATH=$PATH:{programs}\n")
-    python = wrapper(login, "as-over-there", f'HOME={home} PATH={bare} exec /usr/bin/python3 "$@"')
+    python = place(login, ["bash", "uname"], f"echo Welcome; PATH=$PATH:{programs}")
     (run,) = login.submit("steps=1", f"cluster.python={python}")
     assert login.until(run, "done") == "done"

@@ -85,6 +85,12 @@ def agent(tmp_path, monkeypatch):
         yield path
 
 
+def refuse(tmp_path, server, match, **options):
+    """Log in, which fails with that message."""
+    with reached(tmp_path, server, **options) as address, pytest.raises(Unavailable, match=match):
+        fabric_transport.opened(address, "true")
+
+
 def public(tmp_path, name):
     return base64.b64decode((tmp_path / f"{name}.pub").read_text().split()[1])
 
@@ -113,32 +119,26 @@ def test_identities_only_allows_of_the_agents_keys_those_of_the_key_files(tmp_pa
         (tmp_path / "mine.pub").unlink()
     if left == "public is named":
         identities = [f"IdentityFile {tmp_path / 'mine.pub'}"]
-    with reached(tmp_path, server, identities=identities) as address, pytest.raises(Unavailable, match="rejects"):
-        fabric_transport.opened(address, "true")
+    refuse(tmp_path, server, "rejects your keys", identities=identities)
     assert server.offered == [mine]
 
 
 def test_a_key_whose_certificate_cannot_be_read_is_offered_without_it(tmp_path):
     server, identities = Server(login="reject"), [f"IdentityFile {keys(tmp_path, name='mine')}"]
     (tmp_path / "mine-cert.pub").write_text("not a certificate\n")
-    with reached(tmp_path, server, identities=identities) as address, pytest.raises(Unavailable, match="rejects"):
-        fabric_transport.opened(address, "true")
+    refuse(tmp_path, server, "rejects your keys", identities=identities)
     assert server.offered == [public(tmp_path, "mine")]
 
 
 def test_identities_only_without_a_key_file_offers_nothing(tmp_path, agent):
     server, identities = Server(login="reject"), ["IdentityFile none"]
-    none = pytest.raises(Unavailable, match=r"no agent holds the key of such a file \(IdentitiesOnly is set\)")
-    with reached(tmp_path, server, identities=identities) as address, none:
-        fabric_transport.opened(address, "true")
+    refuse(tmp_path, server, r"no agent holds the key of such a file \(IdentitiesOnly is set\)", identities=identities)
     assert server.offered == []
 
 
 def test_a_key_that_is_in_a_file_and_in_the_agent_is_offered_once(tmp_path, agent):
     server, identities = Server(login="reject"), [f"IdentityFile {tmp_path / 'mine'}"]
-    rejected = pytest.raises(Unavailable, match="rejects your keys")
-    with reached(tmp_path, server, identities=identities, only="no") as address, rejected:
-        fabric_transport.opened(address, "true")
+    refuse(tmp_path, server, "rejects your keys", identities=identities, only="no")
     assert server.offered == [public(tmp_path, "mine"), public(tmp_path, "other")]
 
 
@@ -148,8 +148,7 @@ LOST = r"the connection was lost during the login .*; try again"
 @pytest.mark.parametrize("files", [1, 2])
 @pytest.mark.parametrize("login", ["cut", "reset"])
 def test_a_connection_that_is_cut_during_the_login_is_not_reported_as_a_rejected_key(tmp_path, files, login):
-    with reached(tmp_path, Server(login=login), files) as address, pytest.raises(Unavailable, match=LOST):
-        fabric_transport.opened(address, "true")
+    refuse(tmp_path, Server(login=login), LOST, files=files)
 
 
 @pytest.mark.parametrize("noticed", [True, False])
@@ -165,14 +164,11 @@ def test_a_connection_that_is_cut_between_two_keys_is_reported_as_lost(tmp_path,
         return send(transport, user, key)
 
     monkeypatch.setattr(paramiko.Transport, "auth_publickey", after_a_cut)
-    with reached(tmp_path, server, 2) as address, pytest.raises(Unavailable, match=LOST):
-        fabric_transport.opened(address, "true")
+    refuse(tmp_path, server, LOST, files=2)
     assert len(server.offered) == 1
 
 
 def test_a_server_that_never_starts_the_command_times_out(tmp_path, monkeypatch):
     start = fabric_transport._start
     monkeypatch.setattr(fabric_transport, "_start", lambda channel, command, seconds: start(channel, command, 1))
-    late = pytest.raises(Unavailable, match="odd opens no session: it has not started a command in 1 s")
-    with reached(tmp_path, Server()) as address, late:
-        fabric_transport.opened(address, "true")
+    refuse(tmp_path, Server(), "odd opens no session: it has not started a command in 1 s")

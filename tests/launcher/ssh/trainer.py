@@ -8,7 +8,7 @@ import json, os, sys, time
 if "-m" not in sys.argv:
     print("3.11.2\ntorch 2.13.0")  # what the prober asks a Python for
     sys.exit()
-run = next(each[4:] for each in sys.argv if each.startswith("run="))
+run = next(word[4:] for word in sys.argv if word.startswith("run="))
 with open(os.environ["LAUNCHER_SPEC"]) as plan:
     steps = json.load(plan)["settings"]["steps"] or 20
 pause = float(os.environ.get("PAUSE", "0"))
@@ -19,7 +19,7 @@ begun = int(open(checkpoint + "/at").read()) if os.path.exists(checkpoint + "/at
 out = open(run + "/metrics.jsonl", "a")
 start = {"event": "start", "attempt": attempt, "total_steps": steps, "time": time.time()}
 print(json.dumps(start), file=out, flush=True)
-print("secret of", len(os.environ.get("TOKEN", "")), "letters", flush=True)
+print("begun", flush=True)
 exec(os.environ.get("BEHAVIOUR", ""))
 def keep(step):
     with open(checkpoint + "/at.new", "w") as stream:
