@@ -28,30 +28,26 @@ ELSEWHERE = ("--config-dir sites", "experiment=", "report ", "fetch ", "shell ",
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS)
 def test_a_command_that_is_shown_is_understood(page: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [re.sub(r"^\[(.*)\]$", r"\1", each) if each.startswith("[-") else each for each in shlex.split(line)]
+    words = [re.sub(r"^\[(-.*)\]$", r"\1", word) for word in shlex.split(line)]
     verb = words.pop(0) if words[0] in VERBS else "run"
     assert verb in VERBS
-    if verb not in ("run", "plan", "compare", "doctor") or "--help" in words or any(each in line for each in ELSEWHERE):
+    if verb not in ("run", "plan", "compare", "doctor") or "--help" in words or any(part in line for part in ELSEWHERE):
         return
     monkeypatch.chdir(ROOT / "tests" / "fixtures" / "docs")
-    asked = take_apart(words, own=("json", "facts", "all", "script") if verb == "plan" else (), starts=verb != "doctor")
+    request = take_apart(
+        words, own=("json", "facts", "all", "script") if verb == "plan" else (), starts=verb != "doctor"
+    )
     if verb == "compare":
-        _, rest = take_compare_apart(asked.overrides)
-        assert rest
-        return
-    understand(compose(asked))
+        assert take_compare_apart(request.overrides)[1]
+    else:
+        understand(compose(request))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files(page: Path) -> None:
-    for target in LINKS.findall(page.read_text("utf-8")):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_keys_exist(page: Path) -> None:
-    for key in KEYS.findall(page.read_text("utf-8")):
-        assert annotation_of(ALIASES.get(key, key)) is not None, f"{page.name} has {key}"
+def test_links_lead_to_files_and_keys_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert [target for target in LINKS.findall(text) if not (page.parent / target).exists()] == []
+    assert [key for key in KEYS.findall(text) if annotation_of(ALIASES.get(key, key)) is None] == []
 
 
 def test_the_readme_is_short() -> None:

@@ -36,10 +36,10 @@ def test_the_table_of_modes_is_the_code() -> None:
         assert mechanisms == [
             support_for(framework, level, "bfloat16", False, device).mechanism for framework, device in frameworks
         ]
-        by_dtype = {each: resolve_scale(LossScale(), level, each).mode for each in ("float16", "bfloat16")}
-        same = by_dtype["float16"] == by_dtype["bfloat16"]
-        said = by_dtype["float16"] if same else "dynamic for float16, none for bfloat16"
-        assert scale == said
+        modes_of = [resolve_scale(LossScale(), level, dtype).mode for dtype in ("float16", "bfloat16")]
+        assert scale == (
+            "none" if modes_of == ["none", "none"] else "{} for float16, {} for bfloat16".format(*modes_of)
+        )
 
 
 def test_the_table_of_recipes_is_the_code() -> None:

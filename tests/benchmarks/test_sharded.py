@@ -31,5 +31,5 @@ def test_two_ranks_take_turns_at_the_same_steps(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(sharded, "SIZES", (*TINY, f"steps={6 * BLOCK + 1}"))
     measured = sharded.fsdp(tmp_path)
-    counts = {len(each.seconds) for each in measured.timings.values()}
+    counts = {len(timing.seconds) for timing in measured.timings.values()}
     assert len(counts) == 1 and 0 < counts.pop() <= 6 - WARM_UP

@@ -64,7 +64,7 @@ def test_the_recipe_itself_runs_beside_the_hand_written_loop(tmp_path: Path) -> 
     sizes = ("train.width=8", "train.layers=1", "batch=8", f"steps={8 * BLOCK}"), "one layer of 8"
     trainer = steps.sized("torch", "simplenet", "o1", sizes)
     measured = steps.step(tmp_path, trainer, trainer.module().BY_HAND["simplenet"])
-    counts = {len(each.seconds) for each in measured.timings.values()}
+    counts = {len(timing.seconds) for timing in measured.timings.values()}
     assert len(counts) == 1 and counts.pop() > 0
     assert measured.ratio > 0
     assert measured.claim == "a step of simplenet at o1 in torch at most 1.03 times a hand-written one"

@@ -41,10 +41,10 @@ def of_step(step, *, sharded, **changes):
 
 
 def test_a_run_that_goes_on_sharded_or_whole_is_judged_by_the_rule_of_each_step():
-    whole, sharded = of_step(1, sharded=False), of_step(9, sharded=True)
-    check("proved", "gathered in bfloat16 and float32 from step 9 on", *whole, *sharded)
-    copied = of_step(9, sharded=True, shards={"elements": 12, "of": 12})
-    check("contradicted", "hold 24 elements", *whole, *copied)
+    copied, sharded = of_step(1, sharded=False), of_step(9, sharded=True)
+    check("proved", "gathered in bfloat16 and float32 from step 9 on", *copied, *sharded)
+    unsharded = of_step(9, sharded=True, shards={"elements": 12, "of": 12})
+    check("contradicted", "hold 24 elements", *copied, *unsharded)
     kind, why = judged(*of_step(1, sharded=True), *of_step(9, sharded=False))
     assert (kind, "in shards" in why) == ("proved", False), why
 
