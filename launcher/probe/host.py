@@ -7,6 +7,7 @@ import dataclasses
 import getpass
 import os
 import platform
+import re
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +20,6 @@ from launcher.config.schema import OWN_FOLDER
 from launcher.errors import Unavailable, UsageError
 from launcher.probe import gpu_probing, pythons
 from launcher.probe.facts import ContainerFacts, Facts, SlurmFacts
-from launcher.probe.logind import ends_at_logout
 from launcher.probe.questions import Questions
 from launcher.runs import ownership
 from recipes import cgroup_limits
@@ -32,6 +32,9 @@ CLIENT_VARIABLES = (
     *("DOCKER_HOST", "DOCKER_CONTEXT", "CONTAINER_HOST", "XDG_RUNTIME_DIR"),
     *("APPTAINER_USERNS", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "SINGULARITY_TMPDIR", "SINGULARITY_CACHEDIR"),
 )
+LOGIND = ("/etc/systemd/logind.conf", "/run/systemd/logind.conf.d", "/etc/systemd/logind.conf.d")
+LINGERING = "/var/lib/systemd/linger"
+_KILLING = re.compile(r"^\s*KillUserProcesses\s*=\s*(\S+)", re.MULTILINE)
 
 
 def look(asked: Questions) -> Facts:
@@ -189,3 +192,18 @@ def _run_root_problem(run_root: Path, shared: bool) -> str:
     if os.statvfs(place).f_flag & os.ST_RDONLY:
         return f"{place} is on a read-only file system"
     return ownership.root_problem(str(run_root), shared=shared) if place == run_root else ""
+
+
+def ends_at_logout(user: str, configuration: Iterable[str] = LOGIND, lingering: str = LINGERING) -> bool:
+    """Whether this user's runs would end with the connection: systemd-logind kills the processes of a session, and the
+    user may not linger. See logind.conf(5), KillUserProcesses; its default is no."""
+    setting = "no"
+    for path in map(Path, configuration):
+        files = sorted(path.glob("*.conf")) if path.is_dir() else [path]
+        for file in files:
+            try:
+                values = _KILLING.findall(file.read_text(encoding="utf-8", errors="replace"))
+            except OSError:
+                continue
+            setting = values[-1] if values else setting
+    return setting.lower() in ("yes", "true", "on", "1") and not Path(lingering, user).exists()

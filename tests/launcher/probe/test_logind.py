@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.probe.logind import ends_at_logout
+from launcher.probe.host import ends_at_logout
 
 
 @pytest.mark.parametrize(
