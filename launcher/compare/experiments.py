@@ -31,12 +31,11 @@ from typing import Any, TypeVar
 
 from launcher.compare import comparison
 from launcher.config.compose import Composer
-from launcher.config.o0_cells import without_half
 from launcher.config.parse import is_key, parse
 from launcher.config.paths import conf_folder
 from launcher.config.request import Request, Words
 from launcher.config.spec import make
-from launcher.config.sweep import cells
+from launcher.config.sweep import cells, without_half
 from launcher.errors import UsageError, attempts, first_of
 from launcher.plan.model import Compare, Published
 from recipes.typed import SettingsError, build, nearest

@@ -27,7 +27,7 @@ class File(NamedTuple):
     """One of the files that make up a configuration."""
 
     name: str
-    """As a person knows it: in full, those of the package from `conf/` on."""
+    """As a person knows it, and what chose it."""
     path: Path
     prefix: str
     """What its keys stand under, as `cluster.`; empty for none."""
@@ -78,28 +78,27 @@ class Composer:
         return sorted(self._repository.get_group_options(group), key=lambda name: (name not in LEVELS, name))
 
     @functools.cached_property
-    def _own(self) -> list[Defaults]:
-        """The config.yaml of each folder but `conf/`, the weakest first. Raises `UsageError`."""
-        from launcher.config import files, folders
+    def _defaults(self) -> list[Defaults]:
+        """The config.yaml of each folder, the weakest first: that of `conf/`. Raises `UsageError`."""
+        from launcher.config.files import refused
 
-        own_configs = [own for folder in reversed(self.config_dirs) if (own := folders.config_of(folder))]
-        for own in own_configs:
+        layers = [folder.defaults for folder in reversed(self._folders) if folder.defaults]
+        for own in layers[1:]:
             for group, choice in own.choices.items():
                 if choice.text not in self.choices(group):
                     message = not_a_choice(group, choice.text, self.choices(group))
-                    raise files.refused(own.path, choice.line, message)
-        return own_configs
+                    raise refused(own.path, choice.line, message)
+        return layers
 
     @functools.cached_property
-    def _chosen_by(self) -> dict[str, tuple[str, str]]:
-        """The files that a folder's config.yaml chooses instead of the shipped one: group to file, and where."""
-        usual = self._folders[-1].usual_choices
-        return {
-            group: (choice.text, f"{own.path}:{choice.line}")
-            for own in self._own
-            for group, choice in own.choices.items()
-            if choice.text != usual.get(group)
-        }
+    def _chosen(self) -> dict[str, Place]:
+        """The file of each group that holds where no word chooses one, and the config.yaml that chooses it: the
+        shipped one unless another chooses another file."""
+        usual, *own = (layer.choices for layer in self._defaults)
+        chosen = dict(usual)
+        for choices in own:
+            chosen |= {group: choice for group, choice in choices.items() if choice.text != usual[group].text}
+        return chosen
 
     def compose(self, words: Sequence[str]) -> Composed:
         """The configuration of words that choose files, as `amp=o2`.
@@ -112,7 +111,7 @@ class Composer:
         from omegaconf.errors import OmegaConfBaseException
 
         try:
-            self._folders[-1].choices = {group: name for group, (name, _) in self._chosen_by.items()}
+            self._folders[-1].choices = {group: choice.text for group, choice in self._chosen.items()}
             overrides = OverridesParser.create().parse_overrides(list(words))
             config, files = self._merge(overrides)
             beneath = self._weakest(config)
@@ -145,15 +144,13 @@ class Composer:
             OmegaConf.update(part, package, loaded.config, merge=False) if package else part.merge_with(loaded.config)
             config.merge_with(part)
             values: Any = OmegaConf.to_container(part, resolve=False)
-            folder = Path(loaded.path.removeprefix("file://"))
-            name = f"{path}.yaml"
-            shown = f"{SHIPPED}{name}" if folder == conf_folder() else f"{folder}/{name}"
+            file = Path(loaded.path.removeprefix("file://"), f"{path}.yaml")
+            shown = _shown(file)
             group, _, choice = path.rpartition("/")
-            by = self._chosen_by.get(group)
-            if by and by[0] == choice and group not in typed:
-                shown = f"{shown}, chosen in {by[1]}"
-            prefix = f"{package}." if package else ""
-            files.append(File(shown, folder / name, prefix, leaves(values)))
+            by = self._chosen.get(group)
+            if by and by.line and by.text == choice and group not in typed:
+                shown = f"{shown}, chosen in {by}"
+            files.append(File(shown, file, f"{package}." if package else "", leaves(values)))
         return config, files
 
     def _weakest(self, config: Any) -> list[tuple[File, dict[str, Any]]]:
@@ -163,11 +160,14 @@ class Composer:
         from launcher.config.folders import applying
 
         kinds = [OmegaConf.select(config, key) for key in ("recipe", "cluster.kind", "container.kind")]
-        shipped = self._folders[-1]
-        layers = [(f"{SHIPPED}{CONFIG}.yaml", shipped.file(CONFIG), shipped.values)]
-        layers += [(str(own.path), own.path, own.values) for own in self._own]
-        applied = ((name, path, applying(values, *kinds)) for name, path, values in layers if values)
-        return [(File(name, path, "", leaves(values)), values) for name, path, values in applied]
+        applied = ((layer.path, applying(layer.values, *kinds)) for layer in self._defaults if layer.values)
+        return [(File(_shown(path), path, "", leaves(values)), values) for path, values in applied]
+
+
+def _shown(path: Path) -> str:
+    """A file as a person knows it: in full, those of the package from `conf/` on."""
+    conf = conf_folder()
+    return f"{SHIPPED}{path.relative_to(conf)}" if path.is_relative_to(conf) else str(path)
 
 
 def _places(files: Sequence[File]) -> dict[str, Place]:

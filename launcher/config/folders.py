@@ -32,8 +32,9 @@ class Defaults(NamedTuple):
 
     path: Path
     choices: dict[str, Place]
-    """A file of each group."""
+    """A file of each group, and where it is chosen."""
     values: dict[str, Any]
+    """What it asks for beyond the defaults."""
 
 
 class Folder(ConfigSource):
@@ -44,7 +45,7 @@ class Folder(ConfigSource):
         self.folder = path
         self.shipped = path == conf_folder()
         self.choices: Mapping[str, str] = {}
-        """The files that hold where no word chooses one, instead of those that config.yaml names."""
+        """Of `conf/`: the file of each group that holds where no word chooses one."""
         self._read: dict[str, tuple[dict[str, Any], str | None]] = {}
 
     @staticmethod
@@ -52,18 +53,25 @@ class Folder(ConfigSource):
         return "file"
 
     @functools.cached_property
-    def _config(self) -> dict[str, Any]:
-        return files.read(self.file(CONFIG), shipped=self.shipped)
-
-    @property
-    def usual_choices(self) -> dict[str, str]:
-        """What config.yaml chooses from each group."""
-        return {group: name for item in self._config["defaults"] if item != "_self_" for group, name in item.items()}
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """What config.yaml asks for beyond its defaults."""
-        return shipped.requests(CONFIG, {key: value for key, value in self._config.items() if key != "defaults"})
+    def defaults(self) -> Defaults | None:
+        """What its config.yaml asks for; None where it has none. Raises `UsageError`."""
+        path = self.file(CONFIG)
+        if not path.is_file():
+            return None
+        values, places = files.read(path, shipped=self.shipped), {}
+        if not self.shipped:
+            files.check_defaults(path, values)
+            places = files.places(path)
+        choices = _choices(path, values.pop("defaults", []), places)
+        for group in CHOOSABLE:
+            key, value = DECIDES[group], values.get(group)
+            if isinstance(value, dict) and key in value:
+                line = places[f"{group}.{key}"].line
+                raise refused(path, line, f"{group}.{key} follows from {group}; say `{group}: {value[key]}`")
+            if isinstance(value, str):
+                choices[group] = places[group]
+                del values[group]
+        return Defaults(path, choices, shipped.requests(CONFIG, values))
 
     def file(self, name: str) -> Path:
         return self.folder / f"{name.removesuffix('.yaml')}.yaml"
@@ -71,7 +79,8 @@ class Folder(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         name = config_path.removesuffix(".yaml")
         if name == CONFIG:  # its values have the lowest priority: they are merged under the composed ones
-            values: dict[str, Any] = {"defaults": [_chosen(item, self.choices) for item in self._config["defaults"]]}
+            chosen = ({group: name} for group, name in self.choices.items())
+            values: dict[str, Any] = {"defaults": ["_self_", *chosen, {"data": None}, {"experiment": None}]}
             package = None
         else:
             if name not in self._read:
@@ -107,10 +116,6 @@ class Folder(ConfigSource):
         return names
 
 
-def _chosen(item: Any, choices: Mapping[str, str]) -> Any:
-    return {group: choices.get(group, name) for group, name in item.items()} if isinstance(item, dict) else item
-
-
 class Repository(ConfigRepository):
     """The folders that Hydra looks for files in, the strongest first."""
 
@@ -118,32 +123,18 @@ class Repository(ConfigRepository):
         self.sources = list(folders)
 
 
-def config_of(folder: Path) -> Defaults | None:
-    """What the folder's config.yaml asks for; None where it has none. Raises `UsageError`."""
-    path = folder / f"{CONFIG}.yaml"
-    if not path.is_file():
-        return None
-    values = files.read(path)
-    files.check_defaults(path, values)
-    places = files.places(path)
+def _choices(path: Path, defaults: list[Any], places: Mapping[str, Place]) -> dict[str, Place]:
+    """The file of each group that a config.yaml's `defaults` choose. Raises `UsageError`."""
     choices: dict[str, Place] = {}
-    for index, item in enumerate(values.pop("defaults", [])):
+    for index, item in enumerate(defaults):
         group, choice = next(iter(item.items())) if isinstance(item, dict) else (str(item), None)
         if group == "_self_" or (choice is None and group in ("data", "experiment")):
             continue
-        line = places[f"defaults[{index}]"].line
+        place = places.get(f"defaults[{index}]") or Place(path, 0, "")  # a shipped file's lines are not counted
         if group not in CHOOSABLE or not isinstance(choice, str):
-            raise refused(path, line, f"defaults may choose from {', '.join(CHOOSABLE)}, as `- cluster: slurm`")
-        choices[group] = Place(path, line, choice)
-    for group in CHOOSABLE:
-        key, value = DECIDES[group], values.get(group)
-        if isinstance(value, dict) and key in value:
-            line = places[f"{group}.{key}"].line
-            raise refused(path, line, f"{group}.{key} follows from {group}; say `{group}: {value[key]}`")
-        if isinstance(value, str):
-            choices[group] = places[group]
-            del values[group]
-    return Defaults(path, choices, shipped.requests(CONFIG, values))
+            raise refused(path, place.line, f"defaults may choose from {', '.join(CHOOSABLE)}, as `- cluster: slurm`")
+        choices[group] = place._replace(text=choice)
+    return choices
 
 
 def applying(values: Mapping[str, Any], recipe: Any, cluster: Any, container: Any) -> dict[str, Any]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from launcher.config import script_framework, script_word
+from launcher.config import script_text, script_word
 from launcher.config.compose import Composer
-from launcher.config.o0_cells import by_level
 from launcher.config.parse import PASSED, Override, is_key, parse, passed
 from launcher.config.paths import add_own_recipes, expanded, own_folders
 from launcher.config.spec import JobSpec, make
-from launcher.config.sweep import Cell, cells
+from launcher.config.sweep import Cell, by_level, cells
 from launcher.errors import UsageError, of_each
 from launcher.runs import address as addresses
 from launcher.runs.arms import label_of
+from recipes.script import in_image
+from recipes.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,8 +126,53 @@ def compose(words: Words) -> Request:
     overrides = tuple(parse(word, groups) for word in words.overrides)
     if words.arguments is not None:
         overrides = (*overrides, passed(words.arguments))
-    made = script_framework.with_frameworks(by_level(cells(composer, overrides)))
+    made = _with_frameworks(by_level(cells(composer, overrides)))
     return Request(overrides=overrides, cells=tuple(made))
+
+
+def _with_frameworks(cells: Iterable[Cell]) -> list[Cell]:
+    """The cells; those of a script that name no framework get the one that it imports.
+
+    Raises `UsageError` for a script that imports several.
+    """
+    read: dict[Path, dict[str, str]] = {}
+    return [_with_framework(cell, read) for cell in cells]
+
+
+def _with_framework(cell: Cell, read: dict[Path, dict[str, str]]) -> Cell:
+    path = _script(cell.config)
+    if path is None or cell.config.get("framework"):
+        return cell
+    if path not in read:
+        read[path] = script_text.frameworks(path)
+    packages = read[path]
+    if len(packages) > 1:
+        choices = " or ".join(f"framework={name}" for name in sorted(packages))
+        raise UsageError(
+            f"{path.name} uses {' and '.join(sorted(packages.values()))}; say which of them trains: {choices}"
+        )
+    framework = next(iter(packages), Settings().framework)
+    if not packages:
+        note = f"no import of a framework was found in {path.name}; framework={framework} is assumed"
+    elif framework == Settings().framework:
+        return cell
+    else:
+        note = f"framework={framework}, as {path.name} imports {packages[framework]}"
+    word = parse(f"framework={framework}", source=f"imports of {path.name}")
+    notes = [*(cell.config.get("notes") or ()), note]
+    return dataclasses.replace(
+        cell, config={**cell.config, "framework": framework, "notes": notes}, words=(*cell.words, word)
+    )
+
+
+def _script(config: Mapping[str, Any]) -> Path | None:
+    """The script of a job to which the launcher applies a mode; None where it is not on this machine."""
+    script, train = config.get("script"), config.get("train")
+    bare = isinstance(train, Mapping) and train.get("bare") is True
+    if config.get("recipe") != "script" or bare or not isinstance(script, str) or in_image(script):
+        return None
+    path = expanded(script)
+    return path.resolve() if os.path.isfile(path) else None
 
 
 def understand(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:

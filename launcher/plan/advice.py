@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from launcher.config.spec import JobSpec
-from launcher.probe.facts import Gpu
-from recipes.precision import adam_epsilon
+from launcher.plan.requirements import image_packages
+from launcher.probe.facts import Facts, Gpu
+from recipes import settings
+from recipes.precision import adam_epsilon, gemm_layers
+from recipes.precision.gemm import FORMATS, HALF, library_problem, needed
 from recipes.recipe import Layer
 from recipes.typed import SettingsError
 
@@ -67,6 +70,25 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
             what = "batch per device and micro-batch" if training.accumulate > 1 else "batch per device"
             sentences.append(f"tensor cores want multiples of {unit} in {name}: the {what} is {share}")
     return (*sentences, *_advice_on_memory(spec, gpus, dtype, share, devices))
+
+
+def advice_on_gemm(spec: JobSpec, facts: Facts, device: str, devices: int) -> Iterator[str]:
+    """The layers that `amp.gemm` converts and leaves out, and what isn't known before the job starts. `devices` is the
+    number of them on all nodes."""
+    gemm = spec.training.amp.gemm
+    if gemm == HALF:
+        return
+    if chosen := settings.gemm_layers(spec.training, spec.recipe, devices):
+        yield gemm_layers.line(gemm, *chosen)
+    if device == "cpu":
+        yield f"amp.gemm={gemm} on a CPU shows that it is applied; a step takes about five times one in bfloat16"
+    if spec.launch.container.kind != "none":
+        packages, why = image_packages(spec, facts)
+        if packages is None:
+            why = why or "it was not looked into"
+            yield f"not checked: {needed(gemm)} in the image ({why}); a run ends at once without it"
+    elif spec.launch.cluster.setup and library_problem(gemm, facts.packages.get(FORMATS[gemm].mechanism, "")):
+        yield f"not checked: {needed(gemm)} with what cluster.setup loads; a run ends at once without it"
 
 
 def _advice_on_instances(gpus: Sequence[Gpu]) -> Iterator[str]:

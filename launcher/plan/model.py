@@ -56,7 +56,7 @@ class ScriptPlan:
     bare: bool = False
     """Started alone, with no wrapper around it."""
     stop_signal: str | None = None
-    """Raised in each of its processes when the run is asked to stop, as TERM; None for none, as in older plans."""
+    """Raised in each of its processes when the run is asked to stop, as TERM; None for none."""
     resume_arguments: tuple[str, ...] = ()
     """Arguments added from the second attempt on."""
     block: int = 0

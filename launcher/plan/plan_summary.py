@@ -14,7 +14,7 @@ def summary(plan: Plan) -> str:
     if len(plan.gpu_pool) > plan.gpus:
         devices += f" (free ones of {len(plan.gpu_pool)}, chosen when it starts)"
     nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
-    nodes += ", sharded (fsdp)" if plan.settings.get("parallel") == "fsdp" else ""
+    nodes += ", sharded (fsdp)" if plan.settings["parallel"] == "fsdp" else ""
     return f"{what} in {plan.framework} at {mode(plan)}{batch}, {devices}{nodes}, {plan.host}"
 
 
@@ -32,7 +32,7 @@ def _precision(plan: Plan) -> str:
     parts = []
     if plan.settings["amp"]["level"] != "o0":
         parts.append(known.dtype or "float16 or bfloat16 by its GPU")
-        gemm = plan.settings["amp"].get("gemm", HALF)  # plans of older versions have none
+        gemm = plan.settings["amp"]["gemm"]
         parts += [f"{gemm} by {FORMATS[gemm].mechanism}"] if gemm != HALF else []
         if known.loss_scale != "none":
             parts.append(f"{known.loss_scale} loss scale" if known.loss_scale else "a loss scale if float16")

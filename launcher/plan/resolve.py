@@ -11,7 +11,7 @@ from launcher.config.spec import JobSpec
 from launcher.errors import UsageError, placed
 from launcher.plan import advice as plan_advice
 from launcher.plan import container as plan_container
-from launcher.plan import gemm, gpu_choice, profilers, requirements, slurm_check, user_script
+from launcher.plan import gpu_choice, profilers, requirements, slurm_check, user_script
 from launcher.plan.model import PLACEHOLDER, Decided, Plan
 from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
@@ -116,7 +116,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
             *gpu_choice.advice(spec, facts, count),
             *plan_container.advice(spec, facts, count),
             *plan_advice.advice(spec, gpus, device, precision.dtype, launch.nodes * devices),
-            *gemm.advice(spec, facts, device, launch.nodes * devices),
+            *plan_advice.advice_on_gemm(spec, facts, device, launch.nodes * devices),
             *user_script.advice(spec, facts, count, precision),
             *launch.notes,
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -89,22 +90,14 @@ def _check_partition(spec: JobSpec, cluster: SlurmCluster, partition: Partition)
         raise SettingsError(f"partition {partition.name} is down; name another", "cluster.partition")
     if launch.nodes > partition.nodes:
         raise SettingsError(f"nodes={launch.nodes}: partition {partition.name} has {partition.nodes}", "nodes")
-    if (launch.gpus or 0) > partition.gpus_per_node:
-        raise SettingsError(
-            f"gpus={launch.gpus}: no node of partition {partition.name} has more than {partition.gpus_per_node}", "gpus"
-        )
-    if (cluster.cpus or 0) > partition.cpus_per_node:
-        raise SettingsError(
-            f"cluster.cpus={cluster.cpus}: no node of partition {partition.name} has more than "
-            f"{partition.cpus_per_node}",
-            "cluster.cpus",
-        )
-    most = partition.memory_mib_per_node
-    if cluster.mem is not None and most and _mebibytes(cluster.mem) > most:
-        raise SettingsError(
-            f"cluster.mem={cluster.mem}: no node of partition {partition.name} has more than {most // 1024}G",
-            "cluster.mem",
-        )
+    memory = partition.memory_mib_per_node
+    for key, asked, wanted, most, shown in (
+        ("gpus", launch.gpus, launch.gpus, partition.gpus_per_node, f"{partition.gpus_per_node}"),
+        ("cluster.cpus", cluster.cpus, cluster.cpus, partition.cpus_per_node, f"{partition.cpus_per_node}"),
+        ("cluster.mem", cluster.mem, _mebibytes(cluster.mem), memory or math.inf, f"{memory // 1024}G"),
+    ):
+        if (wanted or 0) > most:
+            raise SettingsError(f"{key}={asked}: no node of partition {partition.name} has more than {shown}", key)
     if cluster.time is not None:
         wanted = slurm_units.minutes(cluster.time)
         limit = partition.max_minutes
@@ -115,9 +108,9 @@ def _check_partition(spec: JobSpec, cluster: SlurmCluster, partition: Partition)
             )
 
 
-def _mebibytes(text: str) -> int:
+def _mebibytes(text: str | None) -> int:
     try:
-        return slurm_units.mebibytes(text)
+        return slurm_units.mebibytes(text) if text is not None else 0
     except ValueError as error:
         raise SettingsError(f"cluster.mem={error}", "cluster.mem") from None
 

@@ -13,10 +13,9 @@ from containers.description import User
 from containers.runtime import Runtime
 from launcher.compare import comparison
 from launcher.config.compose import Composer
-from launcher.config.o0_cells import by_level
 from launcher.config.parse import parse
 from launcher.config.spec import make
-from launcher.config.sweep import cells
+from launcher.config.sweep import by_level, cells
 from launcher.errors import UsageError
 from launcher.executors.plan_changes import changes
 from launcher.plan import record
