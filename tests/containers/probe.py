@@ -34,11 +34,11 @@ def mounted(folder):
     """Name of the one file in every folder there -> that folder's own name."""
     if not os.path.isdir(folder):
         return {}
-    return {os.listdir(os.path.join(folder, each))[0]: each for each in os.listdir(folder)}
+    return {os.listdir(os.path.join(folder, name))[0]: name for name in os.listdir(folder)}
 
 
 output, code, words = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-found = {
+facts = {
     "argv": words,
     "env": dict(os.environ),
     "cwd": os.getcwd(),
@@ -57,5 +57,5 @@ found = {
     "encoding": sys.stdout.encoding.lower(),
 }
 with open(output, "w") as stream:
-    json.dump(found, stream)
+    json.dump(facts, stream)
 sys.exit(code)

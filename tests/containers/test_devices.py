@@ -25,7 +25,7 @@ JOB = {
 }
 CUDA, ALL = "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"
 
-# devices, runtime -> devices the engine is told, CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES, whether --nv
+# devices, runtime -> devices given to the engine, CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES, whether --nv
 TABLE: list[tuple[Devices, str, str, str | None, str | None, bool]] = [
     ((), "docker", "", None, "void", False),
     ((), "podman", "", None, "void", False),
@@ -51,15 +51,15 @@ TABLE: list[tuple[Devices, str, str, str | None, str | None, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("devices", "runtime", "told", "cuda", "nvidia", "nv"), TABLE)
+@pytest.mark.parametrize(("devices", "runtime", "engine", "cuda", "nvidia", "nv"), TABLE)
 def test_what_the_job_sees(
-    devices: Devices, runtime: str, told: str, cuda: str | None, nvidia: str | None, nv: bool
+    devices: Devices, runtime: str, engine: str, cuda: str | None, nvidia: str | None, nv: bool
 ) -> None:
     container = dataclasses.replace(FULL, image=IMAGES[runtime], devices=devices, secrets={})
     wrapped = wrap(container, RUNTIMES[runtime])
     argv = fill(wrapped.argv, JOB)
     process = JOB | dict(zip(wrapped.environment, fill(wrapped.environment.values(), JOB), strict=True))
-    assert (given(argv), variable(CUDA, argv, process), variable(ALL, argv, process)) == (told, cuda, nvidia)
+    assert (given(argv), variable(CUDA, argv, process), variable(ALL, argv, process)) == (engine, cuda, nvidia)
     assert ("--nv" in argv) == nv
 
 

@@ -34,8 +34,8 @@ def probe(place: Place, runtime: Runtime, gpus: int) -> dict[str, Any]:
     container = place.container(place.testbed.images["python"].sandbox, devices="job" if gpus else ())
     # The job's own devices are in its environment already; nothing sets them for it here.
     in_job(place, place.script(container, runtime), gpus)
-    found: dict[str, Any] = json.loads((place.run / "probe.json").read_text())
-    return found
+    seen: dict[str, Any] = json.loads((place.run / "probe.json").read_text())
+    return seen
 
 
 @pytest.mark.parametrize("gpus", [1, 3])
@@ -46,14 +46,14 @@ def test_a_job_sees_as_many_gpus_as_it_has_in_apptainer_and_without(gpus: int, p
 
 
 @pytest.mark.parametrize("kind", ["docker", "podman"])
-def test_an_engine_is_told_the_jobs_own_devices(kind: str, place: Place) -> None:
+def test_an_engine_is_given_the_jobs_own_devices(kind: str, place: Place) -> None:
     client = place.write("client", RECORD.format(path=str(place.run / "argv.json")), mode=0o755)
     runtime = Runtime(kind="docker" if kind == "docker" else "podman", command=(str(client),))
     container = dataclasses.replace(place.container("image"), devices="job")
     text = place.script(container, runtime).replace("set -u", "set -u\nenv >" + str(place.run / "env"))
     in_job(place, text, 2)
-    told = devices(json.loads((place.run / "argv.json").read_text())).split(",")
-    environment = dict(each.partition("=")[::2] for each in (place.run / "env").read_text().splitlines())
+    given_to_engine = devices(json.loads((place.run / "argv.json").read_text())).split(",")
+    environment = dict(pair.partition("=")[::2] for pair in (place.run / "env").read_text().splitlines())
     job = environment.get("SLURM_STEP_GPUS") or environment["SLURM_JOB_GPUS"]
-    assert told == job.split(",")
-    assert len(set(told)) == 2
+    assert given_to_engine == job.split(",")
+    assert len(set(given_to_engine)) == 2

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from containers.find import ask_here, find_image, installed
-from containers.pull import Pulled, PullError, pull, read_key, stored
+from containers.pull import Pulled, PullError, pull, stored
 from containers.references import resolve
-from containers.registry import NGC_USER, Credentials
-from containers.runtime import Kind, Runtime
+from containers.registry import Credentials
+from containers.runtime import Runtime
 from recipes.typed import SettingsError
 from tests.containers.registry_server import PASSWORD, USER, Registry
 from tests.testbed.bed import wait_until
@@ -202,59 +202,6 @@ def test_an_engine_fetches_with_its_own_login_what_wants_a_key(
     assert second == dataclasses.replace(first, fetched=False)
 
 
-@pytest.mark.parametrize(
-    ("key", "says"),
-    [
-        (None, "it asks for a key, and none was given"),
-        (Credentials(user=USER, password="wrong"), "the key is not accepted"),
-    ],
-)
-@pytest.mark.parametrize("authentication", ["basic", "bearer"])
-def test_a_private_image_without_its_key_is_refused_before_any_client_runs(
-    authentication: str, key: Credentials | None, says: str, tmp_path: Path
-) -> None:
-    with Registry("private", authentication=authentication) as registry, pytest.raises(PullError, match=says):
-        get(registry, Runtime(kind="apptainer", command=("/no/such/client",)), tmp_path / "cache", credentials=key)
-    assert not (tmp_path / "cache").exists()
-
-
-NOBODY = Runtime(kind="apptainer", command=("/no/such/client",))
-
-
-def test_an_image_that_does_not_exist_is_refused_by_name(tmp_path: Path) -> None:
-    with Registry("missing") as registry, pytest.raises(SettingsError, match=r"has no .*/test/image:v9"):
-        get(f"{registry.name}:v9", NOBODY, tmp_path)
-
-
-def test_an_image_that_an_engine_does_not_get_need_not_be_there(tmp_path: Path) -> None:
-    with pytest.raises(PullError, match=r"if it is there and wants a key, run podman login docker\.io"):
-        get("nope/nope", Runtime(kind="podman", command=("false",)), tmp_path)
-
-
-def test_the_digest_of_an_image_that_an_engine_knows_by_several_is_its_own_registrys(tmp_path: Path) -> None:
-    """The same image in another repository, and under two digests in its own."""
-    with Registry("several") as registry:
-        names = [f"{registry.name}@sha256:{'0' * 64}", f"{registry.name}@{registry.digest}"]
-        record = {"RepoDigests": ["other/image@sha256:00", *names], "Id": "", "Architecture": "amd64"}
-        engine = Runtime(kind="podman", command=("true",))
-        pulled = get(registry, engine, tmp_path, ask=lambda argv: json.dumps([record]))
-        assert (pulled.digest, pulled.fetched) == (registry.digest, False)
-
-
-@pytest.mark.parametrize("known", ["python", "library/python", "docker.io/library/python"])
-def test_an_engine_may_name_an_image_of_the_hub_in_its_short_form(known: str) -> None:
-    record = json.dumps([{"RepoDigests": [f"{known}@sha256:1"], "Id": "", "Architecture": "amd64"}])
-    engine = Runtime(kind="docker", command=("docker",))
-    assert find_image("docker.io/library/python:3.12", engine, lambda argv: record).digests == ("sha256:1",)
-
-
-def test_an_image_for_other_machines_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
-    with Registry("arm", architecture="arm64", index=True) as registry:
-        with pytest.raises(SettingsError, match="is made for arm64 and this host is amd64"):
-            get(registry, NOBODY, tmp_path)
-        assert registry.blob_fetches == 0
-
-
 @pytest.mark.parametrize("kind", ["docker", "podman"])
 def test_an_engine_names_the_machine_that_an_image_is_made_for(
     kind: str, runtimes: dict[str, Runtime], tmp_path: Path
@@ -265,29 +212,6 @@ def test_an_engine_names_the_machine_that_an_image_is_made_for(
                 get(registry, runtimes[kind], tmp_path / "cache")
         finally:
             forget(registry)
-
-
-def test_a_registry_that_is_down_is_reported(tmp_path: Path) -> None:
-    with Registry("down") as registry:
-        name = registry.name
-    with pytest.raises(PullError, match=r"127\.0\.0\.1:\d+ does not answer: .*refused"):
-        get(name, NOBODY, tmp_path)
-
-
-def test_a_client_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with Registry("no client") as registry, pytest.raises(PullError, match="/no/such/client: No such file"):
-        get(registry, NOBODY, tmp_path / "cache")
-    assert files(tmp_path / "cache") == []
-
-
-def test_there_is_no_pull_of_a_file_or_without_a_runtime_that_pulls(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="is a file or folder; there is nothing to fetch"):
-        get("/a/b.sif", NOBODY, tmp_path)
-    kinds: tuple[Kind, ...] = ("none", "pyxis")
-    for kind in kinds:
-        refusal = f"container={kind} pulls no images .*; say container=docker, podman or"
-        with pytest.raises(SettingsError, match=refusal):
-            get("python", Runtime(kind=kind), tmp_path)
 
 
 @pytest.mark.testbed
@@ -308,18 +232,3 @@ def test_a_tag_that_moved_is_fetched_anew_and_a_digest_stays_what_it_is(
         assert get(pinned.given, apptainer, cache) == dataclasses.replace(first, fetched=False)
         assert len(registry.requests) == asked, "a digest says what it is without asking"
         assert stored(pinned, apptainer, cache) == first.name
-
-
-def test_a_key_is_read_from_a_file_that_only_its_owner_may_read(tmp_path: Path) -> None:
-    path = tmp_path / "key"
-    path.write_text("nvapi-123\n")
-    path.chmod(0o600)
-    assert read_key(path) == Credentials(user=NGC_USER, password="nvapi-123")
-    path.write_text("mei:pass:word\n")
-    assert read_key(path) == Credentials(user="mei", password="pass:word")
-    assert "pass" not in repr(read_key(path))
-    path.chmod(0o640)
-    with pytest.raises(SettingsError, match=r"can be read by others; run chmod 600"):
-        read_key(path)
-    with pytest.raises(SettingsError, match="No such file"):
-        read_key(tmp_path / "none")

@@ -59,23 +59,23 @@ def probe(container: Container, tmp_path: Path) -> dict[str, Any]:
         timeout=120,
     )
     assert (tmp_path / "probe.json").exists(), done.stderr
-    found: dict[str, Any] = json.loads((tmp_path / "probe.json").read_text())
-    return found | {"exit_code": done.returncode}
+    seen: dict[str, Any] = json.loads((tmp_path / "probe.json").read_text())
+    return seen | {"exit_code": done.returncode}
 
 
 def test_everything_arrives_byte_for_byte(container: Container, tmp_path: Path) -> None:
-    found = probe(container, tmp_path)
-    assert found["argv"] == [*TABLE, LONG, "attempt=3"]
-    assert {name: found["env"].get(name) for name in container.environment} == container.environment
-    assert (found["exit_code"], found["cwd"]) == (37, str(tmp_path))
+    seen = probe(container, tmp_path)
+    assert seen["argv"] == [*TABLE, LONG, "attempt=3"]
+    assert {name: seen["env"].get(name) for name in container.environment} == container.environment
+    assert (seen["exit_code"], seen["cwd"]) == (37, str(tmp_path))
 
 
 def test_the_jobs_environment_wins_over_the_images(container: Container, tmp_path: Path) -> None:
-    found = probe(container, tmp_path)
-    assert (found["env"]["BOTH"], found["env"]["FROM_IMAGE"]) == ("job", "image")
-    assert (found["env"]["LANG"], found["env"]["LAUNCHER_ATTEMPT"]) == ("C.UTF-8", "3")
-    assert (found["home"], found["user"], found["user_site"]) == (container.home, "mei", False)
-    assert (found["env"]["CUDA_VISIBLE_DEVICES"], found["env"]["NVIDIA_VISIBLE_DEVICES"]) == ("1", "all")
+    seen = probe(container, tmp_path)
+    assert (seen["env"]["BOTH"], seen["env"]["FROM_IMAGE"]) == ("job", "image")
+    assert (seen["env"]["LANG"], seen["env"]["LAUNCHER_ATTEMPT"]) == ("C.UTF-8", "3")
+    assert (seen["home"], seen["user"], seen["user_site"]) == (container.home, "mei", False)
+    assert (seen["env"]["CUDA_VISIBLE_DEVICES"], seen["env"]["NVIDIA_VISIBLE_DEVICES"]) == ("1", "all")
 
 
 @pytest.mark.parametrize("name", ["PATH", "LD_LIBRARY_PATH", "LD_PRELOAD"])

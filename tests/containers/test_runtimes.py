@@ -21,7 +21,7 @@ def sample(runtime: str) -> Container:
     kind = RUNTIMES[runtime].kind
     container = dataclasses.replace(FULL, image=IMAGES[kind], devices="job" if kind == "pyxis" else FULL.devices)
     if kind == "pyxis":
-        mounts = tuple(each for each in FULL.mounts if " " not in each.source)
+        mounts = tuple(mount for mount in FULL.mounts if " " not in mount.source)
         return dataclasses.replace(container, mounts=mounts, secrets={"API_KEY": "/home/mei/.api_key"})
     if runtime == "singularity-3.8":
         return dataclasses.replace(container, environment={"LAUNCHER_RUN_ID": "20260102-030405-calm-fox"})
@@ -51,7 +51,7 @@ def test_a_folder_is_mounted_before_what_lies_in_it() -> None:
     inner, outer = Mount(source="/s/inner", target="/a/b/c/d"), Mount(source="/s/outer", target="/a")
     wrapped = wrap(dataclasses.replace(sample("docker"), mounts=(inner, outer), secrets={}), DOCKER)
     mounts = [word for word in wrapped.argv if isinstance(word, str) and word.startswith("--mount=")]
-    assert [each.rpartition("=")[2] for each in mounts][:2] == ["/a", "/data/runs/.cache"]
+    assert [mount.rpartition("=")[2] for mount in mounts][:2] == ["/a", "/data/runs/.cache"]
     assert mounts[-1].endswith("target=/a/b/c/d")
 
 

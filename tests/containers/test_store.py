@@ -43,9 +43,9 @@ except Exception as error:
 @pytest.fixture
 def cache(open_folder: Path) -> Path:
     folder = open_folder / "images"
-    for each in (folder, folder / "locks", folder / "names"):
-        each.mkdir()
-        each.chmod(0o777)
+    for path in (folder, folder / "locks", folder / "names"):
+        path.mkdir()
+        path.chmod(0o777)
     return folder
 
 

@@ -89,7 +89,5 @@ NEEDED = "not checked: torchao 0.18 or newer"
         ),
     ],
 )
-def test_what_was_not_looked_into_is_said_to_be_unchecked_and_not_refused(
-    words: tuple[str, ...], facts: Facts, lines: list[str]
-):
+def test_what_was_not_checked_is_named_and_not_refused(words: tuple[str, ...], facts: Facts, lines: list[str]):
     assert unchecked(*words, facts=facts) == [f"{line}; a run ends at once without it" for line in lines]

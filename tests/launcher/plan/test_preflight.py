@@ -48,7 +48,7 @@ def test_of_text_the_rows_of_a_product_are_tokens_and_the_vocabulary_is_a_layers
     )
 
 
-def test_three_channels_at_the_first_convolution_are_only_said_to_be_faster_as_four() -> None:
+def test_three_channels_at_the_first_convolution_are_accepted_with_a_hint_at_four() -> None:
     assert advice(ONE_A100, "recipe=resnet50", "amp=o2") == (
         "tensor cores want multiples of 8 in bfloat16: stem takes 3 channels (4, padded, are faster)",
     )
@@ -71,7 +71,7 @@ def test_tf32_wants_multiples_of_four() -> None:
     assert sizes == ("tensor cores want multiples of 4 in TF32: the batch per device is 2050",)
 
 
-def test_paddles_build_for_gpus_is_named_where_the_other_one_is_found_beside_them() -> None:
+def test_paddles_cpu_build_is_refused_on_gpus_with_the_package_for_them() -> None:
     facts = dataclasses.replace(ONE_V100, packages={"paddle": "3.3.1+cpu"})
     with pytest.raises(UsageError, match=r"and there are GPUs; install paddlepaddle-gpu instead of paddlepaddle"):
         resolve(spec_of("framework=paddle", "recipe=simplenet", "gpus=1"), facts)
@@ -110,7 +110,7 @@ def test_a_torch_that_cannot_shard_or_use_the_gpus_is_refused(
     assert says in str(refused.value)
 
 
-def test_a_gpu_that_is_cut_into_instances_is_told_once_and_its_memory_is_not_reckoned_with() -> None:
+def test_mig_instances_are_noted_once_and_their_memory_is_not_counted() -> None:
     cut = dataclasses.replace(ONE_A100, gpus=(dataclasses.replace(ONE_A100.gpus[0], memory_mib=0, partitioned=True),))
     assert advice(cut, "recipe=simplenet", "train.width=65536", "amp=o2") == (
         "GPU 0 is cut into MIG instances: a process sees the first of them alone, and how much memory that has isn't "
@@ -118,7 +118,7 @@ def test_a_gpu_that_is_cut_into_instances_is_told_once_and_its_memory_is_not_rec
     )
 
 
-def test_a_model_that_surely_does_not_fit_is_refused_and_one_that_leaves_little_is_told() -> None:
+def test_a_model_that_cannot_fit_is_refused_and_one_that_leaves_little_is_noted() -> None:
     small = dataclasses.replace(LAPTOP, gpus=(dataclasses.replace(gpu(0, "8.0", "A2"), memory_mib=8000),))
     # Nine layers of 8192 x 8192: 4.5 GiB in float32 with their gradients, half of that all in half.
     assert advice(small, "recipe=simplenet", "amp=o1") == (
@@ -157,7 +157,7 @@ def test_a_model_that_fits_in_shards_alone_is_refused_with_the_key_that_shards_i
         (("amp=o0", "batch=512", "accumulate=4"), ()),
     ],
 )
-def test_a_batch_that_is_too_large_for_the_card_is_told_with_what_would_fit(
+def test_a_batch_too_large_for_the_gpu_is_noted_with_one_that_fits(
     words: tuple[str, ...], says: tuple[str, ...]
 ) -> None:
     alone, shared = (
@@ -168,7 +168,7 @@ def test_a_batch_that_is_too_large_for_the_card_is_told_with_what_would_fit(
     assert not shared or "batch=512" in words, "each card gets half of the batch"
 
 
-def test_an_epsilon_that_float16_loses_is_told_once_with_what_to_say_instead() -> None:
+def test_an_epsilon_that_float16_loses_is_noted_once_with_a_remedy() -> None:
     for facts in (LAPTOP, ONE_V100):
         for framework in ("torch", "tensorflow"):
             words = ("recipe=gan", "data=synthetic", f"framework={framework}", "amp=o3", "amp.dtype=float16")
@@ -179,5 +179,5 @@ def test_an_epsilon_that_float16_loses_is_told_once_with_what_to_say_instead() -
 
 
 @pytest.mark.parametrize("words", [("amp=o2",), ("amp=o3", "recipe=resnet50", "train.width=8")])
-def test_where_the_optimizer_steps_in_float32_or_has_no_epsilon_none_is_spoken_of(words: tuple[str, ...]) -> None:
+def test_an_optimizer_in_float32_or_without_epsilon_gets_no_such_note(words: tuple[str, ...]) -> None:
     assert advice(LAPTOP, "recipe=gan", "data=synthetic", "amp.dtype=float16", *words) == ()

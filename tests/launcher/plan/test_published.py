@@ -130,14 +130,14 @@ def test_the_image_is_the_published_one_and_the_file_is_in_it() -> None:
     assert "./main.py is looked for in the image alone" in " ".join(plan.advice)
 
 
-def test_a_gpu_that_this_machine_lacks_is_not_said_to_be_found_on_it(capsys):
+def test_a_gpu_that_this_machine_lacks_is_not_shown_as_found(capsys):
     plan_verb.main(["experiment=twcc_published_group1"])
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("device ")]
     assert line.split() == ["device", "cuda", "gpus=1"]
 
 
 @pytest.mark.parametrize("name", EXPORTED)
-def test_an_image_by_a_mirrors_name_has_the_published_variables_only_once_it_is_said_what_it_is(name: str) -> None:
+def test_an_image_by_a_mirrors_name_has_the_published_variables_only_with_image_is(name: str) -> None:
     plan = mirrored(name, "image.is=ngc-tensorflow1:19.08")
     assert plan.container is not None
     assert (plan.container.image, plan.mechanism, exported(plan)) == (MIRRORED, "ngc_environment", {EXPORTED[name]})
@@ -187,7 +187,7 @@ def test_an_image_or_a_variable_that_contradicts_the_published_line_is_refused(
         plan_of(name, *words.split())
 
 
-def test_alcfs_own_image_is_profiled_once_it_is_said_what_it_is() -> None:
+def test_alcfs_own_image_is_profiled_with_image_is() -> None:
     file = "/lus/theta-fs0/software/thetagpu/nvidia-containers/tensorflow2/tf2_21.04-py3.simg"
     words, facts = ("alcf_published_dlprof", f"image={file}"), host(file, "8.0")
     with pytest.raises(UsageError, match=r"profile=dlprof needs .*image\.is=ngc-tensorflow:21\.04"):
