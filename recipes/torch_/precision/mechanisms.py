@@ -1,4 +1,4 @@
-"""o1 and o2 as subclasses of `Precision`."""
+"""o1, o2 and o3 as subclasses of `Precision`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from recipes.precision.resolved import ResolvedPrecision
 from recipes.precision.step_outcome import StepOutcome
 from recipes.torch_.precision import float8, transformer_engine
 from recipes.torch_.precision.base import Precision
-from recipes.torch_.precision.cast import NORMS, matching, to_dtype
-from recipes.torch_.precision.float32_modules import compute_in_float32
+from recipes.torch_.precision.cast import NORMS, compute_in_float32, floats_to, matching, to_dtype
 from recipes.torch_.precision.masters import Masters
 from recipes.torch_.precision.model_checks import refuse_late_cast, refuse_sharded, same_on_all_ranks, several_ranks
 from recipes.torch_.precision.operation_lists import OperationLists, refuse_unreachable
@@ -233,6 +232,29 @@ class ShardedFloat32Masters(Autocast, mechanism="sharded_fp32_masters"):
 
     The model stays float32 here; `recipes.torch_.precision.sharding` makes it half-precision, except norms.
     """
+
+
+class HalfModel(Autocast, mechanism="half_model"):
+    """o3: half precision throughout, inputs included. Only the loss is float32, by `output`."""
+
+    def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
+        for module in kept:
+            compute_in_float32(module, self.device.type, outputs_to=self.dtype)
+        to_dtype(model, self.dtype, kept, buffers=True)
+
+    def forward(self) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def input(self, tensor: Any) -> Any:
+        return floats_to(tensor, self.dtype)
+
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
+        if loss.dtype != torch.float32:
+            raise RuntimeError(
+                f"the loss is {loss.dtype} and should be float32: make it of precision.output(...), as in "
+                "loss = cross_entropy(precision.output(model(precision.input(inputs))), labels)"
+            )
+        super().backward(loss, optimizer)
 
 
 class _CopyLoaded:

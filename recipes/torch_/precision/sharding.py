@@ -16,8 +16,7 @@ from torch import nn
 from recipes.precision.gemm import older
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.precision.support import sharding_problem
-from recipes.torch_.precision.cast import NORMS
-from recipes.torch_.precision.float32_modules import Float32Forward
+from recipes.torch_.precision.cast import NORMS, Float32Forward
 from recipes.typed import SettingsError
 
 T = TypeVar("T")

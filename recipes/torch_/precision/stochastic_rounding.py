@@ -14,10 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import distributed
+from torch import distributed, nn
 from torch.optim import Optimizer
 
-from recipes.torch_.precision.model_checks import several_ranks
+from recipes.precision.resolved import ResolvedPrecision
+from recipes.precision.step_outcome import StepOutcome
+from recipes.torch_.precision.mechanisms import NOT_PREPARED, HalfModel
+from recipes.torch_.precision.model_checks import refuse_sharded, several_ranks
 from recipes.torch_.precision.optimizer_weights import clear_gradients_of, move_state
 from recipes.typed import SettingsError
 
@@ -149,3 +152,42 @@ def _common_seed() -> int:
     if several_ranks():
         distributed.broadcast_object_list(seeds)
     return int(seeds[0])
+
+
+class StochasticHalfModel(HalfModel, mechanism="half_model_stochastic"):
+    """o3 with amp.rounding=stochastic: bfloat16 weights, stepped in float32 and rounded at random."""
+
+    def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
+        super().__init__(resolved, device)
+        self._rounding = StochasticRounding()
+
+    def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
+        if optimizer in self._rounding:
+            raise RuntimeError("precision.optimizer was called twice for the same optimizer")
+        refuse_sharded(model, "amp.rounding=stochastic")
+        super().optimizer(model, optimizer)
+        self._rounding.add(optimizer)
+        return optimizer
+
+    def _names_of_stepped(self, optimizer: Optimizer) -> dict[torch.Tensor, str]:
+        names = super()._names_of_stepped(optimizer)
+        copies = self._rounding.parameters(optimizer)
+        return names | {copy: names[parameter] for copy, parameter in copies.items() if parameter in names}
+
+    def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
+        if optimizer not in self._rounding:
+            raise RuntimeError(NOT_PREPARED)
+        try:
+            self._rounding.expand(optimizer)
+            outcome = super().step(optimizer, clip)
+            self._rounding.round()
+        finally:
+            self._rounding.release()
+        return outcome
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "rounding": self._rounding.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._rounding.load_state_dict(state.get("rounding"))

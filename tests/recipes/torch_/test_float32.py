@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from recipes.torch_.precision.cast import matching
-from recipes.torch_.precision.float32_modules import Float32Forward, compute_in_float32
+from recipes.torch_.precision.cast import Float32Forward, compute_in_float32, matching
 from recipes.typed import SettingsError
 from tests.recipes.torch_.loops import backward, of
 

@@ -11,9 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.precision import Precision
-from recipes.typed import SettingsError
+from recipes.precision.levels import LossScale
 from tests.recipes.torch_.loops import HALVES, backward, of, same, step, stepped
 
 MODES = [("o0", "auto"), *itertools.product(("o1", "o2", "o3"), HALVES)]
@@ -99,16 +97,6 @@ def test_o2_leaves_buffers_as_they_are(masters):
     of("o2", master_weights=masters).cast(model)
     assert (model.angles.dtype, model.coarse.dtype) == (torch.float32, torch.float16)
     assert torch.equal(model.angles, angles)
-
-
-# torch's own LSTM has no float16 under autocast on a CPU.
-@pytest.mark.parametrize(("level", "dtype"), [("o2", "bfloat16"), ("o3", "bfloat16"), ("o3", "float16")])
-def test_recurrent_networks_are_cast_too(level, dtype):
-    precision = of(level, dtype)
-    model = precision.cast(nn.LSTM(4, 8))
-    with precision.forward():
-        result, _ = model(precision.input(torch.randn(5, 2, 4)))
-    assert result.dtype == getattr(torch, dtype)
 
 
 def test_a_parameter_shared_with_a_kept_module_is_kept():
@@ -293,100 +281,3 @@ def test_a_run_that_goes_on_from_its_states_is_bit_identical(level, dtype):
         assert losses == expected
         assert same(second.weights(), whole.weights())
         assert second.precision.state_dict()["scaler"] == whole.precision.state_dict()["scaler"]
-
-
-# What is refused
-
-
-def step_under_autocast(training):
-    with training.precision.forward():
-        loss = cross_entropy(training.model(INPUTS).float(), LABELS)
-        training.precision.backward(loss)
-        training.precision.step(training.optimizer)
-
-
-def step_by_itself(training):
-    training.backward()
-    training.optimizer.step()
-
-
-def half_precision_loss(training):
-    training.precision.backward(cross_entropy(training.model(training.precision.input(INPUTS)), LABELS))
-
-
-STOCHASTIC = {"dtype": "bfloat16", "rounding": "stochastic"}
-ORDERS = {
-    "compiled before the cast": (
-        [{"level": level} for level in ("o0", "o1", "o2", "o3")],
-        lambda training: training.precision.cast(nn.Sequential(torch.compile(nn.Linear(2, 2)))),
-        r"module 0 is already wrapped by torch\.compile; .* comes first",
-    ),
-    "wrapped before the cast": (
-        [{"level": level} for level in ("o0", "o1", "o2", "o3")],
-        lambda training: training.precision.cast(nn.DataParallel(nn.Linear(2, 2))),
-        "the model is already wrapped by DataParallel; .* comes first",
-    ),
-    "an optimizer before the cast": (
-        [{"level": level} for level in ("o1", "o2", "o3")],
-        lambda training: training.precision.optimizer(network(), sgd(network().parameters())),
-        r"comes after precision\.cast",
-    ),
-    "a step past the precision": (
-        [{"level": level} for level in ("o1", "o2", "o3")],
-        step_by_itself,
-        r"call precision\.step\(optimizer\)",
-    ),
-    "an optimizer that was not prepared": (
-        [{"level": "o2"}, {"level": "o3", **STOCHASTIC}],
-        lambda training: training.precision.step(sgd(training.model.parameters())),
-        r"comes after optimizer = precision\.optimizer",
-    ),
-    "an optimizer prepared twice": (
-        [{"level": "o2"}, {"level": "o3", **STOCHASTIC}],
-        lambda training: training.precision.optimizer(training.model, training.optimizer),
-        "twice for the same optimizer",
-    ),
-    "a step under autocast, whose next forward would see old weights": (
-        [{"level": level, "dtype": dtype} for level, dtype in itertools.product(("o1", "o2"), HALVES)],
-        step_under_autocast,
-        r"under autocast; end precision\.forward\(\) first",
-    ),
-    "a half-precision loss": (
-        [{"level": "o3"}],
-        half_precision_loss,
-        r"the loss is torch\.bfloat16 and should be float32",
-    ),
-}
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_calls_in_another_order_are_refused(order):
-    amps, call, message = ORDERS[order]
-    for amp in amps:
-        training = Training(of(**amp))
-        with pytest.raises(RuntimeError, match=message):
-            call(training)
-
-
-def test_a_device_that_no_level_knows_is_refused():
-    with pytest.raises(SettingsError, match="device=meta is not one of cpu, cuda"):
-        Precision.of(Amp(level="o1"), LossScale(), torch.device("meta"))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda state: {"masters": {}}, "another model's: bias, weight differ"),
-        (lambda state: {"scaler": {key: state["scaler"][key] for key in ("scale",)}}, "another version"),
-        (lambda state: {"scaler": None}, "has no scaler: another version"),
-    ],
-    ids=["masters", "part of the scaler", "no scaler"],
-)
-def test_a_state_of_another_model_or_version_is_refused(change, message):
-    precision = of("o2", "float16")
-    model = precision.cast(nn.Linear(2, 2))
-    precision.optimizer(model, sgd(model.parameters()))
-    state = precision.state_dict()
-    changed = {**state, **change(state)}
-    with pytest.raises(ValueError, match=message):
-        precision.load_state_dict({key: value for key, value in changed.items() if value is not None})
