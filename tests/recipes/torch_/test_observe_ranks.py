@@ -19,8 +19,8 @@ from recipes.torch_.observe import compiled
 from recipes.torch_.observe.observer import PrecisionObserver
 from tests.recipes.torch_ import observed_runs
 from tests.recipes.torch_.observed_runs import Dense, Training
-from tests.recipes.torch_.scenarios import RANKS, problems
-from tests.recipes.torch_.test_sharding import precision_of, sharded
+from tests.recipes.torch_.scenarios import RANKS
+from tests.recipes.torch_.sharded_runs import precision_of, sharded
 
 COMPILES = shutil.which("g++") is not None and not compiled.missing()
 
@@ -121,11 +121,6 @@ SCENARIOS: dict[str, Any] = {
     "one-rank-without-autocast": one_rank_in_another_precision_contradicts_all,
     **(COMPILED if COMPILES else {}),
 }
-
-
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return problems(__name__, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
