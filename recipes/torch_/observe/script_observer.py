@@ -50,13 +50,11 @@ class ScriptObserver:
         """Called once with the reason where threads take the first steps."""
         self._profiling = profiling
         self._due = 1
-        self._open: contextlib.ExitStack | None = None
-        self._until = 0
         self._thread = os.getpid(), threading.get_ident()
         self._in_threads = 0
         """Of the optimizer steps, those taken in other threads."""
         self._hook: Any = None
-        self._span: _SpanObserver | None = None
+        self._span: _Span | None = None
         self._guard = Guard()
 
     @contextlib.contextmanager
@@ -68,7 +66,7 @@ class ScriptObserver:
         self._await_forward()
         try:
             yield
-            if self._open is not None and self.steps >= self._due:
+            if self._span is not None and self.steps >= self._due:
                 self._close()
             problems = [*self._guard.problems, *([IN_A_THREAD] if self._trained_elsewhere() else [])]
             if problems:
@@ -82,7 +80,7 @@ class ScriptObserver:
 
     def slows_down(self) -> bool:
         """Whether steps are observed or profiled at the moment."""
-        return self._open is not None or self._profiling.running
+        return self._span is not None or self._profiling.running
 
     def _trained_elsewhere(self) -> bool:
         """Whether other threads trained. Where only the optimizer is stepped in one, gradients were observed."""
@@ -98,11 +96,11 @@ class ScriptObserver:
         self._in_threads += self._is_elsewhere()
         if self.steps == TOLD_AT and self._trained_elsewhere():
             self.warn(IN_A_THREAD)
-        if self._open is None or self._profiling.running:  # one profiler at a time
+        if self._span is None or self._profiling.running:  # one profiler at a time
             self._profiling.after(self.steps)
             self._profiling.before(self.steps + 1)
-        ends = self._open is not None and self.steps >= self._until
-        begins = self._open is None and not self._profiling.running and self.steps + 1 >= self._due
+        ends = self._span is not None and self.steps >= self._span.last
+        begins = self._span is None and not self._profiling.running and self.steps + 1 >= self._due
         if self._hook is None and (ends or begins):
             self._await_forward()
 
@@ -128,39 +126,33 @@ class ScriptObserver:
             return False
         if self._is_elsewhere():  # a data loader's process has modules too
             return False
-        if self._open is not None:
-            assert self._span is not None
-            if self.steps < self._until:
+        if self._span is not None:
+            if self.steps < self._span.last:
                 self._span.add(module)
                 return False
             self._close()
             self._stop_waiting()
             return True
         if torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._due:
-            self._begin(module)
+            self._due = self.steps + 1
+            self._span = _Span(module, self.precision, self._due)
         return False
 
-    def _begin(self, module: nn.Module) -> None:
-        self._due = self.steps + 1
-        self._until = self.steps + SPAN
-        self._span = _SpanObserver(module, self.precision)
-        self._open = contextlib.ExitStack()
-        self._open.enter_context(self._span.step(self._due))
-
     def _close(self) -> None:
-        assert self._open is not None and self._span is not None
-        self._open.close()
-        self._open = None
+        assert self._span is not None
+        self._span.close()
         self.reports += self._span.reports
+        self._span = None
         low = 10 ** len(str(self.steps))
         self._due = random.Random(low).randrange(low, 10 * low)
 
 
-class _SpanObserver(PrecisionObserver):
-    """Observes modules as they become known by being called."""
+class _Span(PrecisionObserver):
+    """Observes some optimizer steps, and modules as they become known by being called."""
 
-    def __init__(self, module: nn.Module, precision: Precision) -> None:
+    def __init__(self, module: nn.Module, precision: Precision, first: int) -> None:
         super().__init__(module, precision.resolved, precision.gemm_layers)
+        self.last = first + SPAN - 1
         self._cast_names = precision.module_names()
         for cast, name in self._cast_names.items():
             own = name.rpartition("/")[2]
@@ -168,6 +160,11 @@ class _SpanObserver(PrecisionObserver):
                 self._modules.keep(inner, [own])
         self._seen: set[int] = set()
         self.add(module)
+        self._open = contextlib.ExitStack()
+        self._open.enter_context(self.step(first))
+
+    def close(self) -> None:
+        self._open.close()
 
     def add(self, module: nn.Module) -> None:
         """Observe the modules inside this one too."""
