@@ -96,9 +96,7 @@ class Summary:
         self.last_loss: float | None = None
         self.loss_scale: float | None = None
         self.evaluation: dict[str, Any] = {}
-        self._rates = array("d")
-        self._token_rates = array("d")
-        self._step_rates = array("d")
+        self._rates = {key: array("d") for key, _ in RATES}
         self._seconds = self._waited = 0.0
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -116,12 +114,9 @@ class Summary:
             self.last_loss = row["loss"]
         self.loss_scale = row["loss_scale"]
         if row["timed"]:
-            if row["samples_per_second"] is not None:
-                self._rates.append(row["samples_per_second"])
-            if row.get("tokens_per_second") is not None:
-                self._token_rates.append(row["tokens_per_second"])
-            if row.get("steps_per_second") is not None:
-                self._step_rates.append(row["steps_per_second"])
+            for key, rates in self._rates.items():
+                if row.get(key) is not None:
+                    rates.append(row[key])
             if "data_seconds" in row:
                 self._seconds += row["seconds"]
                 self._waited += row["data_seconds"]
@@ -137,15 +132,13 @@ class Summary:
         no step was timed. `data_share` is the part of the steps' time that was spent waiting for data; null where
         nothing had to be waited for, since all data is on the device.
         """
-        rates = self._token_rates or self._rates or self._step_rates
-        unit = "tokens/s" if self._token_rates else "steps/s" if rates is self._step_rates and rates else "samples/s"
+        key, unit = next((rate for rate in RATES if self._rates[rate[0]]), ("samples_per_second", "samples/s"))
+        rates = self._rates[key]
         figures: dict[str, Any] = {"unit": unit, "mean": None, "median": None, "p10": None, "p90": None}
         if rates:
-            deciles = statistics.quantiles(rates, n=10, method="inclusive") if len(rates) > 1 else None
-            figures["mean"] = statistics.harmonic_mean(rates) if self._step_rates else statistics.fmean(rates)
-            figures["median"] = statistics.median(rates)
-            figures["p10"] = deciles[0] if deciles else rates[0]
-            figures["p90"] = deciles[-1] if deciles else rates[0]
+            mean = statistics.harmonic_mean if self._rates["steps_per_second"] else statistics.fmean
+            deciles = statistics.quantiles(rates, n=10, method="inclusive") if len(rates) > 1 else rates
+            figures |= {"mean": mean(rates), "median": statistics.median(rates), "p10": deciles[0], "p90": deciles[-1]}
         share = self._waited / self._seconds if self._seconds else None
         return {**figures, "data_share": share, "warmup_steps": self.untimed, "steps": len(rates)}
 
