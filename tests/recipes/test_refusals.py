@@ -51,6 +51,7 @@ HYPER_PARAMETERS = {
     "efficientnet train.lr=0.0": "must be above zero",
     "gan train.channels=[64,64]": "must be four numbers, as [64,64,32,8]",
     "gan train.sharp=1.5": "must be from 0 to 1",
+    "script train.processes=0": "must be at least 1",
     "gpt train.vocab_size=1": "must be at least 2",
     "gpt train.clip=0.0": "must be above zero",
     "gpt train.beta2=1.0": "must be from 0 up to, but not, 1",
@@ -97,7 +98,8 @@ PRECISION = {
     "amp=o1 amp.rounding=stochastic": "those of amp=o1 are float32; say amp=o3",
     "amp=o3 amp.dtype=float16 amp.rounding=stochastic": "needs bfloat16, whose range is that of float32; say amp.dtype",
     **{
-        f"framework={name} amp=o3 amp.rounding=stochastic": f"is for torch, and this is framework={name}"
+        f"framework={name} {words}": f"is for {only}torch, and this is framework={name}; "
+        for words, only in (("amp=o3 amp.rounding=stochastic", ""), ("amp=o2 amp.gemm=fp8-rowwise", "framework="))
         for name in ("tensorflow", "paddle")
     },
 }

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from recipes import script, script_source
+from recipes import script
 from recipes.precision.levels import PRESETS, Amp
 from recipes.script import LINES, NGC_TENSORFLOW1, ScriptSettings
 from recipes.script_source import Source
-from recipes.settings import Settings, with_recipe_defaults
+from recipes.settings import Settings
 from recipes.trainer import script as wrapper
 from recipes.trainer import script_execution
 from recipes.typed import SettingsError, plain
@@ -104,45 +104,6 @@ def test_a_mode_without_a_switch_of_the_library_is_refused_with_advice(level, dt
     assert advice in unsupported(settings("torch", level), dtype, device, source)
 
 
-@pytest.mark.parametrize(
-    ("imports", "call", "library", "overrides"),
-    [
-        ("from lightning import Trainer", "Trainer(max_epochs=1)", "lightning", False),
-        ("import lightning as L", "L.Trainer(max_epochs=1)", "lightning", False),
-        ("import lightning.pytorch as pl", "pl.Trainer()", "lightning", False),
-        ("import lightning.pytorch", "lightning.pytorch.Trainer()", "lightning", False),
-        ("from lightning import pytorch as pl", "pl.Trainer(**settings)", "lightning", False),
-        ("import pytorch_lightning as pl", "Trainer(precision=16)", "", False),
-        ("from pytorch_lightning import Trainer", "Trainer(precision=16)", "lightning", True),
-        ("from lightning.fabric import Fabric", "Fabric(precision='32-true')", "lightning", False),
-        ("from lightning import Trainer", "Trainer(precision=a.precision)", "lightning", True),
-        ("from lightning import LightningModule", "", "", False),
-        ("from accelerate import Accelerator", "Accelerator()", "accelerate", False),
-        ("from accelerate import Accelerator", "Accelerator(mixed_precision=None)", "accelerate", False),
-        ("from accelerate import Accelerator", "Accelerator(mixed_precision=a.precision)", "accelerate", False),
-        ("from accelerate import Accelerator", "Accelerator(mixed_precision='no')", "accelerate", True),
-        ("from transformers import BertModel", "", "", False),
-        ("from transformers import Trainer", "Trainer(args=TrainingArguments('x'))", "transformers", False),
-        ("from transformers import A\nfrom accelerate import Accelerator", "Accelerator()", "accelerate", False),
-        ("from .lightning import Trainer", "Trainer()", "", False),
-        ("from mine import Trainer", "Trainer(precision=16)", "", False),
-    ],
-)
-def test_a_scripts_text_shows_its_training_library_and_the_call_that_overrides_its_switch(
-    imports, call, library, overrides
-):
-    source = script_source.read(f"{imports}\n{call}")
-    assert (source.library, source.decided) == (library, call if overrides else "")
-
-
-def test_lightnings_command_line_overrides_the_switch_and_a_module_may_be_named_before_a_call():
-    cli = script_source.read("from lightning.pytorch.cli import LightningCLI\nLightningCLI(Net)")
-    assert (cli.library, cli.decided) == ("lightning", "LightningCLI")
-    assert script_source.read("import accelerate as a\na.Accelerator(mixed_precision='no')").decided == (
-        "Accelerator(mixed_precision='no')"
-    )
-
-
 def test_a_call_that_overrides_the_switch_is_refused_with_the_argument_to_leave_out():
     asked = settings(amp={"dtype": "float16"})
     source = Source(library="lightning", decided="Trainer(precision='32-true')")
@@ -210,53 +171,6 @@ def test_nobody_applies_anything_to_a_bare_script_but_the_script():
     assert "nothing would apply amp=o1" in unsupported(settings(bare=True), "bfloat16", "cpu", ASKS)
     own = settings(bare=True, precision="script")
     assert script.support(own, "bfloat16", "cpu", PLAIN).mechanism == "script"
-
-
-@pytest.mark.parametrize(
-    ("text", "asks", "fits"),
-    [
-        ("p = Precision.from_env()", True, False),
-        ("p = precision.Precision.from_env(environ)", True, False),
-        ("# Precision.from_env()\nx = 'Precision.from_env()'", False, False),
-        ("model.compile(opt)\nmodel.fit(data)", False, True),
-        ("model.compile(opt)\nwith tf.GradientTape() as tape: pass\nmodel.fit(data)", False, False),
-        ("model.compile(opt, auto_scale_loss=False)\nmodel.fit(data)", False, False),
-        ("class M(Model):\n  def train_step(self, data): pass\nm.compile()\nm.fit()", False, False),
-        ("re.compile('x')", False, False),
-        ("print 'python 2'", False, False),
-        ("x = '\0'", False, False),
-    ],
-)
-def test_the_text_of_a_script_tells_who_applies_its_precision_and_who_scales_its_loss(text, asks, fits):
-    assert script_source.read(text) == Source(asks=asks, fits=fits)
-
-
-def test_the_text_of_a_script_in_paddle_tells_whether_it_builds_static_graphs():
-    assert script_source.read("import paddle\npaddle.enable_static()").static
-    assert not script_source.read("import paddle\npaddle.disable_static()  # not enable_static()").static
-
-
-@pytest.mark.parametrize("key", ["batch", "epochs", "steps", "seed", "accumulate"])
-def test_what_a_script_decides_by_itself_cannot_be_set(key):
-    with pytest.raises(SettingsError, match=f"{key}=7: recipe=script decides that by itself"):
-        with_recipe_defaults(dataclasses.replace(settings(), **{key: 7}), script.RECIPE)
-
-
-@pytest.mark.parametrize(
-    ("train", "proof", "message"),
-    [
-        ({"processes": 0}, True, "train.processes=0 must be at least 1"),
-        ({"bare": True}, True, "say require_proof=false"),
-    ],
-)
-def test_a_script_that_could_not_be_started_is_refused(train, proof, message):
-    with pytest.raises(SettingsError, match=message):
-        script.check(dataclasses.replace(settings(**train), require_proof=proof))
-
-
-def test_torchrun_starts_scripts_in_torch_alone():
-    with pytest.raises(SettingsError, match=r"train\.processes=2: torchrun"):
-        script.check(settings("tensorflow", processes=2))
 
 
 def methods_of(path, name):
