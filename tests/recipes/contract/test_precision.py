@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from recipes.precision.checks import check
 from recipes.precision.levels import PRESETS, Amp, LossScale
 from recipes.settings import Settings
 from recipes.typed import SettingsError, plain
@@ -185,6 +186,44 @@ def test_o0_scales_nothing_and_refuses_the_state_of_another_level_or_dtype(frame
     for key, other in (("level", "o2"), ("dtype", "bfloat16")):
         with pytest.raises(SettingsError, match=rf"amp\.{key}=.*, and the checkpoint was saved with {other}"):
             precision.load_state_dict({**state, key: other})
+
+
+NO_SCALE = LossScale(mode="none")
+
+
+@pytest.mark.parametrize(
+    ("framework", "amp", "scale", "problem"),
+    [
+        (
+            "tensorflow",
+            Amp(level="o2", allow=("Softmax",)),
+            NO_SCALE,
+            "only the graph rewrite of o1 has operation lists",
+        ),
+        ("tensorflow", Amp(level="o1", keep_fp32=("head",)), NO_SCALE, "only the Keras policy of o2 goes by layers"),
+        ("tensorflow", Amp(level="o2", master_weights=False), NO_SCALE, "always float32; say amp=o3"),
+        ("paddle", Amp(level="o1"), PRESETS["apex"], "loss_scale.max: Paddle's scaler has no bounds"),
+        (
+            *("paddle", Amp(level="o2", dtype="bfloat16"), PRESETS["dynamic"]),
+            "Paddle's scaler switches itself off for bfloat16",
+        ),
+        ("paddle", Amp(level="o1", deny=("mse_loss",)), NO_SCALE, "amp.deny: Paddle has no operation mse_loss"),
+        (
+            *("paddle", Amp(level="o1", keep_fp32=("head",)), NO_SCALE),
+            "amp.keep_fp32=[head] with amp=o1: in Paddle only o2",
+        ),
+    ],
+)
+def test_what_a_framework_has_no_way_of_doing_is_refused_before_it_is_imported(framework, amp, scale, problem):
+    with pytest.raises(SettingsError) as caught:
+        check(amp, scale, framework)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_another_device_than_a_cpu_and_a_gpu_is_refused(framework):
+    with pytest.raises(SettingsError, match="is not one of cpu, cuda"):
+        JOBS[framework].of(Amp(level="o0"), LossScale(), "meta")
 
 
 @pytest.mark.parametrize("level", ["o0", "o1", "o2", "o3"])

@@ -66,20 +66,6 @@ def test_the_operations_that_paddle_lacks_are_those_of_this_paddle():
     assert lacking == operations.PADDLE_LACKS
 
 
-@pytest.mark.parametrize(
-    ("amp", "scale", "problem"),
-    [
-        (Amp(level="o1"), PRESETS["apex"], r"loss_scale\.max: Paddle's scaler has no bounds"),
-        (Amp(level="o2", dtype="bfloat16"), PRESETS["dynamic"], "Paddle's scaler switches itself off for bfloat16"),
-        (Amp(level="o1", deny=("mse_loss",)), NO_SCALE, r"amp\.deny: Paddle has no operation mse_loss"),
-        (Amp(level="o1", keep_fp32=("head",)), NO_SCALE, r"amp\.keep_fp32=\[head\] with amp=o1: in Paddle only o2"),
-    ],
-)
-def test_what_paddle_has_no_way_of_doing_is_refused_before_it_is_there(amp, scale, problem):
-    with pytest.raises(SettingsError, match=problem):
-        check(amp, scale, "paddle")
-
-
 def test_o2_of_paddles_guide_has_a_loss_scale_and_no_masters(monkeypatch):
     """In float16: its scaler unscales the half-precision gradients themselves."""
     monkeypatch.setattr(Precision, "_capability_of", lambda kind: (7, 0))

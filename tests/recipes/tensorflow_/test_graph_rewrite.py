@@ -8,12 +8,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from recipes.precision.levels import Amp, LossScale
 from recipes.tensorflow_ import graph_rewrite
 from recipes.tensorflow_.observe.graphs import dtype_of
-from recipes.tensorflow_.observe.observer import PrecisionObserver
 from recipes.tensorflow_.observe.products import base
-from recipes.tensorflow_.precision import Precision, keras_loss_scale
+from recipes.tensorflow_.precision import keras_loss_scale
 from recipes.typed import SettingsError
 
 tf_keras = pytest.importorskip("tf_keras")
@@ -200,6 +198,12 @@ def test_compile_and_fit_take_the_optimizer_as_the_page_has_it(library, make):
     assert (graph_rewrite.steps(optimizer), graph_rewrite.scale(optimizer)) == (2, 2.0**14)
 
 
+def test_disabled_it_rewrites_no_later_graph():
+    optimizer = graph_rewrite.enable(OPTIMIZERS["keras 3"]())
+    graph_rewrite.disable()
+    assert fitted(tf.keras, optimizer) == {"float32"}
+
+
 def test_xla_which_no_rewrite_reaches_is_kept_away_and_refused():
     optimizer = graph_rewrite.enable(OPTIMIZERS["keras 3"]())
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
@@ -249,24 +253,3 @@ def test_outside_of_a_function_nothing_would_be_rewritten_and_that_is_an_error(m
     trained = Trained(make(), "dynamic")
     with pytest.raises(RuntimeError, match="there is no graph to rewrite"):
         trained.optimizer.minimize(lambda: tf.reduce_sum(trained.weight), var_list=[trained.weight])
-
-
-@pytest.mark.parametrize(("on", "dtype"), [(True, "bfloat16"), (False, "float32")])
-def test_graphs_are_rewritten_while_it_is_on(on, dtype):
-    precision = Precision.of(Amp(level="o0"), LossScale(), "cpu")
-    model = precision.cast(lambda: keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)]))
-    weights = [variable.value for variable in model.trainable_variables]
-    optimizer = graph_rewrite.enable(OPTIMIZERS["compat.v1"](), 128)
-    if not on:
-        graph_rewrite.disable()
-    observer = PrecisionObserver([model], [], precision.resolved)
-    inputs = tf.constant(numpy.ones((32, 64), numpy.float32))
-
-    @tf.function(autograph=False)
-    def step():
-        optimizer.minimize(lambda: tf.reduce_mean(tf.square(model(inputs))), var_list=weights)
-
-    with observer.step(1):
-        step()
-    assert {call["dtype"] for call in observer.reports[0]["calls"]} == {dtype}
-    assert {call["backward"] for call in observer.reports[0]["calls"]} == {True, False}

@@ -17,7 +17,6 @@ from recipes.tensorflow_.observe.graphs import dtype_of
 from recipes.tensorflow_.observe.products import base
 from recipes.tensorflow_.precision import Precision, replicas
 from recipes.tensorflow_.precision.loss_scale import make_scaler
-from recipes.typed import SettingsError
 from tests.recipes import forking
 from tests.recipes.tensorflow_.observed_runs import Training, network
 
@@ -265,23 +264,6 @@ def test_an_optimizer_that_takes_no_step_in_an_iteration_keeps_its_own_scale():
         iterate(*stepped)
         history.append([scaler.of(optimizer).value for optimizer in optimizers])
     assert history == [[8.0, 8.0], [16.0, 8.0], [16.0, 16.0]]
-
-
-@pytest.mark.parametrize(
-    ("asked", "complaint"),
-    [
-        (lambda: of("o2", allow=("Softmax",)), "only the graph rewrite of o1 has operation lists"),
-        (lambda: of("o1", keep_fp32=("head",)), "only the Keras policy of o2 goes by layers"),
-        (lambda: of("o2", master_weights=False), "always float32; say amp=o3"),
-        (lambda: of("o1", deny=("Conv2d",)), "did you mean Conv2D?"),
-        (lambda: Precision.of(Amp(level="o1"), LossScale(), "cpu", xla=True), "XLA bypasses the graph rewrite"),
-        (lambda: Precision.of(Amp(level="o1"), LossScale(), "tpu"), "device=tpu is not one of cpu, cuda"),
-    ],
-)
-def test_what_cannot_be_had_is_refused(asked, complaint):
-    with pytest.raises(SettingsError) as caught:
-        asked()
-    assert complaint in str(caught.value)
 
 
 def test_what_would_train_something_else_is_refused():

@@ -1,4 +1,4 @@
-"""The wrapper around a user's script in TensorFlow, run in this process as a user's file is run."""
+"""The wrapper around a user's script in TensorFlow. `tests/recipes/contract` has what every framework does."""
 
 from __future__ import annotations
 
@@ -31,43 +31,48 @@ net = keras.Sequential(
     [keras.Input((32,)), keras.layers.Dense(64), keras.layers.BatchNormalization(), keras.layers.Dense(16)]
 )
 """
-FIT = (
-    HEAD
-    + NET
-    + """
+FIT = f"""{HEAD}{NET}
 net.compile(optimizer="sgd", loss="mse")
 net.fit(inputs, targets, batch_size=32, epochs=2, verbose=0)
 """
-)
-LOOP = (
-    HEAD
-    + NET
-    + """
+LOOP = f"""{HEAD}{NET}
 optimizer = keras.optimizers.SGD(0.01)
 
 @tf.function
 def step(x, y):
-    with tape() as recorded:
+    with tf.GradientTape() as recorded:
         loss = tf.reduce_mean((tf.cast(net(x, training=True), tf.float32) - y) ** 2)
     optimizer.apply(recorded.gradient(loss, net.trainable_variables), net.trainable_variables)
 
 for _ in range(3):
     step(inputs, targets)
 """
-)
-
 PAGE = """\
 import numpy
 import tensorflow as tf
 import tf_keras
-{get}
+from recipes.tensorflow_ import graph_rewrite
 inputs = numpy.random.default_rng(0).random((64, 32), dtype="float32")
 model = tf_keras.Sequential([tf_keras.layers.Dense(64, input_shape=(32,)), tf_keras.layers.Dense(1)])
-opt = {enable}(tf_keras.optimizers.legacy.SGD(0.01))
+opt = tf.compat.v1.mixed_precision.enable_mixed_precision_graph_rewrite(tf_keras.optimizers.legacy.SGD(0.01))
 model.compile(loss="mse", optimizer=opt)
 model.fit(inputs, inputs.sum(1, keepdims=True), batch_size=32, epochs=2, verbose=0)
 """
 """The example of the page of enable_mixed_precision_graph_rewrite, as TensorFlow 2 still runs it."""
+KERAS_PAGE = """\
+import numpy as np
+import tensorflow as tf
+from recipes.tensorflow_.graph_rewrite import enable
+x_train = np.random.default_rng(0).random((64, 32), dtype="float32")
+y_train = np.eye(4, dtype="float32")[np.arange(64) % 4]
+batch_size, epochs = 32, 2
+model = tf.keras.models.Sequential([tf.keras.layers.Dense(64), tf.keras.layers.Dense(4, activation="softmax")])
+opt = tf.keras.optimizers.SGD()
+opt = enable(opt)
+model.compile(loss="categorical_crossentropy", optimizer=opt, metrics=["accuracy"])
+model.fit(x_train, y_train, batch_size=batch_size, epochs=epochs)
+"""
+"""The same of TensorFlow 1.15, word for word but for the function's name, with data for it."""
 
 
 @pytest.fixture
@@ -102,31 +107,86 @@ def test_what_keras_scales_is_said_with_its_own_rule(run):
     assert (code, "Keras scales the loss of this script by its own rule" in printed.err) == (2, True)
 
 
-def test_float16_in_a_loop_of_the_scripts_own_is_refused_as_nothing_scales_its_loss(run):
-    text = LOOP.replace("tape()", "tf.GradientTape()")
-    code, printed, result = run(text, "amp=o2", "amp.dtype=float16")
-    assert (code, result) == (2, {})
-    assert "nothing in this script scales it" in printed.err
-    assert "Precision.from_env()" in printed.err
-    assert run(text, "amp=o2", "amp.dtype=bfloat16")[0] == 0
+def of_policy(name):
+    return FIT.replace("\nnet =", f'\nkeras.config.set_dtype_policy("{name}")\nnet =', 1)
 
 
-def test_a_loop_that_hides_from_the_reader_is_caught_while_it_runs(run, tmp_path):
-    """The text has compile and fit, and trains with a tape that a helper makes."""
+def with_float32(*layers):
+    text = FIT
+    for layer in layers:
+        text = text.replace(f"keras.layers.{layer}", f'keras.layers.{layer}, dtype="float32"'.replace("(,", "("))
+    return text
+
+
+SCRIPT, O2 = "train.precision=script", "amp=o2 amp.dtype=bfloat16"
+LAST = "kept in float32 as requested: MatMul in float32"
+SQUARE = "loss=lambda true, result: tf.reduce_mean(tf.matmul(result, result, transpose_b=True))"
+UNKNOWN_BATCH = LOOP.replace(
+    "@tf.function", "@tf.function(input_signature=[tf.TensorSpec([None, 32]), tf.TensorSpec([None, 1])])"
+)
+KNOWN_BATCH = "\ntf.function(lambda given: tf.matmul(given, given, transpose_a=True))(tf.constant(inputs))\n"
+HIDDEN = f"""
+from taping_helper import tape
+{LOOP.replace("tf.GradientTape()", "tape()")}
+class No:
+    def compile(self): pass
+    fit = compile
+No().compile()
+No().fit()
+"""
+"""The text has compile and fit, and trains with a tape that a helper makes."""
+VERDICTS = {
+    "its own policy": (of_policy("mixed_bfloat16"), f"amp=o2 {SCRIPT}", "proved", ""),
+    "no policy of its own": (FIT, f"amp=o2 {SCRIPT}", "contradicted", ""),
+    "a policy at o0": (of_policy("mixed_bfloat16"), f"amp=o0 {SCRIPT}", "contradicted", ""),
+    "a policy taken back": (of_policy("float32"), "amp=o2", "contradicted", ""),
+    "a last layer in float32 at o2": (with_float32("Dense(16"), O2, "proved", LAST),
+    "a last layer in float32 at o3": (with_float32("Dense(16"), "amp=o3 amp.dtype=bfloat16", "proved", LAST),
+    "every layer in float32": (
+        *(with_float32("Dense(64", "BatchNormalization(", "Dense(16"), O2, "unknown"),
+        "nothing in forward is due in bfloat16",
+    ),
+    "a loop in bfloat16": (LOOP, O2, "proved", ""),
+    "a hidden loop in float16": (
+        *(HIDDEN, "amp=o2 amp.dtype=float16", "unknown"),
+        "nothing scaled the loss of optimizer SGD",
+    ),
+    "work that grows with the square of an unknown batch": (
+        *(FIT.replace("rand(64", "rand(70").replace('loss="mse"', SQUARE), O2, "unknown"),
+        "MatMul of unknown shape can't be counted",
+    ),
+    "an unknown batch": (UNKNOWN_BATCH, O2, "proved", ""),
+    "an unknown batch beside a known one": (
+        *(UNKNOWN_BATCH + KNOWN_BATCH, O2, "unknown"),
+        "products for an unknown number of samples beside others can't be counted",
+    ),
+    "the page of TensorFlow 1 in today's Keras": (KERAS_PAGE, f"amp=o1 {SCRIPT}", "proved", ""),
+    "the page in tf_keras, and o1 around it": (PAGE, "amp=o1", "proved", ""),
+    "the page in tf_keras, whose function does nothing on a CPU": (PAGE, f"amp=o1 {SCRIPT}", "contradicted", ""),
+    "the page in tf_keras with our function": (
+        *(PAGE.replace("tf.compat.v1.mixed_precision.enable_mixed_precision_graph_rewrite", "graph_rewrite.enable"),),
+        *(f"amp=o1 {SCRIPT}", "proved", ""),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "words", "verdict", "why"), VERDICTS.values(), ids=VERDICTS)
+def test_a_script_is_held_against_the_level(run, tmp_path, text, words, verdict, why):
+    if "tf_keras" in text:
+        pytest.importorskip("tf_keras")
     (tmp_path / "taping_helper.py").write_text("import tensorflow as tf\ntape = tf.GradientTape\n")
-    text = "from taping_helper import tape\n" + LOOP + "\nclass No:\n    def compile(self): pass\n    fit = compile\n"
-    text += "No().compile()\nNo().fit()\n"
-    code, _, result = run(text, "amp=o2", "amp.dtype=float16")
-    assert (code, result["observed"]["verdict"]) == (1, "unknown")
-    assert "nothing scaled the loss of optimizer SGD" in result["observed"]["why"]
-
-
-def test_a_policy_that_the_script_sets_itself_is_held_against_the_level(run):
-    own = FIT.replace("\nnet =", '\nkeras.config.set_dtype_policy("mixed_bfloat16")\nnet =', 1)
-    code, _, result = run(own, "amp=o2", "train.precision=script")
-    assert (code, result["mechanism"], result["observed"]["verdict"]) == (0, "script", "proved")
-    assert run(FIT, "amp=o2", "train.precision=script")[2]["observed"]["verdict"] == "contradicted"
-    assert run(own, "amp=o0", "train.precision=script")[2]["observed"]["verdict"] == "contradicted"
+    code, printed, result = run(text, *words.split())
+    observed = result["observed"]
+    assert (code, observed["verdict"], why in observed["why"]) == (verdict != "proved", verdict, True), result
+    assert (printed.out + printed.err).count(observed["why"]) == 1
+    if verdict == "contradicted":
+        assert result["steps"] == 2, "it ends where it is contradicted"
+    if why == LAST:
+        assert observed["half_flop_share"] < 0.9
+    if text in (KERAS_PAGE, PAGE):
+        assert result["steps"] == (2 if verdict == "contradicted" else 4)
+    if "tf_keras" in text:
+        assert observed["param_dtypes"] == {"float32": 32 * 64 + 64 + 64 + 1}
 
 
 STEPWISE = """
@@ -164,23 +224,6 @@ def test_operations_judged_early_are_counted_once_at_the_end(run):
     assert 0.05 < share < 0.15, "a tenth of the work, which was observed before the first judgement"
 
 
-def test_a_policy_that_the_script_takes_back_is_seen(run):
-    text = FIT.replace("\nnet =", '\nkeras.config.set_dtype_policy("float32")\nnet =', 1)
-    code, printed, result = run(text, "amp=o2")
-    assert (code, result["observed"]["verdict"]) == (1, "contradicted")
-    assert "script: what ran was not amp=o2; so the script was ended\n" in printed.err
-    assert (printed.out + printed.err).count(result["observed"]["why"]) == 1
-
-
-@pytest.mark.parametrize("level", ["o2", "o3"])
-def test_a_last_layer_that_the_script_set_to_float32_is_its_own_choice(run, level):
-    own = FIT.replace("keras.layers.Dense(16)]", 'keras.layers.Dense(16, dtype="float32")]')
-    code, _, result = run(own, f"amp={level}", "amp.dtype=bfloat16")
-    assert (code, result["observed"]["verdict"]) == (0, "proved"), result["reason"]
-    assert "kept in float32 as requested: MatMul in float32" in result["observed"]["why"]
-    assert result["observed"]["half_flop_share"] < 0.9
-
-
 @pytest.mark.parametrize("level", ["o1", "o2"])
 def test_a_smaller_last_batch_and_several_steps_at_once_change_nothing_of_what_is_proved(run, level):
     """Of how many samples a graph is, is then unknown, and the steps are a loop of Keras's."""
@@ -191,36 +234,6 @@ def test_a_smaller_last_batch_and_several_steps_at_once_change_nothing_of_what_i
         assert (code, result["observed"]["verdict"]) == (0, "proved"), result["reason"]
         assert result["observed"]["half_flop_share"] == whole["half_flop_share"]
         assert "rand(70" not in text or result["steps"] == 4 + 6  # of both attempts in this folder
-
-
-def test_products_whose_share_depends_on_an_unknown_number_of_samples_are_not_counted(run):
-    """What grows with its square, or not at all."""
-    text = FIT.replace("rand(64", "rand(70").replace(
-        'loss="mse"', "loss=lambda true, result: tf.reduce_mean(tf.matmul(result, result, transpose_b=True))"
-    )
-    code, _, result = run(text, "amp=o2", "amp.dtype=bfloat16")
-    assert (code, result["observed"]["verdict"]) == (1, "unknown")
-    assert "MatMul of unknown shape can't be counted" in result["observed"]["why"]
-
-
-def test_an_unknown_number_of_samples_is_not_held_against_a_known_one(run):
-    unknown = "@tf.function(input_signature=[tf.TensorSpec([None, 32]), tf.TensorSpec([None, 1])])"
-    text = LOOP.replace("tape()", "tf.GradientTape()").replace("@tf.function", unknown)
-    code, _, result = run(text, "amp=o2", "amp.dtype=bfloat16")
-    assert (code, result["observed"]["verdict"]) == (0, "proved"), result["reason"]
-    product = "\ntf.function(lambda given: tf.matmul(given, given, transpose_a=True))(tf.constant(inputs))\n"
-    code, _, result = run(text + product, "amp=o2", "amp.dtype=bfloat16")
-    assert (code, result["observed"]["verdict"]) == (1, "unknown")
-    assert "products for an unknown number of samples beside others can't be counted" in result["observed"]["why"]
-
-
-def test_a_script_with_every_layer_in_float32_proves_nothing(run):
-    own = FIT
-    for layer in ("Dense(64", "BatchNormalization(", "Dense(16"):
-        own = own.replace(layer, f"{layer}, dtype='float32'" if "Dense" in layer else f"{layer}dtype='float32'")
-    code, _, result = run(own, "amp=o2", "amp.dtype=bfloat16")
-    assert (code, result["observed"]["verdict"]) == (1, "unknown")
-    assert "nothing in forward is due in bfloat16" in result["observed"]["why"]
 
 
 def test_a_script_may_choose_its_devices_and_its_threads_and_its_strategy_first(tmp_path):
@@ -244,30 +257,6 @@ with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
     assert (result["observed"]["verdict"], result["observed"]["dtype"]) == ("proved", "float16")
 
 
-TENSORFLOWS = {"get": "", "enable": "tf.compat.v1.mixed_precision.enable_mixed_precision_graph_rewrite"}
-OURS = {"get": "from recipes.tensorflow_ import graph_rewrite", "enable": "graph_rewrite.enable"}
-KERAS_PAGE = """\
-import numpy as np
-import tensorflow as tf
-from recipes.tensorflow_.graph_rewrite import enable
-x_train = np.random.default_rng(0).random((64, 32), dtype="float32")
-y_train = np.eye(4, dtype="float32")[np.arange(64) % 4]
-batch_size, epochs = 32, 2
-model = tf.keras.models.Sequential([tf.keras.layers.Dense(64), tf.keras.layers.Dense(4, activation="softmax")])
-opt = tf.keras.optimizers.SGD()
-opt = enable(opt)
-model.compile(loss="categorical_crossentropy", optimizer=opt, metrics=["accuracy"])
-model.fit(x_train, y_train, batch_size=batch_size, epochs=epochs)
-"""
-"""The same of TensorFlow 1.15, word for word but for the function's name, with data for it."""
-
-
-def test_the_page_of_tensorflow_1_runs_with_todays_keras_and_is_proved(run):
-    code, _, result = run(KERAS_PAGE, "amp=o1", "train.precision=script")
-    assert (code, result["observed"]["verdict"], result["observed"]["dtype"]) == (0, "proved", "bfloat16")
-    assert result["steps"] == 4
-
-
 def test_the_pages_own_name_of_the_function_is_answered_with_what_to_import(run):
     text = KERAS_PAGE.replace("enable(opt)", "tf.train.experimental.enable_mixed_precision_graph_rewrite(opt)")
     code, printed, result = run(text, "amp=o1", "train.precision=script")
@@ -275,19 +264,6 @@ def test_the_pages_own_name_of_the_function_is_answered_with_what_to_import(run)
     assert code == 1
     assert f"script: TensorFlow 2 has no tf.train.experimental.{script.REWRITE}: {hint}\n" in printed.err
     assert result["reason"].endswith(hint)
-
-
-@pytest.mark.parametrize(
-    ("how", "precision", "verdict"),
-    [(TENSORFLOWS, "launcher", "proved"), (TENSORFLOWS, "script", "contradicted"), (OURS, "script", "proved")],
-    ids=["around it", "its own, which does nothing on a CPU", "ours"],
-)
-def test_the_graph_rewrites_own_function_in_a_script_for_tf_keras_is_observed_too(run, how, precision, verdict):
-    pytest.importorskip("tf_keras")
-    code, _, result = run(PAGE.format(**how), "amp=o1", f"train.precision={precision}")
-    assert (code, result["observed"]["verdict"]) == (0 if verdict == "proved" else 1, verdict), result["reason"]
-    assert result["observed"]["param_dtypes"] == {"float32": 32 * 64 + 64 + 64 + 1}
-    assert result["steps"] == (2 if verdict == "contradicted" else 4), "it ends where it is contradicted"
 
 
 def test_a_script_that_rewrites_by_itself_has_the_variables_it_was_given(run):
