@@ -6,8 +6,7 @@ On a device without half-precision kernels Paddle removes every operation from i
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,9 +15,8 @@ import paddle
 from paddle import nn, pir_utils
 from paddle.base.layer_helper import LayerHelper
 
-from recipes.paddle_.precision.base import Precision, dtype_name
+from recipes.paddle_.precision.base import Precision
 from recipes.paddle_.precision.loss_scale import scaler_arguments
-from recipes.precision.operations import in_paddle
 from recipes.precision.step_outcome import StepOutcome
 from recipes.trainer.replaced import replaced
 
@@ -92,11 +90,11 @@ class StaticGraph:
             decorated = decorate(precision, self.optimizer)
             with _any_of_variables():
                 decorated.minimize(self._loss)
-            checks = self._operations("check_finite")
+            checks = self.operations("check_finite")
             self._overflows = [name for operation in checks for name in operation.output("FoundInfinite")]
             if self._overflows:
                 scale = decorated.get_loss_scaling().name
-                precision.read_scale = lambda: float(numpy.ravel(self._value(scale))[0])
+                precision.read_scale = lambda: float(numpy.ravel(self.value(scale))[0])
             with paddle.static.scope_guard(self._scope):
                 self._executor.run(startup)
                 if precision.level in ("o2", "o3"):
@@ -112,72 +110,22 @@ class StaticGraph:
         return float(loss), self._precision.record(any(map(bool, overflows)), scale)
 
     def arrays(self) -> dict[str, numpy.ndarray]:
-        return {name: self._value(name) for name in self._names()}
+        return {name: self.value(name) for name in self._names()}
 
     def restore(self, saved: Mapping[str, numpy.ndarray]) -> None:
         for name in self._names():
             self._variable(name).set(saved[name], self._place)
 
-    def products(self) -> Iterator[tuple[bool, bool, str, int]]:
-        """The program's matrix products: whether backward, whether kept in float32 outside of the guard, the widest
-        dtype of the matrices, and FLOPs."""
-        for operation in self._operations("matmul", "mul"):
-            left, right = (self._block.var(operation.input(name)[0]) for name in ("X", "Y"))
-            dtypes = {dtype_name(left.dtype), dtype_name(right.dtype)}
-            dtype = "float32" if "float32" in dtypes else dtypes.pop()
-            work = 2 * left.shape[0] * left.shape[1] * right.shape[1]
-            backward = operation.type.endswith("_grad")
-            outputs = sum(bool(operation.output(name)) for name in ("X@GRAD", "Y@GRAD")) if backward else 1
-            yield backward, not self._in_guard(operation), dtype, outputs * work
-
-    def listed(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """How often the program has these operations, in torch's names, in forward, and on which dtypes."""
-        listed: Counter[tuple[str, str]] = Counter()
-        for name in names:
-            for operation in (operation for operation in self._block.ops if operation.type in in_paddle((name,))):
-                first = self._block.var(operation.input_arg_names[0])
-                listed[name, dtype_name(first.dtype)] += 1
-        return [{"function": name, "dtypes": [dtype], "calls": times} for (name, dtype), times in listed.items()]
-
-    def unaccounted(self) -> Counter[str]:
-        """Operations of the program that may multiply matrices and aren't counted."""
-        types = Counter(operation.type for operation in self._block.ops)
-        return Counter({name: count for name, count in types.items() if "conv" in name or "attention" in name})
-
-    def stepped(self) -> Counter[str]:
-        """Elements that its optimizer steps, by dtype."""
-        elements: Counter[str] = Counter()
-        for operation in self._operations("sgd"):
-            masters = "MasterParam" in operation.input_names and operation.input("MasterParam")
-            (name,) = operation.input("MasterParam" if masters else "Param")
-            variable = self._block.var(name)
-            elements[dtype_name(variable.dtype)] += int(numpy.prod(variable.shape))
-        return elements
-
-    def parameters(self) -> Counter[tuple[str, str]]:
-        """Elements of its parameters in its scope, by group and dtype; the group `kept` is outside of the guard."""
-        kept = {
-            name
-            for operation in self._operations("matmul", "mul", "elementwise_add")
-            if not self._in_guard(operation)
-            for name in operation.input_arg_names
-        }
-        elements: Counter[tuple[str, str]] = Counter()
-        for parameter in self.program.all_parameters():
-            values = self._value(parameter.name)
-            dtype = "bfloat16" if values.dtype == numpy.uint16 else values.dtype.name  # NumPy has no bfloat16
-            elements["kept" if parameter.name in kept else "other", dtype] += values.size
-        return elements
-
     @property
-    def _block(self) -> Any:
+    def block(self) -> Any:
+        """The program's operations and variables."""
         return self.program.global_block()
 
-    def _operations(self, *types: str) -> Iterator[Any]:
-        """The operations whose type starts with one of these."""
-        return (operation for operation in self._block.ops if operation.type.startswith(types))
+    def operations(self, *types: str) -> Iterator[Any]:
+        """The program's operations whose type starts with one of these."""
+        return (operation for operation in self.block.ops if operation.type.startswith(types))
 
-    def _in_guard(self, operation: Any) -> bool:
+    def in_guard(self, operation: Any) -> bool:
         """Whether it may run in half precision: without a guard every operation may."""
         return not self._guarded or (operation.has_attr("op_namescope") and GUARD in operation.attr("op_namescope"))
 
@@ -185,7 +133,8 @@ class StaticGraph:
         persistable = (variable.name for variable in self.program.list_vars() if variable.persistable)
         return [name for name in persistable if self._scope.find_var(name)]
 
-    def _value(self, name: str) -> numpy.ndarray:
+    def value(self, name: str) -> numpy.ndarray:
+        """A persistable variable as it is now."""
         return numpy.array(self._variable(name))
 
     def _variable(self, name: str) -> Any:

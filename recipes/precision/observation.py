@@ -44,7 +44,7 @@ the step already (`recipes.precision.rounding`).
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from recipes.precision.gemm import HALF, OVERRIDES
@@ -77,6 +77,19 @@ def call(
         "calls": calls,
         "flops": flops,
     }
+
+
+def merged(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same calls, with those in one that differ in nothing but their number and work."""
+    total: dict[tuple[str, ...], dict[str, Any]] = {}
+    for entry in calls:
+        key = tuple(str(value) for name, value in entry.items() if name not in ("calls", "flops"))
+        if key in total:
+            total[key]["calls"] += entry["calls"]
+            total[key]["flops"] += entry["flops"]
+        else:
+            total[key] = dict(entry)
+    return list(total.values())
 
 
 class Guard:

@@ -18,8 +18,7 @@ import paddle
 from paddle import nn
 from paddle.base import core
 
-from recipes.paddle_.observe.patches import around_optimizer_steps
-from recipes.paddle_.observe.step_calls import Key, StepCalls, kernel_counts
+from recipes.paddle_.observe.step_calls import StepCalls, around_optimizer_steps, kernel_counts
 from recipes.paddle_.precision.base import dtype_name
 from recipes.paddle_.precision.mechanisms import NORMS, matching_layers
 from recipes.precision import observation
@@ -71,7 +70,7 @@ class PrecisionObserver:
     def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
         """Observe one whole step: forward, backward and optimizer. A step that raises is not reported."""
         guard = Guard()
-        calls = StepCalls(self._is_kept, guard)
+        calls = StepCalls(self._is_kept, guard, self._resolved.device)
         stack = contextlib.ExitStack()
         with guard():
             self._start(calls, stack)
@@ -94,9 +93,9 @@ class PrecisionObserver:
         paddle.set_flags({FLAG: 1})
 
     def _report(self, calls: StepCalls, kernels: Mapping[str, Counter[str]]) -> dict[str, Any]:
-        exact = all(dtype != "float32" for _, _, _, dtype, _ in calls.calls)
+        exact = all(call["dtype"] != "float32" for call in calls.calls)
         return {
-            "calls": _calls(calls.calls, calls.flops, self._resolved.device),
+            "calls": observation.merged(calls.calls),
             "listed": [*_listed(self._resolved.allow, calls.inside), *_listed(self._resolved.deny, kernels)],
             "matched": self._matched(calls.called),
             "unaccounted": {name: sum(kernels[name].values()) for name in OTHERS if kernels.get(name)},
@@ -182,12 +181,12 @@ def _listed(names: Sequence[str], kernels: Mapping[str, Counter[str]]) -> list[d
     return [{"function": name, "dtypes": [dtype], "calls": count} for (name, dtype), count in listed.items()]
 
 
-def _disagreement(calls: Counter[Key], kernels: Mapping[str, Counter[str]]) -> str:
+def _disagreement(calls: Iterable[dict[str, Any]], kernels: Mapping[str, Counter[str]]) -> str:
     """Where the products of the observed layers are not those that Paddle counted; empty where they are."""
     of_layers: Counter[str] = Counter()
-    for (_, _, backward, dtype, _), count in calls.items():
-        if not backward:
-            of_layers[dtype] += count
+    for call in calls:
+        if not call["backward"]:
+            of_layers[call["dtype"]] += call["calls"]
     counted: Counter[str] = Counter()
     for name in PRODUCTS:
         counted.update(kernels.get(name, {}))
@@ -198,19 +197,3 @@ def _disagreement(calls: Counter[Key], kernels: Mapping[str, Counter[str]]) -> s
         for counts in (of_layers, counted)
     )
     return f"layers made {ours} products in forward, and Paddle counted {paddles}"
-
-
-def _calls(calls: Counter[Key], flops: Counter[Key], device: str) -> list[dict[str, Any]]:
-    return [
-        observation.call(
-            operation,
-            dtype,
-            flops[operation, function, backward, dtype, kept],
-            functions=[function],
-            backward=backward,
-            kept=kept,
-            device=device,
-            calls=count,
-        )
-        for (operation, function, backward, dtype, kept), count in calls.items()
-    ]

@@ -18,8 +18,7 @@ import paddle
 from paddle import nn
 
 from recipes.paddle_.observe.observer import PrecisionObserver
-from recipes.paddle_.observe.patches import around_optimizer_steps
-from recipes.paddle_.observe.step_calls import StepCalls
+from recipes.paddle_.observe.step_calls import StepCalls, around_optimizer_steps
 from recipes.paddle_.precision import Precision
 from recipes.trainer.replaced import replaced
 from recipes.trainer.step_meter import StepMeter

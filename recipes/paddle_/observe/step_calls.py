@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,22 +13,21 @@ from paddle import nn
 from paddle.base import core
 
 from recipes.paddle_.precision.base import dtype_name
+from recipes.precision import observation
 from recipes.precision.observation import Guard
 from recipes.trainer.replaced import replaced
 
 COLUMNS = ("float16", "bfloat16", "float32", "other")
 """Dtypes of the counts that Paddle keeps of each operation."""
 CONVOLUTIONS = (nn.Conv1D, nn.Conv2D)
-Key = tuple[str, str, bool, str, bool]
-"""Operation, function, backward or not, dtype, kept in float32 or not."""
 
 
 class StepCalls:
     """The calls of layers and optimizers that are recorded in a step."""
 
-    def __init__(self, is_kept: Callable[[nn.Layer], bool], guard: Guard) -> None:
-        self.calls: Counter[Key] = Counter()
-        self.flops: Counter[Key] = Counter()
+    def __init__(self, is_kept: Callable[[nn.Layer], bool], guard: Guard, device: str) -> None:
+        self.calls: list[dict[str, Any]] = []
+        """Products of layers, as a report has them."""
         self.stepped: Counter[str] = Counter()
         """Elements that optimizers stepped, by dtype."""
         self.inside: dict[str, Counter[str]] = {}
@@ -36,6 +36,7 @@ class StepCalls:
         """Ids of the layers that were called."""
         self._is_kept = is_kept
         self._guard = guard
+        self._device = device
         self._depth = 0
 
     def step(self, optimizer: Any) -> None:
@@ -75,9 +76,22 @@ class StepCalls:
     def _product(self, layer: nn.Layer, inputs: paddle.Tensor, output: paddle.Tensor) -> None:
         operation, function, work = _work(layer, output)
         kept = self._is_kept(layer)
-        forward = (operation, function, False, dtype_name(output.dtype), kept)
-        self.calls[forward] += 1
-        self.flops[forward] += work
+
+        def record(tensor: paddle.Tensor, products: int, backward: bool) -> None:
+            self.calls.append(
+                observation.call(
+                    operation,
+                    dtype_name(tensor.dtype),
+                    products * work,
+                    functions=[function],
+                    backward=backward,
+                    kept=kept,
+                    device=self._device,
+                    calls=products,
+                )
+            )
+
+        record(output, 1, backward=False)
         if output.stop_gradient:
             return
         # The gradient of the weight, and that of the input where something before it is trained.
@@ -85,9 +99,7 @@ class StepCalls:
 
         def on_gradient(gradient: paddle.Tensor) -> None:
             with self._guard():
-                backward = (operation, function, True, dtype_name(gradient.dtype), kept)
-                self.calls[backward] += products
-                self.flops[backward] += products * work
+                record(gradient, products, backward=True)
 
         output.register_hook(on_gradient)
 
@@ -124,3 +136,40 @@ def kernel_counts() -> dict[str, Counter[str]]:
         if counts:
             kernels[name] = Counter(counts)
     return kernels
+
+
+@contextlib.contextmanager
+def around_optimizer_steps(before: Callable[[Any], None], after: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Call `before` with the optimizer before each eager optimizer step in this context, and `after` after it.
+
+    A step is a call of `step`, or of `minimize`, which `paddle.Model` calls. One may call the other: that is one step.
+    """
+    within = False
+
+    def observed(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal within
+            if within or not paddle.in_dynamic_mode():
+                return method(optimizer, *args, **kwargs)
+            before(optimizer)
+            within = True
+            try:
+                return method(optimizer, *args, **kwargs)
+            finally:
+                within = False
+                after()
+
+        return step
+
+    with contextlib.ExitStack() as patches:
+        for kind in (paddle.optimizer.Optimizer, *_subclasses(paddle.optimizer.Optimizer)):
+            for name in {"step", "minimize"} & vars(kind).keys():
+                patches.enter_context(replaced(kind, name, observed(getattr(kind, name))))
+        yield
+
+
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)

@@ -7,7 +7,6 @@ what Python computes inside of a graph.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,9 +25,6 @@ LOOP = re.compile(r"(^|/)while(_\d+)?/body")
 STEPS = "steps"
 """Name of the loop over the steps of one execution, which is not one of the model."""
 
-MIXED = "products for an unknown number of samples beside others"
-"""Products whose shares of the work are unknown."""
-
 INTEGERS = {"int32", "int64", "uint8"}
 """Dtypes that precision levels don't change."""
 
@@ -36,9 +32,9 @@ CLUSTER = re.compile(r"_?Xla(Compile|Run|Merge|Launch)")
 """Operations that run a program compiled by XLA."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Reading:
-    """The contents of a function's graphs: parts of a report as `recipes.precision.observation` defines it."""
+    """The contents of graphs or of compiled programs: parts of a report as `recipes.precision.observation` has it."""
 
     calls: list[dict[str, Any]] = field(default_factory=list)
     listed: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -46,9 +42,18 @@ class Reading:
     kept: set[str] = field(default_factory=set)
     """Names of the layers kept in float32 that have an operation in them."""
     unaccounted: Counter[str] = field(default_factory=Counter)
-    audit: str = ""
-    per_sample: bool = False
-    """The FLOPs of calls are those for one sample, because the graphs don't say how many there are."""
+    audit: list[str] = field(default_factory=list)
+    per_sample: set[bool] = field(default_factory=set)
+    """Whether the FLOPs of calls are those for one sample, because a graph doesn't say how many there are. With both,
+    the calls' shares of the work are unknown."""
+
+    def add(self, other: Reading) -> None:
+        self.calls += other.calls
+        self.listed.update(other.listed)
+        self.kept |= other.kept
+        self.unaccounted.update(other.unaccounted)
+        self.audit += other.audit
+        self.per_sample |= other.per_sample
 
 
 def read(collected: Iterable[Any], named: Sequence[str], kept: str | None, compiled: bool = False) -> Reading:
@@ -58,21 +63,15 @@ def read(collected: Iterable[Any], named: Sequence[str], kept: str | None, compi
     None if no layer is. With `compiled`, what XLA's clusters run is read from its programs.
     """
     reading = Reading()
-    disagreements = []
-    units = set()
     for function in collected:
         graph = function.post_optimization_graph
-        disagreements += _disagreement(graph, function.partition_graphs)
-        units.add(_read_graph(graph, named, kept, compiled, reading))
-    units.discard(None)
-    if len(units) > 1:
-        reading.unaccounted[MIXED] += len(reading.calls)
-        reading.calls.clear()
-    return dataclasses.replace(reading, audit="; ".join(disagreements), per_sample=units == {True})
+        reading.audit += _disagreement(graph, function.partition_graphs)
+        _read_graph(graph, named, kept, compiled, reading)
+    return reading
 
 
-def _read_graph(graph: Any, named: Sequence[str], kept: str | None, compiled: bool, reading: Reading) -> bool | None:
-    """Add the contents of a graph. Returns whether its FLOPs are those for one sample; None if it has no products."""
+def _read_graph(graph: Any, named: Sequence[str], kept: str | None, compiled: bool, reading: Reading) -> None:
+    """Add the contents of a graph."""
     products = [node for node in graph.node if base(node.op) in PRODUCTS]
     for node in graph.node:
         fused = node.attr["fused_ops"].list.s if "fused_ops" in node.attr else ()  # a look-up would add the attribute
@@ -89,12 +88,13 @@ def _read_graph(graph: Any, named: Sequence[str], kept: str | None, compiled: bo
         for operation, times in inside.items():
             reading.unaccounted[f"{operation} in a branch or function of its own"] += times
     if not products:
-        return None
+        return
     try:
         per_sample, works = _works(graph, products)
     except ValueError as error:
         reading.unaccounted[f"products of unknown shapes ({str(error).splitlines()[0][:200]})"] += len(products)
-        return None
+        return
+    reading.per_sample.add(per_sample)
     for node in products:
         operation, work = base(node.op), works[node.name]
         if LOOP.search(node.name):
@@ -113,7 +113,6 @@ def _read_graph(graph: Any, named: Sequence[str], kept: str | None, compiled: bo
                     device="cuda" if "GPU" in node.device else "cpu",
                 )
             )
-    return per_sample
 
 
 def layer_of(operation: str, kept: str) -> list[str]:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from recipes.precision.observation import call
 from recipes.tensorflow_.observe.graphs import BACKWARD, Reading, layer_of
@@ -27,12 +25,8 @@ _ARRAY = re.compile(r"(\w+)\[([\d,]*)\]")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Array:
-    """The type of one value."""
-
-    dtype: str
-    shape: tuple[int, ...]
+Array = tuple[str, tuple[int, ...]]
+"""Dtype and shape of a value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,25 +51,24 @@ def modules(folder: Path) -> set[Path]:
 
 def read(text: str, kept: str | None, device: str) -> Reading:
     """The contents of a module. `kept` is part of the name of each operation of a layer kept in float32."""
-    calls: list[dict[str, Any]] = []
-    unaccounted: Counter[str] = Counter()
-    listed: Counter[tuple[str, str]] = Counter()
-    layers: set[str] = set()
+    reading = Reading()
     for instruction in instructions(text):
         name = instruction.attribute(r'op_name="([^"]*)"')
         if kept is not None:
-            layers.update(layer_of(name, kept))
+            reading.kept.update(layer_of(name, kept))
         target = instruction.attribute(r'custom_call_target="([^"]*)"')
         if not _multiplies(instruction.opcode, target):
             continue
         work = _flops(instruction, target)
-        operands = [operand for operand in instruction.operands[:2] if operand is not None]
-        if work is None or len(operands) < 2:
-            unaccounted[target or instruction.opcode] += 1
+        if work is None:
+            reading.unaccounted[target or instruction.opcode] += 1
             continue
-        dtype = max((operand.dtype for operand in operands), key=lambda name: WIDTHS.get(name, 0))
+        dtypes = [operand[0] for operand in instruction.operands[:2] if operand is not None]
+        dtype = max(dtypes, key=lambda name: WIDTHS.get(name, 0))
         operation = instruction.attribute(r'op_type="(\w+)"')
-        calls.append(
+        reading.listed[operation, dtype] += 1
+        reading.per_sample.add(False)  # XLA compiles for known shapes
+        reading.calls.append(
             call(
                 target or instruction.opcode,
                 dtype,
@@ -87,8 +80,7 @@ def read(text: str, kept: str | None, device: str) -> Reading:
                 compiled=True,
             )
         )
-        listed[operation, dtype] += 1
-    return Reading(calls=calls, listed=listed, kept=layers, unaccounted=unaccounted)
+    return reading
 
 
 def instructions(text: str) -> Iterator[Instruction]:
@@ -110,10 +102,7 @@ def instructions(text: str) -> Iterator[Instruction]:
 def _array(text: str) -> Array | None:
     """The first type of a text: library calls on a GPU also return a workspace."""
     match = _ARRAY.search(text)
-    if not match:
-        return None
-    shape = tuple(int(size) for size in match[2].split(",") if size)
-    return Array(dtype=DTYPES.get(match[1], match[1]), shape=shape)
+    return (DTYPES.get(match[1], match[1]), tuple(int(size) for size in match[2].split(",") if size)) if match else None
 
 
 def _multiplies(opcode: str, target: str) -> bool:
@@ -124,24 +113,19 @@ def _multiplies(opcode: str, target: str) -> bool:
 
 def _flops(product: Instruction, target: str) -> int | None:
     """Two for each multiplication with its addition; None where the shapes are unknown."""
-    operands, result = product.operands, product.result
-    if result is None or len(operands) < 2 or operands[0] is None or operands[1] is None:
+    left, right, *_ = [*product.operands, None, None]
+    if product.result is None or left is None or right is None:
         return None
-    return _flops_of_shapes(product, target, operands[0].shape, operands[1].shape, result.shape)
-
-
-def _flops_of_shapes(
-    product: Instruction, target: str, left: Sequence[int], right: Sequence[int], result: Sequence[int]
-) -> int | None:
+    (_, first), (_, second), (_, output) = left, right, product.result
     contracted = product.attribute(r"lhs_contracting_dim(?:s=\{|ensions\":\[)([^}\]]*)[}\]]")
     if contracted or product.opcode == "dot":
         dimensions = [int(number) for number in re.findall(r"\d+", contracted)]
-        return 2 * math.prod(result) * math.prod(left[index] for index in dimensions)
+        return 2 * math.prod(output) * math.prod(first[index] for index in dimensions)
     labels = product.attribute(r"dim_labels=\w+_(\w+)->")
-    if not labels or "o" not in labels:
+    if "o" not in labels:
         return None
     out = labels.index("o")
     if "BackwardFilter" in target:
-        return 2 * math.prod(right) * math.prod(result) // result[out]
-    images = left if "BackwardInput" in target else result
-    return 2 * math.prod(images) * math.prod(right) // right[out]
+        return 2 * math.prod(second) * math.prod(output) // output[out]
+    images = first if "BackwardInput" in target else output
+    return 2 * math.prod(images) * math.prod(second) // second[out]

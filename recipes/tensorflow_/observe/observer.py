@@ -127,35 +127,29 @@ class PrecisionObserver:
 
     def _report(self, executed: Counter[str], eager: Counter[str]) -> dict[str, Any]:
         unseen = self._learn(executed)
-        readings = [self._known[name] for name in executed if name in self._known]
-        unaccounted = Counter({f"{name} outside of any graph": times for name, times in eager.items()})
-        listed: Counter[tuple[str, str]] = Counter()
-        kept: set[str] = set()
-        for reading in readings:
-            unaccounted.update(reading.unaccounted)
-            listed.update(reading.listed)
-            kept |= reading.kept
-        calls = [call for reading in readings for call in reading.calls]
-        if len({reading.per_sample for reading in readings if reading.calls}) > 1:
-            unaccounted[graphs.MIXED] += len(calls)
-            calls = []
+        ran = Reading(unaccounted=Counter({f"{name} outside of any graph": times for name, times in eager.items()}))
+        for name in executed:
+            ran.add(self._known.get(name, Reading()))
+        if len(ran.per_sample) > 1:
+            ran.unaccounted["products for an unknown number of samples beside others"] += len(ran.calls)
+            ran.calls = []
         problems = []
         if not executed:
             problems.append("no graph was executed")
         elif unseen:
             problems.append(f"{unseen[0]} was executed, and its graph was made before it was observed")
-        exact = all(call["dtype"] != "float32" for call in calls)
+        exact = all(call["dtype"] != "float32" for call in ran.calls)
         names = self._listed_names()
         return {
-            "calls": _aggregate(calls),
+            "calls": observation.merged(ran.calls),
             "listed": [
                 {"function": name, "dtypes": [dtype], "calls": times}
-                for (name, dtype), times in listed.items()
+                for (name, dtype), times in ran.listed.items()
                 if name in names
             ],
-            "matched": [pattern for pattern in self._resolved.amp.keep_fp32 if kept & set(self._matching(pattern))],
-            "unaccounted": dict(unaccounted),
-            "audit": "; ".join(reading.audit for reading in readings if reading.audit),
+            "matched": [pattern for pattern in self._resolved.amp.keep_fp32 if ran.kept & set(self._matching(pattern))],
+            "unaccounted": dict(ran.unaccounted),
+            "audit": "; ".join(ran.audit),
             "optimizer": _elements(stepped_by(self._optimizers)),
             "float32": {
                 "switches": {} if exact else float32_probe.switches(self._resolved.device),
@@ -174,16 +168,8 @@ class PrecisionObserver:
             return None
         scope = self._kept_scope()
         reading = graphs.read(collected, self._listed_names(), scope, compiled=bool(compiled))
-        programs = [hlo.read(path.read_text(), scope, self._resolved.device) for path in sorted(compiled)]
-        mixed = reading.per_sample and any(program.calls for program in programs)  # XLA compiles for known shapes
-        for program in programs:
-            reading.calls.extend(program.calls)
-            reading.listed.update(program.listed)
-            reading.kept.update(program.kept)
-            reading.unaccounted.update(program.unaccounted)
-        if mixed:
-            reading.unaccounted[graphs.MIXED] += len(reading.calls)
-            reading.calls.clear()
+        for path in sorted(compiled):
+            reading.add(hlo.read(path.read_text(), scope, self._resolved.device))
         return reading
 
     def _exported(self) -> list[Any]:
@@ -269,16 +255,3 @@ def _elements(variables: Iterable[Any]) -> dict[str, int]:
     for variable in variables:
         elements[variable.value.dtype.name] += int(variable.value.shape.num_elements())
     return dict(elements)
-
-
-def _aggregate(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Merge calls that differ in nothing but their number and work."""
-    total: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for call in calls:
-        key = tuple(str(value) for name, value in call.items() if name not in ("calls", "flops"))
-        if key in total:
-            total[key]["calls"] += call["calls"]
-            total[key]["flops"] += call["flops"]
-        else:
-            total[key] = dict(call)
-    return list(total.values())

@@ -1,7 +1,7 @@
 """Observes a user's script in TensorFlow from its start to its end, as one step.
 
 Models and optimizers become known as the script makes them. What ran until each of its optimizers has stepped is judged
-at once, and all of it again at the end.
+at once, and again with the rest at the end.
 """
 
 from __future__ import annotations
@@ -59,8 +59,6 @@ class ScriptObserver(PrecisionObserver):
         self._checks = 0
         self._counters: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         """The functions that were executed so far, and the products outside of them."""
-        self._read_again: list[Any] = []
-        """Exported graphs that were read for the first judgement, and count at the end too."""
         self._precision = precision
         super().__init__(self._made, self._built, precision.resolved)
 
@@ -124,25 +122,16 @@ class ScriptObserver(PrecisionObserver):
             self.judge([report])
 
     def _first_report(self) -> dict[str, Any]:
-        """The report of the run so far. The state is restored for the final report."""
+        """The report of the run so far."""
         before = [Counter(counter) for counter in self._counters]
-        known, programs = dict(self._known), set(self._programs)
-        self._read_again = graphs = self._exported()
         try:
             report = self._report(*before)
             return {**self._head(WHOLE_RUN, self._parameters()), **report, "grows": True}
-        finally:
-            self._known, self._programs = known, programs
-            super()._exported()  # those of the observer's own arithmetic
-            self._read_again = graphs
+        finally:  # without the observer's own arithmetic
+            self._exported()
             for counter, was in zip(self._counters, before, strict=True):
                 counter.clear()
                 counter.update(was)
-
-    def _exported(self) -> list[Any]:
-        graphs = [*self._read_again, *super()._exported()]
-        self._read_again = []
-        return graphs
 
     def _begin_to_collect(self) -> None:
         """Not yet: it initialises TensorFlow's devices, and before that a script may choose its strategy over several

@@ -48,7 +48,8 @@ class StepCounter:
         self._optimizers: list[weakref.ref[keras.Optimizer]] = []
         self._thread = threading.get_ident()
         self._within = False
-        self._seen: weakref.WeakKeyDictionary[Any, _Steps] = weakref.WeakKeyDictionary()
+        self._seen: weakref.WeakKeyDictionary[Any, tuple[int, list[_StepDelta]]] = weakref.WeakKeyDictionary()
+        """Of each function: its executions, and the steps of the last one that was read."""
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
@@ -104,27 +105,25 @@ class StepCounter:
         return replaced(owner, name, method)
 
     def _execute(self, what: Any, execute: Callable[[], Any]) -> Any:
-        steps = self._seen.setdefault(what, _Steps())
-        reads = steps.executions < FIRST_EXECUTIONS or not self._waits
-        if self._profiling.running and self._waits:
-            reads = not steps.executions
+        executions, deltas = self._seen.get(what, (0, []))
+        reads = executions < (1 if self._profiling.running else FIRST_EXECUTIONS) or not self._waits
         before = self._counts() if reads else None
         self._within = True
         try:
             result = execute()
         finally:
             self._within = False
-        steps.executions += 1
         if before is not None:
-            steps.by_optimizer = [_between(before.get(number), after) for number, after in self._counts().items()]
-        for delta in steps.by_optimizer:
+            deltas = [_between(before.get(number), after) for number, after in self._counts().items()]
+        self._seen[what] = executions + 1, deltas
+        for delta in deltas:
             if (optimizer := delta.optimizer()) is not None and delta.count:
                 name = type(optimizer).__name__ if isinstance(optimizer, keras.optimizers.Optimizer) else "an optimizer"
                 scale = delta.loss_scale
                 self._meter.stepped(
                     optimizer, applied=True, count=delta.count, skipped=delta.skipped, loss_scale=scale, name=name
                 )
-        self._number += max((delta.count for delta in steps.by_optimizer), default=0)
+        self._number += max((delta.count for delta in deltas), default=0)
         self._profiling.after(self._number)
         self._profiling.between(self._number + 1)
         self._observer.executed()
@@ -152,15 +151,6 @@ class StepCounter:
             self._meter.uncounted = UNREAD
         elif not self._meter.counted and (steps := self._observer.steps()):
             self._meter.uncounted, self._meter.total = AT_ITS_END, steps
-
-
-class _Steps:
-    """The steps of one function's executions."""
-
-    def __init__(self) -> None:
-        self.executions = 0
-        self.by_optimizer: list[_StepDelta] = []
-        """Steps of the last execution that was read."""
 
 
 class _Count(NamedTuple):

@@ -11,8 +11,7 @@ from paddle import nn
 from paddle.base import core
 
 from recipes.paddle_.observe.observer import PrecisionObserver
-from recipes.paddle_.observe.patches import around_optimizer_steps
-from recipes.paddle_.observe.step_calls import stepped_elements
+from recipes.paddle_.observe.step_calls import around_optimizer_steps, stepped_elements
 from recipes.paddle_.precision import Precision, high_level_api
 from recipes.precision import verdict
 from recipes.precision.levels import Amp, LossScale

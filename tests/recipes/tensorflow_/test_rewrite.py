@@ -86,31 +86,26 @@ def rewritten(training) -> dict[str, set[str]]:
     return dtypes
 
 
-def test_for_a_gpu_products_become_float16_and_what_the_lists_say_stays(training, monkeypatch):
+@pytest.mark.parametrize(
+    ("lists", "expected"),
+    [
+        ({}, {"float16": ["MatMul", "Conv2D", "Conv2DBackpropFilter", "Relu"], "float32": ["Sum"]}),
+        ({"deny": ["Conv2D"]}, {"float16": ["MatMul"], "float32": ["Conv2D", "Conv2DBackpropFilter"]}),
+        # A product on `clear` and a softmax on `infer` follow the denied convolution before them.
+        (
+            {"deny": ["Conv2D"], "infer": ["Softmax"], "clear": ["MatMul"]},
+            {"float32": ["MatMul", "Conv2D", "Softmax"]},
+        ),
+        ({"infer": ["Softmax"]}, {"float16": ["Softmax"]}),
+    ],
+    ids=["none", "deny", "deny, infer and clear", "infer"],
+)
+def test_for_a_gpu_products_become_float16_by_the_lists(training, monkeypatch, lists, expected):
     monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
+    Precision.of(Amp(level="o1", **{name: tuple(entries) for name, entries in lists.items()}), LossScale(), "cpu")
     dtypes = rewritten(training)
-    assert dtypes["MatMul"] == dtypes["Conv2D"] == dtypes["Conv2DBackpropFilter"] == {"float16"}
-    assert dtypes["Sum"] == {"float32"}
-
-
-def test_for_a_gpu_the_lists_are_followed(training, monkeypatch):
-    monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
-    precision = Precision.of(Amp(level="o1", deny=("Conv2D",)), LossScale(), "cpu")
-    dtypes = rewritten(training)
-    assert precision.resolved.deny == ("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput")
-    assert dtypes["Conv2D"] == dtypes["Conv2DBackpropFilter"] == {"float32"}
-    assert dtypes["MatMul"] == {"float16"}
-
-
-def test_for_a_gpu_all_four_lists_are_followed(training, monkeypatch):
-    """A product on `clear` and a softmax on `infer` follow the denied convolution before them."""
-    monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
-    assert rewritten(training)["Relu"] == {"float16"}
-    Precision.of(Amp(level="o1", deny=("Conv2D",), infer=("Softmax",), clear=("MatMul",)), LossScale(), "cpu")
-    dtypes = rewritten(training)
-    assert dtypes["MatMul"] == dtypes["Conv2D"] == dtypes["Softmax"] == {"float32"}
-    Precision.of(Amp(level="o1", infer=("Softmax",)), LossScale(), "cpu")
-    assert rewritten(training)["Softmax"] == {"float16"}
+    for dtype, operations in expected.items():
+        assert {name: dtypes[name] for name in operations} == {name: {dtype} for name in operations}
 
 
 def test_an_operation_left_on_two_lists_would_leave_the_whole_graph_as_it_is(training, monkeypatch):
