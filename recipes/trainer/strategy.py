@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from recipes.precision.levels import Amp, LossScale
@@ -23,6 +23,12 @@ class Strategy(ABC):
     """The compute capability of a GPU, None for a CPU. Raises `SettingsError` for a device that isn't there."""
     _kind_of: ClassVar[Callable[[str], str]]
     """cpu or cuda, from auto, cpu or cuda."""
+    _by_level: ClassVar[dict[str, type[Any]]]
+    """The framework's class for each level."""
+
+    def __init_subclass__(cls, *, levels: Sequence[str], **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._by_level.update(dict.fromkeys(levels, cls))
 
     def __init__(self, resolved: ResolvedPrecision) -> None:
         self.resolved = resolved
@@ -69,7 +75,17 @@ class Strategy(ABC):
         device, tf32, xla = cls._kind_of(settings.device), settings.tf32, settings.xla
         return cls.of(settings.amp, settings.loss_scale, device, tf32=tf32, xla=xla, environ=environ)
 
-    @staticmethod
+    @classmethod
+    def apply(cls, resolved: ResolvedPrecision) -> Any:
+        """The precision of the resolved level, with the framework's switches for the whole process set to it.
+
+        Raises `SettingsError` for an operation of the lists that the framework doesn't have.
+        """
+        mechanism = cls._by_level[resolved.level]
+        mechanism._switch(resolved)
+        return mechanism(resolved)
+
+    @classmethod
     @abstractmethod
-    def apply(resolved: ResolvedPrecision) -> Any:
-        """The precision of the resolved level, with the framework's switches for the whole process set to it."""
+    def _switch(cls, resolved: ResolvedPrecision) -> None:
+        """Set the framework's switches, as of TF32, for the whole process."""

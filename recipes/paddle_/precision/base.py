@@ -18,7 +18,7 @@ Paddle applies no mixed precision on a CPU, so that only o0 can be had there. No
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Literal
 
@@ -38,17 +38,12 @@ from recipes.typed import SettingsError
 SaveDtype = Literal["float16", "bfloat16", "float32"]
 
 
-class Precision(Strategy):
+class Precision(Strategy, levels=("o0",)):
     """A precision level. This class is o0, float32; subclasses carry out the other levels."""
 
     framework = "paddle"
     _capability_of, _kind_of = staticmethod(devices.capability_of), staticmethod(devices.resolve)
-    _by_level: ClassVar[dict[str, type[Precision]]] = {}
-    """The class of each level. `recipes.paddle_.precision` imports the module that defines the subclasses."""
-
-    def __init_subclass__(cls, *, levels: Sequence[str], **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        Precision._by_level.update(dict.fromkeys(levels, cls))
+    _by_level: ClassVar[dict[str, type[Any]]] = {}  # `recipes.paddle_.precision` imports all of them
 
     def __init__(self, resolved: ResolvedPrecision) -> None:
         super().__init__(resolved)
@@ -63,12 +58,11 @@ class Precision(Strategy):
         self._overflowed = False
         """Whether a step of this iteration overflowed, of any optimizer."""
 
-    @staticmethod
-    def apply(resolved: ResolvedPrecision) -> Precision:
-        """A resolved precision. Sets Paddle's TF32 switches, on by default, for the whole process."""
+    @classmethod
+    def _switch(cls, resolved: ResolvedPrecision) -> None:
+        """Paddle's TF32 switches, which are on by default."""
         core.set_cublas_switch(resolved.tf32)
         core.set_cudnn_switch(resolved.tf32)
-        return Precision._by_level[resolved.level](resolved)
 
     def cast(self, model: nn.Layer, save_dtype: SaveDtype | None = None) -> nn.Layer:
         """Change the model to the level's dtypes, in place, and return it. Before `paddle.DataParallel`.
@@ -152,9 +146,6 @@ class Precision(Strategy):
         self.skipped_total = state["skipped"]
         if self.scaler is not None:
             restore_scaler(self.scaler, state["scaler"])
-
-
-Precision._by_level["o0"] = Precision
 
 
 def dtype_name(dtype: Any) -> str:

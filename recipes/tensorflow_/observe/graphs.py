@@ -143,7 +143,7 @@ def _work(node: Any, known: shapes.Shapes) -> int | None:
     operation, output = base(node.op), known.outputs[node.name]
     needed = 1 if operation in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3") else None
     inputs = known.inputs[node.name][:needed]
-    if output is None or not shapes.all_known(inputs):
+    if output is None or None in inputs:
         return None
     transposed = any(key in node.attr and node.attr[key].b for key in ("transpose_a", "adj_x"))
     equation = node.attr["equation"].s.decode() if "equation" in node.attr else ""

@@ -150,7 +150,10 @@ class PrecisionObserver:
             "matched": [pattern for pattern in self._resolved.amp.keep_fp32 if ran.kept & set(self._matching(pattern))],
             "unaccounted": dict(ran.unaccounted),
             "audit": "; ".join(ran.audit),
-            "optimizer": _elements(stepped_by(self._optimizers)),
+            "optimizer": {
+                entry["dtype"]: entry["elements"]
+                for entry in counted(("", variable.value) for variable in stepped_by(self._optimizers))
+            },
             "float32": {
                 "switches": {} if exact else float32_probe.switches(self._resolved.device),
                 "arithmetic": {} if exact else float32_probe.arithmetic(),
@@ -212,12 +215,12 @@ class PrecisionObserver:
         return (self._world.rank, self._world.size) if self._world else (0, 1)
 
     def _parameters(self) -> list[dict[str, Any]]:
-        elements: Counter[tuple[str, str]] = Counter()
-        for layer in (layer for model in self._models for layer in model._flatten_layers()):
-            group = "norm" if type(layer).__name__ in NORMS else "other"
-            for variable in layer._trainable_variables:
-                elements[group, variable.value.dtype.name] += int(variable.value.shape.num_elements())
-        return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
+        return counted(
+            ("norm" if type(layer).__name__ in NORMS else "other", variable.value)
+            for model in self._models
+            for layer in model._flatten_layers()
+            for variable in layer._trainable_variables
+        )
 
 
 @contextlib.contextmanager
@@ -244,14 +247,14 @@ def _counting(executed: Counter[str], eager: Counter[str], guard: Guard) -> Iter
             op_callbacks.remove_op_callback(count)
 
 
+def counted(parameters: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
+    """A report's `parameters`: elements by group and dtype, from pairs of a group and a tensor or variable."""
+    elements: Counter[tuple[str, str]] = Counter()
+    for group, tensor in parameters:
+        elements[group, tensor.dtype.name] += int(tensor.shape.num_elements())
+    return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
+
+
 def stepped_by(optimizers: Iterable[keras.Optimizer]) -> list[Any]:
     """The variables that these optimizers step."""
     return [variable for optimizer in optimizers for variable in optimizer._trainable_variables]
-
-
-def _elements(variables: Iterable[Any]) -> dict[str, int]:
-    """Elements of these variables by dtype."""
-    elements: Counter[str] = Counter()
-    for variable in variables:
-        elements[variable.value.dtype.name] += int(variable.value.shape.num_elements())
-    return dict(elements)

@@ -18,8 +18,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from recipes.precision.observation import Guard
-from recipes.tensorflow_.observe.hooks import after, naming_kerass_steps
-from recipes.tensorflow_.observe.observer import NORMS, PrecisionObserver, stepped_by
+from recipes.tensorflow_.observe.graphs import STEPS
+from recipes.tensorflow_.observe.observer import NORMS, PrecisionObserver, counted, stepped_by
 from recipes.tensorflow_.precision import Precision
 from recipes.tensorflow_.precision.mechanisms import KEPT
 from recipes.trainer.replaced import replaced
@@ -82,7 +82,7 @@ class ScriptObserver(PrecisionObserver):
                 stack.enter_context(after(keras.Model, "__init__", self._made.append))
                 stack.enter_context(after(keras.Layer, "__init__", self._guarded(self._on_layer)))
                 stack.enter_context(_naming_chosen_layers(self._guard))
-                stack.enter_context(naming_kerass_steps())
+                stack.enter_context(_naming_kerass_steps())
                 stack.enter_context(after(keras.optimizers.Optimizer, "build", self._guarded(self._on_build)))
                 scaled = self._guarded(self._on_scaling)
                 stack.enter_context(after(keras.optimizers.LossScaleOptimizer, "__init__", scaled))
@@ -190,18 +190,52 @@ class ScriptObserver(PrecisionObserver):
 
         In scripts without Keras 3, for tf_keras or TensorFlow alone, all trainable variables.
         """
-        layers = {id(layer): layer for model in self._made for layer in model._flatten_layers()}
         stepped = {id(variable) for variable in stepped_by(self._built)}
-        elements: Counter[tuple[str, str]] = Counter()
-        for layer in layers.values():
-            kept = "kept" if getattr(layer, _CHOSEN, False) else "other"
-            group = "norm" if type(layer).__name__ in NORMS else kept
-            for variable in (variable for variable in layer._trainable_variables if id(variable) in stepped):
-                elements[group, variable.value.dtype.name] += int(variable.value.shape.num_elements())
         if not stepped:
-            for variable in (variable for variable in (ref() for ref in self._variables) if variable is not None):
-                elements["other", variable.dtype.name] += int(variable.shape.num_elements())
-        return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
+            variables = (reference() for reference in self._variables)
+            return counted(("other", variable) for variable in variables if variable is not None)
+        layers = {id(layer): layer for model in self._made for layer in model._flatten_layers()}
+        return counted(
+            (_group(layer), variable.value)
+            for layer in layers.values()
+            for variable in layer._trainable_variables
+            if id(variable) in stepped
+        )
+
+
+def _group(layer: keras.Layer) -> str:
+    if type(layer).__name__ in NORMS:
+        return "norm"
+    return "kept" if getattr(layer, _CHOSEN, False) else "other"
+
+
+def after(owner: type[Any], name: str, callback: Callable[[Any], None]) -> AbstractContextManager[None]:
+    """Call `callback` with the object after each call of this method.
+
+    The method has no `__wrapped__`: Keras reads the arguments of an `__init__` by inspect.signature, which follows
+    it, and by inspect.getfullargspec, which does not, and takes the two to agree.
+    """
+    original = getattr(owner, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        callback(self)
+        return result
+
+    return replaced(owner, name, method)
+
+
+def _naming_kerass_steps() -> AbstractContextManager[None]:
+    """Name Keras's loop over the steps of one execution like ours: it is not a loop of the model."""
+    original = tf.while_loop
+
+    def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+        name, module = getattr(body, "__qualname__", ""), getattr(body, "__module__", "")
+        if "multi_step_on_iterator" in name and module.startswith("keras."):
+            kwargs["name"] = STEPS
+        return original(cond, body, *args, **kwargs)
+
+    return replaced(tf, "while_loop", while_loop)
 
 
 def _naming_chosen_layers(guard: Guard) -> AbstractContextManager[None]:

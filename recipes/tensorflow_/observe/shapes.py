@@ -7,7 +7,7 @@ before they are closed. So the nodes before the wanted ones are imported with pl
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,7 +150,3 @@ def _source(name: str) -> str:
 
 def _known(shape: tf.TensorShape) -> Shape | None:
     return tuple(shape.as_list()) if shape.is_fully_defined() else None
-
-
-def all_known(shapes: Sequence[Shape | None]) -> bool:
-    return all(shape is not None for shape in shapes)

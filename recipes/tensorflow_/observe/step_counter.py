@@ -20,8 +20,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
-from recipes.tensorflow_.observe.hooks import after
-from recipes.tensorflow_.observe.script_observer import ScriptObserver
+from recipes.tensorflow_.observe.script_observer import ScriptObserver, after
 from recipes.trainer.library_records import held_out_names
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.replaced import replaced

@@ -35,19 +35,14 @@ from recipes.tensorflow_.precision.loss_scale import LossScaler, NoScale, make_s
 from recipes.trainer.strategy import Strategy
 
 
-class Precision(Strategy):
+class Precision(Strategy, levels=("o0",)):
     """A precision level. This class is o0, float32; a subclass carries out each other level."""
 
     framework = "tensorflow"
     _capability_of, _kind_of = staticmethod(capability_of), staticmethod(kind_of)
     policy = "float32"
     """Keras's name for the dtypes of layers and variables."""
-    _by_level: ClassVar[dict[str, type[Precision]]] = {}
-    """The class of each level. `recipes.tensorflow_.precision` imports the module that defines the subclasses."""
-
-    def __init_subclass__(cls, *, level: str, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        Precision._by_level[level] = cls
+    _by_level: ClassVar[dict[str, type[Any]]] = {}  # `recipes.tensorflow_.precision` imports all of them
 
     def __init__(self, resolved: ResolvedPrecision) -> None:
         super().__init__(resolved)
@@ -57,21 +52,10 @@ class Precision(Strategy):
         self._scaler: NoScale | LossScaler | ScalePerOptimizer = make_scaler(resolved.loss_scale)
         self._optimizers: list[keras.Optimizer] = []
 
-    @staticmethod
-    def apply(resolved: ResolvedPrecision) -> Precision:
-        """A resolved precision, in the scope of the strategy that it will be used under.
-
-        Sets TensorFlow's TF32 switch and its graph rewrites for the whole process. Raises `SettingsError` for an
-        operation of the lists that this TensorFlow doesn't have.
-        """
-        tf.config.experimental.enable_tensor_float_32_execution(resolved.tf32)
-        mechanism = Precision._by_level[resolved.level]
-        mechanism._set_rewrites(resolved)
-        return mechanism(resolved)
-
     @classmethod
-    def _set_rewrites(cls, resolved: ResolvedPrecision) -> None:
-        """Set the process's graph rewrites: here none, also where an earlier level left them on."""
+    def _switch(cls, resolved: ResolvedPrecision) -> None:
+        """TF32 and the graph rewrites: here none, also where an earlier level left them on."""
+        tf.config.experimental.enable_tensor_float_32_execution(resolved.tf32)
         grappler.switch_off()
 
     def cast(self, make: Callable[[], keras.Model]) -> keras.Model:
@@ -226,9 +210,6 @@ class Precision(Strategy):
         """Restore a saved state. Raises `SettingsError` for one of another level, dtype or loss scale."""
         check_saved_level(state, self.level, self.dtype)
         self._scaler.load_state_dict(state["scaler"])
-
-
-Precision._by_level["o0"] = Precision
 
 
 def map_floats(change: Callable[[tf.Tensor], tf.Tensor], tensors: Any) -> Any:

@@ -22,7 +22,7 @@ KEPT = "kept_in_float32"
 """Scope in the names of the operations of layers kept in float32, by which observation finds them in a graph."""
 
 
-class GraphRewrite(Precision, level="o1"):
+class GraphRewrite(Precision, levels=("o1",)):
     """o1: the model is float32, and Grappler rewrites its graphs by operation lists.
 
     On a CPU the rewrite goes beyond a product, both before and behind it: it would cast the whole data set that a
@@ -31,7 +31,8 @@ class GraphRewrite(Precision, level="o1"):
     """
 
     @classmethod
-    def _set_rewrites(cls, resolved: ResolvedPrecision) -> None:
+    def _switch(cls, resolved: ResolvedPrecision) -> None:
+        super()._switch(resolved)
         for key, names in named_operations(resolved.amp).items():
             for name in names:
                 if not hasattr(tf.raw_ops, name):
@@ -60,7 +61,7 @@ def _barrier(tensor: tf.Tensor) -> tf.Tensor:
     return tf.compat.v1.placeholder_with_default(tensor, tensor.shape)
 
 
-class MixedPolicy(Precision, level="o2"):
+class MixedPolicy(Precision, levels=("o2",)):
     """o2: layers compute in half precision; their variables are float32, and so are their own masters."""
 
     @property
@@ -76,7 +77,7 @@ class MixedPolicy(Precision, level="o2"):
                 _name_operations(layer)
 
 
-class HalfPolicy(Precision, level="o3"):
+class HalfPolicy(Precision, levels=("o3",)):
     """o3: half precision throughout, variables and inputs included. Only the loss is float32."""
 
     @property
