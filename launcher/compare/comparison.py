@@ -206,6 +206,6 @@ def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published
     )
 
 
-def label(arm: Plan) -> str:
+def label(arm: Plan | JobSpec) -> str:
     """The label of an arm: where it differs from the others."""
     return arms.label_of(arm.swept)

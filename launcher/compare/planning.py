@@ -18,7 +18,6 @@ from launcher.plan import user_script
 from launcher.plan.model import Compare, Plan
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
-from launcher.runs import arms
 from launcher.ssh.probe_client import probe_each
 from launcher.ui import tables
 from launcher.ui.foreground import submit_and_follow
@@ -49,14 +48,14 @@ def of_arms(
     hosts = [facts] * len(settled) if facts else probe_each(settled, starting=starting)
     impossible = asked.impossible if asked else ()
     published = asked.published if asked else None
+    labelled = [(comparison.label(spec), (spec, host)) for spec, host in zip(settled, hosts, strict=True)]
     try:
         if asked:
-            labelled = [(_label(spec), (spec, host)) for spec, host in zip(settled, hosts, strict=True)]
             made, refused = experiments.possible(labelled, lambda arm: resolve(*arm))
             plans, impossible = list(made.values()), (*impossible, *refused)
             published = experiments.only(published, made, refused)
         else:
-            plans = _resolved(settled, hosts)
+            plans = of_each(labelled, lambda arm: resolve(*arm), "arm")
     except LauncherError as error:
         if asked and asked.smaller and not hosts[0].gpus and hosts[0].slurm is None:
             raise type(error)(f"{error}; {_smaller(asked)}") from None
@@ -83,16 +82,6 @@ def carry_out(plan: Plan, facts: Facts, specs: Sequence[JobSpec], *, look: bool)
     for line in plan.advice:
         print(f"note: {line}", file=sys.stderr)
     return submit_and_follow([plan], facts, specs, last_words)
-
-
-def _resolved(specs: Sequence[JobSpec], facts: Sequence[Facts]) -> list[Plan]:
-    """The plan of each arm. Raises `LauncherError`, which names the arms that can't be where others can."""
-    labelled = [(_label(spec), (spec, host)) for spec, host in zip(specs, facts, strict=True)]
-    return of_each(labelled, lambda asked: resolve(*asked), "arm")
-
-
-def _label(spec: JobSpec) -> str:
-    return arms.label_of(spec.swept)
 
 
 def describe(plan: Plan, width: int = 0, *, with_script: bool = False) -> list[str]:

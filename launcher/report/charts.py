@@ -48,6 +48,7 @@ def curves(chart: Curves) -> Markup:
     below = MARK * min(len(marked), ROWS) / _HEIGHT
     up = _Scale.over(heights, log2=log2, zero=zero, sizes=sizes, below=below)
     words: Callable[[float], str] = units.size if sizes else _power if up.log2 else _figure
+    legend = _legend(chart.lines)
     # Grey curves are drawn below coloured ones.
     ordered = sorted(chart.lines, key=lambda line: line.colour is not None)
     plot = tag(
@@ -59,7 +60,7 @@ def curves(chart: Curves) -> Markup:
         viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
         preserveAspectRatio="none",
         role="img",
-        aria_label=f"{chart.title}, {chart.y} by {chart.x}: {_names(chart.lines)}",
+        aria_label=f"{chart.title}, {chart.y} by {chart.x}: {', '.join(label for _, label in legend)}",
         data_across=across.ends,
         data_up=up.ends,
         data_x=chart.x,
@@ -75,31 +76,21 @@ def curves(chart: Curves) -> Markup:
         tag("div", join(under), class_="x"),
         class_="plot",
     )
+    keys = [tag("li", tag("i", class_=_style("key", colour)), label) for colour, label in legend]
     return tag(
         "figure",
         tag("figcaption", chart.title, tag("small", f"{chart.y} by {chart.x}")),
         body,
-        tag("ul", join(_legend(chart.lines)), class_="legend"),
+        tag("ul", join(keys), class_="legend"),
         tag("p", chart.note, class_="note") if chart.note else None,
     )
 
 
-def _legend(lines: Sequence[Line]) -> list[Markup]:
-    coloured = [
-        tag("li", tag("i", class_=_style("key", line.colour)), line.label) for line in lines if line.colour is not None
-    ]
-    others = len(lines) - len(coloured)
-    return (
-        [*coloured, tag("li", tag("i", class_=_style("key", None)), f"{others} other{'s' * (others > 1)}")]
-        if others
-        else coloured
-    )
-
-
-def _names(lines: Sequence[Line]) -> str:
-    names = [line.label for line in lines if line.colour is not None]
-    others = len(lines) - len(names)
-    return ", ".join([*names, *([f"{others} more"] if others else [])])
+def _legend(lines: Sequence[Line]) -> list[tuple[int | None, str]]:
+    """The colours of a chart and what they mean; grey is all others."""
+    legend = [(line.colour, line.label) for line in lines if line.colour is not None]
+    others = len(lines) - len(legend)
+    return [*legend, (None, f"{others} other{'s' * (others > 1)}")] if others else [*legend]
 
 
 def _style(name: str, colour: int | None) -> str:

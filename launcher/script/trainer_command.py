@@ -86,18 +86,14 @@ def is_pyxis(plan: Plan) -> bool:
 
 def _start(plan: Plan) -> list[str]:
     """Lines of shell, the last of which is the command itself."""
+    *before, last = _start_in_place(plan)
+    if plan.settings["profile"]["tool"] in ("nsys", "ncu"):
+        before = [f'mkdir -p "$LAUNCHER_RUN/{profilers.FOLDER}" || exit 1', *before]
     if plan.script and plan.script.bare and plan.script.resume_arguments and not plan.arm:
         words = " ".join(map(to_bash, plan.script.resume_arguments))
-        *before, last = _start_profiled(plan)
-        again = f'[ "$LAUNCHER_ATTEMPT" = 1 ] || LAUNCHER_AGAIN=({words})'
-        return [again, *before, f"{last} {RESUMING}"]
-    return _start_profiled(plan)
-
-
-def _start_profiled(plan: Plan) -> list[str]:
-    if plan.settings["profile"]["tool"] in ("nsys", "ncu"):
-        return [f'mkdir -p "$LAUNCHER_RUN/{profilers.FOLDER}" || exit 1', *_start_in_place(plan)]
-    return _start_in_place(plan)
+        before = [f'[ "$LAUNCHER_ATTEMPT" = 1 ] || LAUNCHER_AGAIN=({words})', *before]
+        last = f"{last} {RESUMING}"
+    return [*before, last]
 
 
 def _start_in_place(plan: Plan) -> list[str]:
