@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import types
 import uuid
@@ -16,6 +17,7 @@ from tests.launcher.ssh.far import Far
 from tests.launcher.ssh.hostile import Hostile
 from tests.launcher.ssh.trainer import PROGRAM
 from tests.launcher.ssh.victim import Victim
+from tests.testbed.proxy import Proxy
 
 
 @pytest.fixture
@@ -56,3 +58,23 @@ def victim(tmp_path, liar, capfd, monkeypatch):
     monkeypatch.setattr(session, "transport", types.SimpleNamespace(open_stream=liar.open_stream))
     yield Victim(tmp_path, liar, capfd, monkeypatch)
     host.close_all()
+
+
+@pytest.fixture
+def moments(request):
+    """Random numbers that the seed in FAULT_SEED repeats."""
+    seed = int(os.environ.get("FAULT_SEED") or random.randrange(2**32))
+    print(f"FAULT_SEED={seed}")
+    return random.Random(f"{seed} {request.node.name}")
+
+
+@pytest.fixture
+def proxy(far, tmp_path):
+    """Between the launcher and the far sshd; known to that by its own port."""
+    with Proxy(far.testbed.ssh.port) as proxy:
+        key = Path(far.testbed.ssh.known_hosts).read_text().splitlines()[0].partition(" ")[2]
+        known = tmp_path / "known_hosts"
+        known.write_text(f"[127.0.0.1]:{proxy.port} {key}\n")
+        far.config = ways.configuration(tmp_path, far.testbed, Port=str(proxy.port), UserKnownHostsFile=str(known))
+        yield proxy
+        host.close_all()

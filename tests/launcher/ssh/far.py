@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.__main__ import main
-from launcher.runs import run_roots, store
+from launcher.runs import run_roots, selection, store
 from launcher.ssh import host
 from launcher.ssh.host import Host
 
@@ -73,6 +73,13 @@ class Far:
     def folder(self, run: str) -> Path:
         """Of a run, over there."""
         return self.root / run
+
+    def runs(self) -> list[str]:
+        """The names of the runs over there."""
+        return selection.run_names(str(self.root)) if self.root.exists() else []
+
+    def attempts(self, run: str) -> list[int]:
+        return store.attempts(self.folder(run))
 
     def status(self, run: str) -> dict[str, Any]:
         return store.read_or_empty(self.folder(run) / "status.json")

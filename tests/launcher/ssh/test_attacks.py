@@ -5,24 +5,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import subprocess
 import sys
-import types
 
 import pytest
 
-from launcher.commands import shell
 from launcher.config.schema import SshCluster
-from launcher.doctor import examination
-from launcher.errors import Unavailable, UsageError
-from launcher.executors.ssh import submit_client
 from launcher.runs import address as addresses
-from launcher.runs import remote_record, run_roots
+from launcher.runs import remote_record
 from launcher.runs.address import Address
-from launcher.runs.store import Run
-from launcher.ssh import bootstrap, host, probe_client, remote_status
-from launcher.ssh.failures import BadAnswer
+from launcher.ssh import bootstrap, host, remote_status
 from recipes.typed import build
 from tests.launcher import run_folders
 from tests.launcher.ssh.hostile import answering
@@ -194,39 +186,6 @@ def test_a_link_in_the_folder_of_a_run_is_not_followed(victim, name):
     victim.type("ls", RUN)
 
 
-ACTIONS = [
-    *(("cancel --now", 1, f"answer({value})") for value in "None 5 [] {} [5] ['',''] [None] ['x'*9999]".split()),
-    *(("resume", 3, f"answer({value})") for value in "None 5 {} 'x' ['a']*999".split()),
-    ("rm", 3, "send({'error': 5})"),
-]
-
-
-def test_a_false_answer_to_an_action_is_one_line(victim):
-    victim.deadline(UNHURRIED)
-    requests = {"cancel --now": "cancel", "resume": "resume", "rm": "remove"}
-    runs = victim.runs(answering(requests[verb], body) for verb, _, body in ACTIONS)
-    for run, (verb, code, body) in zip(runs, ACTIONS, strict=True):
-        done = victim.type(*verb.split(), run.id)
-        assert done.code == code and (done.out + done.err).count(REFUSED) == 1, body
-
-
-def test_a_false_answer_about_a_replay_is_refused_and_its_record_kept(victim):
-    """The replay may have been started all the same."""
-    for answer in ("5", "[1,2]", "[1,2,3]", "[-1,2,True]", "[1,'x',True]"):
-        victim.liar.says(answering("verify", f"answer({answer})"))
-        done = victim.type_only("verify", RUN)
-        assert done.code == 3 and "may have been started or not" in done.err
-
-
-def test_a_defect_of_the_agent_is_reported_in_one_line(victim):
-    """With the launcher's own agent: an argument that it can't know."""
-    address = victim.liar.address(python=sys.executable)
-    failed = r"liar: the launcher's agent there failed: TypeError: .*lines.*\(agent.py:\d+\)"
-    with pytest.raises(Unavailable, match=failed):
-        host.connect(address).ask("hello", host.hello, lines=5)
-    assert host.connect(address).ask("hello", host.hello)["system"]
-
-
 def test_ssh_config_may_be_relative_to_home_or_to_the_current_folder(liar, monkeypatch):
     """A run is asked about from any folder, so the whole path is kept."""
     monkeypatch.setenv("HOME", str(liar.folder))
@@ -258,52 +217,6 @@ def test_a_lying_host_does_not_delay_another_host(victim, tmp_path):
     assert done.code == 0
     states = {line.split()[0]: line.split()[1:3] for line in done.out.splitlines() if line.startswith("2026")}
     assert states[good] == ["done", "honest"] and states[RUN][0] == "unreachable" and states[OTHER][0] == "done"
-
-
-FACTS = ("None", "5", "[]", "{}", "{'host': 5}", "{'x': 1}", "{'host': '\\x1b[2J'}")
-
-
-def test_false_facts_of_a_host_are_one_line(victim):
-    victim.deadline(UNHURRIED)
-    requests = {
-        "probe": (probe_client._admitted, {"asked": {}}),
-        "hello": (host.hello, {}),
-        "examine": (examination._examined, {"run_root": "/runs"}),
-    }
-    liars = victim.liar.liars("".join(answering(name, f"answer({value})") for name in requests) for value in FACTS)
-    for name, (admit, arguments) in requests.items():
-        calls = [functools.partial(host.connect(address).ask, name, admit, **arguments) for address in liars]
-        assert all(REFUSED in text for text in victim.refusals(calls))
-    honest = answering("hello", "answer({'host': 'a', 'system': 'b', 'python': 'c'})")
-    where = [f"cluster.ssh_config={victim.liar.config}", f"cluster.python={victim.liar.liar}", "run_root=/runs"]
-    for verb, request in (("plan", "probe"), ("doctor", "hello"), ("doctor", "examine")):
-        victim.liar.says(honest + answering(request, "answer({'host': 5})"))
-        done = victim.type_only(verb, "cluster=ssh", "cluster.host=liar", *where)
-        assert done.code == 3 and BAD in done.out + done.err
-
-
-def test_whether_a_host_has_the_code_is_yes_or_no(victim):
-    plan = types.SimpleNamespace(code_dir="/runs/.code/0")
-    for address in victim.liar.liars(answering("has_code", f"answer({value})") for value in ("None", "5", "['yes']")):
-        with pytest.raises(BadAnswer, match=REFUSED):
-            submit_client.send_code(plan, {}, address)
-
-
-def test_a_shell_of_a_local_run_ignores_a_pointer_in_its_folder(victim):
-    """A pointer names a configuration, and that may name a command."""
-    folder = victim.folder / "here" / OTHER
-    remote_record.write(folder, pointer_to(victim.liar.address()))
-    assert shell._address(Run(str(folder.parent), OTHER)) is None
-    assert shell._address(Run(str(victim.run.parent), RUN)) == victim.liar.address()
-    (victim.run / remote_record.POINTER).write_text("{")
-    with pytest.raises(UsageError, match="can't be read"):
-        shell._address(Run(str(victim.run.parent), RUN))
-
-
-def test_remote_records_are_recognized_by_any_path(victim, tmp_path):
-    """Else what their hosts say of queues and processes would be taken for this machine's."""
-    (tmp_path / "alias").symlink_to(victim.run.parent)
-    assert run_roots.is_remote(str(tmp_path / "alias")) and not run_roots.is_remote(str(victim.folder / "here"))
 
 
 STARTS = {
@@ -352,22 +265,6 @@ def test_a_host_that_answers_slowly_run_by_run_does_not_delay_a_listing(victim, 
     victim.liar.says(answering("look", late))
     done = victim.type_only("ls")
     assert OTHER in done.out and done.out.count("unreachable") >= 8
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="a second user, which only root can make")
-def test_a_pointer_that_another_user_wrote_is_not_followed(victim):
-    """It names an SSH configuration, and that may name a ProxyCommand."""
-    owned, config = victim.outside / "owned", victim.outside / "config"
-    config.write_text(f"Host *\n  ProxyCommand touch {owned}\n")
-    for transport in ("fabric", "openssh"):
-        address = Address(destination="liar", transport=transport, config=str(config))
-        remote_record.write(victim.run, pointer_to(address))
-        assert victim.type_only("ls").code == 0 and owned.exists()
-        owned.unlink()
-        os.chown(victim.run / remote_record.POINTER, 61001, 61001)
-        done = victim.type_only("ls")
-        assert done.code == 0 and OTHER in done.out and "can't be read" in done.out and not owned.exists()
-        (victim.run / remote_record.POINTER).unlink()
 
 
 @pytest.mark.parametrize("umask", ["000", "002", "077"])

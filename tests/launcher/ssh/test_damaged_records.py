@@ -1,4 +1,4 @@
-"""Damaged and forbidden files about runs on other hosts hide no other run."""
+"""Damaged and forbidden files about runs on other hosts hide no other run, and none of their commands is run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import subprocess
 
 import pytest
 
-from launcher.runs import processes, remote_record
+from launcher.commands import shell
+from launcher.errors import UsageError
+from launcher.runs import processes, remote_record, run_roots
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Pointer
 from launcher.runs.states import State
@@ -119,3 +121,36 @@ def test_an_unreadable_run_folder_hides_no_other_run(alice, open_folder):
     answered = alice.run(users.python(), "-c", program, json.dumps(runs))
     first, second = json.loads(answered.stdout)
     assert second["state"][0] == "done" and ("error" in first or first["state"][0] != "done")
+
+
+def test_a_shell_of_a_local_run_ignores_a_pointer_in_its_folder(victim):
+    """A pointer names a configuration, and that may name a command."""
+    folder = victim.folder / "here" / OTHER
+    remote_record.write(folder, pointer_to(victim.liar.address()))
+    assert shell._address(Run(str(folder.parent), OTHER)) is None
+    assert shell._address(Run(str(victim.run.parent), RUN)) == victim.liar.address()
+    (victim.run / remote_record.POINTER).write_text("{")
+    with pytest.raises(UsageError, match="can't be read"):
+        shell._address(Run(str(victim.run.parent), RUN))
+
+
+def test_remote_records_are_recognized_by_any_path(victim, tmp_path):
+    """Else what their hosts say of queues and processes would be taken for this machine's."""
+    (tmp_path / "alias").symlink_to(victim.run.parent)
+    assert run_roots.is_remote(str(tmp_path / "alias")) and not run_roots.is_remote(str(victim.folder / "here"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a second user, which only root can make")
+def test_a_pointer_that_another_user_wrote_is_not_followed(victim):
+    """It names an SSH configuration, and that may name a ProxyCommand."""
+    owned, config = victim.outside / "owned", victim.outside / "config"
+    config.write_text(f"Host *\n  ProxyCommand touch {owned}\n")
+    for transport in ("fabric", "openssh"):
+        address = Address(destination="liar", transport=transport, config=str(config))
+        remote_record.write(victim.run, pointer_to(address))
+        assert victim.type_only("ls").code == 0 and owned.exists()
+        owned.unlink()
+        os.chown(victim.run / remote_record.POINTER, 61001, 61001)
+        done = victim.type_only("ls")
+        assert done.code == 0 and OTHER in done.out and "can't be read" in done.out and not owned.exists()
+        (victim.run / remote_record.POINTER).unlink()

@@ -3,231 +3,36 @@ not, no result is lost. `make faults` does each at many random moments."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import random
 import signal
 import subprocess
 import sys
-import threading
 import time
-from pathlib import Path
 
 import pytest
 
-from launcher.errors import Unavailable
-from launcher.runs import processes, remote_record, run_roots, selection, store
-from launcher.ssh import host, logs, remote_status
-from launcher.ssh.failures import Retries
-from launcher.ssh.host import Host, hello
-from tests.launcher.ssh.far import HOLD, asked, before_requests, until
+from launcher.runs import processes, remote_record, run_roots, selection
+from launcher.ssh import host, remote_status
+from tests.launcher.ssh.far import HOLD, asked, until
 from tests.launcher.ssh.own_sshd import OwnSshd
-from tests.launcher.ssh.ways import address, configuration
-from tests.testbed.proxy import Proxy
-
-ROUNDS = int(os.environ.get("FAULT_ROUNDS", "3"))
-
-
-@pytest.fixture
-def moments(request):
-    """Random numbers that the seed in FAULT_SEED repeats."""
-    seed = int(os.environ.get("FAULT_SEED") or random.randrange(2**32))
-    print(f"FAULT_SEED={seed}")
-    return random.Random(f"{seed} {request.node.name}")
-
-
-@pytest.fixture
-def proxy(far, tmp_path):
-    """Between the launcher and the far sshd; known to that by its own port."""
-    with Proxy(far.testbed.ssh.port) as proxy:
-        key = Path(far.testbed.ssh.known_hosts).read_text().splitlines()[0].partition(" ")[2]
-        known = tmp_path / "known_hosts"
-        known.write_text(f"[127.0.0.1]:{proxy.port} {key}\n")
-        far.config = configuration(tmp_path, far.testbed, Port=str(proxy.port), UserKnownHostsFile=str(known))
-        yield proxy
-        host.close_all()
-
-
-def there(far) -> list[str]:
-    return selection.run_names(str(far.root)) if far.root.exists() else []
-
-
-def attempts(far, run: str) -> list[int]:
-    return store.attempts(far.folder(run))
-
-
-def test_a_cut_submission_starts_its_run_once_or_reports_that_it_did_not(far, proxy, moments):
-    began = proxy.up
-    far.submit("steps=1")
-    host.close_all()
-    size = proxy.up - began
-    for _ in range(ROUNDS):
-        before = set(there(far))
-        proxy.cut_after_up = proxy.up + moments.randrange(size)
-        done = far.type(*far.words, "steps=1", f"seed={moments.randrange(1000)}")
-        host.close_all()
-        proxy.cut_after_up = None
-        new = set(there(far)) - before
-        assert "Traceback" not in done.err
-        if done.code == 0:
-            # Cut after it had begun, it was asked again.
-            assert new == set(done.out.split())
-        else:
-            assert done.code == 3, done.err
-            assert len(new) <= 1
-        for run in new:
-            far.until(run, "done")
-            assert attempts(far, run) == [1]
-
-
-def test_a_submission_whose_answer_is_lost_starts_its_run_once(far, proxy, monkeypatch):
-    """The far side has all it needs, and nobody hears it say so."""
-    monkeypatch.setattr("launcher.executors.ssh.submit_client.TRIES", 1)
-
-    def silence(host, request):
-        if request == "submit":
-            host.silence, proxy.mute = 1.5, True
-
-    with before_requests(monkeypatch, silence):
-        assert "may have been started or not" in far.refused(*far.words, "steps=3", HOLD, code=3)
-    (run,) = selection.run_names(run_roots.remote())
-    until(lambda: there(far) == [run])
-    proxy.refusing = True
-    assert far.state(run) == "unreachable"
-    proxy.refusing = proxy.mute = False
-    assert far.until(run, "running") == "running"
-    assert attempts(far, run) == [1]
-    assert remote_record.read(far.pointer(run)).submitter is None
-
-
-def test_a_repeated_submission_request_starts_its_runs_once(far, monkeypatch):
-    answers = []
-    ask = Host.ask
-
-    def twice(self, request, /, *values, **named):
-        if request == "submit":
-            answers.append(ask(self, request, *values, **named))
-        return ask(self, request, *values, **named)
-
-    monkeypatch.setattr(Host, "ask", twice)
-    cells = far.submit("steps=1", "seed=1,2")
-    assert answers == [cells]
-    assert sorted(there(far)) == cells
-    far.until(cells[1], "done")
-    assert [attempts(far, cell) for cell in cells] == [[1], [1]]
-
-
-def test_a_run_that_never_arrived_is_lost_only_once_that_is_certain(far, proxy, monkeypatch):
-    monkeypatch.setattr("launcher.executors.ssh.submit_client.TRIES", 1)
-    with before_requests(monkeypatch, lambda host, request: request == "submit" and proxy.cut()):
-        assert far.type(*far.words, "steps=1").code == 3
-    (run,) = selection.run_names(run_roots.remote())
-    assert there(far) == []
-    pointer = remote_record.read(far.pointer(run))
-    dead = pointer.submitter._replace(start=1)
-    assert far.state(run) == "queued", "its launcher lives"
-    far.folder(run).mkdir(parents=True)  # as the far side lays it down before it starts it
-    assert far.state(run) == "queued"
-    far.folder(run).rmdir()
-    remote_record.write(far.pointer(run), dataclasses.replace(pointer, submitter=dead))
-    assert far.state(run) == "unreachable", "the far side may still be at it"
-    early = pointer.created - remote_status.DOUBT
-    remote_record.write(far.pointer(run), dataclasses.replace(pointer, submitter=dead, created=early))
-    assert far.state(run) == "lost"
-    assert far.type("rm", "--forget", run).code == 0
+from tests.launcher.ssh.ways import configuration
 
 
 def test_a_launcher_killed_while_it_submits_starts_its_run_once_or_not(far, moments, monkeypatch):
     command = [sys.executable, "-m", "launcher", *far.words, "steps=3", HOLD]
-    for _ in range(ROUNDS):
+    for _ in range(int(os.environ.get("FAULT_ROUNDS", "3"))):
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
             time.sleep(moments.uniform(0.2, 1.2))
             started.kill()
             started.communicate()
     named = selection.run_names(run_roots.remote())
-    assert set(there(far)) <= set(named)
+    assert set(far.runs()) <= set(named)
     monkeypatch.setattr(remote_status, "DOUBT", 30.0)
     for run in named:
         # The far side carries out what has reached it.
         far.until(run, "running", "lost")
-        assert attempts(far, run) in ([], [1])
+        assert far.attempts(run) in ([], [1])
         assert far.type("rm", "--force", run).code == 0
-
-
-def test_followed_logs_are_complete_although_the_connection_is_cut(far, proxy, moments, monkeypatch):
-    """A host that can't be reached at first is an error, so the cuts follow answers, the first one at once."""
-    monkeypatch.setattr(Retries, "PAUSES", (0.1,))
-    text = "for n in range(40000): print('line', n, 'x' * (n % 50)) or (n % 800 == 0 and time.sleep(0.06))"
-    (run,) = far.submit("steps=1", f"env.BEHAVIOUR={text}")
-    until(lambda: attempts(far, run))
-    cuts, ask = [], logs._ask
-
-    def asking(*values, **options):
-        piece = ask(*values, **options)
-        if not cuts:
-            proxy.cut()
-        if len(cuts) < 2 * ROUNDS:
-            cuts.append(threading.Timer(moments.uniform(0, 0.5), proxy.cut))
-            cuts[-1].start()
-        return piece
-
-    monkeypatch.setattr(logs, "_ask", asking)
-    done = far.type("logs", "-f", run)
-    for timer in cuts:
-        timer.join()
-    assert done.code == 0, done.err
-    assert "to continue where it was" in done.err
-    assert done.out == (far.folder(run) / "attempts/1/stdout.log").read_text()
-
-
-def test_a_cut_fetch_continues_at_its_offset(far, proxy, moments, tmp_path, monkeypatch):
-    monkeypatch.setattr(Retries, "PAUSES", (0.05,))
-    (run,) = far.submit("steps=1")
-    far.until(run, "done")
-    size = 24 * 2**20
-    content = moments.randbytes(size)
-    (far.folder(run) / "checkpoints/large").write_bytes(content)
-    began = proxy.down
-    proxy.cuts_after_down = sorted(began + int(moments.uniform(0.1, 0.9) * size) for _ in range(3))
-    done = far.ok("fetch", run, f"to={tmp_path / 'got'}")
-    assert not proxy.cuts_after_down and "to continue where it was" in done.err
-    assert (tmp_path / "got" / run / "checkpoints/large").read_bytes() == content
-    # A fresh start after each cut would have taken as much again each time.
-    assert proxy.down - began < 1.6 * size
-    assert not list((tmp_path / "got").rglob(".*.part"))
-
-
-def test_a_fetch_that_is_cut_off_waits_for_the_host_and_reports_it_once(far, proxy, monkeypatch):
-    monkeypatch.setattr(Retries, "PAUSES", (0.05,))
-    monkeypatch.setattr(Retries, "PATIENCE", 0.5)
-    (run,) = far.submit("steps=1")
-    far.until(run, "done")
-
-    def cut(host, request):
-        if request == "files":
-            Path(far.config).write_text(Path(far.config).read_text().replace(f"Port {proxy.port}", "Port 1"))
-            proxy.cut()
-
-    with before_requests(monkeypatch, cut):
-        done = far.type("fetch", run)
-    assert done.code == 3
-    assert done.err.count("to continue where it was") == 1
-
-
-@pytest.mark.parametrize("transport", ["fabric", "openssh"])
-def test_a_stalled_network_is_reported_and_nothing_hangs(far, proxy, transport):
-    reached = Host(address(far.config, transport=transport))
-    reached.ask("hello", hello)
-    reached.silence = 1.0
-    proxy.stalled = True
-    with pytest.raises(Unavailable, match="has sent nothing for 1 s: the network or the host is stuck"):
-        reached.ask("hello", hello)
-    with pytest.raises(Unavailable):
-        Host(address(far.config, transport=transport, connect_timeout=1)).ask("hello", hello)
-    proxy.stalled = False
-    reached.silence = host.SILENCE  # a login takes more than a second on a machine with much to do
-    assert reached.ask("hello", hello)
-    reached.close()
 
 
 def test_a_slow_answer_is_no_stall(far):
@@ -255,7 +60,7 @@ def test_runs_survive_a_restart_of_sshd(far, tmp_path):
         assert processes.is_alive(processes.from_json(far.status(run)["process"]))
         server.start()
         assert far.state(run) == "running"
-        assert attempts(far, run) == [1]
+        assert far.attempts(run) == [1]
     finally:
         host.close_all()
         server.kill()
@@ -278,7 +83,7 @@ def test_a_run_is_lost_after_a_reboot_or_with_a_reused_pid_and_can_be_resumed(fa
     assert "lost" in shown and "restarted since" in shown
     far.release(run)
     far.ok("resume", run, "wait=true")
-    assert attempts(far, run) == [1, 2]
+    assert far.attempts(run) == [1, 2]
 
 
 @pytest.fixture
@@ -331,7 +136,7 @@ def test_forty_runs_are_submitted_and_followed_at_once_through_one_connection(fa
     assert last == "039" and selection.sweep_runs(str(far.root), sweep)
     far.ok("watch", sweep)
     assert proxy.connections == 1
-    assert all(attempts(far, cell) == [1] for cell in cells)
+    assert all(far.attempts(cell) == [1] for cell in cells)
     assert all((far.pointer(cell) / "metrics.jsonl").stat().st_size > 0 for cell in cells)
 
 

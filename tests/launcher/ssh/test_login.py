@@ -27,7 +27,7 @@ def login(far, testbed, monkeypatch):
         patch.setenv("PATH", str(programs))
         patch.setattr(type(far), "words", words)
         yield far
-    for run in selection.run_names(str(far.root)) if far.root.exists() else []:
+    for run in far.runs():
         slurm(far, "scancel", "--quiet", job(far, run).partition("_")[0])
 
 
@@ -70,7 +70,7 @@ def test_a_run_is_cancelled_saved_and_resumed_with_another_time_limit(login):
     assert "saved at step" in done.out
     login.release(run)
     done = login.ok("resume", run, "cluster.time=7", "steps=12", "wait=true")
-    assert store.attempts(login.folder(run)) == [1, 2]
+    assert login.attempts(run) == [1, 2]
     assert "TimeLimit=00:07:00" in slurm(login, "scontrol", "show", "job", job(login, run))
 
 
@@ -80,10 +80,10 @@ def test_before_its_time_limit_a_run_saves_and_is_requeued_in_its_own_folder(log
     slurm(login, "scancel", "--batch", "--signal=USR1", job(login, run))  # as Slurm does it before the limit
     # Slurm lets it wait a quarter of a minute (the testbed's cred_expire). Told to hurry while the first attempt still
     # ends, it would start a second one beside it, which the node refuses.
-    until(lambda: store.attempts(login.folder(run)) == [1, 2], 180)
+    until(lambda: login.attempts(run) == [1, 2], 180)
     login.release(run)
     assert login.until(run, "done") == "done"
-    assert store.attempts(login.folder(run)) == [1, 2]
+    assert login.attempts(run) == [1, 2]
     assert login.type("logs", "-f", run).out.count("step 3\n") == 1
 
 
@@ -99,7 +99,7 @@ def test_before_its_time_limit_a_run_saves_and_is_requeued_in_its_own_folder(log
 def test_a_job_that_the_cluster_would_refuse_is_refused_before_and_leaves_nothing(login, words, code, says):
     done = login.type(*login.words, *words)
     assert done.code == code and says in done.err, done.err
-    assert not login.root.exists() or selection.run_names(str(login.root)) == []
+    assert login.runs() == []
     assert selection.run_names(run_roots.remote()) == []
 
 

@@ -123,7 +123,7 @@ def test_a_killed_run_is_shown_as_lost(old):
 def test_a_request_that_needs_python_on_the_host_is_refused_and_leaves_nothing(old, words, says):
     done = old.type(*old.words, *words)
     assert done.code in (2, 3) and says in done.err and "Traceback" not in done.err
-    assert not old.root.exists() or not selection.run_names(str(old.root))
+    assert old.runs() == []
     assert not selection.run_names(run_roots.remote())
 
 
@@ -138,16 +138,16 @@ def test_a_submission_that_is_cut_anywhere_starts_its_run_once_or_not_at_all(old
         size = proxy.up - began
         for part in (0.5, 0.7, 0.85, 0.95, 0.999):
             host.close_all()
-            before = set(selection.run_names(str(old.root)))
+            before = set(old.runs())
             proxy.cut_after_up = proxy.up + int(size * part)
             done = old.type(*old.words, *BARE, "script=tell.py", f"name=n{int(part * 1000)}")
             proxy.cut_after_up = None
             assert "Traceback" not in done.err
-            new = set(selection.run_names(str(old.root))) - before
+            new = set(old.runs()) - before
             assert len(new) <= 1 and (done.code == 3 or new == set(done.out.split())), done.err
             for run in new:
                 old.until(run, "done")
-                assert store.attempts(old.folder(run)) == [1]
+                assert old.attempts(run) == [1]
 
 
 RUN = run_ids.new_id(0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from launcher.runs import selection, store
+from launcher.runs import store
 
 JOB = ("amp=o2", "data=digits", "batch=64", "steps=12", "env.OMP_NUM_THREADS=1")
 
@@ -26,7 +26,7 @@ def test_a_training_run_over_ssh_is_proved_and_fetched(far, testbed, tmp_path):
 def test_a_training_run_in_a_container_over_ssh_is_proved(far, testbed):
     image = ["container=apptainer", f"image={testbed.images['torch'].sandbox}", "container.limits=null"]
     far.ok(*far.words, *image, "python=python3", *JOB, "wait=true")
-    (run,) = selection.run_names(str(far.root))
+    (run,) = far.runs()
     shown = json.loads(far.type("ls", run, "--json").out)
     assert shown["result"]["observed"]["verdict"] == "proved"
     assert shown["plan"]["container"]["runtime"]["kind"] == "apptainer"
