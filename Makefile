@@ -27,7 +27,8 @@ lint: style ## format, lint of Python and bash, types, import direction
 
 faults: $(VENV)/.test ## every fault many times, at random moments, on the testbed: make faults ROUNDS=20 [SEED=n]
 	FAULT_ROUNDS=$(or $(ROUNDS),20) FAULT_SEED=$(SEED) LOG_MIB=100 TESTBED_REQUIRED=1 $(BIN)/python -m pytest --timeout=0 \
-	  tests/launcher/slurm/test_faults.py tests/launcher/slurm/test_killed_servers.py tests/launcher/slurm/test_trainer.py tests/launcher/ssh/test_faults.py tests/launcher/ssh/test_cut_connections.py
+	  tests/launcher/slurm/test_faults.py tests/launcher/slurm/test_killed_servers.py tests/launcher/slurm/test_trainer.py \
+	  tests/launcher/ssh/test_faults.py tests/launcher/ssh/test_cut_connections.py
 
 format: $(VENV)/.test ## put the code into the one format
 	$(BIN)/ruff format .
