@@ -56,7 +56,7 @@ def look(wanted: Iterable[Run], *, follow: bool = False, fresh: bool = False) ->
 
 
 def _look_here(wanted: Iterable[Run], after: float = 0.0) -> list[Seen]:
-    folders = {f"{run.root}/{run.id}": run for run in wanted}
+    folders = {run.path: run for run in wanted}
     files = {folder: store.load(folder) for folder in folders}
     known: dict[str, Liveness] = {}
     asked = {folder: record for folder, record in files.items() if record.owner.mine and needs_liveness(record)}

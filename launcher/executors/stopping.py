@@ -102,10 +102,10 @@ def cancel(
     if far:
         from launcher.ssh import actions
 
-        failed |= {_folder(run): why for run, why in actions.cancel(far, now, stop_grace, term_grace).items()}
+        failed |= {run.path: why for run, why in actions.cancel(far, now, stop_grace, term_grace).items()}
     after = backends.look(wanted, fresh=True)
     backends.settle(after)
-    return [Ended(row, failed.get(_folder(row.run), "")) for row in after]
+    return [Ended(row, failed.get(row.run.path, "")) for row in after]
 
 
 def _cancel_here(
@@ -160,7 +160,7 @@ def _kill(rows: Sequence[Seen], grace: float, say: Callable[[str], None]) -> dic
 
 
 def _end(wanted: Sequence[Run], grace: float) -> dict[str, str]:
-    return backends.end({_folder(run): store.load(_folder(run)) for run in wanted}, grace) if wanted else {}
+    return backends.end({run.path: store.load(run.path) for run in wanted}, grace) if wanted else {}
 
 
 def stop_of(folder: Path) -> Stop:
@@ -176,8 +176,8 @@ def stop_of(folder: Path) -> Stop:
 
 def unended(seen: Sequence[Seen]) -> list[Seen]:
     """Of these runs of this machine those that are not finished, or still have live processes."""
-    alive = backends.with_processes({_folder(row.run): row.files for row in seen if row.state.finished})
-    return [row for row in seen if not row.state.finished or _folder(row.run) in alive]
+    alive = backends.with_processes({row.run.path: row.files for row in seen if row.state.finished})
+    return [row for row in seen if not row.state.finished or row.run.path in alive]
 
 
 def _wait(wanted: Iterable[Run], deadline: float) -> list[Seen]:
@@ -188,7 +188,3 @@ def _wait(wanted: Iterable[Run], deadline: float) -> list[Seen]:
         time.sleep(0.2)
         wanted = [row.run for row in rest]
     return rest
-
-
-def _folder(run: Run) -> str:
-    return f"{run.root}/{run.id}"

@@ -65,7 +65,7 @@ def piece(
 
 
 def _path(run: Run, attempt: int, name: str) -> str:
-    return f"{run.root}/{run.id}/attempts/{attempt}/{name}"
+    return f"{run.path}/attempts/{attempt}/{name}"
 
 
 def _begin(run: Run, attempt: int, name: str, lines: int | None) -> int:

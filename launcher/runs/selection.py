@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import heapq
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from launcher.errors import UsageError
@@ -70,63 +69,63 @@ def find(text: str, roots: Sequence[str]) -> Selection:
 
 def find_all(texts: Sequence[str], roots: Sequence[str]) -> list[Selection]:
     """What each text names, all of them before anything is done; the roots are read once, however many there are."""
-    where: dict[str, list[str]] = {}
-    sweeps: dict[str, list[str]] = {}
-    for root in roots:
-        for name in run_names(root):
-            where.setdefault(name, []).append(root)
-        for name in sweep_names(root):
-            sweeps.setdefault(name, []).append(root)
-    given = functools.cache(lambda own: _given_names(where, own=own))
-    return [_find(text, roots, where, sweeps, given) for text in texts]
+    index = _Index(roots)
+    return [index.find(text) for text in texts]
 
 
-def _find(
-    text: str,
-    roots: Sequence[str],
-    where: Mapping[str, Sequence[str]],
-    sweeps: Mapping[str, Sequence[str]],
-    given: Callable[[bool], Mapping[str, Sequence[str]]],
-) -> Selection:
-    """Among runs and sweeps, each with the roots that have it."""
-    if text in where or text in sweeps:  # a whole name, as a shell writes a thousand of them
-        match = run_ids.Match(text, text in sweeps)
-    else:
-        match = run_ids.resolve(text, where, sweeps, lambda fits: _meant(text, roots, given, fits))
-    holders = (sweeps if match.is_sweep else where)[match.id]
-    if len(holders) > 1:
-        raise UsageError(f"{match.id} is in {len(holders)} run roots: add run_root={' or run_root='.join(holders)}")
-    if match.is_sweep:
-        return Selection(match.id, tuple(sweep_runs(holders[0], match.id)))
-    return Selection(None, (Run(holders[0], match.id),))
+class _Index:
+    """The runs and sweeps of some roots, by their ids and by the names that runs were given."""
 
-
-def _meant(
-    text: str, roots: Sequence[str], given: Callable[[bool], Mapping[str, Sequence[str]]], fits: bool
-) -> Sequence[str]:
-    """Runs that a text means other than by their ids: unfinished cells of that number, as `watch` shows them, else
-    runs that were given it as their name.
-
-    Where the text fits ids too, only names count that no other user and no host could have given.
-    """
-    if not text:
-        return []
-    if text.isdecimal():
-        return [run.id for run in unfinished(roots) if run_ids.sweep_of(run.id) and run.id.endswith(f"-{text}")]
-    return given(fits).get(text, ())
-
-
-def _given_names(where: Mapping[str, Sequence[str]], *, own: bool) -> dict[str, list[str]]:
-    """The runs that have each name; with `own`, those of the caller's own records of runs on this machine."""
-    given: dict[str, list[str]] = {}
-    for run, roots in where.items():
+    def __init__(self, roots: Sequence[str]) -> None:
+        self._roots = roots
+        self._runs: dict[str, list[str]] = {}
+        self._sweeps: dict[str, list[str]] = {}
+        """Of each the roots that have it."""
+        self._named: dict[bool, dict[str, list[str]]] = {}
         for root in roots:
-            if own and (run_roots.is_remote(root) or not ownership.is_mine(f"{root}/{run}", root)):
-                continue
-            record = read(PlanRecord, f"{root}/{run}/plan.json", ("name",), own_in=root if own else None)
-            if record.name and run not in given.setdefault(record.name, []):
-                given[record.name].append(run)
-    return given
+            for name in run_names(root):
+                self._runs.setdefault(name, []).append(root)
+            for name in sweep_names(root):
+                self._sweeps.setdefault(name, []).append(root)
+
+    def find(self, text: str) -> Selection:
+        if text in self._runs or text in self._sweeps:  # a whole name, as a shell writes a thousand of them
+            match = run_ids.Match(text, text in self._sweeps)
+        else:
+            match = run_ids.resolve(text, self._runs, self._sweeps, lambda fits: self._meant(text, fits))
+        holders = (self._sweeps if match.is_sweep else self._runs)[match.id]
+        if len(holders) > 1:
+            raise UsageError(f"{match.id} is in {len(holders)} run roots: add run_root={' or run_root='.join(holders)}")
+        if match.is_sweep:
+            return Selection(match.id, tuple(sweep_runs(holders[0], match.id)))
+        return Selection(None, (Run(holders[0], match.id),))
+
+    def _meant(self, text: str, fits: bool) -> Sequence[str]:
+        """Runs that a text means other than by their ids: unfinished cells of that number, as `watch` shows them, else
+        runs that were given it as their name.
+
+        Where the text `fits` ids too, only names count that no other user and no host could have given.
+        """
+        if not text:
+            return []
+        if text.isdecimal():
+            cells = (run.id for run in unfinished(self._roots) if run_ids.sweep_of(run.id))
+            return [cell for cell in cells if cell.endswith(f"-{text}")]
+        if fits not in self._named:
+            self._named[fits] = self._given_names(own=fits)
+        return self._named[fits].get(text, ())
+
+    def _given_names(self, *, own: bool) -> dict[str, list[str]]:
+        """The runs that have each name; with `own`, those of the caller's own records of runs on this machine."""
+        given: dict[str, list[str]] = {}
+        for run, roots in self._runs.items():
+            for root in roots:
+                if own and (run_roots.is_remote(root) or not ownership.is_mine(f"{root}/{run}", root)):
+                    continue
+                record = read(PlanRecord, f"{root}/{run}/plan.json", ("name",), own_in=root if own else None)
+                if record.name and run not in given.setdefault(record.name, []):
+                    given[record.name].append(run)
+        return given
 
 
 def sweep_runs(root: str, sweep: str) -> list[Run]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import stat
 import subprocess
@@ -12,10 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import launcher
+from containers.words import to_bash
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import dependency, interrupts
 from launcher.executors.local.start import next_attempt, record_submission
-from launcher.executors.slurm import image_job, shared
+from launcher.executors.slurm import shared
 from launcher.executors.slurm.jobs import SUBMITS, job_in, job_of
 from launcher.plan.model import Plan
 from launcher.probe import slurm_probing
@@ -23,7 +26,7 @@ from launcher.probe.slurm_commands import call, complaint, environment
 from launcher.runs import ownership, processes, run_ids, store
 from launcher.runs.schema import Submission
 from launcher.script import render
-from launcher.script.slurm_header import shape
+from launcher.script.slurm_header import header, shape
 from recipes import records
 
 SAY_AFTER = 5.0
@@ -59,7 +62,8 @@ def start(folders: Sequence[Path], planned: Sequence[Plan], hooks: Hooks = PLAIN
     """Submit prepared run folders: one job for a run, else an array for each shape of resources, chunked by the
     cluster's MaxArraySize; an array's largest index is one less."""
     after = after_jobs(planned[0])  # refused before a job is submitted that fetches for it
-    if image_job.wanted(planned[0]):
+    image = planned[0].container
+    if image and image.pull and not Path(image.image).exists():  # it may have come since the plan was made
         after = [f"afterok:{_pull(folders[0], planned[0])}", *after]
     if len(folders) == 1:
         _submit_one(folders[0], after, hooks)
@@ -74,10 +78,28 @@ def start(folders: Sequence[Path], planned: Sequence[Plan], hooks: Hooks = PLAIN
 
 
 def _pull(folder: Path, plan: Plan) -> str:
-    """Submit the job that fetches the image of these runs. Returns its id."""
+    """Submit the job that fetches the image of these runs, on a compute node. Returns its id."""
     path = folder / "pull.sh"
-    _write(path, image_job.script(plan, log=str(folder / "pull.log")))
+    _write(path, image_script(plan, log=str(folder / "pull.log")))
     return sbatch(command(path), folder / "pull.out")
+
+
+def image_script(plan: Plan, *, log: str) -> str:
+    """What is submitted: `image pull` by the launcher that plans, whose Python and folder the nodes have to see."""
+    chosen = plan.container
+    assert chosen is not None
+    alone = dataclasses.replace(plan, name="image-pull", nodes=1, gpus=0)
+    argv = [sys.executable, "-m", "launcher", "image", "pull", chosen.pull]
+    argv += [f"container={chosen.runtime.kind}", f"container.cache={Path(chosen.image).parent}"]
+    lines = [
+        "#!/usr/bin/env bash",
+        *header(alone, log=log),
+        f"# Fetches {chosen.asked} for run {plan.run_id}, and for whoever asks next.",
+        *(f"export {name}={to_bash(value)}" for name, value in plan.host_env.items()),
+        f"export PYTHONPATH={to_bash(str(Path(launcher.__file__).parents[1]))}",
+        "exec " + " ".join(map(to_bash, argv)),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _write(path: Path, text: str) -> None:
