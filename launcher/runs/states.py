@@ -106,95 +106,90 @@ def needs_liveness(files: Files) -> bool:
 
 def judge(files: Files, liveness: Liveness | None) -> State:
     """The state of a run. `liveness` may be None where `needs_liveness` is false."""
-    return _cleaned(_judged(files, liveness))
-
-
-def _cleaned(state: State) -> State:
-    """Reasons come from files and queues, and go to terminals."""
-    return state if state.reason.isprintable() else state._replace(reason=admit.clean_lines(state.reason))
-
-
-def _judged(files: Files, liveness: Liveness | None) -> State:
-    if not files.exists:
-        return State("lost", "its folder is gone")
     status = status_of(files)
-    unreadable = f"{' and '.join(files.damaged)} can't be read" if files.damaged else ""
-    if files.submission is None and status is None:
-        return State("lost", unreadable or "it was never submitted: the launcher ended before")
-    if status is not None and status.state in FINISHED:
-        return _finished(files, status)
-    if liveness is None:
-        return State("unreachable", unreadable or "nothing is known of its processes")
-    if status is None:
-        return _waiting(files, liveness, unreadable)
-    return _running(files, status, liveness)
+    return of_status(*_judged(files, status, liveness), status or Status())
 
 
 def judge_anothers(files: Files) -> State:
     """The state of another user's run, from its files alone."""
     status = status_of(files) or Status()
     if status.state in FINISHED:
-        return _cleaned(_finished(files, status))
+        return of_status(*_finished(files, status), status)
     whose = files.owner.why or f"it is {files.owner.name}'s, and only {files.owner.name} can query its state"
-    own_word = f"; its own files say {status.state}" if status.state else ""
-    return _cleaned(of_status("unreachable", f"{whose}{own_word}", status))
+    recorded = f"; its own files say {status.state}" if status.state else ""
+    return of_status("unreachable", f"{whose}{recorded}", status)
 
 
-def _finished(files: Files, status: Status) -> State:
+def _judged(files: Files, status: Status | None, liveness: Liveness | None) -> tuple[Name, str]:
+    """The name of the state, and the reason."""
+    if not files.exists:
+        return "lost", "its folder is gone"
+    unreadable = f"{' and '.join(files.damaged)} can't be read" if files.damaged else ""
+    if files.submission is None and status is None:
+        return "lost", unreadable or "it was never submitted: the launcher ended before"
+    if status is not None and status.state in FINISHED:
+        return _finished(files, status)
+    if liveness is None:
+        return "unreachable", unreadable or "nothing is known of its processes"
+    if status is None:
+        return _waiting(files, liveness, unreadable)
+    return _running(files, status, liveness)
+
+
+def _finished(files: Files, status: Status) -> tuple[Name, str]:
     name, reason = cast(Name, status.state), files.failure or status.reason or ""
     if files.cancelled and name in ("failed", "stopped"):
         # The shell of a cancelled run recorded a child that was killed, or one that stopped on request.
         name, reason = "cancelled", _saved(files) or files.killed or "on request"
     if name in ("stopped", "cancelled"):
         reason = ("" if reason == name else reason) or _saved(files) or files.killed
-    return of_status(name, reason, status)
+    return name, reason
 
 
-def _waiting(files: Files, liveness: Liveness, unreadable: str) -> State:
+def _waiting(files: Files, liveness: Liveness, unreadable: str) -> tuple[Name, str]:
     """Of a run that was submitted and has no status yet."""
     if files.cancelled:
-        # True at once: nothing starts a run that is marked so.
-        return State("cancelled", "before it started")
+        return "cancelled", "before it started"  # true at once: nothing starts a run that is marked so
     if liveness.life == "unknown":
-        return State("unreachable", liveness.reason)
+        return "unreachable", liveness.reason
     if liveness.life == "alive":
         if unreadable:
-            return State("unreachable", unreadable)
+            return "unreachable", unreadable
         if files.stop:
-            return State("stopping", "before it starts")
-        return State("suspended" if liveness.suspended else "queued", liveness.reason)
+            return "stopping", "before it starts"
+        return "suspended" if liveness.suspended else "queued", liveness.reason
     if files.stop:
-        return State("stopped", "before it started")
+        return "stopped", "before it started"
     if liveness.outcome:
-        return State(liveness.outcome, liveness.reason or SILENT)
-    return State("lost", unreadable or f"it never started: {liveness.reason}")
+        return liveness.outcome, liveness.reason or SILENT
+    return "lost", unreadable or f"it never started: {liveness.reason}"
 
 
-def _running(files: Files, status: Status, liveness: Liveness) -> State:
+def _running(files: Files, status: Status, liveness: Liveness) -> tuple[Name, str]:
     if liveness.life == "unknown":
-        return of_status("unreachable", liveness.reason, status)
+        return "unreachable", liveness.reason
     if liveness.waits:
-        return of_status("stopping" if files.cancelled else "queued", liveness.reason, status)
+        return "stopping" if files.cancelled else "queued", liveness.reason
     if liveness.life == "alive":
-        if status.state == "queued" and not files.cancelled and not files.stop:
-            return of_status("queued", status.reason or "", status)
         if files.cancelled or files.stop:
             request = "cancelled" if files.cancelled else "asked to stop"
-            return of_status("stopping", f"{request}; {liveness.reason}" if liveness.suspended else request, status)
-        return of_status("suspended" if liveness.suspended else "running", liveness.reason, status)
+            return "stopping", f"{request}; {liveness.reason}" if liveness.suspended else request
+        if status.state == "queued":
+            return "queued", status.reason or ""
+        return "suspended" if liveness.suspended else "running", liveness.reason
     if files.cancelled:
-        return of_status("cancelled", _saved(files) or files.killed or "killed on request", status)
+        return "cancelled", _saved(files) or files.killed or "killed on request"
     if files.saved is not None:
-        return of_status("stopped", f"{_saved(files)}; {liveness.reason}", status)
+        return "stopped", f"{_saved(files)}; {liveness.reason}"
     # A run that was ended from outside: the queue's reason, if it gives one, is better than its shell's.
     recorded = (status.reason or "") if status.state == "interrupted" else ""
     if liveness.outcome or recorded:
         reason = (liveness.outcome and liveness.reason) or recorded or "its script was killed"
         if files.stop:
             reason += "; it was asked to stop and did not end in time"
-        return of_status(liveness.outcome or "failed", reason, status)
+        return liveness.outcome or "failed", reason
     doing = (status.reason or "waiting") if status.state == "queued" else "running"
-    return of_status("lost", f"it was {doing}, and {liveness.reason}", status)
+    return "lost", f"it was {doing}, and {liveness.reason}"
 
 
 def _saved(files: Files) -> str:
@@ -211,7 +206,7 @@ def of_status(name: Name, reason: str, status: Status) -> State:
     """A state with what status.json says of its attempt."""
     return State(
         name,
-        reason,
+        reason if reason.isprintable() else admit.clean_lines(reason),  # files and queues give it, terminals get it
         attempt=status.attempt or 0,
         exit_code=status.exit_code,
         started=status.started,
