@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import keras
@@ -17,7 +16,6 @@ from recipes.tensorflow_.observe.graphs import dtype_of
 from recipes.tensorflow_.observe.products import base
 from recipes.tensorflow_.precision import Precision, replicas
 from recipes.tensorflow_.precision.loss_scale import make_scaler
-from tests.recipes import forking
 from tests.recipes.tensorflow_.observed_runs import Training, network
 
 
@@ -293,43 +291,3 @@ def test_layers_that_were_made_before_their_policy_are_refused():
             RuntimeError, match=r"layer early has dtype policy float32, and amp=o\d gives it .*bfloat16"
         ):
             of(level).cast(lambda: keras.Sequential([keras.Input((8,)), early]))
-
-
-def test_precision_model_and_optimizer_belong_into_one_strategys_scope():
-    precision, strategy = of("o2"), tf.distribute.OneDeviceStrategy("CPU:0")
-    with strategy.scope():
-        with pytest.raises(RuntimeError, match=r"cast.* under OneDeviceStrategy, .* under DefaultDistributionStrategy"):
-            precision.cast(dense)
-        inside = of("o2")
-        model = inside.cast(dense)
-    with pytest.raises(
-        RuntimeError, match=r"precision\.optimizer\(\.\.\.\) runs under DefaultDistributionStrategy, but this"
-    ):
-        inside.optimizer(model, keras.optimizers.SGD())
-
-
-@pytest.fixture(scope="module")
-def on_replicas():
-    """The same training on one device and on two, in a process where a CPU is two devices."""
-    ended = forking.run("tests.recipes.tensorflow_.replica_runs")
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout.splitlines()[-1])
-
-
-@pytest.mark.parametrize("case", ["plain", "clipped", "scaled", "skipped", "sparse"])
-def test_two_replicas_train_as_one_device_does_on_both_their_samples(on_replicas, case):
-    (one, scale, skipped, steps), (two, *rest) = on_replicas["answers"][case]
-    assert rest == [scale, skipped, steps]
-    assert (skipped, steps) == ((4, 0) if case == "skipped" else (0, 4))
-    tolerance = {"rtol": 0.02, "atol": 1e-3} if case == "scaled" else {"rtol": 1e-5, "atol": 1e-7}
-    for single, mirrored in zip(one, two, strict=True):
-        assert numpy.allclose(single, mirrored, **tolerance)
-
-
-def test_a_step_of_several_replicas_with_variables_of_no_strategy_is_refused(on_replicas):
-    assert "a step runs under MirroredStrategy, but this precision was made under" in on_replicas["outside"]
-
-
-def test_replicas_draw_dropout_of_their_own(on_replicas):
-    first, second = on_replicas["drawn"]
-    assert first != second

@@ -1,4 +1,4 @@
-"""The same small trainings on one device and on two, in a process where a CPU is two devices; prints what they left."""
+"""Training on several replicas. As a program whose CPU is two devices, it prints what trainings left."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 import keras
 import numpy
+import pytest
 import tensorflow as tf
 
 from recipes.precision.levels import Amp, LossScale
 from recipes.tensorflow_.precision import Precision, replicas
-from tests.recipes.tensorflow_ import split_cpu
+from tests.recipes import forking
+from tests.recipes.tensorflow_.observed_runs import dense_network
 
 IMAGES = numpy.random.default_rng(0).random((8, 16), numpy.float32)
 WORDS = numpy.arange(32).reshape(8, 4) % 5
@@ -92,7 +94,50 @@ CASES: dict[str, tuple[Any, ...]] = {
     "sparse": (Amp(level="o0"), LossScale(), 0.05, 1.0, WORDS),
 }
 
+
+@pytest.fixture(scope="module")
+def on_replicas():
+    """The same training on one device and on two, in a process where a CPU is two devices."""
+    ended = forking.run(__name__)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_replicas_train_as_one_device_does_on_both_their_samples(on_replicas, case):
+    (one, scale, skipped, steps), (two, *rest) = on_replicas["answers"][case]
+    assert rest == [scale, skipped, steps]
+    assert (skipped, steps) == ((4, 0) if case == "skipped" else (0, 4))
+    tolerance = {"rtol": 0.02, "atol": 1e-3} if case == "scaled" else {"rtol": 1e-5, "atol": 1e-7}
+    for single, mirrored in zip(one, two, strict=True):
+        assert numpy.allclose(single, mirrored, **tolerance)
+
+
+def test_a_step_of_several_replicas_with_variables_of_no_strategy_is_refused(on_replicas):
+    assert "a step runs under MirroredStrategy, but this precision was made under" in on_replicas["outside"]
+
+
+def test_replicas_draw_dropout_of_their_own(on_replicas):
+    first, second = on_replicas["drawn"]
+    assert first != second
+
+
+def test_precision_model_and_optimizer_belong_into_one_strategys_scope():
+    precision, strategy = Precision.of(Amp(level="o2"), LossScale(), "cpu"), tf.distribute.OneDeviceStrategy("CPU:0")
+    with strategy.scope():
+        with pytest.raises(RuntimeError, match=r"cast.* under OneDeviceStrategy, .* under DefaultDistributionStrategy"):
+            precision.cast(dense_network)
+        inside = Precision.of(Amp(level="o2"), LossScale(), "cpu")
+        model = inside.cast(dense_network)
+    with pytest.raises(
+        RuntimeError, match=r"precision\.optimizer\(\.\.\.\) runs under DefaultDistributionStrategy, but this"
+    ):
+        inside.optimizer(model, keras.optimizers.SGD())
+
+
 if __name__ == "__main__":
+    from tests.recipes.tensorflow_ import split_cpu
+
     assert split_cpu
     mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     answers = {
