@@ -75,20 +75,20 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
         summary.result_of(f"{run.root}/{run.id}", state, summary.ROW_FIELDS) if state.finished else ResultRecord()
         for run, _, state, _ in seen
     ]
-    time_taken, *measured = summary.measurements([entry.state for entry in seen], results, now)
+    durations, *measured = summary.measurements([entry.state for entry in seen], results, now)
     columns = [
         Column("RUN", [entry.run.id for entry in seen]),
         Column("STATE", [entry.state.name for entry in seen]),
         Column("OWNER", [entry.files.owner.name or "-" for entry in seen]),
         Column("HOST", [_host(entry.run) for entry in seen]),
-        time_taken,
+        durations,
         Column("STEP", [_step(entry, result) for entry, result in zip(seen, results, strict=True)], right=True),
         *measured,
         Column("REQUEST", [_request(entry.run) for entry in seen]),
     ]
-    here_and_own = {"OWNER"} if all(entry.files.owner.mine for entry in seen) else set()
-    here_and_own |= set() if any(run_roots.is_remote(entry.run.root) for entry in seen) else {"HOST"}
-    lines = tables.lines([column for column in columns if column.name not in here_and_own], width, SPARE)
+    needed = {"OWNER": any(not entry.files.owner.mine for entry in seen)}
+    needed["HOST"] = any(run_roots.is_remote(entry.run.root) for entry in seen)
+    lines = tables.lines([column for column in columns if needed.get(column.name, True)], width, SPARE)
     silent = {_host(entry.run): entry.state.reason for entry in reversed(seen) if entry.state.name == "unreachable"}
     lines += [f"{host}: {reason}" for host, reason in silent.items() if host != "-"]
     lines += dict.fromkeys(entry.files.owner.why for entry in seen if entry.files.owner.why)

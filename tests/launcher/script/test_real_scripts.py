@@ -22,8 +22,8 @@ SWEPT = ("torch", "trainer", "accelerate", "gan")
 """Stopped as the second run of a sweep, whose first one ends by itself and has learnt. Of the others that is the one
 that was stopped; but a learning rate that falls with a run's length learns nothing there, and a GAN's loss goes up and
 down."""
-LOOPS = ("lightning", "trainer", "hydra", "keras", "gan")
-"""Those whose steps are not taken in a plain loop at the top of the script."""
+LOOPS = ("lightning", "trainer", "keras")
+"""Those whose steps a library takes."""
 each_script = pytest.mark.parametrize("name", SCRIPTS)
 
 

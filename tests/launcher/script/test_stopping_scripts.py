@@ -21,24 +21,28 @@ from recipes import metrics
 from tests.launcher import warm
 from tests.launcher.run_folders import state, until
 
-SAVING = """\
+TORCH = """\
 import os, signal, sys, time
 import torch
-from torch import nn
+from torch import distributed, nn
 net = nn.Linear(8, 8)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+def train(network):
+    optimizer.zero_grad()
+    (network(torch.ones(4, 8)) ** 2).mean().backward()
+    optimizer.step()
+"""
+SAVING = """\
 saved = os.path.join(os.environ["LAUNCHER_CHECKPOINT_DIR"], "last.pt")
 if os.path.exists(saved):
     print("went on after", torch.load(saved)["step"], flush=True)
 names = ("LAUNCHER_RUN_ID", "LAUNCHER_ATTEMPT", "WANDB_RUN_ID", "WANDB_RESUME")
-print("told", sys.argv[1:], [os.environ.get(name) for name in names], flush=True)
-asked = []
-signal.signal(getattr(signal, sys.argv[1]), lambda number, frame: asked.append(number))
+print("started with", sys.argv[1:], [os.environ.get(name) for name in names], flush=True)
+signals = []
+signal.signal(getattr(signal, sys.argv[1]), lambda number, frame: signals.append(number))
 step = 0
-while not asked:
-    optimizer.zero_grad()
-    (net(torch.ones(4, 8)) ** 2).mean().backward()
-    optimizer.step()
+while not signals:
+    train(net)
     step += 1
     print("step", step, flush=True)
     time.sleep(0.1)
@@ -46,64 +50,40 @@ torch.save({"step": step}, saved)
 print("saved", step, flush=True)
 """
 RANKS = """\
-import torch
-from torch import distributed, nn
 from recipes import job
 distributed.init_process_group("gloo")
-net = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+net = nn.parallel.DistributedDataParallel(net)
 step = 0
 while not job.should_stop():
-    optimizer.zero_grad()
-    (net(torch.ones(4, 8)) ** 2).mean().backward()
-    optimizer.step()
+    train(net)
     step += 1
     if step == 1:
         print("begun", flush=True)
-rank = distributed.get_rank()
-(job.checkpoint_dir() / f"rank{rank}").write_text(str(step))
+(job.checkpoint_dir() / f"rank{distributed.get_rank()}").write_text(str(step))
 distributed.barrier()
 """
-LEFT = """\
-import os, pathlib, signal, sys, time
-if os.environ["RANK"] == "0":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-else:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("begun", flush=True)
-while True:
-    time.sleep(3600)
-"""
 STEPPING = """\
-import sys, signal, time
-import torch
-from torch import nn
 if "deaf" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-net = nn.Linear(8, 8)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 for step in range(1, 10**9):
-    optimizer.zero_grad()
-    net(torch.ones(4, 8)).sum().backward()
-    optimizer.step()
+    train(net)
     with open("steps", "w") as file:
         file.write(str(step))
     if step == 30:
         print("begun", flush=True)
     time.sleep(0.02)
 """
+WAIT = "print('begun', sys.argv[1:], os.environ['LAUNCHER_CHECKPOINT_DIR'], flush=True)\ntime.sleep(3600)\n"
+LEFT = "signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ['RANK'] == '1' else lambda *_: sys.exit())\n"
+WITHOUT_TORCH = "import os, signal, sys, time\n"
 SCRIPTS = {
-    "stepping.py": STEPPING,
-    "left.py": LEFT,
-    "outside.py": "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit())\n"
-    "print('begun', flush=True)\ntime.sleep(3600)\n",
-    "saving.py": SAVING,
-    "ranks.py": RANKS,
-    "plain.py": "import time\nprint('begun', flush=True)\ntime.sleep(3600)\n",
-    "waiting.py": "import time\nprint('begun', flush=True)\ntry:\n    time.sleep(3600)\nfinally:\n"
-    "    print('cleaned up', flush=True)\n",
-    "alone.py": "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit('ended by itself'))\n"
-    "print('begun', sys.argv[1:], os.environ['LAUNCHER_CHECKPOINT_DIR'], flush=True)\ntime.sleep(3600)\n",
+    "saving.py": TORCH + SAVING,
+    "ranks.py": TORCH + RANKS,
+    "stepping.py": TORCH + STEPPING,
+    "left.py": f"{WITHOUT_TORCH}{LEFT}{WAIT}",
+    "outside.py": f"{WITHOUT_TORCH}signal.signal(signal.SIGTERM, lambda *_: sys.exit())\n{WAIT}",
+    "alone.py": f"{WITHOUT_TORCH}signal.signal(signal.SIGTERM, lambda *_: sys.exit('ended by itself'))\n{WAIT}",
+    "waiting.py": f"{WITHOUT_TORCH}import atexit\natexit.register(print, 'cleaned up', flush=True)\n{WAIT}",
 }
 REQUESTS = {
     "saving": (
@@ -118,7 +98,7 @@ REQUESTS = {
     "stepping": ("script=stepping.py", "workdir=run"),
     "deaf": ("script=stepping.py", "workdir=run", "cluster.stop_before=5", "--", "deaf"),
     "unasked": ("script=saving.py", "script.stop_signal=null", "--", "SIGTERM"),
-    "never": ("script=plain.py", "script.stop_signal=null", "train.bare=true"),
+    "never": ("script=waiting.py", "script.stop_signal=null", "train.bare=true"),
 }
 CHECKOUT = str(Path(__file__).parents[3])
 
@@ -175,7 +155,7 @@ def test_a_script_saves_and_ends_by_itself_and_resumes_with_its_resume_arguments
     assert started.asked_to_stop("saving").name == "stopped"
     folder = started.folder("saving")
     (saved,) = (line for line in started.log("saving").splitlines() if line.startswith("saved "))
-    assert f"told ['SIGUSR2'] {[folder.name, '1', folder.name, 'allow']}" in started.log("saving")
+    assert f"started with ['SIGUSR2'] {[folder.name, '1', folder.name, 'allow']}" in started.log("saving")
     assert started.record("saving", "result.json")["status"] == "stopped"
     assert stat.S_IMODE((folder / "checkpoints").stat().st_mode) == 0o700
     assert not (folder / "STOP").exists()
@@ -183,7 +163,7 @@ def test_a_script_saves_and_ends_by_itself_and_resumes_with_its_resume_arguments
     until(lambda: "step" in started.log("saving", 2), 120)
     assert f"went on after {saved.removeprefix('saved ')}\n" in started.log("saving", 2)
     words = ["SIGUSR2", "--resume", "auto"]
-    assert f"told {words} {[folder.name, '2', folder.name, 'allow']}" in started.log("saving", 2)
+    assert f"started with {words} {[folder.name, '2', folder.name, 'allow']}" in started.log("saving", 2)
     printed = started.launcher("cancel", folder.name, f"run_root={folder.parent}")
     assert "cancelled after" in printed and "on request" in printed
     assert "saved " in started.log("saving", 2)
