@@ -63,14 +63,11 @@ class Trainer:
 
     framework: str
     recipe: str
+    level: str
     words: Sequence[str]
-    """As on the command line, including `amp` and `steps`."""
+    """Others than `amp`, as on the command line, including `steps`."""
     about: str
     """The sizes, for people."""
-
-    @property
-    def level(self) -> str:
-        return next(word.removeprefix("amp=") for word in self.words if word.startswith("amp="))
 
     def module(self) -> Any:
         """The module of hand-written loops in its framework: `BY_HAND`, `INPUTS` and `one_thread`. Raises `Skipped`."""
@@ -80,8 +77,9 @@ class Trainer:
 
 
 def sized(framework: str, recipe: str, level: str, sizes: tuple[Sequence[str], str] | None = None) -> Trainer:
+    """With the words and the sizes of the recipe's benchmark, or these."""
     words, about = sizes or SIZES[recipe]
-    return Trainer(framework=framework, recipe=recipe, words=(f"amp={level}", *words), about=about)
+    return Trainer(framework=framework, recipe=recipe, level=level, words=words, about=about)
 
 
 def recipe(folder: Path, framework: str, recipe: str, level: str) -> Measured:
@@ -163,7 +161,7 @@ def take_turns(folder: Path, trainer: Trainer, hand: HandWritten) -> Turns:
         run._train = by_turns
         module.train(run)
 
-    words = [*trainer.words, "device=cpu", "checkpoint.every=0", f"run={folder / 'run'}"]
+    words = [f"amp={trainer.level}", *trainer.words, "device=cpu", "checkpoint.every=0", f"run={folder / 'run'}"]
     with open(folder / "out", "w", encoding="utf-8") as out, contextlib.redirect_stdout(out):
         code = loop.main(trainer.recipe, train, words)
     if code != loop.DONE:

@@ -78,3 +78,6 @@ def test_every_benchmark_named_is_there() -> None:
         module, function, *arguments = place.split(":")
         parts = re.search(rf"\ndef {function}\(folder: Path(.*)\) -> Measured:", (folder / f"{module}.py").read_text())
         assert parts and parts[1].count(",") == len(arguments), place
+        if module == "steps" and function != "added":
+            framework, recipe, _ = arguments
+            assert f'"{recipe}": _' in (folder / f"steps_{framework}.py").read_text(), place
