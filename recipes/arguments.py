@@ -13,7 +13,7 @@ from typing import Any
 
 from recipes import run_folder, settings
 from recipes.precision import checks
-from recipes.precision.levels import MODES, PRESETS
+from recipes.precision.levels import MODES
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
 from recipes.typed import (
@@ -23,8 +23,6 @@ from recipes.typed import (
     fields_of,
     is_group,
     leaves,
-    not_a_choice,
-    plain,
     refuse_control_characters,
     show,
     unknown_key,
@@ -66,8 +64,7 @@ def parse(words: Sequence[str], recipe_name: str, framework: str, *, alone: bool
         plan = read_plan(path)
         chosen = _from_plan(plan, recipe, path)
     else:
-        base = Settings(recipe=recipe_name, framework=framework, train=recipe.settings())  # type: ignore[arg-type]
-        values = plain(base)
+        values: dict[str, Any] = {"recipe": recipe_name, "framework": framework}
         for key, value in _values(typed, recipe):
             _put(values, key, value)
         chosen = settings.from_values(values, recipe)
@@ -130,20 +127,17 @@ def _once_each(words: Sequence[str]) -> Sequence[str]:
 
 
 def _values(typed: Mapping[str, str], recipe: Recipe) -> Iterator[tuple[str, Any]]:
-    """Each typed key, spelled out, with its value; presets first, so that single keys refine them."""
+    """Each typed key, spelled out, with its value; the mode's first, so that single keys refine it."""
     for name, mode in MODES.items():
         if typed.get("amp") == name:
             for key in ("level", "dtype", "gemm"):
                 yield f"amp.{key}", getattr(mode, key)
             yield from (("amp.preset", name), ("tf32", mode.tf32))
-    preset = typed.get("loss_scale")
-    if preset is not None:
-        if preset not in PRESETS:
-            raise SettingsError(f"{not_a_choice('loss_scale', preset, PRESETS)} (command line)", "loss_scale")
-        for name, value in plain(PRESETS[preset]).items():
-            yield f"loss_scale.{name}", value
     for key, text in typed.items():
-        if key == "loss_scale" or (key == "amp" and text in MODES):
+        if key == "amp" and text in MODES:
+            continue
+        if key == "loss_scale":
+            yield "loss_scale.preset", text
             continue
         name = SHORT.get(key, key)
         annotation = _annotation(name, recipe)
@@ -177,7 +171,7 @@ def _keys(cls: type, groups: Sequence[str]) -> list[str]:
 def _put(values: dict[str, Any], key: str, value: Any) -> None:
     *groups, last = key.split(".")
     for name in groups:
-        values = values[name]
+        values = values.setdefault(name, {})
     values[last] = value
 
 
