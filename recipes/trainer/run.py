@@ -8,7 +8,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy
 
@@ -18,7 +18,7 @@ from recipes.divergence import Detector
 from recipes.metrics import Summary
 from recipes.precision import gemm_layers
 from recipes.precision.resolved import ResolvedPrecision
-from recipes.result import Result
+from recipes.result import Result, Status
 from recipes.run_folder import Superseded
 from recipes.trainer import early, replay, result_fields
 from recipes.trainer.device import Device
@@ -105,7 +105,7 @@ class Run(ABC):
             memory = self.device.peak_memory()
             self._training.profiling.end(self._training.done)
             with contextlib.suppress(Superseded):
-                self._leave_result("failed", reason, observed, memory, self._training.metrics.summary.loss_scale)
+                self._leave_result(reason, observed, memory, self._training.metrics.summary.loss_scale)
 
     def _train(
         self,
@@ -164,11 +164,11 @@ class Run(ABC):
             return
         if not reached:
             self.exit_code = STOPPED
-            self._leave_result("stopped", None, observed, memory, self.precision.scale)
+            self._leave_result(None, observed, memory, self.precision.scale)
             return
         problem = self._proof_problem(observed, training)
         self.exit_code = FAILED if problem else DONE
-        self._leave_result("failed" if problem else "done", problem, observed, memory, self.precision.scale)
+        self._leave_result(problem, observed, memory, self.precision.scale)
         self._conclude(training, observed, memory)
         if problem and self.world.rank == 0:
             print(f"{self.settings.recipe}: {problem}", file=sys.stderr)
@@ -179,19 +179,12 @@ class Run(ABC):
         sentence = f"{verdict['verdict']}: {verdict['why']}"
         same = verdict["verdict"] == replay.SAME
         self.exit_code = DONE if same else FAILED
-        self._leave_result(
-            "done" if same else "failed", None if same else sentence, observed, memory, self.precision.scale
-        )
+        self._leave_result(None if same else sentence, observed, memory, self.precision.scale)
         self.say(sentence)
 
-    def _leave_result(
-        self,
-        status: Literal["done", "failed", "stopped"],
-        reason: str | None,
-        observed: dict[str, Any],
-        memory: int,
-        scale: float | None,
-    ) -> None:
+    def _leave_result(self, reason: str | None, observed: dict[str, Any], memory: int, scale: float | None) -> None:
+        """Write the result of a run that failed for this reason, if there is one."""
+        status: Status = "failed" if reason else "stopped" if self.exit_code == STOPPED else "done"
         training = self._training
         if training is None or training.folder is None or self.world.rank:
             return

@@ -142,12 +142,9 @@ class Training:
             watched = self._planned.intersection(range(number + 1, number + count + 1))
             self.profiling.before(number + 1, count)
             self.recorder.begin()
-            if watched:
-                with contextlib.ExitStack() as stack:
-                    for step in sorted(watched):
-                        stack.enter_context(self._proof.observer.step(step))
-                    executed = executor.execute(shares, within, count)
-            else:
+            with contextlib.ExitStack() as observed:
+                for step in sorted(watched):
+                    observed.enter_context(self._proof.observer.step(step))
                 executed = executor.execute(shares, within, count)
             timed = number >= warm and not (watched or executed.prepared or self.profiling.running)
             self.recorder.end(executed, first=number + 1, count=count, epoch=epoch, timed=timed)
