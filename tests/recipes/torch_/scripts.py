@@ -35,6 +35,17 @@ print("ended at", loss.item())
 )
 
 
+def loop(steps: int, optimizer: str = "SGD(net.parameters(), lr=0.1)") -> str:
+    """The text of a loop that takes so many steps, after `HEAD`."""
+    return f"""
+optimizer = torch.optim.{optimizer}
+for step in range({steps}):
+    optimizer.zero_grad()
+    gradients()
+    optimizer.step()
+"""
+
+
 class Ended(NamedTuple):
     """A script that has ended, and the record of its run."""
 

@@ -1,4 +1,4 @@
-"""What torchrun is told on each of several nodes, once all are there."""
+"""The arguments of torchrun on each of several nodes, once all have joined."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from recipes.trainer import rendezvous
 def addresses() -> tuple[str, ...]:
     """Of two nodes; nothing listens there yet."""
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in (one, other))
+        return tuple(f"127.0.0.1:{server.getsockname()[1]}" for server in (one, other))
 
 
-def test_all_nodes_are_told_of_the_first_once_all_are_there(addresses: tuple[str, ...]) -> None:
+def test_all_nodes_get_the_address_of_the_first_once_all_have_joined(addresses: tuple[str, ...]) -> None:
     with ThreadPoolExecutor() as pool:
-        told = list(pool.map(lambda number: join(addresses, number), range(2)))
+        words = list(pool.map(lambda number: join(addresses, number), range(2)))
     port = addresses[0].split(":")[1]
-    for number, words in enumerate(told):
-        assert words == ("--nnodes=2", f"--node-rank={number}", "--master-addr=127.0.0.1", f"--master-port={port}")
+    for number, given in enumerate(words):
+        assert given == ("--nnodes=2", f"--node-rank={number}", "--master-addr=127.0.0.1", f"--master-port={port}")
 
 
 def test_a_node_that_never_starts_is_named(

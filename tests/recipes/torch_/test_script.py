@@ -46,10 +46,6 @@ for step in range(3):
     second.step()
 """
 )
-LONG = PLAIN.replace("range(30)", "range(1000)").replace(
-    "    optimizer.step()", "    optimizer.step()\n    print('did step', step + 1, flush=True)"
-)
-WRAPPED = "def train():\n" + "".join(f"    {line}\n" for line in LONG.splitlines())
 AUTOCAST = "    with torch.autocast('cpu', {}):\n        loss = "
 
 
@@ -109,41 +105,6 @@ def test_a_script_that_knows_nothing_of_precision_is_proved_at_o1_and_at_o0_and_
     losses = [float(ended.out.split("ended at ")[1].split()[0]) for ended in (half, single)]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
     assert losses[0] < 20, "36 at first: with autocast's cache every forward would see the first weights"
-
-
-IN_A_THREAD = """
-import threading
-{before}
-def train():
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    for step in range(12):
-        optimizer.zero_grad()
-        ((net(inputs) - targets) ** 2).mean().backward()
-        optimizer.step()
-thread = threading.Thread(target=train)
-thread.start()
-thread.join()
-"""
-
-
-@pytest.mark.parametrize("before", ["", "net(inputs)"], ids=["alone", "after a forward of its own"])
-def test_training_in_a_thread_is_unknown_and_warned_of_while_it_trains(run, before):
-    text = HEAD + IN_A_THREAD.format(before=before)
-    ended = run(text, "amp=o1")
-    reason = "every optimizer step was taken in a thread"
-    assert (ended.code, ended.verdict) == (1, "unknown")
-    assert f"{reason} that the script started" in ended.result["observed"]["why"]
-    (warning,) = [line for line in ended.err.splitlines() if "warning" in line]
-    assert warning.startswith(f"script: warning: amp=o1 can't be proved: {reason}")
-    assert warning.endswith("the run will fail at its end (require_proof=false lets that pass)")
-    ended = run(text, "amp=o1", "require_proof=false")
-    assert ended.err.count("main one; it continues (require_proof=false)") == 1
-
-
-def test_optimizer_steps_alone_in_a_thread_leave_a_proof_as_it_is(run):
-    stepping = "thread = __import__('threading').Thread(target=optimizer.step); thread.start(); thread.join()"
-    ended = run(PLAIN.replace("optimizer.step()", stepping), "amp=o1")
-    assert (ended.code, ended.verdict, "warning" in ended.err) == (0, "proved", False)
 
 
 @pytest.mark.parametrize(
@@ -224,62 +185,6 @@ def test_the_verdict_is_that_of_the_computation(run, text, words, verdict):
     assert (ended.code, ended.verdict) == (verdict != "proved", verdict), ended.result["reason"]
     if text is SCALED:
         assert ended.result["updates"]["applied"] < ended.result["updates"]["attempted"], "some overflowed"
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        "train()",
-        "try:\n    train()\nexcept Exception as error:\n    print('swallowed', error)",
-        "try:\n    train()\nexcept BaseException as error:\n    raise SystemExit(7)",
-        "try:\n    train()\nfinally:\n    print('cleaned up')",
-    ],
-)
-def test_a_contradiction_ends_the_script_at_the_first_observed_steps(run, end):
-    ended = run(WRAPPED + end, "amp=o1", "train.precision=script")
-    assert (ended.result["status"], ended.verdict, ended.result["steps"]) == ("failed", "contradicted", 2)
-    assert ended.result["reason"].startswith("what ran was not amp=o1: step 1: 0.0% of forward and 0.0% of backward")
-    assert ended.result["reason"].endswith("; so the script was ended")
-    assert ended.code == (7 if "SystemExit" in end else 1)
-    assert ended.out.count("did step") == 2
-    assert ("swallowed" in ended.out, "cleaned up" in ended.out) == (False, "cleaned up" in end)
-    assert "Traceback" not in ended.err
-    assert ended.err.count("what ran was not amp=o1") == 1
-
-
-def test_a_script_that_swallows_even_that_fails_at_its_end(run):
-    end = "try:\n    train()\nexcept:\n    pass\n"
-    ended = run(WRAPPED.replace("1000", "3") + end, "amp=o1", "train.precision=script")
-    assert (ended.code, ended.result["status"], ended.verdict) == (1, "failed", "contradicted")
-
-
-def test_a_data_loaders_process_that_calls_a_module_is_not_judged(run):
-    loading = """
-class Rows(torch.utils.data.Dataset):
-    def __len__(self):
-        return 16
-    def __getitem__(self, index):
-        return net(inputs[index]).detach()
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-for epoch in range(2):
-    for rows in torch.utils.data.DataLoader(Rows(), batch_size=8, num_workers=1):
-        optimizer.zero_grad()
-        net(inputs).sum().backward()
-        optimizer.step()
-"""
-    ended = run(HEAD + loading, "amp=o1", "train.precision=script")
-    assert (ended.code, ended.verdict, ended.result["steps"]) == (1, "contradicted", 2)
-    assert ended.result["reason"].startswith("what ran was not amp=o1: step 1: "), ended.err
-
-
-def test_an_observation_that_no_later_step_can_cure_ends_the_script_if_a_proof_is_required(run, monkeypatch):
-    monkeypatch.delattr("torch._C._current_autograd_node")
-    ended = run(LONG, "amp=o1")
-    assert (ended.code, ended.result["steps"], ended.verdict) == (1, 2, "unknown")
-    assert "nothing proves that amp=o1 ran: step 1: observing it failed" in ended.result["reason"]
-    ended = run(LONG.replace("1000", "9"), "amp=o1", "require_proof=false")
-    assert (ended.code, ended.out.count("did step"), ended.verdict) == (0, 9, "unknown")
-    assert "warning: amp=o1 can't be proved: step 1: observing it failed" in ended.err
 
 
 def test_a_script_without_a_model_proves_nothing_and_fails_unless_that_is_allowed(run):

@@ -113,7 +113,7 @@ def test_events_before_a_truncated_one_are_read(tmp_path):
 def test_a_log_with_any_byte_changed_is_read_or_ignored(tmp_path, monkeypatch):
     monkeypatch.setattr(library_records, "TOUCHES", 1)
     for index in range(len(SAMPLE)):
-        for byte in (0, 0x7F, 0x80, 0xFF):
+        for byte in (0x7F, 0xFF):
             write(tmp_path, SAMPLE[:index], bytes([byte]), SAMPLE[index + 1 :])
             library_records.read([tmp_path], since=500)
 
