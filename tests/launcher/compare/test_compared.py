@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launcher.compare import compared
-from launcher.plan.model import Published, PublishedArm
 from launcher.report import plain
-from launcher.report.document import Table
 from launcher.runs.states import State
-from recipes.typed import plain as as_plain
 
 from .folders import NOISE, SLOW, STEPS, TWICE, change, document, lead, plan_of, rewrite, script
 
@@ -225,65 +222,6 @@ def test_a_block_that_was_broken_off_does_not_count(tmp_path):
     path = tmp_path / "arms/01/metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
     assert "over 1 round, too few" in lead(tmp_path, plan)[1]
-
-
-def published(root, *rows, arms=(NOISE, NOISE), results=None, **more):
-    """The section of published figures, and its table's columns as texts and as values; of two arms."""
-    source = as_plain(Published(source="a page", hardware="a V100", arms=rows, **more))
-    plan = plan_of(root, *zip(("o0", "o2"), arms, strict=True), published=source)
-    change(root, 0, **(results or {}))
-    (section,) = [part for part in document(root, plan).sections if part.title == "Comparison with published figures"]
-    (table,) = [part for part in section.parts if isinstance(part, Table)]
-    columns = dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
-    texts = {name: [cell.text for cell in cells] for name, cells in columns.items()}
-    return section, texts, {name: [cell.value for cell in cells] for name, cells in columns.items()}
-
-
-def test_published_figures_stand_beside_ours_and_only_ratios_are_compared(tmp_path):
-    rows = PublishedArm(rate=393.49, memory_gb=25.43), PublishedArm(rate=1308.37, memory_gb=19.28)
-    _, shown, _ = published(tmp_path, *rows, arms=(NOISE, [2 * factor for factor in NOISE[::-1]]))
-    columns = {
-        "published ratio": ["1.00", "3.33"],
-        "our ratio": ["1.00", "2.00"],
-        "published samples/s": ["393.49", "1308.37"],
-        "published GB": ["25.43", "19.28"],
-        "our GB": ["0.5369", "0.5369"],
-    }
-    assert columns.items() <= shown.items()
-    assert "published loss" not in shown
-
-
-def test_a_published_loss_stands_beside_ours_of_the_same_step(tmp_path):
-    rows = PublishedArm(loss=0.6486028, loss_step=20), PublishedArm(loss=0.66, loss_step=10_000)
-    section, shown, _ = published(tmp_path, *rows, note="Of one seed.")
-    assert section.parts[1].text == "Of one seed."
-    assert shown["published loss"] == ["0.6486028", "0.66"]
-    assert shown["our loss"] == ["2.1", "-"]  # 2.3 - 20 / 100; there is no step 10,000
-
-
-def test_published_times_and_test_accuracies_stand_beside_ours_of_the_same_work(tmp_path):
-    rows = PublishedArm(step_seconds=0.5, epoch_seconds=159, accuracy=0.5242), PublishedArm()
-    of_test = {"eval": {"accuracy": 0.9, "test_accuracy": 0.5}}
-    _, _, column = published(tmp_path, *rows, arms=([1.0], [2.0]), results=of_test, epoch_samples=40_000)
-    assert column["published s/step"] == [0.5, None]
-    assert column["our s/step"] == pytest.approx([128 / rate for rate in column["our samples/s"]])
-    assert column["our s/epoch"] == pytest.approx([40_000 / rate for rate in column["our samples/s"]])
-    assert column["our accuracy"][0] == 0.5
-
-
-@pytest.mark.parametrize(
-    ("control", "other", "expected"),
-    [
-        (PublishedArm(step_seconds=0.529), PublishedArm(step_seconds=0.102), 5.186),
-        (PublishedArm(epoch_seconds=159), PublishedArm(epoch_seconds=67), 2.373),
-        (PublishedArm(), PublishedArm(rate=3.0), None),
-    ],
-)
-def test_published_times_are_turned_into_gains(tmp_path, control, other, expected):
-    _, _, column = published(tmp_path, control, other)
-    assert ("published ratio" in column) is bool(expected)
-    if expected:
-        assert column["published ratio"][1] == pytest.approx(expected, abs=5e-4)
 
 
 def scripts(root, *arms):
