@@ -44,22 +44,22 @@ def test_a_stopped_run_goes_on_and_ends_bit_for_bit_as_one_that_never_stopped(
     tmp_path, words_of, framework, recipe, words
 ):
     job = (*words_of[recipe], *words)
-    whole, parts = train(framework, recipe, tmp_path / "whole", *job), tmp_path / "parts"
-    stop = len(losses(whole)) // 2 + 1
+    complete, parts = train(framework, recipe, tmp_path / "complete", *job), tmp_path / "parts"
+    stop = len(losses(complete)) // 2 + 1
     assert run(framework, recipe, parts, *job, f"checkpoint.stop_every={stop}") == STOPPED
     assert result(parts)["status"] == "stopped"
     assert run(framework, recipe, parts, *job) == DONE
-    records = result(whole), result(parts)
+    records = result(complete), result(parts)
     for record in records:
-        assert (record["status"], record["framework"], record["steps"]) == ("done", framework, len(losses(whole)))
+        assert (record["status"], record["framework"], record["steps"]) == ("done", framework, len(losses(complete)))
         assert (record["determinism"], record["observed"]["verdict"]) == ("exact", "proved")
         assert record["versions"][framework] and record["throughput"]["mean"] > 0
     assert records[1]["resumed_from"] == stop
     assert records[0]["eval"] == records[1]["eval"]
-    rows = [[[row[column] for column in COLUMNS] for row in steps(folder)] for folder in (whole, parts)]
+    rows = [[[row[column] for column in COLUMNS] for row in steps(folder)] for folder in (complete, parts)]
     assert rows[0] == rows[1]
     (values, rest), (others, other_rest) = (
-        read(max((folder / "checkpoints").iterdir()) / "state.npz") for folder in (whole, parts)
+        read(max((folder / "checkpoints").iterdir()) / "state.npz") for folder in (complete, parts)
     )
     assert values.keys() == others.keys()
     assert [name for name in values if values[name].tobytes() != others[name].tobytes()] == []

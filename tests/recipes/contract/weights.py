@@ -11,7 +11,7 @@ import numpy
 def give_keras(net: Any, weights: Mapping[str, numpy.ndarray]) -> Any:
     """Set the weights of the same recipe's network of Keras's: all of them."""
     names = {"gamma": "weight", "beta": "bias", "kernel": "weight", "bias": "bias"}
-    taken = set()
+    assigned = set()
     for variable in net.trainable_variables:
         layer, kind = variable.path.split("/")[-2:]
         name = f"{layer.replace('_', '.')}.{names[kind]}"
@@ -21,8 +21,8 @@ def give_keras(net: Any, weights: Mapping[str, numpy.ndarray]) -> Any:
         if weight.shape == (128, 9216):  # of MNIST's images torch flattens [64, 12, 12], Keras [12, 12, 64]
             weight = weight.reshape(128, 64, 12, 12).transpose(0, 2, 3, 1).reshape(128, -1)
         variable.assign(weight.T if weight.ndim == 2 else weight)
-        taken.add(name)
-    assert taken == set(weights)
+        assigned.add(name)
+    assert assigned == set(weights)
     return net
 
 

@@ -233,10 +233,10 @@ def test_minimize_of_a_tensor_in_a_graph_of_tensorflow_1_trains_in_half_precisio
             before = session.run(loss, fed)
             for _ in range(20):
                 session.run(train_op, fed, options=options, run_metadata=metadata)
-            after, taken = session.run([loss, counted], fed)
+            after, steps = session.run([loss, counted], fed)
     products = [node for part in metadata.partition_graphs for node in part.node if base(node.op) == "MatMul"]
     assert {dtype_of(node) for node in products} == {"bfloat16"}
-    assert (after < before / 2, taken) == (True, 20)
+    assert (after < before / 2, steps) == (True, 20)
     with pytest.raises(RuntimeError, match="global_step"):
         graph_rewrite.steps(optimizer)
 

@@ -228,11 +228,11 @@ def test_operations_judged_early_are_counted_once_at_the_end(run):
 def test_a_smaller_last_batch_and_several_steps_at_once_change_nothing_of_what_is_proved(run, level):
     """Of how many samples a graph is, is then unknown, and the steps are a loop of Keras's."""
     kept = FIT.replace("keras.layers.Dense(16)]", 'keras.layers.Dense(16, dtype="float32")]') if level == "o2" else FIT
-    whole = run(kept, f"amp={level}", "amp.dtype=bfloat16")[2]["observed"]
+    once = run(kept, f"amp={level}", "amp.dtype=bfloat16")[2]["observed"]
     for text in (kept.replace("rand(64", "rand(70"), kept.replace('"mse")', '"mse", steps_per_execution=2)')):
         code, _, result = run(text, f"amp={level}", "amp.dtype=bfloat16")
         assert (code, result["observed"]["verdict"]) == (0, "proved"), result["reason"]
-        assert result["observed"]["half_flop_share"] == whole["half_flop_share"]
+        assert result["observed"]["half_flop_share"] == once["half_flop_share"]
         assert "rand(70" not in text or result["steps"] == 4 + 6  # of both attempts in this folder
 
 

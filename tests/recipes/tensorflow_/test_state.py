@@ -60,8 +60,8 @@ def test_layers_that_changed_places_get_their_own_values(tmp_path):
     values = numbered(saved)
     saved.save(tmp_path, Progress(step=1))
     assert swapped.resume(tmp_path) is not None
-    taken = {name: float(variable.numpy().flat[0]) for name, variable in swapped.tensors.variables().items()}
-    assert taken == values
+    restored = {name: float(variable.numpy().flat[0]) for name, variable in swapped.tensors.variables().items()}
+    assert restored == values
 
 
 @pytest.mark.parametrize(
