@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import steps
+from benchmarks import script_steps, steps
 from benchmarks.steps import BLOCK, Turns
 from recipes.trainer.recorder import Executed
 
@@ -74,3 +74,8 @@ def test_a_recipe_that_fails_is_no_time(tmp_path: Path) -> None:
     trainer = steps.sized("torch", "simplenet", "o1", (("train.width=0", "steps=8"), ""))
     with pytest.raises(RuntimeError, match="simplenet in torch ended with exit code 2"):
         steps.step(tmp_path, trainer, trainer.module().BY_HAND["simplenet"])
+
+
+def test_the_benchmark_of_scripts_counts_steps(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    assert script_steps._counted(tmp_path / "1", tmp_path / "train.py", script_steps._step()) > 0
