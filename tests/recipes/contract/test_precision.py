@@ -194,24 +194,13 @@ NO_SCALE = LossScale(mode="none")
 @pytest.mark.parametrize(
     ("framework", "amp", "scale", "problem"),
     [
-        (
-            "tensorflow",
-            Amp(level="o2", allow=("Softmax",)),
-            NO_SCALE,
-            "only the graph rewrite of o1 has operation lists",
-        ),
+        ("tensorflow", Amp(level="o2", allow=("Softmax",)), NO_SCALE, "amp.allow=[Softmax] with amp=o2: in TensorFlow"),
         ("tensorflow", Amp(level="o1", keep_fp32=("head",)), NO_SCALE, "only the Keras policy of o2 goes by layers"),
         ("tensorflow", Amp(level="o2", master_weights=False), NO_SCALE, "always float32; say amp=o3"),
-        ("paddle", Amp(level="o1"), PRESETS["apex"], "loss_scale.max: Paddle's scaler has no bounds"),
-        (
-            *("paddle", Amp(level="o2", dtype="bfloat16"), PRESETS["dynamic"]),
-            "Paddle's scaler switches itself off for bfloat16",
-        ),
+        ("paddle", Amp(level="o1"), PRESETS["apex"], "Paddle's scaler has no bounds"),
+        ("paddle", Amp(level="o2", dtype="bfloat16"), PRESETS["dynamic"], "switches itself off for bfloat16"),
         ("paddle", Amp(level="o1", deny=("mse_loss",)), NO_SCALE, "amp.deny: Paddle has no operation mse_loss"),
-        (
-            *("paddle", Amp(level="o1", keep_fp32=("head",)), NO_SCALE),
-            "amp.keep_fp32=[head] with amp=o1: in Paddle only o2",
-        ),
+        ("paddle", Amp(level="o1", keep_fp32=("head",)), NO_SCALE, "amp.keep_fp32=[head] with amp=o1: in Paddle only"),
     ],
 )
 def test_what_a_framework_has_no_way_of_doing_is_refused_before_it_is_imported(framework, amp, scale, problem):
