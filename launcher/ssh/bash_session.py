@@ -27,50 +27,48 @@ Line = tuple[str, list[str]]
 """A word, and what follows it."""
 
 
-def answer_lines(
-    address: Address,
-    no_python: str,
-    request: str,
-    *arguments: str,
-    seconds: float,
-    data: bytes = b"",
-    streamed: bool = False,
-) -> Iterator[Line]:
-    """The lines of the answer. `no_python` says why bash is used. The deadline is for the answer, or for each line of a
-    streamed one. Raises `Refused`, `Unreachable` and the request's own `UsageError`."""
-    mark, name = os.urandom(8).hex(), address.destination
-    text = program(request, arguments, mark)
-    stream = transport.open_stream(address, "bash --norc -s")
-    until, rest, size, begun = time.monotonic() + seconds, b"", 0, False
-    try:
-        write_all(stream, text.encode("utf-8", "surrogateescape") + data, WRITING)
-        while True:
-            part = stream.read(max(0.01, until - time.monotonic()))
-            if not part:
-                complaint = admit.clean_lines(stream.complaint())
-                if not begun and stream.exit_code() in (126, 127):
-                    raise Unreachable(f"{no_python}; nor does it have a bash: {complaint}")
-                raise Lost(f"the connection to {name} was lost: {complaint}".rstrip(": "))
-            *lines, rest = (rest + part).split(b"\n")
-            size += len(part)
-            if (len(rest) if streamed else size) > LONGEST_ANSWER:
-                raise Refused("its answer has no end")
-            for line in lines:
-                first, *fields = line.decode("ascii", "replace").split(" ")
-                if first != mark or not fields:
-                    continue  # printed by a login script
-                begun, until = True, time.monotonic() + seconds if streamed else until
-                if fields[0] == "end":
-                    return
-                if fields[0] == "fail":
-                    raise UsageError(admit.lines(text_of(fields[1:]), "its error"))
-                yield fields[0], fields[1:]
-    except Stalled:
-        raise BadAnswer(f"{name} has not answered in {seconds:.0f} s") from None
-    except OSError as error:
-        raise Lost(f"the connection to {name} was lost: {error or type(error).__name__}") from None
-    finally:
-        stream.close()
+class BashSession:
+    """Requests to one host, each over a connection of its own. `no_python` says why bash is used; `seconds` is the
+    deadline of an answer, or of each line of a streamed one."""
+
+    def __init__(self, address: Address, no_python: str, seconds: float) -> None:
+        self.address, self.no_python, self._seconds = address, no_python, seconds
+
+    def lines(self, request: str, *arguments: str, data: bytes = b"", streamed: bool = False) -> Iterator[Line]:
+        """The lines of the answer. Raises `Refused`, `Unreachable` and the request's own `UsageError`."""
+        mark, name, seconds = os.urandom(8).hex(), self.address.destination, self._seconds
+        text = program(request, arguments, mark)
+        stream = transport.open_stream(self.address, "bash --norc -s")
+        until, rest, size, begun = time.monotonic() + seconds, b"", 0, False
+        try:
+            write_all(stream, text.encode("utf-8", "surrogateescape") + data, WRITING)
+            while True:
+                part = stream.read(max(0.01, until - time.monotonic()))
+                if not part:
+                    complaint = admit.clean_lines(stream.complaint())
+                    if not begun and stream.exit_code() in (126, 127):
+                        raise Unreachable(f"{self.no_python}; nor does it have a bash: {complaint}")
+                    raise Lost(f"the connection to {name} was lost: {complaint}".rstrip(": "))
+                *lines, rest = (rest + part).split(b"\n")
+                size += len(part)
+                if (len(rest) if streamed else size) > LONGEST_ANSWER:
+                    raise Refused("its answer has no end")
+                for line in lines:
+                    first, *fields = line.decode("ascii", "replace").split(" ")
+                    if first != mark or not fields:
+                        continue  # printed by a login script
+                    begun, until = True, time.monotonic() + seconds if streamed else until
+                    if fields[0] == "end":
+                        return
+                    if fields[0] == "fail":
+                        raise UsageError(admit.lines(text_of(fields[1:]), "its error"))
+                    yield fields[0], fields[1:]
+        except Stalled:
+            raise BadAnswer(f"{name} has not answered in {seconds:.0f} s") from None
+        except OSError as error:
+            raise Lost(f"the connection to {name} was lost: {error or type(error).__name__}") from None
+        finally:
+            stream.close()
 
 
 def program(request: str, arguments: Sequence[str], mark: str) -> str:

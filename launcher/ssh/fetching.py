@@ -74,12 +74,11 @@ def _fetch(run: Run, pointer: Pointer, folder: Path) -> Iterator[tuple[str, int 
     if folder != run.folder:  # marks it as a copy, never a run of this machine
         remote_record.write(folder, pointer, store.COPY)
     host = connect(pointer.address)
-    listed = host.ask("contents", _listed, root=pointer.root, id=run.id)
-    wanted = [
-        Wanted(name, _begun(folder, name, size, mtime), size, mtime)
-        for name, size, mtime in listed
-        if not _is_here(folder, name, size, mtime)
-    ]
+    wanted = []
+    for name, size, mtime in host.ask("contents", _listed, root=pointer.root, id=run.id):
+        local, begun = _stat(folder, name), _stat(folder, _aside(name, size, mtime))
+        if local is None or (local.st_size, local.st_mtime_ns) != (size, mtime):
+            wanted.append(Wanted(name, min(size, begun.st_size) if begun else 0, size, mtime))
     if not wanted:
         return
     answers = host.stream("files", root=pointer.root, id=run.id, wanted=wanted)
@@ -128,8 +127,7 @@ def _receive(folder: Path, wanted: Wanted, head: Mapping[str, Any], answers: Ite
     size, mtime = remote_record.admitted_stamp([head["size"], head["mtime"]])
     unchanged = (size, mtime) == wanted[2:]
     offset = admit.whole(head["offset"], "where a file begins", most=wanted.offset if unchanged else 0)
-    *parts, last = wanted.name.split("/")
-    aside = "/".join([*parts, _aside(last, size, mtime)])
+    aside = _aside(wanted.name, size, mtime)
     with open(safe_files.open_in(folder, aside, os.O_RDWR | os.O_CREAT, make=True), "r+b") as out:
         digest = _digest_of(out, offset)
         received, end = 0, None
@@ -146,11 +144,12 @@ def _receive(folder: Path, wanted: Wanted, head: Mapping[str, Any], answers: Ite
             raise Refused(f"{wanted.name} has no end")
         out.truncate()
         os.utime(out.fileno(), ns=(mtime, mtime))
-    with safe_files.parent_in(folder, wanted.name) as (at, _):
+    with safe_files.parent_in(folder, wanted.name) as (at, last):
+        partial = os.path.basename(aside)
         if end["short"] or end["sha256"] != digest.hexdigest():
-            os.unlink(_aside(last, size, mtime), dir_fd=at)
+            os.unlink(partial, dir_fd=at)
             raise LauncherError(f"{last} changed while it was read, or was damaged on the way; fetch again")
-        os.replace(_aside(last, size, mtime), last, src_dir_fd=at, dst_dir_fd=at)
+        os.replace(partial, last, src_dir_fd=at, dst_dir_fd=at)
         for other in os.listdir(at):
             if other.startswith(f".{last}.") and other.endswith(".part"):
                 os.unlink(other, dir_fd=at)
@@ -165,18 +164,6 @@ def _digest_of(out: BinaryIO, offset: int) -> Any:
     return digest
 
 
-def _is_here(folder: Path, name: str, size: int, mtime: int) -> bool:
-    status = _stat(folder, name)
-    return status is not None and (status.st_size, status.st_mtime_ns) == (size, mtime)
-
-
-def _begun(folder: Path, name: str, size: int, mtime: int) -> int:
-    """How many bytes of this very file an earlier fetch received."""
-    *parts, last = name.split("/")
-    status = _stat(folder, "/".join([*parts, _aside(last, size, mtime)]))
-    return min(size, status.st_size) if status else 0
-
-
 def _stat(folder: Path, name: str) -> os.stat_result | None:
     """None if there is no such regular file."""
     with contextlib.suppress(OSError), safe_files.parent_in(folder, name) as (at, last):
@@ -186,5 +173,6 @@ def _stat(folder: Path, name: str) -> os.stat_result | None:
 
 
 def _aside(name: str, size: int, mtime: int) -> str:
-    """The name of a file while it is being received."""
-    return f".{name}.{size}-{mtime}.part"
+    """The path of a file while it is being received."""
+    parent, slash, last = name.rpartition("/")
+    return f"{parent}{slash}.{last}.{size}-{mtime}.part"

@@ -15,7 +15,7 @@ import os
 import sys
 import tarfile
 import tempfile
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from launcher.runs.log_pieces import PIECE, Place
 from launcher.runs.remote_record import OURS
 from launcher.runs.states import LARGEST_ATTEMPT
 from launcher.ssh import failures, run_answer
-from launcher.ssh.bash_session import Line, answer_lines, bytes_of, nanoseconds, number, text_of
+from launcher.ssh.bash_session import BashSession, bytes_of, nanoseconds, number, text_of
 from launcher.ssh.failures import Unreachable
 from launcher.ssh.methods import MOST_FILES
 from recipes.typed import plain
@@ -69,26 +69,19 @@ def _as_sent(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-class _Requests:
+class _Requests(BashSession):
     """The requests, under their names in `methods`."""
-
-    def __init__(self, address: Address, no_python: str, seconds: float) -> None:
-        self._address, self._no_python, self._seconds = address, no_python, seconds
-
-    def _lines(self, request: str, *arguments: str, data: bytes = b"", streamed: bool = False) -> Iterator[Line]:
-        host = (self._address, self._no_python)
-        return answer_lines(*host, request, *arguments, seconds=self._seconds, data=data, streamed=streamed)
 
     def on_probe(self, asked: Mapping[str, Any]) -> Any:
         if asked["slurm"] or asked["container"] != "none" or asked["shared"] or not asked["bare"]:
-            raise Unreachable(f"{self._no_python}; {HELP}, with cluster=ssh, container=none and share=none")
+            raise Unreachable(f"{self.no_python}; {HELP}, with cluster=ssh, container=none and share=none")
         workdirs = (folder for folder in asked["workdirs"] if folder != "run")
         paths = [*asked["folders"], *workdirs, *asked["inputs"], *asked["mounts"]]
         fields = (gpu_probing.FIELDS, [field for field in gpu_probing.FIELDS if field not in gpu_probing.YOUNG])
         options = (asked["python"] or "", pythons.TELL, *(",".join(names) for names in fields))
         values: dict[str, str] = {}
         missing = []
-        for word, rest in self._lines("probe", asked["run_root"], *options, *paths):
+        for word, rest in self.lines("probe", asked["run_root"], *options, *paths):
             if word == "missing":
                 missing.append(text_of(rest))
             else:
@@ -118,7 +111,7 @@ class _Requests:
         return plain(facts)
 
     def on_has_code(self, folder: str) -> bool:
-        return any(self._lines("has_code", folder))
+        return any(self.lines("has_code", folder))
 
     def on_lay_code(self, data: bytes, folder: str, shared: bool) -> None:
         with tempfile.TemporaryDirectory() as top:
@@ -143,19 +136,19 @@ class _Requests:
             out.add(folder, "sent")
         data = archive.getvalue()
         of_data = (str(len(data)), hashlib.sha256(data).hexdigest())
-        for _ in self._lines(request, root, *of_data, *words, data=data):
+        for _ in self.lines(request, root, *of_data, *words, data=data):
             raise Refused("its answer to a submission has a line too many")
 
     def _check(self, plans: Sequence[Plan]) -> None:
         """Refuse what needs the agent. Raises `UsageError`."""
         plan = plans[0]
         if len(plans) > 1 or plan.arms:
-            raise UsageError(f"{self._no_python}; until then it takes one run at a time: no sweep, no comparison")
+            raise UsageError(f"{self.no_python}; until then it takes one run at a time: no sweep, no comparison")
         if plan.script is None or not plan.script.bare or plan.container or plan.queue != "direct" or plan.after:
-            raise UsageError(f"{self._no_python}; {HELP}, outside containers, without after=")
+            raise UsageError(f"{self.no_python}; {HELP}, outside containers, without after=")
 
     def on_look(self, runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[Any, None, None]:
-        lines = self._lines("look", *_words(runs))
+        lines = self.lines("look", *_words(runs))
         there = bash_mirror.boot(lines)
         for question in runs:
             with tempfile.TemporaryDirectory() as folder:
@@ -179,12 +172,12 @@ class _Requests:
         wanted = place["attempt"] if place else attempt
         offsets = [str(place[name]) if place else "0" for name in ("stdout", "stderr")]
         options = (str(wanted or ""), *offsets, "" if place or lines is None else str(max(0, lines)))
-        answer = self._lines("log", root, id, *options)
+        answer = self.lines("log", root, id, *options)
         there = bash_mirror.boot(answer)
         with tempfile.TemporaryDirectory() as folder:
             seen = bash_mirror.mirrored(Path(folder), id, there, answer)
             if not seen.files.exists:
-                raise UsageError(f"there is no run {id} in {root} on {self._address.destination}")
+                raise UsageError(f"there is no run {id} in {root} on {self.address.destination}")
             starts = {}
             for word, rest in answer:
                 if word != "log" or len(rest) != 4 or rest[0] not in ("stdout", "stderr") or rest[0] in starts:
@@ -203,22 +196,22 @@ class _Requests:
         yield from run_answer.log_piece(piece)
 
     def on_request_stop(self, runs: Sequence[Mapping[str, str]]) -> None:
-        list(self._lines("request_stop", *_words(runs)))
+        list(self.lines("request_stop", *_words(runs)))
 
     def on_cancel(
         self, runs: Sequence[Mapping[str, str]], now: bool, stop_grace: float, term_grace: float
     ) -> list[str]:
         grace = "0" if now else str(round(stop_grace))  # it begins with TERM, as a bare script has no other signal
-        left = {rest[0]: rest[1:] for _, rest in self._lines("cancel", grace, *_words(runs)) if rest}
+        left = {rest[0]: rest[1:] for _, rest in self.lines("cancel", grace, *_words(runs)) if rest}
         return [f"process {', '.join(left[run['id']])} does not end" if run["id"] in left else "" for run in runs]
 
     def on_remove(self, runs: Sequence[Mapping[str, str]], force: bool) -> None:
-        list(self._lines("remove", "yes" if force else "", *_words(runs)))
+        list(self.lines("remove", "yes" if force else "", *_words(runs)))
 
     def on_contents(self, root: str, id: str) -> list[list[Any]]:
         listed: list[list[Any]] = []
         left_out = 0
-        joined = b"".join(bytes_of(rest) for _, rest in self._lines("contents", root, id))
+        joined = b"".join(bytes_of(rest) for _, rest in self.lines("contents", root, id))
         for entry in joined.split(b"\0")[:-1]:
             size, changed, name = ([*entry.decode("utf-8", "surrogateescape").split(" ", 2), "", ""])[:3]
             if not admit.is_path(name) or name.casefold() in OURS or len(listed) == MOST_FILES:
@@ -233,7 +226,7 @@ class _Requests:
         words: list[str] = []
         for name, offset, size, mtime in wanted:
             words += (name, str(offset), f"{size} {mtime // 10**9}.{mtime % 10**9:09d}")
-        lines = self._lines("files", root, id, *words, streamed=True)
+        lines = self.lines("files", root, id, *words, streamed=True)
         for name, *_ in wanted:
             word, rest = next(lines, ("", []))
             if word == "gone":
