@@ -76,8 +76,9 @@ def _fetch(run: Run, pointer: Pointer, folder: Path) -> Iterator[tuple[str, int 
     host = connect(pointer.address)
     wanted = []
     for name, size, mtime in host.ask("contents", _listed, root=pointer.root, id=run.id):
-        local, begun = _stat(folder, name), _stat(folder, _aside(name, size, mtime))
+        local = _stat(folder, name)
         if local is None or (local.st_size, local.st_mtime_ns) != (size, mtime):
+            begun = _stat(folder, _aside(name, size, mtime))
             wanted.append(Wanted(name, min(size, begun.st_size) if begun else 0, size, mtime))
     if not wanted:
         return

@@ -11,10 +11,10 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher import admit, safe_files, units
 from launcher.admit import Refused
@@ -38,22 +38,29 @@ LONGEST_LOOK = 120.0
 """Seconds for which one look repeats its request to a host that always has more."""
 
 
+class Reply(NamedTuple):
+    """What a host answered about a run."""
+
+    state: State
+    asked: float | None = None
+    """When the scheduler there was asked about it, by the clock here."""
+    more: bool = False
+    """There is more than fits into one answer."""
+
+
 def look(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
     """The state of each run, in the same order. `follow` brings their metrics too.
 
     Runs of a host that does not answer are unreachable, with their last known state.
     """
     groups = by_address(run for run in wanted if not is_settled(run, follow))
-    states_of: dict[Run, State] = {}
-    asked: dict[Run, float] = {}  # when the scheduler there was asked, by the clock here
+    replies: dict[Run, Reply] = {}
     if groups:
         with ThreadPoolExecutor(min(len(groups), MAX_HOSTS)) as pool:
-            for job in [pool.submit(_ask, address, dict(group), follow, asked) for address, group in groups.items()]:
-                states_of.update(job.result())
-    return [
-        Seen(run, store.load(str(run.folder)), states_of.get(run) or _remembered(run, follow), asked.get(run))
-        for run in wanted
-    ]
+            for job in [pool.submit(_ask, address, dict(group), follow) for address, group in groups.items()]:
+                replies.update(job.result())
+    rows = ((run, replies.get(run) or Reply(_remembered(run, follow))) for run in wanted)
+    return [Seen(run, store.load(str(run.folder)), reply.state, reply.asked) for run, reply in rows]
 
 
 def look_again(run: Run, pointer: Pointer) -> None:
@@ -61,9 +68,8 @@ def look_again(run: Run, pointer: Pointer) -> None:
 
     Raises `LauncherError`, and then nothing changes.
     """
-    states_of: dict[Run, State] = {}
-    _ask_once(connect(pointer.address), {run: pointer}, [run], False, states_of, {})
-    if not states_of[run].finished:
+    ((_, reply),) = _replies(connect(pointer.address), {run: pointer}, [run], False)
+    if not reply.state.finished:
         store.mark_unfinished(Path(run.root), run.id)
 
 
@@ -82,47 +88,36 @@ def _remembered(run: Run, follow: bool) -> State:
     return _unreachable(run, f"{POINTER} in {run.folder}, which says where it is, can't be read")
 
 
-def _ask(address: Address, group: dict[Run, Pointer], follow: bool, asked: dict[Run, float]) -> dict[Run, State]:
+def _ask(address: Address, group: dict[Run, Pointer], follow: bool) -> dict[Run, Reply]:
     """Ask one host about its runs, and keep its answers. Raises nothing: a bad host must not affect others."""
-    rest, states_of, until = list(group), dict[Run, State](), time.monotonic() + LONGEST_LOOK
+    rest, replies, until = list(group), dict[Run, Reply](), time.monotonic() + LONGEST_LOOK
     while rest and time.monotonic() < until:
         try:
-            rest = _ask_once(connect(address), group, rest, follow, states_of, asked, until)
+            for run, reply in _replies(connect(address), group, rest, follow, until):
+                replies[run] = reply
         except (LauncherError, OSError) as error:
-            return states_of | {run: _unreachable(run, str(error)) for run in rest if run not in states_of}
-    return states_of
+            return {run: Reply(_unreachable(run, str(error))) for run in rest} | replies
+        rest = [run for run in rest if replies[run].more]
+    return replies
 
 
-def _ask_once(
-    host: Host,
-    group: Mapping[Run, Pointer],
-    wanted: Sequence[Run],
-    follow: bool,
-    states_of: dict[Run, State],
-    asked: dict[Run, float],
-    until: float = math.inf,
-) -> list[Run]:
-    """Put the states of runs into `states_of`, and when a scheduler was asked about them into `asked`. Returns the runs
-    that have more than fits into one answer.
-
-    Raises `LauncherError`; earlier states are kept.
-    """
+def _replies(
+    host: Host, group: Mapping[Run, Pointer], wanted: Sequence[Run], follow: bool, until: float = math.inf
+) -> Iterator[tuple[Run, Reply]]:
+    """Ask for the states of runs once, and keep each answer. Raises `LauncherError`."""
     questions = [_question(run, group[run], follow) for run in wanted]
     answers = host.stream("look", runs=questions, follow=follow)
-    more = []
     with host.admitting(), contextlib.closing(answers):
         for run, question in zip(wanted, questions, strict=True):
             if time.monotonic() > until:
                 raise Unreachable(f"{host.address.destination} has not answered about all runs in {LONGEST_LOOK:.0f} s")
             answer = admitted(next(answers, None), question, follow)
-            states_of[run] = _taken(run, group[run], answer)
-            if answer.age is not None:
-                asked[run] = time.time() - answer.age
-            if answer.more or question["arms"] != _arms(run):  # the plan may have arrived just now
-                more.append(run)
+            state = _kept(run, group[run], answer)
+            asked = None if answer.age is None else time.time() - answer.age
+            # The plan, which names the arms, may have arrived just now.
+            yield run, Reply(state, asked, answer.more or question["arms"] != _arms(run))
         if next(answers, None) is not None:
             raise Refused("it answers about more runs than it was asked about")
-    return more
 
 
 def _question(run: Run, pointer: Pointer, follow: bool) -> dict[str, Any]:
@@ -156,7 +151,7 @@ def measured(folder: Path, name: str) -> list[Any]:
         return [0, hashlib.sha256().hexdigest()]
 
 
-def _taken(run: Run, pointer: Pointer, answer: Answer) -> State:
+def _kept(run: Run, pointer: Pointer, answer: Answer) -> State:
     """Keep an answer about a run; returns its state."""
     if answer.failed:
         return _unreachable(run, answer.state.reason)
