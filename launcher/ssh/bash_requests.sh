@@ -35,14 +35,14 @@ shell_of() { # the $pid of the run's shell and its $birth, and whether it is $al
   [ -n "$pid" ] && process "$pid" && [ "$start" = "$birth" ] && alive=yes
 }
 members() { # the live processes of the run $id other than its shell, as $pids
-  local each
+  local other
   shell_of
   pids=()
-  for each in /proc/[0-9]*; do
-    each=${each#/proc/}
-    if [ "$each" != "$pid" ] && process "$each" &&
-      { [ "$alive$session" = "yes$pid" ] || grep -qzxF "LAUNCHER_RUN_ID=$id" "/proc/$each/environ"; } 2>/dev/null; then
-      pids+=("$each")
+  for other in /proc/[0-9]*; do
+    other=${other#/proc/}
+    if [ "$other" != "$pid" ] && process "$other" &&
+      { [ "$alive$session" = "yes$pid" ] || grep -qzxF "LAUNCHER_RUN_ID=$id" "/proc/$other/environ"; } 2>/dev/null; then
+      pids+=("$other")
     fi
   done
   [ -n "$alive${pids[*]}" ]
@@ -71,21 +71,21 @@ ask_end() { # record in $run that its end was requested, unless it has ended
   TZ=UTC0 printf '{"time": "%(%Y-%m-%dT%H:%M:%SZ)T"}\n' -1 >"$run/cancelled" && : >"$run/STOP"
 }
 tell() { # the state of the run $id in $run
-  local each last=0
+  local number file last=0
   mine "$run" || return 0
   say exists
   shell_of
   [ -z "$alive" ] || say alive "$pid" "$birth"
-  for each in "$run"/attempts/[0-9]*; do
-    each=${each##*/}
-    [[ $each =~ ^[1-9][0-9]{0,5}$ ]] || continue
-    say attempt "$each"
-    [ "$each" -gt "$last" ] && last=$each
+  for number in "$run"/attempts/[0-9]*; do
+    number=${number##*/}
+    [[ $number =~ ^[1-9][0-9]{0,5}$ ]] || continue
+    say attempt "$number"
+    [ "$number" -gt "$last" ] && last=$number
   done
   newest=$last
-  for each in STOP cancelled plan.json submission.json status.json result.json provenance.json \
+  for file in STOP cancelled plan.json submission.json status.json result.json provenance.json \
     "attempts/$last/stopped.json" "attempts/$last/failed.json"; do
-    send "$each" 2097152
+    send "$file" 2097152
   done
 }
 send() { # a file of $run, so many bytes of its end at most
@@ -113,7 +113,7 @@ on_probe() { # run root, Python, program that lists its packages, two lists of f
   [[ $run_root == /* ]] || run_root=$PWD/$run_root
   python=${2/#\~\//$HOME/}
   [ -n "$python" ] || python=$(command -v python3 || command -v python)
-  found=$(type -P -- "$python") && python=$found
+  program=$(type -P -- "$python") && python=$program
   place=$run_root problem=
   until [ -e "$place" ]; do place=$(dirname -- "$place"); done
   if [ ! -d "$place" ]; then problem="$place is not a folder"
@@ -132,7 +132,7 @@ on_probe() { # run root, Python, program that lists its packages, two lists of f
     tell_of fields "$fields"; tell_of gpus "$listed"
   fi
   shift 5
-  for each; do [ -e "${each/#\~\//$HOME/}" ] || tell_of missing "$each"; done
+  for path; do [ -e "${path/#\~\//$HOME/}" ] || tell_of missing "$path"; done
 }
 
 on_has_code() { # folder of a snapshot
@@ -182,7 +182,7 @@ on_look() { # root and id of each run
   while [ $# -gt 0 ]; do
     run=$1/$2 id=$2
     tell
-    for each in "attempts/${newest:-0}"/{stdout,stderr}.log launch.log; do send "$each" 65536; done
+    for file in "attempts/${newest:-0}"/{stdout,stderr}.log launch.log; do send "$file" 65536; done
     say next
     newest=0
     shift 2
@@ -261,10 +261,10 @@ on_files() { # root, id; name, offset and stamp of each file
   shift 2
   while [ $# -gt 0 ]; do
     name=./$1 offset=$2
-    if plain "$name" && found=$(stamp "$name"); then
-      size=${found% *}
-      [ "$found" = "$3" ] || offset=0
-      say head "$found" "$offset"
+    if plain "$name" && current=$(stamp "$name"); then
+      size=${current% *}
+      [ "$current" = "$3" ] || offset=0
+      say head "$current" "$offset"
       tail -c "+$((offset + 1))" "$name" | head -c $((size - offset)) | base64 -w 65536 |
         while read -r line; do say part "$line"; done
       say sum "$(head -c "$size" "$name" | sha256sum)"
