@@ -23,11 +23,7 @@ class Slurm:
     conf_without_accounting: str  # the same cluster, as seen where there is no sacct
     accounting: bool
     account: str
-    cluster: str
     nodes: tuple[str, ...]
-    gpus: int  # per node
-    cpus: int  # per node
-    partitions: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +64,6 @@ class Testbed:
     python: str  # an interpreter with torch that the ordinary user can run, outside containers
     slurm: Slurm
     ssh: Ssh
-    docker_host: str
     apptainer: str  # the program; also on the PATH, in /usr/local/bin
     images: dict[str, Image]
     user: User
@@ -146,11 +141,7 @@ def gather(bed: Bed) -> Testbed | None:
             conf_without_accounting=str(slurm.configuration_without_accounting(bed)),
             accounting=slurm.accounting_is_on(bed),
             account=slurm.ACCOUNT,
-            cluster=slurm.CLUSTER,
             nodes=slurm.NODES,
-            gpus=slurm.GPUS,
-            cpus=slurm.CPUS,
-            partitions=tuple(slurm.PARTITIONS),
         ),
         ssh=Ssh(
             host=LOOPBACK,
@@ -161,7 +152,6 @@ def gather(bed: Bed) -> Testbed | None:
             known_hosts=str(bed.folder / "ssh" / "known_hosts"),
             config=str(bed.folder / "ssh" / "config"),
         ),
-        docker_host=docker.host(bed),
         apptainer=str(apptainer.program(bed)),
         images={
             name: Image(
