@@ -120,23 +120,20 @@ def plan_file(run: Path, environ: Mapping[str, str] = os.environ) -> Path | None
     """The plan that holds for this attempt: the newest that a resume left in `attempts/N/plan.json`, else the first
     plan; None of a folder that no launcher made."""
     launched = environ.get("LAUNCHER_ATTEMPT")
-    folder = run / "attempts"
-    numbers = [int(attempt.name) for attempt in folder.iterdir() if attempt.name.isdigit()] if folder.is_dir() else []
-    for number in sorted(numbers, reverse=True):
-        if (not launched or number <= int(launched)) and (folder / str(number) / "plan.json").exists():
-            return folder / str(number) / "plan.json"
-    return run / "plan.json" if (run / "plan.json").exists() else None
+    numbers = [number for number in _attempts(run) if not launched or number <= int(launched)]
+    resumed = (run / "attempts" / str(number) / "plan.json" for number in sorted(numbers, reverse=True))
+    return next((path for path in (*resumed, run / "plan.json") if path.exists()), None)
 
 
 def next_attempt(run: Path | None, saved: int) -> int:
     """The number of an attempt that no launcher has numbered, after attempt `saved` wrote the newest checkpoint."""
-    folder = run / "attempts" if run else None
-    there = (
-        [int(attempt.name) for attempt in folder.iterdir() if attempt.name.isdigit()]
-        if folder and folder.is_dir()
-        else []
-    )
-    return max([saved, *there]) + 1
+    return max([saved, *(_attempts(run) if run else ())]) + 1
+
+
+def _attempts(run: Path) -> list[int]:
+    """The numbers of the attempts that have a folder."""
+    folder = run / "attempts"
+    return [int(attempt.name) for attempt in folder.iterdir() if attempt.name.isdigit()] if folder.is_dir() else []
 
 
 def now() -> str:
