@@ -21,7 +21,7 @@ Version = tuple[int, ...]
 # The oldest driver for any toolkit of a CUDA version. Sources: NVIDIA, CUDA Compatibility, "Minor Version
 # Compatibility"; for 10, the table of drivers in the CUDA Toolkit's release notes.
 _LEAST_DRIVER: dict[Version, Version] = {
-    **{(10, 1): (418, 39), (10, 2): (440, 33), (11,): (450, 80), (12,): (525, 60), (13,): (580, 65)},
+    **{(10, 1): (418, 39), (10, 2): (440, 33), (11,): (450, 80), (12,): (525, 60), (13,): (580, 65)}
 }
 # The newest generation of GPUs that a CUDA toolkit makes code for, from this toolkit on, and the oldest that it still
 # does. Code for one compute capability runs on all later ones of its major number (NVIDIA, "Ada Compatibility Guide").

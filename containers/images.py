@@ -59,11 +59,7 @@ def render(recipe: ImageRecipe, format: Format) -> str:
     stage = hpccm.Stage()
     base, bootstrap = _base(recipe, format)
     stage += primitives.baseimage(
-        image=base,
-        _arch="x86_64",
-        _distro=recipe.distribution,
-        _bootstrap=bootstrap,
-        _docker_env=bootstrap == "docker",
+        image=base, _arch="x86_64", _distro=recipe.distribution, _bootstrap=bootstrap, _docker_env=bootstrap == "docker"
     )
     stage += primitives.label(metadata={"org.opencontainers.image.title": recipe.name})
     if recipe.apt:
@@ -81,13 +77,7 @@ def file_name(recipe: ImageRecipe, format: Format) -> str:
 
 
 def build_argv(
-    format: Format,
-    *,
-    client: Sequence[str],
-    options: Sequence[str] = (),
-    file: str,
-    folder: str,
-    target: str,
+    format: Format, *, client: Sequence[str], options: Sequence[str] = (), file: str, folder: str, target: str
 ) -> tuple[str, ...]:
     """The command that builds a rendered file, to be run in `folder`."""
     if format == "docker":

@@ -156,13 +156,7 @@ def _alone(image: Image, cache: Path, key: str, say: Say) -> Iterator[_Client]:
 
 
 def _into_engine(
-    image: Image,
-    runtime: Runtime,
-    cache: Path,
-    architecture: str,
-    ask: Ask,
-    credentials: Credentials | None,
-    say: Say,
+    image: Image, runtime: Runtime, cache: Path, architecture: str, ask: Ask, credentials: Credentials | None, say: Say
 ) -> Pulled:
     """The engine asks the registry, compares digests and fetches what it lacks."""
     name, command, environment = image.reference, runtime.command, {}
@@ -176,10 +170,7 @@ def _into_engine(
             registry.check_key(image, credentials)
         say(f"fetching {name} with {runtime.kind}")
         if credentials:
-            environment = {
-                "DOCKER_CONFIG": str(client.folder),
-                "REGISTRY_AUTH_FILE": str(client.folder / "auth.json"),
-            }
+            environment = {"DOCKER_CONFIG": str(client.folder), "REGISTRY_AUTH_FILE": str(client.folder / "auth.json")}
             words = ["login", *plain, "--username", credentials.user, "--password-stdin", image.registry]
             client.log_in([*command, *words], credentials, environment)
         login = f"{runtime.kind} login {image.registry}"

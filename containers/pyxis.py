@@ -37,7 +37,5 @@ def wrap(container: Container, runtime: Runtime) -> Wrapped:
     words += [f"--container-workdir={container.workdir}", f"--container-mounts={','.join(mounts)}"]
     words += [f"--container-env={','.join(names)}", "/usr/bin/env", *inside, *container.argv]
     return Wrapped(
-        argv=limited(container.limits, tuple(words)),
-        environment=outside,
-        folders=(container.cache, container.home),
+        argv=limited(container.limits, tuple(words)), environment=outside, folders=(container.cache, container.home)
     )
