@@ -141,3 +141,16 @@ def test_a_name_that_is_no_text_or_breaks_a_line_is_refused(
     screen = (ended.stdout + ended.stderr).decode(errors="replace")
     assert (ended.returncode, says in screen, "Traceback" in screen) == (code, True, False), screen
     assert os.listdir(folder) == [b"a.py"]
+
+
+def test_recorded_facts_that_lack_what_is_asked_are_refused(tmp_path: Path, refusal: Refusal) -> None:
+    recorded = tmp_path / "facts.json"
+    recorded.write_text(json.dumps(plain(LAPTOP)))
+    for words, what in ((["cluster=slurm"], "Slurm"), (["container=docker", "image=x"], "containers")):
+        assert f"holds nothing about {what}" in refusal("plan", "--facts", str(recorded), *words)
+
+
+def test_a_closed_stdout_is_no_error() -> None:
+    argv = ["bash", "-c", f'"{sys.executable}" -m launcher run --help >&-']
+    ended = subprocess.run(argv, capture_output=True, text=True, cwd=CHECKOUT)
+    assert (ended.returncode, ended.stderr) == (0, "")
