@@ -25,6 +25,10 @@ def of(
     return Precision.of(Amp(level=level, dtype="auto" if level == "o0" else dtype, **amp), scale or LossScale(), device)
 
 
+def sgd(model: nn.Module, lr: float = 0.1, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=lr, **options)
+
+
 def mean_square(outputs: torch.Tensor) -> torch.Tensor:
     return outputs.square().mean()
 
@@ -90,7 +94,7 @@ class OneWeight:
         self.optimizer = self.another(lr)
 
     def another(self, lr: float) -> torch.optim.Optimizer:
-        return self.precision.optimizer(self.model, torch.optim.SGD(self.net.parameters(), lr=lr))
+        return self.precision.optimizer(self.model, sgd(self.net, lr))
 
     def backward(self, *gradients: float) -> None:
         """A backward for each of these gradients."""
@@ -105,3 +109,8 @@ class OneWeight:
     def master(self) -> float:
         """What the optimizer steps."""
         return stepped(self.optimizer)[0].item()
+
+
+def one_weight(level: str = "o2", dtype: str = "bfloat16", **options: Any) -> OneWeight:
+    """One without a loss scale."""
+    return OneWeight(of(level, dtype, UNSCALED), **options)

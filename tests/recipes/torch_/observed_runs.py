@@ -108,6 +108,26 @@ class Dense(nn.Module):
         return torch.randn(BATCH, 32)
 
 
+def orthogonalized(gradient: torch.Tensor) -> torch.Tensor:
+    half = gradient.bfloat16()
+    return (half @ half.t() @ half).to(gradient.dtype)
+
+
+class HalfOptimizer(torch.optim.SGD):
+    """Multiplies gradients in bfloat16, as Muon does."""
+
+    def __init__(self, weights: Any, change: Callable[[torch.Tensor], torch.Tensor] = orthogonalized) -> None:
+        super().__init__(weights, lr=0.01)
+        self.change = change
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None and parameter.ndim == 2:
+                parameter.grad.add_(self.change(parameter.grad), alpha=1e-3)
+        return super().step(closure)
+
+
 class Training:
     """A training run of a few steps, of which some are watched."""
 

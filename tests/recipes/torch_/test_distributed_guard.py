@@ -7,17 +7,13 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.recipes.torch_.loops import UNSCALED, OneWeight, accumulate, of, same, step, stepped
+from tests.recipes.torch_.loops import UNSCALED, accumulate, of, one_weight, same, sgd, step, stepped
 from tests.recipes.torch_.scenarios import RANKS
 
 
 def network():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 4))
-
-
-def sgd(model, lr=0.1, **options):
-    return torch.optim.SGD(model.parameters(), lr=lr, **options)
 
 
 def of_all_ranks(tensors):
@@ -84,14 +80,9 @@ def micro_batches_are_averaged_over_the_ranks(rank):
         assert torch.allclose(master, parameter.detach() - parameter.grad, atol=0.01)
 
 
-def one_weight(dtype="bfloat16", **options):
-    """A weight of 0 in DDP."""
-    return OneWeight(of("o2", dtype, UNSCALED), start=0.0, ddp=True, **options)
-
-
 def equal_gradients_add_up(rank, dtype, bucket_view=False):
     """512 micro-batches of 1/512 each: half precision stops at a half."""
-    weight = one_weight(dtype, gradient_as_bucket_view=bucket_view)
+    weight = one_weight("o2", dtype, start=0.0, ddp=True, gradient_as_bucket_view=bucket_view)
     for _ in range(2):  # DDP forms its buckets anew after the first reduction
         weight.backward(*[2.0**-9] * 512)
         assert weight.net.weight.grad.item() == 1.0
@@ -102,7 +93,7 @@ def equal_gradients_add_up(rank, dtype, bucket_view=False):
 
 def ranks_are_summed_in_float32(rank):
     """256 on one rank, 1 and 1 and 1 on the other: 259 is no bfloat16, nor is its half."""
-    weight = one_weight()
+    weight = one_weight(start=0.0, ddp=True)
     weight.backward(*([1.0] * 3 if rank else [256.0, 0.0, 0.0]))
     assert weight.norm() == 129.5
     weight.backward(1.0)  # on top of what was not cleared, which is rounded
@@ -166,7 +157,7 @@ def a_communication_hook_of_ones_own_is_refused(rank):
 
 
 def two_optimizers_over_one_ddp_model(rank):
-    weight = one_weight()
+    weight = one_weight(start=0.0, ddp=True)
     other = weight.another(0.5)
     weight.backward(256.0, 1.0, 1.0)
     weight.precision.step(weight.optimizer)

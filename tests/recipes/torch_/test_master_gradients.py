@@ -12,18 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from recipes.precision.levels import LossScale
 from recipes.torch_.precision.masters import LARGE, Masters
-from tests.recipes.torch_.loops import HALVES, UNSCALED, OneWeight, backward, of, same, stepped
+from tests.recipes.torch_.loops import HALVES, OneWeight, backward, of, one_weight, same, sgd, stepped
 
 INPUTS = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
 HAS_GRAD_DTYPE = pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="came with torch 2.10")
-
-
-def one_weight(level: str = "o2", dtype: str = "bfloat16", **options: Any) -> OneWeight:
-    return OneWeight(of(level, dtype, UNSCALED), **options)
-
-
-def sgd(model: nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=lr)
 
 
 @pytest.mark.parametrize("level", ["o0", "o1", "o2", "o3"])

@@ -12,17 +12,9 @@ from torch import nn
 
 from recipes.precision.levels import LossScale
 from recipes.torch_.precision import Precision
-from tests.recipes.torch_.loops import HALVES, UNSCALED, OneWeight, backward, mean_square, of, same, step, stepped
+from tests.recipes.torch_.loops import HALVES, UNSCALED, OneWeight, backward, of, one_weight, same, sgd, step, stepped
 
 INPUTS = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
-
-
-def one_weight(level: str = "o2", dtype: str = "bfloat16", **options: Any) -> OneWeight:
-    return OneWeight(of(level, dtype, UNSCALED), **options)
-
-
-def sgd(model: nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=lr)
 
 
 @pytest.mark.parametrize("level", ["o0", "o1", "o2"])
@@ -186,7 +178,7 @@ def test_masters_are_saved_and_restored_by_name() -> None:
         return precision, net, [precision.optimizer(net, sgd(part)) for part in list(net)[::order]]
 
     precision, net, optimizers = start(1)
-    backward(precision, net, INPUTS, mean_square)
+    backward(precision, net, INPUTS)
     for optimizer in optimizers:
         precision.step(optimizer)
     state = precision.state_dict()

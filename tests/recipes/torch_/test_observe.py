@@ -14,6 +14,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from recipes.precision.levels import Amp, LossScale
 from recipes.torch_.observe import compiled
 from recipes.trainer.training import choose_steps
+from tests.recipes.torch_.loops import same
 from tests.recipes.torch_.observed_runs import (
     EVERY_LEVEL,
     Cnn,
@@ -157,8 +158,7 @@ class Activations(Dense):
 def test_observing_leaves_weights_optimizer_and_random_numbers_bit_identical(
     make: Callable[[], nn.Module], amp: Amp
 ) -> None:
-    unobserved, state = (trained_state(make, amp, steps) for steps in ((), (1, 2, 3)))
-    assert all(torch.equal(*pair) for pair in zip(unobserved, state, strict=True))
+    assert same(*(trained_state(make, amp, steps) for steps in ((), (1, 2, 3))))
 
 
 def test_an_overflow_that_skips_the_step_leaves_masters_unseen_until_one_is_taken() -> None:
@@ -231,7 +231,7 @@ def test_without_a_name_that_the_observer_needs_training_goes_on_and_is_unknown(
     torch.manual_seed(1)
     result = training.run(3, watched={1, 3})
     assert (result["verdict"], missing.rpartition(".")[2] in result["why"]) == ("unknown", True), result["why"]
-    assert all(map(torch.equal, training.net.parameters(), unobserved.net.parameters()))
+    assert same(training.net.parameters(), unobserved.net.parameters())
 
 
 @pytest.mark.parametrize(("total", "first"), [(1, 1), (2, 1), (168, 1), (168, 101), (10_000, 10_000), (10, 11)])

@@ -19,6 +19,7 @@ from tests.recipes.torch_.observed_runs import (
     BATCH,
     EVERY_LEVEL,
     Dense,
+    HalfOptimizer,
     Training,
     Transformer,
     name,
@@ -133,7 +134,7 @@ RECOMPUTED = itertools.product([Checkpointed, ReentrantlyCheckpointed], [O0, O1,
 RECURRENT = [(Lstm, Amp(level=level)) for level in ("o0", "o1", "o2", "o3")]
 
 
-@pytest.mark.parametrize(("make", "amp"), [*RECOMPUTED, *RECURRENT])
+@pytest.mark.parametrize(("make", "amp"), [*RECOMPUTED, *RECURRENT], ids=str)
 def test_recomputed_activations_and_recurrent_layers_are_proved(make: Callable[[], nn.Module], amp: Amp) -> None:
     proved(run(make, amp))
 
@@ -186,21 +187,9 @@ def test_of_checkpointed_blocks_what_is_computed_again_counts_and_what_was_kept_
     assert sum(call["flops"] for call in calls if call["backward"]) == (7 + products) * of_one_product
 
 
-class HalfOptimizer(torch.optim.SGD):
-    """Orthogonalises gradients in bfloat16 products, as Muon does."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        for parameter in self.param_groups[0]["params"]:
-            if parameter.grad is not None and parameter.ndim == 2:
-                gradient = parameter.grad.bfloat16()
-                parameter.grad.add_((gradient @ gradient.t() @ gradient).to(parameter.dtype), alpha=1e-3)
-        return super().step(closure)
-
-
 @pytest.mark.parametrize("amp", EVERY_LEVEL, ids=name)
 def test_the_optimizers_own_products_do_not_count(amp: Amp) -> None:
-    result = proved(run(Dense, amp, make_optimizer=lambda weights: HalfOptimizer(weights, lr=0.01)))
+    result = proved(run(Dense, amp, make_optimizer=HalfOptimizer))
     assert result["half_flop_share"] == (0.0 if amp.level == "o0" else 1.0)
 
 

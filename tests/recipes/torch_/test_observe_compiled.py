@@ -21,9 +21,11 @@ from tests.recipes.torch_.observed_runs import (
     BATCH,
     Cnn,
     Dense,
+    HalfOptimizer,
     Training,
     Transformer,
     name,
+    orthogonalized,
     proved,
     report_of,
     run,
@@ -83,19 +85,10 @@ def test_lists_and_kept_modules_are_checked_in_compiled_code(make: Callable[[], 
 
 
 def test_a_compiled_optimizers_own_products_do_not_count() -> None:
-    @torch.compile
-    def orthogonalised(gradient: torch.Tensor) -> torch.Tensor:
-        half = gradient.bfloat16()
-        return (half @ half.t() @ half).to(gradient.dtype)
+    def compiled_optimizer(weights: Any) -> HalfOptimizer:
+        return HalfOptimizer(weights, torch.compile(orthogonalized))
 
-    class HalfOptimizer(torch.optim.SGD):
-        @torch.no_grad()
-        def step(self, closure: Any = None) -> Any:
-            weight = self.param_groups[0]["params"][0]
-            weight.grad.add_(orthogonalised(weight.grad), alpha=1e-3)
-            return super().step(closure)
-
-    training = Training(Dense, O0, make_optimizer=lambda weights: HalfOptimizer(weights, lr=0.01))
+    training = Training(Dense, O0, make_optimizer=compiled_optimizer)
     assert proved(training.run(1, watched={1}))["half_flop_share"] == 0.0
 
 
@@ -175,6 +168,7 @@ class HalfInside(Dense):
         (HalfInside, O0, "contradicted", "in bfloat16"),
         (Dense, Amp(level="o1", deny=("relu",)), "unknown", "compiled code doesn't show how it ran"),
     ],
+    ids=["float32 at o1", "float32 at o3", "half precision at o0", "a denied function"],
 )
 def test_compiled_code_that_computes_otherwise_or_does_not_show_it_is_not_proved(
     make: Callable[[], nn.Module], amp: Amp, verdict: str, why: str

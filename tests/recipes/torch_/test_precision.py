@@ -115,7 +115,7 @@ def test_casting_leaves_integers_float64_and_parameter_objects_alone():
     parameters = list(model.parameters())
     of("o3").cast(model)
     assert (model.count.dtype, model.exact.dtype, model.mean.dtype) == (torch.int64, torch.float64, torch.bfloat16)
-    assert all(map(lambda before, now: before is now, parameters, model.parameters()))
+    assert [*map(id, parameters)] == [*map(id, model.parameters())]
     assert set(model.state_dict()) == {"weight", "bias", "count", "exact"}
 
 

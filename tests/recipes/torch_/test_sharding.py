@@ -26,7 +26,7 @@ from recipes.torch_.precision import Precision
 from recipes.torch_.supervised import measure
 from recipes.trainer.progress import Progress
 from recipes.typed import SettingsError
-from tests.recipes.torch_.loops import CPU, UNSCALED, accumulate, step
+from tests.recipes.torch_.loops import CPU, UNSCALED, accumulate, same, step
 from tests.recipes.torch_.observed_runs import observed
 from tests.recipes.torch_.scenarios import RANKS
 from tests.recipes.torch_.sharded_runs import PARALLEL, TINY, Training, check_close, mesh, precision_of, sharded, whole
@@ -88,7 +88,7 @@ def state_goes_from_shards_to_masters_and_back(rank: int) -> None:
         assert resumed is not None
         assert (resumed[0].step, resumed[0].exact) == (number, False)
         assert after.precision.scale == before.precision.scale < 8.0
-        assert all(map(torch.equal, before.values(), after.values()))
+        assert same(before.values(), after.values())
         after.step()
     if rank == 0:
         shutil.rmtree(folder.parent)
@@ -99,7 +99,7 @@ def one_rank_overflows(rank: int) -> None:
     before = whole(training.net.parameters())
     assert not training.step(factor=float("inf") if rank == 1 else 1.0).applied
     assert training.precision.scale == 4.0
-    assert all(map(torch.equal, before, whole(training.net.parameters())))
+    assert same(before, whole(training.net.parameters()))
     assert training.step().applied
     assert not torch.equal(before[0], whole(training.net.parameters())[0])
 

@@ -17,7 +17,7 @@ from recipes.torch_.devices import World
 from recipes.torch_.precision.running_statistics import running
 from recipes.torch_.supervised import measure
 from tests.recipes.forking import Forked
-from tests.recipes.torch_.loops import CPU, of, same, step
+from tests.recipes.torch_.loops import CPU, of, same, sgd, step
 
 
 def network() -> nn.Module:
@@ -25,10 +25,6 @@ def network() -> nn.Module:
     return nn.Sequential(
         nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3), nn.BatchNorm1d(3, affine=False)
     )
-
-
-def sgd(net: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(net.parameters(), lr=0.01)
 
 
 def samples(seed: int = 0) -> torch.Tensor:
@@ -40,7 +36,7 @@ def samples(seed: int = 0) -> torch.Tensor:
 def test_a_skipped_step_leaves_no_nan_in_running_statistics(level: Any, bad: float) -> None:
     precision = of(level, "float16", LossScale(init=8.0))
     net = precision.cast(network())
-    optimizer = precision.optimizer(net, sgd(net))
+    optimizer = precision.optimizer(net, sgd(net, 0.01))
     assert step(precision, net, optimizer, samples()).applied
     before = [statistic.clone() for statistic in running(net)]
     assert not step(precision, net, optimizer, samples() * bad).applied
@@ -58,7 +54,7 @@ def test_only_what_is_not_finite_goes_back() -> None:
     net = precision.cast(nn.Sequential(nn.BatchNorm1d(2)))
     inputs = samples()[:, :2]
     inputs[:, 1] = torch.inf
-    assert not step(precision, net, precision.optimizer(net, sgd(net)), inputs).applied
+    assert not step(precision, net, precision.optimizer(net, sgd(net, 0.01)), inputs).applied
     mean = net[0].running_mean
     assert mean[0].item() == pytest.approx(0.1 * inputs[:, 0].mean().item(), abs=1e-6)
     assert mean[1].item() == 0.0
@@ -72,7 +68,7 @@ def test_good_steps_leave_the_statistics_that_torch_leaves(level: Any) -> None:
         if not restores:
             precision._statistics = None  # type: ignore[attr-defined]
         net = precision.cast(network())
-        optimizer = precision.optimizer(net, sgd(net))
+        optimizer = precision.optimizer(net, sgd(net, 0.01))
         assert all(step(precision, net, optimizer, samples(seed)).applied for seed in range(4))
         ends.append([*running(net), *net.parameters()])
     assert same(*ends)
@@ -86,7 +82,7 @@ def evaluate(folder: pathlib.Path) -> None:
     precision = of("o1")
     net = precision.cast(network())
     model = DistributedDataParallel(net)
-    optimizer = precision.optimizer(model, sgd(net))
+    optimizer = precision.optimizer(model, sgd(net, 0.01))
     for seed in range(3):
         step(precision, model, optimizer, 5 * rank + samples(seed))
     inputs, labels = held_out()
