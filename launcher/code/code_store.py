@@ -136,7 +136,11 @@ def store(place: Path, digest: str, files: Mapping[str, Path]) -> Path:
                 raise UsageError(f"{path} went away while the code was copied; run the command again") from None
             copy.chmod(0o500 if snapshot.is_executable(path) else 0o400)
         if snapshot.digest_of({name: staging / name for name in files}) != digest:
-            raise UsageError("the code changed while it was copied; run the command again")
+            last = max(files, key=lambda name: files[name].stat().st_mtime)
+            raise UsageError(
+                f"the code changed while it was copied ({last} was written last); run the command again. Where a "
+                "program keeps writing there, name that folder in .gitignore"
+            )
         _list(staging / NAMES, files)
         try:
             staging.rename(target)

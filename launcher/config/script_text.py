@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,8 +21,10 @@ _IN = {
 """Package -> framework."""
 _ON_TORCH = {"lightning", "pytorch_lightning", "accelerate", "transformers", "torchvision", "deepspeed", "timm"}
 """Packages that train in torch, for scripts that do not import torch themselves."""
-_KERAS_ON = "KERAS_BACKEND"
+_KERAS_ON = b"KERAS_BACKEND"
 """The variable that selects Keras's framework; a script that sets it may train in torch."""
+_KERAS_SET = re.compile(rb"""KERAS_BACKEND["']\s*(?:\]\s*=|,)\s*["'](\w+)["']""")
+"""`os.environ["KERAS_BACKEND"] = "torch"`, or by `setdefault`."""
 MOST_FILES = 500
 """Largest number of a project's modules that are searched for its framework."""
 
@@ -63,9 +66,14 @@ def frameworks(script: Path) -> dict[str, str]:
 
 def _frameworks(paths: Sequence[Path]) -> dict[str, str]:
     names = {name.partition(".")[0] for path in paths for name in imported(path)}
-    packages = {_IN[name]: name for name in sorted(names & _IN.keys())}
-    if "keras" in names and any(_KERAS_ON.encode() in path.read_bytes() for path in paths):
-        packages.setdefault("torch", _KERAS_ON)
+    text = b"".join(path.read_bytes() for path in paths) if "keras" in names else b""
+    backends = {name.decode() for name in _KERAS_SET.findall(text)}
+    chosen = len(backends) == 1 and backends <= _IN.keys()  # JAX is not among them
+    packages = {_IN[name]: name for name in sorted(names & _IN.keys()) if not (chosen and name == "keras")}
+    if chosen:
+        packages.setdefault(backends.pop(), "keras")
+    elif _KERAS_ON in text:
+        packages.setdefault("torch", _KERAS_ON.decode())
     return packages or dict.fromkeys(["torch"] * bool(names & _ON_TORCH), "a library on torch")
 
 

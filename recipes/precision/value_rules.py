@@ -47,7 +47,7 @@ def reduction(report: Report) -> Iterator[Finding]:
         yield contradicted(
             f"{percent(sum(narrow.values()), sum(reduced.values()))} of the gradients were summed over the ranks in "
             f"{' and '.join(sorted(narrow))}, but {rule['level']} does that in float32: give precision.optimizer the "
-            "model as DDP wraps it, and FSDP reduce_dtype=torch.float32"
+            "model as DDP wraps it, FSDP reduce_dtype=torch.float32, and DeepSpeed communication_data_type fp32"
         )
 
 

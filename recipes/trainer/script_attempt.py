@@ -25,7 +25,8 @@ from recipes.trainer.wrapper import Started, Wrapper
 
 _UNSEEN = (
     "; its own process took no optimizer step: ranks that a script starts itself are not observed, and "
-    "train.processes=N starts N; a script that resumed what it had finished takes none"
+    "train.processes=N starts N; Keras on torch steps by optimizers of its own, which are not seen; a script that "
+    "resumed what it had finished takes none"
 )
 _UNKNOWN: dict[str, Any] = {"batch": None, "accumulate": None, "deterministic": None}
 """Settings that only the script knows."""

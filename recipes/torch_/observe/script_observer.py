@@ -65,9 +65,8 @@ class ScriptObserver:
         counting = register_optimizer_step_post_hook(self._stepped)
         self._await_forward()
         try:
-            yield
-            if self._span is not None and self.steps >= self._due:
-                self._close()
+            with self._ending():
+                yield
             problems = [*self._guard.problems, *([IN_A_THREAD] if self._trained_elsewhere() else [])]
             if problems:
                 unseen = PrecisionObserver(nn.Module(), self.precision.resolved)
@@ -77,6 +76,20 @@ class ScriptObserver:
             counting.remove()
             self._stop_waiting()
             self._profiling.end(self.steps)
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Ends the open span, whatever ends the script: a process that exits while torch records it crashes.
+
+        A span without a step, or that an exception ends, is not reported."""
+        try:
+            yield
+            if self._span is not None and self.steps >= self._due:
+                self._close()
+        finally:
+            if self._span is not None:
+                with self._guard():
+                    self._span.close()
 
     def slows_down(self) -> bool:
         """Whether steps are observed or profiled at the moment."""

@@ -145,6 +145,13 @@ def test_a_script_with_two_frameworks_needs_the_framework_named(text: str, says:
     assert spec_of("train.py", "framework=torch").training.framework == "torch"
 
 
+@pytest.mark.parametrize("line", ["os.environ['KERAS_BACKEND'] = '{}'", 'os.environ.setdefault("KERAS_BACKEND", "{}")'])
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_keras_trains_in_the_framework_that_the_script_sets(line: str, framework: str, project: Path) -> None:
+    (project / "train.py").write_text(f"import os\n{line.format(framework)}\nimport keras\n")
+    assert spec_of("train.py", "amp=o0").training.framework == framework
+
+
 def test_a_plan_shows_the_source_of_the_framework(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "train.py").write_text(TENSORFLOW)
     assert main(["plan", "train.py", "amp=o0", "device=cpu"]) == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from recipes.precision.levels import Amp
 from recipes.torch_.script import TorchWrapper
 from recipes.trainer import script as shared
 from recipes.typed import plain
+from tests.recipes.forking import environment
 from tests.recipes.torch_.scripts import HEAD, PLAIN, fork, in_process
 from tests.recipes.wrapped_scripts import run_script
 
@@ -219,6 +222,14 @@ def test_the_exit_code_is_the_scripts_own_and_a_traceback_begins_in_it(run, tmp_
     assert reason in ended.result["reason"]
     if reason.startswith("ValueError"):
         assert ended.err.count("File ") == 2 and f'File "{tmp_path}/train.py", line 3' in ended.err
+
+
+def test_a_script_that_ends_within_its_first_step_ends_as_it_would_alone(tmp_path):
+    """Python itself crashes at its end if torch still records the step."""
+    (tmp_path / "train.py").write_text(HEAD + "net(inputs)\nraise ValueError('no data')\n")
+    words = [f"script={tmp_path}/train.py", f"run={tmp_path}/run", "amp=o1", "device=cpu"]
+    ended = subprocess.run([sys.executable, "-m", "recipes.torch_.script", *words], env=environment())
+    assert ended.returncode == 1
 
 
 @pytest.mark.parametrize("end", ["raise OSError('connection closed by peer')", "pass"])
