@@ -23,7 +23,7 @@ LAUNCH = ["-m", "paddle.distributed.launch", "--nproc_per_node=2", "--backend=gl
 
 @pytest.mark.parametrize("api", ["loop", "model"])
 def test_mnist_learns(tmp_path, api):
-    folder = train("paddle", "mnist", tmp_path, "amp=o0", "batch=32", "steps=24", f"train.api={api}")
+    folder = train("paddle", "mnist", tmp_path, "amp=o0", "device=auto", "batch=32", "steps=24", f"train.api={api}")
     assert result(folder)["observed"]["param_dtypes"] == {"float32": 1_199_882}
     assert result(folder)["eval"]["accuracy"] > 0.5
 
