@@ -52,7 +52,8 @@ def fit(
 ) -> list[Column]:
     """The columns that fit, padded. The last one, or the first one if `cut_first`, is cut, down to `shortest`; then
     those in `spare` are left out, the first one first."""
-    kept = [Column(column.name, [clean(cell) for cell in column.cells], column.right) for column in columns]
+    # A name may be text of a record too: the unit of a rate.
+    kept = [Column(clean(column.name), [clean(cell) for cell in column.cells], column.right) for column in columns]
     to_cut = 0 if cut_first else -1
 
     def room() -> int:
