@@ -23,7 +23,10 @@ _ON_TORCH = {"lightning", "pytorch_lightning", "accelerate", "transformers", "to
 """Packages that train in torch, for scripts that do not import torch themselves."""
 _KERAS_ON = b"KERAS_BACKEND"
 """The variable that selects Keras's framework; a script that sets it may train in torch."""
-_KERAS_SET = re.compile(rb"""KERAS_BACKEND["']\s*(?:\]\s*=|,)\s*["'](\w+)["']""")
+_KERAS_SET = re.compile(
+    rb"""^[^#\n]*(?:\[["']KERAS_BACKEND["']\]\s*=|setdefault\(\s*["']KERAS_BACKEND["'],)\s*["'](torch|tensorflow)["']""",
+    re.M,
+)
 """`os.environ["KERAS_BACKEND"] = "torch"`, or by `setdefault`."""
 MOST_FILES = 500
 """Largest number of a project's modules that are searched for its framework."""
@@ -67,11 +70,11 @@ def frameworks(script: Path) -> dict[str, str]:
 def _frameworks(paths: Sequence[Path]) -> dict[str, str]:
     names = {name.partition(".")[0] for path in paths for name in imported(path)}
     text = b"".join(path.read_bytes() for path in paths) if "keras" in names else b""
-    backends = {name.decode() for name in _KERAS_SET.findall(text)}
-    chosen = len(backends) == 1 and backends <= _IN.keys()  # JAX is not among them
+    backends = [name.decode() for name in _KERAS_SET.findall(text)]
+    chosen = len({*backends}) == 1 and text.count(_KERAS_ON) == len(backends)  # else the script may use another one
     packages = {_IN[name]: name for name in sorted(names & _IN.keys()) if not (chosen and name == "keras")}
     if chosen:
-        packages.setdefault(backends.pop(), "keras")
+        packages.setdefault(backends[0], "keras")
     elif _KERAS_ON in text:
         packages.setdefault("torch", _KERAS_ON.decode())
     return packages or dict.fromkeys(["torch"] * bool(names & _ON_TORCH), "a library on torch")

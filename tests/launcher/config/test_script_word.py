@@ -135,7 +135,17 @@ def test_a_file_of_configuration_may_name_the_script_and_a_named_framework_takes
     ("text", "says"),
     [
         (TORCH + TENSORFLOW, "uses tensorflow and torch; say which of them trains: framework=tensorflow or"),
-        ("import os, keras\nos.environ['KERAS_BACKEND'] = 'jax'\n", "uses KERAS_BACKEND and keras"),
+        *(
+            (f"import os, keras\n{line}\n", "uses KERAS_BACKEND and keras")
+            for line in (
+                "os.environ['KERAS_BACKEND'] = 'jax'",
+                "os.environ['KERAS_BACKEND'] = 'keras'",
+                "os.environ['KERAS_BACKEND'] == 'torch'",
+                "os.environ.get('KERAS_BACKEND', 'torch')",
+                "# os.environ['KERAS_BACKEND'] = 'torch'",
+                "os.environ['KERAS_BACKEND'] = 'torch'\nos.environ['KERAS_BACKEND'] = name",
+            )
+        ),
     ],
 )
 def test_a_script_with_two_frameworks_needs_the_framework_named(text: str, says: str, project: Path) -> None:
