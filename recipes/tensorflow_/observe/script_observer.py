@@ -1,7 +1,7 @@
 """Observes a user's script in TensorFlow from its start to its end, as one step.
 
 Models and optimizers become known as the script makes them. What ran until each of its optimizers has stepped is judged
-at once, and again with the rest at the end.
+at once, and all of it again at the end.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class ScriptObserver(PrecisionObserver):
         self._checks = 0
         self._counters: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         """The functions that were executed so far, and the products outside of them."""
+        self._first_graphs: list[Any] = []
+        """Those that ran before the first judgement. TensorFlow exports each once, and the final report has all."""
         self._precision = precision
         super().__init__(self._made, self._built, precision.resolved)
 
@@ -122,16 +124,25 @@ class ScriptObserver(PrecisionObserver):
             self.judge([report])
 
     def _first_report(self) -> dict[str, Any]:
-        """The report of the run so far."""
+        """The report of the run so far. Nothing counts as read after it.
+
+        So the final report has what failed here, and programs that XLA compiles later for functions that ran before.
+        """
         before = [Counter(counter) for counter in self._counters]
+        known, programs = dict(self._known), set(self._programs)
+        self._first_graphs = super()._exported()
         try:
             report = self._report(*before)
             return {**self._head(WHOLE_RUN, self._parameters()), **report, "grows": True}
-        finally:  # without the observer's own arithmetic
-            self._exported()
+        finally:
+            self._known, self._programs = known, programs
+            super()._exported()  # discards the observer's own arithmetic
             for counter, was in zip(self._counters, before, strict=True):
                 counter.clear()
                 counter.update(was)
+
+    def _exported(self) -> list[Any]:
+        return [*self._first_graphs, *super()._exported()]
 
     def _begin_to_collect(self) -> None:
         """Not yet: it initialises TensorFlow's devices, and before that a script may choose its strategy over several

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import json
 import socket
+from unittest import mock
 
 import keras
 import pytest
+from tensorflow.python.eager import context
 
 from recipes import script
 from recipes.tensorflow_ import graph_rewrite
+from recipes.tensorflow_.observe import graphs
 from recipes.tensorflow_.precision import grappler
 from recipes.trainer import rendezvous
 from tests.recipes import forking
@@ -222,6 +225,18 @@ def test_operations_judged_early_are_counted_once_at_the_end(run):
     assert (code, result["observed"]["verdict"]) == (1, "contradicted")
     share = result["observed"]["half_flop_share"]
     assert 0.05 < share < 0.15, "a tenth of the work, which was observed before the first judgement"
+
+
+def test_graphs_that_the_first_judgement_could_not_read_are_read_at_the_end(run, monkeypatch):
+    """The product that contradicts the level runs before the first judgement, other graphs after it."""
+    half = "tf.function(lambda x: tf.matmul(x, x, transpose_a=True))(tf.cast(inputs, tf.bfloat16))"
+    text = f"{LOOP}tf.function(step.python_function)(inputs, targets)".replace("for _", f"{half}\nfor _")
+    context.export_run_metadata()  # graphs of earlier tests
+    first_fails = mock.Mock(wraps=graphs.read, side_effect=[KeyError("a node"), mock.DEFAULT])
+    monkeypatch.setattr(graphs, "read", first_fails)
+    code, _, result = run(text, "amp=o0")
+    assert (first_fails.call_count, code, result["observed"]["verdict"]) == (2, 1, "contradicted"), result["observed"]
+    assert "MatMul in bfloat16" in result["observed"]["why"]
 
 
 @pytest.mark.parametrize("level", ["o1", "o2"])

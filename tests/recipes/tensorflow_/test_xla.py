@@ -53,6 +53,36 @@ def test_what_runs_in_clusters_that_xla_found_is_counted_with_what_runs_beside_t
     assert observed["o1"]["verdict"] == "contradicted"
 
 
+SCRIPT = """
+import keras
+import tensorflow as tf
+net = keras.Sequential([keras.Input((32,)), keras.layers.Dense(64), keras.layers.Dense(1)])
+optimizer = keras.optimizers.SGD(0.01)
+optimizer.build(net.trainable_variables)
+
+@tf.function(jit_compile=True, input_signature=[tf.TensorSpec([None, 32])])
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(net(x) ** 2)
+    optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
+
+for samples in (8, 8, 8, 8, 9, 10):
+    step(tf.ones([samples, 32]))
+"""
+"""XLA compiles the same function for each batch size: two of the three after the first judgement."""
+
+
+def test_programs_compiled_later_for_a_function_of_a_script_that_is_known_by_then_are_read_too(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ["amp=o0", f"script={tmp_path}/train.py", f"run={tmp_path}/run", "device=cpu", f"workdir={tmp_path}"]
+    flags = f"--xla_dump_to={tmp_path}/programs --xla_dump_hlo_as_text"
+    ended = forking.run("recipes.tensorflow_.script", *words, XLA_FLAGS=flags)
+    assert ended.returncode == 0, ended.stderr
+    observed = json.loads((tmp_path / "run" / "result.json").read_text())["observed"]
+    assert observed["verdict"] == "proved", observed["why"]
+    assert observed["xla_clusters"] == len(hlo.modules(tmp_path / "programs")) == 3
+
+
 MODULE = """
 HloModule jit_step
 
