@@ -29,6 +29,7 @@ from launcher.report.document import (
 from launcher.report.figures import Figures, figures
 from launcher.report.read import Evidence
 from launcher.report.tracks import charts
+from launcher.runs.schema import PlanRecord
 from launcher.ui import summary
 
 UNREAD = "What could not be read"
@@ -168,9 +169,16 @@ def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
             if part
         )
         mechanism = run.result.mechanism or run.plan.mechanism or ""
-        cells = (run.label, mechanism, summary.request_of(run.plan), settled, observed)
+        cells = (run.label, mechanism, _requested(run.plan), settled, observed)
         rows.append(tuple(map(text, (*cells, seen.verdict or "nothing was observed", seen.why or ""))))
     return Table(header=("run", "mechanism", "requested", "resolved", "observed", "verdict", "why"), rows=tuple(rows))
+
+
+def _requested(plan: PlanRecord) -> str:
+    """The words of the job, and the line of a user's script."""
+    script = plan.script
+    line = [script.file.removeprefix("script/"), *script.arguments] if script and script.file else []
+    return " ".join((*plan.words, *([shlex.join(line)] if line else [])))
 
 
 def show(value: Any) -> str:

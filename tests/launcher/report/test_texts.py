@@ -27,6 +27,12 @@ def tables(*paths):
     }
 
 
+def requested(path):
+    """What was requested of a run, as its report shows it."""
+    header, (row,) = tables(path)["Requested and observed"]
+    return row[header.index("requested")]
+
+
 def differing(*paths):
     """The values that differ between runs, by name."""
     return {name: values for name, *values in tables(*paths)["What differs"][1]}
@@ -44,7 +50,7 @@ def test_runs_stand_side_by_side_with_their_ratio_to_the_first(root):
 def test_what_was_requested_stands_beside_what_was_observed(root):
     header, (row,) = tables(folders.run(root, OTTER))["Requested and observed"]
     cells = dict(zip(header, row, strict=True))
-    assert (cells["requested"], cells["resolved"]) == ("mnist-o2 amp=o2 batch=128", "dtype auto -> bfloat16")
+    assert (cells["requested"], cells["resolved"]) == ("amp=o2 batch=128", "dtype auto -> bfloat16")
     assert (cells["verdict"], cells["why"]) == ("proved", "97% of the work in bfloat16")
 
 
@@ -56,7 +62,16 @@ def test_a_script_is_requested_by_its_line_and_has_no_batch(root):
     (folder / "result.json").unlink()
     shown = tables(folder)
     assert "batch" not in shown["Results"][0]
-    assert shown["Requested and observed"][1][0][2] == "mnist-o2 amp=o2 batch=128 -- --lr '0.1 0.2'"
+    assert requested(folder) == "amp=o2 batch=128 train.py --lr '0.1 0.2'"
+
+
+def test_two_scripts_with_the_same_arguments_are_told_apart(root):
+    scripts = [{"file": f"script/{name}.py", "arguments": ["--lr", "0.1"]} for name in ("train", "tune")]
+    first, second = (
+        folders.run(root, name, planned={"name": "mine", "recipe": "script", "script": script})
+        for name, script in zip((OTTER, OWL), scripts, strict=True)
+    )
+    assert requested(first) != requested(second)
 
 
 @pytest.mark.parametrize(
