@@ -69,18 +69,20 @@ def submit(
             store.write_sweep(folders[0].parent, named, names, {"command": list(plans[0].command)})
         start(folders, [plan.bind(folder.name) for plan, folder in zip(plans, folders, strict=True)])
     except BaseException as error:  # an interrupt too
-        _discard(folders, keep_accepted=not isinstance(error, local_start.Refused))
+        alone = set(cells) <= {plan.run_id for plan in plans}  # else an earlier try started cells of this sweep
+        _discard(folders, keep_accepted=not isinstance(error, local_start.Refused), forget_sweep=alone)
         raise
     return folders
 
 
-def _discard(folders: Sequence[Path], *, keep_accepted: bool) -> None:
-    """Delete the folders of runs that were not accepted, and name those that were."""
+def _discard(folders: Sequence[Path], *, keep_accepted: bool, forget_sweep: bool) -> None:
+    """Delete the folders of runs that were not accepted, and name those that were. With none accepted, the record of
+    their sweep goes if `forget_sweep` is true."""
     kept = [folder for folder in folders if keep_accepted and _is_accepted(folder)]
     for folder in folders:
         if folder not in kept:
             execute.discard(folder)
-    if folders and not kept and (sweep := run_ids.sweep_of(folders[0].name)):
+    if forget_sweep and folders and not kept and (sweep := run_ids.sweep_of(folders[0].name)):
         store.forget_sweep(folders[0].parent, sweep)
     for folder in kept:
         print(f"{folder.name} was handed over all the same; `ls {folder.name}` says how it stands", file=sys.stderr)
