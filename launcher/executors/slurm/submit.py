@@ -61,14 +61,15 @@ PLAIN = Hooks()
 def start(folders: Sequence[Path], planned: Sequence[Plan], hooks: Hooks = PLAIN) -> None:
     """Submit prepared run folders: one job for a run, else an array for each shape of resources, chunked by the
     cluster's MaxArraySize; an array's largest index is one less."""
-    after = after_jobs(planned[0])  # refused before a job is submitted that fetches for it
+    # What can fail comes before a job is submitted that fetches the image: nobody would take that back.
+    after = after_jobs(planned[0])
+    largest = slurm_probing.probe().max_array_size if len(folders) > 1 else 1
     image = planned[0].container
     if image and image.pull and not Path(image.image).exists():  # it may have come since the plan was made
         after = [f"afterok:{_pull(folders[0], planned[0])}", *after]
     if len(folders) == 1:
         _submit_one(folders[0], after, hooks)
         return
-    largest = slurm_probing.probe().max_array_size
     shapes: dict[tuple[str, ...], list[tuple[Path, Plan]]] = {}
     for folder, plan in zip(folders, planned, strict=True):
         shapes.setdefault(shape(plan), []).append((folder, plan))
