@@ -184,7 +184,7 @@ class Run(ABC):
 
     def _leave_result(self, reason: str | None, observed: dict[str, Any], memory: int, scale: float | None) -> None:
         """Write the result of a run that failed for this reason, if there is one."""
-        status: Status = "failed" if reason else "stopped" if self.exit_code == STOPPED else "done"
+        status: Status = "failed" if reason is not None else "stopped" if self.exit_code == STOPPED else "done"
         training = self._training
         if training is None or training.folder is None or self.world.rank:
             return

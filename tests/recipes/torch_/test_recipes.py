@@ -12,6 +12,7 @@ from torch import nn
 
 from recipes import recipe as recipes
 from recipes.data import random_regression
+from recipes.divergence import Diverged
 from recipes.efficientnet import EfficientnetSettings
 from recipes.gan import GanSettings
 from recipes.mnist import MnistSettings
@@ -239,6 +240,15 @@ def test_simplenets_data_is_uniform_from_zero_to_one():
     assert 0 <= data.inputs.min() < 0.01 and 0.99 < data.labels.max() < 1
     assert data.inputs.mean() == pytest.approx(0.5, abs=0.02)
     assert data.digest() == random_regression.load(0, 64, 256).digest() != random_regression.load(1, 64, 256).digest()
+
+
+def test_a_run_that_fails_without_a_reason_has_failed(tmp_path, monkeypatch):
+    def fail(*_):
+        raise Diverged("")
+
+    monkeypatch.setattr("recipes.divergence.Detector.check", fail)
+    assert loop.main("simplenet", simplenet.train, small("simplenet", "steps=2", f"run={tmp_path}")) == 1
+    assert result(tmp_path)["status"] == "failed"
 
 
 def test_resnet50_decays_no_norm_and_no_bias_and_warms_up(tmp_path, monkeypatch):
