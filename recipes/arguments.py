@@ -13,7 +13,7 @@ from typing import Any
 
 from recipes import run_folder, settings
 from recipes.precision import checks
-from recipes.precision.levels import MODES
+from recipes.precision.levels import MODES, PRESETS
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
 from recipes.typed import (
@@ -23,6 +23,7 @@ from recipes.typed import (
     fields_of,
     is_group,
     leaves,
+    not_a_choice,
     refuse_control_characters,
     show,
     unknown_key,
@@ -137,6 +138,8 @@ def _values(typed: Mapping[str, str], recipe: Recipe) -> Iterator[tuple[str, Any
         if key == "amp" and text in MODES:
             continue
         if key == "loss_scale":
+            if text not in PRESETS:
+                raise SettingsError(f"{not_a_choice(key, text, PRESETS)} (command line)", key)
             yield "loss_scale.preset", text
             continue
         name = SHORT.get(key, key)

@@ -15,7 +15,7 @@ from recipes.typed import SettingsError
 
 WORDS = {
     "amp=o9": "amp=o9 is not one of o0, o1, o2, o3 (command line)",
-    "loss_scale=tff": "did you mean tf?",
+    "loss_scale=tff": "did you mean tf? (command line)",
     "data=digit": "not one of digits, mnist, synthetic, the data of recipe=mnist; did you mean digits?",
     "btach=3": "unknown key btach; did you mean batch?",
     "train.lrr=1": "unknown key train.lrr; did you mean train.lr?",
