@@ -81,7 +81,10 @@ def verify_here(
             held = {name: secrets.get(name) or path.read_bytes() for name, path in own.items()}
             job_environment.lay_secrets({folder / SECRETS / name: content for name, content in held.items()})
 
-        came_from = {**store.read_or_empty(run.folder / "provenance.json"), "token": token}
+        came_from = store.read_or_empty(run.folder / "provenance.json")
+        came_from.pop("token", None)
+        if token is not None:
+            came_from["token"] = token
         came_from["command"] = ["python", "-m", "launcher", *plan.command]
         (folder,) = submission.submit([plan], came_from, furnish=[furnish], start=start)
     return Started(folder, replay.first, replay.step, recorded)

@@ -78,6 +78,7 @@ def test_a_real_run_is_verified_and_a_fault_in_memory_named(tmp_path, root, caps
     sentence = f"step 11 of {run.name} is the first that differs, in model.linears.0.weight (1 of "
     assert f"differs: {sentence}" in capsys.readouterr().out
     assert not any((same / name).exists() for name in ("checkpoints", "original"))
+    assert "token" not in read_json(same / "provenance.json")
     replay = max(root.glob("2*"))
     assert main(["ls", replay.name]) == 0
     assert sentence in capsys.readouterr().out
