@@ -42,7 +42,7 @@ def setting(default: Any, help: str, check: Callable[[str, Any], None] | None = 
     """A dataclass field with its one line of help, which `--help` and the documentation print.
 
     `build` calls `check` with the key and a value that is not null; it raises `SettingsError` for one that makes no
-    sense.
+    sense. The constructor and `dataclasses.replace` don't call it: values that a person gives go through `build`.
     """
     return dataclasses.field(default=default, metadata={"help": help, "check": check})
 
