@@ -24,7 +24,7 @@ from recipes.precision.gemm_layers import NO_LAYERS, Chosen
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.torch_.observe import dispatch_observer
 from recipes.torch_.observe.calls import dtype_name
-from recipes.torch_.observe.modules import Modules, local
+from recipes.torch_.observe.modules import Modules, Owner, local
 from recipes.torch_.observe.step_observer import StepObserver
 from recipes.torch_.precision.cast import NORMS
 
@@ -70,9 +70,12 @@ class PrecisionObserver:
         """Add the report of a step that couldn't be observed, with the reasons."""
         self.reports.append({**self._head(number, evaluation), "problems": problems})
 
+    def _owners(self) -> dict[nn.Parameter, Owner]:
+        return self._modules.owners()
+
     def _head(self, number: int, evaluation: bool) -> dict[str, Any]:
         ranks = distributed.is_available() and distributed.is_initialized()
-        owners = self._modules.owners()
+        owners = self._owners()
         elements: Counter[tuple[str, str]] = Counter()
         for parameter, owner in owners.items():
             if parameter.is_floating_point():

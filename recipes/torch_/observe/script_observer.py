@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from recipes.precision.observation import Guard
-from recipes.torch_.observe.modules import names_of
+from recipes.torch_.observe.modules import Owner, names_of
 from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.observe.roles import in_backward
 from recipes.torch_.precision import Precision
@@ -166,6 +166,9 @@ class _Span(PrecisionObserver):
     def __init__(self, module: nn.Module, precision: Precision, first: int) -> None:
         super().__init__(module, precision.resolved, precision.gemm_layers)
         self.last = first + SPAN - 1
+        self._parameters: dict[nn.Parameter, Owner] = {}
+        """As they are before a module's first forward in the span: after a forward without a backward, as in an
+        evaluation, `fully_shard` leaves those that it gathered in place of the shards that the optimizer steps."""
         self._cast_names = precision.module_names()
         for cast, name in self._cast_names.items():
             own = name.rpartition("/")[2]
@@ -188,3 +191,7 @@ class _Span(PrecisionObserver):
         for inner, name in names_of(module).items():
             # The called module may be a part of the model that was cast, or contain it.
             names[inner] = self._cast_names.get(inner, names.get(inner, name))
+        self._parameters.update(self._modules.owners())
+
+    def _owners(self) -> dict[nn.Parameter, Owner]:
+        return self._parameters

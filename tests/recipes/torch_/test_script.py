@@ -266,3 +266,27 @@ def test_all_ranks_are_judged(tmp_path, liar, verdict):
         assert "on rank 1" in ended.result["observed"]["why"]
         assert ended.result["reason"].startswith("on rank 1, what ran was not amp=o1: step 1 on rank 1: ")
         assert ended.result["steps"] < 5, "the other rank does not wait for the one that ended"
+
+
+SHARDED = """
+import torch
+from torch import distributed, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+
+distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
+fully_shard(net, mesh=init_device_mesh("cpu", (1,)), mp_policy=half)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+net(torch.randn(8, 32)).float().square().mean().backward()
+optimizer.step()
+with torch.no_grad():
+    net(torch.randn(8, 32))  # parameters stay gathered
+"""
+
+
+@pytest.mark.parametrize(("amp", "verdict"), [("o1", "proved"), ("o2", "contradicted")])
+def test_parameters_that_an_evaluation_left_gathered_are_judged_as_the_optimizer_has_them(tmp_path, amp, verdict):
+    ended = fork(tmp_path, SHARDED, f"amp={amp}", "train.precision=script")
+    assert ended.verdict == verdict, ended.result["observed"]
