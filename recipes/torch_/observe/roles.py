@@ -33,9 +33,9 @@ class _Numbered:
     call: int
     """Index of the forward call that it belongs to, -1 where none was found."""
     layer: str | None = None
-    """Empty for a forward product without a weight, None where the layer isn't known."""
-    weight: tuple[int, ...] = ()
-    """The shape of its weight."""
+    """None where it isn't known; the outermost module's name is empty."""
+    weight: tuple[int, ...] | None = None
+    """The shape of its weight, empty for a forward product without one, None where that isn't known."""
 
 
 class Roles:
@@ -97,7 +97,7 @@ class Roles:
 
     def _backward(self, matrices: Sequence[torch.Tensor], node: int) -> ProductUse:
         """Of a product that ran in backward; `node` is autograd's number of the node that runs, -1 for none."""
-        if len(matrices) != 2 or (node in self._numbered and self._numbered[node].layer == ""):
+        if len(matrices) != 2 or (node in self._numbered and self._numbered[node].weight == ()):
             return self._use(INPUT_GRADIENT, "", matrices, range(len(matrices)))
         origins = [self.lineage.origin(matrix) for matrix in matrices]
         known: list[tuple[Role, defaultdict[int, set[str | None]]]] = [

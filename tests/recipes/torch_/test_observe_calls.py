@@ -53,6 +53,22 @@ class WithoutGradients(Dense):
         return self.second(hidden)
 
 
+class OwnWeight(Dense):
+    """A weight of the outermost module, whose name is empty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(10, 10))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return functional.linear(super().forward(inputs), self.weight)
+
+
+def test_gradients_of_a_weight_of_the_whole_model_have_their_roles() -> None:
+    roles = {call["role"]: call["calls"] for call in report_of(OwnWeight, O1)["calls"] if call["backward"]}
+    assert roles == {"input_gradient": 2, "weight_gradient": 3}
+
+
 @pytest.mark.parametrize(
     ("make", "forward", "backward"),
     [
