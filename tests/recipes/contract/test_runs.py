@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import random
+import signal
+
 import pytest
 
 from recipes.trainer.array_state import read
+from tests.recipes import forking
 from tests.recipes.contract.runs import DONE, REFUSED, STOPPED, losses, run, train
 from tests.recipes.data.idx_files import write_mnist
 from tests.recipes.torch_.trainers import result, steps
@@ -12,6 +18,8 @@ from tests.recipes.torch_.trainers import result, steps
 COLUMNS = ("step", "epoch", "loss", "lr", "loss_scale", "skipped", "skipped_total", "grad_norm")
 SIMPLENET = ("train.width=32", "batch=16")
 SKIPPING = ("amp.dtype=float16", "loss_scale=dynamic", "loss_scale.init=268435456", "loss_scale.growth_every=3")
+GROWING = ("amp.dtype=float16", "loss_scale.init=64", "loss_scale.growth_every=2")
+MOVING = ("amp=o2", "loss_scale=dynamic", *GROWING[1:])
 GAN = ("batch=4", "train.channels=[8,8,4,4]", "loss_scale=dynamic", "loss_scale.per_optimizer=true")
 
 
@@ -26,13 +34,41 @@ def words_of(tmp_path_factory):
     }
 
 
+def assert_equal(complete, parts):
+    """That two runs have the same steps, evaluations, weights, optimizers and loss scales, bit for bit."""
+    assert result(complete)["eval"] == result(parts)["eval"]
+    rows, others = ([[row[column] for column in COLUMNS] for row in steps(folder)] for folder in (complete, parts))
+    assert rows == others
+    (values, rest), (other_values, other_rest) = (
+        read(max((folder / "checkpoints").iterdir()) / "state.npz") for folder in (complete, parts)
+    )
+    assert values.keys() == other_values.keys()
+    assert [name for name in values if values[name].tobytes() != other_values[name].tobytes()] == []
+    assert rest["precision"] == other_rest["precision"]
+
+
+def train_until(kill_at, *job):
+    """Train in TensorFlow and kill this process before its step `kill_at`, counted from 1; 0 never does."""
+    from recipes.tensorflow_ import executor
+
+    execute, count = executor.Steps.execute, itertools.count(1)
+
+    def execute_or_die(*arguments):
+        if next(count) == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return execute(*arguments)
+
+    executor.Steps.execute = execute_or_die
+    assert run("tensorflow", *job) == DONE
+
+
 @pytest.mark.usefixtures("small_discriminator")
 @pytest.mark.parametrize(
     ("framework", "recipe", "words"),
     [
         ("tensorflow", "mnist", ("amp=o2",)),
         ("tensorflow", "simplenet", ("amp=o2", *SKIPPING)),
-        ("tensorflow", "gan", ("amp=o2",)),
+        ("tensorflow", "gan", ("amp=o2", *GROWING)),
         ("paddle", "mnist", ("amp=o0",)),
         ("paddle", "mnist", ("amp=o0", "train.api=model")),
         ("paddle", "simplenet", ("amp=o0", "train.api=loop")),
@@ -55,17 +91,28 @@ def test_a_stopped_run_goes_on_and_ends_bit_for_bit_as_one_that_never_stopped(
         assert (record["determinism"], record["observed"]["verdict"]) == ("exact", "proved")
         assert record["versions"][framework] and record["throughput"]["mean"] > 0
     assert records[1]["resumed_from"] == stop
-    assert records[0]["eval"] == records[1]["eval"]
-    rows = [[[row[column] for column in COLUMNS] for row in steps(folder)] for folder in (complete, parts)]
-    assert rows[0] == rows[1]
-    (values, rest), (others, other_rest) = (
-        read(max((folder / "checkpoints").iterdir()) / "state.npz") for folder in (complete, parts)
-    )
-    assert values.keys() == others.keys()
-    assert [name for name in values if values[name].tobytes() != others[name].tobytes()] == []
-    assert rest["precision"] == other_rest["precision"]
+    assert_equal(complete, parts)
     if words[1:] == SKIPPING:
-        assert 0 < records[0]["loss_scale"]["skipped_steps"] < len(rows[0])
+        assert 0 < records[0]["loss_scale"]["skipped_steps"] < records[0]["steps"]
+    if words[1:] == GROWING:
+        scales = [row["loss_scale"] for row in steps(complete)]
+        assert scales[0] < scales[stop - 1], "the scale of each optimizer has moved before the stop"
+
+
+@pytest.mark.slow
+def test_a_tensorflow_run_killed_in_a_random_step_goes_on_in_a_new_process_bit_for_bit(tmp_path, words_of):
+    """With dropout, evaluations, and a loss scale that has moved."""
+    killed_at = random.SystemRandom().randint(5, 16)
+    complete, parts = tmp_path / "complete", tmp_path / "parts"
+    for folder, kill_at, code in ((complete, 0, 0), (parts, killed_at, -signal.SIGKILL), (parts, 0, 0)):
+        job = ("mnist", folder, *words_of["mnist"], *MOVING, "checkpoint.every=3")
+        process = forking.Forked(train_until, (kill_at, *job)).complete()
+        assert process.returncode == code, (killed_at, process.stderr)
+    record = result(parts)
+    assert (record["determinism"], record["observed"]["verdict"]) == ("exact", "proved")
+    assert 0 < record["resumed_from"] < killed_at
+    assert [row["loss_scale"] for row in steps(complete)] == [64 * 2 ** (step // 2) for step in range(16)]
+    assert_equal(complete, parts)
 
 
 def test_a_run_that_goes_on_with_other_threads_is_not_called_exact(tmp_path, monkeypatch):
