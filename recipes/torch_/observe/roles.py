@@ -32,10 +32,12 @@ class _Numbered:
 
     call: int
     """Index of the forward call that it belongs to, -1 where none was found."""
-    layer: str | None = None
+    layer: str | None
     """None where it isn't known; the outermost module's name is empty."""
-    weight: tuple[int, ...] | None = None
+    weight: tuple[int, ...] | None
     """The shape of its weight, empty for a forward product without one, None where that isn't known."""
+    own: bool
+    """Whether the thread that the step began in ran it."""
 
 
 class Roles:
@@ -67,7 +69,7 @@ class Roles:
             return self._forward(matrices, origin, newest, running.module), origin
         use = self._backward(matrices, node)
         if torch.is_grad_enabled():  # a second backward will go through this one
-            self._numbered.setdefault(newest, _Numbered(call=origin))
+            self._number(newest, origin)
         return use, origin
 
     def _forward(
@@ -90,10 +92,17 @@ class Roles:
             self._by_weight[origins[weight].memory].add(layer)
             for index in others:
                 self._by_input[origins[index].memory].add(layer)
-        own = threading.get_ident() == self._thread
-        product = _Numbered(call=call, layer=layer, weight=shape) if own else _Numbered(call=call)
-        self._numbered.setdefault(newest, product)
+        self._number(newest, call, layer, shape)
         return self._use(FORWARD, layer, matrices, others if weight < 0 else (*others, weight))
+
+    def _number(self, newest: int, call: int, layer: str | None = None, weight: tuple[int, ...] | None = None) -> None:
+        """Record the first product of a number. The step's own thread comes before others, which have the same numbers
+        for nodes of their own."""
+        own = threading.get_ident() == self._thread
+        known = self._numbered.get(newest)
+        if known is None or (own and not known.own):
+            layer, weight = (layer, weight) if own else (None, None)  # a node's number doesn't show its thread
+            self._numbered[newest] = _Numbered(call=call, layer=layer, weight=weight, own=own)
 
     def _backward(self, matrices: Sequence[torch.Tensor], node: int) -> ProductUse:
         """Of a product that ran in backward; `node` is autograd's number of the node that runs, -1 for none."""

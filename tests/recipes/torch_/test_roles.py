@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,9 +18,11 @@ from recipes.precision import verdict as verdicts
 from recipes.precision.gemm import FORMATS, ROLES
 from recipes.precision.gemm_layers import Chosen
 from recipes.precision.levels import Amp
+from recipes.precision.observation import Guard
 from recipes.torch_.gpt import KEPT
 from recipes.torch_.observe import compiled, graph_text
 from recipes.torch_.observe.compiled_calls import CompiledCalls
+from recipes.torch_.observe.dispatch_observer import DispatchObserver
 from recipes.torch_.observe.modules import Modules
 from tests.recipes.torch_ import observed_runs
 from tests.recipes.torch_.observed_runs import Training
@@ -262,3 +265,24 @@ def test_eight_bits_without_amp_gemm_are_contradicted() -> None:
     training = watched(convert)
     observed = verdicts.observed(training.observer.reports)
     assert (observed["verdict"], "narrower than amp=o2 asks for" in observed["why"]) == ("contradicted", True)
+
+
+def test_numbers_of_another_threads_products_hide_no_layer() -> None:
+    """Autograd numbers the nodes of each thread anew, and a GPU's backward has a thread of its own."""
+    model, guard = Square(), Guard()
+    mode = DispatchObserver(Modules(model), lambda device: None, guard)
+    last = torch.autograd._get_sequence_nr() + 100
+
+    def multiply() -> None:
+        weight = nn.Parameter(torch.ones(2, 2))
+        while torch.autograd._get_sequence_nr() < last:
+            mode.roles.record([weight, weight @ weight], 0, Modules(model).running())
+
+    thread = threading.Thread(target=multiply)
+    thread.start()
+    thread.join()
+    with mode:
+        model(torch.randn(ROWS, WIDTH)).sum().backward()
+    gradients = [call.use.layer for call in mode.calls if call.use.role == "weight_gradient"]
+    assert sorted(map(str, gradients)) == sorted((*LAYERS, "head")) and not guard.problems
+    assert all(call.use.layer == mode.calls[call.origin].use.layer for call in mode.calls if call.backward)
