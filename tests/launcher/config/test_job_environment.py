@@ -117,7 +117,7 @@ def test_what_can_be_no_secret_is_named(content: bytes, says: str, tmp_path: Pat
     assert job_environment.file_problem(path).startswith(says)
 
 
-def test_a_secret_that_is_not_there_is_refused_by_its_name(
+def test_a_secret_that_is_not_there_or_open_to_others_is_refused_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
 ) -> None:
     monkeypatch.setenv("LD_PRELOAD", "")
@@ -125,6 +125,10 @@ def test_a_secret_that_is_not_there_is_refused_by_its_name(
     assert "secrets.NOT_SET: NOT_SET is not set in this shell" in refusal(*words, "secrets.NOT_SET")
     assert "secrets.LD_PRELOAD: LD_PRELOAD is empty" in refusal(*words, "secrets.LD_PRELOAD")
     assert f"secrets.A={tmp_path} is not a file" in refusal(*words, f"secrets.A={tmp_path}")
+    path = tmp_path / "key"
+    path.write_text("hush")
+    path.chmod(0o640)
+    assert f"secrets.A={path} can be read by others; run chmod 600 {path}" in refusal(*words, f"secrets.A={path}")
 
 
 def test_secrets_are_known_by_their_names() -> None:

@@ -107,7 +107,7 @@ def test_text_in_a_group_is_not_evaluated(site: Composer, text: str) -> None:
 
 
 def test_cells_come_in_the_order_of_the_words_of_which_the_last_for_a_key_wins() -> None:
-    made = cells(COMPOSER, [parse(word) for word in ("seed=8", "amp=o0,o1", "batch=8,16", "seed=16")])
+    made = cells(COMPOSER, [parse(word) for word in ("seed=8", "amp=o3", "amp=o0,o1", "batch=8,16", "seed=16")])
     assert [cell.swept for cell in made] == [
         (("amp", level), ("batch", batch)) for level in ("o0", "o1") for batch in (8, 16)
     ]

@@ -49,6 +49,13 @@ def test_a_run_that_does_not_stop_is_ended_after_the_grace(root, trainer, grace,
     assert len(messages) == 2 and "killing" in messages[1]
 
 
+def test_a_trainer_that_saves_on_term_has_the_grace_to_finish(root):
+    saving = "trap 'sleep 0.5; echo saved; exit 0' TERM; echo begun; while :; do sleep 0.1; done"
+    folder, _ = started(root, saving)
+    cancel(folder, stop_grace=0, term_grace=3600)
+    assert (folder / "attempts/1/stdout.log").read_text() == "begun\nsaved\n"
+
+
 def script_plan(stop_signal, **more):
     return {"schema": 1, "name": "train-o1", "script": {"file": "/train.py", "stop_signal": stop_signal}, **more}
 
