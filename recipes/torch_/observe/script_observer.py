@@ -109,6 +109,9 @@ class ScriptObserver:
         self._in_threads += self._is_elsewhere()
         if self.steps == TOLD_AT and self._trained_elsewhere():
             self.warn(IN_A_THREAD)
+        if self._span is not None and not self._is_elsewhere():
+            with self._guard():
+                self._span.note_shards()
         if self._span is None or self._profiling.running:  # one profiler at a time
             self._profiling.after(self.steps)
             self._profiling.before(self.steps + 1)
@@ -166,9 +169,9 @@ class _Span(PrecisionObserver):
     def __init__(self, module: nn.Module, precision: Precision, first: int) -> None:
         super().__init__(module, precision.resolved, precision.gemm_layers)
         self.last = first + SPAN - 1
-        self._parameters: dict[nn.Parameter, Owner] = {}
-        """As they are before a module's first forward in the span: after a forward without a backward, as in an
-        evaluation, `fully_shard` leaves those that it gathered in place of the shards that the optimizer steps."""
+        self._shards: dict[nn.Parameter, Owner] = {}
+        """Noted before forwards and after steps: a forward without a backward, as in an evaluation, leaves the
+        parameters that `fully_shard` gathered in place of the shards that the optimizer steps."""
         self._cast_names = precision.module_names()
         for cast, name in self._cast_names.items():
             own = name.rpartition("/")[2]
@@ -191,7 +194,13 @@ class _Span(PrecisionObserver):
         for inner, name in names_of(module).items():
             # The called module may be a part of the model that was cast, or contain it.
             names[inner] = self._cast_names.get(inner, names.get(inner, name))
-        self._parameters.update(self._modules.owners())
+        self.note_shards()
+
+    def note_shards(self) -> None:
+        owners = self._modules.owners()
+        self._shards.update((weight, owner) for weight, owner in owners.items() if hasattr(weight, "to_local"))
 
     def _owners(self) -> dict[nn.Parameter, Owner]:
-        return self._parameters
+        sharded = {owner.module for owner in self._shards.values()}
+        whole = {weight: owner for weight, owner in super()._owners().items() if owner.module not in sharded}
+        return {**whole, **self._shards}

@@ -279,6 +279,8 @@ half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float
 net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
 fully_shard(net, mesh=init_device_mesh("cpu", (1,)), mp_policy=half)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+with torch.no_grad():
+    net(torch.randn(8, 32))
 net(torch.randn(8, 32)).float().square().mean().backward()
 optimizer.step()
 with torch.no_grad():
