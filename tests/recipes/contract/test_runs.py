@@ -172,6 +172,7 @@ def test_a_run_that_goes_on_with_other_threads_is_not_called_exact(tmp_path, mon
         ("torch", "mnist", "tf32=true", "tf32=true: a CPU has no TF32; say tf32=false"),
         ("torch", "mnist", "amp=o2 amp.keep_fp32=[dens3]", "amp.keep_fp32"),
         ("torch", "mnist", "data.dir=/nowhere", "data.dir=/nowhere has neither train-images-idx3-ubyte nor"),
+        ("torch", "mnist", "accumulate=3", "batch=8 does not divide by 1 device x accumulate=3; say batch=6 or 9"),
         ("torch", "mnist", "batch=9000", "batch=9000 is more than the 64 samples of data=mnist"),
     ],
 )

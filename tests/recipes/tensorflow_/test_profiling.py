@@ -68,23 +68,23 @@ else:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words", "steps", "note"),
+    ("arguments", "words", "steps", "instead_of", "note"),
     [
-        (("fit", "1"), ("profile.start=10",), [10, 14], ""),
-        (("fit", "8"), ("profile.start=9",), [9, 16], ""),
-        (("fit", "4"), ("profile.start=10",), [13, 16], "profiling steps 13 to 17 instead of steps 10 to 14"),
+        (("fit", "1"), ("profile.start=10",), [10, 14], None, ""),
+        (("fit", "8"), ("profile.start=9",), [9, 16], None, ""),
+        (("fit", "4"), ("profile.start=10",), [13, 16], [10, 14], "profiling steps 13 to 17 instead of steps 10 to 14"),
         # The last execution of an epoch has one step instead of five.
-        (("fit", "5"), ("profile.start=3", "profile.steps=20"), [6, 16], "instead of steps 3 to"),
-        (("graph", "12"), ("profile.start=9",), [9, 12], ""),
-        (("eager", "16"), ("profile.start=9",), [9, 13], ""),
+        (("fit", "5"), ("profile.start=3", "profile.steps=20"), [6, 16], [3, 22], "instead of steps 3 to"),
+        (("graph", "12"), ("profile.start=9",), [9, 12], None, ""),
+        (("eager", "16"), ("profile.start=9",), [9, 13], None, ""),
         (
-            *(("graph", "8"), ("profile.start=9",), None),
+            *(("graph", "8"), ("profile.start=9",), None, None),
             "profile=framework recorded nothing: 8 optimizer steps were seen, and profile.start=9",
         ),
     ],
 )
 def test_a_script_is_profiled_from_where_one_of_its_executions_ends(
-    tmp_path, run_script, arguments, words, steps, note
+    tmp_path, run_script, arguments, words, steps, instead_of, note
 ):
     words = ("amp=o0", "profile=framework", *words, "require_proof=false")
     code, printed, result = run_script("tensorflow", SCRIPT, *words, passed=arguments)
@@ -92,7 +92,7 @@ def test_a_script_is_profiled_from_where_one_of_its_executions_ends(
     profile = result["profile"]
     assert profile.get("steps") == steps
     if steps:
-        assert (profile["instead_of"] is not None) is bool(note)
+        assert profile["instead_of"] == instead_of
         assert any("MatMul" in name for name in names_in(tmp_path / "run" / profile["trace"]))
     assert result["steps"] == (int(arguments[1]) if arguments[0] != "fit" else 16)
 

@@ -184,6 +184,8 @@ def test_a_script_is_held_against_the_level(run, tmp_path, text, words, verdict,
     assert (printed.out + printed.err).count(observed["why"]) == 1
     if verdict == "contradicted":
         assert result["steps"] == 2, "it ends where it is contradicted"
+    if SCRIPT in words:
+        assert result["mechanism"] == "script"
     if why == LAST:
         assert observed["half_flop_share"] < 0.9
     if text in (KERAS_PAGE, PAGE):
