@@ -229,7 +229,9 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize("transport", ["fabric", "openssh"])
+@pytest.mark.parametrize(
+    "transport", ["fabric", "openssh"], ids=["exit code 255 is the host's", "exit code 255 is ssh's own"]
+)
 def test_a_host_that_starts_with_a_protocol_error_costs_one_line(victim, transport):
     victim.liar.as_process = True
     victim.deadline(SECONDS, opening=SECONDS)

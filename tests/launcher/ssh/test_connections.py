@@ -188,6 +188,17 @@ def test_output_without_end_at_login_is_refused(tmp_path, testbed, program, tran
     assert "prints without end at login" in refusal(configuration(tmp_path, testbed), python=flood, transport=transport)
 
 
+@both
+def test_complaints_without_end_of_a_started_agent_are_read_and_the_last_is_shown_clean(
+    tmp_path, testbed, program, transport
+):
+    beat = r"head -c 65536 /dev/zero | tr '\0' x >&2; printf 'K\000\000\000\000'"
+    lines = r"printf '\nlauncher-agent ready\n'; for i in $(seq 100); do BEAT; done; printf '\n\033[2Jno disk\n' >&2"
+    loud = program("loud", lines.replace("BEAT", beat))
+    message = refusal(configuration(tmp_path, testbed), python=loud, transport=transport)
+    assert message.endswith("was lost: no disk")
+
+
 @pytest.mark.alone  # others start the agent from the file that is damaged here
 def test_the_agent_is_sent_once_for_its_user_alone_and_again_where_it_was_damaged(tmp_path, testbed):
     config, (digest, zipped) = configuration(tmp_path, testbed), archive()
