@@ -77,6 +77,7 @@ def test_the_commands_in_refusals_of_changed_and_unknown_keys_work(tmp_path, tes
     assert known.read_text() == ""
     unknown = refusal(config)
     assert unknown.splitlines()[-1] == accept
+    assert known.read_text() == "", "nothing is accepted by itself"
     assert fingerprint(f"{testbed.folder}/ssh/host-sshd.pub") in unknown
     *words, append, to = shlex.split(accept)
     assert (append, to) == (">>", str(known))
