@@ -126,6 +126,7 @@ def test_a_failed_run_shows_why_and_the_end_of_its_log(root, shown):
     lines = shown(NAME)
     assert "failed after 1m05s: the trainer ended with exit code 1" in lines[1]
     assert lines[-1] == "  ValueError: x" and lines[-10] == "  line 11"
+    assert lines[-11] == f"the end of {folder}/attempts/1/stderr.log:"
 
 
 def test_a_running_run_shows_how_far_it_is(root, shown):
