@@ -20,6 +20,8 @@ from recipes.trainer.replaced import replaced
 COLUMNS = ("float16", "bfloat16", "float32", "other")
 """Dtypes of the counts that Paddle keeps of each operation."""
 CONVOLUTIONS = (nn.Conv1D, nn.Conv2D)
+MOST_CALLS = 1000
+"""Recorded products before equal ones are added up. A script may compute for hours before its first optimizer step."""
 
 
 class StepCalls:
@@ -90,6 +92,8 @@ class StepCalls:
                     calls=products,
                 )
             )
+            if len(self.calls) > MOST_CALLS:
+                self.calls = observation.merged(self.calls)
 
         record(output, 1, backward=False)
         if output.stop_gradient:

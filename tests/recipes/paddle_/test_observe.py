@@ -11,10 +11,11 @@ from paddle import nn
 from paddle.base import core
 
 from recipes.paddle_.observe.observer import PrecisionObserver
-from recipes.paddle_.observe.step_calls import around_optimizer_steps, stepped_elements
+from recipes.paddle_.observe.step_calls import MOST_CALLS, StepCalls, around_optimizer_steps, stepped_elements
 from recipes.paddle_.precision import Precision, high_level_api
 from recipes.precision import verdict
 from recipes.precision.levels import Amp, LossScale
+from recipes.precision.observation import Guard
 from tests.recipes.paddle_.forced import float32, forced
 
 
@@ -157,3 +158,13 @@ def test_what_paddles_model_steps_is_seen():
     with around_optimizer_steps(lambda optimizer: stepped.append(stepped_elements(optimizer))):
         high_level_api.train_batch(precision, model, *batch)
     assert stepped == [{"float32": 4 * 2 + 2}]
+
+
+def test_a_long_evaluation_before_the_first_step_is_counted_in_few_records():
+    calls = StepCalls(lambda layer: False, Guard(), "cpu")
+    layer = nn.Linear(2, 2)
+    with calls.recording(lambda layer: None), paddle.no_grad():
+        for _ in range(3 * MOST_CALLS):
+            layer(paddle.ones([1, 2]))
+    assert len(calls.calls) <= MOST_CALLS
+    assert sum(call["calls"] for call in calls.calls) == 3 * MOST_CALLS
