@@ -12,7 +12,7 @@ from launcher.code import code_store, exclusions, git, snapshot
 from launcher.config.paths import expanded
 from launcher.config.script_text import own_modules
 from launcher.errors import UsageError
-from launcher.runs import store
+from launcher.runs import run_ids, store
 from recipes.typed import nearest
 
 FOLDER = "script"
@@ -163,10 +163,12 @@ def _walked(root: Path, names: Iterable[str], links: bool = True) -> Iterator[Pa
 
 
 def _of_runs(folder: Path) -> bool:
-    """Whether a folder is a run's, or what is kept about runs in the folder that they are in."""
+    """Whether a folder is a run's, or what is kept about runs in the folder that they are in. A run's name tells it
+    while its files are still being written, by another launcher; its files tell it under another name."""
     return (
-        folder.name == store.UNFINISHED
+        folder.name in (store.UNFINISHED, store.SWEEPS)
         or code_store.is_folder(folder.name)
+        or run_ids.is_id(folder.name)
         or all((folder / name).is_file() for name in ("plan.json", "run.sh"))
     )
 

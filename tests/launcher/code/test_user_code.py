@@ -52,7 +52,9 @@ def test_runs_beside_a_script_are_not_copied(project: Path, checkout: bool) -> N
         (project / ".gitignore").write_text(".hidden\n")
     before = names(project)
     run = [f"runs/one-run/{name}" for name in ("plan.json", "run.sh", "attempts/1/stdout.log")]
-    for name in (*run, "runs/.code/abc/script/train.py", "runs/.unfinished/one-run", "no-run/plan.json"):
+    begun = "runs/20261123-021008-polar-condor/.plan.json.3693"
+    of_the_root = ("runs/.code/abc/script/train.py", "runs/.unfinished/one-run", "runs/.sweeps/one-sweep.json")
+    for name in (*run, begun, *of_the_root, "no-run/plan.json"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("")
     assert names(project) == sorted([*before, "script/no-run/plan.json"])
