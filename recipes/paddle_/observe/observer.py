@@ -27,7 +27,10 @@ from recipes.precision.operations import in_paddle
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.trainer.world import rank_and_size
 
-FLAG = "FLAGS_low_precision_op_list"
+FLAGS = {
+    "FLAGS_low_precision_op_list": 1,  # counts kernels
+    "FLAGS_new_executor_serial_run": True,  # threads of compiled functions and static graphs would corrupt the counts
+}
 PRODUCTS = ("matmul", "matmul_v2", "linear", "linear_v2", "fused_gemm_epilogue", "conv2d", "depthwise_conv2d")
 """Operations that the observed layers run."""
 OTHERS = (
@@ -88,9 +91,9 @@ class PrecisionObserver:
     def _start(self, calls: StepCalls, stack: contextlib.ExitStack) -> None:
         stack.enter_context(calls.recording(self._on_layer))
         stack.enter_context(self._recording_steps(calls))
-        stack.callback(paddle.set_flags, {FLAG: paddle.get_flags(FLAG)[FLAG]})
+        stack.callback(paddle.set_flags, paddle.get_flags(list(FLAGS)))
         core.clear_low_precision_op_list()
-        paddle.set_flags({FLAG: 1})
+        paddle.set_flags(FLAGS)
 
     def _report(self, calls: StepCalls, kernels: Mapping[str, Counter[str]]) -> dict[str, Any]:
         exact = all(call["dtype"] != "float32" for call in calls.calls)
@@ -167,8 +170,9 @@ class PrecisionObserver:
         for layer in self._layers():
             norm = isinstance(layer, (*NORMS, *BATCH_NORMS))
             group = "kept" if self._is_kept(layer) else "norm" if norm else "other"
-            for parameter in layer.parameters(include_sublayers=False):
-                elements[group, dtype_name(parameter.dtype)] += parameter.size
+            for parameter in layer._parameters.values():  # `parameters()` fails in static mode
+                if parameter is not None:
+                    elements[group, dtype_name(parameter.dtype)] += parameter.size
         return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
 
 

@@ -16,6 +16,7 @@ from recipes.paddle_.precision import Precision, high_level_api
 from recipes.precision import verdict
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.observation import Guard
+from tests.recipes import forking
 from tests.recipes.paddle_.forced import float32, forced
 
 
@@ -49,6 +50,25 @@ def test_float32_is_proved_with_its_work_counted_by_hand():
     assert work == {False: forward, True: 2 * forward - 2 * 5 * 8 * 16}
     assert report["optimizer"] == {"float32": 8 * 16 + 16 + 16 * 4 + 4}
     assert report["float32"]["arithmetic"] == {"matmul": "float32"}
+
+
+def observe_compiled(times):
+    names = "abs atan ceil cos cosh erf exp floor log1p round sign sin tanh".split()
+
+    @paddle.jit.to_static(full_graph=True)
+    def means(given):
+        return [paddle.mean(getattr(paddle, name)(given)) for name in names]
+
+    observer = PrecisionObserver(nn.Layer(), float32().resolved)
+    for number in range(times):
+        with observer.step(number):
+            means(paddle.ones([8, 16]))
+
+
+def test_threads_of_a_compiled_function_do_not_corrupt_the_counts_of_kernels():
+    """In a process of its own, which the corrupt counts would crash."""
+    ended = forking.Forked(observe_compiled, (3000,)).complete()
+    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("on", [True, False])

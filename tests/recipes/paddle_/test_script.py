@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import paddle
 import pytest
 
 from tests.recipes.wrapped_scripts import run_script
@@ -91,6 +92,9 @@ paddle.disable_static()
     assert (code, result["steps"], result["observed"]["verdict"]) == (0, None, "unknown")
     assert result["observed"]["why"].startswith("step 1: static graphs were executed, which are not observed")
     assert "steps/s not known: static graphs were executed" in printed.out
+    code, _, result = run(loop() + text.replace("paddle.disable_static()", ""), "require_proof=false")
+    paddle.disable_static()
+    assert (code, result["observed"]["verdict"]) == (0, "unknown"), "after eager steps, and to the end"
 
 
 def test_what_no_layer_multiplies_leaves_it_unknown_which_fails_the_run(run):
