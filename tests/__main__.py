@@ -23,6 +23,9 @@ STARTS = ("tests/launcher/compare", "tests/launcher/script")  # none on the test
 PLANS = ("tests/launcher/config", "tests/launcher/plan")
 RERUNS = 3  # more failures than these are no accident
 TESTS_FAILED = 1  # pytest's exit status
+CRASH = "Fatal Python error"
+CRASH_LINES = 10
+"""Of the stack of a crash, its innermost call first, that the summary repeats."""
 NOT_ENDED = 70  # of a part whose process became another one, or ended by itself, in the middle of its tests
 _SUMMARY = re.compile(r"\b(passed|skipped|deselected|no tests ran)\b.* in [\d.]+s")
 
@@ -56,6 +59,7 @@ class Part:
         if PARTS[name][0] == "pytest":
             self.argv += ["-o", f"cache_dir=.pytest_cache/{name}", *arguments]
         self.failures: list[str] = []
+        self.crash: list[str] = []
         self.last_line = ""
         self.status = 0
 
@@ -72,6 +76,8 @@ class Part:
                 sys.stdout.flush()
                 if line.startswith(("FAILED ", "ERROR ")):
                     self.failures.append(line)
+                if self.crash or CRASH in line:
+                    self.crash.append(line)
                 self.last_line = line
                 ended = ended or _SUMMARY.search(line) is not None
         self.status = process.returncode if ended or process.returncode else NOT_ENDED
@@ -105,7 +111,7 @@ def main(arguments: list[str]) -> int:
     if not interrupted and sum(len(part.failures) for part in failed) <= RERUNS:
         unsteady = [line for part in failed for line in part.run_failed()]
     for part in parts:
-        for line in [*part.failures, part.last_line, f"exit status {part.status}\n"]:
+        for line in [*part.failures, *part.crash[:CRASH_LINES], part.last_line, f"exit status {part.status}\n"]:
             print(f"{part.name:7} | {line}", end="")
     for line in unsteady:
         print(f"failed beside other tests and passed alone: {line}", end="")

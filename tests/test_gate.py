@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +70,12 @@ def test_a_part_that_cannot_collect_its_tests_fails_the_gate(folder: Path) -> No
 def test_a_part_that_ends_in_the_middle_of_its_tests_fails_the_gate(folder: Path) -> None:
     (folder / "test_first.py").write_text("import os\ndef test_one(): os.execvp('true', ['true'])\n")
     assert gate.main([]) == gate.NOT_ENDED
+
+
+def test_a_part_that_crashes_fails_the_gate_and_the_summary_names_the_test(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "test_first.py").write_text("import os\ndef test_one(): os.abort()\n")
+    assert gate.main([]) == -signal.SIGABRT
+    lines = capfd.readouterr().out.splitlines()
+    assert any("test_first.py" in line and line.endswith("in test_one") for line in lines[-16:])
