@@ -34,7 +34,7 @@ if framework not in sockets:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 passed_on = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]
 signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
-ignored = [int(each) for each in passed_on if signal.getsignal(each) == signal.SIG_IGN]
+ignored = [int(number) for number in passed_on if signal.getsignal(number) == signal.SIG_IGN]
 umask = os.umask(0o77)
 content = marshal.dumps((sys.argv[0], argv, dict(os.environ), os.getcwd(), umask, ignored))
 server = socket.socket(socket.AF_UNIX)
@@ -45,9 +45,9 @@ def number_sent():
     sent = server.recv(8, socket.MSG_WAITALL)
     return int.from_bytes(sent, "big", signed=True) if sent else sys.exit("the process with the framework is gone")
 pid = number_sent()
-for each in passed_on:
-    if each not in ignored:
-        signal.signal(each, lambda number, frame: os.kill(pid, number))
+for number in passed_on:
+    if number not in ignored:
+        signal.signal(number, lambda number, frame: os.kill(pid, number))
 signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
 code = number_sent()
 if code < 0:

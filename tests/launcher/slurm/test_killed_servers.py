@@ -45,9 +45,9 @@ def cluster(slurm: Testbed) -> Iterator[Testbed]:
 def pass_forgotten_ids() -> None:
     """Have no later test's job get an id that a killed controller had given and forgot: a node that remembers the first
     job of that id refuses the second one and is drained. A job that is held takes an id and touches no node."""
-    taken = [call(["sbatch", "--parsable", "--hold", "--wrap=true"]).stdout.strip() for _ in range(10)]
-    assert all(taken), taken
-    assert call(["scancel", *taken]).returncode == 0
+    jobs = [call(["sbatch", "--parsable", "--hold", "--wrap=true"]).stdout.strip() for _ in range(10)]
+    assert all(jobs), jobs
+    assert call(["scancel", *jobs]).returncode == 0
 
 
 @pytest.mark.alone

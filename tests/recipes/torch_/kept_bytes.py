@@ -9,13 +9,13 @@ import torch
 
 def kept_bytes(compute: Callable[[], object]) -> int:
     """Bytes that autograd keeps of `compute`, each storage once."""
-    found: dict[int, torch.UntypedStorage] = {}
+    storages: dict[int, torch.UntypedStorage] = {}
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        found[storage.data_ptr()] = storage  # held, so that no other gets its place
+        storages[storage.data_ptr()] = storage  # held, so that no other gets its place
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         compute()
-    return sum(each.nbytes() for each in found.values())
+    return sum(storage.nbytes() for storage in storages.values())

@@ -60,9 +60,9 @@ def test_states_are_named_by_parameters_and_numbers_count() -> None:
     precision.cast(model)
     state = Trained(model=model, optimizers=[optimizer], precision=precision).state()
     state["precision"]["scaler"] = {"scale": 2.0}
-    found = digests.of_state(state)
-    assert {"model.weight", "optimizer.weight.exp_avg", "optimizer.bias.step", "scaler.scale"} < set(found)
-    assert all(len(each) == 8 for each in found.values())
+    before = digests.of_state(state)
+    assert {"model.weight", "optimizer.weight.exp_avg", "optimizer.bias.step", "scaler.scale"} < set(before)
+    assert all(len(digest) == 8 for digest in before.values())
     state["precision"]["scaler"] = {"scale": 1.0}
     again = digests.of_state(state)
-    assert [name for name in found if found[name] != again[name]] == ["scaler.scale"]
+    assert [name for name in before if before[name] != again[name]] == ["scaler.scale"]

@@ -45,23 +45,23 @@ def observed(training: Training, honest: int = RANKS) -> dict[str, Any]:
     return training.run()
 
 
-def proved(found: dict[str, Any]) -> None:
-    assert found["verdict"] == "proved", found["why"]
-    assert "on 2 ranks" in found["why"]
-    assert found["reduce_dtype"] == "float32"
-    assert "gradients summed over the ranks in float32" in found["why"]
+def proved(observed_run: dict[str, Any]) -> None:
+    assert observed_run["verdict"] == "proved", observed_run["why"]
+    assert "on 2 ranks" in observed_run["why"]
+    assert observed_run["reduce_dtype"] == "float32"
+    assert "gradients summed over the ranks in float32" in observed_run["why"]
     everyones = [None] * RANKS
-    distributed.all_gather_object(everyones, found)
-    assert everyones == [found] * RANKS
+    distributed.all_gather_object(everyones, observed_run)
+    assert everyones == [observed_run] * RANKS
 
 
 def compiled_code_is_proved(rank: int, level: str, graphs: int) -> None:
     """From one graph, and from a graph for each of DDP's buckets."""
     first = 1_000 if graphs > 1 else distributed._DEFAULT_FIRST_BUCKET_BYTES
     with mock.patch.object(distributed, "_DEFAULT_FIRST_BUCKET_BYTES", first):
-        found = ddp(level, compile=True)
-    proved(found)
-    assert found["half_flop_share"] == 1
+        observed_run = ddp(level, compile=True)
+    proved(observed_run)
+    assert observed_run["half_flop_share"] == 1
     assert counters["aot_autograd"]["ok"] == graphs
 
 
@@ -78,32 +78,32 @@ def compiled_shards_are_proved_with_what_is_kept(rank: int) -> None:
             outputs = precision.output(model(inputs))
         precision.backward(outputs.square().mean())
         precision.step(optimizer)
-    found = observed_runs.observed(observer.reports, {1})
-    assert found["verdict"] == "proved", found["why"]
-    assert "kept in float32 as requested: linear in float32" in found["why"]
-    assert 0.5 < found["half_flop_share"] < 1
+    observed_run = observed_runs.observed(observer.reports, {1})
+    assert observed_run["verdict"] == "proved", observed_run["why"]
+    assert "kept in float32 as requested: linear in float32" in observed_run["why"]
+    assert 0.5 < observed_run["half_flop_share"] < 1
 
 
 def sharded_parameters_are_proved(rank: int) -> None:
     training = Training(Dense, Amp(level="o1"))
     training.model = fully_shard(training.net)
     training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.01)
-    found = observed(training)
-    assert found["verdict"] == "proved", found["why"]
+    observed_run = observed(training)
+    assert observed_run["verdict"] == "proved", observed_run["why"]
 
 
 def gradients_reduced_in_half_precision_are_contradicted(rank: int) -> None:
-    found = ddp("o2", unseen=True)
-    assert found["verdict"] == "contradicted"
+    observed_run = ddp("o2", unseen=True)
+    assert observed_run["verdict"] == "contradicted"
     summed = "100.0% of the gradients were summed over the ranks in bfloat16, but o2 does that in float32"
-    assert summed in found["why"]
-    assert found["reduce_dtype"] == "bfloat16"
+    assert summed in observed_run["why"]
+    assert observed_run["reduce_dtype"] == "bfloat16"
 
 
 def one_rank_in_another_precision_contradicts_all(rank: int) -> None:
-    found = ddp("o1", honest=1)
-    assert found["verdict"] == "contradicted"
-    assert "step 1 on rank 1: 0.0% of forward" in found["why"]
+    observed_run = ddp("o1", honest=1)
+    assert observed_run["verdict"] == "contradicted"
+    assert "step 1 on rank 1: 0.0% of forward" in observed_run["why"]
 
 
 COMPILED: dict[str, Any] = {

@@ -22,13 +22,13 @@ def trained(level: str, order: int = 1, make=torch.optim.AdamW, rates=(0.1, 0.2)
     precision = Precision.of(Amp(level=level, **amp), LossScale(), torch.device("cpu"))
     model = precision.cast(nn.ModuleDict({"one": nn.Linear(4, 6), "two": nn.Linear(4, 6)}))
     groups = [
-        {"params": list(each.parameters())[::order], "lr": rate}
-        for each, rate in zip(model.values(), rates, strict=True)
+        {"params": list(layer.parameters())[::order], "lr": rate}
+        for layer, rate in zip(model.values(), rates, strict=True)
     ]
     optimizer = precision.optimizer(model, make(groups[::order]))
     with precision.forward():
         inputs = precision.input(scale * torch.ones(2, 4))
-        loss = sum(number * precision.output(each(inputs)).sum() for number, each in enumerate(model.values(), 1))
+        loss = sum(number * precision.output(layer(inputs)).sum() for number, layer in enumerate(model.values(), 1))
     precision.backward(loss)
     precision.step(optimizer)
     return Trained(model=model, optimizers=[optimizer], precision=precision)
@@ -52,7 +52,7 @@ def test_groups_and_parameters_in_another_order_take_their_own_state(level, amp)
 
 def assert_equal(one, other):
     assert one.keys() == other.keys()
-    assert [name for name, each in one.items() if not torch.equal(each, other[name])] == []
+    assert [name for name, tensor in one.items() if not torch.equal(tensor, other[name])] == []
 
 
 def test_an_optimizer_of_other_parameters_is_refused():
@@ -64,10 +64,10 @@ def test_an_optimizer_of_other_parameters_is_refused():
 
 def test_several_empty_groups_keep_their_settings():
     def made(*rates) -> Trained:
-        each = trained("o0")
+        state = trained("o0")
         for rate in rates:
-            each.optimizers[0].add_param_group({"params": [], "lr": rate})
-        return each
+            state.optimizers[0].add_param_group({"params": [], "lr": rate})
+        return state
 
     other = made(0.5, 0.6)
     other.load(copy.deepcopy(made(0.3, 0.4).state()))
