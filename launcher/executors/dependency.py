@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from launcher.errors import UsageError
+from launcher.executors import backends
 from launcher.runs import ownership, processes, run_roots, selection, store
 from launcher.runs.schema import Submission
 from launcher.runs.store import Run
@@ -22,10 +23,18 @@ def parse(after: str) -> tuple[str, str]:
 
 
 def named(after: str) -> tuple[str, tuple[Run, ...]]:
-    """How the runs have to end, and which they are. Raises `UsageError` if there is none, or it is another user's."""
+    """How the runs have to end, and which they are. Raises `UsageError` if there is none, it is another user's, or it
+    has ended otherwise: Slurm forgets a failed job within minutes, and then starts what was to come after it."""
     kind, name = parse(after)
     runs = selection.find(name, run_roots.named(None)).runs
     ownership.refuse_anothers(f"after={after}", runs)
+    here = [run for run in runs if not run_roots.is_remote(run.root)]
+    for row in backends.look(here) if kind == "ok" else ():
+        if row.state.finished and row.state.name != "done":
+            raise UsageError(
+                f"after={after}: {row.run.id} has ended as {row.state.name}, so nothing can start after it; "
+                f"`resume {row.run.id}` first, or say after=any:{name}"
+            )
     return kind, runs
 
 

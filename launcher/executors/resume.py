@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +54,8 @@ def resume_here(
         goes_on = bool({"epochs", "steps", RESUME_ARGUMENTS} & assignments.keys())
         chosen = [row.run for row in _choose(seen, before, goes_on=goes_on, is_sweep=is_sweep)]
         plans = [changed[run] for run in chosen]
+        if any(store.attempts(run.folder) for run in wanted):  # the runs that they came after have ended
+            plans = [dataclasses.replace(plan, after=None) for plan in plans]
         for plan in plans:
             check_place(plan)
             check_secrets(plan, secrets)

@@ -30,7 +30,7 @@ def start_here(folders: Sequence[Path], plans: Sequence[Plan]) -> None:
     Raises `Refused` if the first gets no GPUs; then nothing runs.
     """
     for folder, plan in zip(folders, plans, strict=True):
-        if plan.after and not store.attempts(folder):  # a resumed run has them already
+        if plan.after:
             dependency.write(folder, plan.after)
     first = next_attempt(folders[0])
     argv = ["bash", str(folders[0] / "run.sh")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -46,6 +47,27 @@ def test_after_a_failed_run_only_any_starts(start, tmp_path: Path) -> None:
     until(lambda: state(never).finished and state(anyway).finished)
     assert state(never)[:2] == ("cancelled", f"it never started: it was to come after {first.name}, which failed")
     assert state(anyway).name == "done"
+
+
+def test_after_a_run_that_has_failed_already_is_refused(
+    start, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (failed,) = start("raise SystemExit(3)")
+    until(lambda: state(failed).finished)
+    assert main([*BARE, f"script={tmp_path}/train.py", f"run_root={root}", f"after={failed.name}"]) == 2
+    assert f"{failed.name} has ended as failed, so nothing can start after it" in capsys.readouterr().err
+    assert selection.run_names(str(root)) == [failed.name]
+    (anyway,) = start("", f"after=any:{failed.name}")
+    until(lambda: state(anyway).name == "done")
+
+
+def test_a_run_that_has_begun_is_resumed_without_the_one_that_it_came_after(start) -> None:
+    (first,) = start("")
+    (second,) = start("import os, sys; sys.exit(os.environ['LAUNCHER_ATTEMPT'] == '1')", f"after={first.name}")
+    until(lambda: state(second).finished)
+    shutil.rmtree(first)
+    assert main(["resume", second.name, f"run_root={second.parent}"]) == 0
+    assert (state(second).name, state(second).attempt) == ("done", 2)
 
 
 @pytest.mark.parametrize("end", ["cancelled", "lost"])

@@ -152,6 +152,9 @@ def test_after_waits_for_the_run_it_names_and_after_a_failed_one_only_any_starts
     done = [store.read_or_empty(folder / "status.json") for folder in (first, second)]
     assert done[1]["started"] >= done[0]["ended"]
     assert ended(never)[:2] == ("cancelled", f"it never started: it was to come after {failed.name}, which failed")
+    # Slurm soon forgets how it ended, and would start the other.
+    with pytest.raises(UsageError, match=f"{failed.name} has ended as failed"):
+        bench.submit(dataclasses.replace(bench.plan(), after=failed.name))
 
 
 # Stops as a trainer does when it finds STOP, in its first attempt; ends well in any other.
