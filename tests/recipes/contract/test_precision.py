@@ -102,6 +102,18 @@ def test_the_scale_moves_by_its_rule_and_bad_steps_are_skipped(make, framework, 
     assert job.precision.skipped_total == overflows.count(True)
 
 
+@given(overflows=OVERFLOWS)
+@SETTINGS
+def test_the_preset_keras_moves_the_scale_as_kerass_own_optimizer_does(make, overflows):
+    job = make("tensorflow", SCALES["keras"])
+    weight = keras.Variable(0.0)
+    own = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(), dynamic_growth_steps=3)
+    for bad in overflows:
+        job.iterate(bad)
+        own.apply([keras.ops.convert_to_tensor(float("inf") if bad else 0.0)], [weight])
+        assert job.precision.scale == float(own.dynamic_scale.numpy())
+
+
 @pytest.mark.parametrize(("preset", "last"), [("tf", 1.0), ("keras", 0.125)])
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_tensorflow_1s_scale_has_a_floor_and_kerass_has_none(make, framework, preset, last):
