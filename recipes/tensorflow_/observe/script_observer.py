@@ -7,6 +7,7 @@ at once, and all of it again at the end.
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -61,6 +62,12 @@ class ScriptObserver(PrecisionObserver):
         """The functions that were executed so far, and the products outside of them."""
         self._first_graphs: list[Any] = []
         """Those that ran before the first judgement. TensorFlow exports each once, and the final report has all."""
+        self._evaluated: Counter[str] = Counter()
+        """The functions that evaluations executed."""
+        self._first_evaluated: set[str] = set()
+        """Those of them that nothing had executed before."""
+        self._evaluated_graphs: list[Any] = []
+        self._evaluating = False
         self._precision = precision
         super().__init__(self._made, self._built, precision.resolved)
 
@@ -85,6 +92,8 @@ class ScriptObserver(PrecisionObserver):
                 stack.enter_context(after(keras.Layer, "__init__", self._guarded(self._on_layer)))
                 stack.enter_context(_naming_chosen_layers(self._guard))
                 stack.enter_context(_naming_kerass_steps())
+                for name in ("evaluate", "predict"):
+                    stack.enter_context(self._apart(keras.Model, name))
                 stack.enter_context(after(keras.optimizers.Optimizer, "build", self._guarded(self._on_build)))
                 scaled = self._guarded(self._on_scaling)
                 stack.enter_context(after(keras.optimizers.LossScaleOptimizer, "__init__", scaled))
@@ -130,7 +139,7 @@ class ScriptObserver(PrecisionObserver):
         """
         before = [Counter(counter) for counter in self._counters]
         known, programs = dict(self._known), set(self._programs)
-        self._first_graphs = super()._exported()
+        self._first_graphs += super()._exported()
         try:
             report = self._report(*before)
             return {**self._head(WHOLE_RUN, self._parameters()), **report, "grows": True}
@@ -142,7 +151,36 @@ class ScriptObserver(PrecisionObserver):
                 counter.update(was)
 
     def _exported(self) -> list[Any]:
-        return [*self._first_graphs, *super()._exported()]
+        return [*self._first_graphs, *([] if self._trained() else self._evaluated_graphs), *super()._exported()]
+
+    def _trained(self) -> Counter[str]:
+        """The functions that were executed outside of evaluations; none where these can't be told apart."""
+        trained = self._counters[0] - self._evaluated
+        return Counter() if self._first_evaluated & trained.keys() else trained
+
+    def _apart(self, owner: type[Any], name: str) -> AbstractContextManager[None]:
+        """Leave what first runs in this method of Keras's models out of the reports: a script may evaluate in another
+        precision than it trains in. It counts where the script does nothing else, or executes it elsewhere too."""
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            if self._evaluating:
+                return original(*args, **kwargs)
+            before = Counter(self._counters[0])
+            with self._guard():
+                self._first_graphs += super(ScriptObserver, self)._exported()
+            self._evaluating = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._evaluating = False
+                with self._guard():
+                    self._evaluated_graphs += super(ScriptObserver, self)._exported()
+                self._first_evaluated |= self._counters[0].keys() - before.keys()
+                self._evaluated += self._counters[0] - before
+
+        return replaced(owner, name, method)
 
     def _begin_to_collect(self) -> None:
         """Not yet: it initialises TensorFlow's devices, and before that a script may choose its strategy over several
@@ -188,7 +226,7 @@ class ScriptObserver(PrecisionObserver):
         self._scaled.add(id(optimizer.inner_optimizer))
 
     def _report(self, executed: Counter[str], eager: Counter[str]) -> dict[str, Any]:
-        report = super()._report(executed, eager)
+        report = super()._report(self._trained() or executed, eager)
         if self.scaled_by_keras:
             unscaled = [type(optimizer).__name__ for optimizer in self._built if id(optimizer) not in self._scaled]
             if unscaled:
