@@ -121,8 +121,11 @@ def _cancel_here(
     for row in rest:
         if not row.state.finished:
             request_cancel(row.run.folder)
-    # A job that has not started has nothing to save.
+    # A job that waits has nothing to save.
     waiting = [row.run for row in rest if _waits_in_a_scheduler(row)]
+    for row in rest:
+        if row.run in waiting and row.state.attempt:
+            _mark_cancelled(row.run.folder, "before it started again")
     failed = _end(waiting, 0)
     rest = [row for row in rest if row.run not in waiting]
     asked = [row for row in rest if not now and not row.state.finished and stops[row.run.folder].possible]
@@ -149,8 +152,8 @@ def _requests(stops: Sequence[Stop]) -> Iterator[str]:
 
 
 def _waits_in_a_scheduler(row: Seen) -> bool:
-    """Whether a run is a job that has not started yet."""
-    return row.files.submission is not None and row.files.submission.queue == "slurm" and row.state.attempt == 0
+    """Whether a run is a job that has not started yet, or was put back into the queue."""
+    return row.files.submitted.queue == "slurm" and (row.state.attempt == 0 or row.state.name == "queued")
 
 
 def _kill(rows: Sequence[Seen], grace: float, say: Callable[[str], None]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import re
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,17 @@ def test_after_waits_for_the_run_it_names_and_after_a_failed_one_only_any_starts
     # Slurm soon forgets how it ended, and would start the other.
     with pytest.raises(UsageError, match=f"{failed.name} has ended as failed"):
         bench.submit(dataclasses.replace(bench.plan(), after=failed.name))
+
+
+def test_a_job_that_was_put_back_into_the_queue_is_cancelled_at_once(bench: Bench) -> None:
+    (folder,) = bench.submit(bench.plan("time.sleep(600)", "cluster.stop_before=30", "cluster.time=5"))
+    until(lambda: started(folder))
+    call(["scontrol", "requeuehold", job_of(folder)])
+    until(lambda: state(folder).name == "queued")
+    began = time.monotonic()
+    (row,) = stopping.cancel([Run(str(folder.parent), folder.name)])
+    assert time.monotonic() - began < 20
+    assert (row.seen.state.name, row.seen.state.reason) == ("cancelled", "before it started again")
 
 
 # Stops as a trainer does when it finds STOP, in its first attempt; ends well in any other.
