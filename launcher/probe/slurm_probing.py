@@ -42,6 +42,11 @@ def probe() -> SlurmFacts:
     return dataclasses.replace(facts, accounting=facts.accounting and shutil.which("sacct") is not None)
 
 
+def nodes_away() -> list[str]:
+    """The nodes that take no jobs now, with their states, as `n[1-2] drained`."""
+    return call(["sinfo", "--noheader", "--states=down,drain,fail,maint", "--format=%N %T"]).stdout.splitlines()
+
+
 def read(settings: str, nodes: Sequence[str], hostname: str, environment: dict[str, str]) -> SlurmFacts:
     """Facts from the output of `scontrol show config` and `sinfo`; `hostname` is this machine's name."""
     values = {name: value.strip() for name, value in _SETTING.findall(settings)}

@@ -139,6 +139,20 @@ def test_a_job_that_slurm_refuses_or_that_comes_after_no_run_leaves_nothing(
     assert not selection.sweep_names(str(bench.root))
 
 
+@pytest.mark.alone
+def test_a_job_for_nodes_that_are_drained_now_is_queued(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    call(["scontrol", "update", "nodename=n2", "state=drain", "reason=test"])
+    try:
+        (folder,) = bench.submit(bench.plan("", "cluster.flags=[--nodelist=n2]"))
+        assert "no nodes for this job are up now (n2 drain" in capsys.readouterr().err
+        with pytest.raises(UsageError, match=r"Slurm refused the job: .*disk"):
+            bench.submit(bench.plan("", "cluster.flags=[--nodelist=n2,--tmp=9T]"))
+        assert state(folder).name == "queued"
+    finally:
+        call(["scontrol", "update", "nodename=n2", "state=resume"])
+    assert ended(folder).name == "done"
+
+
 def test_after_waits_for_the_run_it_names_and_after_a_failed_one_only_any_starts(bench: Bench) -> None:
     go = bench.root.parent / "go"
     waits = f"[time.sleep(0.1) for _ in iter(lambda: os.path.exists({str(go)!r}), True)]"
