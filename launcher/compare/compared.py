@@ -106,7 +106,8 @@ def _interval_cell(arm: MeasuredArm) -> Cell:
 
 
 def bars(compared: Sequence[MeasuredArm]) -> Iterator[Bars]:
-    return sections.bars([arm.evidence for arm in compared], [arm.figures for arm in compared])
+    figures = [arm.figures for arm in compared]
+    return sections.bars([arm.evidence for arm in compared], figures, ratios("ratio", compared))
 
 
 def _measured(compared: Sequence[MeasuredArm], how: Compare, state: State) -> Section:

@@ -21,14 +21,14 @@ COLOURED = 8
 
 
 def best_first(results: Sequence[ResultRecord]) -> tuple[list[int], str]:
-    """Indices of the runs, and by what they are ordered: held-out accuracy, else the last loss. What has neither comes
-    last."""
+    """Indices of the runs, and by what they are ordered: held-out accuracy, else the last loss; empty where no run has
+    either. Runs without it come last."""
     accuracies = [result.eval.get("accuracy") for result in results]
     losses = [result.loss.last for result in results]
     by = "held-out accuracy" if any(accuracy is not None for accuracy in accuracies) else "last loss"
     keys = [None if accuracy is None else -accuracy for accuracy in accuracies] if by == "held-out accuracy" else losses
     order = sorted(range(len(results)), key=lambda index: (keys[index] is None, keys[index] or 0.0))
-    return order, by
+    return order, by if any(key is not None for key in keys) else ""
 
 
 def to_read(order: Sequence[int], folders: Sequence[Path]) -> set[int]:

@@ -40,10 +40,15 @@ BARS = 24
 def of_runs(title: str, evidence: Sequence[Evidence]) -> Document:
     """The report of some runs; charts where their steps were read."""
     measured = [figures(run) for run in evidence]
+    ratios = numbers("ratio", _ratios(evidence, measured), units.ratio)
     sections = [
         Section(
             title="Results",
-            parts=(results(evidence, measured), *_unequal(evidence, measured), *bars(evidence, measured)),
+            parts=(
+                results(evidence, measured, ratios),
+                *_unequal(evidence, measured),
+                *bars(evidence, measured, ratios),
+            ),
         ),
         Section(title="Requested and observed", parts=(asked_and_observed(evidence),)),
         Section(title="Charts", parts=tuple(charts(evidence)), brief=False),
@@ -62,15 +67,16 @@ def _lead(evidence: Sequence[Evidence]) -> Iterator[str]:
         return
     _, by = chosen.best_first([run.result for run in evidence])
     drawn = f" The steps of {read} of them were read." if read < count else ""
-    yield f"{count} runs.{drawn} In the charts the {chosen.COLOURED} with the best {by} have colours."
+    coloured = f"{chosen.COLOURED} with the best {by}" if by else f"first {chosen.COLOURED}"
+    yield f"{count} runs.{drawn} In the charts the {coloured} have colours."
 
 
-def results(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Table:
+def results(evidence: Sequence[Evidence], measured: Sequence[Figures], ratios: Column) -> Table:
     """One row a run."""
     columns = [
         texts("run", [run.label for run in evidence]),
         texts("mode", [run.mode for run in measured]),
-        *figure_columns(measured, after_rate=[numbers("ratio", _ratios(evidence, measured), units.ratio)]),
+        *figure_columns(measured, after_rate=[ratios]),
     ]
     return of_columns(columns, spare=("skipped", "in half", "peak memory", "ratio", "batch"))
 
@@ -123,22 +129,21 @@ def _unequal(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Itera
         yield Prose(text=f"No ratios: these runs are of {why}.")
 
 
-def bars(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Iterator[Bars]:
-    """Bar charts of throughput and memory."""
+def bars(evidence: Sequence[Evidence], measured: Sequence[Figures], ratios: Column) -> Iterator[Bars]:
+    """Bar charts of throughput, with the ratios that the table has, and memory."""
     if len(measured) < 2:
         return
     many = len(measured) > BARS
     note = f"the {BARS} highest of {len(measured)}" if many else ""
-    pairs = list(zip(evidence, measured, strict=True))
-    first = None if incomparable(evidence) else measured[0].rate
 
-    def rate(own: Figures) -> str:
-        more = f" ({units.ratio(own.rate / first)}x)" if own.rate is not None and first else ""
+    def rate(own: Figures, ratio: Cell) -> str:
+        more = f" ({ratio.text}x)" if ratio.value is not None else ""
         return f"{units.number(own.rate)} {own.unit}{more}" if own.rate is not None else own.outcome
 
     one_unit = len({own.unit for own in measured if own.rate is not None}) < 2
-    rates = [(run, own.rate, rate(own)) for run, own in pairs if one_unit]
-    memory = [(run, own.memory, units.size(own.memory)) for run, own in pairs]
+    rows_of = zip(evidence, measured, ratios.cells, strict=True)
+    rates = [(run, own.rate, rate(own, ratio)) for run, own, ratio in rows_of if one_unit]
+    memory = [(run, own.memory, units.size(own.memory)) for run, own in zip(evidence, measured, strict=True)]
     for title, rows in (("Throughput", rates), ("Peak memory", memory)):
         shown = sorted(rows, key=lambda row: -(row[1] or 0.0))[:BARS] if many else rows
         drawn = tuple(Bar(label=run.label, value=value, text=words, colour=run.colour) for run, value, words in shown)

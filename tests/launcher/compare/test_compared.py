@@ -123,6 +123,16 @@ def test_an_arm_that_ran_out_of_memory_is_a_row(tmp_path):
     assert row[-1].text == "failed: it ran out of memory (no result, 10 steps)"
 
 
+def test_bars_have_the_ratios_of_the_table_and_an_arm_without_a_round_has_none(tmp_path):
+    """The first three rounds are slower than the others: means over different rounds would say 0.57."""
+    arms = [("o0", [1, 1, 1, 4, 4]), ("o1", [1, 1, 1], {"failed": "out of memory"}), ("o2", [], {"row": {}})]
+    plan = plan_of(tmp_path, *arms)
+    change(tmp_path, 2, throughput={"unit": "samples/s", "mean": 70.0, "p10": 60.0, "p90": 80.0})
+    shown = terminal(tmp_path, plan, state="failed")
+    bars = shown[shown.index("Throughput") + 1 :][:3]
+    assert [bar.partition("samples/s")[2] for bar in bars] == [" (1.00x)", " (1.00x)", ""]
+
+
 def last_words(root, state="failed"):
     return compared.last_words(root, State(state, "exit code 1" if state == "failed" else "", attempt=1), 0.0)
 

@@ -1,5 +1,6 @@
 """The charts of a report: their curves, colours and scales, and of many runs which are drawn."""
 
+import dataclasses
 import re
 
 from launcher.report import charts, chosen, page, read, sections
@@ -112,3 +113,8 @@ def test_long_runs_are_read_up_to_a_number_of_bytes(root, monkeypatch):
 def test_runs_without_an_accuracy_are_ordered_by_loss_and_those_without_either_come_last():
     results = [ResultRecord(loss=Losses(last=loss)) for loss in (2.0, None, 1.0, None)]
     assert chosen.best_first(results) == ([2, 0, 1, 3], "last loss")
+
+
+def test_where_no_run_has_an_accuracy_or_a_loss_the_lead_calls_none_the_best(root):
+    runs = [dataclasses.replace(run, result=ResultRecord()) for run in many(root, 20)]
+    assert sections.of_runs("many", runs).lead == ("20 runs. In the charts the first 8 have colours.",)
