@@ -59,6 +59,10 @@ HYPER_PARAMETERS = {
     "gpt train.width=100": "must be a multiple of 2 x train.heads=4: rotary positions turn the features of a head in "
     "pairs; say train.width=96 or 104, or another train.heads",
 }
+ONE_OF_SEVERAL = {
+    "efficientnet train.stages=[1,0]": "train.stages=0 must be at least 1",
+    "gan train.channels=[64,64,0,8]": "train.channels=0 must be at least 1",
+}
 LOSS_SCALE = {
     **{f"amp=o1 loss_scale.init={value}": "must be above zero and finite" for value in (0.0, math.inf, math.nan)},
     "amp=o1 loss_scale.growth=1.0": "must be above 1",
@@ -99,8 +103,11 @@ PRECISION = {
     "amp=o1 amp.rounding=stochastic": "those of amp=o1 are float32; say amp=o3",
     "amp=o3 amp.dtype=float16 amp.rounding=stochastic": "needs bfloat16, whose range is that of float32; say amp.dtype",
     **{
-        f"framework={name} {words}": f"is for {only}torch, and this is framework={name}; "
-        for words, only in (("amp=o3 amp.rounding=stochastic", ""), ("amp=o2 amp.gemm=fp8-rowwise", "framework="))
+        f"framework={name} {words}": f"is for {only}torch, and this is framework={name}; {remedy}"
+        for words, only, remedy in (
+            ("amp=o3 amp.rounding=stochastic", "", "leave it out"),
+            ("amp=o2 amp.gemm=fp8-rowwise", "framework=", "say amp.gemm=half"),
+        )
         for name in ("tensorflow", "paddle")
     },
 }
@@ -109,8 +116,11 @@ GEMM = {
     "amp=fp8 amp.gemm_exclude=[lm_head]": "lm_head names no linear layer of recipe=gpt; did you mean head?",
     "amp=fp8 amp.gemm_exclude=[blocks,head]": "; say amp=o2, or amp.gemm_exclude=[] to leave out none",
     "amp=mxfp8": "by TransformerEngine in modules of its own, and recipe=gpt has none; say amp=fp8",
-    "amp=o0 amp.gemm=fp8-tensorwise": "amp.gemm=fp8-tensorwise with amp=o0",
-    "amp=o3 amp.gemm=fp8-rowwise": "amp.gemm=fp8-rowwise with amp=o3",
+    **{
+        f"amp={level} amp.gemm=fp8-rowwise": f"amp.gemm=fp8-rowwise with amp={level}: it needs float32 weights or "
+        "masters, and bfloat16 elsewhere; say amp=o1 or amp=o2"
+        for level in ("o0", "o3")
+    },
     "amp=o1 amp.gemm=fp8-rowwise amp.dtype=float16": "say amp.dtype=bfloat16",
     "amp=o1 amp.gemm=fp8": "did you mean fp8-tensorwise?",
     "amp=fp8 batch=1 train.context=33": "33 on a device; change batch, or say amp=o2 amp.gemm=fp8-rowwise-gw-hp",
@@ -139,12 +149,21 @@ def test_a_hyper_parameter_that_makes_no_sense_is_refused(line):
     assert error.key == word.partition("=")[0]
 
 
+@pytest.mark.parametrize("line", ONE_OF_SEVERAL)
+def test_one_wrong_number_of_several_is_named(line):
+    recipe, word = line.split(" ")
+    error = refusal(recipe, [word])
+    assert (str(error), error.key) == (ONE_OF_SEVERAL[line], word.partition("=")[0])
+
+
 @pytest.mark.parametrize("line", {**PRECISION, **LOSS_SCALE})
 def test_a_precision_or_loss_scale_that_no_device_has_is_refused(line):
     words = line.split(" ")
     framework = words.pop(0).partition("=")[2] if words[0].startswith("framework=") else "torch"
     error = refusal("mnist", words, framework)
     assert {**PRECISION, **LOSS_SCALE}[line] in str(error)
+    if "amp.rounding" in line:
+        assert error.key == "amp.rounding"
     if line in LOSS_SCALE:
         assert str(error).startswith(f"{error.key}=") and error.key == words[-1].partition("=")[0]
 

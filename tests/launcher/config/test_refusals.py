@@ -169,6 +169,10 @@ SCRIPTS = {
     f"{SCRIPT} parallel=fsdp": "parallel=fsdp: recipe=script decides that by itself",
     f"{SCRIPT} batch=64": "batch=64: recipe=script decides that by itself",
     f"{SCRIPT} data=mnist": "data.name=mnist: recipe=script decides that by itself",
+    **{
+        f"{SCRIPT} {word}": f"{word}: recipe=script decides that by itself"
+        for word in ("epochs=2", "steps=9", "seed=7", "accumulate=2")
+    },
     f"{SCRIPT} checkpoint.every=5": "checkpoint.every=5: recipe=script decides that by itself; its arguments go after "
     "--, as in `-- --batch-size 64` (command line)",
     f"{SCRIPT} train.bare=true": "say require_proof=false",

@@ -150,8 +150,8 @@ def test_the_next_server_is_asked_and_plain_http_to_elsewhere_is_refused(tmp_pat
     lies, good = serve(CONTENT[::-1]), serve()
     _fetch(tmp_path, published("http://192.0.2.1/data.bin", lies.url, good.url))
     assert (tmp_path / "data.bin").read_bytes() == CONTENT
-    with pytest.raises(SettingsError, match=r"192\.0\.2\.1/data\.bin is not https"):
-        _fetch(tmp_path / "other", published("http://192.0.2.1/data.bin"))
+    with pytest.raises(SettingsError, match=r"192\.0\.2\.1/data\.bin is not https.*; .*its MD5 differs"):
+        _fetch(tmp_path / "other", published("http://192.0.2.1/data.bin", lies.url))
 
 
 def test_processes_of_one_folder_download_once(tmp_path, serve, capfd):

@@ -36,12 +36,18 @@ def masters_under_accumulation(rank, dtype):
     start = [weight.clone() for weight in stepped(optimizer)]
     generator = torch.Generator().manual_seed(rank)
     applied = []
+
+    def loss_of(outputs):
+        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        assert not gradients or not same_on_all_ranks(gradients), "reduced before the last micro-batch"
+        return outputs.square().mean() / 3
+
     for number in range(4):
         optimizer.zero_grad()
         inputs = torch.randn(3, 4, 8, generator=generator)
         if dtype == "float16" and number == 2 and rank == 1:
             inputs = inputs * torch.inf
-        accumulate(precision, model, inputs, lambda outputs: outputs.square().mean() / 3)
+        accumulate(precision, model, inputs, loss_of)
         applied.append(precision.step(optimizer, clip=10.0).applied)
         precision.update()
         assert same_on_all_ranks(stepped(optimizer)), f"masters differ after step {number}"

@@ -147,7 +147,8 @@ class Lstm(Dense):
 
 
 RECOMPUTED = itertools.product([Checkpointed, ReentrantlyCheckpointed], [O0, O1, Amp(level="o2", keep_fp32=("head",))])
-RECURRENT = [(Lstm, Amp(level=level)) for level in ("o0", "o1", "o2", "o3")]
+HALF_O3 = Amp(level="o3", dtype="float16")
+RECURRENT = [(Lstm, amp) for amp in (*(Amp(level=level) for level in ("o0", "o1", "o2", "o3")), HALF_O3)]
 
 
 @pytest.mark.parametrize(("make", "amp"), [*RECOMPUTED, *RECURRENT], ids=str)

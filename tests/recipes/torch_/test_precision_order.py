@@ -34,10 +34,15 @@ def half_precision_loss(training):
 
 STOCHASTIC = {"dtype": "bfloat16", "rounding": "stochastic"}
 ORDERS = {
-    "compiled before the cast": (
+    "a part compiled before the cast": (
         [{"level": level} for level in ("o0", "o1", "o2", "o3")],
         lambda training: training.precision.cast(nn.Sequential(torch.compile(nn.Linear(2, 2)))),
         r"module 0 is already wrapped by torch\.compile; .* comes first",
+    ),
+    "compiled before the cast": (
+        [{"level": level} for level in ("o0", "o1", "o2", "o3")],
+        lambda training: training.precision.cast(torch.compile(nn.Linear(2, 2))),
+        r"the model is already wrapped by torch\.compile; .* comes first",
     ),
     "wrapped before the cast": (
         [{"level": level} for level in ("o0", "o1", "o2", "o3")],
@@ -91,14 +96,19 @@ def test_a_device_that_no_level_knows_is_refused():
         Precision.of(Amp(level="o1"), LossScale(), torch.device("meta"))
 
 
+def without(state, name):
+    return {key: value for key, value in state.items() if key != name}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda state: {"masters": {}}, "another model's: bias, weight differ"),
-        (lambda state: {"scaler": {key: state["scaler"][key] for key in ("scale",)}}, "another version"),
+        (lambda state: {"scaler": without(state["scaler"], "settings")}, "has no settings: another version"),
+        (lambda state: {"scaler": without(state["scaler"], "bad_steps")}, "has no bad_steps: another version"),
         (lambda state: {"scaler": None}, "has no scaler: another version"),
     ],
-    ids=["masters", "part of the scaler", "no scaler"],
+    ids=["masters", "no settings of the scaler", "no bad steps of the scaler", "no scaler"],
 )
 def test_a_state_of_another_model_or_version_is_refused(change, message):
     precision = of("o2", "float16")
@@ -106,5 +116,5 @@ def test_a_state_of_another_model_or_version_is_refused(change, message):
     precision.optimizer(model, sgd(model.parameters()))
     state = precision.state_dict()
     changed = {**state, **change(state)}
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(SettingsError if "version" in message else ValueError, match=message):
         precision.load_state_dict({key: value for key, value in changed.items() if value is not None})
