@@ -113,13 +113,28 @@ def test_micro_batches_of_a_step_are_one_row(attempt, columns):
     script = attempt()
     script.step()
     for number in range(1, 9):
-        log(number, loss=number, samples=8, **({"perplexity": number} if number % 4 in (1, 2) else {}))
+        log(number, loss=number, samples=8)
         if number % 4 == 0:
             script.step()
     script.end()
     assert columns("step", "loss") == [(1, 1.0), (4, 4.0), (8, 8.0)]
     assert columns("samples_per_second")[1:] == [24.0, 32.0]
-    assert columns("logged") == [{"perplexity": number} for number in (1.0, 2.0, 6.0)]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_all_values_that_several_calls_log_for_one_step_are_kept(attempt, columns, before):
+    script = attempt()
+    for number in (1, 2):
+        if not before:
+            script.step()
+        log(number, loss={"generator": 1.0}, perplexity=7)
+        log(number, loss={"critic": 0.5}, entropy=3)
+        log(number, lr=0.1)
+        if before:
+            script.step()
+    script.end()
+    assert columns("loss", "losses") == [(0.5, {"generator": 1.0, "critic": 0.5})] * 2
+    assert columns("lr", "logged") == [(0.1, {"perplexity": 7.0, "entropy": 3.0})] * 2
 
 
 def test_a_script_that_resumes_from_an_older_checkpoint_has_each_step_once(attempt, columns, tmp_path):
