@@ -63,7 +63,7 @@ def last_words(folder: Path, state: State, now: float, width: int = 0) -> list[s
     lines = list(plain.lines(document(folder.name, folder, state, plan), width))[1:]
     rows = [(run_ids.words_of(folder.name), summary.headline(state, now)), ("folder", summary.place_of(folder))]
     ended = tables.pairs(rows, width)
-    if state.name in ("stopped", "cancelled", "lost"):
+    if state.name in summary.ENDED_EARLY:
         ended.append(f"continue with: python -m launcher resume {folder.name}")
     page = f"python -m launcher report {run_ids.words_of(folder.name)} --html FILE"
     return [*ended, "", *lines, *_failures(folder, state, plan), "", f"with charts: {page}"]

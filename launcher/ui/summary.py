@@ -179,12 +179,13 @@ RATES = ("TOKENS/S", "SAMPLES/S", "STEPS/S", "RATE")
 
 
 def measurements(states: Sequence[State], results: Sequence[ResultRecord], now: float) -> list[Column]:
-    """The columns that every table of runs has: time, accuracy, throughput (with units in its cells if they differ) and
-    proof."""
+    """The columns that every table of runs has: time, accuracy where any run has one (scripts have none), throughput
+    (with units in its cells if they differ) and proof."""
     rate, rates = units.rates([(row.throughput.mean, row.throughput.unit or "samples/s") for row in results])
+    accuracies = [accuracy_of(result) or "-" for result in results]
     return [
         Column("TIME", [units.duration(elapsed(state, now)) for state in states], right=True),
-        Column("ACCURACY", [accuracy_of(result) or "-" for result in results], right=True),
+        *([Column("ACCURACY", accuracies, right=True)] if set(accuracies) != {"-"} else []),
         Column(rate.upper(), rates, right=True),
         Column("PROOF", [result.observed.verdict or "-" for result in results]),
     ]
@@ -219,6 +220,10 @@ def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
     return of_sweep(states, now, width)
 
 
+ENDED_EARLY = ("stopped", "cancelled", "lost")
+"""States of runs that `resume` goes on with as they are."""
+
+
 def of_run(folder: Path, state: State, now: float, width: int = 0, *, printed: bool = False) -> list[str]:
     """The last lines about one run, for a terminal of so many columns (0: no limit). `printed` says that its output
     was shown, so that the end of its log is left out."""
@@ -226,7 +231,7 @@ def of_run(folder: Path, state: State, now: float, width: int = 0, *, printed: b
     rows.append(("folder", place_of(folder)))
     lines = tables.pairs(rows, width)
     lines += failure(folder, state, printed=printed)
-    if state.name in ("stopped", "cancelled", "lost") and state.attempt:
+    if state.name in ENDED_EARLY and state.attempt:
         lines.append(f"{_again(folder)} with: python -m launcher resume {folder.name}")
     return lines
 
@@ -258,7 +263,7 @@ def _remedy(state: State, last: Sequence[str]) -> list[str]:
 
 
 def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[str]:
-    """A table of the runs of a sweep, why the ones that failed did, and what helps them."""
+    """A table of the runs of a sweep, why the ones that failed did, what helps them, and how to go on with it."""
     results = [result_of(folder, state) for folder, state in states.items()]
     measured = measurements(list(states.values()), results, now)
     sizes = Column("PEAK MEMORY", [units.size(result.peak_memory_bytes) for result in results], right=True)
@@ -274,7 +279,16 @@ def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[s
     remedies: dict[str, None] = {}
     for folder, state in states.items():
         if state.name in ("failed", "lost"):
+            _, last = log_tail.read(folder, state.attempt)
             lines.append(f"{folder.name}: {tables.clean(headline(state, now))}")
-            remedies.update(dict.fromkeys(_remedy(state, log_tail.read(folder, state.attempt)[1])))
+            if last and last[-1].strip() and last[-1].strip() not in state.reason:
+                lines.append(f"  {tables.clean(last[-1].strip())}")
+            remedies.update(dict.fromkeys(_remedy(state, last)))
+    lines += remedies
     roots = dict.fromkeys(str(folder.parent) for folder in states)
-    return [*lines, *remedies, f"folders in {', '.join(roots)}"]
+    lines.append(f"folders in {', '.join(roots)}")
+    ended_early = [folder.name for folder, state in states.items() if state.name in ENDED_EARLY and state.attempt]
+    if ended_early:
+        sweeps = dict.fromkeys(run_ids.sweep_of(name) or name for name in ended_early)
+        lines += [f"go on with: python -m launcher resume {name}" for name in sweeps]
+    return lines

@@ -158,6 +158,23 @@ def test_a_sweep_ends_in_one_table_with_why_runs_failed(tmp_path):
     assert lines[3:] == [f"{SWEEP}-001: failed after 1m05s: out of memory", f"folders in {tmp_path}"]
 
 
+def test_the_table_of_a_sweep_of_scripts_has_the_last_words_of_those_that_failed_and_no_empty_accuracy(tmp_path):
+    runs = sweep(tmp_path, 2, finished, state="failed", reason="the script ended with exit code 1")
+    (runs[0] / "attempts/1/stderr.log").write_text("a warning\ndiverged at step 5: loss inf\n")
+    (runs[1] / "attempts/1/stderr.log").write_text("the script ended with exit code 1\n")
+    header, *lines = summary.of_sweep({folder: state(folder) for folder in runs}, 0)
+    assert header.split()[:4] == ["RUN", "STATE", "TIME", "SAMPLES/S"]
+    why = "failed after 1m05s: the script ended with exit code 1"
+    assert lines[2:-1] == [f"{runs[0].name}: {why}", "  diverged at step 5: loss inf", f"{runs[1].name}: {why}"]
+
+
+def test_a_sweep_that_was_stopped_has_the_command_to_go_on_with_it_once(tmp_path):
+    runs = sweep(tmp_path, 3, finished, state="stopped")
+    lines = summary.of_sweep({folder: state(folder) for folder in runs}, 0)
+    assert lines[-1] == f"go on with: python -m launcher resume {runs[0].name.rpartition('-')[0]}"
+    assert sum("launcher resume" in line for line in lines) == 1
+
+
 @pytest.mark.parametrize(
     ("results", "name", "cells"),
     [
@@ -167,7 +184,7 @@ def test_a_sweep_ends_in_one_table_with_why_runs_failed(tmp_path):
     ],
 )
 def test_a_column_of_throughputs_has_units_in_its_cells_where_they_differ(results, name, cells):
-    _, _, rates, _ = summary.measurements([DONE] * len(results), results, NOW)
+    *_, rates, _ = summary.measurements([DONE] * len(results), results, NOW)
     assert (rates.name, rates.cells) == (name, cells)
 
 

@@ -103,7 +103,7 @@ def test_one_display_shows_all_runs_of_a_sweep_and_one_table_sums_them_up(root):
         (cell / "go").touch()
     text = terminal.all_shown()
     assert "RETURNED done done done" in text
-    table = text[text.index("ACCURACY") :]
+    table = text[text.index("PEAK MEMORY") :]
     assert [line.split()[:2] for line in table.splitlines()[1:4]] == [
         [f"calm-lake-00{index}", "done"] for index in range(3)
     ]
