@@ -29,7 +29,7 @@ def check(launch: Launch, training: Settings) -> None:
     Raises `SettingsError`, or `UsageError` for a host's name.
     """
     _check_environment(launch)
-    _check_devices(launch)
+    _check_devices(launch, training.device)
     _check_cluster(launch.cluster)
     if launch.wait and launch.detach:
         raise SettingsError("wait=true and detach=true contradict each other", "wait")
@@ -65,8 +65,12 @@ def _check_environment(launch: Launch) -> None:
         if not _NAME.fullmatch(name):
             raise SettingsError(f"{key}: {name!r} is not a name for an environment variable", key)
         if job_environment.is_reserved(name):
-            instead = "; say visible_gpus=[...]" if "VISIBLE_DEVICES" in name else ""
-            raise SettingsError(f"{key}: {name} is set by the launcher itself{instead}", key)
+            instead = "say visible_gpus=[...]" if "VISIBLE_DEVICES" in name else "leave it out"
+            if name == "PYTHONPATH":
+                instead += (
+                    "; modules are found beside the script, at the root of its checkout, in src, and if installed"
+                )
+            raise SettingsError(f"{key}: {name} is set by the launcher itself; {instead}", key)
     for name in launch.env:
         if job_environment.looks_secret(name):
             raise SettingsError(
@@ -84,7 +88,7 @@ def _check_environment(launch: Launch) -> None:
         raise SettingsError(f"{name} is given both as env.{name} and as secrets.{name}", f"env.{name}")
 
 
-def _check_devices(launch: Launch) -> None:
+def _check_devices(launch: Launch, device: str) -> None:
     slurm = isinstance(launch.cluster, SlurmCluster)
     if launch.nodes < 1:
         raise SettingsError(f"nodes={launch.nodes} must be at least 1", "nodes")
@@ -94,8 +98,9 @@ def _check_devices(launch: Launch) -> None:
         raise SettingsError(f"gpus={launch.gpus} must be at least 0", "gpus")
     if launch.wait_gpus and slurm:
         raise SettingsError("wait_gpus=true with cluster=slurm: Slurm queues jobs by itself; leave it out", "wait_gpus")
-    if launch.wait_gpus and launch.gpus == 0:
-        raise SettingsError("wait_gpus=true with gpus=0: there is no GPU to wait for; leave it out", "wait_gpus")
+    for where, no_gpus in (("gpus=0", launch.gpus == 0), ("device=cpu", device == "cpu")):
+        if launch.wait_gpus and no_gpus:
+            raise SettingsError(f"wait_gpus=true with {where}: there is no GPU to wait for; leave it out", "wait_gpus")
     if launch.visible_gpus is None:
         return
     visible, shown = launch.visible_gpus, show(launch.visible_gpus)

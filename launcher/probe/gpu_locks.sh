@@ -61,13 +61,13 @@ gpu_look() { # a line for each GPU of this host: its index, its UUID, and who is
     fi
     while IFS=', ' read -r on pid name; do
       if [ -z "$who" ] && [ "$on" = "$uuid" ]; then who=$(gpu_process "$pid" "$name"); fi
-    done <<<"$apps"
+    done < <(printf '%s\n' "$apps")
     # Memory without a process, as seen from inside a container. A CUDA context alone takes about 500 MiB.
     if [ -z "$who" ] && [[ $used =~ ^[0-9]+$ ]] && [ "$used" -ge 500 ] && [ "$display" != Enabled ]; then
       who="$used MiB in use by processes that are not seen from here"
     fi
     echo "$index $uuid $who"
-  done <<<"$gpus"
+  done < <(printf '%s\n' "$gpus")
 }
 
 gpu_look_in_turn() { # behind whoever takes some just now: a look tries the locks, which a taker must find as they are
@@ -97,7 +97,7 @@ gpu_take() { # how many, of which UUIDs, for whom: the indices in $LAUNCHER_GPUS
         TZ=UTC0 printf '%s %s %(%Y-%m-%dT%H:%M:%SZ)T\n' "$(id -un)" "$3" -1 |
           dd of="/dev/fd/$lock" conv=nocreat status=none # without O_CREAT, and by no name that a link could take
       fi
-    done <<<"$found"
+    done < <(printf '%s\n' "$found")
     LAUNCHER_REFUSAL="GPUs asked for: $count, free: ${#chosen[@]}; ${others:-the others are not there any more}"
   fi
   exec {desk}<&-

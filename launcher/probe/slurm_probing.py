@@ -14,6 +14,8 @@ from launcher.probe.facts import Partition, SlurmFacts
 from launcher.probe.slurm_commands import adopt_login_path, call, complaint
 
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_sizes: dict[str | None, int] = {}
+"""MaxArraySize by SLURM_CONF: the planning of a sweep has just asked."""
 _SETTING = re.compile(r"^(\w+)\s+=\s(.*)$", re.MULTILINE)
 
 
@@ -39,7 +41,13 @@ def probe() -> SlurmFacts:
     if "SLURM_CONF" in os.environ:
         environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
     facts = read(settings.stdout, nodes.stdout.splitlines(), os.uname().nodename, environment)
+    _sizes[os.environ.get("SLURM_CONF")] = facts.max_array_size
     return dataclasses.replace(facts, accounting=facts.accounting and shutil.which("sacct") is not None)
+
+
+def max_array_size() -> int:
+    """The cluster's MaxArraySize, without a question where this process has asked before. Raises `Unavailable`."""
+    return _sizes.get(os.environ.get("SLURM_CONF")) or probe().max_array_size
 
 
 def nodes_away() -> list[str]:

@@ -17,7 +17,7 @@ run_arms() {
 
 measure() { # goes on behind the blocks that were measured before
   [ -z "$LAUNCHER_SHARED" ] || umask 027
-  read -ra LAUNCHER_BLOCKS <<<"$LAUNCHER_ORDER"
+  read -ra LAUNCHER_BLOCKS < <(printf '%s\n' "$LAUNCHER_ORDER")
   for LAUNCHER_MEASURED in "${LAUNCHER_BLOCKS[@]:$(blocks_measured)}"; do
     if [ -e "$LAUNCHER_RUN/arms/$LAUNCHER_MEASURED/failed" ]; then
       echo "$LAUNCHER_MEASURED skipped" >>"$LAUNCHER_RUN/blocks"
@@ -45,7 +45,7 @@ blocks_measured() { # how many
 
 number_block() { # arm
   local folder=$LAUNCHER_RUN/arms/$1 before=0 arms
-  read -ra arms <<<"$LAUNCHER_ARMS"
+  read -ra arms < <(printf '%s\n' "$LAUNCHER_ARMS")
   [ ! -e "$LAUNCHER_RUN/blocks" ] || before=$(grep -c "^$1 " "$LAUNCHER_RUN/blocks")
   echo "$before $((${#LAUNCHER_BLOCKS[@]} / ${#arms[@]}))" >"$folder/.block" && mv "$folder/.block" "$folder/block"
 }

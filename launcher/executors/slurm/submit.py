@@ -65,7 +65,7 @@ def start(folders: Sequence[Path], planned: Sequence[Plan], hooks: Hooks = PLAIN
     cluster's MaxArraySize; an array's largest index is one less."""
     # What can fail comes before a job is submitted that fetches the image: nobody would take that back.
     after = after_jobs(planned[0])
-    largest = slurm_probing.probe().max_array_size if len(folders) > 1 else 1
+    largest = slurm_probing.max_array_size() if len(folders) > 1 else 1
     image = planned[0].container
     if image and image.pull and not Path(image.image).exists():  # it may have come since the plan was made
         after = [f"afterok:{_pull(folders[0], planned[0])}", *after]

@@ -35,6 +35,14 @@ def test_a_driver_that_hangs_is_not_waited_for_for_ever(cards: FakeGpus) -> None
     assert subprocess.run(["bash", "-c", f"{look}\ngpu_look"], timeout=55).returncode != 0
 
 
+def test_gpus_are_seen_where_bash_can_write_no_temporary_file(cards: FakeGpus) -> None:
+    text = f"{gpu_locks.functions()}\nulimit -f 0; gpu_look"
+    done = subprocess.run(
+        ["bash", "-c", text], env={**os.environ, "BASH_COMPAT": "5.0"}, capture_output=True, text=True
+    )
+    assert (done.stdout.count("\n"), done.stderr) == (len(cards.uuids), "")
+
+
 def test_a_race_for_the_same_gpu_is_lost_by_one_and_leaves_nothing_of_it(bench: Bench) -> None:
     free = bench.facts()
     first, late = bench.plan("visible_gpus=[0]"), bench.plan("visible_gpus=[0]", facts=free)

@@ -106,14 +106,21 @@ class Hooked(SlurmExecutor):
         return [*words, "--comment=hooked", script]
 
 
+def test_a_planned_sweep_does_not_ask_again_for_the_largest_array(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest = probe_slurm().max_array_size
+    monkeypatch.setattr(slurm_probing, "probe", None)
+    assert slurm_probing.max_array_size() == largest
+
+
 def test_each_shape_of_resources_is_an_array_of_its_own_in_parts_no_larger_than_the_cluster_takes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = bench.plan("", "gpus=1"), bench.plan("", "gpus=2", "batch=128")
     bench.lay_code(one)
     executor = Hooked()
-    small = dataclasses.replace(probe_slurm(), max_array_size=2)
-    monkeypatch.setattr(slurm_probing, "probe", lambda: small)
+    monkeypatch.setattr(slurm_probing, "max_array_size", lambda: 2)
     with executor.batch():
         jobs = [executor.submit(execute, plan) for plan in (one, two, one, one)]
     arrays = [job.job_id.partition("_")[0] for job in jobs]
