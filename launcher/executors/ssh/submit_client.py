@@ -24,10 +24,12 @@ from launcher.executors import execute, interrupts
 from launcher.executors.ssh.message import packed, packed_files
 from launcher.plan.model import Plan
 from launcher.plan.record import to_json
-from launcher.runs import processes, remote_record, run_ids, run_roots, store
+from launcher.runs import processes, remote_record, run_ids, run_roots, selection, store
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Known, Pointer
 from launcher.runs.states import State
+from launcher.runs.store import Run
+from launcher.ssh import remote_status
 from launcher.ssh.failures import Lost, Unreachable
 from launcher.ssh.host import connect, nothing
 
@@ -86,8 +88,9 @@ def submit(
 
 @contextlib.contextmanager
 def handing_over(folders: Sequence[Path]) -> Iterator[None]:
-    """Have a host start the runs of these records, which are queued then. Where it refuses, the records go, and where
-    it is lost in between, they stay: `ls` shows the state once it answers. Raises `LauncherError`."""
+    """Have a host start the runs of these records, which are queued then. Where it refuses, the records of runs that it
+    does not have go. Where it is lost in between, all stay: `ls` shows the state once it answers. Raises
+    `LauncherError`."""
     try:
         yield
     except Unreachable as error:
@@ -96,7 +99,7 @@ def handing_over(folders: Sequence[Path]) -> Iterator[None]:
             f"{error}\n{name} may have been started or not; `ls {name}` says so once it answers"
         ) from None
     except LauncherError:
-        _take_back(folders)
+        _take_back_refused(folders)
         raise
     for folder in folders:
         remote_record.remember(folder, Known(state=State("queued"), seen=time.time()))
@@ -143,11 +146,29 @@ def reserve(count: int, address: Address, root: str, token: str) -> list[Path]:
             return folders
 
 
+def _take_back_refused(folders: Sequence[Path]) -> None:
+    """Remove the records of runs that a host refused, but not of those that it has: a queue may have accepted a part of
+    a sweep, or the host an earlier try whose connection was lost."""
+    root, names = str(folders[0].parent), {folder.name for folder in folders}
+    for seen in remote_status.look([Run(root, name) for name in sorted(names)]):
+        pointer = remote_record.read(seen.run.folder)
+        if seen.state.name != "unreachable" and pointer is not None and pointer.submitter is not None:
+            names.remove(seen.run.id)
+    _take_back([folder for folder in folders if folder.name not in names])
+    if names:
+        name = run_ids.sweep_of(folders[0].name) or folders[0].name
+        kept = f"{len(names)} of its {len(folders)} runs" if len(folders) > 1 else "it"
+        print(f"{name} was refused, but {kept} may have been started; `ls {name}` says so", file=sys.stderr, flush=True)
+
+
 def _take_back(folders: Sequence[Path]) -> None:
+    """Remove records, and that of their sweep with its last one."""
     for folder in folders:
         execute.discard(folder)
     if folders and (sweep := run_ids.sweep_of(folders[0].name)):
-        store.forget_sweep(Path(run_roots.remote()), sweep)
+        root = run_roots.remote()
+        if not selection.sweep_runs(root, sweep):
+            store.forget_sweep(Path(root), sweep)
 
 
 def _hand_over(address: Address, message: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 
@@ -131,3 +132,26 @@ def test_slurm_is_found_where_only_login_shells_have_it_on_their_path(login):
     python = place(login, ["bash", "uname"], f"echo Welcome; PATH=$PATH:{programs}")
     (run,) = login.submit("steps=1", f"cluster.python={python}")
     assert login.until(run, "done") == "done"
+
+
+def test_the_jobs_of_a_sweep_that_were_accepted_stay_listed_though_the_next_is_refused(login):
+    """As where a limit on a user's jobs is reached in between."""
+    programs, once = login.there / "opt", login.there / "once"
+    for path in (programs, once):
+        path.mkdir()
+        os.chown(path, login.testbed.user.uid, login.testbed.user.gid)
+    (programs / "sbatch").write_text(
+        f'#!/bin/sh\ncase "$*" in *--test-only*) ;; *) rmdir {once} || exit 1 ;; esac\nexec /usr/bin/sbatch "$@"\n'
+    )
+    (programs / "sbatch").chmod(0o755)
+    for name in ("squeue", "scontrol", "sinfo", "scancel", "sacct"):
+        (programs / name).symlink_to(f"/usr/bin/{name}")
+    python = place(login, ["bash", "uname"], f"PATH={programs}:$PATH")
+    words = (f"cluster.python={python}", "steps=1", HOLD, "seed=1,2", "gpus=0,1")
+    error = login.refused(*login.words, *words)
+    sweep = selection.run_names(run_roots.remote())[0].rpartition("-")[0]
+    assert f"{sweep} was refused, but 2 of its 4 runs may have been started" in error
+    kept = [f"{sweep}-000", f"{sweep}-002"]
+    assert sorted(login.runs()) == kept
+    assert sorted(run["id"] for run in json.loads(login.ok("ls", sweep, "--json").out)) == kept
+    assert login.type("cancel", "--now", sweep).code == 0
