@@ -5,6 +5,7 @@ Each verb is imported only when it is asked for: listing runs costs no Hydra, no
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -44,7 +45,7 @@ exit codes: 0 done, 1 the job failed, 2 the request is wrong, 3 the place can't 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb. Returns the exit code; never shows a traceback for a user's mistake."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    _open_what_is_closed()
+    _make_printable()
     try:
         code = _dispatch(list(words))
         sys.stdout.flush()  # here, where a reader that has gone is still no error
@@ -69,10 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 3
 
 
-def _open_what_is_closed() -> None:
-    """Started with `>&-`, as some daemons do: what is printed goes nowhere, and that is no error."""
+def _make_printable() -> None:
+    """Started with `>&-`, as some daemons do: what is printed goes nowhere, and that is no error. Where the
+    encoding has no bars or foreign letters, as Latin-1, or a path is no text, a `?` stands for them."""
     import os
 
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or out.encoding.lower() != "utf-8"):
+        out.reconfigure(errors="replace")
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the end)

@@ -68,6 +68,26 @@ def test_a_mistake_is_one_line_exit_2_and_leaves_nothing(words, tmp_path, capsys
     assert not (tmp_path / "launcher-runs").exists()
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii:surrogateescape"])
+def test_what_the_encoding_of_the_terminal_lacks_is_a_question_mark(encoding, tmp_path):
+    for name in ("20260102-030405-calm-lake", "20260102-030406-brave-otter"):
+        (tmp_path / name).mkdir()
+        store.write_json(tmp_path / name / "result.json", {"throughput": {"unit": "samples/s", "mean": 100.0}})
+    command = [sys.executable, "-m", "launcher", "report", "calm", "brave", f"run_root={tmp_path}"]
+    ended = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding})
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert b"??????  100 samples/s (1.00x)" in ended.stdout
+
+
+def test_a_run_root_whose_name_is_no_text_is_listed(tmp_path):
+    root = os.fsencode(tmp_path) + b"/\xff"
+    os.mkdir(root)
+    command = [sys.executable, "-m", "launcher", "ls", b"run_root=" + root]
+    ended = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "utf-8"})
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout == b"no runs in " + root.replace(b"\xff", b"?") + b"\n"
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_its_help(verb, capsys):
     texts = []
