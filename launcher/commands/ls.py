@@ -103,7 +103,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
 
 
 def _step(entry: Seen, result: ResultRecord) -> str:
-    step = result.updates.attempted if entry.state.finished else _last_step(entry.run)
+    step = _last_step(entry.run, result)
     return "-" if step is None else str(step)
 
 
@@ -126,8 +126,10 @@ def _host(run: Run) -> str:
     return pointer.address.destination if pointer else "?"
 
 
-def _last_step(run: Run) -> int | None:
-    """The last step that a run is known to have taken."""
+def _last_step(run: Run, result: ResultRecord) -> int | None:
+    """The last step that a run is known to have taken, by its result or, where it has none, its metrics."""
+    if result.updates.attempted is not None:
+        return result.updates.attempted
     if run_roots.is_remote(run.root):
         from launcher.runs import remote_record
 
@@ -178,6 +180,8 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
             from launcher.ui import display
 
             rows.append(("progress", display.line(progress)))
+    elif result.updates.attempted is None and (step := _last_step(run, result)):
+        rows.append(("progress", f"ended at step {step}"))
     rows += [*summary.outcome(result), *summary.gpus(folder)]
     rows += [("arm", line) for line in _arms(folder, plan, state, result)] if plan.arms else []
     rows.append(("where", f"{_where(files, plan)}{_on_gpus(folder, state.attempt)}"))
@@ -280,15 +284,15 @@ def _object(seen: Seen) -> dict[str, Any]:
         "queue": submission.queue,
         "host": submission.host,
         "scheduler_age": None if asked is None else round(max(0.0, time.time() - asked), 1),
-        "metrics": _metrics(run, result, state.finished),
+        "metrics": _metrics(run, result),
     }
 
 
-def _metrics(run: Run, result: ResultRecord, finished: bool) -> dict[str, Any]:
+def _metrics(run: Run, result: ResultRecord) -> dict[str, Any]:
     """What a listing shows of a run's results, as numbers; null where it left none. Throughput in its unit per second,
     memory in bytes."""
     return {
-        "step": result.updates.attempted if finished else _last_step(run),
+        "step": _last_step(run, result),
         "loss": result.loss.last,
         "accuracy": result.eval.get("accuracy"),
         "throughput": result.throughput.mean,

@@ -65,6 +65,14 @@ def test_a_running_run_shows_its_last_step(root, shown):
     assert (line[1], line[3]) == ("running", "77")
 
 
+def test_a_run_that_was_killed_shows_the_step_at_which_it_ended(root, shown):
+    folder = finished(root, state="failed")
+    metrics(folder, [{"step": 77}])
+    assert shown()[1].split()[3] == "77"
+    assert "progress   ended at step 77" in shown(folder.name)
+    assert json.loads("\n".join(shown("--json")))[0]["metrics"]["step"] == 77
+
+
 def test_the_newest_twenty_and_all_unfinished_ones_are_listed(root, shown):
     for day in range(1, 29):
         finished(root, f"202602{day:02}-000000-calm-lake")
