@@ -113,6 +113,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         swept=spec.swept,
         advice=(
             *_advice(spec, facts, count),
+            *slurm_check.advice(spec, facts),
             *gpu_choice.advice(spec, facts, count),
             *plan_container.advice(spec, facts, count),
             *plan_advice.advice(spec, gpus, device, precision.dtype, launch.nodes * devices),

@@ -23,6 +23,8 @@ NAMED = {
     "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint", "time": "time",
     "reservation": "reservation", "cpus-per-task": "cpus", "mem": "mem", "wckey": "wckey",
 }  # fmt: skip
+_VARIABLES = {f"SBATCH_{flag.replace('-', '_').upper()}": key for flag, key in NAMED.items() if key != "time"}
+_VARIABLES |= {"SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem"}
 _FLAG = re.compile(r"--[a-z][a-z-]*(?:=.*)?")
 
 
@@ -41,6 +43,19 @@ def check(spec: JobSpec, facts: Facts) -> None:
     if partition is not None:
         _check_partition(spec, cluster, partition)
     _check_run_root(facts, slurm)
+
+
+def advice(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
+    """A note on options that sbatch would have taken from the shell: a job gets nothing of that."""
+    cluster, slurm = spec.launch.cluster, facts.slurm
+    if not isinstance(cluster, SlurmCluster) or slurm is None:
+        return ()
+    keys = {name: key for name, key in _VARIABLES.items() if getattr(cluster, key) is None}
+    missed = [name for name in slurm.sbatch_variables if name in keys]
+    if not missed:
+        return ()
+    instead = ", ".join(f"cluster.{keys[name]}=..." for name in missed)
+    return (f"{', '.join(missed)} of this shell {'has' if len(missed) == 1 else 'have'} no effect; say {instead}",)
 
 
 def check_time(cluster: SlurmCluster) -> None:

@@ -83,6 +83,8 @@ class SlurmFacts:
     """Variables with which a job finds Slurm's programs and configuration."""
     nodes_are_here: bool
     """Every node is this very machine, so that local disks are shared."""
+    sbatch_variables: tuple[str, ...] = ()
+    """Names of the variables that sbatch itself would take options from, and does not as the launcher calls it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

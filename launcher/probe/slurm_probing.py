@@ -42,7 +42,11 @@ def probe() -> SlurmFacts:
         environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
     facts = read(settings.stdout, nodes.stdout.splitlines(), os.uname().nodename, environment)
     _sizes[os.environ.get("SLURM_CONF")] = facts.max_array_size
-    return dataclasses.replace(facts, accounting=facts.accounting and shutil.which("sacct") is not None)
+    return dataclasses.replace(
+        facts,
+        accounting=facts.accounting and shutil.which("sacct") is not None,
+        sbatch_variables=tuple(sorted(name for name in os.environ if name.startswith("SBATCH_"))),
+    )
 
 
 def max_array_size() -> int:

@@ -98,6 +98,13 @@ def test_advice_is_for_the_dtype_of_the_partitions_gpus() -> None:
         assert advice.startswith(f"tensor cores want multiples of 8 in {dtype}:")
 
 
+def test_variables_that_sbatch_would_read_are_named_with_the_keys_that_replace_them() -> None:
+    names = ("SBATCH_ACCOUNT", "SBATCH_EXPORT", "SBATCH_MEM_PER_NODE", "SBATCH_PARTITION", "SBATCH_TIMELIMIT")
+    facts = dataclasses.replace(LOGIN, slurm=dataclasses.replace(CLUSTER, sbatch_variables=names))
+    plan = plan_of("gpus=0", "cluster.account=lab", "cluster.time=5", "cluster.mem=1G", facts=facts)
+    assert "SBATCH_PARTITION of this shell has no effect; say cluster.partition=..." in plan.advice
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
