@@ -11,6 +11,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -23,6 +24,7 @@ from recipes.tensorflow_.observe.script_observer import ScriptObserver
 from recipes.tensorflow_.observe.step_counter import StepCounter
 from recipes.tensorflow_.precision import Precision, grappler
 from recipes.trainer import script as shared
+from recipes.trainer.once_imported import once_imported
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.step_meter import StepMeter
 from recipes.trainer.world import rank_and_size
@@ -76,19 +78,23 @@ class TensorFlowWrapper(Wrapper):
 
     @contextlib.contextmanager
     def around(self, meter: StepMeter) -> Iterator[None]:
-        policy = keras.config.dtype_policy()
+        before = keras.config.dtype_policy()
         counter = StepCounter(meter, self.observer, self.profiling, waits=self.device.kind == "cuda")
         meter.disturbed = lambda: self.profiling.running
-        with self.observer.observing(), counter.counting(), self.noticing(Precision):
+        with self.observer.observing(), counter.counting(), self.noticing(Precision), contextlib.ExitStack() as stack:
+            stack.callback(keras.config.set_dtype_policy, before)
             if not self.own:
                 keras.config.set_dtype_policy(self.precision.policy)
-            try:
-                yield
-            finally:
-                keras.config.set_dtype_policy(policy)
+                stack.enter_context(once_imported("tf_keras", self._set_older_policy))
+            yield
+
+    def _set_older_policy(self, library: Any) -> None:
+        library.mixed_precision.set_global_policy(self.precision.policy)
 
     def give_way(self) -> None:
         keras.config.set_dtype_policy("float32")
+        if "tf_keras" in sys.modules:
+            sys.modules["tf_keras"].mixed_precision.set_global_policy("float32")
 
 
 if __name__ == "__main__":

@@ -150,10 +150,7 @@ class PrecisionObserver:
             "matched": [pattern for pattern in self._resolved.amp.keep_fp32 if ran.kept & set(self._matching(pattern))],
             "unaccounted": dict(ran.unaccounted),
             "audit": "; ".join(ran.audit),
-            "optimizer": {
-                entry["dtype"]: entry["elements"]
-                for entry in counted(("", variable.value) for variable in stepped_by(self._optimizers))
-            },
+            "optimizer": elements_by_dtype(variable.value for variable in stepped_by(self._optimizers)),
             "float32": {
                 "switches": {} if exact else float32_probe.switches(self._resolved.device),
                 "arithmetic": {} if exact else float32_probe.arithmetic(),
@@ -253,6 +250,11 @@ def counted(parameters: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
     for group, tensor in parameters:
         elements[group, tensor.dtype.name] += int(tensor.shape.num_elements())
     return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
+
+
+def elements_by_dtype(tensors: Iterable[Any]) -> dict[str, int]:
+    """A report's `optimizer`, from the tensors or variables that are stepped."""
+    return {entry["dtype"]: entry["elements"] for entry in counted(("", tensor) for tensor in tensors)}
 
 
 def stepped_by(optimizers: Iterable[keras.Optimizer]) -> list[Any]:

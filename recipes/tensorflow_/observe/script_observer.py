@@ -20,9 +20,10 @@ from tensorflow.python.eager import context
 
 from recipes.precision.observation import Guard
 from recipes.tensorflow_.observe.graphs import STEPS
-from recipes.tensorflow_.observe.observer import NORMS, PrecisionObserver, counted, stepped_by
+from recipes.tensorflow_.observe.observer import NORMS, PrecisionObserver, counted, elements_by_dtype, stepped_by
 from recipes.tensorflow_.precision import Precision
 from recipes.tensorflow_.precision.mechanisms import KEPT
+from recipes.trainer.once_imported import once_imported
 from recipes.trainer.replaced import replaced
 from recipes.trainer.world import rank_and_size
 
@@ -34,6 +35,8 @@ MOST_CHECKS = 50
 """Executions after the first step in which a second one is looked for: reading step counts waits for the device."""
 COUNTS = ("iteration", "iter", "global_step")
 """Names of the variables in which optimizers of tf_keras, its legacy ones, and TensorFlow 1's count their steps."""
+OLDER_SCALE = "current_loss_scale"
+"""Name of the variable in which tf_keras has its loss scale."""
 _CHOSEN = "_script_chose_float32"
 """Attribute of a layer whose dtype the script set to float32."""
 
@@ -48,8 +51,10 @@ class ScriptObserver(PrecisionObserver):
         self._built: list[keras.Optimizer] = []
         self._scaled: set[int] = set()
         """Ids of the optimizers for which Keras scales the loss."""
-        self._chosen = False
-        """The script set a layer's dtype to float32."""
+        self._chosen: list[weakref.ref[Any]] = []
+        """Layers whose dtype the script set to float32."""
+        self._older_scales = False
+        """An optimizer of tf_keras scales the loss."""
         self._variables: list[weakref.ref[tf.Variable]] = []
         """All trainable variables."""
         self.counters: list[tf.Variable] = []
@@ -89,11 +94,12 @@ class ScriptObserver(PrecisionObserver):
             with self._guard():
                 stack.enter_context(_once_begun(self._guarded(context.enable_graph_collection)))
                 stack.enter_context(after(keras.Model, "__init__", self._made.append))
-                stack.enter_context(after(keras.Layer, "__init__", self._guarded(self._on_layer)))
-                stack.enter_context(_naming_chosen_layers(self._guard))
+                self._observe_library(stack, keras, keras.config.dtype_policy)
+                older = self._guarded(
+                    lambda library: self._observe_library(stack, library, library.mixed_precision.global_policy)
+                )
+                stack.enter_context(once_imported("tf_keras", older))
                 stack.enter_context(_naming_kerass_steps())
-                for name in ("evaluate", "predict"):
-                    stack.enter_context(self._apart(keras.Model, name))
                 stack.enter_context(after(keras.optimizers.Optimizer, "build", self._guarded(self._on_build)))
                 scaled = self._guarded(self._on_scaling)
                 stack.enter_context(after(keras.optimizers.LossScaleOptimizer, "__init__", scaled))
@@ -189,11 +195,20 @@ class ScriptObserver(PrecisionObserver):
     def _rank_and_size(self) -> tuple[int, int]:
         return rank_and_size("tensorflow")
 
-    def _on_layer(self, layer: keras.Layer) -> None:
-        """Note a layer that the script set to float32, with `dtype="float32"`, as Keras advises for the last layer."""
-        if layer.compute_dtype == "float32" and keras.config.dtype_policy().compute_dtype != "float32":
-            setattr(layer, _CHOSEN, True)
-            self._chosen = True
+    def _observe_library(self, stack: contextlib.ExitStack, library: Any, policy: Callable[[], Any]) -> None:
+        """Observe layers and evaluations of Keras 3 or tf_keras, whose global policy is `policy()`."""
+
+        def on_layer(layer: Any) -> None:
+            """Note a layer that the script set to float32, by `dtype="float32"`, as is advised for the last layer."""
+            if layer.compute_dtype == "float32" and policy().compute_dtype != "float32":
+                setattr(layer, _CHOSEN, True)
+                self._chosen.append(weakref.ref(layer))
+
+        layer = library.layers.Layer
+        stack.enter_context(after(layer, "__init__", self._guarded(on_layer)))
+        stack.enter_context(_naming_chosen_layers(layer, self._guard))
+        for name in ("evaluate", "predict"):
+            stack.enter_context(self._apart(library.Model, name))
 
     def _kept(self) -> Collection[str]:
         return self._precision.kept
@@ -209,6 +224,7 @@ class ScriptObserver(PrecisionObserver):
                 self._variables.append(weakref.ref(variable))
             elif not variable.trainable and variable.dtype == tf.int64 and name in COUNTS:
                 self.counters.append(variable)
+            self._older_scales |= name == OLDER_SCALE
         return variable
 
     def _guarded(self, callback: Callable[..., Any]) -> Callable[..., None]:
@@ -227,10 +243,14 @@ class ScriptObserver(PrecisionObserver):
 
     def _report(self, executed: Counter[str], eager: Counter[str]) -> dict[str, Any]:
         report = super()._report(self._trained() or executed, eager)
+        if not self._built and self.steps():
+            report["optimizer"] = elements_by_dtype(self._trainable())
         if self.scaled_by_keras:
-            unscaled = [type(optimizer).__name__ for optimizer in self._built if id(optimizer) not in self._scaled]
+            unscaled = [f"optimizer {type(made).__name__}" for made in self._built if id(made) not in self._scaled]
+            if not self._built and not self._older_scales:
+                unscaled = ["its optimizer"]
             if unscaled:
-                problem = f"nothing scaled the loss of optimizer {unscaled[0]}, and small float16 gradients vanish"
+                problem = f"nothing scaled the loss of {unscaled[0]}, and small float16 gradients vanish"
                 report["problems"] = [*report["problems"], problem]
         return report
 
@@ -241,8 +261,9 @@ class ScriptObserver(PrecisionObserver):
         """
         stepped = {id(variable) for variable in stepped_by(self._built)}
         if not stepped:
-            variables = (reference() for reference in self._variables)
-            return counted(("other", variable) for variable in variables if variable is not None)
+            layers = [layer for reference in self._chosen if (layer := reference()) is not None]
+            kept = {id(variable) for layer in layers for variable in layer._trainable_weights}
+            return counted(("kept" if id(variable) in kept else "other", variable) for variable in self._trainable())
         layers = {id(layer): layer for model in self._made for layer in model._flatten_layers()}
         return counted(
             (_group(layer), variable.value)
@@ -250,6 +271,9 @@ class ScriptObserver(PrecisionObserver):
             for variable in layer._trainable_variables
             if id(variable) in stepped
         )
+
+    def _trainable(self) -> list[tf.Variable]:
+        return [variable for reference in self._variables if (variable := reference()) is not None]
 
 
 def _group(layer: keras.Layer) -> str:
@@ -287,23 +311,26 @@ def _naming_kerass_steps() -> AbstractContextManager[None]:
     return replaced(tf, "while_loop", while_loop)
 
 
-def _naming_chosen_layers(guard: Guard) -> AbstractContextManager[None]:
+def _naming_chosen_layers(owner: type[Any], guard: Guard) -> AbstractContextManager[None]:
     """Give the operations of layers that the script set to float32 the scope of those of `amp.keep_fp32`.
 
-    Not those of a layer that contains half-precision layers, which would get it too.
+    Not those of a layer that contains half-precision layers, which would get it too, nor of one of tf_keras that is
+    about to make its variables, whose names would have the scope.
     """
-    original = keras.Layer.__call__
+    original = owner.__call__
 
-    def call(self: keras.Layer, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         float32 = False
         with guard():
-            float32 = getattr(self, _CHOSEN, False) and all(
-                layer.compute_dtype == "float32" for layer in self._flatten_layers()
+            float32 = (
+                getattr(self, _CHOSEN, False)
+                and (self.built or isinstance(self, keras.Layer))
+                and all(layer.compute_dtype == "float32" for layer in self._flatten_layers())
             )
         with tf.name_scope(KEPT) if float32 else contextlib.nullcontext():
             return original(self, *args, **kwargs)
 
-    return replaced(keras.Layer, "__call__", call)
+    return replaced(owner, "__call__", call)
 
 
 @contextlib.contextmanager

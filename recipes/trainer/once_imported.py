@@ -1,0 +1,54 @@
+"""Calls back once a script has imported a module, which may be never."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+
+@contextlib.contextmanager
+def once_imported(name: str, callback: Callable[[ModuleType], None]) -> Iterator[None]:
+    """Call `callback` with the top-level module of this name when it has been imported, at once if it already is."""
+    if name in sys.modules:
+        callback(sys.modules[name])
+        yield
+        return
+    finder = _Finder(name, callback)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        finder.remove()
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, name: str, callback: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._callback = callback
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name != self._name:
+            return None
+        self.remove()
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        loader, execute = spec.loader, spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            loader.exec_module = execute  # type: ignore[method-assign]
+            execute(module)
+            self._callback(module)
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
