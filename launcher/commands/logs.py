@@ -45,6 +45,8 @@ def _check(run: Run, attempt: int | None, following: bool) -> None:
         return
     (seen,) = backends.look([run])
     attempts = store.attempts(run.folder)
+    if seen.state.name == "unreachable":  # what its host has is not known; asking it for the log raises why
+        return
     if attempt is not None and attempt not in attempts:
         there = f"it has {', '.join(map(str, attempts))}" if attempts else "it has not started yet"
         raise UsageError(f"--attempt {attempt}: {run.id} has no such attempt; {there}")

@@ -185,11 +185,12 @@ def _details(seen: Seen, width: int = 0) -> list[str]:
     rows += [*summary.outcome(result), *summary.gpus(folder)]
     rows += [("arm", line) for line in _arms(folder, plan, state, result)] if plan.arms else []
     rows.append(("where", f"{_where(files, plan)}{_on_gpus(folder, state.attempt)}"))
-    rows.append(("submitted", submission.submitted or "never"))
+    nothing_known = state.name == "unreachable" and files.submission is None
+    rows.append(("submitted", submission.submitted or ("not known" if nothing_known else "never")))
     if state.started:
         rows.append(("started", f"{state.started}, ended {state.ended}" if state.ended else state.started))
     numbers = store.attempts(folder)
-    rows.append(("attempts", _attempts(run, numbers)))
+    rows.append(("attempts", "not known" if nothing_known else _attempts(run, numbers)))
     rows.append(("folder", summary.place_of(folder)))
     if run_roots.is_remote(run.root):
         rows.append(("known here", str(folder)))

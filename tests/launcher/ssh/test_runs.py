@@ -162,12 +162,19 @@ def test_a_run_whose_folder_is_gone_there_is_lost(far):
 def test_a_host_that_does_not_answer_makes_its_runs_unreachable_and_others_are_shown(far, tmp_path):
     (here,) = far.submit("steps=3", HOLD)
     (there,) = far.submit("steps=3", HOLD)
+    (unseen,) = far.submit("steps=1")
     far.until(there, "running")
     pointer = remote_record.read(far.pointer(there))
     wrong = tmp_path / "wrong"
     wrong.write_text(Path(far.config).read_text().replace(str(far.testbed.ssh.port), "1"))
     address = dataclasses.replace(pointer.address, config=str(wrong))
     remote_record.write(far.pointer(there), dataclasses.replace(pointer, address=address))
+    remote_record.write(far.pointer(unseen), dataclasses.replace(pointer, address=address))
+    shown = far.type("ls", unseen).out
+    assert "submitted   not known\nattempts    not known\n" in shown
+    for words in ((), ("--attempt", "1")):
+        error = far.refused("logs", unseen, *words, code=3)
+        assert "refused" in error and "has printed nothing" not in error and "no such attempt" not in error
     listed = far.ok("ls")
     rows = {line.split()[0]: line.split()[1] for line in listed.out.splitlines() if line[:2] == "20"}
     assert rows[here] == "running" and rows[there] == "unreachable"
