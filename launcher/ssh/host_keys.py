@@ -82,10 +82,11 @@ def refusal(shown: Key, known: Known, name: str, accept: str, forget: str) -> st
         same = [key for key in known.keys if key.kind == shown.kind]
         return (
             f"the host key of {name} is not the one that is known: it shows {shown.fingerprint}, and "
-            f"{(same or known.keys)[0].fingerprint} is known. Somebody may be listening in. If the host was really "
-            f"set up anew, forget the old key and accept the new one with\n  {forget}\n  {accept}"
+            f"{(same or known.keys)[0].fingerprint} is known. Somebody may be listening in\n"
+            f"If the host was really set up anew, forget the old key and accept the new one with\n"
+            f"  {forget}\n  {accept}"
         )
-    text = f"the host key of {name} is not known: {shown.fingerprint}. "
+    text = f"the host key of {name} is not known: {shown.fingerprint}\n"
     if known.authority:
         text += (
             "A known_hosts file names an authority for such hosts (@cert-authority), and only ssh itself can check its "

@@ -143,7 +143,7 @@ def _changed_key(destination: str, complaint: str) -> str:
     shown = re.search(r"SHA256:[A-Za-z0-9+/]{43}", complaint)
     shows = f"it shows {shown[0]}, and another one is known" if shown else "it shows another one"
     text = f"the host key of {destination}, or of a hop before it, is not the one that is known: {shows}. "
-    text += "Somebody may be listening in. If the host was really set up anew, forget the old key with\n"
+    text += "Somebody may be listening in\nIf the host was really set up anew, forget the old key with\n"
     command = "ssh-keygen -R HOST"
     for line in complaint.splitlines():
         with contextlib.suppress(ValueError):

@@ -61,7 +61,9 @@ def test_a_changed_host_key_is_refused(tmp_path, testbed, transport, at):
     }
     message = refusal(configuration(tmp_path, testbed, **changes[at]), transport=transport)
     first, *others = message.splitlines()
-    assert "is not the one that is known" in first and "Somebody may be listening in" in first
+    assert "is not the one that is known" in first and first.endswith("Somebody may be listening in"), (
+        "as `ls` shows it"
+    )
     assert "If the host was really set up anew" in message and "accept it" not in message
     assert fingerprint(f"{testbed.folder}/ssh/host-sshd{'-bastion' * (at == 'hop')}.pub") in first
     forget = next(shlex.split(line) for line in others if "ssh-keygen" in line)
