@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from launcher.executors import backends, stopping
 from launcher.runs import ownership, run_ids, run_roots, selection, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.store import Run
+
+PATIENCE = 90.0
+"""Seconds in which Slurm has to end jobs that were killed: between TERM and KILL it gives them its KillWait."""
 
 
 def remove(
@@ -53,7 +57,11 @@ def _end(chosen: Sequence[Run], force: bool) -> None:
     ended = stopping.cancel(
         [row.run for row in alive], now=True, say=lambda text: print(text, file=sys.stderr, flush=True)
     )
+    deadline = time.monotonic() + PATIENCE
     for (run, _, state, _), why_not in ended:
+        while state.name == "stopping" and not why_not and time.monotonic() < deadline:
+            time.sleep(2.0)
+            ((_, _, state, _),) = backends.look([run], fresh=True)
         if why_not or not state.finished:
             reason = why_not or state.reason or state.name
             raise LauncherError(f"rm: {run.id} is kept: {reason}; if that can't be true any more, delete {run.folder}")

@@ -66,9 +66,10 @@ def _mark_cancelled(folder: Path, killed: str | None = None) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove such requests, and Slurm's verdict on the job before, as the run is submitted again."""
-    for name in ("cancelled", "STOP", store.VERDICT):
-        (folder / name).unlink(missing_ok=True)
+    """Remove such requests, Slurm's verdict on the job before and the count of its requeues, as the run is submitted
+    again."""
+    for path in (folder / "cancelled", folder / "STOP", folder / store.VERDICT, *folder.glob("attempts/*/requeued")):
+        path.unlink(missing_ok=True)
 
 
 def kill_all(folders: Iterable[Path]) -> dict[Path, str]:

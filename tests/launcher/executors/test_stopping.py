@@ -168,3 +168,12 @@ def test_cancelling_a_run_at_any_moment_of_its_start_ends_it(root, moment):
     assert why_not == ""
     assert processes_left(folder) == []
     assert state(folder).name == "cancelled"
+
+
+def test_a_run_that_is_resumed_may_be_requeued_as_often_as_a_new_one(root):
+    folder = make(root)
+    marker = folder / "attempts" / "1" / "requeued"
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    stopping.clear(folder)
+    assert not marker.exists()

@@ -15,6 +15,7 @@ from launcher.commands import ls
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import stopping
 from launcher.executors.execute import execute
+from launcher.executors.remove import remove
 from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.probe import slurm_probing
 from launcher.probe.slurm_commands import call
@@ -188,6 +189,15 @@ def test_a_job_that_was_put_back_into_the_queue_is_cancelled_at_once(bench: Benc
     (row,) = stopping.cancel([Run(str(folder.parent), folder.name)])
     assert time.monotonic() - began < 20
     assert (row.seen.state.name, row.seen.state.reason) == ("cancelled", "before it started again")
+
+
+def test_a_running_job_is_deleted_by_force(bench: Bench) -> None:
+    folders = bench.submit(
+        bench.plan("signal.signal(15, signal.SIG_IGN); time.sleep(600)"), bench.plan("time.sleep(600)")
+    )
+    until(lambda: all(map(started, folders)))
+    remove([Run(str(folder.parent), folder.name) for folder in folders], force=True)
+    assert not any(folder.exists() for folder in folders)
 
 
 # Stops as a trainer does when it finds STOP, in its first attempt; ends well in any other.
