@@ -183,7 +183,16 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
         return value
     if annotation is str:
         raise NotText(key, value)
-    raise SettingsError(f"{key}={show(value)} should be {_name(annotation)}", key)
+    quoted = ", without quotes" if isinstance(value, str) and _reads_as(value, annotation) else ""
+    raise SettingsError(f"{key}={show(value)} should be {_name(annotation)}{quoted}", key)
+
+
+def _reads_as(text: str, annotation: Any) -> bool:
+    """Whether a text is of the type but for its quotes."""
+    if annotation is bool:
+        return text in ("true", "false")
+    digits = text.removeprefix("-").replace(".", "", 1 if annotation is float else 0)
+    return annotation in (int, float) and digits.isascii() and digits.isdecimal()
 
 
 def not_a_choice(key: str, value: Any, choices: Iterable[Any]) -> str:

@@ -66,6 +66,10 @@ def read(path: Path, *, shipped: bool = False) -> dict[str, Any]:
         raise refused(path, places[""].line, "a configuration file holds keys with values, as `batch: 256`")
     assert isinstance(values, dict)
     _check_keys(path, values)
+    for name in map(str, values):
+        group, dot, key = name.partition(".")
+        if dot:
+            raise refused(path, places[name].line, f"{name} is a key of a group: write `{group}: {{{key}: ...}}`")
     return values  # type: ignore[return-value]  # whose keys are checked to be text
 
 

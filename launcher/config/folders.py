@@ -18,7 +18,7 @@ from launcher.config.paths import conf_folder
 from launcher.config.schema import CLUSTERS, TRAINING_KEYS
 from launcher.config.shipped import CONFIG, DECIDES
 from recipes.recipe import NAMES, find
-from recipes.typed import fields_of
+from recipes.typed import fields_of, show
 
 CHOOSABLE = tuple(group for group in DECIDES if group != "data")
 """Groups that a folder's config.yaml may choose a file of; data sets depend on the recipe."""
@@ -71,6 +71,9 @@ class Folder(ConfigSource):
             if isinstance(value, str):
                 choices[group] = places[group]
                 del values[group]
+            elif value is not None and not isinstance(value, dict):
+                what = f"{group}: {show(value)} should be one name, or keys; a sweep is typed, as {group}=a,b"
+                raise refused(path, places[group].line, what)
         return Defaults(path, choices, shipped.requests(CONFIG, values))
 
     def file(self, name: str) -> Path:
@@ -98,6 +101,8 @@ class Folder(ConfigSource):
             files.check_defaults(path, values)
             if group == "recipe" and not {"recipe", "defaults"} & set(values):
                 raise refused(path, None, f"names no recipe: write `recipe: {choice}`, or another recipe's name")
+            if group == "cluster" and not {"kind", "defaults"} & set(values):
+                raise refused(path, None, f"names no kind of cluster: write `kind: ` and one of {', '.join(CLUSTERS)}")
         return shipped.requests(name, values) if self.shipped else values, package
 
     def is_group(self, config_path: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from launcher.config.compose import Composer
 from launcher.config.parse import Override
@@ -67,12 +68,17 @@ def check(composer: Composer, override: Override, *, script: bool) -> None:
             argument = f"--{override.key} {' '.join(show(value) for value in override.values)}"
             hint = f"arguments of the script go after --: -- {argument}"
             raise UsageError(f"{override.key} is not a key of the launcher; {hint} ({override.source})")
-        grouped = [key for key in _keys_of(composer) if key.endswith(f".{override.key}")]
-        known = [*known_keys(), *composer.groups()]
-        near = f"; did you mean {' or '.join(grouped)}?" if grouped else nearest(override.key, known)
+        near = meant_key(override.key, _keys_of(composer), [*known_keys(), *composer.groups()])
         raise UsageError(
             f"unknown key {override.key}{near} ({override.source}). `python -m launcher run --help` lists them"
         )
+
+
+def meant_key(key: str, dotted: Iterable[str], known: Iterable[str]) -> str:
+    """`; did you mean x?` for the keys of groups that end in an unknown key, else for the closest of those that are
+    known."""
+    grouped = [other for other in dotted if other.endswith(f".{key}")]
+    return f"; did you mean {' or '.join(grouped)}?" if grouped else nearest(key, known)
 
 
 def _keys_of(composer: Composer) -> list[str]:

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.config import launch_checks, placeholders
+from launcher.config.key_checks import meant_key
 from launcher.config.parse import COMMAND_LINE, Override, typed_words
-from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Launch
+from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Launch, known_keys
 from launcher.config.sweep import Cell
 from launcher.errors import UsageError, placed
 from recipes import settings
 from recipes.precision import checks
 from recipes.recipe import Recipe, find
 from recipes.settings import Settings
-from recipes.typed import NotText, SettingsError, build, fields_of, leaves, mapping, nearest, not_a_choice, show
+from recipes.typed import NotText, SettingsError, build, fields_of, leaves, mapping, not_a_choice, show
 
 if TYPE_CHECKING:
     from launcher.config.files import Place
@@ -81,14 +82,14 @@ def _in_file(cell: Cell, key: str) -> Place | None:
 
 def _make(cell: Cell) -> JobSpec:
     config = dict(cell.config)
-    for name in config:
-        if name not in TRAINING_KEYS and name != "train" and name not in fields_of(Launch):
-            known = [*TRAINING_KEYS, *fields_of(Launch)]
-            raise SettingsError(f"unknown key {name}{nearest(name, known)}", name)
     recipe_name = config.get("recipe", "mnist")
     if not isinstance(recipe_name, str):
         raise SettingsError(f"recipe is text, and {show(recipe_name)} is not", "recipe")
     recipe = find(recipe_name)
+    for name in config:
+        if name not in TRAINING_KEYS and name != "train" and name not in fields_of(Launch):
+            meant = meant_key(name, known_keys(recipe.settings), [*TRAINING_KEYS, *fields_of(Launch)])
+            raise SettingsError(f"unknown key {name}{meant}", name)
     chosen = {name: value for name, value in config.items() if name in fields_of(Settings)}
     training = settings.with_recipe_defaults(settings.from_values(chosen, recipe), recipe)
     launching = {name: value for name, value in config.items() if name in fields_of(Launch)}

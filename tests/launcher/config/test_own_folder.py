@@ -103,12 +103,26 @@ def test_the_plan_names_the_file_of_each_value(
         ("batch: many\n", "batch=many should be a whole number"),
         ("name: 1.10\n", "name is text, and YAML reads 1.10 as 1.1"),
         ("train: {lrr: 1}\n", "unknown key train.lrr"),
+        ("amp: [o0, o1]\n", "amp: [o0,o1] should be one name, or keys; a sweep is typed, as amp=a,b"),
+        ("amp: 3\n", "amp: 3 should be one name"),
+        ("recipe: [gpt]\n", "recipe: [gpt] should be one name"),
+        ("telemetry.every: 3\n", "telemetry.every is a key of a group: write `telemetry: {every: ...}`"),
+        ("lr: 0.1\n", "unknown key lr; did you mean train.lr?"),
+        ("time: 1\n", "unknown key time; did you mean cluster.time?"),
+        ('batch: "256"\n', "batch=256 should be a whole number, without quotes"),
+        ('compile: "true"\n', "compile=true should be true or false, without quotes"),
     ],
 )
 def test_its_mistakes_are_named_with_their_line(text: str, says: str, own: Path, refusal: Refusal) -> None:
     (own / "config.yaml").write_text(text)
     message = refusal("plan")
     assert says in message and f"{own}/config.yaml:1" in message
+
+
+def test_a_cluster_of_ones_own_names_its_kind(own: Path, refusal: Refusal) -> None:
+    write(own, {"cluster/here.yaml": "stop_before: 60\n"})
+    message = refusal("plan", "cluster=here")
+    assert f"{own}/cluster/here.yaml: names no kind of cluster: write `kind: ` and one of local, ssh, slurm" in message
 
 
 def test_a_folder_that_is_named_and_none_is_refused(refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
