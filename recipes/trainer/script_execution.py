@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import runpy
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from recipes import script
@@ -18,6 +18,9 @@ from recipes.trainer.early import NotProved
 from recipes.trainer.run import FAILED, INTERRUPTED
 
 _INSTALLED = ("site-packages", "dist-packages")
+_executed: list[ModuleType] = []
+"""Modules of scripts, which live until Python ends, as they do in `python FILE`. DDP's reducer, freed just after its
+last backward, holds the GIL and waits for gloo's thread, which needs the GIL to drop an object of that backward."""
 
 
 def import_from_snapshot(file: Path, plan: Mapping[str, Any]) -> None:
@@ -49,7 +52,7 @@ def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[st
     sys.argv = [str(file), *passed]
     sys.path[0] = str(file.parent)
     try:
-        runpy.run_path(str(file), run_name="__main__")
+        _run_as_main(file)
     except SystemExit as ended:
         code = _exit_code(ended)
         return code, f"the script ended with exit code {code}" if code else None, ""
@@ -70,6 +73,17 @@ def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[st
             print(f"script: {hint}", file=sys.stderr)
         return FAILED, f"{type(error).__name__}: {error}{'; ' if hint else ''}{hint}", trace
     return 0, None, ""
+
+
+def _run_as_main(file: Path) -> None:
+    main, ours = ModuleType("__main__"), sys.modules["__main__"]
+    main.__file__ = str(file)
+    _executed.append(main)
+    sys.modules["__main__"] = main
+    try:
+        exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), main.__dict__)
+    finally:
+        sys.modules["__main__"] = ours
 
 
 def _not_linked(error: BaseException, workdir: Path) -> str:

@@ -232,6 +232,17 @@ def test_a_script_that_ends_within_its_first_step_ends_as_it_would_alone(tmp_pat
     assert ended.returncode == 1
 
 
+@pytest.mark.parametrize("end", ["", "sys.exit()"])
+def test_the_variables_of_a_script_live_as_long_as_they_do_alone(tmp_path, end):
+    """Freed at once, a model in DDP may deadlock with gloo's thread."""
+    text = "import functools, sys\nlast = type('Last', (), {'__del__': functools.partial(print, 'freed')})()\n"
+    (tmp_path / "train.py").write_text(text + end)
+    words = [f"script={tmp_path}/train.py", "amp=o1", "device=cpu", "require_proof=false"]
+    command = [sys.executable, "-m", "recipes.torch_.script", *words]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert ended.returncode == 0 and ended.stdout.endswith("freed\n"), ended
+
+
 @pytest.mark.parametrize("end", ["raise OSError('connection closed by peer')", "pass"])
 def test_an_error_after_another_rank_has_failed_is_not_the_reason_of_the_failure(run, end):
     text = f"import os, sys\nif os.environ['RANK'] == '1': sys.exit(3)\n{end}\n"
