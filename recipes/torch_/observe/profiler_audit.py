@@ -22,6 +22,9 @@ from recipes.torch_.observe.recomputation import RECALLED
 PROBE = "precision probe"
 """Name of the range around the observer's own arithmetic."""
 
+OPTIMIZER = "Optimizer.step#"
+"""How the name of torch's range around an optimizer's step begins."""
+
 _QUIET = "KINETO_LOG_LEVEL"
 _COMPILING = "(dynamo_timed)"
 _OTHER_NAMES = {
@@ -130,7 +133,7 @@ class _Reader:
         for event in events:
             if event.name == PROBE:
                 self._probes.append((event.start_time_ns, event.end_time_ns))
-            elif event.name.startswith("Optimizer.step#"):
+            elif event.name.startswith(OPTIMIZER):
                 self._optimizers.append((event.start_time_ns, event.end_time_ns))
             elif event.name == RECALLED:
                 self._recalled.append(event.start_time_ns)

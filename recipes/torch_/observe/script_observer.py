@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from recipes.precision.observation import Guard
 from recipes.torch_.observe.modules import Owner, names_of
@@ -49,6 +49,8 @@ class ScriptObserver:
         self.warn: Callable[[str], None] = lambda why: None
         """Called once with the reason where threads take the first steps."""
         self._profiling = profiling
+        self._stepping = 0
+        """Above zero while an optimizer steps, which calls the model in its closure."""
         self._due = 1
         self._thread = os.getpid(), threading.get_ident()
         self._in_threads = 0
@@ -62,7 +64,7 @@ class ScriptObserver:
         """The script runs in here. A span that an exception ends is not reported."""
         # torch would warn the user of our hook.
         warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
-        counting = register_optimizer_step_post_hook(self._stepped)
+        counting = register_optimizer_step_pre_hook(self._steps), register_optimizer_step_post_hook(self._stepped)
         self._await_forward()
         try:
             with self._ending():
@@ -73,7 +75,8 @@ class ScriptObserver:
                 unseen.add_problems(1, problems)
                 self.reports[:0] = unseen.reports
         finally:
-            counting.remove()
+            for hook in counting:
+                hook.remove()
             self._stop_waiting()
             self._profiling.end(self.steps)
 
@@ -104,7 +107,11 @@ class ScriptObserver:
         """Whether this is another thread or process than the script's first."""
         return (os.getpid(), threading.get_ident()) != self._thread
 
+    def _steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._stepping += 1
+
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._stepping -= 1
         self.steps += 1
         self._in_threads += self._is_elsewhere()
         if self.steps == TOLD_AT and self._trained_elsewhere():
@@ -151,7 +158,7 @@ class ScriptObserver:
             return True
         if torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._due:
             self._due = self.steps + 1
-            self._span = _Span(module, self.precision, self._due)
+            self._span = _Span(module, self.precision, self._due, self._stepping)
         return False
 
     def _close(self) -> None:
@@ -166,7 +173,7 @@ class ScriptObserver:
 class _Span(PrecisionObserver):
     """Observes some optimizer steps, and modules as they become known by being called."""
 
-    def __init__(self, module: nn.Module, precision: Precision, first: int) -> None:
+    def __init__(self, module: nn.Module, precision: Precision, first: int, stepping: int) -> None:
         super().__init__(module, precision.resolved, precision.gemm_layers)
         self.last = first + SPAN - 1
         self._shards: dict[nn.Parameter, Owner] = {}
@@ -180,7 +187,7 @@ class _Span(PrecisionObserver):
         self._seen: set[int] = set()
         self.add(module)
         self._open = contextlib.ExitStack()
-        self._open.enter_context(self.step(first))
+        self._open.enter_context(self.step(first, stepping=stepping))
 
     def close(self) -> None:
         self._open.close()

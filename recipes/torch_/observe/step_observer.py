@@ -46,6 +46,8 @@ class StepObserver:
         self._compiled = CompiledCalls(modules)
         self._guard = guard
         self._profile: Any = None
+        self._first_step = contextlib.ExitStack()
+        """The profiler's range of a step in which this began."""
         self._stepped: Counter[str] = Counter()
         self._rounding = RoundingObserver(guard) if resolved.rounding != "nearest" else None
         self._state: Counter[str] = Counter()
@@ -53,8 +55,9 @@ class StepObserver:
         self._arithmetic: dict[str, str] = {}
         self._probed: set[bool] = set()
 
-    def start(self, stack: contextlib.ExitStack) -> None:
-        """Begin to observe, until `stack` is closed."""
+    def start(self, stack: contextlib.ExitStack, stepping: int = 0) -> None:
+        """Begin to observe, until `stack` is closed, while so many optimizers step."""
+        self.mode.optimizer_steps = stepping
         for hook in (
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
@@ -68,6 +71,8 @@ class StepObserver:
             self._profile = stack.enter_context(profiler_audit.profiler())
         except RuntimeError as error:
             self.problems.append(f"no second observer: {error}")
+        if stepping:  # the profiler can't see when they began
+            self._first_step.enter_context(torch.profiler.record_function(profiler_audit.OPTIMIZER))
         stack.enter_context(self.mode)
 
     def report(self) -> dict[str, Any]:
@@ -105,6 +110,7 @@ class StepObserver:
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.mode.optimizer_steps -= 1
+        self._first_step.close()
         with self._guard():
             for entry in optimizer.state.values():
                 for value in entry.values() if isinstance(entry, dict) else ():

@@ -136,6 +136,32 @@ def test_a_script_that_sets_its_own_precision_is_judged_by_the_level(run):
     assert (ended.code, ended.result["mechanism"], ended.verdict) == (0, "script", "proved")
 
 
+IN_CLOSURE = """
+class Muon(torch.optim.Muon):
+    @torch.no_grad()
+    def step(self, closure):
+        with torch.enable_grad():
+            closure()
+        super().step()
+optimizer = OPTIMIZER
+def closure():
+    optimizer.zero_grad()
+    loss = ((net(inputs) - targets) ** 2).mean()
+    loss.backward()
+    return loss
+for step in range(3):
+    optimizer.step(closure)
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["torch.optim.LBFGS(net.parameters())", "Muon([net[0].weight, net[2].weight])"])
+@pytest.mark.parametrize("level", ["o0", "o1"])
+def test_an_optimizers_own_products_do_not_count_where_it_calls_the_model(run, optimizer, level):
+    ended = run(HEAD + IN_CLOSURE.replace("OPTIMIZER", optimizer), f"amp={level}")
+    assert (ended.code, ended.verdict) == (0, "proved"), ended.err
+    assert ended.result["observed"]["half_flop_share"] == (1.0 if level == "o1" else 0.0)
+
+
 SCALED = PLAIN.replace("for step", "scaler = torch.amp.GradScaler('cpu', init_scale=2.0**30)\nfor step", 1)
 SCALED = SCALED.replace(
     "    loss.backward()\n    optimizer.step()",
