@@ -49,25 +49,37 @@ def run_folder(plan: str) -> str:
     return os.path.dirname(under) if resumed else folder
 
 
-def main(digest: str) -> int:
-    """Call the function of this run. Returns the exit code: 1 where it raised, or its result can't be pickled."""
+def outcome_of(name: str, content: bytes) -> tuple[bytes, int]:
+    """The pickled outcome of a call and the exit code: 1 where it raised, or its result can't be pickled."""
     import cloudpickle
 
+    try:
+        function, arguments, named = cloudpickle.loads(content)
+        result = function(*arguments, **named)
+    except Exception as error:  # whatever it raises is its outcome
+        beyond_here = error.__traceback__ and error.__traceback__.tb_next
+        text = "".join(traceback.format_exception(type(error), error, beyond_here))
+    else:
+        try:
+            return cloudpickle.dumps(("success", result)), 0
+        except Exception as error:  # pickling runs whatever code the result brings
+            kind, why = type(result).__name__, f"{type(error).__name__}: {error}"
+            text = f"{name} returned a value of type {kind}, which can't be pickled: {why}\n"
+    sys.stderr.write(text)
+    return cloudpickle.dumps(("error", text)), 1
+
+
+def main(name: str, digest: str) -> int:
+    """Call the function of this run. Returns the exit code."""
     # Modules are found from the folder that it starts in, as with `python -m`; never beside this file.
     sys.path[0] = os.getcwd()
     run = run_folder(os.environ["LAUNCHER_SPEC"])
     with contextlib.suppress(FileNotFoundError):
         os.unlink(f"{run}/{RESULT}")  # an earlier attempt's, which must not pass for this one's
-    content = read_call(run, digest)
-    try:
-        function, arguments, named = cloudpickle.loads(content)
-        pickled, code = cloudpickle.dumps(("success", function(*arguments, **named))), 0
-    except Exception:  # whatever it raises is its outcome
-        traceback.print_exc()
-        pickled, code = cloudpickle.dumps(("error", traceback.format_exc())), 1
+    pickled, code = outcome_of(name, read_call(run, digest))
     write_own(f"{run}/{RESULT}", pickled)
     return code
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[2]))
+    sys.exit(main(*sys.argv[1:]))

@@ -164,7 +164,7 @@ class PlanExecutor(core.Executor):
             if name not in self.PARAMETERS:
                 raise ValueError(
                     f"{name} is not a parameter of {type(self).__name__} ({', '.join(sorted(self.PARAMETERS))}); "
-                    "other settings are words, as in plan('cluster.flags=[--nice=100]')"
+                    f"other settings are words, as in {type(self).__name__}(folder, words=['telemetry.every=0'])"
                 )
         self.parameters.update(kwargs)
 

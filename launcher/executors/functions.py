@@ -58,7 +58,7 @@ class FunctionJob(RunJob):
         )
         if outcome == "success":  # an attempt that was killed afterwards has no result
             return ("success", value) if ended == "success" else ("error", reason)
-        return "error", str(value)
+        return "error", f"{str(value).rstrip()}\nrun {self.run_id} failed (logs in {self.run_dir}/attempts)"
 
     def _own(self, read: Callable[[], bytes]) -> bytes:
         if not ownership.is_mine(self.run_dir, str(self.run_dir.parent)):
@@ -106,7 +106,14 @@ def _check_python(python: str) -> None:
 
 
 def bound(plan: Plan, call: DelayedSubmission) -> tuple[Plan, bytes]:
-    """The plan of this call, and what its run folder holds: the call as a pickle. Raises `UsageError`."""
+    """The plan of this call, and what its run folder holds: the call as a pickle.
+
+    Raises `TypeError` for what can't be called, `UsageError` for what can't be pickled.
+    """
+    if not callable(call.function):
+        kind = type(call.function).__name__
+        instead = "submit(execute, plan)" if isinstance(call.function, Plan) else "submit(function, *arguments)"
+        raise TypeError(f"submit takes a function and its arguments, not a value of type {kind}: say {instead}")
     try:
         content: bytes = cloudpickle.dumps((call.function, call.args, call.kwargs))
     except Exception as error:  # pickling runs whatever code the values bring

@@ -66,9 +66,9 @@ class RunJob(core.Job[Any]):
 
     watcher = RunWatcher(delay_s=1)
 
-    def __init__(self, run_dir: Path) -> None:
-        self.run_dir = run_dir
-        super().__init__(folder=run_dir, job_id=run_dir.name)
+    def __init__(self, run_dir: str | Path) -> None:
+        self.run_dir = Path(run_dir).expanduser().absolute()
+        super().__init__(folder=self.run_dir, job_id=self.run_dir.name)
 
     def _register_in_watcher(self) -> None:
         self.watcher.register_job(str(self.run_dir))

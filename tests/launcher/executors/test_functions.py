@@ -68,6 +68,31 @@ def test_a_function_gives_what_it_returns_and_prints(executor: PlanExecutor) -> 
         assert values and decode(record, values)[1] == [], record
 
 
+def test_an_error_is_shown_from_the_function_on_with_the_run_and_its_logs(tmp_path: Path) -> None:
+    executor = LocalExecutor(tmp_path / "runs", ["telemetry.every=0"])
+
+    def counted() -> Iterator[int]:
+        yield 1
+
+    with executor.batch():
+        jobs = [executor.submit(scaled, -1.0), executor.submit(scaled), executor.submit(counted)]
+    raised, uncallable, unpicklable = (str(job.exception()) for job in jobs)
+    assert raised.splitlines()[1].startswith(f'  File "{__file__}"') and "\nValueError: no value below zero\n" in raised
+    assert uncallable.startswith("TypeError: scaled() missing 1 required positional argument: 'value'\n")
+    assert unpicklable.startswith("counted returned a value of type generator, which can't be pickled: TypeError: ")
+    for job in jobs:
+        assert str(job.exception()).endswith(f"\nrun {job.run_id} failed (logs in {job.run_dir}/attempts)")
+
+
+def test_what_is_no_function_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    executor = LocalExecutor(tmp_path / "runs")
+    with pytest.raises(TypeError, match=r"not a value of type dict: say submit\(function, \*arguments\)"):
+        executor.submit(scaled(1.0))  # type: ignore[arg-type] # that is the mistake
+    with pytest.raises(TypeError, match=r"not a value of type Plan: say submit\(execute, plan\)"):
+        executor.submit(executor.plan("device=cpu"))  # type: ignore[arg-type]
+    assert not selection.run_names(str(tmp_path / "runs"))
+
+
 def done(tmp_path: Path) -> FunctionJob:
     job = LocalExecutor(tmp_path / "runs", ["telemetry.every=0"]).submit(max, 1, 2)
     assert job.result() == 2
@@ -87,7 +112,7 @@ def test_a_resumed_function_is_the_one_of_its_run(tmp_path: Path) -> None:
     assert job.state == "FAILED"
     assert main(["resume", job.run_id, f"run_root={tmp_path / 'runs'}"]) == 0
     assert (job.run_dir / "attempts" / "2" / "plan.json").exists()
-    assert FunctionJob(job.run_dir).result() == "again"
+    assert FunctionJob(str(job.run_dir)).result() == "again"
 
 
 @pytest.mark.parametrize("folder", ["/runs/otter", "/attempts/20260101-000000-otter", "/attempts/1/runs/otter"])
