@@ -86,6 +86,6 @@ def _failed(folder: Path) -> str:
     except OSError:
         return ""
     code = text.removeprefix("exit code ")
-    if code.isdigit() and int(code) > 128:
+    if code.isdigit() and 128 < int(code) <= 192:  # there are 64 signals
         return f"its trainer was killed by signal {int(code) - 128}"
     return {"out of memory": OUT_OF_MEMORY, "killed": KILLED}.get(text, f"its trainer ended with {text}")

@@ -222,7 +222,7 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
     code=1
   elif [ -n "$LAUNCHER_ENGINE" ] && [ "$code" -ge 125 ] && [ "$code" -le 127 ]; then
     status failed "$code" "$ended" "$LAUNCHER_ENGINE could not start the container or what runs in it (exit code $code)"
-  elif [ "$code" -gt 128 ]; then
+  elif [ "$code" -gt 128 ] && [ "$code" -le 192 ]; then # there are 64 signals; Apptainer's own errors end with 255
     status failed "$code" "$ended" "the $LAUNCHER_WHO was killed by signal $((code - 128))"
   elif [ "$LAUNCHER_WHO" = comparison ]; then
     status failed "$code" "$ended" "not every arm could be measured"

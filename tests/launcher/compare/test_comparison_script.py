@@ -180,7 +180,12 @@ def test_the_state_of_an_arm_is_that_of_its_folder_and_of_the_comparison(tmp_pat
         (arm / "failed").write_text(f"{failed}\n")
         assert arms.state(other.run, running)[:2] == ("failed", reason)
     (arm / "result.json").unlink()
-    for failed, reason in (("exit code 139", "killed by signal 11"), ("killed", "killed by signal 9")):
+    ends = {
+        "exit code 139": "killed by signal 11",
+        "exit code 255": "with exit code 255",
+        "killed": "killed by signal 9",
+    }
+    for failed, reason in ends.items():
         (arm / "failed").write_text(f"{failed}\n")
         assert reason in arms.state(other.run, running).reason
 

@@ -73,6 +73,7 @@ def test_the_trainer_gets_the_plans_words_variables_and_secrets_and_its_run_is_d
         ("sys.exit(2)", 2, "failed", "the trainer refused its settings"),
         ("os.kill(os.getpid(), 9)", 137, "failed", "the trainer was killed by signal 9"),
         ("os.abort()", 134, "failed", "the trainer was killed by signal 6"),
+        ("sys.exit(255)", 255, "failed", "the trainer ended with exit code 255"),
         ("sys.exit(85)", 85, "failed", "the trainer ended with exit code 85"),
         (STOPPED, 85, "stopped", ""),
     ],
