@@ -8,7 +8,8 @@ import sys
 def missing(framework: str) -> SystemExit:
     """Print that it is not installed; raise the result to exit with 2."""
     print(
-        f"framework={framework} is not installed for {sys.executable}: pip install 'amp-launcher[{framework}]'",
+        f"framework={framework} is not installed for {sys.executable}: in a container, choose an image that has it; "
+        f"elsewhere, pip install 'amp-launcher[{framework}]'",
         file=sys.stderr,
     )
     return SystemExit(2)

@@ -28,5 +28,6 @@ def test_without_the_framework_the_extra_that_brings_it_is_named_in_one_line(tmp
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
-        f"framework={framework} is not installed for {sys.executable}: pip install 'amp-launcher[{framework}]'\n"
+        f"framework={framework} is not installed for {sys.executable}: in a container, choose an image that has it; "
+        f"elsewhere, pip install 'amp-launcher[{framework}]'\n"
     )
