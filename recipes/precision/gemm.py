@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 Role = Literal["forward", "input_gradient", "weight_gradient"]
 """Input times weight, output gradient times weight, output gradient times input."""
@@ -73,7 +73,11 @@ class GemmFormat:
         return "bfloat16" not in self.weight_gradient
 
 
-_E4M3, _E5M2, _FP4 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2"
+_E4M3 = ("float8_e4m3fn", "float8_e4m3fn")
+_E5M2_AND_E4M3 = ("float8_e5m2", "float8_e4m3fn")
+_FP4 = ("float4_e2m1fn_x2", "float4_e2m1fn_x2")
+_BF16 = ("bfloat16", "bfloat16")
+"""Operands of a product."""
 
 # Sources: torchao.float8.config.Float8LinearConfig.from_recipe_name; transformer_engine.common.recipe; NVIDIA's CUDA
 # C++ Programming Guide for capabilities (Ada 8.9, Blackwell 10.0). The gradient of the output has the wider range of
@@ -82,34 +86,66 @@ _E4M3, _E5M2, _FP4 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2"
 # told (tried on a CPU); 0.18 is the one that the tests run. TransformerEngine's recipe module has DelayedScaling in
 # 1.0, its first stable release, MXFP8BlockScaling from 2.0 on, NVFP4BlockScaling from 2.8 on. Its check_mxfp8_support
 # refuses capability 12.0 and above, in 2.18 too.
-_TENSORWISE: dict[str, Any] = {
-    "forward": (_E4M3, _E4M3),
-    "input_gradient": (_E5M2, _E4M3),
-    "weight_gradient": (_E5M2, _E4M3),
-}
-_ROWWISE: dict[str, Any] = dict.fromkeys(ROLES, (_E4M3, _E4M3))
-_FOUR_BITS: dict[str, Any] = dict.fromkeys(ROLES, (_FP4, _FP4))
-_TORCHAO: dict[str, Any] = {"mechanism": "torchao", "oldest": (0, 18), "capability": (8, 9), "cpu": True}
-_ENGINE: dict[str, Any] = {"mechanism": "transformer_engine"}
-_BLACKWELL = (10, 0)
-
 FORMATS: Mapping[str, GemmFormat] = {
-    "fp8-tensorwise": GemmFormat(**_TENSORWISE, **_TORCHAO, recipe="tensorwise"),
-    "fp8-rowwise": GemmFormat(**_ROWWISE, **_TORCHAO, recipe="rowwise"),
+    "fp8-tensorwise": GemmFormat(
+        forward=_E4M3,
+        input_gradient=_E5M2_AND_E4M3,
+        weight_gradient=_E5M2_AND_E4M3,
+        capability=(8, 9),
+        mechanism="torchao",
+        recipe="tensorwise",
+        oldest=(0, 18),
+        cpu=True,
+    ),
+    "fp8-rowwise": GemmFormat(
+        forward=_E4M3,
+        input_gradient=_E4M3,
+        weight_gradient=_E4M3,
+        capability=(8, 9),
+        mechanism="torchao",
+        recipe="rowwise",
+        oldest=(0, 18),
+        cpu=True,
+    ),
     "fp8-rowwise-gw-hp": GemmFormat(
-        **{**_ROWWISE, "weight_gradient": ("bfloat16", "bfloat16")}, **_TORCHAO, recipe="rowwise_with_gw_hp"
+        forward=_E4M3,
+        input_gradient=_E4M3,
+        weight_gradient=_BF16,
+        capability=(8, 9),
+        mechanism="torchao",
+        recipe="rowwise_with_gw_hp",
+        oldest=(0, 18),
+        cpu=True,
     ),
-    "fp8-delayed": GemmFormat(**_TENSORWISE, **_ENGINE, oldest=(1, 0), capability=(8, 9), recipe="DelayedScaling"),
+    "fp8-delayed": GemmFormat(
+        forward=_E4M3,
+        input_gradient=_E5M2_AND_E4M3,
+        weight_gradient=_E5M2_AND_E4M3,
+        capability=(8, 9),
+        mechanism="transformer_engine",
+        recipe="DelayedScaling",
+        oldest=(1, 0),
+    ),
     "mxfp8": GemmFormat(
-        **_ROWWISE,
-        **_ENGINE,
-        oldest=(2, 0),
-        capability=_BLACKWELL,
-        below=(12, 0),
+        forward=_E4M3,
+        input_gradient=_E4M3,
+        weight_gradient=_E4M3,
         multiple=32,
+        capability=(10, 0),
+        below=(12, 0),
+        mechanism="transformer_engine",
         recipe="MXFP8BlockScaling",
+        oldest=(2, 0),
     ),
-    "nvfp4": GemmFormat(**_FOUR_BITS, **_ENGINE, oldest=(2, 8), capability=_BLACKWELL, recipe="NVFP4BlockScaling"),
+    "nvfp4": GemmFormat(
+        forward=_FP4,
+        input_gradient=_FP4,
+        weight_gradient=_FP4,
+        capability=(10, 0),
+        mechanism="transformer_engine",
+        recipe="NVFP4BlockScaling",
+        oldest=(2, 8),
+    ),
 }
 """By the value of `amp.gemm`; half is none of them."""
 
