@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from recipes.precision import operations
 from recipes.precision.gemm import FORMATS, HALF
@@ -12,8 +12,16 @@ from recipes.precision.levels import MODES, Amp, LossScale, named_operations
 from recipes.typed import SettingsError, plain, show
 
 GEMM_LEVELS = ("o1", "o2")
-Rules = Iterator[tuple[object, str, str]]
-"""Whether a setting is refused, its key, and why: how the sentence goes on after the key and its value."""
+
+
+class Rule(NamedTuple):
+    """A refusal of a setting under a condition."""
+
+    key: str
+    refused: object
+    """Whether it is, by its truth."""
+    why: str
+    """How the sentence goes on after the key and its value."""
 
 
 def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
@@ -29,7 +37,7 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
         ("amp", amp, _of_frameworks(amp, framework)),
         ("loss_scale", scale, _of_scale(amp, scale, framework)),
     ):
-        for refused, key, why in rules:
+        for key, refused, why in rules:
             if refused:
                 raise SettingsError(f"{group}.{key}={show(getattr(settings, key))} {why}", f"{group}.{key}")
 
@@ -52,85 +60,131 @@ def _check_preset(amp: Amp) -> None:
             )
 
 
-def _of_levels(amp: Amp, framework: str) -> Rules:
+def _of_levels(amp: Amp, framework: str) -> Iterator[Rule]:
     level, lists = amp.level, operations.TENSORFLOW_LISTS
-    yield (
-        level == "o0" and amp.dtype != "auto",
-        "dtype",
-        "with amp=o0: o0 is float32; leave the dtype out, or say amp=o1",
+    yield Rule(
+        "dtype", level == "o0" and amp.dtype != "auto", "with amp=o0: o0 is float32; leave the dtype out, or say amp=o1"
     )
     for key in (*lists, "keep_fp32"):
-        yield level == "o0" and getattr(amp, key), key, "with amp=o0: nothing runs in half precision there"
+        yield Rule(key, level == "o0" and getattr(amp, key), "with amp=o0: nothing runs in half precision there")
     for key in ("infer", "clear"):
-        why = f"is a list of TensorFlow's graph rewrite, and this is framework={framework}; say amp.allow or amp.deny"
-        yield framework != "tensorflow" and getattr(amp, key), key, why
+        yield Rule(
+            key,
+            framework != "tensorflow" and getattr(amp, key),
+            f"is a list of TensorFlow's graph rewrite, and this is framework={framework}; say amp.allow or amp.deny",
+        )
     for key in ("allow", "deny"):
-        why = "needs operation lists, and amp=o3 has none; say amp=o1 or amp=o2"
-        yield level == "o3" and getattr(amp, key), key, why
-    why = f"with amp={level}: only o2 has the choice"
-    yield amp.master_weights is not None and level != "o2", "master_weights", why
+        yield Rule(
+            key, level == "o3" and getattr(amp, key), "needs operation lists, and amp=o3 has none; say amp=o1 or amp=o2"
+        )
+    yield Rule(
+        "master_weights", amp.master_weights is not None and level != "o2", f"with amp={level}: only o2 has the choice"
+    )
     if amp.rounding == "stochastic":
-        why = f"rounds half-precision weights, and those of amp={level} are float32; say amp=o3, or leave it out"
-        yield framework != "torch", "rounding", f"is for torch, and this is framework={framework}; leave it out"
-        yield level in ("o0", "o1"), "rounding", why
-        why = "takes the place of the float32 masters of amp=o2; say amp=o3, or leave it out"
-        yield level == "o2", "rounding", why
-        why = "needs bfloat16, whose range is that of float32; say amp.dtype=bfloat16, or leave it out"
-        yield amp.dtype == "float16", "rounding", why
+        yield Rule("rounding", framework != "torch", f"is for torch, and this is framework={framework}; leave it out")
+        yield Rule(
+            "rounding",
+            level in ("o0", "o1"),
+            f"rounds half-precision weights, and those of amp={level} are float32; say amp=o3, or leave it out",
+        )
+        yield Rule(
+            "rounding", level == "o2", "takes the place of the float32 masters of amp=o2; say amp=o3, or leave it out"
+        )
+        yield Rule(
+            "rounding",
+            amp.dtype == "float16",
+            "needs bfloat16, whose range is that of float32; say amp.dtype=bfloat16, or leave it out",
+        )
 
 
-def _of_gemm(amp: Amp, framework: str) -> Rules:
+def _of_gemm(amp: Amp, framework: str) -> Iterator[Rule]:
     """What conflicts with a number format of linear layers' products, or needs one."""
     named = f"amp.gemm={amp.gemm}"
     if amp.gemm == HALF:
-        why = f"with {named}: no layer is converted, so none can be left out; say amp.gemm= or amp=fp8"
-        yield amp.gemm_exclude is not None, "gemm_exclude", why
+        yield Rule(
+            "gemm_exclude",
+            amp.gemm_exclude is not None,
+            f"with {named}: no layer is converted, so none can be left out; say amp.gemm= or amp=fp8",
+        )
         return
-    why = f"is for framework=torch, and this is framework={framework}; say amp.gemm=half"
-    yield framework != "torch", "gemm", why
-    why = "it needs float32 weights or masters, and bfloat16 elsewhere; say amp=o1 or amp=o2"
-    yield amp.level not in GEMM_LEVELS, "gemm", f"with amp={amp.level}: {why}"
-    why = "what these formats round comes from bfloat16, whose range float16 lacks; say amp.dtype=bfloat16"
-    yield amp.dtype == "float16", "dtype", f"with {named}: {why}"
-    own_modules = FORMATS[amp.gemm].mechanism == "transformer_engine"
-    why = "TransformerEngine's modules all multiply in it, and no other layer does; leave it out"
-    yield own_modules and amp.gemm_exclude is not None, "gemm_exclude", f"with {named}: {why}"
-    why = f"with {named}, which decides it for each linear layer; name layers in amp.gemm_exclude or amp.keep_fp32"
+    yield Rule(
+        "gemm", framework != "torch", f"is for framework=torch, and this is framework={framework}; say amp.gemm=half"
+    )
+    yield Rule(
+        "gemm",
+        amp.level not in GEMM_LEVELS,
+        f"with amp={amp.level}: it needs float32 weights or masters, and bfloat16 elsewhere; say amp=o1 or amp=o2",
+    )
+    yield Rule(
+        "dtype",
+        amp.dtype == "float16",
+        f"with {named}: what these formats round comes from bfloat16, whose range float16 lacks; "
+        "say amp.dtype=bfloat16",
+    )
+    yield Rule(
+        "gemm_exclude",
+        FORMATS[amp.gemm].mechanism == "transformer_engine" and amp.gemm_exclude is not None,
+        f"with {named}: TransformerEngine's modules all multiply in it, and no other layer does; leave it out",
+    )
     for key in ("allow", "deny"):
-        yield "linear" in operations.canonical(getattr(amp, key), f"amp.{key}"), key, why
+        yield Rule(
+            key,
+            "linear" in operations.canonical(getattr(amp, key), f"amp.{key}"),
+            f"with {named}, which decides it for each linear layer; name layers in amp.gemm_exclude or amp.keep_fp32",
+        )
 
 
-def _of_frameworks(amp: Amp, framework: str) -> Rules:
+def _of_frameworks(amp: Amp, framework: str) -> Iterator[Rule]:
     """What Keras's policies, the graph rewrite, and Paddle's `auto_cast` and `decorate` don't support; names of
     operations, too, are refused here."""
     if framework == "tensorflow":
         lists = named_operations(amp)
         operations.tensorflow_lists(lists)
-        why = "in TensorFlow only o1's graph rewrite has operation lists; say amp=o1, or amp.keep_fp32=[LAYER] at o2"
         for key, names in lists.items():
-            yield names and amp.level != "o1", key, f"with amp={amp.level}: {why}"
-        why = "in TensorFlow only the Keras policy of o2 goes by layers; say amp=o2, or at o1 amp.deny with operations"
-        yield amp.keep_fp32 and amp.level != "o2", "keep_fp32", f"with amp={amp.level}: {why}"
-        why = "with framework=tensorflow: the variables of Keras's mixed policies are always float32; say amp=o3"
-        yield amp.master_weights is False, "master_weights", why
+            yield Rule(
+                key,
+                names and amp.level != "o1",
+                f"with amp={amp.level}: in TensorFlow only o1's graph rewrite has operation lists; say amp=o1, or "
+                "amp.keep_fp32=[LAYER] at o2",
+            )
+        yield Rule(
+            "keep_fp32",
+            amp.keep_fp32 and amp.level != "o2",
+            f"with amp={amp.level}: in TensorFlow only the Keras policy of o2 goes by layers; say amp=o2, or at o1 "
+            "amp.deny with operations",
+        )
+        yield Rule(
+            "master_weights",
+            amp.master_weights is False,
+            "with framework=tensorflow: the variables of Keras's mixed policies are always float32; say amp=o3",
+        )
     elif framework == "paddle":
         operations.paddle_lists(amp.allow, amp.deny)
-        why = "with amp=o1: in Paddle only o2 and o3 go by layers; say amp=o2, or amp.deny with operations"
-        yield amp.keep_fp32 and amp.level == "o1", "keep_fp32", why
+        yield Rule(
+            "keep_fp32",
+            amp.keep_fp32 and amp.level == "o1",
+            "with amp=o1: in Paddle only o2 and o3 go by layers; say amp=o2, or amp.deny with operations",
+        )
     else:
         operations.lists(amp.allow, amp.deny)
 
 
-def _of_scale(amp: Amp, scale: LossScale, framework: str) -> Rules:
+def _of_scale(amp: Amp, scale: LossScale, framework: str) -> Iterator[Rule]:
     if framework == "paddle":
         here = "with framework=paddle: Paddle's scaler"
-        yield scale.per_optimizer, "per_optimizer", f"{here} is one for all optimizers; leave it out"
+        yield Rule("per_optimizer", scale.per_optimizer, f"{here} is one for all optimizers; leave it out")
         for key in ("min", "max"):
-            yield getattr(scale, key) is not None, key, f"{here} has no bounds; leave it out"
-        why = "switches itself off for bfloat16, which needs none; say loss_scale=none, or amp.dtype=float16"
-        yield amp.dtype == "bfloat16" and scale.mode == "dynamic", "mode", f"{here} {why}"
-    why = "with loss_scale.mode=none: there is no scale; leave it out"
-    yield scale.per_optimizer and scale.mode == "none", "per_optimizer", why
+            yield Rule(key, getattr(scale, key) is not None, f"{here} has no bounds; leave it out")
+        yield Rule(
+            "mode",
+            amp.dtype == "bfloat16" and scale.mode == "dynamic",
+            f"{here} switches itself off for bfloat16, which needs none; say loss_scale=none, or amp.dtype=float16",
+        )
+    yield Rule(
+        "per_optimizer",
+        scale.per_optimizer and scale.mode == "none",
+        "with loss_scale.mode=none: there is no scale; leave it out",
+    )
     # Paddle's scaler unscales half-precision gradients in place, as the O2 example of its guide has it.
     masterless = amp.master_weights is False and framework != "paddle"
     needless = {
@@ -138,20 +192,22 @@ def _of_scale(amp: Amp, scale: LossScale, framework: str) -> Rules:
         "o2": "without master weights there are no float32 gradients to unscale into" if masterless else "",
         "o3": "o3 has no float32 masters to unscale into",
     }.get(amp.level)
-    yield (
-        needless and scale.mode in ("dynamic", "static"),
+    yield Rule(
         "mode",
+        needless and scale.mode in ("dynamic", "static"),
         f"with amp={amp.level}: {needless}; say loss_scale=none",
     )
     for key in ("init", "growth", "backoff", "growth_every", "backoff_every", "min", "max"):
         value = getattr(scale, key)
         positive = value is None or (math.isfinite(value) and value > 0)
-        yield not positive, key, "must be above zero and finite"
-    yield scale.growth <= 1, "growth", "must be above 1"
-    yield scale.backoff >= 1, "backoff", "must be below 1"
-    outside = not (scale.min or 0.0) <= scale.init <= (scale.max or math.inf)
-    why = f"is outside loss_scale.min={show(scale.min)} to loss_scale.max={show(scale.max)}"
-    yield outside, "init", why
+        yield Rule(key, not positive, "must be above zero and finite")
+    yield Rule("growth", scale.growth <= 1, "must be above 1")
+    yield Rule("backoff", scale.backoff >= 1, "must be below 1")
+    yield Rule(
+        "init",
+        not (scale.min or 0.0) <= scale.init <= (scale.max or math.inf),
+        f"is outside loss_scale.min={show(scale.min)} to loss_scale.max={show(scale.max)}",
+    )
 
 
 def check_saved_level(state: Mapping[str, Any], level: str, dtype: str) -> None:
