@@ -51,7 +51,8 @@ def resources(plan: Plan) -> str:
         return ", ".join(asked)
     cluster = plan.cluster
     asked += [f"{_count(cluster['cpus'], 'CPU')} per node"] if cluster["cpus"] else []
-    asked += [f"{cluster['mem']} of memory per node"] if cluster["mem"] else []
+    if memory := cluster["mem"]:
+        asked.append(f"{memory}{'M' if memory.isdigit() else ''} of memory per node")
     asked += [f"time limit {cluster['time']}"] if cluster["time"] else []
     asked += [f"{key} {cluster[key]}" for key in ("partition", "account", "qos") if cluster[key]]
     left = [key for key in ("cpus", "mem", "time", "partition") if not cluster[key]]

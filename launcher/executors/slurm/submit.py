@@ -32,6 +32,8 @@ from recipes import records
 SAY_AFTER = 5.0
 """Seconds without an answer after which a message says so: a full controller makes sbatch retry."""
 GIVE_UP_AFTER = 300.0
+_ABOUT = (("feature", "constraint"), ("reservation", "reservation"), ("account", "account"), ("qos", "qos"))
+"""Words of Slurm's complaints, and the keys of `cluster` that they are about."""
 _NO_NODES = "Requested node configuration is not available"
 """What `sbatch --test-only` says if no nodes have what a job asks for, or those that have are not up."""
 
@@ -76,6 +78,8 @@ def start(folders: Sequence[Path], planned: Sequence[Plan], hooks: Hooks = PLAIN
     for folder, plan in zip(folders, planned, strict=True):
         shapes.setdefault(shape(plan), []).append((folder, plan))
     arrays = [runs[at : at + largest] for runs in shapes.values() for at in range(0, len(runs), largest)]
+    if len(arrays) > 1 and (parallel := planned[0].cluster["parallel"]):
+        print(f"note: the sweep is {len(arrays)} job arrays; cluster.parallel={parallel} limits each", file=sys.stderr)
     for number, runs in enumerate(arrays):
         _submit_array(number, runs, after, hooks)
 
@@ -215,7 +219,10 @@ def test_only(planned: Sequence[Plan]) -> None:
             continue
         away = slurm_probing.nodes_away() if _NO_NODES in (why := complaint(done)) else []
         if not away:
-            raise UsageError(f"Slurm would refuse this job: {why}")
+            wrong = [
+                f" (cluster.{key}={plan.cluster[key]})" for word, key in _ABOUT if word in why and plan.cluster[key]
+            ]
+            raise UsageError(f"Slurm would refuse this job: {why}{''.join(wrong)}")
         # Unlike this check, sbatch queues a job until such nodes are back, and refuses what the cluster never has.
         print(f"note: no nodes for this job are up now ({', '.join(away)})", file=sys.stderr)
 

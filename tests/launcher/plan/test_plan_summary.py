@@ -21,6 +21,7 @@ from tests.launcher.slurm.test_text import plan_of
             "account lab",
         ),
         ("gpus=1 cluster.time=5", "1 node, 1 GPU per node, time limit 5; the cluster decides cpus, mem, partition"),
+        ("gpus=0 cluster.mem=64", "1 node, no GPU, 64M of memory per node; the cluster decides cpus, time, partition"),
     ],
 )
 def test_what_a_job_asks_of_slurm_and_what_it_leaves_open(words: str, text: str) -> None:

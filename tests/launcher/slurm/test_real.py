@@ -116,14 +116,15 @@ def test_a_planned_sweep_does_not_ask_again_for_the_largest_array(
 
 
 def test_each_shape_of_resources_is_an_array_of_its_own_in_parts_no_larger_than_the_cluster_takes(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, two = bench.plan("", "gpus=1"), bench.plan("", "gpus=2", "batch=128")
+    one, two = (bench.plan("", "cluster.parallel=2", *words) for words in (("gpus=1",), ("gpus=2", "batch=128")))
     bench.lay_code(one)
     executor = Hooked()
     monkeypatch.setattr(slurm_probing, "max_array_size", lambda: 2)
     with executor.batch():
         jobs = [executor.submit(execute, plan) for plan in (one, two, one, one)]
+    assert "the sweep is 3 job arrays; cluster.parallel=2 limits each" in capsys.readouterr().err
     arrays = [job.job_id.partition("_")[0] for job in jobs]
     assert arrays[0] == arrays[2] and len(set(arrays)) == 3
     assert all(ended(job.run_dir).name == "done" for job in jobs)
@@ -137,7 +138,7 @@ def test_a_job_that_slurm_refuses_or_that_comes_after_no_run_leaves_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused, lonely = bench.plan("", "cluster.constraint=quantum"), dataclasses.replace(bench.plan(), after="nosuch")
-    with pytest.raises(UsageError, match="Slurm would refuse this job"):
+    with pytest.raises(UsageError, match=r"Slurm would refuse this job: .* \(cluster\.constraint=quantum\)"):
         bench.submit(refused)
     monkeypatch.setattr("launcher.executors.submission.check", lambda plans: None)
     for plans, message in (([refused], "Slurm refused the job"), ([lonely], "no run"), ([lonely, lonely], "no run")):
