@@ -9,15 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from recipes.precision.observation import Guard
 from recipes.torch_.observe.modules import Owner, names_of
@@ -49,8 +51,6 @@ class ScriptObserver:
         self.warn: Callable[[str], None] = lambda why: None
         """Called once with the reason where threads take the first steps."""
         self._profiling = profiling
-        self._stepping = 0
-        """Above zero while an optimizer steps, which calls the model in its closure."""
         self._due = 1
         self._thread = os.getpid(), threading.get_ident()
         self._in_threads = 0
@@ -64,7 +64,7 @@ class ScriptObserver:
         """The script runs in here. A span that an exception ends is not reported."""
         # torch would warn the user of our hook.
         warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
-        counting = register_optimizer_step_pre_hook(self._steps), register_optimizer_step_post_hook(self._stepped)
+        counting = register_optimizer_step_post_hook(self._stepped)
         self._await_forward()
         try:
             with self._ending():
@@ -75,8 +75,7 @@ class ScriptObserver:
                 unseen.add_problems(1, problems)
                 self.reports[:0] = unseen.reports
         finally:
-            for hook in counting:
-                hook.remove()
+            counting.remove()
             self._stop_waiting()
             self._profiling.end(self.steps)
 
@@ -107,11 +106,7 @@ class ScriptObserver:
         """Whether this is another thread or process than the script's first."""
         return (os.getpid(), threading.get_ident()) != self._thread
 
-    def _steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self._stepping += 1
-
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self._stepping -= 1
         self.steps += 1
         self._in_threads += self._is_elsewhere()
         if self.steps == TOLD_AT and self._trained_elsewhere():
@@ -158,7 +153,7 @@ class ScriptObserver:
             return True
         if torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._due:
             self._due = self.steps + 1
-            self._span = _Span(module, self.precision, self._due, self._stepping)
+            self._span = _Span(module, self.precision, self._due, _stepping())
         return False
 
     def _close(self) -> None:
@@ -168,6 +163,17 @@ class ScriptObserver:
         self._span = None
         low = 10 ** len(str(self.steps))
         self._due = random.Random(low).randrange(low, 10 * low)
+
+
+def _stepping() -> int:
+    """How many optimizers step just now, and call the model in a closure. Their frames tell it after errors too."""
+    optimizers = register_optimizer_step_post_hook.__code__.co_filename
+    frame: FrameType | None = sys._getframe()
+    count = 0
+    while frame is not None:
+        count += (frame.f_code.co_filename, frame.f_code.co_name) == (optimizers, "wrapper")
+        frame = frame.f_back
+    return count
 
 
 class _Span(PrecisionObserver):
