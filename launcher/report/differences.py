@@ -67,7 +67,9 @@ def _described(evidence: Evidence) -> dict[tuple[str, str], str]:
     code, container, script = group_of(provenance, "code"), group_of(plan, "container"), evidence.plan.script
     digests = group_of(result, "digests")
     of_result = {key: result.get(key) for key in _OF_RESULT}
-    for group in ("throughput", "loss", "eval", "loss_scale", "observed"):
+    # Of an arm, the comparison's own table has the throughput, as the mean over rounds instead of over all steps.
+    throughput = () if plan.get("arm") else ("throughput",)
+    for group in (*throughput, "loss", "eval", "loss_scale", "observed"):
         of_result |= {f"{group}.{key}": value for key, value in leaves(group_of(result, group)).items()}
     of_result.pop("observed.why", None)  # a sentence, which stands with the verdict
     of_plan = leaves({key: plan.get(key) for key in _OF_PLAN})

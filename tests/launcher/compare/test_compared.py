@@ -133,6 +133,14 @@ def test_bars_have_the_ratios_of_the_table_and_an_arm_without_a_round_has_none(t
     assert [bar.partition("samples/s")[2] for bar in bars] == [" (1.00x)", " (1.00x)", ""]
 
 
+def test_what_differs_has_no_second_throughput_beside_that_of_the_rounds(tmp_path):
+    plan = plan_of(tmp_path, ("o0", NOISE), ("o2", TWICE))
+    change(tmp_path, 1, throughput={"unit": "samples/s", "mean": 70.0, "p10": 60.0, "p90": 80.0}, wall_seconds=7.0)
+    (section,) = (section for section in document(tmp_path, plan).sections if section.title == "What differs")
+    names = {row[0].text for row in section.parts[0].rows}
+    assert "result: wall_seconds (s)" in names and not any("throughput" in name for name in names)
+
+
 def last_words(root, state="failed"):
     return compared.last_words(root, State(state, "exit code 1" if state == "failed" else "", attempt=1), 0.0)
 
