@@ -201,17 +201,26 @@ def _innermost(event: Any) -> Any:
 
 
 def _operands(event: Any, positions: Iterable[int]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Empty where one has no memory: what such an operation stands for, under `vmap` or in a tensor subclass, are other
+    events."""
     inputs = event.extra_fields.inputs
     matrices = _metadata([inputs[position] for position in positions if position < len(inputs)])
+    if not all(map(_has_memory, matrices)):
+        return ()
     return tuple((dtype_name(matrix.dtype), tuple(matrix.sizes)) for matrix in matrices)
 
 
 def _floating(event: Any) -> tuple[str, ...]:
-    dtypes = [tensor.dtype for tensor in _metadata(event.extra_fields.inputs)]
+    dtypes = [tensor.dtype for tensor in _metadata(event.extra_fields.inputs) if _has_memory(tensor)]
     return tuple(dtype_name(dtype) for dtype in dtypes if dtype.is_floating_point)
 
 
 def _metadata(values: Sequence[Any]) -> list[Any]:
-    """The tensors among an event's inputs, without those that have no memory, which a compiler traces with."""
+    """The tensors among an event's inputs."""
     flat = [item for value in values for item in (value if isinstance(value, list) else [value])]
-    return [item for item in flat if getattr(item, "storage_data_ptr", None)]
+    return [item for item in flat if hasattr(item, "storage_data_ptr")]
+
+
+def _has_memory(tensor: Any) -> bool:
+    """Not what a compiler traces with, and not what only wraps other tensors."""
+    return bool(tensor.storage_data_ptr) or 0 in tensor.sizes

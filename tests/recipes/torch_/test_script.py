@@ -169,6 +169,47 @@ def test_after_a_closure_that_raised_what_is_computed_without_gradients_still_co
     assert (ended.code, ended.verdict) == (1, "contradicted"), ended.err
 
 
+BY_VMAP = """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+weights = dict(net.named_parameters())
+def loss(weights, input, target):
+    return ((torch.func.functional_call(net, weights, (input[None],)) - target) ** 2).mean()
+for step in range(3):
+    values = {name: weight.detach() for name, weight in weights.items()}
+    gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(values, inputs, targets)
+    for name, weight in weights.items():
+        weight.grad = gradients[name].mean(0)
+    optimizer.step()
+"""
+IN_SUBCLASS = """
+class Wrapped(torch.Tensor):
+    @staticmethod
+    def __new__(cls, data):
+        return torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=data.dtype)
+    def __init__(self, data):
+        self.data_of_it = data
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args, kwargs=None):
+        kept = torch.ops.aten.t.default, torch.ops.aten.detach.default
+        out = func(*(arg.data_of_it if isinstance(arg, cls) else arg for arg in args), **kwargs or {})
+        return cls(out) if func in kept else out
+optimizer = torch.optim.SGD(list(net.parameters()), lr=0.01)
+net[0].weight = nn.Parameter(Wrapped(net[0].weight.detach()))
+for step in range(3):
+    optimizer.zero_grad()
+    ((net(inputs) - targets) ** 2).mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("text", [BY_VMAP, IN_SUBCLASS])
+@pytest.mark.parametrize("level", ["o0", "o1"])
+def test_products_of_tensors_without_memory_are_judged_by_what_they_become(run, text, level):
+    ended = run(HEAD + text, f"amp={level}")
+    assert (ended.code, ended.verdict) == (0, "proved"), ended.err
+    assert ended.result["observed"]["half_flop_share"] == (1.0 if level == "o1" else 0.0)
+
+
 SCALED = PLAIN.replace("for step", "scaler = torch.amp.GradScaler('cpu', init_scale=2.0**30)\nfor step", 1)
 SCALED = SCALED.replace(
     "    loss.backward()\n    optimizer.step()",
