@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -73,12 +74,13 @@ def resume_here(
 
 
 def check_place(plan: Plan) -> None:
-    """Refuse a run that would fail at once: its code or its Python is gone, or its GPUs are taken. Raises
+    """Refuse a run that would fail at once: its code, its Python or its image is gone, or its GPUs are taken. Raises
     `LauncherError`."""
     if not code_store.is_there(Path(plan.code_dir).parent, plan.code):
         raise UsageError(f"the code that {plan.run_id} began with is gone ({plan.code_dir}); start it anew")
     if plan.queue == "direct" and plan.container is None and not Path(plan.python).exists():
         raise UsageError(f"the Python that {plan.run_id} ran with is gone ({plan.python}); start it anew")
+    _check_image(plan)
     if plan.gpu_pool and not plan.wait_gpus:
         pool = [gpu for gpu in gpu_locks.look() if gpu.uuid in plan.gpu_pool]
         why = gpu_locks.refusal(plan.gpus, pool, plan.host)
@@ -90,6 +92,21 @@ def check_place(plan: Plan) -> None:
             check_time(cluster)
     except SettingsError as error:
         raise UsageError(f"{error} (command line)") from None
+
+
+def _check_image(plan: Plan) -> None:
+    """Refuse a run whose image this host no longer has. Raises `UsageError`."""
+    from containers import find
+
+    container = plan.container
+    if container is None or container.pull:  # a job fetches it first
+        return
+    ask = functools.partial(find.ask_here, env={**os.environ, **plan.host_env})
+    if not find.find_image(container.image, container.runtime, ask).present:
+        raise UsageError(
+            f"{container.runtime.kind} can't find the image that {plan.run_id} ran in ({container.image}); fetch or "
+            "build it again, or start the run anew"
+        )
 
 
 def _check_sharding(plan: Plan) -> None:

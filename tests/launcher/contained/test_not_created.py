@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.__main__ import main
 from launcher.code import code_store
 from launcher.executors import execute
 from launcher.plan.resolve import resolve
@@ -21,6 +22,7 @@ ENGINE = """#!/bin/sh
 case $1 in
   run) echo "Error: could not find slirp4netns" >&2; exit CODE ;;
   wait) echo 0 ;;
+  image) exit 1 ;;
 esac
 """
 
@@ -36,6 +38,16 @@ def test_a_container_that_does_not_start_fails_its_run(
     assert (status["state"], status["exit_code"]) == ("failed", code)
     assert status["reason"] == f"{engine} could not start the container or what runs in it (exit code {code})"
     assert "slirp4netns" in (folder / "attempts/1/stderr.log").read_text()
+
+
+def test_a_run_whose_image_is_gone_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run(tmp_path, monkeypatch, "docker", 1)
+    before = (folder / "status.json").read_text()
+    assert main(["resume", folder.name, f"run_root={folder.parent}"]) == 2
+    assert f"docker can't find the image that {folder.name} ran in (local/torch)" in capsys.readouterr().err
+    assert (folder / "status.json").read_text() == before and not (folder / "attempts/plan.json").exists()
 
 
 def test_a_run_is_done_with_the_result_of_its_own_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
