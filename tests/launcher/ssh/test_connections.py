@@ -17,7 +17,9 @@ import pytest
 
 from launcher.errors import UsageError
 from launcher.runs.address import check
+from launcher.ssh import session
 from launcher.ssh.archive import archive
+from launcher.ssh.stream import KEPT
 from tests.launcher.ssh import ways
 from tests.launcher.ssh.far import until
 from tests.launcher.ssh.ways import address, configuration, hello, keys, refusal
@@ -200,6 +202,17 @@ def test_complaints_without_end_of_a_started_agent_are_read_and_the_last_is_show
     loud = program("loud", lines.replace("BEAT", beat))
     message = refusal(configuration(tmp_path, testbed), python=loud, transport=transport)
     assert message.endswith("was lost: no disk")
+    long = program("long", lines.replace("BEAT", "true") + "; head -c 20000 /dev/zero | tr '\\0' x >&2")
+    message = refusal(configuration(tmp_path, testbed), python=long, transport=transport)
+    assert message.endswith("was lost: " + "x" * KEPT)
+
+
+@both
+def test_a_login_that_prints_a_byte_now_and_then_is_given_up(tmp_path, testbed, program, transport, monkeypatch):
+    monkeypatch.setattr(session, "OPENING", 2.0)
+    slow = program("slow", "while printf x; do sleep 0.2; done")
+    refused = refusal(configuration(tmp_path, testbed), python=slow, transport=transport)
+    assert "has not started a command in 2 s" in refused
 
 
 @pytest.mark.alone  # others start the agent from the file that is damaged here
