@@ -143,6 +143,8 @@ def test_a_done_script_is_refused_without_naming_keys_that_a_script_lacks(failed
     assert main(["resume", failed.name]) == 2
     message = capsys.readouterr().err
     assert "start it anew" in message and "epochs=N" not in message
+    assert main(["resume", failed.name, "epochs=99"]) == 2
+    assert "epochs can't change when a run is resumed" in capsys.readouterr().err
     assert main(["resume", failed.name, "script.resume_arguments=[--more]"]) == 2
     assert "began with code that has no such key" in capsys.readouterr().err
     plan = record(failed, "plan.json")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from launcher.code import code_store
 from launcher.executors import execute
+from launcher.plan.model import ScriptPlan
 from launcher.plan.resolve import resolve
 from launcher.runs import store
 from launcher.script.trainer_command import command
@@ -83,6 +84,14 @@ def test_an_end_other_than_a_good_one_has_its_reason_in_words(tmp_path, program,
     assert run(folder) == code
     expected = {"state": state, "exit_code": code, "reason": reason}
     assert expected.items() <= status(folder).items()
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_the_reason_calls_a_script_a_script(tmp_path, program, code):
+    script = ScriptPlan(file="script/train.py", in_image=False, workdir=str(tmp_path), bare=True)
+    _, folder = lay(tmp_path, program, script=script, env={"BEHAVIOUR": f"sys.exit({code})"})
+    assert run(folder) == code
+    assert status(folder)["reason"] == f"the script ended with exit code {code}"
 
 
 @pytest.mark.parametrize(

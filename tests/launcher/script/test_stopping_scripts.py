@@ -75,6 +75,13 @@ for step in range(1, 10**9):
 """
 WAIT = "print('begun', sys.argv[1:], os.environ['LAUNCHER_CHECKPOINT_DIR'], flush=True)\ntime.sleep(3600)\n"
 LEFT = "signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ['RANK'] == '1' else lambda *_: sys.exit())\n"
+CAUGHT = """\
+try:
+    print('begun', flush=True)
+    time.sleep(3600)
+except KeyboardInterrupt:
+    print('cleaned up', flush=True)
+"""
 WITHOUT_TORCH = "import os, signal, sys, time\n"
 SCRIPTS = {
     "saving.py": TORCH + SAVING,
@@ -83,7 +90,8 @@ SCRIPTS = {
     "left.py": f"{WITHOUT_TORCH}{LEFT}{WAIT}",
     "outside.py": f"{WITHOUT_TORCH}signal.signal(signal.SIGTERM, lambda *_: sys.exit())\n{WAIT}",
     "alone.py": f"{WITHOUT_TORCH}signal.signal(signal.SIGTERM, lambda *_: sys.exit('ended by itself'))\n{WAIT}",
-    "waiting.py": f"{WITHOUT_TORCH}import atexit\natexit.register(print, 'cleaned up', flush=True)\n{WAIT}",
+    "waiting.py": f"{WITHOUT_TORCH}{WAIT}",
+    "caught.py": f"{WITHOUT_TORCH}{CAUGHT}",
 }
 REQUESTS = {
     "saving": (
@@ -93,11 +101,12 @@ REQUESTS = {
     "ranks": ("script=ranks.py", "train.processes=2"),
     "left": ("script=left.py", "train.processes=2", "cluster.stop_before=8"),
     "outside": ("script=outside.py", "train.bare=true"),
-    "waiting": ("script=waiting.py", "script.stop_signal=INT"),
+    "waiting": ("script=caught.py", "script.stop_signal=INT"),
     "alone": ("script=alone.py", "train.bare=true", "script.resume_arguments=[again, 'and again']"),
     "stepping": ("script=stepping.py", "workdir=run"),
     "deaf": ("script=stepping.py", "workdir=run", "cluster.stop_before=5", "--", "deaf"),
     "unasked": ("script=saving.py", "script.stop_signal=null", "--", "SIGTERM"),
+    "plain": ("script=waiting.py", "train.bare=true"),
     "never": ("script=waiting.py", "script.stop_signal=null", "train.bare=true"),
 }
 CHECKOUT = str(Path(__file__).parents[3])
@@ -233,6 +242,12 @@ def test_a_bare_script_is_signalled_by_its_run_script(started):
     assert started.log("alone", stream="stderr") == "ended by itself\n"
     started.launcher("resume", folder.name, f"run_root={folder.parent}", "detach=true")
     until(lambda: "begun ['again', 'and again']" in started.log("alone", 2), 60)
+
+
+def test_a_bare_script_without_a_handler_is_ended_by_the_signal(started):
+    folder = started.folder("plain")
+    assert "cancelled after" in started.launcher("cancel", folder.name, f"run_root={folder.parent}")
+    assert "killed" not in started.ended("plain").reason
 
 
 def test_without_a_signal_it_is_killed_when_it_is_cancelled(started):

@@ -3,6 +3,9 @@ import re
 import signal
 import sys
 
+import pytest
+
+from launcher.executors import interrupts
 from launcher.runs import selection, store
 from launcher.ui.live import _Followed, watch
 from tests.launcher.run_folders import DEAF, NAME, STEPPING, make, metrics, result, start, state, sweep, until
@@ -132,6 +135,16 @@ def test_the_second_ctrl_c_kills(root):
     terminal.press(CTRL_C)
     text = terminal.all_shown()
     assert "killing" in text and "RETURNED cancelled" in text
+
+
+def test_a_watcher_that_leaves_by_an_exception_restores_the_handler(root, monkeypatch):
+    folder = make(root, trainer=DEAF)
+    start(folder)
+    monkeypatch.setattr(interrupts, "take", lambda: [signal.SIGINT])  # pressed before the watching began
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(AssertionError, match="it was called"):
+        watch([folder], on_interrupt=never)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_metrics_that_are_cut_back_on_resume_are_shown_from_where_they_go_on(root):
