@@ -16,6 +16,7 @@
      "matched": [pattern],                               patterns of keep_fp32 of which a module ran
      "evaluation": False,                                an evaluation's: it shows only which entries matched
      "unaccounted": {operation: times},                  what may have multiplied matrices and wasn't counted
+     "uncounted": {operation: times},                    calls that follow the rule, of unknown work
      "audit": "",                                        where a second observer disagrees
      "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],
      "optimizer": {dtype: elements},                     what optimizers stepped; empty where no step was taken

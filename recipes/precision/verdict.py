@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from recipes.precision import gemm_rules, rounding, shard_rules
-from recipes.precision.call_summary import Call, describe, flops, is_half, percent, phase
+from recipes.precision.call_summary import Call, describe, flops, is_half, percent, phase, times
 from recipes.precision.findings import (
     CONTRADICTED,
     PROVED,
@@ -185,6 +185,7 @@ def _summary(reports: Sequence[Report]) -> str:
         (f"{gemms}; of the rest, " if gemms and calls else gemms)
         + (_of_level(calls, reports[0]["rule"]) if calls else "")
         + f" {where}"
+        + (f"; unknown work, which follows the level: {uncounted}" if (uncounted := _uncounted(reports)) else "")
         + (f"; gradients summed over the ranks in {reduced}" if (reduced := _dtype_of(reports, "reduced")) else "")
         + (f"; {rounding.summary(reports)}" if _is_rounded(reports) else "")
         + (f"; {shards}" if (shards := shard_rules.summary(reports)) else "")
@@ -215,6 +216,14 @@ def _others(calls: Sequence[Call], rule: Mapping[str, Any]) -> str:
     return (f"; kept in float32 as requested: {describe(asked)}" if asked else "") + (
         f"; in other dtypes: {describe(other)}" if other else ""
     )
+
+
+def _uncounted(reports: Sequence[Report]) -> str:
+    """The products whose work is unknown, which follow the rule."""
+    seen: Counter[str] = Counter()
+    for report in reports:
+        seen.update(report.get("uncounted", {}))
+    return ", ".join(f"{operation} ({times(count)})" for operation, count in sorted(seen.items()))
 
 
 def _is_rounded(reports: Sequence[Report]) -> bool:

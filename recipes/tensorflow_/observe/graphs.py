@@ -1,8 +1,8 @@
 """The matrix products and convolutions of a graph that ran, with dtypes and FLOPs.
 
 While graphs are collected, TensorFlow keeps for each function the optimized graph and the partitions of it that its
-executors run. The first is read, and compared with the second. Products in a loop of the model can't be counted, nor
-what Python computes inside of a graph.
+executors run. The first is read, and compared with the second. How often a loop of the model multiplies is unknown, and
+so is what Python computes inside of a graph.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from recipes.tensorflow_.observe import shapes
 from recipes.tensorflow_.observe.products import PRODUCTS, base, flops, may_multiply
 
 BACKWARD = re.compile(r"(^|/)(gradient_tape|gradients)/")
-LOOP = re.compile(r"(^|/)while(_\d+)?/body")
-"""Of a loop in the model."""
 STEPS = "steps"
 """Name of the loop over the steps of one execution, which is not one of the model."""
+LOOP = re.compile(rf"(^|/)(?!{STEPS}(_\d+)?/)[^/]+/body/_\d+/")
+"""Of a loop in the model, or of its gradient's."""
 
 INTEGERS = {"int32", "int64", "uint8"}
 """Dtypes that precision levels don't change."""
@@ -42,6 +42,8 @@ class Reading:
     kept: set[str] = field(default_factory=set)
     """Names of the layers kept in float32 that have an operation in them."""
     unaccounted: Counter[str] = field(default_factory=Counter)
+    uncounted: list[tuple[dict[str, Any], str]] = field(default_factory=list)
+    """Calls whose work is unknown, counted as little as it can be; and why it is."""
     audit: list[str] = field(default_factory=list)
     per_sample: set[bool] = field(default_factory=set)
     """Whether the FLOPs of calls are those for one sample, because a graph doesn't say how many there are. With both,
@@ -52,6 +54,7 @@ class Reading:
         self.listed.update(other.listed)
         self.kept |= other.kept
         self.unaccounted.update(other.unaccounted)
+        self.uncounted += other.uncounted
         self.audit += other.audit
         self.per_sample |= other.per_sample
 
@@ -84,35 +87,49 @@ def _read_graph(graph: Any, named: Sequence[str], kept: str | None, compiled: bo
         if base(node.op) not in PRODUCTS and may_multiply(node.op) and not (compiled and CLUSTER.match(node.op)):
             reading.unaccounted[node.op] += 1
     for function in graph.library.function:
-        inside = Counter(node.op for node in function.node_def if base(node.op) in PRODUCTS or may_multiply(node.op))
-        for operation, times in inside.items():
-            reading.unaccounted[f"{operation} in a branch or function of its own"] += times
+        by_xla = "_XlaMustCompile" in function.attr and function.attr["_XlaMustCompile"].b
+        if by_xla and compiled:
+            continue
+        where = "a function that jit_compile=True compiles" if by_xla else "a branch or function of its own"
+        for node in function.node_def:
+            if base(node.op) in PRODUCTS and not (by_xla and dtype_of(node) != "float32"):  # which XLA may widen
+                reading.uncounted.append((_call(node, 1, kept), f"{node.op} in {where}"))
+            elif base(node.op) in PRODUCTS or may_multiply(node.op):
+                reading.unaccounted[f"{node.op} in {where}"] += 1
     if not products:
         return
+    looped = [node for node in products if LOOP.search(node.name)]
+    single = [node for node in products if not LOOP.search(node.name)]
     try:
-        per_sample, works = _works(graph, products)
+        per_sample, works = _works(graph, single)
+        known = shapes.infer(graph, [node.name for node in looped])
     except ValueError as error:
         reading.unaccounted[f"products of unknown shapes ({str(error).splitlines()[0][:200]})"] += len(products)
         return
-    reading.per_sample.add(per_sample)
-    for node in products:
-        operation, work = base(node.op), works[node.name]
-        if LOOP.search(node.name):
-            reading.unaccounted[f"{operation} in a loop of the model"] += 1
-        elif work is None:
-            reading.unaccounted[f"{operation} of unknown shape"] += 1
+    if single:
+        reading.per_sample.add(per_sample)
+    for node in single:
+        work = works[node.name]
+        if work is None:
+            reading.uncounted.append((_call(node, 1, kept), f"{base(node.op)} of unknown shape"))
         else:
-            reading.calls.append(
-                call(
-                    operation,
-                    dtype_of(node),
-                    work,
-                    functions=[operation],
-                    backward=bool(BACKWARD.search(node.name)),
-                    kept=kept is not None and kept in node.name,
-                    device="cuda" if "GPU" in node.device else "cpu",
-                )
-            )
+            reading.calls.append(_call(node, work, kept))
+    for node in looped:
+        once = _call(node, _work(node, known) or 1, kept)
+        reading.uncounted.append((once, f"{base(node.op)} in a loop of the model"))
+
+
+def _call(node: Any, work: int, kept: str | None) -> dict[str, Any]:
+    operation = base(node.op)
+    return call(
+        operation,
+        dtype_of(node),
+        work,
+        functions=[operation],
+        backward=bool(BACKWARD.search(node.name)),
+        kept=kept is not None and kept in node.name,
+        device="cuda" if "GPU" in node.device else "cpu",
+    )
 
 
 def layer_of(operation: str, kept: str) -> list[str]:

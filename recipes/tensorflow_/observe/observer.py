@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -130,7 +130,14 @@ class PrecisionObserver:
         ran = Reading(unaccounted=Counter({f"{name} outside of any graph": times for name, times in eager.items()}))
         for name in executed:
             ran.add(self._known.get(name, Reading()))
-        if len(ran.per_sample) > 1:
+        uncounted: Counter[str] = Counter()
+        for call, why in ran.uncounted:
+            if self._follows(call):
+                ran.calls.append(call)
+                uncounted[why] += 1
+            else:
+                ran.unaccounted[why] += 1
+        if len(ran.per_sample) > 1 and not all(self._follows(call) for call in ran.calls):
             ran.unaccounted["products for an unknown number of samples beside others"] += len(ran.calls)
             ran.calls = []
         problems = []
@@ -149,6 +156,7 @@ class PrecisionObserver:
             ],
             "matched": [pattern for pattern in self._resolved.amp.keep_fp32 if ran.kept & set(self._matching(pattern))],
             "unaccounted": dict(ran.unaccounted),
+            "uncounted": dict(uncounted),
             "audit": "; ".join(ran.audit),
             "optimizer": elements_by_dtype(variable.value for variable in stepped_by(self._optimizers)),
             "float32": {
@@ -157,6 +165,12 @@ class PrecisionObserver:
             },
             "problems": problems,
         }
+
+    def _follows(self, call: Mapping[str, Any]) -> bool:
+        """Whether a call's dtype is the level's, so that the verdict doesn't depend on how much work it is."""
+        resolved = self._resolved
+        wide = resolved.level == "o0" or call["kept"] or call["operation"] in resolved.deny
+        return call["dtype"] == ("float32" if wide else resolved.dtype)
 
     def _collected(self) -> Reading | None:
         """The contents of all that ran for the first time since the last call; None if nothing did."""

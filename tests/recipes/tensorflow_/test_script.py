@@ -178,7 +178,37 @@ EVALUATED = """
 other.evaluate(inputs, targets, verbose=0)
 other.predict(inputs, verbose=0)
 """
+RECURRENT = (
+    f"{HEAD}net = keras.Sequential([keras.Input((8, 4)), keras.layers.GRU(16), keras.layers.Dense(16)])\n"
+    + FIT.removeprefix(HEAD + NET).replace("inputs,", "inputs.reshape(-1, 8, 4),")
+)
+LOOPED = "unknown work, which follows the level: MatMul in a loop of the model (5 calls)"
+FLOAT32_LOOP = """
+wide = tf.constant(inputs)
+@tf.function
+def power():
+    return tf.while_loop(lambda at, x: at < 3, lambda at, x: (at + 1, tf.matmul(x, x, transpose_b=True) @ x), (0, wide))
+power()
+"""
 VERDICTS = {
+    **{
+        f"a recurrent layer at {level}": (RECURRENT, f"amp={level} amp.dtype={dtype}", "proved", LOOPED)
+        for level, dtype in (("o0", "auto"), ("o1", "bfloat16"), ("o2", "bfloat16"))
+    },
+    "a recurrent layer and an unknown batch": (
+        *(RECURRENT.replace("rand(64", "rand(70"), O2, "proved"),
+        "unknown work, which follows the level: ",
+    ),
+    "a loop in float32": (
+        FIT + FLOAT32_LOOP,
+        O2,
+        "unknown",
+        "MatMul in a loop of the model can't be counted (2 calls)",
+    ),
+    "a loop in half precision at o0": (
+        FIT + FLOAT32_LOOP.replace("(inputs)", "(inputs, tf.bfloat16)"),
+        *("amp=o0", "unknown", "MatMul in a loop of the model can't be counted (2 calls)"),
+    ),
     "an evaluation in float32": (FIT + EVALUATION.format("float32") + EVALUATED, O2, "proved", "bfloat16 in 100.0%"),
     "an evaluation in float32 between steps": (
         FIT + EVALUATION.format("float32") + EVALUATED + FIT.removeprefix(HEAD + NET),
@@ -263,7 +293,7 @@ def test_a_script_is_held_against_the_level(run, tmp_path, text, words, verdict,
     (tmp_path / "taping_helper.py").write_text("import tensorflow as tf\ntape = tf.GradientTape\n")
     code, printed, result = run(text, *words.split())
     observed = result["observed"]
-    assert (code, observed["verdict"], why in observed["why"]) == (verdict != "proved", verdict, True), result
+    assert (code, observed["verdict"], why in observed["why"]) == (verdict != "proved", verdict, True), observed["why"]
     assert (printed.out + printed.err).count(observed["why"]) == 1
     if verdict == "contradicted" and "evaluate" not in text:
         assert result["steps"] == 2, "it ends where it is contradicted"

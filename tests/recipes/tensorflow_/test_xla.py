@@ -83,6 +83,36 @@ def test_programs_compiled_later_for_a_function_of_a_script_that_is_known_by_the
     assert observed["xla_clusters"] == len(hlo.modules(tmp_path / "programs")) == 3
 
 
+FIT = """
+import keras
+net = keras.Sequential([keras.Input((32,)), keras.layers.Dense(64), keras.layers.Dense(1)])
+net.compile(optimizer="sgd", loss="mse", jit_compile=True)
+net.fit(keras.ops.ones((64, 32)), keras.ops.ones((64, 1)), batch_size=32, epochs=2, verbose=0)
+"""
+IN_GRAPH = "MatMul in a function that jit_compile=True compiles"
+
+
+@pytest.mark.parametrize(
+    ("level", "dumped", "verdict", "why"),
+    [
+        ("o0", False, "proved", f"unknown work, which follows the level: {IN_GRAPH} (5 calls)"),
+        ("o0", True, "proved", "at step 1 on 1 rank"),
+        ("o2", False, "unknown", f"{IN_GRAPH} can't be counted"),
+        ("o2", True, "contradicted", "MatMul in float32"),
+    ],
+)
+def test_what_keras_has_xla_compile_is_read_from_its_programs_or_in_float32_from_the_graph(
+    tmp_path, level, dumped, verdict, why
+):
+    (tmp_path / "train.py").write_text(FIT)
+    words = [f"amp={level}", f"script={tmp_path}/train.py", f"run={tmp_path}/run", "device=cpu", f"workdir={tmp_path}"]
+    flags = f"--xla_dump_to={tmp_path}/programs --xla_dump_hlo_as_text" if dumped else ""
+    ended = forking.run("recipes.tensorflow_.script", *words, XLA_FLAGS=flags)
+    observed = json.loads((tmp_path / "run" / "result.json").read_text())["observed"]
+    assert (observed["verdict"], why in observed["why"]) == (verdict, True), observed["why"]
+    assert ended.returncode == (verdict != "proved")
+
+
 MODULE = """
 HloModule jit_step
 
