@@ -137,6 +137,9 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
             if is_key(str(key)):
                 raise SettingsError(f"{key} belongs into words, as words: [{key}=...]", key)
         experiment = build(Experiment, values)
+        names = [arm.name for arm in experiment.arms]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise SettingsError(f"two arms are named {twice}", "arms")
         for key, forms in (("frameworks", experiment.frameworks), ("scales", experiment.scales)):
             for label, form in forms.items():
                 if len(form.names) not in (0, len(experiment.arms)):

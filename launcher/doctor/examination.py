@@ -153,8 +153,9 @@ def _awaited(run: Run) -> tuple[Seen, float]:
 
 
 def _figures(result: ResultRecord) -> str:
-    memory = units.size(result.peak_memory_bytes)
-    return f"{summary.throughput_of(result) or '-'} samples/s, {memory} at most, on {summary.device_of(result) or '-'}"
+    rate = summary.throughput_of(result)
+    rates = f"{rate} {result.throughput.unit or 'samples/s'}, " if rate else ""  # two steps are too few for one
+    return f"{rates}{units.size(result.peak_memory_bytes)} at most, on {summary.device_of(result) or '-'}"
 
 
 def _proof(result: ResultRecord) -> Finding:

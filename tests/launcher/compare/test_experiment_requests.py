@@ -139,6 +139,12 @@ def test_a_name_that_no_run_may_have_is_no_experiment(tmp_path, write, name):
     assert experiments.find(name, [tmp_path]) is None
 
 
+def test_two_arms_of_one_name_are_refused(tmp_path, write):
+    write("words: [batch=8]\narms: [{name: a, words: [amp=o0]}, {name: a, words: [amp=o2]}]\n")
+    with pytest.raises(UsageError, match=r"mine\.yaml:2: two arms are named a$"):
+        experiments.find("mine", [tmp_path])
+
+
 def test_a_file_of_ones_own_is_an_experiment_too(tmp_path, write):
     write("words: [batch=8]\narms: [{name: a, words: [amp=o0]}, {name: b, words: [amp=o2]}]\n")
     plan = plan_of("mine", facts=LAPTOP, config_dirs=(tmp_path,))

@@ -6,9 +6,12 @@ import dataclasses
 
 import pytest
 
+from launcher.doctor import examination
 from launcher.doctor.rules import of_host, of_slurm
 from launcher.probe import health
 from launcher.probe.health import Host
+from launcher.runs.decode import decode
+from launcher.runs.schema import ResultRecord
 from tests.launcher.contained.test_text import RUNTIMES, with_containers
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
 from tests.launcher.slurm.test_text import CLUSTER, LOGIN
@@ -192,6 +195,15 @@ def test_a_slurm_cluster_is_described_with_the_partition_requested(partition, cl
     seen = {finding.about: finding for finding in of_slurm(facts, spec_of(*words))}
     for about, (level, message) in findings.items():
         assert seen[about].level == level and seen[about].message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("throughput", "begins"),
+    [({"mean": 1234.5, "unit": "tokens/s"}, "1234 tokens/s, 512 MiB at most"), ({}, "512 MiB at most")],
+)
+def test_the_figures_of_the_job_have_their_unit_and_no_rate_where_none_was_measured(throughput, begins):
+    result = decode(ResultRecord, {"throughput": throughput, "peak_memory_bytes": 512 << 20})[0]
+    assert examination._figures(result).startswith(begins)
 
 
 def test_this_machine_can_be_examined(tmp_path):
