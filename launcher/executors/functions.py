@@ -50,8 +50,9 @@ class FunctionJob(RunJob):
 
     def _get_outcome_and_result(self) -> tuple[str, Any]:
         ended, reason = super()._get_outcome_and_result()
-        if not (self.run_dir / function.RESULT).exists():  # killed, or ended by sys.exit()
-            done = f"run {self.run_id} is done, and left nothing that its function returned"
+        if not (self.run_dir / function.RESULT).exists():  # killed, or ended by sys.exit() or os._exit()
+            why = f"the process ended first, as by sys.exit() (logs in {self.run_dir}/attempts)"
+            done = f"run {self.run_id} is done, but its function did not return: {why}"
             return "error", done if ended == "success" else reason
         outcome, value = cloudpickle.loads(
             self._own(functools.partial(function.read_own, str(self.run_dir / function.RESULT)))
