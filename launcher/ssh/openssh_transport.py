@@ -133,7 +133,10 @@ def explanation(destination: str, complaint: str) -> str:
     elif "terminating, " in reason or "UNKNOWN port" in reason:
         reason = lines[0]  # an error of the configuration or of a ProxyCommand: the reason comes first
     elif "Permission denied" in complaint:
-        advice = "open a master connection first (ssh -fNM, with a ControlPath in ~/.ssh/config), or `ssh-add`"
+        advice = (
+            "check the user's name, `ssh-add` your key, or copy its public half there (ssh-copy-id); where a password "
+            "or a code has to be typed, open a master connection first (ssh -fNM, with a ControlPath in ~/.ssh/config)"
+        )
     return f"ssh can't connect to {destination}: {reason}; {advice}"
 
 
