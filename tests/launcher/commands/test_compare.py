@@ -63,7 +63,7 @@ def test_it_is_one_run_to_every_other_verb(measured, capsys):
         return "".join(capsys.readouterr())
 
     (row,) = [line.split() for line in printed("ls").splitlines() if line.startswith(folder.name)]
-    assert (row[1], row[6]) == ("done", "proved")
+    assert row[1] == "done" and "proved" in row
     compared = store.read_json(folder / "result.json")["comparison"]
     assert compared["control"] == "amp=o0"
     rate = units.number(compared["arms"][1]["samples_per_second"])
