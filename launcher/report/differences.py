@@ -65,7 +65,6 @@ def _described(evidence: Evidence) -> dict[tuple[str, str], str]:
     """Every compared value of a run as text, by group and name."""
     plan, result, provenance = (evidence.documents[f"{name}.json"] for name in ("plan", "result", "provenance"))
     code, container, script = group_of(provenance, "code"), group_of(plan, "container"), evidence.plan.script
-    digests = group_of(result, "digests")
     of_result = {key: result.get(key) for key in _OF_RESULT}
     # Of an arm, the comparison's own table has the throughput, as the mean over rounds instead of over all steps.
     throughput = () if plan.get("arm") else ("throughput",)
@@ -79,9 +78,9 @@ def _described(evidence: Evidence) -> dict[tuple[str, str], str]:
     groups: dict[str, Mapping[str, Any]] = {
         "settings": leaves(group_of(plan, "settings")),
         "plan": of_plan,
-        "image": {"name": container.get("image") or "none", "digest": digests.get("image")},
+        "image": {"name": container.get("image") or "none"},
         "code": {key: code.get(key) for key in ("digest", "commit", "dirty")},
-        "data": {"digest": digests.get("data")},
+        "data": {"digest": group_of(result, "digests").get("data")},
         "versions": {"interpreter": plan.get("python"), **group_of(result, "versions")},
         "hardware": group_of(result, "hardware"),
         "result": {**of_result, "peak_memory_bytes": result.get("peak_memory_bytes")},

@@ -120,6 +120,17 @@ def test_two_runs_differ_in_settings_versions_hardware_and_results_with_units(ro
     assert "settings: amp.level" in rows and not any(name.startswith("result: ") for name in rows)
 
 
+def test_two_images_differ_by_name_alone_in_full(root):
+    def of(name, image):
+        more = {"planned": {"container": {"image": image}}, "resulting": {"digests": {"image": image}}}
+        return folders.run(root, name, **more)
+
+    names = ["nvcr.io/nvidia/pytorch:25.06-py3", "local/torch:1"]
+    rows = differing(of(OTTER, names[0]), of(OWL, names[1]))
+    assert rows["image: name"] == names
+    assert "image: digest" not in rows
+
+
 def test_two_equal_runs_differ_in_nothing(root):
     assert list(differing(folders.run(root, OTTER), folders.run(root, OWL))) == ["nothing differs"]
 
