@@ -139,7 +139,8 @@ class StepCounter:
             if optimizer not in scaling:
                 number = id(optimizer)
                 counts[number] = _Count(optimizer, int(optimizer.iterations.numpy()), scales.get(number))
-                keras_counters.add(id(optimizer.iterations.value))
+                count = optimizer.iterations.value
+                keras_counters |= {id(count), *map(id, getattr(count, "values", ()))}  # one for each replica
         for counter in self._observer.counters:
             if id(counter) not in keras_counters:
                 counts[id(counter)] = _Count(counter, int(counter.numpy()))

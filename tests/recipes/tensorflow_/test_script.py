@@ -385,6 +385,7 @@ with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
     assert ended.returncode == 0, ended.stderr
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["observed"]["verdict"], result["observed"]["dtype"]) == ("proved", "float16")
+    assert result["throughput"]["counted"] == "SGD", "each replica has a count of its own"
 
 
 def test_the_pages_own_name_of_the_function_is_answered_with_what_to_import(run):
