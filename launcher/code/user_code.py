@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -59,6 +60,7 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
     sizes: dict[str, int] = {}
     total = 0
     listed = _in_checkout(root) if checkout else _in_folder(root)
+    printed = _printed_to()
     included = [path for pattern in include for path in _included(pattern, root)]
     for path in dict.fromkeys((script, *listed, *included)):
         if not path.is_file() or exclusions.is_debris(path.name):
@@ -68,8 +70,11 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
         if path != script and not too_much and exclusions.is_credential(path, root):
             credentials.append(name)
             continue
+        stat = path.stat()
+        if (stat.st_dev, stat.st_ino) in printed:
+            continue
         files[f"{FOLDER}/{name}"] = path
-        sizes[f"{FOLDER}/{name}"] = path.stat().st_size
+        sizes[f"{FOLDER}/{name}"] = stat.st_size
         total += sizes[f"{FOLDER}/{name}"]
         if len(files) > _COUNTED:
             break
@@ -81,6 +86,16 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
             "the code into a folder or git checkout of its own"
         )
     return Collected(root=root, files=files, credentials=tuple(credentials))
+
+
+def _printed_to() -> set[tuple[int, int]]:
+    """Device and inode of the files that this process prints to, as by `> train.log`: they change with every line."""
+    printed = set()
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # it is closed
+            stat = os.fstat(descriptor)
+            printed.add((stat.st_dev, stat.st_ino))
+    return printed
 
 
 def left_out_imports(script: Path, collected: Collected) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,17 @@ def test_runs_beside_a_script_are_not_copied(project: Path, checkout: bool) -> N
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("")
     assert names(project) == sorted([*before, "script/no-run/plan.json"])
+
+
+def test_the_file_that_the_launcher_prints_to_is_not_copied(project: Path) -> None:
+    """As of `python -m launcher train.py > train.log` in the script's folder."""
+    text = "import sys, pathlib; from launcher.code import user_code\n"
+    text += "print(*user_code.collect(pathlib.Path(sys.argv[1])).files)"
+    with (project / "train.log").open("w") as log:
+        subprocess.run([sys.executable, "-c", text, project / "train.py"], stdout=log, check=True)
+    printed = (project / "train.log").read_text().split()
+    assert sorted(printed) == ["script/sub/helper.py", "script/train.py"]
+    assert "script/train.log" in names(project), "an old one is a file like any other"
 
 
 def git(folder: Path, *words: str) -> None:
