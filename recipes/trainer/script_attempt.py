@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -101,6 +102,8 @@ class ScriptAttempt:
             return code
         patience = rank_reports.HURRY if killed else rank_reports.PATIENCE if not code or stopped else 0.0
         failed, observed = self._judge(failure, first, stopped, patience)
+        if killed and not self._wrapper.reports() and observed["verdict"] == verdict.UNKNOWN:
+            observed["why"] = f"{signal.Signals(code - 128).name} ended the script before its steps were judged"
         problem = failed if failed or stopped else self._proof_problem(observed)
         if not problem and not stopped:
             self._meter.end_block()
