@@ -82,6 +82,13 @@ try:
 except KeyboardInterrupt:
     print('cleaned up', flush=True)
 """
+KERAS = """\
+import keras, numpy
+net = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)])
+net.compile(optimizer="sgd", loss="mse")
+begun = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: print("begun", flush=True))
+net.fit(numpy.ones((64, 8)), numpy.ones((64, 8)), epochs=10**6, verbose=0, callbacks=[begun])
+"""
 WITHOUT_TORCH = "import os, signal, sys, time\n"
 SCRIPTS = {
     "saving.py": TORCH + SAVING,
@@ -91,6 +98,7 @@ SCRIPTS = {
     "outside.py": f"{WITHOUT_TORCH}signal.signal(signal.SIGTERM, lambda *_: sys.exit())\n{WAIT}",
     "alone.py": f"{WITHOUT_TORCH}signal.signal(signal.SIGTERM, lambda *_: sys.exit('ended by itself'))\n{WAIT}",
     "waiting.py": f"{WITHOUT_TORCH}{WAIT}",
+    "fit.py": KERAS,
     "caught.py": f"{WITHOUT_TORCH}{CAUGHT}",
 }
 REQUESTS = {
@@ -104,6 +112,7 @@ REQUESTS = {
     "waiting": ("script=caught.py", "script.stop_signal=INT"),
     "alone": ("script=alone.py", "train.bare=true", "script.resume_arguments=[again, 'and again']"),
     "stepping": ("script=stepping.py", "workdir=run"),
+    "fit": ("script=fit.py", "framework=tensorflow"),
     "deaf": ("script=stepping.py", "workdir=run", "cluster.stop_before=5", "--", "deaf"),
     "unasked": ("script=saving.py", "script.stop_signal=null", "--", "SIGTERM"),
     "plain": ("script=waiting.py", "train.bare=true"),
@@ -232,6 +241,14 @@ def test_one_that_the_signal_or_a_kill_ends_leaves_its_last_rows_and_a_result(st
     rows = [row for row in metrics.read(started.folder(name) / "metrics.jsonl") if "event" not in row]
     assert [row["step"] for row in rows] == list(range(1, result["steps"] + 1))
     assert 0 <= last_step - result["steps"] <= 1
+
+
+def test_the_proof_of_a_keras_script_that_the_signal_ends_says_so(started):
+    assert started.asked_to_stop("fit").name == "stopped"
+    result = started.record("fit", "result.json")
+    assert result["steps"] > 0
+    reason = "SIGTERM ended the script before its steps were judged"
+    assert (result["observed"]["verdict"], result["observed"]["why"]) == ("unknown", reason)
 
 
 def test_a_bare_script_is_signalled_by_its_run_script(started):
