@@ -49,26 +49,26 @@ def test_paddles_fit_is_proved_and_its_steps_are_counted(run):
 
 def test_two_steps_of_each_decade_are_watched_and_no_evaluation_before_them(run):
     evaluation = """
-    if number == 81:
+    if number == 17:
         with paddle.no_grad():
             paddle.matmul(net(inputs), paddle.ones([4, 4], "bfloat16").astype("float32"))
 """
     code, _, result = run(loop(109, after=evaluation))
     assert (code, result["steps"], result["observed"]["verdict"]) == (0, 109, "proved"), result["observed"]["why"]
-    assert result["observed"]["why"].endswith("at steps 1, 83 on 1 rank")
+    assert result["observed"]["why"].endswith("at steps 1, 19 on 1 rank")
 
 
-@pytest.mark.parametrize(("steps", "verdict"), [(82, "proved"), (83, "contradicted")])
+@pytest.mark.parametrize(("steps", "verdict"), [(18, "proved"), (19, "contradicted")])
 def test_half_precision_that_a_script_turns_to_later_is_seen_where_it_is_watched(run, steps, verdict):
     late = """
-    if number == 49:
+    if number == 9:
         net.add_sublayer("low", nn.Linear(4, 4))
         net.low.to(dtype="bfloat16")
         net.low.forward = lambda inputs: inputs
 """
     result = run(loop(steps, after=late))[2]
     assert result["observed"]["verdict"] == verdict, result["observed"]["why"]
-    assert verdict == "proved" or "step 83" in result["observed"]["why"]
+    assert verdict == "proved" or "step 19" in result["observed"]["why"]
 
 
 def test_static_graphs_are_not_watched_and_that_is_said(run):

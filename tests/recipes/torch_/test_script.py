@@ -130,6 +130,13 @@ def test_a_script_that_asks_in_a_helper_is_noticed_while_it_runs(run, tmp_path):
     assert (ended.code, ended.result["mechanism"], ended.verdict) == (0, "autocast", "proved")
 
 
+def test_a_short_script_that_leaves_its_precision_after_some_steps_is_contradicted(run):
+    own = PLAIN.replace("    loss = ", AUTOCAST.format("dtype=torch.bfloat16, enabled=step < 5"))
+    ended = run(own, "amp=o1", "train.precision=script")
+    assert (ended.code, ended.verdict) == (1, "contradicted"), ended.err
+    assert "step 19" in ended.result["observed"]["why"]
+
+
 def test_a_script_that_sets_its_own_precision_is_judged_by_the_level(run):
     own = PLAIN.replace("    loss = ", AUTOCAST.format("dtype=torch.bfloat16"))
     ended = run(own, "amp=o1", "train.precision=script")
