@@ -98,7 +98,7 @@ def _check_devices(launch: Launch, device: str) -> None:
         raise SettingsError(f"gpus={launch.gpus} must be at least 0", "gpus")
     if launch.wait_gpus and slurm:
         raise SettingsError("wait_gpus=true with cluster=slurm: Slurm queues jobs by itself; leave it out", "wait_gpus")
-    for where, no_gpus in (("gpus=0", launch.gpus == 0), ("device=cpu", device == "cpu")):
+    for where, no_gpus in (("gpus=0", launch.gpus == 0), ("device=cpu", device == "cpu" and launch.gpus is None)):
         if launch.wait_gpus and no_gpus:
             raise SettingsError(f"wait_gpus=true with {where}: there is no GPU to wait for; leave it out", "wait_gpus")
     if launch.visible_gpus is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 
 import numpy
@@ -16,7 +18,7 @@ from recipes.paddle_.precision import Precision, high_level_api
 from recipes.precision import verdict
 from recipes.precision.levels import Amp, LossScale
 from recipes.precision.observation import Guard
-from tests.recipes import forking
+from tests.recipes.forking import REPOSITORY, environment
 from tests.recipes.paddle_.forced import float32, forced
 
 
@@ -67,7 +69,9 @@ def observe_compiled(times):
 
 def test_threads_of_a_compiled_function_do_not_corrupt_the_counts_of_kernels():
     """In a process of its own, which the corrupt counts would crash."""
-    ended = forking.Forked(observe_compiled, (3000,)).complete()
+    program = f"from {__name__} import observe_compiled; observe_compiled(3000)"
+    argv = [sys.executable, "-c", program]
+    ended = subprocess.run(argv, cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
 
 
