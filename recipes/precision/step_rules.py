@@ -5,7 +5,7 @@ The rules judge a report (`recipes.precision.observation`) and give findings; a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,7 @@ def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
         if "gemm" in rule:
             yield from gemm_rules.findings(report, share)
         of_level = [call for call in rest if not is_narrow(call["dtype"])]
-        yield from _half_where_due(of_level, rule, share, report.get("grows", False))
+        yield from _half_where_due(of_level, rule, share, report.get("grows", False), report.get("uncounted", {}))
         yield from _lists(report)
     yield from value_rules.parameters(report)
     yield from value_rules.reduction(report)
@@ -70,7 +70,9 @@ def _no_half(calls: Sequence[Call]) -> Iterator[Finding]:
         yield contradicted(f"o0 is float32, but these ran: {describe(narrow)}")
 
 
-def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float, grows: bool) -> Iterator[Finding]:
+def _half_where_due(
+    calls: Sequence[Call], rule: Mapping[str, Any], share: float, grows: bool, uncounted: Iterable[str]
+) -> Iterator[Finding]:
     """Each call against the level's rule, forward and backward separately."""
     either = set(rule.get("either", ()))
     certain = [call for call in calls if not either & set(call["functions"])]
@@ -94,7 +96,10 @@ def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float
         return  # a graph that has not run yet may still be the larger part
     yield from _uncertain(forward, rule, share)
     short = [part for part in parts if part.is_short(share)]
-    if short:
+    if short and uncounted:  # which may be the larger part
+        unseen = f"the work of {', '.join(sorted(uncounted))} is unknown"
+        yield unknown(f"{_shortfall(short, rule, share)}, and {unseen}")
+    elif short:
         yield contradicted(_shortfall(short, rule, share))
     gradients = GRADIENTS * flops(
         call

@@ -31,22 +31,27 @@ class _Finder(MetaPathFinder):
     def __init__(self, name: str, callback: Callable[[ModuleType], None]) -> None:
         self._name = name
         self._callback = callback
+        self._looking = False
 
     def remove(self) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if name != self._name:
+        if name != self._name or self._looking:
             return None
-        self.remove()
-        spec = importlib.util.find_spec(name)
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
         if spec is None or spec.loader is None:
             return spec
         loader, execute = spec.loader, spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             loader.exec_module = execute  # type: ignore[method-assign]
+            self.remove()
             execute(module)
             self._callback(module)
 

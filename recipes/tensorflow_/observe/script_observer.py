@@ -125,7 +125,7 @@ class ScriptObserver(PrecisionObserver):
     def executed(self) -> None:
         """Call it after each execution: judges the run so far, once every optimizer has stepped and there were two
         steps."""
-        if self._judged:
+        if self._judged or self._evaluating:
             return
         report: dict[str, Any] = {}
         with Guard()():  # what fails here may still succeed at the end
@@ -262,7 +262,8 @@ class ScriptObserver(PrecisionObserver):
         stepped = {id(variable) for variable in stepped_by(self._built)}
         if not stepped:
             layers = [layer for reference in self._chosen if (layer := reference()) is not None]
-            kept = {id(variable) for layer in layers for variable in layer._trainable_weights}
+            weights = (weight for layer in layers for weight in layer.trainable_weights)
+            kept = {id(weight.value if isinstance(weight, keras.Variable) else weight) for weight in weights}
             return counted(("kept" if id(variable) in kept else "other", variable) for variable in self._trainable())
         layers = {id(layer): layer for model in self._made for layer in model._flatten_layers()}
         return counted(

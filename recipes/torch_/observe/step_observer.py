@@ -73,6 +73,7 @@ class StepObserver:
             self.problems.append(f"no second observer: {error}")
         if stepping:  # the profiler can't see when they began
             self._first_step.enter_context(torch.profiler.record_function(profiler_audit.OPTIMIZER))
+            stack.callback(self._first_step.close)
         stack.enter_context(self.mode)
 
     def report(self) -> dict[str, Any]:
@@ -110,7 +111,8 @@ class StepObserver:
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.mode.optimizer_steps -= 1
-        self._first_step.close()
+        if not self.mode.optimizer_steps:
+            self._first_step.close()
         with self._guard():
             for entry in optimizer.state.values():
                 for value in entry.values() if isinstance(entry, dict) else ():

@@ -145,8 +145,7 @@ def of_older_policy(name):
     return OLDER.replace("\nlast =", f'\ntf_keras.mixed_precision.set_global_policy("{name}")\nlast =')
 
 
-def with_float32(*layers):
-    text = FIT
+def with_float32(*layers, text=FIT):
     for layer in layers:
         text = text.replace(f"keras.layers.{layer}", f'keras.layers.{layer}, dtype="float32"'.replace("(,", "("))
     return text
@@ -190,7 +189,32 @@ def power():
     return tf.while_loop(lambda at, x: at < 3, lambda at, x: (at + 1, tf.matmul(x, x, transpose_b=True) @ x), (0, wide))
 power()
 """
+BESIDE_A_LOOP = RECURRENT.replace(
+    "keras.layers.GRU(16), ",
+    "keras.layers.GRU(16), keras.layers.Lambda(lambda x: x + tf.cast(tf.norm(wide @ wide), x.dtype)), ",
+).replace("net = ", "wide = tf.ones((64, 64))\nnet = ", 1)
+OWN_STEPS = LOOP.replace(
+    "optimizer.apply(recorded.gradient(loss, net.trainable_variables), net.trainable_variables)",
+    "variables = [variable.value for variable in net.trainable_variables]\n"
+    "    for variable, gradient in zip(variables, recorded.gradient(loss, variables)):\n"
+    "        variable.assign_sub(0.01 * tf.cast(gradient, variable.dtype))",
+)
+EAGER_STEPS = LOOP.replace("optimizer.apply(", "return ").replace("variables), net.trainable_variables)", "variables)")
+EAGER_STEPS = EAGER_STEPS.replace(
+    "step(inputs, targets)", "optimizer.apply(step(inputs, targets), net.trainable_variables)"
+)
 VERDICTS = {
+    "a small product in float32 beside a loop": (
+        *(BESIDE_A_LOOP, O2, "unknown", "and the work of MatMul in a loop of the model is unknown"),
+    ),
+    "a last layer in float32 that no optimizer steps": (
+        with_float32("Dense(16", text=OWN_STEPS),
+        *("amp=o3 amp.dtype=bfloat16", "proved", LAST),
+    ),
+    "a prediction in half precision after eager steps": (
+        EAGER_STEPS + EVALUATION.format("mixed_bfloat16") + "other.predict(inputs, verbose=0)\n",
+        *("amp=o0", "proved", "float32 in 100.0%"),
+    ),
     **{
         f"a recurrent layer at {level}": (RECURRENT, f"amp={level} amp.dtype={dtype}", "proved", LOOPED)
         for level, dtype in (("o0", "auto"), ("o1", "bfloat16"), ("o2", "bfloat16"))
