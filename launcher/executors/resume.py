@@ -15,7 +15,7 @@ from launcher.code import code_store
 from launcher.config import job_environment
 from launcher.config.schema import CLUSTERS, SlurmCluster
 from launcher.errors import Unavailable, UsageError
-from launcher.executors import backends, execute, stopping, submission
+from launcher.executors import backends, dependency, execute, stopping, submission
 from launcher.executors.plan_changes import RESUME_ARGUMENTS, as_recorded, changes
 from launcher.executors.submission import Start
 from launcher.plan import record
@@ -55,7 +55,7 @@ def resume_here(
         goes_on = bool({"epochs", "steps", RESUME_ARGUMENTS} & assignments.keys())
         chosen = [row.run for row in _choose(seen, before, goes_on=goes_on, is_sweep=is_sweep)]
         plans = [changed[run] for run in chosen]
-        if any(store.attempts(run.folder) for run in wanted):  # the runs that they came after have ended
+        if any(_has_begun(run.folder) for run in wanted):  # the runs that they came after have ended
             plans = [dataclasses.replace(plan, after=None) for plan in plans]
         for plan in plans:
             check_place(plan)
@@ -71,6 +71,11 @@ def resume_here(
             lay_down_again(folder, plan, values)
         start(folders, plans)
     return folders, plans[0].queue
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether a run no longer waits for others: here, an attempt waits until the file that names them goes."""
+    return bool(store.attempts(folder)) and not (folder / dependency.FILE).exists()
 
 
 def check_place(plan: Plan) -> None:

@@ -70,6 +70,18 @@ def test_a_run_that_has_begun_is_resumed_without_the_one_that_it_came_after(star
     assert (state(second).name, state(second).attempt) == ("done", 2)
 
 
+def test_a_run_that_was_cancelled_while_it_waited_waits_again_when_it_is_resumed(start, tmp_path: Path) -> None:
+    (first,) = start(ends_when(tmp_path / "go"))
+    (second,) = start("", f"after={first.name}")
+    until(lambda: state(second).name == "queued")
+    assert main(["cancel", "--now", second.name, f"run_root={second.parent}"]) == 0
+    assert main(["resume", second.name, f"run_root={second.parent}", "detach=true"]) == 0
+    time.sleep(2)
+    assert (state(first).name, state(second).name) == ("running", "queued")
+    (tmp_path / "go").touch()
+    until(lambda: state(second).name == "done")
+
+
 @pytest.mark.parametrize("end", ["cancelled", "lost"])
 def test_a_run_that_waits_can_be_cancelled_alone_and_sees_any_end_of_the_one_that_it_waits_for(start, end: str) -> None:
     (first,) = start(LONG)
