@@ -46,7 +46,7 @@ def check(spec: JobSpec, facts: Facts) -> None:
 
 
 def advice(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
-    """A note on options that sbatch would have taken from the shell: a job gets nothing of that."""
+    """A note on variables of the shell from which sbatch takes options: the launcher passes none of them on."""
     cluster, slurm = spec.launch.cluster, facts.slurm
     if not isinstance(cluster, SlurmCluster) or slurm is None:
         return ()

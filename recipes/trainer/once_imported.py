@@ -47,6 +47,7 @@ class _Finder(MetaPathFinder):
             self._looking = False
         if spec is None or spec.loader is None:
             return spec
+        # Of this loader alone: its class loads other modules too, and a loader of our own would hide what it offers.
         loader, execute = spec.loader, spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:

@@ -89,7 +89,7 @@ def test_what_is_no_function_is_refused_with_what_to_write(tmp_path: Path) -> No
     with pytest.raises(TypeError, match=r"not a value of type dict: say submit\(function, \*arguments\)"):
         executor.submit(scaled(1.0))  # type: ignore[arg-type] # that is the mistake
     with pytest.raises(TypeError, match=r"not a value of type Plan: say submit\(execute, plan\)"):
-        executor.submit(executor.plan("device=cpu"))  # type: ignore[arg-type]
+        executor.submit(executor.plan("device=cpu"))  # type: ignore[arg-type] # and this one
     assert not selection.run_names(str(tmp_path / "runs"))
 
 
