@@ -54,6 +54,15 @@ def read(text: str | bytes) -> Source:
     )
 
 
+def relative_level(text: str | bytes) -> int:
+    """The number of dots of the deepest relative import in the text of a Python file; 0 if it has none."""
+    try:
+        tree = parsed(text)
+    except SyntaxError:
+        return 0
+    return max((node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)), default=0)
+
+
 @functools.lru_cache(maxsize=16)  # a plan asks for the tree of a script four times
 def parsed(text: str | bytes) -> ast.Module:
     """The text of a Python file as a tree, not to be changed. Raises `SyntaxError`, also for what Python refuses

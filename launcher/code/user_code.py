@@ -99,11 +99,11 @@ def _printed_to() -> set[tuple[int, int]]:
 
 
 def left_out_imports(script: Path, collected: Collected) -> tuple[str, ...]:
-    """Modules in the script's folder that it imports, directly or through such a module, and that are not sent along;
+    """Modules of the script's project that it imports, directly or through such a module, and that are not sent along;
     relative to the root of the code."""
     sent = set(collected.files.values())
     modules = own_modules(script, follow=sent.__contains__)
-    return tuple(path.relative_to(collected.root).as_posix() for path in modules if path not in sent)
+    return tuple(os.path.relpath(path, collected.root) for path in modules if path not in sent)
 
 
 def check(named: str, script: Path, *, alone: bool) -> None:

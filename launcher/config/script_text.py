@@ -68,7 +68,7 @@ def frameworks(script: Path) -> dict[str, str]:
 
 
 def _frameworks(paths: Sequence[Path]) -> dict[str, str]:
-    names = {name.partition(".")[0] for path in paths for name in imported(path)}
+    names = {name.partition(".")[0] for path in paths for level, name in imported(path) if not level}
     text = b"".join(path.read_bytes() for path in paths) if "keras" in names else b""
     backends = [name.decode() for name in _KERAS_SET.findall(text)]
     chosen = len({*backends}) == 1 and text.count(_KERAS_ON) == len(backends)  # else the script may use another one
@@ -81,11 +81,14 @@ def _frameworks(paths: Sequence[Path]) -> dict[str, str]:
 
 
 def own_modules(script: Path, follow: Callable[[Path], bool] = lambda path: True) -> Iterator[Path]:
-    """The modules in a script's folder that it imports, directly or through such a module that is to be followed."""
+    """The modules beside a script, or relative to it, that it imports, directly or through such a module that is to be
+    followed."""
     known, waiting = {script}, [script]
     while waiting:
-        for name in imported(waiting.pop()):
-            for path in _candidates(script.parent, name):
+        module = waiting.pop()
+        for level, name in imported(module):
+            folder = module.parents[level - 1] if 0 < level <= len(module.parents) else script.parent
+            for path in _candidates(folder, name):
                 if path not in known:
                     known.add(path)
                     if follow(path):
@@ -93,18 +96,20 @@ def own_modules(script: Path, follow: Callable[[Path], bool] = lambda path: True
                     yield path
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Names of the modules that a file imports absolutely, as `a.b`; none if it is not Python."""
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """The modules that a file imports: the dots before a name (0 if it is absolute) and the name, as `a.b`.
+
+    None if the file is not Python.
+    """
     try:
         tree = parsed(path.read_bytes())
     except (SyntaxError, OSError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.level, ".".join(filter(None, (node.module, alias.name)))) for alias in node.names)
 
 
 def _candidates(folder: Path, module: str) -> Iterator[Path]:

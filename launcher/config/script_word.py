@@ -55,6 +55,10 @@ def meant(word: str, *, exactly: bool = False) -> str:
     """
     if os.path.isdir(word):
         return f"; {word} is a folder: name a script in it, as {word}/train.py"
+    file = f"{word.replace('.', '/')}.py"
+    module = next((path for path in (file, f"src/{file}") if os.path.isfile(path)), None)
+    if module and "." in word:
+        return f"; a module is named by its file, {module}"
     scripts = sorted(path.name for path in Path().glob("*.py"))
     name = word if "." in word else f"{word}.py"
     return nearest(name, {name} & set(scripts) if exactly else scripts)

@@ -1,8 +1,9 @@
-"""Running a user's file in this process, as `python FILE ...` would."""
+"""Running a user's file in this process, as `python FILE ...` would; one with relative imports as `python -m` would."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 import traceback
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from recipes import script
+from recipes import script, script_source
 from recipes.divergence import Diverged
 from recipes.trainer.block import BlockOver
 from recipes.trainer.early import NotProved
@@ -42,6 +43,8 @@ def import_from_snapshot(file: Path, plan: Mapping[str, Any]) -> None:
 def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[str, str]) -> tuple[int, str | None, str]:
     """Run the file as `python FILE ...` would, in `workdir`, with a link there to each of the `inputs`.
 
+    A file with relative imports is run as `python -m` runs it: as a module of its package.
+
     Returns its exit code, why it failed in one sentence (None if it did not), and the traceback of an exception.
     """
     workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -50,9 +53,11 @@ def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[st
             (workdir / name).symlink_to(path)
     os.chdir(workdir)
     sys.argv = [str(file), *passed]
-    sys.path[0] = str(file.parent)
+    source = file.read_bytes()
+    depth = _package_depth(file, script_source.relative_level(source))
+    sys.path[0] = str(file.parents[depth])
     try:
-        _run_as_main(file)
+        _run_as_main(file, source, ".".join(file.with_suffix("").parts[-depth - 1 :]) if depth else "")
     except SystemExit as ended:
         code = _exit_code(ended)
         return code, f"the script ended with exit code {code}" if code else None, ""
@@ -75,13 +80,28 @@ def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[st
     return 0, None, ""
 
 
-def _run_as_main(file: Path) -> None:
+def _package_depth(file: Path, level: int) -> int:
+    """The number of folders from a file's package up to the outermost one; 0 for a file without relative imports.
+
+    A folder is a package where a relative import of this level needs one, or where it has an `__init__.py`.
+    """
+    depth = level
+    while depth and (file.parents[depth] / "__init__.py").exists():
+        depth += 1
+    return depth
+
+
+def _run_as_main(file: Path, source: bytes, module: str) -> None:
+    """`module` is the dotted name of a file in a package; processes that the script spawns import it by that name."""
     main, ours = ModuleType("__main__"), sys.modules["__main__"]
     main.__file__ = str(file)
+    if module:
+        main.__spec__ = importlib.util.spec_from_file_location(module, file)
+        main.__package__ = module.rpartition(".")[0]
     _executed.append(main)
     sys.modules["__main__"] = main
     try:
-        exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), main.__dict__)
+        exec(compile(source, str(file), "exec", dont_inherit=True), main.__dict__)
     finally:
         sys.modules["__main__"] = ours
 

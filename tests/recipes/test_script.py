@@ -6,6 +6,8 @@ import ast
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -221,3 +223,33 @@ def test_a_missing_file_in_a_folder_of_the_runs_own_is_reported_with_script_inpu
     code, failure, _ = script_execution.execute(tmp_path / "train.py", (), tmp_path / folder, {})
     assert code and failure.startswith(f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'")
     assert ("if it reads data, script.inputs=[data] links it there" in failure) is advised
+
+
+_MODULE = """
+import multiprocessing
+from .deep.layers import width
+
+def double(number):
+    return number * width
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(__package__, pool.map(double, [21]))
+"""
+
+
+def test_a_file_with_relative_imports_runs_as_a_module_of_its_package(tmp_path):
+    package = tmp_path / "outer" / "inner"
+    for folder in (package.parent, package, package / "deep"):
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+    (package / "deep" / "layers.py").write_text("from ...sizes import width\n")
+    (package.parent / "sizes.py").write_text("width = 2\n")
+    (package / "logging.py").write_text("raise Exception('a module beside it shadows the standard library')\n")
+    (package / "train.py").write_text(_MODULE)
+    start = (
+        f"from pathlib import Path; from recipes.trainer.script_execution import execute; import sys; "
+        f"sys.exit(execute(Path({str(package / 'train.py')!r}), (), Path({str(tmp_path)!r}), {{}})[0])"
+    )
+    ended = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "outer.inner [42]\n"), ended.stderr

@@ -202,6 +202,7 @@ FIRST_WORDS = {
     "train": "say `run`; did you mean train.py?",
     "trian": "did you mean train.py?",
     "sub": "sub is a folder: name a script in it, as sub/train.py",
+    "sub.train": "a module is named by its file, sub/train.py",
     "amp=o2 plan": "a verb is the first word: python -m launcher plan",
     "amp o2": "amp is a key and needs a value: amp=...",
     "stop wise-oasis": "stop is not a verb; say `cancel wise-oasis`",
@@ -233,6 +234,7 @@ def test_a_line_that_begins_with_no_verb_is_answered_with_what_was_meant(
     line: str, refusal: Refusal, project: Path
 ) -> None:
     (project / "sub").mkdir()
+    (project / "sub" / "train.py").touch()
     assert FIRST_WORDS[line] in refusal(*shlex.split(line))
     assert os.listdir(project.parent) == ["project"]
 

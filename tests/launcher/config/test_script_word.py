@@ -162,6 +162,15 @@ def test_keras_trains_in_the_framework_that_the_script_sets(line: str, framework
     assert spec_of("train.py", "amp=o0").training.framework == framework
 
 
+def test_a_framework_is_found_behind_relative_imports(project: Path) -> None:
+    (project / "net").mkdir()
+    (project / "net" / "train.py").write_text("from .parts.model import make\n")
+    (project / "net" / "parts").mkdir()
+    (project / "net" / "parts" / "model.py").write_text("from .. import layers\n")
+    (project / "net" / "layers.py").write_text("import paddle\n")
+    assert spec_of("net/train.py", "amp=o0").training.framework == "paddle"
+
+
 def test_a_plan_shows_the_source_of_the_framework(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "train.py").write_text(TENSORFLOW)
     assert main(["plan", "train.py", "amp=o0", "device=cpu"]) == 0
