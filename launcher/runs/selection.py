@@ -63,7 +63,10 @@ def newest(roots: Iterable[str], count: int) -> list[Run]:
 
 
 def find(text: str, roots: Sequence[str]) -> Selection:
-    """The run or sweep that the text names in the roots. Raises `UsageError` where it names none, or several."""
+    """The run or sweep that the text names in the roots, or the run whose folder it is.
+
+    Raises `UsageError` where it names none, or several.
+    """
     return find_all([text], roots)[0]
 
 
@@ -89,6 +92,8 @@ class _Index:
                 self._sweeps.setdefault(name, []).append(root)
 
     def find(self, text: str) -> Selection:
+        if "/" in text and os.path.isdir(text) and run_ids.is_id(os.path.basename(folder := os.path.abspath(text))):
+            return Selection(None, (Run(*os.path.split(folder)),))
         if text in self._runs or text in self._sweeps:  # a whole name, as a shell writes a thousand of them
             match = run_ids.Match(text, text in self._sweeps)
         else:

@@ -59,6 +59,16 @@ def test_a_sweep_is_found_with_those_of_its_runs_that_are_left_by_its_id_or_by_t
     assert json.loads((root / ".sweeps" / f"{SWEEP}.json").read_text())["command"] == ["amp=o0,o1"]
 
 
+def test_the_path_of_a_runs_folder_names_it_in_any_root(root, tmp_path, monkeypatch):
+    make(root)
+    monkeypatch.chdir(root)
+    for text in (f"{root}/{NAME}", f"./{NAME}/", f"../{root.name}/{NAME}"):
+        assert find(text, tmp_path / "another") == one(root, NAME)
+    for text in (f"{root}/20260101-000000-no-run", f"{root}/", "../"):
+        with pytest.raises(UsageError, match="no run "):
+            find(text, root)
+
+
 def test_a_run_in_two_roots_is_ambiguous(tmp_path):
     for name in "ab":
         make(tmp_path / name)
