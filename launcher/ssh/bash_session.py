@@ -65,8 +65,6 @@ class BashSession:
                     yield fields[0], fields[1:]
         except Stalled:
             raise BadAnswer(f"{name} has not answered in {seconds:.0f} s") from None
-        except OSError as error:
-            raise Lost(f"the connection to {name} was lost: {error or type(error).__name__}") from None
         finally:
             stream.close()
 

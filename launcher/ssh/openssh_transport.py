@@ -80,8 +80,10 @@ class OpenSsh:
             if left <= 0:
                 raise Stalled
             _, writable, _ = select.select([], [to], [], left)
-            if writable:
-                rest = rest[os.write(to, rest) :]
+            try:
+                rest = rest[os.write(to, rest) if writable else 0 :]
+            except BrokenPipeError:
+                return
 
     def complaint(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):

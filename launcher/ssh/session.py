@@ -48,7 +48,7 @@ class Session:
             word = self._word()
             if word == "need":
                 self.send(zipped)
-                word = self._word()
+                word = self._word(started=True)
             if word != "ready":
                 raise self._refusal(word)
         except Overdue:
@@ -64,8 +64,6 @@ class Session:
             write_all(self._stream, data, self.silence)
         except Stalled:
             raise Lost(self._stalled()) from None
-        except OSError as error:
-            raise Lost(f"the connection to {self._name} was lost: {error or type(error).__name__}") from None
 
     def receive(self, longest: int) -> Any:
         """The next frame: bytes, or an object of at most `longest` bytes. Raises `Overdue`, `Lost` and `BadAnswer`."""
@@ -74,9 +72,7 @@ class Session:
             with admitting(self._name):
                 return frame if isinstance(frame, bytes) else admit.group(frame, "a frame")
         except protocol.Ended:
-            complaint = self._stream.complaint().splitlines()
-            why = f": {admit.clean(complaint[-1])}" if complaint else ""
-            raise Lost(f"the connection to {self._name} was lost{why}") from None
+            raise self._lost() from None
         except protocol.Garbled as error:
             raise BadAnswer(f"{self._name} sent data that the protocol does not allow: {error}") from None
 
@@ -97,8 +93,6 @@ class Session:
                     if left < self.silence:
                         raise Overdue from None
                     raise _Silent(self._stalled()) from None
-                except OSError as error:
-                    raise Lost(f"the connection to {self._name} was lost: {error}") from None
                 if not self._buffer:
                     raise protocol.Ended
             part, self._buffer = self._buffer[:missing], self._buffer[missing:]
@@ -106,8 +100,8 @@ class Session:
             missing -= len(part)
         return b"".join(parts)
 
-    def _word(self) -> str:
-        """The next line of the bootstrap program; what login scripts print is skipped."""
+    def _word(self, started: bool = False) -> str:
+        """The next line of the bootstrap program, which has `started`; what login scripts print is skipped."""
         seen = 0
         while True:
             line = b""
@@ -117,7 +111,7 @@ class Session:
                 except _Silent:
                     raise Lost(self._not_started(self.silence)) from None
                 except protocol.Ended:
-                    raise self._ended(line.decode(errors="replace")) from None
+                    raise self._lost() if started else self._ended(line.decode(errors="replace")) from None
                 seen += 1
                 if seen > NOISE:
                     raise Unavailable(f"{self._name} prints without end at login and starts no command")
@@ -135,6 +129,12 @@ class Session:
                 "with cluster.python=/path/to/python3"
             )
         return Unavailable(f"{self._name} can't keep the launcher's agent in ~/.cache/launcher: {text}")
+
+    def _lost(self) -> Lost:
+        """The connection or the agent ended; the agent's last complaint may say why."""
+        complaint = self._stream.complaint().splitlines()
+        why = f": {admit.clean(complaint[-1])}" if complaint else ""
+        return Lost(f"the connection to {self._name} was lost{why}")
 
     def _ended(self, line: str) -> Unavailable:
         """Why the command ended before the agent's first line."""

@@ -12,11 +12,12 @@ class Stream(Protocol):
     """Standard input and output of a remote command. Every wait has a timeout."""
 
     def read(self, timeout: float) -> bytes:
-        """At least one byte; empty once the command has closed its output. Raises `Stalled` after the timeout, in
-        seconds."""
+        """At least one byte; empty once the command has closed its output, or the connection is gone. Raises `Stalled`
+        after the timeout, in seconds."""
 
     def write(self, data: bytes, timeout: float) -> None:
-        """Write all bytes. Raises `Stalled` after the timeout, `OSError` if the command or the connection is gone."""
+        """Write all bytes; what nobody takes any more is dropped, and reading then shows the end and the complaint.
+        Raises `Stalled` after the timeout."""
 
     def complaint(self) -> str:
         """The end of what the command printed to stderr."""
@@ -28,11 +29,11 @@ class Stream(Protocol):
         """End the command's input and the connection."""
 
 
-class Stalled(OSError):
+class Stalled(Exception):
     """Nothing was transferred within the timeout."""
 
 
 def write_all(stream: Stream, data: bytes, timeout: float) -> None:
-    """Write in blocks of 64 KiB, each within the timeout. Raises as `Stream.write` does."""
+    """Write in blocks of 64 KiB, each within the timeout. Raises `Stalled`."""
     for start in range(0, len(data), 2**16):
         stream.write(data[start : start + 2**16], timeout)

@@ -208,6 +208,22 @@ def test_complaints_without_end_of_a_started_agent_are_read_and_the_last_is_show
 
 
 @both
+@pytest.mark.parametrize("word", ["ready", "need"])
+def test_the_complaint_of_an_agent_that_ended_before_it_was_written_to_is_shown(
+    tmp_path, testbed, program, transport, word, monkeypatch
+):
+    send, gone = session.Session.send, program("gone", rf"printf '\nlauncher-agent {word}\n'; echo no disk >&2")
+
+    def late(self, data):
+        self._stream.exit_code()
+        time.sleep(0.2)
+        send(self, data)
+
+    monkeypatch.setattr(session.Session, "send", late)
+    assert refusal(configuration(tmp_path, testbed), python=gone, transport=transport).endswith("was lost: no disk")
+
+
+@both
 def test_a_login_that_prints_a_byte_now_and_then_is_given_up(tmp_path, testbed, program, transport, monkeypatch):
     monkeypatch.setattr(session, "OPENING", 2.0)
     slow = program("slow", "while printf x; do sleep 0.2; done")
