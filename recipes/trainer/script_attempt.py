@@ -155,7 +155,8 @@ class ScriptAttempt:
         # of the attempt, the first failed rank is unknown.
         failed = (first if os.environ.get("LAUNCHER_ATTEMPT") else None) or elsewhere or failure
         if failed:
-            return failed, observed or {"verdict": "unknown", "why": "the script failed"}
+            asked = " when it was asked to stop" if self._request.asked else ""
+            return failed, observed or {"verdict": "unknown", "why": f"the script failed{asked}"}
         observed = verdict.observed([*reports, *others], share=self._settings.proof.share)
         if self._settings.framework == "torch" and not reports and not others and not self._meter.steps:
             observed["why"] += _UNSEEN

@@ -59,6 +59,11 @@ class StopSignal:
         with self._signalling:
             self._over.set()
 
+    @property
+    def asked(self) -> bool:
+        """Whether the script of this rank was asked to stop: by the signal, or by the answer of `should_stop`."""
+        return self._raised or script_stop.requests.answered_true
+
     def stopped(self, code: int, trace: str) -> bool:
         """Whether the script ended because it was asked to stop; rank 0 records that.
 
@@ -68,7 +73,7 @@ class StopSignal:
             return False
         # Another rank may have seen the request earlier, and torchrun then ends this one.
         ended_by_torchrun = bool(code) and self._folder.stop.exists()
-        if not (self._raised or script_stop.requests.answered_true or ended_by_torchrun):
+        if not (self.asked or ended_by_torchrun):
             return False
         if self._rank == 0:
             self._folder.mark_ended()

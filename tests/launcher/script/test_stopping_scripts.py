@@ -75,6 +75,11 @@ for step in range(1, 10**9):
 """
 WAIT = "print('begun', sys.argv[1:], os.environ['LAUNCHER_CHECKPOINT_DIR'], flush=True)\ntime.sleep(3600)\n"
 LEFT = "signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ['RANK'] == '1' else lambda *_: sys.exit())\n"
+FAILS = """\
+def save(*_):
+    raise OSError("no room")
+signal.signal(signal.SIGTERM, save)
+"""
 CAUGHT = """\
 try:
     print('begun', flush=True)
@@ -97,6 +102,7 @@ SCRIPTS = {
     "left.py": f"{WITHOUT_TORCH}{LEFT}{WAIT}",
     "outside.py": f"{WITHOUT_TORCH}signal.signal(signal.SIGTERM, lambda *_: sys.exit())\n{WAIT}",
     "alone.py": f"{WITHOUT_TORCH}signal.signal(signal.SIGTERM, lambda *_: sys.exit('ended by itself'))\n{WAIT}",
+    "failing.py": f"{WITHOUT_TORCH}{FAILS}{WAIT}",
     "waiting.py": f"{WITHOUT_TORCH}{WAIT}",
     "fit.py": KERAS,
     "caught.py": f"{WITHOUT_TORCH}{CAUGHT}",
@@ -110,6 +116,7 @@ REQUESTS = {
     "left": ("script=left.py", "train.processes=2", "cluster.stop_before=8"),
     "outside": ("script=outside.py", "train.bare=true"),
     "waiting": ("script=caught.py", "script.stop_signal=INT"),
+    "failing": ("script=failing.py",),
     "alone": ("script=alone.py", "train.bare=true", "script.resume_arguments=[again, 'and again']"),
     "stepping": ("script=stepping.py", "workdir=run"),
     "fit": ("script=fit.py", "framework=tensorflow"),
@@ -241,6 +248,12 @@ def test_one_that_the_signal_or_a_kill_ends_leaves_its_last_rows_and_a_result(st
     rows = [row for row in metrics.read(started.folder(name) / "metrics.jsonl") if "event" not in row]
     assert [row["step"] for row in rows] == list(range(1, result["steps"] + 1))
     assert 0 <= last_step - result["steps"] <= 1
+
+
+def test_the_proof_of_a_script_that_fails_while_it_stops_says_that_it_was_asked_to(started):
+    assert (started.asked_to_stop("failing").reason) == "OSError: no room"
+    why = "the script failed when it was asked to stop"
+    assert started.record("failing", "result.json")["observed"] == {"verdict": "unknown", "why": why}
 
 
 def test_the_proof_of_a_keras_script_that_the_signal_ends_says_so(started):
