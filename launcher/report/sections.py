@@ -112,11 +112,12 @@ def _ratios(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> list[f
 
 def incomparable(evidence: Sequence[Evidence]) -> str:
     """Why the throughputs of these runs have no ratio; empty where they have one."""
+    rates = [run.result.throughput for run in evidence if run.result.throughput.mean is not None]
     for what, values in (
         ("recipes", [run.plan.recipe for run in evidence]),
         ("data sets", [run.plan.settings.data.name for run in evidence]),
-        ("units", [run.result.throughput.unit for run in evidence]),
-        ("counts", [run.result.throughput.counted for run in evidence if run.result.throughput.unit == "steps/s"]),
+        ("units", [rate.unit for rate in rates]),
+        ("counts", [rate.counted for rate in rates if rate.unit == "steps/s"]),
     ):
         names = sorted({str(value) for value in values if value is not None})
         if len(names) > 1:

@@ -285,6 +285,12 @@ def test_rates_that_are_counted_differently_have_no_ratio(tmp_path):
     assert "2.00" not in "\n".join(terminal(tmp_path, plan)).partition("COMPARISON")[2]
 
 
+def test_an_arm_that_was_stopped_before_a_step_was_timed_is_not_of_another_unit(tmp_path):
+    plan = scripts(tmp_path, ("o0", NOISE), ("o1", []))
+    change(tmp_path, 1, throughput={"unit": "samples/s", "mean": None})
+    assert lead(tmp_path, plan)[0] == "No arm except the control, amp=o0, was measured."
+
+
 def test_a_script_that_ends_before_its_block_counts_and_one_that_was_broken_off_does_not(tmp_path):
     plan = scripts(tmp_path, ("o0", NOISE, {"steps": 7}), ("o1", TWICE))
     assert "2.00 times the step rate of amp=o0 (95% interval" in lead(tmp_path, plan)[1]
