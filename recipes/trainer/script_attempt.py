@@ -160,7 +160,8 @@ class ScriptAttempt:
         observed = verdict.observed([*reports, *others], share=self._settings.proof.share)
         if self._settings.framework == "torch" and not reports and not others and not self._meter.steps:
             observed["why"] += _UNSEEN
-        return None, observed
+        skipped = self._meter.only_skipped
+        return None, verdict.without_updates(observed, skipped) if skipped else observed
 
     def _proof_problem(self, observed: dict[str, Any]) -> str | None:
         """Why a script that has ended well fails; None if it does not."""

@@ -227,6 +227,12 @@ class StepMeter:
             return self._rows.summary.last_step
         return self.total if self.uncounted else self._rows.summary.steps
 
+    @property
+    def only_skipped(self) -> int:
+        """The number of steps of the script's only optimizer if all of them were skipped; otherwise 0."""
+        updates = self.result()["updates"]
+        return updates["attempted"] if updates["applied"] == 0 and self.optimizers.count == 1 else 0
+
     def result(self) -> dict[str, Any]:
         """The fields of `recipes.result.Result` that are derived from steps."""
         summary, steps = self._rows.summary, self.steps

@@ -12,8 +12,8 @@ class SteppedOptimizers:
     def __init__(self) -> None:
         self._by_id: dict[int, _Optimizer] = {}
         self._first: _Optimizer | None = None
-        self._several = 1
-        """Optimizers that stepped."""
+        self.count = 1
+        """Optimizers that stepped, or 1 before any has."""
 
     def stepped(self, optimizer: Any, count: int, name: str) -> bool:
         """Count steps of an optimizer; `name` is by default its type's. Returns whether it is the first."""
@@ -21,7 +21,7 @@ class SteppedOptimizers:
         if state is None or state.optimizer() is not optimizer:
             state = self._by_id[id(optimizer)] = _Optimizer(optimizer, name)
             if self._first is not None and self._first.optimizer() is not None:
-                self._several += 1
+                self.count += 1
         if self._first is None or self._first.optimizer() is None:
             self._first = state  # the previous one was deleted, as in cross-validation
         state.steps += count
@@ -43,7 +43,7 @@ class SteppedOptimizers:
     def name(self) -> str:
         """Of the first, such as `AdamW, the first of 2 optimizers`."""
         assert self._first is not None
-        return f"{self._first.name}{f', the first of {self._several} optimizers' if self._several > 1 else ''}"
+        return f"{self._first.name}{f', the first of {self.count} optimizers' if self.count > 1 else ''}"
 
 
 class _Optimizer:

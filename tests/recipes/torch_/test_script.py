@@ -271,6 +271,28 @@ def test_the_verdict_is_that_of_the_computation(run, text, words, verdict):
         assert ended.result["updates"]["applied"] < ended.result["updates"]["attempted"], "some overflowed"
 
 
+BY_PRECISION = OWN.replace(
+    "from_env()", "of(Amp(level='o1', dtype='float16'), LossScale(init=1e30), torch.device('cpu'))"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SCALED,
+        SCALED.replace("SGD(net.parameters(), lr=0.01)", "Adam(net.parameters(), fused=True)"),
+        f"from recipes.precision.levels import Amp, LossScale\n{BY_PRECISION}",
+    ],
+    ids=["by GradScaler", "by a fused optimizer", "by Precision"],
+)
+def test_a_script_whose_steps_were_all_skipped_proves_nothing(run, text):
+    text = text.replace("2.0**30", "1e30").replace("range(30)", "range(5)")
+    ended = run(text, "amp=o1", "amp.dtype=float16", "train.precision=script")
+    assert ended.result["updates"] == {"attempted": 5, "applied": 0}, ended.err
+    assert (ended.code, ended.verdict) == (1, "unknown")
+    assert "no weight was updated: all 5 steps overflowed and were skipped" in ended.out
+
+
 def test_a_script_without_a_model_proves_nothing_and_fails_unless_that_is_allowed(run):
     ended = run("print('no model here')", "amp=o1")
     assert (ended.code, ended.verdict) == (1, "unknown")
