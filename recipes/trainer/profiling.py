@@ -51,19 +51,22 @@ class Profiling:
         """Decide on the steps of an attempt that takes `first` to `last`, counted from 1, and observes these two.
 
         Where the run `goes_on` in another attempt, the last is not observed, and that one may be the one to record in.
-        Raises `SettingsError` where the run is too short.
+        Raises `SettingsError` where the run is too short; one that resumes near its end goes on without a profile.
         """
         if self._profiler is None or (goes_on and self._profile.start > last):
             return
         start = max(self._profile.start, first + 1)
         self.steps = range(start, min(start + self._profile.steps, last + goes_on))
-        if not self.steps:
+        if not self.steps and first > 1:
+            takes = f"steps {first} to {last}, and observes both" if first < last else "no step that is not observed"
+            self.note = f"profiling no step: this attempt takes {takes}"
+        elif not self.steps:
             raise SettingsError(
                 f"profile.start={self._profile.start}: this run has {last} steps, and its first and last prove the "
                 "precision; say more steps or an earlier start",
                 "profile.start",
             )
-        if self.steps != self._asked:
+        elif self.steps != self._asked:
             why = f"this run has {last} steps, the last of which is observed"
             if self._asked[0] <= first:
                 why = f"this attempt begins with step {first}"

@@ -58,6 +58,8 @@ INSTEAD = "instead of steps 10 to 14"
         ((1, 3), (1, 10), False, range(2, 5), "steps 2 to 4 instead of steps 1 to 3: this attempt begins with step 1"),
         ((10, 5), (1, 8), True, range(0), ""),
         ((10, 5), (9, 16), True, range(10, 15), ""),
+        ((10, 5), (99, 100), False, range(0), "no step: this attempt takes steps 99 to 100, and observes both"),
+        ((10, 5), (101, 100), False, range(0), "no step: this attempt takes no step that is not obs"),
         ((10, 5), (9, 13), True, range(10, 14), f"steps 10 to 13 {INSTEAD}: this attempt ends with step 13"),
     ],
 )
