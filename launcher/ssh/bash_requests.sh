@@ -178,7 +178,7 @@ on_submit() { # archive, run, token, digest, variables to keep
 }
 
 on_look() { # root and id of each run
-  say here "$boot" "$(printf %s "$host" | b64)"
+  say here "$boot" "$(printf '%(%s)T' -1)" "$(printf %s "$host" | b64)"
   while [ $# -gt 0 ]; do
     run=$1/$2 id=$2
     tell
@@ -191,7 +191,7 @@ on_look() { # root and id of each run
 
 on_log() { # root, id, attempt, offsets of stdout and stderr, lines
   run=$1/$2 id=$2 attempt=$3 lines=$6
-  say here "$boot" "$(printf %s "$host" | b64)"
+  say here "$boot" "$(printf '%(%s)T' -1)" "$(printf %s "$host" | b64)"
   tell
   say next
   attempt=${attempt:-$newest}

@@ -26,6 +26,7 @@ def status(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, A
     numbers = store.attempts(folder)[-MOST_ATTEMPTS:]
     answer: dict[str, Any] = {
         "state": _plain(state),
+        "time": round(time.time()),
         "begun": seen.files.submission is not None or seen.files.status is not None,
         "attempts": numbers,
         "files": {},

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from launcher import admit
+from launcher import admit, units
 from launcher.admit import Refused
 from launcher.runs import remote_record, states
 from launcher.runs.log_pieces import PIECE
 from launcher.runs.states import State
 from launcher.ssh.methods import LONGEST_SMALL, MOST_ATTEMPTS, of_run
 
+CLOCKS = 2
+"""Seconds by which two clocks may differ before a time of one is shown as one of the other."""
 LARGEST_METRICS = 2**32
 """Bytes of metrics of one run that are followed."""
 
@@ -42,7 +45,7 @@ def admitted(value: Any, question: Mapping[str, Any], follow: bool) -> Answer:
     answer = admit.group(value, "an answer about a run")
     if "error" in answer:
         return Answer(State("unreachable", admit.text(answer["error"], "an error")), failed=True)
-    admit.group(answer, "an answer about a run", "state", "begun", "attempts", "files", *(["metrics"] * follow))
+    admit.group(answer, "an answer about a run", "state", "time", "begun", "attempts", "files", *(["metrics"] * follow))
     numbers = [
         admit.whole(number, "an attempt", states.LARGEST_ATTEMPT, least=1)
         for number in admit.items(answer["attempts"], "attempts", MOST_ATTEMPTS)
@@ -63,7 +66,7 @@ def admitted(value: Any, question: Mapping[str, Any], follow: bool) -> Answer:
         admit.whole(start + len(content), "the size of metrics", LARGEST_METRICS)
         metrics.append((name, start, content))
     return Answer(
-        state=states.admitted(answer["state"]),
+        state=_by_our_clock(states.admitted(answer["state"]), admit.whole(answer["time"], "its time", 2**33)),
         begun=admit.flag(answer["begun"], "begun"),
         attempts=numbers,
         files=files,
@@ -73,6 +76,14 @@ def admitted(value: Any, question: Mapping[str, Any], follow: bool) -> Answer:
         log=remote_record.admitted_log(answer.get("log")),
         more=admit.flag(answer.get("more", False), "more") and bool(files or any(content for _, _, content in metrics)),
     )
+
+
+def _by_our_clock(state: State, there: int) -> State:
+    """A run that goes on, with its start by the clock here, where its time until now is counted."""
+    started, ahead = units.seconds_of(state.started), there - time.time()
+    if state.finished or started is None or abs(ahead) < CLOCKS:
+        return state
+    return state._replace(started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started - ahead)))
 
 
 def _content(text: Any, longest: int) -> bytes:

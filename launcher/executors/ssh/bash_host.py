@@ -153,7 +153,7 @@ class _Requests(BashSession):
         for question in runs:
             with tempfile.TemporaryDirectory() as folder:
                 seen = bash_mirror.mirrored(Path(folder), question["id"], there, lines)
-                status = run_answer.status(seen, question, follow)
+                status = {**run_answer.status(seen, question, follow), "time": there.time}
                 if "log" in status:
                     status["log"][0] = status["log"][0].replace(folder, question["root"], 1)
             yield status

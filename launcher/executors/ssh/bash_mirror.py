@@ -23,15 +23,17 @@ class Boot(NamedTuple):
     """A host since its last start."""
 
     id: str
+    time: int
+    """Seconds since 1970, by its clock."""
     host: str
 
 
 def boot(lines: Iterator[Line]) -> Boot:
     """From the first line of an answer. Raises `Refused`."""
     word, fields = next(lines, ("", []))
-    if word != "here" or len(fields) != 2:
+    if word != "here" or len(fields) != 3:
         raise Refused("it does not name itself")
-    return Boot(fields[0], text_of(fields[1:]))
+    return Boot(fields[0], number(fields[1]), text_of(fields[2:]))
 
 
 def mirrored(top: Path, id: str, there: Boot, lines: Iterator[Line]) -> Seen:

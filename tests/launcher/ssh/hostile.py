@@ -62,8 +62,8 @@ def receive():
 
 def status(**changes):
     '''An answer about a run.'''
-    return {"state": ["running", "", 1, None, "2026-01-02T03:04:05Z", None, 0], "begun": True, "attempts": [1],
-            "files": {}, "metrics": {}, "step": 7, "more": False, **changes}
+    return {"state": ["running", "", 1, None, "2026-01-02T03:04:05Z", None, 0], "time": round(time.time()),
+            "begun": True, "attempts": [1], "files": {}, "metrics": {}, "step": 7, "more": False, **changes}
 
 def look(*items):
     '''The answer to `look`.'''

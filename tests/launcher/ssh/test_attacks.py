@@ -40,6 +40,7 @@ STATUS = {
     "['done','',-1,None,None,None] ['done','',10**30,None,None,None] ['done','',True,None,None,None] "
     "['done','',1,'0',None,None] ['done','',1,10**400,None,None] ['done','',1,None,5,None] ['done','',1,None,None,{}] "
     "['done','',1,None,'9'*5000,None]",
+    "time": "null '1' -1 2**60",
     "begun": "null 'yes' 1",
     "attempts": "null {} 5 [0] ['1'] [1.5] [True] [10**9] [-1] list(range(200000)) [[1]]",
     "files": "null [] 5 {'plan.json':None} {'plan.json':'x'} {'plan.json':[[1,2],5]} {'plan.json':[[1],'x']} "

@@ -4,6 +4,7 @@ not, no result is lost. `make faults` does each at many random moments."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -84,6 +85,17 @@ def test_a_run_is_lost_after_a_reboot_or_with_a_reused_pid_and_can_be_resumed(fa
     far.release(run)
     far.ok("resume", run, "wait=true")
     assert far.attempts(run) == [1, 2]
+
+
+def test_a_run_has_taken_as_long_as_the_clock_of_its_host_tells(far):
+    ahead = far.there / "ahead"
+    moved = "import sys, time; now = time.time; time.time = lambda: now() + 7200; exec(sys.argv[1])"
+    ahead.write_text(f'#!/bin/sh\nexec python3 -c "{moved}" "$2"\n')
+    ahead.chmod(0o755)
+    (run,) = far.submit("steps=3", HOLD, f"cluster.python={ahead}")
+    far.until(run, "running")
+    far.write_status(run, started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 7200 - 600)))
+    assert re.search(rf"{run} +running .* 10m\d\ds ", far.ok("ls").out)
 
 
 @pytest.fixture

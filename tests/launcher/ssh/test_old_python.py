@@ -70,7 +70,7 @@ def test_a_bare_script_runs_there_and_is_seen_followed_fetched_and_removed(old, 
     (run,) = old.submit(*BARE, "script=tell.py", *words, "--", "--lr", "0.1", "it's a `b`")
     assert old.until(run, "done", "failed", "lost") == "done", old.type("logs", run).err
     arguments, folder, variables = json.loads((old.folder(run) / "work/told.json").read_text())
-    assert (arguments, folder) == (["--lr", "0.1", "it's a `b`"], str(old.folder(run) / "work"))
+    assert arguments == ["--lr", "0.1", "it's a `b`"] and Path(folder).samefile(old.folder(run) / "work")
     assert (variables["MY_TOKEN"], variables["GIVEN"]) == ("it's $(id) secret", "a 'b' $c")
     assert not variables.keys() & {"SECRET_OF_PLACE", "LC_ALL"}
     assert (old.folder(run) / "work/table").readlink() == table
@@ -180,15 +180,16 @@ def test_a_request_that_is_cut_off_is_not_carried_out():
 
 
 LIES = {
-    "a-path": "say here b aA==; say exists; say file ../../owned 1 1.000000000 aGk=; say next",
-    "another-file": "say here b aA==; say exists; say file .bashrc 1 1.000000000 aGk=; say next",
-    "no-base64": "say here b aA==; say exists; say file plan.json 1 1.000000000 '*'; say next",
-    "a-number": "say here b aA==; say exists; say attempt 99999999999999999999; say next",
-    "a-time": "say here b aA==; say exists; say file plan.json 1 nan e30=; say next",
-    "a-word": "say here b aA==; say owned; say next",
-    "too-few": "say here b aA==",
-    "too-many": "say here b aA==; say exists; say next; say exists; say next",
-    "no-end": "say here b aA==; while :; do printf %9999s x; done",
+    "a-path": "say here b 1 aA==; say exists; say file ../../owned 1 1.000000000 aGk=; say next",
+    "another-file": "say here b 1 aA==; say exists; say file .bashrc 1 1.000000000 aGk=; say next",
+    "no-base64": "say here b 1 aA==; say exists; say file plan.json 1 1.000000000 '*'; say next",
+    "a-number": "say here b 1 aA==; say exists; say attempt 99999999999999999999; say next",
+    "a-time": "say here b 1 aA==; say exists; say file plan.json 1 nan e30=; say next",
+    "a-clock": "say here b now aA==; say exists; say next",
+    "a-word": "say here b 1 aA==; say owned; say next",
+    "too-few": "say here b 1 aA==",
+    "too-many": "say here b 1 aA==; say exists; say next; say exists; say next",
+    "no-end": "say here b 1 aA==; while :; do printf %9999s x; done",
 }
 
 
