@@ -26,17 +26,14 @@ def main(arguments: list[str]) -> int:
     from launcher.compare.ended import last_words
     from launcher.ui.live import watch
 
-    try:
-        states = watch([run.folder for run in chosen], on_interrupt=_leave, last_words=last_words)
-    except KeyboardInterrupt:
+    states = watch([run.folder for run in chosen], last_words=last_words).values()
+    if not all(state.finished for state in states):
         what = ", ".join(names) or run_ids.sweep_of(chosen[0].id) or chosen[0].id
-        print(f"\nstill running: {what}; `watch` shows it again, `cancel` ends it", file=sys.stderr)
+        unknown = "; ".join(dict.fromkeys(state.reason for state in states if state.name == "unreachable"))
+        known = f"unreachable: {what}: {unknown}" if unknown else f"still running: {what}"
+        print(f"\n{known}; `watch` shows it again, `cancel` ends it", file=sys.stderr)
         return 130
-    return 0 if all(state.name == "done" for state in states.values()) else 1
-
-
-def _leave(times: int) -> None:
-    raise KeyboardInterrupt
+    return 0 if all(state.name == "done" for state in states) else 1
 
 
 def _newest_unfinished(roots: list[str]) -> Selection:

@@ -61,15 +61,15 @@ class _Followed:
 def watch(
     run_dirs: Sequence[Path],
     *,
-    on_interrupt: Callable[[int], None],
+    on_interrupt: Callable[[int], None] | None = None,
     last_words: Callable[[dict[Path, State], int], list[str]] = summary.last_words,
     output: bool = False,
 ) -> dict[Path, State]:
-    """Show the runs until all have ended, then `last_words` of them for a terminal of so many columns. Returns how each
-    run ended. `output` copies what the run prints, which is one then.
+    """Show the runs until all have ended, then `last_words` of them for a terminal of so many columns. Returns the last
+    state of each. `output` copies what the run prints, which is one then.
 
     The first Ctrl-C calls `on_interrupt(1)`, which is to ask the runs to stop; later ones call `on_interrupt(2)`, which
-    is to kill them. The watching goes on until they have ended; an `on_interrupt` that raises ends it at once.
+    is to kill them. The watching goes on until they have ended. Without `on_interrupt` a Ctrl-C ends it at once.
     """
     followed = {str(run): _Followed(run) for run in run_dirs}
     print(summary.title(run_dirs), flush=True)
@@ -88,6 +88,8 @@ def watch(
             while time.monotonic() < until and len(pressed) == handled:
                 time.sleep(0.05)
             if len(pressed) > handled:
+                if on_interrupt is None:
+                    break
                 handled = len(pressed)
                 if handled > 1:
                     display.say("killing")
@@ -95,8 +97,9 @@ def watch(
                 if handled == 1:
                     display.say(_answer(run_dirs))
     states = {run.folder: run.state for run in followed.values()}
-    for line in last_words(states, tables.width_of(sys.stdout)):
-        print(line)
+    if all(state.finished for state in states.values()):
+        for line in last_words(states, tables.width_of(sys.stdout)):
+            print(line)
     return states
 
 

@@ -7,7 +7,10 @@ import pytest
 
 from launcher.commands import watch
 from launcher.errors import UsageError
-from launcher.runs import store
+from launcher.runs import remote_record, store
+from launcher.runs.address import Address
+from launcher.runs.remote_record import Known, Pointer
+from launcher.runs.states import State
 
 from ..run_folders import NAME, STEPPING, SWEEP, command, finished, make, start, state, sweep, until
 
@@ -48,18 +51,32 @@ def test_of_a_sweep_all_runs_are_watched(root, capsys):
         assert printed.err == message and f"3 runs of {SWEEP}" in printed.out
 
 
-def test_ctrl_c_leaves_the_run_alone(root):
-    folder = make(root, trainer=STEPPING)
-    start(folder)
+def left(word):
+    """What `watch` says at a Ctrl-C after it has shown that word of the run."""
     watcher = subprocess.Popen(
         command("watch", NAME), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ, text=True
     )
-    until(lambda: "running" in watcher.stdout.readline())
+    until(lambda: word in watcher.stdout.readline())
     watcher.send_signal(signal.SIGINT)
     _, err = watcher.communicate(timeout=120)
-    assert watcher.returncode == 130
-    assert f"still running: {NAME}" in err and "Traceback" not in err
+    assert watcher.returncode == 130 and "Traceback" not in err
+    return err
+
+
+def test_ctrl_c_leaves_the_run_alone(root):
+    folder = make(root, trainer=STEPPING)
+    start(folder)
+    assert f"still running: {NAME};" in left("running")
     assert state(folder).name == "running" and not (folder / "STOP").exists()
+
+
+def test_ctrl_c_tells_of_a_host_that_cannot_be_reached_and_when_the_state_was_known(root):
+    place = Address(destination="127.0.0.1:1", config="/dev/null")
+    folder = remote_record.create(NAME, Pointer(address=place, root="/runs", token=""))
+    remote_record.remember(folder, Known(state=State("running", attempt=1), seen=time.time() - 600))
+    err = left("unreachable")
+    assert f"unreachable: {NAME}: " in err and "refused" in err and "; running 10m" in err
+    assert "still running" not in err
 
 
 def test_a_sweep_of_which_nothing_is_left_is_an_error(root):
