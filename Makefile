@@ -3,7 +3,9 @@ PYTHON ?= python3
 ARGS ?= amp=o2 batch=512
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# pip would compile every module of every package; Python compiles what is imported, once, if it may write it.
+PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test style lint faults format bench golden conf clean help
 
