@@ -112,9 +112,11 @@ def tail(path: Path, count: int) -> list[str]:
 
 
 def last_step(folder: str) -> int | None:
-    """The step in the last row of a run's metrics; None without one. Reads only the end of the file."""
+    """The step in the last row of a run's metrics, or the one that it resumes from; None without either. Reads only the
+    end of the file."""
     lines = tail(Path(folder, "metrics.jsonl"), 1)
     try:
-        return admit.whole(json.loads(lines[-1])["step"], "step") if lines else None
+        row = json.loads(lines[-1]) if lines else {}
+        return admit.whole(row["step" if "step" in row else "resumed_from"], "step")
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

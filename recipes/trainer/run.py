@@ -188,7 +188,7 @@ class Run(ABC):
         training = self._training
         if training is None or training.folder is None or self.world.rank:
             return
-        training.event("end", status=status)
+        training.event("end", step=training.done, status=status)
         summary = training.metrics.summary
         record = Result(
             run=os.environ.get("LAUNCHER_RUN_ID") or training.folder.path.resolve().name,

@@ -65,6 +65,13 @@ def test_a_running_run_shows_its_last_step(root, shown):
     assert (line[1], line[3]) == ("running", "77")
 
 
+@pytest.mark.parametrize(("resumed_from", "step"), [(77, "77"), (None, "-")])
+def test_before_its_first_step_an_attempt_shows_the_step_that_it_resumes_from(root, shown, resumed_from, step):
+    folder = finished(root, state="failed")
+    metrics(folder, [{"step": 80}, {"event": "start", "attempt": 2, "resumed_from": resumed_from}])
+    assert shown()[1].split()[3] == step
+
+
 def test_a_run_that_was_killed_shows_the_step_at_which_it_ended(root, shown):
     folder = finished(root, state="failed")
     metrics(folder, [{"step": 77}])

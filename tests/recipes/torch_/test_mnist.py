@@ -76,6 +76,7 @@ def test_a_run_tells_people_what_it_does_and_leaves_the_complete_record(tmp_path
     assert record["peak_memory_bytes"] > 2**26
     events = [row["event"] for row in rows(folder) if "event" in row]
     assert events == ["start", "checkpoint", "eval", "checkpoint", "checkpoint", "eval", "checkpoint", "end"]
+    assert rows(folder)[-1]["step"] == 16, "which `ls` shows until the first row of a resumed run"
     assert [(row["step"], row["epoch"]) for row in steps(folder)] == [(step, step > 8) for step in range(1, 17)]
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000000015", "step-000000016"]
 
