@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 from recipes.precision import operations
 from recipes.precision.gemm import FORMATS, HALF
@@ -14,14 +15,8 @@ from recipes.typed import SettingsError, plain, show
 GEMM_LEVELS = ("o1", "o2")
 
 
-class Rule(NamedTuple):
-    """A refusal of a setting under a condition."""
-
-    key: str
-    refused: object
-    """Whether it is, by its truth."""
-    why: str
-    """How the sentence goes on after the key and its value."""
+Rules = Iterator[tuple[tuple[str, ...], str]]
+"""Keys that can't be set here, and how the sentence goes on after a key and its value."""
 
 
 def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
@@ -31,15 +26,13 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
     """
     if amp.preset:
         _check_preset(amp)
-    for group, settings, rules in (
-        ("amp", amp, _of_levels(amp, framework)),
-        ("amp", amp, _of_gemm(amp, framework)),
-        ("amp", amp, _of_frameworks(amp, framework)),
-        ("loss_scale", scale, _of_scale(amp, scale, framework)),
-    ):
-        for key, refused, why in rules:
-            if refused:
-                raise SettingsError(f"{group}.{key}={show(getattr(settings, key))} {why}", f"{group}.{key}")
+    unset = Amp()
+    for keys, why in chain(_of_levels(amp, framework), _of_gemm(amp, framework), _of_frameworks(amp, framework)):
+        for key in keys:
+            if getattr(amp, key) != getattr(unset, key):
+                raise SettingsError(f"amp.{key}={show(getattr(amp, key))} {why}", f"amp.{key}")
+    for key, why in _of_scale(amp, scale, framework):
+        raise SettingsError(f"loss_scale.{key}={show(getattr(scale, key))} {why}", f"loss_scale.{key}")
 
 
 def _check_preset(amp: Amp) -> None:
@@ -60,131 +53,90 @@ def _check_preset(amp: Amp) -> None:
             )
 
 
-def _of_levels(amp: Amp, framework: str) -> Iterator[Rule]:
+def _of_levels(amp: Amp, framework: str) -> Rules:
     level, lists = amp.level, operations.TENSORFLOW_LISTS
-    yield Rule(
-        "dtype", level == "o0" and amp.dtype != "auto", "with amp=o0: o0 is float32; leave the dtype out, or say amp=o1"
-    )
-    for key in (*lists, "keep_fp32"):
-        yield Rule(key, level == "o0" and getattr(amp, key), "with amp=o0: nothing runs in half precision there")
-    for key in ("infer", "clear"):
-        yield Rule(
-            key,
-            framework != "tensorflow" and getattr(amp, key),
-            f"is a list of TensorFlow's graph rewrite, and this is framework={framework}; say amp.allow or amp.deny",
-        )
-    for key in ("allow", "deny"):
-        yield Rule(
-            key, level == "o3" and getattr(amp, key), "needs operation lists, and amp=o3 has none; say amp=o1 or amp=o2"
-        )
-    yield Rule(
-        "master_weights", amp.master_weights is not None and level != "o2", f"with amp={level}: only o2 has the choice"
-    )
-    if amp.rounding == "stochastic":
-        yield Rule("rounding", framework != "torch", f"is for torch, and this is framework={framework}; leave it out")
-        yield Rule(
-            "rounding",
-            level in ("o0", "o1"),
-            f"rounds half-precision weights, and those of amp={level} are float32; say amp=o3, or leave it out",
-        )
-        yield Rule(
-            "rounding", level == "o2", "takes the place of the float32 masters of amp=o2; say amp=o3, or leave it out"
-        )
-        yield Rule(
-            "rounding",
-            amp.dtype == "float16",
-            "needs bfloat16, whose range is that of float32; say amp.dtype=bfloat16, or leave it out",
-        )
+    if level == "o0":
+        yield ("dtype",), "with amp=o0: o0 is float32; leave the dtype out, or say amp=o1"
+        yield (*lists, "keep_fp32"), "with amp=o0: nothing runs in half precision there"
+    if framework != "tensorflow":
+        here = f"and this is framework={framework}; say amp.allow or amp.deny"
+        yield ("infer", "clear"), f"is a list of TensorFlow's graph rewrite, {here}"
+    if level == "o3":
+        yield ("allow", "deny"), "needs operation lists, and amp=o3 has none; say amp=o1 or amp=o2"
+    if level != "o2":
+        yield ("master_weights",), f"with amp={level}: only o2 has the choice"
+    if framework != "torch":
+        yield ("rounding",), f"is for torch, and this is framework={framework}; leave it out"
+    if level in ("o0", "o1"):
+        weights = f"rounds half-precision weights, and those of amp={level} are float32"
+        yield ("rounding",), f"{weights}; say amp=o3, or leave it out"
+    if level == "o2":
+        yield ("rounding",), "takes the place of the float32 masters of amp=o2; say amp=o3, or leave it out"
+    if amp.dtype == "float16":
+        needs = "needs bfloat16, whose range is that of float32"
+        yield ("rounding",), f"{needs}; say amp.dtype=bfloat16, or leave it out"
 
 
-def _of_gemm(amp: Amp, framework: str) -> Iterator[Rule]:
+def _of_gemm(amp: Amp, framework: str) -> Rules:
     """What conflicts with a number format of linear layers' products, or needs one."""
-    named = f"amp.gemm={amp.gemm}"
+    named = f"with amp.gemm={amp.gemm}"
     if amp.gemm == HALF:
-        yield Rule(
-            "gemm_exclude",
-            amp.gemm_exclude is not None,
-            f"with {named}: no layer is converted, so none can be left out; say amp.gemm= or amp=fp8",
-        )
+        yield ("gemm_exclude",), f"{named}: no layer is converted, so none can be left out; say amp.gemm= or amp=fp8"
         return
-    yield Rule(
-        "gemm", framework != "torch", f"is for framework=torch, and this is framework={framework}; say amp.gemm=half"
-    )
-    yield Rule(
-        "gemm",
-        amp.level not in GEMM_LEVELS,
-        f"with amp={amp.level}: it needs float32 weights or masters, and bfloat16 elsewhere; say amp=o1 or amp=o2",
-    )
-    yield Rule(
-        "dtype",
-        amp.dtype == "float16",
-        f"with {named}: what these formats round comes from bfloat16, whose range float16 lacks; "
-        "say amp.dtype=bfloat16",
-    )
-    yield Rule(
-        "gemm_exclude",
-        FORMATS[amp.gemm].mechanism == "transformer_engine" and amp.gemm_exclude is not None,
-        f"with {named}: TransformerEngine's modules all multiply in it, and no other layer does; leave it out",
-    )
+    if framework != "torch":
+        yield ("gemm",), f"is for framework=torch, and this is framework={framework}; say amp.gemm=half"
+    if amp.level not in GEMM_LEVELS:
+        needs = "it needs float32 weights or masters, and bfloat16 elsewhere"
+        yield ("gemm",), f"with amp={amp.level}: {needs}; say amp=o1 or amp=o2"
+    if amp.dtype == "float16":
+        why = "what these formats round comes from bfloat16, whose range float16 lacks"
+        yield ("dtype",), f"{named}: {why}; say amp.dtype=bfloat16"
+    if FORMATS[amp.gemm].mechanism == "transformer_engine":
+        why = "TransformerEngine's modules all multiply in it, and no other layer does"
+        yield ("gemm_exclude",), f"{named}: {why}; leave it out"
     for key in ("allow", "deny"):
-        yield Rule(
-            key,
-            "linear" in operations.canonical(getattr(amp, key), f"amp.{key}"),
-            f"with {named}, which decides it for each linear layer; name layers in amp.gemm_exclude or amp.keep_fp32",
-        )
+        if "linear" in operations.canonical(getattr(amp, key), f"amp.{key}"):
+            instead = "name layers in amp.gemm_exclude or amp.keep_fp32"
+            yield (key,), f"{named}, which decides it for each linear layer; {instead}"
 
 
-def _of_frameworks(amp: Amp, framework: str) -> Iterator[Rule]:
+def _of_frameworks(amp: Amp, framework: str) -> Rules:
     """What Keras's policies, the graph rewrite, and Paddle's `auto_cast` and `decorate` don't support; names of
     operations, too, are refused here."""
-    if framework == "tensorflow":
-        lists = named_operations(amp)
-        operations.tensorflow_lists(lists)
-        for key, names in lists.items():
-            yield Rule(
-                key,
-                names and amp.level != "o1",
-                f"with amp={amp.level}: in TensorFlow only o1's graph rewrite has operation lists; say amp=o1, or "
-                "amp.keep_fp32=[LAYER] at o2",
-            )
-        yield Rule(
-            "keep_fp32",
-            amp.keep_fp32 and amp.level != "o2",
-            f"with amp={amp.level}: in TensorFlow only the Keras policy of o2 goes by layers; say amp=o2, or at o1 "
-            "amp.deny with operations",
-        )
-        yield Rule(
-            "master_weights",
-            amp.master_weights is False,
-            "with framework=tensorflow: the variables of Keras's mixed policies are always float32; say amp=o3",
-        )
+    if framework == "torch":
+        operations.lists(amp.allow, amp.deny)
     elif framework == "paddle":
         operations.paddle_lists(amp.allow, amp.deny)
-        yield Rule(
-            "keep_fp32",
-            amp.keep_fp32 and amp.level == "o1",
-            "with amp=o1: in Paddle only o2 and o3 go by layers; say amp=o2, or amp.deny with operations",
-        )
+        if amp.level == "o1":
+            only = "in Paddle only o2 and o3 go by layers"
+            yield ("keep_fp32",), f"with amp=o1: {only}; say amp=o2, or amp.deny with operations"
     else:
-        operations.lists(amp.allow, amp.deny)
+        operations.tensorflow_lists(named_operations(amp))
+        if amp.level != "o1":
+            only = f"with amp={amp.level}: in TensorFlow only o1's graph rewrite has operation lists"
+            yield operations.TENSORFLOW_LISTS, f"{only}; say amp=o1, or amp.keep_fp32=[LAYER] at o2"
+        if amp.level != "o2":
+            only = f"with amp={amp.level}: in TensorFlow only the Keras policy of o2 goes by layers"
+            yield ("keep_fp32",), f"{only}; say amp=o2, or at o1 amp.deny with operations"
+        if amp.master_weights is False:
+            always = "the variables of Keras's mixed policies are always float32"
+            yield ("master_weights",), f"with framework=tensorflow: {always}; say amp=o3"
 
 
-def _of_scale(amp: Amp, scale: LossScale, framework: str) -> Iterator[Rule]:
+def _of_scale(amp: Amp, scale: LossScale, framework: str) -> Iterator[tuple[str, str]]:
+    """Keys whose value can't be carried out, and how the sentence goes on after it."""
     if framework == "paddle":
         here = "with framework=paddle: Paddle's scaler"
-        yield Rule("per_optimizer", scale.per_optimizer, f"{here} is one for all optimizers; leave it out")
+        if scale.per_optimizer:
+            yield "per_optimizer", f"{here} is one for all optimizers; leave it out"
         for key in ("min", "max"):
-            yield Rule(key, getattr(scale, key) is not None, f"{here} has no bounds; leave it out")
-        yield Rule(
-            "mode",
-            amp.dtype == "bfloat16" and scale.mode == "dynamic",
-            f"{here} switches itself off for bfloat16, which needs none; say loss_scale=none, or amp.dtype=float16",
-        )
-    yield Rule(
-        "per_optimizer",
-        scale.per_optimizer and scale.mode == "none",
-        "with loss_scale.mode=none: there is no scale; leave it out",
-    )
+            if getattr(scale, key) is not None:
+                yield key, f"{here} has no bounds; leave it out"
+        if amp.dtype == "bfloat16" and scale.mode == "dynamic":
+            off = "switches itself off for bfloat16, which needs none"
+            yield "mode", f"{here} {off}; say loss_scale=none, or amp.dtype=float16"
+    if scale.per_optimizer and scale.mode == "none":
+        yield "per_optimizer", "with loss_scale.mode=none: there is no scale; leave it out"
     # Paddle's scaler unscales half-precision gradients in place, as the O2 example of its guide has it.
     masterless = amp.master_weights is False and framework != "paddle"
     needless = {
@@ -192,22 +144,18 @@ def _of_scale(amp: Amp, scale: LossScale, framework: str) -> Iterator[Rule]:
         "o2": "without master weights there are no float32 gradients to unscale into" if masterless else "",
         "o3": "o3 has no float32 masters to unscale into",
     }.get(amp.level)
-    yield Rule(
-        "mode",
-        needless and scale.mode in ("dynamic", "static"),
-        f"with amp={amp.level}: {needless}; say loss_scale=none",
-    )
+    if needless and scale.mode in ("dynamic", "static"):
+        yield "mode", f"with amp={amp.level}: {needless}; say loss_scale=none"
     for key in ("init", "growth", "backoff", "growth_every", "backoff_every", "min", "max"):
         value = getattr(scale, key)
-        positive = value is None or (math.isfinite(value) and value > 0)
-        yield Rule(key, not positive, "must be above zero and finite")
-    yield Rule("growth", scale.growth <= 1, "must be above 1")
-    yield Rule("backoff", scale.backoff >= 1, "must be below 1")
-    yield Rule(
-        "init",
-        not (scale.min or 0.0) <= scale.init <= (scale.max or math.inf),
-        f"is outside loss_scale.min={show(scale.min)} to loss_scale.max={show(scale.max)}",
-    )
+        if value is not None and not 0 < value < math.inf:
+            yield key, "must be above zero and finite"
+    if scale.growth <= 1:
+        yield "growth", "must be above 1"
+    if scale.backoff >= 1:
+        yield "backoff", "must be below 1"
+    if not (scale.min or 0.0) <= scale.init <= (scale.max or math.inf):
+        yield "init", f"is outside loss_scale.min={show(scale.min)} to loss_scale.max={show(scale.max)}"
 
 
 def check_saved_level(state: Mapping[str, Any], level: str, dtype: str) -> None:
