@@ -7,7 +7,8 @@ dtypes. Everything else, attention and what is left out included, stays as the l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Literal
 
 Role = Literal["forward", "input_gradient", "weight_gradient"]
@@ -37,7 +38,7 @@ ADD_TO_IMAGE: Mapping[Mechanism, str] = {
 """How an image gets the library."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class GemmFormat:
     """The dtypes of the operands by role, in torch's names, and what the format needs."""
 
@@ -47,6 +48,7 @@ class GemmFormat:
     """Of output gradient and weight."""
     weight_gradient: tuple[str, str]
     """Of output gradient and input."""
+    _: KW_ONLY
     multiple: int = 16
     """The divisor of inputs and outputs of a layer, and of the rows of a step too where the weight gradient,
     which sums over them, is not in half precision."""
@@ -59,7 +61,7 @@ class GemmFormat:
     """Its name in that library."""
     oldest: tuple[int, int]
     """That library's first release that has it, and whose products an observer can tell apart."""
-    cpu: bool = False
+    cpu: bool
     """Whether torch has the kernels for a CPU."""
 
     def operands(self, role: Role) -> tuple[str, str]:
@@ -86,66 +88,19 @@ _BF16 = ("bfloat16", "bfloat16")
 # told (tried on a CPU); 0.18 is the one that the tests run. TransformerEngine's recipe module has DelayedScaling in
 # 1.0, its first stable release, MXFP8BlockScaling from 2.0 on, NVFP4BlockScaling from 2.8 on. Its check_mxfp8_support
 # refuses capability 12.0 and above, in 2.18 too.
+_of_torchao = partial(GemmFormat, mechanism="torchao", oldest=(0, 18), capability=(8, 9), cpu=True)
+_of_transformer_engine = partial(GemmFormat, mechanism="transformer_engine", cpu=False)
 FORMATS: Mapping[str, GemmFormat] = {
-    "fp8-tensorwise": GemmFormat(
-        forward=_E4M3,
-        input_gradient=_E5M2_AND_E4M3,
-        weight_gradient=_E5M2_AND_E4M3,
-        capability=(8, 9),
-        mechanism="torchao",
-        recipe="tensorwise",
-        oldest=(0, 18),
-        cpu=True,
+    "fp8-tensorwise": _of_torchao(_E4M3, _E5M2_AND_E4M3, _E5M2_AND_E4M3, recipe="tensorwise"),
+    "fp8-rowwise": _of_torchao(_E4M3, _E4M3, _E4M3, recipe="rowwise"),
+    "fp8-rowwise-gw-hp": _of_torchao(_E4M3, _E4M3, _BF16, recipe="rowwise_with_gw_hp"),
+    "fp8-delayed": _of_transformer_engine(
+        _E4M3, _E5M2_AND_E4M3, _E5M2_AND_E4M3, recipe="DelayedScaling", oldest=(1, 0), capability=(8, 9)
     ),
-    "fp8-rowwise": GemmFormat(
-        forward=_E4M3,
-        input_gradient=_E4M3,
-        weight_gradient=_E4M3,
-        capability=(8, 9),
-        mechanism="torchao",
-        recipe="rowwise",
-        oldest=(0, 18),
-        cpu=True,
+    "mxfp8": _of_transformer_engine(
+        _E4M3, _E4M3, _E4M3, recipe="MXFP8BlockScaling", oldest=(2, 0), capability=(10, 0), below=(12, 0), multiple=32
     ),
-    "fp8-rowwise-gw-hp": GemmFormat(
-        forward=_E4M3,
-        input_gradient=_E4M3,
-        weight_gradient=_BF16,
-        capability=(8, 9),
-        mechanism="torchao",
-        recipe="rowwise_with_gw_hp",
-        oldest=(0, 18),
-        cpu=True,
-    ),
-    "fp8-delayed": GemmFormat(
-        forward=_E4M3,
-        input_gradient=_E5M2_AND_E4M3,
-        weight_gradient=_E5M2_AND_E4M3,
-        capability=(8, 9),
-        mechanism="transformer_engine",
-        recipe="DelayedScaling",
-        oldest=(1, 0),
-    ),
-    "mxfp8": GemmFormat(
-        forward=_E4M3,
-        input_gradient=_E4M3,
-        weight_gradient=_E4M3,
-        multiple=32,
-        capability=(10, 0),
-        below=(12, 0),
-        mechanism="transformer_engine",
-        recipe="MXFP8BlockScaling",
-        oldest=(2, 0),
-    ),
-    "nvfp4": GemmFormat(
-        forward=_FP4,
-        input_gradient=_FP4,
-        weight_gradient=_FP4,
-        capability=(10, 0),
-        mechanism="transformer_engine",
-        recipe="NVFP4BlockScaling",
-        oldest=(2, 8),
-    ),
+    "nvfp4": _of_transformer_engine(_FP4, _FP4, _FP4, recipe="NVFP4BlockScaling", oldest=(2, 8), capability=(10, 0)),
 }
 """By the value of `amp.gemm`; half is none of them."""
 

@@ -12,6 +12,7 @@ from typing import Any
 from recipes.precision.call_summary import Call, flops, is_narrow, percent
 from recipes.precision.findings import EMULATED, Finding, Report, contradicted, unknown
 from recipes.precision.gemm import FORMATS, OVERRIDES, ROLES, Role
+from recipes.precision.gemm_layers import some
 from recipes.precision.levels import ENOUGH
 
 IN_WORDS: Mapping[Role, str] = {
@@ -35,7 +36,7 @@ def too_narrow(rest: Sequence[Call], rule: Mapping[str, Any]) -> Iterator[Findin
     for call in rest:
         if not is_narrow(call["dtype"]):
             continue
-        where = _named(call.get("layers") or [call["operation"]])
+        where = some(call.get("layers") or [call["operation"]])
         if gemm is None:
             yield contradicted(
                 f"{where} ran in {call['dtype']}, narrower than amp={rule['level']} asks for: leave out what converts "
@@ -59,13 +60,13 @@ def findings(report: Report, share: float) -> Iterator[Finding]:
             yield unknown(f"the layer of {call['operation']} in {call['dtype']} can't be told")
     for call in eligible:
         if not call["role"]:
-            yield unknown(f"the role of {call['operation']} of {_named(call['layers'])} can't be told")
+            yield unknown(f"the role of {call['operation']} of {some(call['layers'])} can't be told")
     if grows:
         return
     seen = {layer for call in eligible if call["role"] == "forward" for layer in call["layers"]}
     absent = [layer for layer in gemm["layers"] if layer not in seen]
     if absent:
-        yield unknown(f"no product of {_named(absent)} was seen in forward")
+        yield unknown(f"no product of {some(absent)} was seen in forward")
     elif all(call["role"] == "forward" for call in eligible):
         yield unknown(f"no gradient of the layers of amp.gemm={gemm['format']} was seen")
     for role in ROLES:
@@ -82,14 +83,14 @@ def _of_role(role: Role, calls: Sequence[Call], gemm: Mapping[str, Any], share: 
             if call["emulates"]:
                 yield (
                     EMULATED,
-                    f"{words} of {_named(call['layers'])}: operands were rounded to {product(promised)} and then "
+                    f"{words} of {some(call['layers'])}: operands were rounded to {product(promised)} and then "
                     f"multiplied in {product(call['operands'])}",
                 )
         elif _is_wider(dtypes, promised):
             wide.append(call)
         else:
             yield contradicted(
-                f"{words} of {_named(call['layers'])} ran in {product(dtypes)}, but {name} promises {product(promised)}"
+                f"{words} of {some(call['layers'])} ran in {product(dtypes)}, but {name} promises {product(promised)}"
             )
     required = 1.0 if share >= ENOUGH else share
     if wide and flops(calls) - flops(wide) < required * flops(calls):
@@ -97,7 +98,7 @@ def _of_role(role: Role, calls: Sequence[Call], gemm: Mapping[str, Any], share: 
         ran = " and ".join(dict.fromkeys(product(call["operands"]) for call in wide))
         yield contradicted(
             f"{percent(flops(calls) - flops(wide), flops(calls))} of {words} ran in {product(promised)}, as {name} "
-            f"promises; {_named(layers)} ran in {ran}{_override(role, gemm)}"
+            f"promises; {some(layers)} ran in {ran}{_override(role, gemm)}"
         )
 
 
@@ -141,10 +142,6 @@ def _bits(dtype: str) -> int:
 
 
 _BITS = {"float4": 4, "float8": 8, "float16": 16, "bfloat16": 16, "float32": 32}
-
-
-def _named(names: Sequence[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _override(role: Role, gemm: Mapping[str, Any]) -> str:

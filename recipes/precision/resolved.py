@@ -10,7 +10,7 @@ from recipes.precision import operations
 from recipes.precision.checks import check
 from recipes.precision.gemm import HALF
 from recipes.precision.levels import Amp, LossScale, named_operations
-from recipes.precision.support import Lists, Support, gemm_support, support_for
+from recipes.precision.support import Lists, Support, gemm_problem, support_for
 from recipes.typed import SettingsError
 
 TF32_CAPABILITY = (8, 0)
@@ -85,7 +85,7 @@ def resolve(
     dtype, where the model is in a user's script. Raises `SettingsError` for what can't be had.
     """
     check(amp, loss_scale, framework)
-    if amp.gemm != HALF and (why := gemm_support(amp.gemm, device, capability).unsupported):
+    if amp.gemm != HALF and (why := gemm_problem(amp.gemm, device, capability)):
         raise SettingsError(why, "amp.gemm")
     dtype = resolve_dtype(amp.level, amp.dtype, device, capability, framework)
     if amp.level != "o0" and (device == "cpu" or capability is not None):

@@ -75,24 +75,24 @@ def sharding_problem(torch: str) -> str:
     )
 
 
-def gemm_support(gemm: str, device: str, capability: tuple[int, int] | None) -> Support:
-    """The library for a number format of `recipes.precision.gemm` in torch; `capability` None is not known."""
-    wanted = FORMATS[gemm]
+def gemm_problem(gemm: str, device: str, capability: tuple[int, int] | None) -> str:
+    """Why a number format of `recipes.precision.gemm` has no kernels in torch; empty where it has. `capability` None is
+    not known."""
+    wanted, named = FORMATS[gemm], f"amp.gemm={gemm}"
     if device == "cpu" and not wanted.cpu:
-        return Support(unsupported=f"amp.gemm={gemm} has no kernels for a CPU; say amp=fp8, which has")
-    if capability is not None and capability < wanted.capability:
-        have, need = (".".join(map(str, version)) for version in (capability, wanted.capability))
+        return f"{named} has no kernels for a CPU; say amp=fp8, which has"
+    if capability is None:
+        return ""
+    have = ".".join(map(str, capability))
+    if capability < wanted.capability:
+        need = ".".join(map(str, wanted.capability))
         instead = "amp=fp8" if FORMATS["fp8-tensorwise"].capability <= capability else "amp=o1 or amp=o2"
-        return Support(
-            unsupported=f"amp.gemm={gemm} needs compute capability {need}, and this GPU has {have}; say {instead}"
-        )
-    if capability is not None and wanted.below is not None and capability >= wanted.below:
-        have, end = (".".join(map(str, version)) for version in (capability, wanted.below))
-        return Support(
-            unsupported=f"amp.gemm={gemm}: {wanted.mechanism} has no kernels for compute capability {end} and above, "
-            f"and this GPU has {have}; say amp=fp8"
-        )
-    return Support(mechanism=wanted.mechanism)
+        return f"{named} needs compute capability {need}, and this GPU has {have}; say {instead}"
+    if wanted.below is not None and capability >= wanted.below:
+        end = ".".join(map(str, wanted.below))
+        kernels = f"{wanted.mechanism} has no kernels for compute capability {end} and above"
+        return f"{named}: {kernels}, and this GPU has {have}; say amp=fp8"
+    return ""
 
 
 def _unsupported(
