@@ -54,13 +54,15 @@ def of(address: Address) -> Settings:
     words = {
         "%": "%",
         "h": one["hostname"],
+        "i": str(os.getuid()),
+        "k": one.get("hostkeyalias", address.host),
         "n": address.host,
         "p": one["port"],
         "r": one["user"],
         "u": getpass.getuser(),
         "d": os.path.expanduser("~"),
     }
-    keys = [os.path.expanduser(_expanded(path, words)) for path in values.get("identityfile", ())]
+    keys = [_path(_expanded(path, words)) for path in values.get("identityfile", ())]
     known = f"{one['userknownhostsfile']} {one['globalknownhostsfile']}".split()
     command = one.get("proxycommand", "none")
     agent = one.get("identityagent", "SSH_AUTH_SOCK")
@@ -70,7 +72,7 @@ def of(address: Address) -> Settings:
         user=one["user"],
         keys=tuple(path for path in keys if os.path.isfile(path) or os.path.isfile(f"{path}.pub")),
         only_these_keys=one["identitiesonly"] == "yes",
-        agent=None if agent == "SSH_AUTH_SOCK" else os.path.expanduser(os.path.expandvars(agent)),
+        agent=None if agent == "SSH_AUTH_SOCK" else _path(agent),
         known_hosts=tuple(os.path.expanduser(path) for path in known if path != "none"),
         key_alias=one.get("hostkeyalias"),
         hops=tuple(_hops(one.get("proxyjump", "none"), address)),
@@ -117,6 +119,10 @@ def run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
             f"SSH needs the program {argv[0]}, which is not on this machine: install OpenSSH's client "
             "(Debian: openssh-client)"
         ) from None
+
+
+def _path(text: str) -> str:
+    return os.path.expanduser(os.path.expandvars(text))
 
 
 def _expanded(text: str, words: Mapping[str, str]) -> str:

@@ -44,10 +44,11 @@ def test_a_machine_without_the_program_ssh_is_told_what_to_install(tmp_path, mon
         settings(tmp_path, "")
 
 
-def test_tokens_are_expanded(tmp_path):
-    key = tmp_path / "key-mei"
+def test_tokens_and_variables_are_expanded(tmp_path, monkeypatch):
+    key = tmp_path / "key-mei-box"
     key.touch()
-    files = f" IdentityFile {tmp_path}/key-%r\n IdentityFile /no/such/key\n"
+    monkeypatch.setenv("KEYS", str(tmp_path))
+    files = " IdentityFile ${KEYS}/key-%r-%k\n IdentityFile /no/such/key\n"
     expanded = settings(tmp_path, f"Host box\n HostName h\n{files} ProxyCommand x %h:%p %r %n 100%%\n", "mei@box:7")
     assert expanded.keys == (str(key),), "a file that is missing is skipped"
     assert expanded.command == "x h:7 mei box 100%"
