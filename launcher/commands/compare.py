@@ -14,7 +14,7 @@ HELP = """\
 Measure a job in several modes against each other, and say what each gains and costs.
 
 usage: python -m launcher compare [FILE.py] KEY=A,B[,C] [key=value ...] [compare.rounds=5] [compare.steps=50]
-                                  [-- ARGUMENTS OF FILE.py]
+                                  [--plan] [--config-dir DIR] [--cfg job] [-- ARGUMENTS OF FILE.py]
 
 The first of the listed values is the control, to which the others are held. Arms begin with the same weights, see the
 same data in the same order, and run the same code, one block after another on the same devices: A B C, C B A, A B C ...

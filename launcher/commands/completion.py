@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -56,7 +60,11 @@ def candidates(line: str) -> list[str]:
             return []
         words = words[2:]
     last, given = words[-1], words[1:-1]
+    if "--" in given:
+        return []  # arguments of a script
     verb = given[0] if given and "=" not in given[0] and not is_script(given[0]) else None
+    if last.startswith("-"):
+        return sorted(flag for flag in _flags(verb or "run") if flag.startswith(last))
     if verb == "image":
         return sorted(word for word in _of_images(given[1:]) if word.startswith(last))
     if verb not in (None, "run", "plan", "compare", "shell", "doctor") and not (verb == "resume" and given[1:]):
@@ -70,6 +78,15 @@ def candidates(line: str) -> list[str]:
     if given in ([], ["run"], ["plan"], ["compare"]):
         completions += [path.name for path in Path().glob("*.py")]  # in other folders the shell finds files
     return sorted(word for word in completions if word.startswith(last))
+
+
+def _flags(verb: str) -> Iterable[str]:
+    """The flags in the help of a verb: in brackets of its usage, or at the beginning of a line."""
+    if verb not in VERBS:
+        return ()
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
+        importlib.import_module(f"launcher.commands.{verb}").main(["--help"])
+    return {"--help", *re.findall(r"(?:\n +|(?<!=)\[|, )(--[a-z-]+)", text.getvalue())}
 
 
 def _keys(given: Sequence[str]) -> Iterable[str]:

@@ -130,9 +130,19 @@ def test_completion_imports_no_hydra():
         ("amp-launcher image build pytorch con", ["container="]),
         ("amp-launcher image show ngc-pytorch:25.06", ["ngc-pytorch:25.06"]),
         ("amp-launcher image bogus ", []),
+        ("amp-launcher ls --", ["--all", "--help", "--json"]),
+        ("amp-launcher ls run_root=/tmp --j", ["--json"]),
+        ("amp-launcher logs some-run -", ["--attempt", "--follow", "--help", "--lines"]),
+        ("amp-launcher --c", ["--cfg", "--config-dir"]),
+        ("amp-launcher plan amp=o1 --f", ["--facts"]),
+        ("amp-launcher compare --", ["--cfg", "--config-dir", "--help", "--plan"]),
+        ("amp-launcher shell --fo", ["--forward"]),
+        ("amp-launcher image build --", ["--help"]),
+        ("amp-launcher train.py -- --", []),
+        ("amp-launcher train.py -- amp=o", []),
     ],
 )
-def test_completion_offers_verbs_keys_choices_runs_and_images(line, offers, tmp_path):
+def test_completion_offers_verbs_keys_flags_choices_runs_and_images(line, offers, tmp_path):
     store.create(tmp_path, "20260101-000000-inter-lake")
     run_roots.remember(tmp_path)
     assert candidates(line) == offers
