@@ -75,11 +75,11 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def tensors(values: Sequence[Any]) -> list[torch.Tensor]:
-    """The tensors among `values`, those in lists too."""
+    """The tensors among `values`, those in lists of lists too."""
     flat: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
             flat.append(value)
         elif isinstance(value, (list, tuple)):
-            flat.extend(item for item in value if isinstance(item, torch.Tensor))
+            flat.extend(tensors(value))
     return flat

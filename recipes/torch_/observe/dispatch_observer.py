@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,8 +16,9 @@ from torch.utils.flop_counter import flop_registry
 from recipes.precision.observation import Guard
 from recipes.torch_.observe import flops
 from recipes.torch_.observe.calls import Call, dtype_name, tensors
+from recipes.torch_.observe.evaluation import Evaluations
 from recipes.torch_.observe.lineage import SAME_DATA
-from recipes.torch_.observe.modules import Modules, Running
+from recipes.torch_.observe.modules import Modules, Running, optimizer_frames
 from recipes.torch_.observe.roles import Roles, in_backward
 
 LIGHT, FOLLOWED, COMPOSITE, MATRIX, UNKNOWN = "light", "followed", "composite", "matrix", "unknown"
@@ -46,8 +47,7 @@ class DispatchObserver(TorchDispatchMode):
         self.gathered: Counter[str] = Counter()
         """dtype -> elements of parameters that were gathered from all ranks in it."""
         self.roles = Roles(modules)
-        self.optimizer_steps = 0
-        """Above zero while an optimizer steps."""
+        self.evaluations = Evaluations()
         self.kept_ran: set[torch.nn.Module] = set()
         """The modules kept in float32 that ran."""
         self._pauses = 0
@@ -71,8 +71,9 @@ class DispatchObserver(TorchDispatchMode):
             with self:
                 return run(*args, **kwargs)
         out = func(*args, **kwargs)
-        if after is not None:
-            with self.guard():
+        with self.guard():
+            self._follow(func, [*args, *kwargs.values()], out)
+            if after is not None:
                 after(args, kwargs, out)
         return out
 
@@ -97,6 +98,18 @@ class DispatchObserver(TorchDispatchMode):
             return _parts(func), None
         return func, self._matrices(func, args)
 
+    def _follow(self, func: Any, given: Sequence[Any], out: Any) -> None:
+        """Follow what was computed without gradients, and notice where training uses it."""
+        gradients = torch.is_grad_enabled()
+        if gradients or in_backward():
+            self.evaluations.close()
+        if self.evaluations:
+            used = tensors(given)
+            written = used if func._schema.is_mutable or "c10d" in func.namespace else []
+            requires = gradients and any(tensor.requires_grad for tensor in used)
+            training = lambda: requires or in_backward() or self.in_optimizer()  # noqa: E731
+            self.evaluations.follow(used, [*tensors([out]), *written], training)
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """For compiled code, which is read from its own graph."""
@@ -108,7 +121,7 @@ class DispatchObserver(TorchDispatchMode):
 
     def in_optimizer(self) -> bool:
         """Whether the optimizer's own arithmetic is running. Its closure's forward and backward are not part of it."""
-        return bool(self.optimizer_steps) and not torch.is_grad_enabled() and not in_backward()
+        return not torch.is_grad_enabled() and not in_backward() and bool(optimizer_frames())
 
     def _record_collective(self, func: Any, args: Any, kind: str) -> None:
         """DDP and FSDP reduce gradients, and FSDP gathers parameters, in flat buffers; tensors of more dimensions are a
@@ -136,10 +149,12 @@ class DispatchObserver(TorchDispatchMode):
         backward, running = in_backward(), self._modules.running()
         use, origin = self.roles.record(matrices, len(self.calls), running)
         kept = self._is_kept(running, backward, origin)
+        if backward:
+            self.evaluations.use(origin)
 
         def record_call(args: Any, kwargs: Any, out: Any) -> None:
+            produced = tensors([out])
             if formula is not None:
-                produced = tensors([out] if isinstance(out, torch.Tensor) else out)
                 count = formula(args, produced[0].shape if produced else ())
             else:
                 count = int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=out))
@@ -153,6 +168,8 @@ class DispatchObserver(TorchDispatchMode):
                 origin=origin if backward else -1,
                 use=use,
             )
+            if not backward and not torch.is_grad_enabled():
+                self.evaluations.add(len(self.calls), produced)
             self.calls.append(call)
 
         return record_call

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.optim import optimizer
 from torch.utils import checkpoint
 
 _ENGINE = "_engine_run_backward"
@@ -36,6 +37,19 @@ class Running(NamedTuple):
     """Whether it is in code that torch.compile made of several modules, which hides the modules around it."""
     again: bool
     """In a backward, whether it is a forward that activation checkpointing runs again."""
+
+
+def optimizer_frames() -> int:
+    """The frames of torch's own part of an optimizer's step below the caller; 0 where no optimizer steps.
+
+    They tell it after a step that raised too, when no hook was called.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    count = 0
+    while frame is not None:
+        count += frame.f_code.co_filename == optimizer.__file__
+        frame = frame.f_back
+    return count
 
 
 class Modules:

@@ -42,9 +42,9 @@ class PrecisionObserver:
         self._modules = Modules(model, resolved.amp.keep_fp32)
 
     @contextlib.contextmanager
-    def step(self, number: int, *, evaluation: bool = False, stepping: int = 0) -> Iterator[None]:
+    def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
         """Observe one whole step: forward, backward and optimizer. A step that raises gives no report. It may begin in
-        a closure of the optimizer: `stepping` is how many optimizers are at work already."""
+        a closure of the optimizer."""
         missing = dispatch_observer.missing(compiles=any(_is_compiled(module) for module in self._model.modules()))
         if missing:
             yield
@@ -53,7 +53,7 @@ class PrecisionObserver:
         guard, stack = observation.Guard(), contextlib.ExitStack()
         step = StepObserver(self._modules, self._resolved, self._gemm_layers.converted, guard)
         with guard():
-            step.start(stack, stepping)
+            step.start(stack)
         try:
             yield
         finally:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import torch
@@ -145,7 +143,8 @@ class ScriptObserver:
         if self._is_elsewhere():  # a data loader's process has modules too
             return False
         if self._span is not None:
-            if self.steps < self._span.last:
+            # In inference mode the end of a dispatch mode would be undone where inference mode ends.
+            if self.steps < self._span.last or torch.is_inference_mode_enabled():
                 self._span.add(module)
                 return False
             self._close()
@@ -153,7 +152,7 @@ class ScriptObserver:
             return True
         if torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._due:
             self._due = self.steps + 1
-            self._span = _Span(module, self.precision, self._due, _stepping())
+            self._span = _Span(module, self.precision, self._due)
         return False
 
     def _close(self) -> None:
@@ -165,21 +164,10 @@ class ScriptObserver:
         self._due = random.Random(low).randrange(low, 2 * low)  # early: for short scripts, too
 
 
-def _stepping() -> int:
-    """How many optimizers step just now, and call the model in a closure. Their frames tell it after errors too."""
-    optimizers = register_optimizer_step_post_hook.__code__.co_filename
-    frame: FrameType | None = sys._getframe()
-    count = 0
-    while frame is not None:
-        count += (frame.f_code.co_filename, frame.f_code.co_name) == (optimizers, "wrapper")
-        frame = frame.f_back
-    return count
-
-
 class _Span(PrecisionObserver):
     """Observes some optimizer steps, and modules as they become known by being called."""
 
-    def __init__(self, module: nn.Module, precision: Precision, first: int, stepping: int) -> None:
+    def __init__(self, module: nn.Module, precision: Precision, first: int) -> None:
         super().__init__(module, precision.resolved, precision.gemm_layers)
         self.last = first + SPAN - 1
         self._shards: dict[nn.Parameter, Owner] = {}
@@ -193,7 +181,7 @@ class _Span(PrecisionObserver):
         self._seen: set[int] = set()
         self.add(module)
         self._open = contextlib.ExitStack()
-        self._open.enter_context(self.step(first, stepping=stepping))
+        self._open.enter_context(self.step(first))
 
     def close(self) -> None:
         self._open.close()

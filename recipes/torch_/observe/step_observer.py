@@ -24,10 +24,10 @@ from recipes.torch_.observe import (
     profiler_audit,
     recomputation,
 )
-from recipes.torch_.observe.calls import Call, dtype_name
+from recipes.torch_.observe.calls import Call, dtype_name, tensors
 from recipes.torch_.observe.compiled_calls import CompiledCalls
 from recipes.torch_.observe.flops import Unaccounted
-from recipes.torch_.observe.modules import Modules, local
+from recipes.torch_.observe.modules import Modules, local, optimizer_frames
 from recipes.torch_.observe.roles import in_backward
 from recipes.torch_.observe.rounding import RoundingObserver
 
@@ -55,9 +55,8 @@ class StepObserver:
         self._arithmetic: dict[str, str] = {}
         self._probed: set[bool] = set()
 
-    def start(self, stack: contextlib.ExitStack, stepping: int = 0) -> None:
-        """Begin to observe, until `stack` is closed, while so many optimizers step."""
-        self.mode.optimizer_steps = stepping
+    def start(self, stack: contextlib.ExitStack) -> None:
+        """Begin to observe, until `stack` is closed."""
         for hook in (
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
@@ -71,7 +70,7 @@ class StepObserver:
             self._profile = stack.enter_context(profiler_audit.profiler())
         except RuntimeError as error:
             self.problems.append(f"no second observer: {error}")
-        if stepping:  # the profiler can't see when they began
+        if optimizer_frames():  # the profiler can't see when the step began
             self._first_step.enter_context(torch.profiler.record_function(profiler_audit.OPTIMIZER))
             stack.callback(self._first_step.close)
         stack.enter_context(self.mode)
@@ -80,9 +79,10 @@ class StepObserver:
         """The fields of the report (`recipes.precision.observation`) that were observed, once the stack is closed."""
         listed = (*self._resolved.allow, *self._resolved.deny)
         seen = profiler_audit.read(self._profile, listed) if self._profile is not None else profiler_audit.Audit()
-        calls = self.mode.calls
+        calls, evaluations = self.mode.calls, self.mode.evaluations
+        trained = (call for index, call in enumerate(_with_functions(calls, seen)) if index not in evaluations)
         return {
-            "calls": _aggregate(_with_functions(calls, seen), self._gemm_layers),
+            "calls": _aggregate(trained, self._gemm_layers),
             "listed": [
                 {"function": function, "dtypes": list(dtypes), "calls": count}
                 for (function, dtypes), count in seen.listed.items()
@@ -101,7 +101,6 @@ class StepObserver:
         }
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self.mode.optimizer_steps += 1
         with self._guard():
             for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
                 if parameter.grad is not None and parameter.is_floating_point():
@@ -110,8 +109,7 @@ class StepObserver:
                         self._rounding.before_step(parameter)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self.mode.optimizer_steps -= 1
-        if not self.mode.optimizer_steps:
+        if optimizer_frames() == 1:
             self._first_step.close()
         with self._guard():
             for entry in optimizer.state.values():
@@ -137,6 +135,7 @@ class StepObserver:
             with self._guard():
                 if not self.mode.in_optimizer():
                     self._count_compiled(artifact, inputs)
+                self.mode.evaluations.follow(tensors(inputs), (), lambda: True)
             yield
 
     def _count_compiled(self, artifact: Any, inputs: Sequence[Any]) -> None:

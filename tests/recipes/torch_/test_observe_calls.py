@@ -49,8 +49,8 @@ class WithoutGradients(Dense):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         hidden = self.first(inputs)
         with torch.no_grad():
-            hidden.t() @ hidden
-        return self.second(hidden)
+            size = (hidden.t() @ hidden).mean()
+        return self.second(hidden / size)
 
 
 class OwnWeight(Dense):

@@ -1,0 +1,150 @@
+"""What a user's script in torch computes without gradients: an evaluation is not judged, what training uses is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.recipes.torch_.scripts import HEAD, in_process
+from tests.recipes.wrapped_scripts import run_script
+
+assert run_script
+
+TRAINING = """
+import copy
+from torch.utils.checkpoint import checkpoint
+
+class Float32(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, inputs, weight):
+        ctx.save_for_backward(inputs, weight)
+        return inputs @ weight.t()
+    @staticmethod
+    def backward(ctx, gradient):
+        inputs, weight = (saved.bfloat16() for saved in ctx.saved_tensors)
+        return (gradient.bfloat16() @ weight).float(), (gradient.bfloat16().t() @ inputs).float()
+
+class Calls(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 64) / 8)
+    def forward(self, hidden):
+        with torch.autocast("cpu", enabled=False):
+            return Float32.apply(hidden.float(), self.weight)
+
+teacher, position = nn.Linear(32, 64), torch.randn(1, 1)
+net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), MIDDLE, nn.ReLU(), nn.Linear(64, 64))
+average, total = copy.deepcopy(net), torch.zeros(())
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(3):
+    optimizer.zero_grad()
+    inputs = torch.randn(64, 32)
+    goal = 0.0
+    BEFORE
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = net(inputs).float()
+    loss = LOSS
+    loss.backward()
+    BETWEEN
+    optimizer.step()
+    AFTER
+"""
+
+
+def training(middle="nn.Linear(64, 64)", before="", loss="(outputs - goal).square().mean()", between="", after=""):
+    """The text of a script that trains under autocast and runs the rest without it."""
+    text = TRAINING.replace("MIDDLE", middle).replace("LOSS", loss)
+    for name, lines in (("BEFORE", before), ("BETWEEN", between), ("AFTER", after)):
+        text = text.replace(name, lines.replace("\n", "\n    "))
+    return HEAD + text
+
+
+@pytest.fixture
+def run(run_script, tmp_path):
+    start = in_process(run_script, tmp_path)
+    return lambda text: start(text, "amp=o1", "train.precision=script")
+
+
+VALIDATION = """net.eval()
+with torch.no_grad():
+    loss = net(inputs).square().mean()
+total = total + loss
+print("so far", total.item() / (step + 1))
+net.train()"""
+OF_A_COPY = """with torch.inference_mode():
+    average.eval()
+    print([average(inputs).square().mean().item() for _ in range(9)])"""
+BESIDE_A_PRODUCT_THAT_TRAINING_USES = """turned = inputs * 1.0
+with torch.no_grad():
+    turned = turned * (position @ position)
+inputs = turned"""
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"after": VALIDATION},
+        {"between": VALIDATION.replace("net.", "average.").replace("net(", "average(")},
+        {"after": OF_A_COPY},
+        {"before": BESIDE_A_PRODUCT_THAT_TRAINING_USES, "after": OF_A_COPY},
+    ],
+    ids=["of the model", "before the step", "of a copy in inference mode", "before a used product"],
+)
+def test_an_evaluation_in_float32_between_observed_steps_is_not_judged(run, parts):
+    ended = run(training(**parts))
+    assert (ended.code, ended.verdict) == (0, "proved"), ended.err
+
+
+FROZEN = """with torch.no_grad():
+    hidden = torch.cat([teacher(inputs), teacher(inputs)], 1)
+inputs = hidden[:, :32].relu() * 2"""
+TEACHER = "with torch.no_grad():\n    goal = teacher(inputs) + teacher(inputs)"
+BY_HAND = """with torch.no_grad():
+    net[0].weight.grad.copy_((inputs.t() @ torch.randn(64, 64)).t())"""
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"before": FROZEN},
+        {"before": TEACHER},
+        {"before": TEACHER, "after": OF_A_COPY},
+        {"between": BY_HAND},
+        {"middle": "Calls()", "loss": "outputs.mean()"},
+        {"middle": "nn.Identity()", "loss": "Float32.apply(outputs, torch.randn(64, 64)).sum()"},
+    ],
+    ids=["a frozen part", "a teacher", "and an evaluation", "a gradient by hand", "a function's forward", "the last"],
+)
+def test_what_training_uses_is_judged_although_it_ran_without_gradients(run, parts):
+    ended = run(training(**parts))
+    assert (ended.code, ended.verdict) == (1, "contradicted"), ended.result["observed"]
+    assert "in float32" in ended.result["observed"]["why"]
+
+
+@pytest.mark.parametrize(("enabled", "verdict"), [(True, "proved"), (False, "contradicted")])
+def test_the_first_forward_of_a_reentrant_checkpoint_is_judged(run, enabled, verdict):
+    """It has no gradients; the second one, in backward, has."""
+    loss = "checkpoint(block, outputs, use_reentrant=True).mean()"
+    before = f"""middle = net[2]
+def block(hidden):
+    with torch.autocast("cpu", torch.bfloat16, enabled=torch.is_grad_enabled() or {enabled}):
+        return middle(middle(middle(hidden)))"""
+    ended = run(training(before=before, loss=loss))
+    assert ended.verdict == verdict, ended.result["observed"]
+
+
+def test_a_script_that_trains_without_gradients_is_never_proved(run):
+    ended = run(
+        HEAD
+        + """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(3):
+    for parameter in net.parameters():
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            before = net(inputs).square().mean()
+            parameter += 1e-3
+            parameter.grad = (net(inputs).square().mean() - before) * torch.ones_like(parameter)
+            parameter -= 1e-3
+    optimizer.step()
+"""
+    )
+    assert (ended.code, ended.verdict) == (1, "unknown"), ended.result["observed"]
