@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass, field
 
 from containers.runtime import Runtime
@@ -30,8 +31,8 @@ class Gpu:
     @property
     def compute_capability(self) -> tuple[int, int] | None:
         """None where it is not known."""
-        major, _, minor = self.capability.partition(".")
-        return (int(major), int(minor or 0)) if major.isdigit() else None
+        match = re.fullmatch(r"([0-9]+)\.([0-9]+)", self.capability)
+        return (int(match[1]), int(match[2])) if match else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,9 +27,7 @@ _CAPABILITIES: dict[str, Capability] = {
     **dict.fromkeys(("gb10",), (12, 1)),
 }
 """By a word of the name. The Quadro cards with tensor cores are the RTX ones, of Turing."""
-_GEFORCE: dict[str, Capability] = {
-    **{"10": (6, 1), "16": (7, 5), "20": (7, 5), "30": (8, 6), "40": (8, 9), "50": (12, 0)},
-}
+_GEFORCE = {"10": (6, 1), "16": (7, 5), "20": (7, 5), "30": (8, 6), "40": (8, 9), "50": (12, 0)}
 """By the first two of the four digits; the last two tell GeForce from other names with four digits."""
 _GEFORCE_NAME = re.compile(r"(?:rtx|gtx)?(10|16|20|30|40|50)[5-9]0(?:ti|super|d)*")
 

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from launcher.probe import gpu_names
 from launcher.probe.facts import Gpu
 
-FIELDS = ("index", "uuid", "name", "memory.total", "driver_version", "compute_cap", "mig.mode.current")
-YOUNG = ("compute_cap", "mig.mode.current")
-"""Fields that old drivers lack: with one of them nvidia-smi answers nothing. 470 has no compute_cap."""
-_UNKNOWN = re.compile(r'Field "([^"]+)" is not a valid field')
+_FIELDS = ("index", "uuid", "name", "memory.total", "driver_version")
+QUERIES = ((*_FIELDS, "compute_cap", "mig.mode.current"), (*_FIELDS, "mig.mode.current"), _FIELDS)
+"""For new drivers, up to 470, and up to 418: to a field that it does not know nvidia-smi answers nothing."""
 _SECONDS = 60
 
 
@@ -22,8 +21,7 @@ def listed() -> tuple[tuple[Gpu, ...], str]:
     """The GPUs of this machine, and why the driver could not list them."""
     if shutil.which("nvidia-smi") is None:
         return (), ""
-    fields = list(FIELDS)
-    while True:
+    for fields in QUERIES:
         try:
             done = subprocess.run(
                 ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
@@ -36,13 +34,11 @@ def listed() -> tuple[tuple[Gpu, ...], str]:
         except OSError as error:
             return (), f"nvidia-smi can't be run: {error.strerror}"
         output = (done.stdout + done.stderr).decode(errors="replace")
-        unknown = _UNKNOWN.search(output)
-        if done.returncode != 0 and unknown and unknown[1] in fields and unknown[1] in YOUNG:
-            fields.remove(unknown[1])
-            continue
-        if done.returncode != 0:
-            return (), f"nvidia-smi failed: {' '.join(output.split())}"
-        return parse(output.splitlines(), fields), ""
+        if done.returncode == 0:
+            return parse(output.splitlines(), fields), ""
+        if "is not a valid field" not in output:
+            break
+    return (), f"nvidia-smi failed: {' '.join(output.split())}"
 
 
 def with_holders(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
@@ -58,7 +54,7 @@ def parse(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
     gpus = []
     for line in lines:
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != len(fields) or not cells[0].isdigit():
+        if len(cells) != len(fields) or not cells[0].isdecimal():
             continue
         values = dict(zip(fields, cells, strict=True))
         memory, partitioned = values["memory.total"], values.get("mig.mode.current") == "Enabled"
@@ -67,7 +63,7 @@ def parse(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
                 index=int(values["index"]),
                 uuid=values["uuid"],
                 name=values["name"],
-                memory_mib=int(memory) if memory.isdigit() and not partitioned else 0,
+                memory_mib=int(memory) if memory.isdecimal() and not partitioned else 0,
                 capability=_capability(values.get("compute_cap", ""), values["name"]),
                 driver=values["driver_version"],
                 partitioned=partitioned,

@@ -61,11 +61,11 @@ def look(run_root: str) -> Host:
         memory_mib=cgroup_limits.memory() // 2**20,
         bash=_bash(),
         lacking=tuple(program for program in ("setsid", "flock") if shutil.which(program) is None),
-        free_mib=_free_mib(_existing(Path(run_root).expanduser().absolute())),
+        free_mib=shutil.disk_usage(_existing(Path(run_root).expanduser().absolute())).free // 2**20,
         tmp=tmp,
-        tmp_free_mib=_free_mib(Path(tmp)),
+        tmp_free_mib=shutil.disk_usage(tmp).free // 2**20,
         tmp_noexec=bool(os.statvfs(tmp).f_flag & os.ST_NOEXEC),
-        shm_mib=_size_mib(Path("/dev/shm")),
+        shm_mib=shutil.disk_usage("/dev/shm").total // 2**20 if os.path.isdir("/dev/shm") else 0,
         memlock_kib=-1 if limit == resource.RLIM_INFINITY else limit // 1024,
         infiniband=any(Path("/sys/class/infiniband").glob("*")),
         nvidia_cards=sum(_is_nvidia_gpu(device) for device in Path("/sys/bus/pci/devices").glob("*")),
@@ -101,18 +101,6 @@ def _existing(path: Path) -> Path:
     while not os.path.exists(path):
         path = path.parent
     return path
-
-
-def _free_mib(path: Path) -> int:
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize // 2**20
-
-
-def _size_mib(path: Path) -> int:
-    if not path.is_dir():
-        return 0
-    status = os.statvfs(path)
-    return status.f_blocks * status.f_frsize // 2**20
 
 
 def _is_nvidia_gpu(device: Path) -> bool:

@@ -10,14 +10,14 @@ seconds; a job without GPUs, or on a host without `nvidia-smi`, has no GPU file.
 
 from __future__ import annotations
 
-import calendar
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import safe_files
+from launcher import safe_files, units
 
 FOLDER = "telemetry"
 
@@ -45,7 +45,7 @@ _QUERIED = (
     *("power.draw", "clocks.current.sm", "clocks.current.memory", "temperature.gpu"),
 )
 _FILE = re.compile(r"(\d+)-(\d+)\.(gpu|host)\.csv")
-_TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d+)?)")
+_WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 class Series(NamedTuple):
@@ -129,9 +129,9 @@ def parse_gpus(lines: Iterable[str], attempt: int = 1, node: int = 0) -> tuple[l
         if fields[0] == "timestamp":
             header = [field.partition(" ")[0] for field in fields]
             continue
-        time = _seconds(fields[0])
+        time = units.seconds_of(f"{fields[0].replace('/', '-')}+00:00")
         row = dict(zip(header, fields, strict=False))
-        if time is None or len(fields) != len(header) or not row.get("index", "").isdigit():
+        if time is None or len(fields) != len(header) or not _WHOLE.fullmatch(row.get("index", "")):
             notes += [line.strip()] if line.strip() else []
             continue
         values = [_number(row.get(name, "")) for name in _QUERIED]
@@ -149,8 +149,8 @@ def parse_host(lines: Iterable[str], attempt: int = 1, node: int = 0) -> list[Se
     samples: list[tuple[float, float | None, float, float]] = []
     before: tuple[int, int] | None = None
     for line in lines:
-        fields = line.split(",")
-        if len(fields) != 5 or not all(field.strip().isdigit() for field in fields):
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) != 5 or not all(map(_WHOLE.fullmatch, fields)):
             continue
         time, busy, ticks, available, total = map(int, fields)
         moved = ticks - before[1] if before else 0
@@ -169,20 +169,13 @@ def _files(folder: Path) -> Iterator[re.Match[str]]:
             yield match
 
 
-def _seconds(text: str) -> float | None:
-    match = _TIME.fullmatch(text)
-    if match is None:
-        return None
-    *date_and_time, seconds = match.groups()
-    return calendar.timegm((*map(int, date_and_time), 0)) + float(seconds)
-
-
 def _number(text: str) -> float | None:
     """None for `[N/A]`, `[Not Supported]`, `[Unknown Error]` and the like."""
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         return None
+    return value if math.isfinite(value) else None
 
 
 def peak(series: Sequence[Series], name: str) -> float | None:

@@ -108,7 +108,7 @@ receive() { # the folder that follows as an archive, as $stage/sent
   tar -xzpf "$stage/archive" --no-same-owner -C "$stage" || stop "what was sent can't be unpacked in $root"
 }
 
-on_probe() { # run root, Python, program that lists its packages, two lists of fields of GPUs, paths
+on_probe() { # run root, Python, program that lists its packages, three lists of fields of GPUs, paths
   run_root=${1/#\~\//$HOME/}
   [[ $run_root == /* ]] || run_root=$PWD/$run_root
   python=${2/#\~\//$HOME/}
@@ -125,13 +125,13 @@ on_probe() { # run root, Python, program that lists its packages, two lists of f
   tell_of run_root "$run_root"; tell_of run_root_problem "$problem"; tell_of python "$python"
   tell_of packages "$(cd / && timeout 60 "$python" -c "$3" 2>/dev/null </dev/null)"
   if command -v nvidia-smi >/dev/null; then
-    for fields in "$4" "$5"; do
+    for fields in "${@:4:3}"; do
       listed=$(timeout 60 nvidia-smi --query-gpu="$fields" --format=csv,noheader,nounits </dev/null) && break
       listed=
     done
     tell_of fields "$fields"; tell_of gpus "$listed"
   fi
-  shift 5
+  shift 6
   for path; do [ -e "${path/#\~\//$HOME/}" ] || tell_of missing "$path"; done
 }
 

@@ -77,8 +77,7 @@ class _Requests(BashSession):
             raise Unreachable(f"{self.no_python}; {HELP}, with cluster=ssh, container=none and share=none")
         workdirs = (folder for folder in asked["workdirs"] if folder != "run")
         paths = [*asked["folders"], *workdirs, *asked["inputs"], *asked["mounts"]]
-        fields = (gpu_probing.FIELDS, [field for field in gpu_probing.FIELDS if field not in gpu_probing.YOUNG])
-        options = (asked["python"] or "", pythons.TELL, *(",".join(names) for names in fields))
+        options = (asked["python"] or "", pythons.TELL, *map(",".join, gpu_probing.QUERIES))
         values: dict[str, str] = {}
         missing = []
         for word, rest in self.lines("probe", asked["run_root"], *options, *paths):
@@ -89,7 +88,7 @@ class _Requests(BashSession):
         needed = ("host", "user", "uid", "home", "cwd", "system", "cpus", "python", "packages", "run_root")
         admit.group(values, "facts", *needed)
         version, packages = pythons.told(values["packages"])
-        gpu_fields = values.get("fields", "").split(",")
+        gpu_fields = admit.choice(values.get("fields", options[2]), "fields of GPUs", options[2:]).split(",")
         facts = Facts(
             host=values["host"],
             user=values["user"],

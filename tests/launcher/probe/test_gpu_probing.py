@@ -54,6 +54,13 @@ def test_a_gpu_is_listed_under_any_driver(
     assert (gpu.memory_mib, gpu.compute_capability, gpu.partitioned) == (memory, capability, False)
 
 
+@pytest.mark.parametrize("text", ["", "8", "8.x", "².0", "8.0.1"])
+def test_a_compute_capability_that_is_no_number_is_unknown(text: str) -> None:
+    """As another host may give it."""
+    gpu = Gpu(index=0, uuid="GPU-a", name="", memory_mib=0, capability=text, driver="")
+    assert gpu.compute_capability is None
+
+
 def test_the_memory_of_a_mig_gpu_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (gpu,), _ = listed(tmp_path, monkeypatch, "echo '0, GPU-a, NVIDIA A100-SXM4-40GB, 40960, 550.54.15, 8.0, Enabled'")
     assert (gpu.memory_mib, gpu.partitioned) == (0, True)

@@ -120,6 +120,17 @@ def test_a_half_written_line_is_left_out(tmp_path):
     assert seen.notes == ()
 
 
+@pytest.mark.parametrize("index", ["²", "9" * 5000])
+@pytest.mark.parametrize("time", ["2026/13/21 00:00:10", "0000/01/01 00:00:10"])
+def test_numbers_and_times_that_are_none_are_no_samples(index, time):
+    """Of a file that was damaged, or that another host made."""
+    assert telemetry.parse_host([f"{index}, 1, 2, 3, 4", f"1, 2, 3, 4, {index}"]) == []
+    lines = [ROWS[0].replace(" 0,", f" {index},"), ROWS[0].replace("2026/11/21 00:00:10", time)]
+    assert telemetry.parse_gpus([HEADER, *lines]) == ([], lines)
+    (gpu,), _ = telemetry.parse_gpus([HEADER, ROWS[0].replace("412.73", "nan").replace(" 93,", " inf,")])
+    assert gpu.known("power") == gpu.known("utilization") == []
+
+
 @pytest.mark.parametrize(
     ("lines", "seconds", "notes"),
     [

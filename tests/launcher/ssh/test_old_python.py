@@ -193,10 +193,21 @@ LIES = {
 }
 
 
+def answer(request, lie, monkeypatch):
+    real = bash_files.text("launcher.ssh", "bash_requests.sh")
+    monkeypatch.setattr(bash_files, "text", lambda package, name: f"{real}on_{request}() {{\n{lie}\n}}\n")
+
+
+def test_false_facts_of_gpus_are_refused(old, monkeypatch):
+    texts = "for name in host user home cwd system python run_root packages; do tell_of $name x; done"
+    answer("probe", f"{texts}; tell_of uid 1; tell_of cpus 1; tell_of fields a,b; tell_of gpus 1,2", monkeypatch)
+    error = old.refused("plan", *old.words, *BARE, "script=tell.py", code=3)
+    assert "sent data that the protocol does not allow: fields of GPUs" in error
+
+
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_an_invalid_answer_is_refused(old, lie, monkeypatch, tmp_path):
-    real = bash_files.text("launcher.ssh", "bash_requests.sh")
-    monkeypatch.setattr(bash_files, "text", lambda package, name: f"{real}on_look() {{\n{lie}\n}}\n")
+    answer("look", lie, monkeypatch)
     monkeypatch.setattr(bash_session, "LONGEST_ANSWER", 2**20)
     question = {"root": str(old.root), "id": RUN, "stamps": {}, "arms": []}
     with pytest.raises(BadAnswer, match="sent data that the protocol does not allow"):
