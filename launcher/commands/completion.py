@@ -30,7 +30,17 @@ _launcher_complete() {
 }
 complete -o default -F _launcher_complete amp-launcher
 """
-_ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
+_ZSH = """\
+_launcher_complete() {
+  local -a offered
+  offered=(${(f)"$(COMP_LINE="${(j: :)words[1,CURRENT-1]} $PREFIX" amp-launcher -sc query=zsh 2>/dev/null)"})
+  compadd -S '' -- ${(M)offered:#*[=./]}
+  compadd -- ${offered:#*[=./]}
+  (( $#offered )) || { compset -P '*='; _files }
+}
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+compdef _launcher_complete amp-launcher
+"""
 _FISH = """\
 function _launcher_complete
   set -lx COMP_LINE (commandline -cp)
@@ -48,7 +58,7 @@ def main(words: Sequence[str]) -> int:
         print("\n".join(candidates(os.environ.get("COMP_LINE", ""))))
         return 0
     # For amp-launcher alone: `python -m launcher` could only be completed in the place of all that completes python.
-    print({"bash": _BASH, "zsh": _ZSH + _BASH, "fish": _FISH}[shell], end="")
+    print({"bash": _BASH, "zsh": _ZSH, "fish": _FISH}[shell], end="")
     return 0
 
 

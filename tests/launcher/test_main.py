@@ -18,6 +18,7 @@ from launcher.commands.completion import candidates
 from launcher.runs import run_roots, store
 from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP
+from tests.launcher.terminal import Terminal
 
 BAD = [
     ["amp=o9"],
@@ -196,6 +197,27 @@ def test_completion_in_a_real_fish_offers_files_too(line, offer, tmp_path):
     variables = {**os.environ, "PYTHONPATH": str(Path(launcher.__file__).parents[1]), "HOME": str(tmp_path)}
     done = subprocess.run(["fish", "-c", text, line], capture_output=True, text=True, cwd=tmp_path, env=variables)
     assert offer in done.stdout.split(), done.stderr
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="the shell zsh is not installed")
+def test_completion_in_a_real_zsh_leaves_no_space_behind_a_key_and_offers_files_too(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "inner.py").touch()
+    variables = {**os.environ, "PYTHONPATH": str(Path(launcher.__file__).parents[1]), "HOME": str(tmp_path)}
+    shell = Terminal(["zsh", "-f", "-i"], {**variables, "TERM": "xterm", "PS1": "% "})
+    shell.type(f"cd {tmp_path}; autoload -Uz compinit && compinit -u -D; PS1='ready> '")
+    shell.type(f"amp-launcher() {{ {sys.executable} -m launcher $@ }}; source <(amp-launcher -sc install=zsh)")
+    shell.ask(":")
+    for keys, shown in (
+        ("plan framew\ttorch", "framework=torch"),
+        ("amp=o\t", r"amp=o0\s+amp=o1\s+amp=o2\s+amp=o3"),
+        ("script=su\t", "script=sub/"),
+    ):
+        shell.press(f"amp-launcher {keys}".encode())
+        shell.expect(shown)
+        shell.press(b"\x15")
+    shell.type("exit")
+    assert "not found" not in shell.all_shown()
 
 
 def test_cfg_job_prints_the_composed_configuration(capsys):
