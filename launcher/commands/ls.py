@@ -7,20 +7,18 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from launcher import safe_files, units
+from launcher import units
 from launcher.commands.arguments import Parser, split
 from launcher.errors import UsageError
 from launcher.executors import backends
-from launcher.runs import follow, run_ids, run_roots, selection, store
-from launcher.runs.schema import ComparedArm, PlanRecord, ResultRecord, Submission
-from launcher.runs.states import Seen, State
-from launcher.runs.store import Files, Run
-from launcher.ui import summary, tables
-from launcher.ui.progress import Progress, advance, rows_of
+from launcher.runs import run_ids, run_roots, selection, store
+from launcher.runs.schema import PlanRecord, ResultRecord
+from launcher.runs.states import Seen
+from launcher.runs.store import Run
+from launcher.ui import details, summary, tables
 from launcher.ui.tables import Column
 
 NEWEST = 20
@@ -36,12 +34,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="for programs: a list of objects, or one for a RUN")
     options = parser.parse_intermixed_args(arguments)
     names, roots = split(options.words)
+    width = tables.width_of(sys.stdout)
     if len(names) > 1:
         raise UsageError(f"ls: one run or sweep at a time, not {len(names)}: {' '.join(names)}")
     if names:
         what = selection.find(names[0], roots)
         if what.sweep is None:
-            return _one(what.runs[0], options.json)
+            (one,) = seen = backends.look(what.runs, follow=True)
+            backends.settle(seen)
+            print(json.dumps(_all_of(one), indent=1) if options.json else "\n".join(details.lines(one, width)))
+            return 0
         wanted, hidden = list(what.runs), 0
     else:
         wanted, hidden = _default(roots, options.all or options.json, options.all)
@@ -53,7 +55,7 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps([_object(entry) for entry in seen], indent=1))
     else:
-        print("\n".join(_listing(seen, hidden, roots, tables.width_of(sys.stdout))))
+        print("\n".join(_listing(seen, hidden, roots, width)))
     return 0
 
 
@@ -72,9 +74,11 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
         return [f"no runs{' in ' + ', '.join(roots) if roots else ' yet'}"]
     now = time.time()
     results = [
-        summary.result_of(f"{run.root}/{run.id}", state, summary.ROW_FIELDS) if state.finished else ResultRecord()
+        summary.result_of(run.path, state, summary.ROW_FIELDS) if state.finished else ResultRecord()
         for run, _, state, _ in seen
     ]
+    steps = [summary.last_step(entry.run, result) for entry, result in zip(seen, results, strict=True)]
+    plans = [store.read(PlanRecord, store.plan_path(entry.run.path), summary.REQUEST_FIELDS) for entry in seen]
     durations, *measured = summary.measurements([entry.state for entry in seen], results, now)
     columns = [
         Column("RUN", [entry.run.id for entry in seen]),
@@ -82,9 +86,9 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
         Column("OWNER", [entry.files.owner.name or "-" for entry in seen]),
         Column("HOST", [_host(entry.run) for entry in seen]),
         durations,
-        Column("STEP", [_step(entry, result) for entry, result in zip(seen, results, strict=True)], right=True),
+        Column("STEP", ["-" if step is None else str(step) for step in steps], right=True),
         *measured,
-        Column("REQUEST", [_request(entry.run) for entry in seen]),
+        Column("REQUEST", list(map(summary.request_of, plans))),
     ]
     needed = {"OWNER": any(not entry.files.owner.mine for entry in seen)}
     needed["HOST"] = any(run_roots.is_remote(entry.run.root) for entry in seen)
@@ -95,25 +99,11 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
     if hidden:
         lines.append(f"and {hidden} more that have not ended (`ls --all` lists everything)")
     if asked := [entry.asked for entry in seen if entry.asked is not None]:
-        lines.append(f"the scheduler was asked {_ago(min(asked), now)}")
-    counts = Counter(entry.state.name for entry in seen)
+        lines.append(f"the scheduler was asked {units.duration(now - min(asked))} ago")
     if len(seen) > NEWEST:
+        counts = Counter(entry.state.name for entry in seen)
         lines.append(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
     return lines
-
-
-def _step(entry: Seen, result: ResultRecord) -> str:
-    step = _last_step(entry.run, result)
-    return "-" if step is None else str(step)
-
-
-def _request(run: Run) -> str:
-    return summary.request_of(store.read(PlanRecord, store.plan_path(f"{run.root}/{run.id}"), summary.REQUEST_FIELDS))
-
-
-def _ago(moment: float, now: float) -> str:
-    """How long ago that was. A scheduler is asked rarely, and its last answer is shown meanwhile."""
-    return f"{units.duration(max(0.0, now - moment))} ago"
 
 
 def _host(run: Run) -> str:
@@ -122,148 +112,26 @@ def _host(run: Run) -> str:
         return "-"
     from launcher.runs import remote_record
 
-    pointer = remote_record.of(run.folder)
+    pointer = remote_record.read(run.folder)
     return pointer.address.destination if pointer else "?"
 
 
-def _last_step(run: Run, result: ResultRecord) -> int | None:
-    """The last step that a run is known to have taken, by its result or, where it has none, its metrics."""
-    if result.updates.attempted is not None:
-        return result.updates.attempted
-    if run_roots.is_remote(run.root):
-        from launcher.runs import remote_record
-
-        known = remote_record.known(run.folder)
-        return known.step if known else None
-    return follow.last_step(f"{run.root}/{run.id}")
-
-
-def _one(run: Run, as_json: bool) -> int:
-    (seen,) = backends.look([run], follow=True)
-    backends.settle([seen])
-    if as_json:
-        folder = run.folder
-        details = {
-            **_object(seen),
-            "attempts": store.attempts(folder),
-            "plan": store.read_or_empty(store.plan_path(folder)) or None,
-            "progress": _progress(run)._asdict(),
-            "result": store.read_or_empty(folder / "result.json") or None,
-        }
-        print(json.dumps(details, indent=1))
-    else:
-        print("\n".join(_details(seen, tables.width_of(sys.stdout))))
-    return 0
-
-
-def _details(seen: Seen, width: int = 0) -> list[str]:
-    run, files, state, asked = seen
-    folder, now = run.folder, time.time()
-    plan = store.read(PlanRecord, store.plan_path(folder))
-    result = summary.result_of(folder, state)
-    submission = files.submission or Submission()
-    rows = [("run", run.id), ("state", summary.headline(state, now))]
-    if asked is not None:
-        rows.append(("scheduler", f"asked {_ago(asked, now)}"))
-    if not files.owner.mine:
-        rows.append(("owner", f"{files.owner.name}: shown by its files alone"))
-    sweep = run_ids.sweep_of(run.id)
-    if sweep:
-        rows.append(("sweep", sweep))
-    rows.append(("request", summary.request_of(plan)))
-    for name, values in (("requested", result.requested), ("effective", result.effective)):
-        if line := summary.settings_line(values):  # the arms of a comparison may have none in common
-            rows.append((name, line))
-    if not state.finished:
-        progress = _progress(run)
-        if progress.step:
-            from launcher.ui import display
-
-            rows.append(("progress", display.line(progress)))
-    elif result.updates.attempted is None and (step := _last_step(run, result)):
-        rows.append(("progress", f"ended at step {step}"))
-    rows += [*summary.outcome(result), *summary.gpus(folder)]
-    rows += [("arm", line) for line in _arms(folder, plan, state, result)] if plan.arms else []
-    rows.append(("where", f"{_where(files, plan)}{_on_gpus(folder, state.attempt)}"))
-    nothing_known = state.name == "unreachable" and files.submission is None
-    rows.append(("submitted", submission.submitted or ("not known" if nothing_known else "never")))
-    if state.started:
-        rows.append(("started", f"{state.started}, ended {state.ended}" if state.ended else state.started))
-    numbers = store.attempts(folder)
-    rows.append(("attempts", "not known" if nothing_known else _attempts(run, numbers)))
-    rows.append(("folder", summary.place_of(folder)))
-    if run_roots.is_remote(run.root):
-        rows.append(("known here", str(folder)))
-    return [*tables.pairs(rows, width), *summary.failure(folder, state)]
-
-
-def _on_gpus(folder: Path, attempt: int) -> str:
-    """The GPUs of this host that an attempt took, by index."""
-    try:
-        return f" on GPU {safe_files.read_text(folder / 'attempts' / str(attempt) / 'gpus').strip()}"
-    except OSError:
-        return ""
-
-
-def _arms(folder: Path, plan: PlanRecord, comparison: State, result: ResultRecord) -> Iterator[str]:
-    """The states of a comparison's arms, a line each; `report` compares them."""
-    from launcher.runs import arms
-
-    # An arm's own mean is over its steps, that of the comparison over its rounds: one that has ended shows the latter.
-    compared = result.comparison.arms if result.comparison else ()
-    rates = {arm.arm: _rate(arm) for arm in compared}
-    for arm in arms.of(folder, plan):
-        state = arms.state(arm.run, comparison)
-        words = f"{state.name}: {state.reason}" if state.reason else state.name
-        own = summary.result_of(arm.run.folder, state)
-        mean = summary.throughput_of(own)
-        rate = rates.get(arm.run.id, f"{mean} {own.throughput.unit or 'samples/s'}" if mean else "")
-        yield f"{arm.label}  {words}{', ' if rate else ''}{rate}"
-
-
-def _rate(arm: ComparedArm) -> str:
-    """The throughput of a comparison's arm with its unit; empty where it is not known."""
-    from recipes.metrics import RATES
-
-    for key, unit in RATES:
-        if (rate := getattr(arm, key)) is not None:
-            return f"{units.number(rate)} {unit}"
-    return ""
-
-
-def _where(files: Files, plan: PlanRecord) -> str:
-    job, submission = None, files.submission or Submission()
-    if submission.queue == "slurm" and files.owner.mine:  # it names the file that has the job's number
-        from launcher.executors.slurm.jobs import job_of
-
-        job = job_of(submission)
-    container = plan.container.runtime.kind if plan.container else None
-    parts = [
-        submission.queue or plan.queue or "-",
-        f"job {job}" if job else "",
-        f"on {submission.host}" if submission.host else "",
-        f"in {container}" if container else "",
-    ]
-    return " ".join(part for part in parts if part)
-
-
-def _attempts(run: Run, numbers: Sequence[int]) -> str:
-    if not numbers:
-        return "none"
-    asked = [number for number in numbers if os.path.exists(f"{run.root}/{run.id}/attempts/{number}/stopped.json")]
-    stopped = f" (stopped when asked: {', '.join(map(str, asked))})" if asked else ""
-    return f"{len(numbers)}{stopped}"
-
-
-def _progress(run: Run) -> Progress:
-    _, lines = follow.Lines(run.folder / "metrics.jsonl").read()
-    return advance(Progress(), rows_of(lines))
+def _all_of(seen: Seen) -> dict[str, Any]:
+    """One run with its records, for a program."""
+    folder = seen.run.folder
+    return {
+        **_object(seen),
+        "attempts": store.attempts(folder),
+        "plan": store.read_or_empty(store.plan_path(folder)) or None,
+        "progress": details.progress(seen.run)._asdict(),
+        "result": store.read_or_empty(folder / "result.json") or None,
+    }
 
 
 def _object(seen: Seen) -> dict[str, Any]:
     """One run for a program. Names are added here, never changed."""
     run, files, state, asked = seen
-    submission = files.submission or Submission()
+    submission = files.submitted
     plan = store.read(PlanRecord, store.plan_path(run.folder), ("name", "words"))
     result = summary.result_of(run.folder, state) if state.finished else ResultRecord()
     return {
@@ -272,7 +140,7 @@ def _object(seen: Seen) -> dict[str, Any]:
         "name": plan.name,
         "words": plan.words,
         "sweep": run_ids.sweep_of(run.id),
-        "folder": f"{run.root}/{run.id}",
+        "folder": run.path,
         "at": _host(run) if run_roots.is_remote(run.root) else None,
         "state": state.name,
         "reason": state.reason,
@@ -293,7 +161,7 @@ def _metrics(run: Run, result: ResultRecord) -> dict[str, Any]:
     """What a listing shows of a run's results, as numbers; null where it left none. Throughput in its unit per second,
     memory in bytes."""
     return {
-        "step": _last_step(run, result),
+        "step": summary.last_step(run, result),
         "loss": result.loss.last,
         "accuracy": result.eval.get("accuracy"),
         "throughput": result.throughput.mean,

@@ -16,7 +16,7 @@ from launcher.report import markdown, page, plain, read, sections
 from launcher.runs import store
 from launcher.runs.selection import Selection
 from launcher.runs.store import Run
-from launcher.ui import live
+from launcher.ui import details, live
 from tests.launcher.compare import folders as comparisons
 
 from . import folders
@@ -97,7 +97,7 @@ def every_screen(root):
     alone = report._document([Selection(None, (wanted[2],))], [wanted[2]])
     assert [*plain.lines(alone), page.render(alone)]
     seen = backends.look(wanted)
-    assert ls._listing(seen, 0, [str(root)]) and all(map(ls._details, seen))
+    assert ls._listing(seen, 0, [str(root)]) and all(map(details.lines, seen))
     followed = [live._Followed(run.folder) for run in wanted]
     live._refresh(followed)
     assert [row for run in followed for row in run.rows()]
