@@ -11,7 +11,7 @@ from launcher.runs import store
 from launcher.runs.schema import PlanRecord, Status
 from launcher.runs.states import State, of_status
 from launcher.runs.store import ARMS, BLOCK, FAILED, Files, Run
-from recipes.typed import show
+from recipes.shown import show
 
 RESULT = "result.json"
 LONGEST = 160
