@@ -138,10 +138,11 @@ def _is_wider(dtypes: Sequence[str], promised: Sequence[str]) -> bool:
 
 
 def _bits(dtype: str) -> int:
-    return next((bits for start, bits in _BITS.items() if dtype.startswith(start)), 64)
+    """Of a floating-point dtype; 0 of any other, which stands for none."""
+    return next((bits for start, bits in _BITS.items() if dtype.startswith(start)), 0)
 
 
-_BITS = {"float4": 4, "float8": 8, "float16": 16, "bfloat16": 16, "float32": 32}
+_BITS = {"float4": 4, "float8": 8, "float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
 def _override(role: Role, gemm: Mapping[str, Any]) -> str:

@@ -65,6 +65,7 @@ def test_one_layer_in_half_precision_contradicts_however_small_it_is_unless_the_
         ),
         ("fp8-rowwise-gw-hp", "weight_gradient", EIGHT, "promises bfloat16"),
         ("mxfp8", "forward", ("float4_e2m1fn_x2", "float4_e2m1fn_x2"), "promises float8_e4m3fn"),
+        ("fp8-tensorwise", "forward", ("int8", "int8"), "ran in int8, but"),
         ("fp8-tensorwise", "weight_gradient", ("float8_e5m2", "float4_e2m1fn_x2"), "promises float8_e5m2"),
     ],
 )
