@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from recipes import records
-from recipes.run_folder import naming
+from recipes.run_folder import naming, replacing
 
 STEP = {
     "step": "number of the optimizer step, from 1",
@@ -82,6 +82,11 @@ def _row(line: bytes) -> dict[str, Any] | None:
         return None
     complete = isinstance(row, dict) and ("event" in row or all(key in row for key in _SUMMED))
     return row if complete else None
+
+
+def line(row: Mapping[str, Any]) -> bytes:
+    """A row as a line of the file; its values are `finite`."""
+    return json.dumps(row, allow_nan=False).encode() + b"\n"
 
 
 class Summary:
@@ -169,7 +174,7 @@ class MetricsWriter:
             self.summary.add(row)
         if self._file is not None:
             with naming(Path(self._file.name)):
-                self._file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in cleaned).encode())
+                self._file.write(b"".join(line(row) for row in cleaned))
                 self._file.flush()
 
     def offset(self) -> int:
@@ -181,16 +186,9 @@ class MetricsWriter:
 
 
 def _cut(path: Path, offset: int) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with naming(path), open(path, "rb") as old, open(aside, "wb", opener=records.record) as new:
-            kept = old.read(offset)
-            new.write(kept[: kept.rfind(b"\n") + 1])  # of a file that lost its end, no half line for a new row to join
-            new.flush()
-            os.fsync(new.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with open(path, "rb") as old, replacing(path) as new:
+        kept = old.read(offset)
+        new.write(kept[: kept.rfind(b"\n") + 1])  # of a file that lost its end, no half line for a new row to join
 
 
 FULL_WARM_UP = 50

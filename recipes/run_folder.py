@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from recipes import records
 
@@ -142,18 +142,24 @@ def now() -> str:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write aside, flush to the disk, and rename into place. NaN and infinity raise `ValueError`: JSON has neither."""
+    """Write the file anew, and flush it to the disk. NaN and infinity raise `ValueError`: JSON has neither."""
+    with replacing(path) as file:
+        file.write((json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+    sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file written aside, which is flushed to the disk and takes the place of `path` unless writing fails."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with naming(path), open(aside, "w", opener=records.record) as file:
-            json.dump(value, file, indent=2, allow_nan=False)
-            file.write("\n")
+        with naming(path), open(aside, "wb", opener=records.record) as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
-    sync_folder(path.parent)
 
 
 @contextlib.contextmanager

@@ -12,13 +12,12 @@ from __future__ import annotations
 import base64
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from recipes import records
-from recipes.run_folder import naming
+from recipes.run_folder import naming, replacing
 
 SCHEMA = 1
 FOLDER = "verify"
@@ -112,19 +111,14 @@ def _cut(path: Path, first: int) -> None:
     """Keep the lines up to step `first`. An attempt that was taken for dead and still writes has the old file."""
     if not path.exists():
         return
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with naming(path), open(path) as old, open(aside, "w", opener=records.record) as new:
-            for line in old:
-                if _step(line) > first:
-                    break
-                new.write(line)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with open(path, "rb") as old, replacing(path) as new:
+        for line in old:
+            if _step(line) > first:
+                break
+            new.write(line)
 
 
-def _step(line: str) -> float:
+def _step(line: bytes) -> float:
     """The step of a line, 0 of a header; infinite where the line was not written to its end."""
     try:
         return float(json.loads(line).get("step", 0))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,12 +12,10 @@ from typing import Any
 
 from recipes import metrics
 from recipes.metrics import FULL_WARM_UP, MetricsWriter
-from recipes.run_folder import RunFolder, Superseded
+from recipes.run_folder import RunFolder, Superseded, replacing
 from recipes.trainer.block import Block
 
 Row = dict[str, Any]
-BATCH = 1000
-"""Rows written at a time where all are rewritten."""
 
 
 class AttemptRows:
@@ -101,16 +99,14 @@ class AttemptRows:
                 self._writer = MetricsWriter(None)
                 self._writer.append(rows)
             return
-        aside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        try:
-            self._write_again(aside, change, first)
-            self._leave_to_later_attempt()  # of many rows it took a while
-            if self._path is None:
-                return
-            os.replace(aside, self._path)
-        finally:
-            aside.unlink(missing_ok=True)
-        self._writer = MetricsWriter(self._path, self._path.stat().st_size)
+        assert self._folder is not None
+        with contextlib.suppress(Superseded), replacing(self._path) as file:
+            for row in self._changed(metrics.read(self._path), change, first):
+                file.write(metrics.line(metrics.finite(row)))
+            self._folder.check_ours()  # of many rows it took a while
+        self._leave_to_later_attempt()
+        if self._path is not None:
+            self._writer = MetricsWriter(self._path, self._path.stat().st_size)
 
     def _append(self, rows: list[Row]) -> None:
         self._leave_to_later_attempt()
@@ -123,14 +119,6 @@ class AttemptRows:
                 self._folder.check_ours()
             except Superseded:
                 self._folder, self._path, self._writer = None, None, MetricsWriter(None)
-
-    def _write_again(self, aside: Path, change: Callable[[int, Row], Row], first: int | None) -> None:
-        assert self._path is not None
-        writer = MetricsWriter(aside)
-        rows = self._changed(metrics.read(self._path), change, first)
-        while batch := list(itertools.islice(rows, BATCH)):
-            writer.append(batch)
-        writer.offset()
 
     def _changed(
         self, rows: Iterator[Row], change: Callable[[int, Row], Row], first: int | None = None
