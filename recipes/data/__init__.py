@@ -1,5 +1,8 @@
 """Data sets as NumPy arrays, the same for every framework."""
 
+import hashlib
+from typing import Any
+
 from recipes.typed import SettingsError
 
 
@@ -15,3 +18,11 @@ class DownloadError(SettingsError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "data.download")
+
+
+def digest(*contents: Any) -> str:
+    """SHA-256 of contiguous bytes or arrays, one after another, as `sha256:...`."""
+    sha256 = hashlib.sha256()
+    for content in contents:
+        sha256.update(content)
+    return f"sha256:{sha256.hexdigest()}"

@@ -15,8 +15,8 @@ from typing import Any
 import numpy
 
 from recipes import sampling
-from recipes.data import DataError, archive, download
-from recipes.data.images import Images, digest
+from recipes.data import DataError, archive, digest, download
+from recipes.data.images import Images
 from recipes.settings import Data
 
 SHAPE = (3, 32, 32)
@@ -55,7 +55,7 @@ class Cifar:
         self.test = test
 
     def digest(self) -> str:
-        return digest(self.train, self.validation, self.test)
+        return digest(*self.train.arrays, *self.validation.arrays, *self.test.arrays)
 
 
 def load(data: Data, seed: int) -> Cifar:

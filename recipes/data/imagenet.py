@@ -7,7 +7,6 @@ the center of the image after it is resized to an eighth more than needed.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 import os
@@ -20,7 +19,7 @@ from typing import Any
 import numpy
 
 from recipes import cgroup_limits, sampling
-from recipes.data import DataError, tfrecord
+from recipes.data import DataError, digest, tfrecord
 from recipes.settings import Data
 from recipes.typed import SettingsError
 
@@ -52,10 +51,8 @@ class ImageFiles:
 
     def digest(self) -> str:
         """SHA-256 of the paths and the records' positions, not of the contents, which may take hours to read."""
-        digest = hashlib.sha256("\n".join(map(str, self.paths)).encode())
-        if self.records is not None:
-            digest.update(self.records)
-        return f"sha256:{digest.hexdigest()}"
+        positions = () if self.records is None else (self.records,)
+        return digest("\n".join(map(str, self.paths)).encode(), *positions)
 
     def augmented(self, seed: int, epoch: int, indices: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray]:
         """Random crops for an epoch: uint8 [*indices.shape, size, size, 3]; and labels, int64 of indices' shape."""
@@ -96,9 +93,7 @@ def synthetic(seed: int, count: int, size: int, classes: int) -> tuple[numpy.nda
     random = numpy.random.Generator(numpy.random.Philox(seed % 2**64))
     images = random.integers(0, 256, (count, size, size, 3), dtype=numpy.uint8)
     labels = random.integers(0, classes, count)
-    digest = hashlib.sha256(images)
-    digest.update(labels)
-    return images, labels, f"sha256:{digest.hexdigest()}"
+    return images, labels, digest(images, labels)
 
 
 def load(data: Data, size: int, classes: int) -> tuple[ImageFiles, ImageFiles]:

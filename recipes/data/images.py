@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
 
 from recipes import sampling
-from recipes.data import DataError, idx
+from recipes.data import DataError, digest, idx
 from recipes.recipe import MNIST_FILES
 from recipes.settings import Data
 from recipes.typed import SettingsError
@@ -33,6 +32,11 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def arrays(self) -> tuple[numpy.ndarray, ...]:
+        """Both, contiguous."""
+        return numpy.ascontiguousarray(self.images), numpy.ascontiguousarray(self.labels)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSet:
@@ -43,16 +47,7 @@ class DataSet:
     held_out: Images
 
     def digest(self) -> str:
-        return digest(self.train, self.held_out)
-
-
-def digest(*parts: Images) -> str:
-    """SHA-256 of all values, as `sha256:...`."""
-    sha256 = hashlib.sha256()
-    for part in parts:
-        sha256.update(numpy.ascontiguousarray(part.images))
-        sha256.update(numpy.ascontiguousarray(part.labels))
-    return f"sha256:{sha256.hexdigest()}"
+        return digest(*self.train.arrays, *self.held_out.arrays)
 
 
 def load(data: Data, seed: int) -> DataSet:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy
+
+from recipes.data import digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,9 +21,7 @@ class Pairs:
 
     def digest(self) -> str:
         """SHA-256 of all values, as `sha256:...`."""
-        digest = hashlib.sha256(self.inputs)
-        digest.update(self.labels)
-        return f"sha256:{digest.hexdigest()}"
+        return digest(self.inputs, self.labels)
 
 
 def load(seed: int, count: int, width: int) -> Pairs:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy
 
-from recipes.data import DataError
+from recipes.data import DataError, digest
 from recipes.gpt import TOKEN_FILES, GptSettings, check_length, check_size
 from recipes.settings import Data
 from recipes.typed import SettingsError
@@ -74,16 +74,11 @@ def _standard_library(settings: GptSettings) -> Text:
         raise SettingsError(f"data=stdlib: {LIBRARY} has too few Python files", "data.name")
     for part, whose in zip(parts, ("to train on", "held out"), strict=True):
         check_length(settings, f"data=stdlib ({whose})", len(part))
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
     train, held_out = (
         Tokens(ids=numpy.frombuffer(bytes(part), numpy.uint8), context=settings.context) for part in parts
     )
-    return Text(
-        name="stdlib", train=train, held_out=held_out, digest=f"sha256:{digest.hexdigest()}", bytes_per_token=1.0
-    )
+    contents = (content for part in parts for content in (len(part).to_bytes(8, "little"), part))
+    return Text(name="stdlib", train=train, held_out=held_out, digest=digest(*contents), bytes_per_token=1.0)
 
 
 def _python_files(folder: Path) -> Iterator[str]:
@@ -99,21 +94,21 @@ def _from_files(data: Data, settings: GptSettings) -> Text:
     """Memory-mapped: the files may be larger than memory. Each is read through once, to be checked."""
     if data.dir is None:
         raise DataError(f"data=tokens needs data.dir=FOLDER, which holds {' and '.join(TOKEN_FILES)}")
-    digest = hashlib.sha256()
+    sha256 = hashlib.sha256()
     train, held_out = (
-        Tokens(ids=_mapped(Path(data.dir, name), settings, digest), context=settings.context) for name in TOKEN_FILES
+        Tokens(ids=_mapped(Path(data.dir, name), settings, sha256), context=settings.context) for name in TOKEN_FILES
     )
     return Text(
         name="tokens",
         train=train,
         held_out=held_out,
-        digest=f"sha256:{digest.hexdigest()}",
+        digest=f"sha256:{sha256.hexdigest()}",
         bytes_per_token=settings.bytes_per_token,
     )
 
 
-def _mapped(path: Path, settings: GptSettings, digest: hashlib._Hash) -> numpy.ndarray:
-    """A file's ids, checked and added to the digest."""
+def _mapped(path: Path, settings: GptSettings, sha256: hashlib._Hash) -> numpy.ndarray:
+    """A file's ids, checked, and added to the digest."""
     dtype = numpy.dtype(settings.ids).newbyteorder("<")
     try:
         size = path.stat().st_size
@@ -121,7 +116,7 @@ def _mapped(path: Path, settings: GptSettings, digest: hashlib._Hash) -> numpy.n
         ids = numpy.memmap(path, dtype, "r")
     except OSError as error:
         raise DataError(f"data=tokens: {path} can't be read: {error.strerror}") from None
-    digest.update(size.to_bytes(8, "little"))
+    sha256.update(size.to_bytes(8, "little"))
     every_second = False
     for first in range(0, len(ids), CHUNK):
         chunk = ids[first : first + CHUNK]
@@ -134,7 +129,7 @@ def _mapped(path: Path, settings: GptSettings, digest: hashlib._Hash) -> numpy.n
                 "wrong?",
                 "train.vocab_size",
             )
-        digest.update(chunk)
+        sha256.update(chunk)
     if not every_second and settings.ids == "uint16":
         raise SettingsError(
             f"{path}: every second id is 0, as where ids of 4 bytes are read as ids of 2; say train.ids=uint32",
