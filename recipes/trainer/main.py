@@ -39,7 +39,7 @@ def start(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun
         sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    _flush_files()
+    flush_files()
     os._exit(code)
 
 
@@ -52,7 +52,7 @@ def _is_finalized(chosen: Arguments | None, framework: str) -> bool:
     return chosen is not None and chosen.settings.profile.tool not in ("none", "framework")
 
 
-def _flush_files() -> None:
+def flush_files() -> None:
     """Flush every open file, the standard streams too. Their types are asked, since an object may pretend a class."""
     files = [value for value in gc.get_objects() if issubclass(type(value), _BUFFERED)]
     for file in sorted(files, key=lambda file: not isinstance(file, io.TextIOBase)):  # text is above a buffer

@@ -17,6 +17,7 @@ from recipes.run_folder import RunFolder, write_json
 from recipes.trainer import block as blocks
 from recipes.trainer import early, library_records, rank_reports, result_fields
 from recipes.trainer.early import EarlyVerdict
+from recipes.trainer.main import flush_files
 from recipes.trainer.run import FAILED
 from recipes.trainer.script_execution import execute
 from recipes.trainer.step_meter import StepMeter
@@ -88,7 +89,9 @@ class ScriptAttempt:
         self._once.acquire()  # and never released: a second caller waits until the process ends
         if killed:
             self._meter.close()
-        sys.stdout.flush()
+            sys.stdout.flush()
+        else:
+            flush_files()
         if self._rank == 0:
             self._adopt_records()
         self._meter.finish(self._wrapper.skipped_unseen())
