@@ -82,11 +82,17 @@ def test_products_outside_the_layers_follow_the_level():
     check("contradicted", "of forward ran in bfloat16, but o2 requires 90%", step("fp8-tensorwise", attention))
 
 
-def test_layers_and_gradients_that_did_not_run_are_unknown_and_no_layers_at_all_contradict():
+def test_layers_and_gradients_that_did_not_run_are_unknown():
     more = [*LAYERS, "blocks.1.mlp.up"]
     check("unknown", "no product of blocks.1.mlp.up was seen in forward", step(rule={"layers": more}))
     check("unknown", "no gradient of the layers", step(input_gradient=[], weight_gradient=[]))
-    check("contradicted", "it is on for no layer", step(rule={"layers": []}))
+
+
+def test_without_layers_eight_bits_are_unknown_and_half_precision_contradicts():
+    why = "was given no layers: precision.cast() of Precision.from_env() converts those that it is for"
+    check("unknown", f"fp8-tensorwise {why}; what a script converts itself", step(rule={"layers": []}))
+    halves = {role: [product(role, HALF)] for role in ROLES}
+    check("contradicted", f"fp8-tensorwise {why}", step(rule={"layers": []}, **halves))
 
 
 @pytest.mark.parametrize(
