@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -22,9 +21,8 @@ from recipes.paddle_.observe.step_calls import StepCalls, around_optimizer_steps
 from recipes.paddle_.precision import Precision
 from recipes.trainer.replaced import replaced
 from recipes.trainer.step_meter import StepMeter
+from recipes.trainer.wrapper import SPAN, next_span
 
-SPAN = 2
-"""Optimizer steps observed at a time, so that both of a GAN's networks are."""
 STATIC = "static graphs were executed, which are not observed in a script in Paddle"
 
 
@@ -98,8 +96,7 @@ class ScriptObserver(PrecisionObserver):
         if self._span is not None and self.steps >= self._next + SPAN - 1:
             self._span.close()
             self._span = None
-            low = 10 ** len(str(self.steps))
-            self._next = random.Random(low).randrange(low, 2 * low)  # early: for short scripts, too
+            self._next = next_span(self.steps)
             self.judge(self.reports)
         if self._span is None and self.steps + 1 == self._next:
             self._await_layer()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,9 +24,8 @@ from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.observe.roles import in_backward
 from recipes.torch_.precision import Precision
 from recipes.trainer.profiling import Profiling
+from recipes.trainer.wrapper import SPAN, next_span
 
-SPAN = 2
-"""Optimizer steps in a span."""
 TOLD_AT = 10
 """Optimizer step at which a script is warned whose threads took all of them."""
 IN_A_THREAD = (
@@ -160,8 +158,7 @@ class ScriptObserver:
         self._span.close()
         self.reports += self._span.reports
         self._span = None
-        low = 10 ** len(str(self.steps))
-        self._due = random.Random(low).randrange(low, 2 * low)  # early: for short scripts, too
+        self._due = next_span(self.steps)
 
 
 class _Span(PrecisionObserver):
