@@ -54,9 +54,13 @@ def max_array_size() -> int:
     return _sizes.get(os.environ.get("SLURM_CONF")) or probe().max_array_size
 
 
-def nodes_away() -> list[str]:
-    """The nodes that take no jobs now, with their states, as `n[1-2] drained`."""
-    return call(["sinfo", "--noheader", "--states=down,drain,fail,maint", "--format=%N %T"]).stdout.splitlines()
+def nodes_away(partition: str | None) -> list[str]:
+    """The nodes of a partition (None: of the default one) that take no jobs now, with their states, as
+    `n[1-2] drained`."""
+    argv = ["sinfo", "--noheader", "--states=down,drain,fail,maint", "--format=%P|%N %T"]
+    rows = call([*argv, f"--partition={partition}"] if partition else argv).stdout.splitlines()
+    named = (row.split("|", 1) for row in rows)
+    return [nodes for name, nodes in named if nodes[0] != " " and (partition or name.endswith("*"))]
 
 
 def read(settings: str, nodes: Sequence[str], hostname: str, environment: dict[str, str]) -> SlurmFacts:

@@ -213,18 +213,23 @@ def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job
 def test_only(planned: Sequence[Plan]) -> None:
     """Validate the jobs with `sbatch --test-only`, one of each shape of resources. Raises `UsageError`."""
     after_jobs(planned[0])
-    for plan in {shape(plan): plan for plan in planned}.values():
+    plans = {shape(plan): plan for plan in planned}.values()
+    for plan in plans:
         done = call(["sbatch", "--test-only"], text=render.render(plan))
         if done.returncode == 0:
             continue
-        away = slurm_probing.nodes_away() if _NO_NODES in (why := complaint(done)) else []
-        if not away:
+        away = slurm_probing.nodes_away(plan.cluster["partition"]) if _NO_NODES in (why := complaint(done)) else []
+        if not away or len(plans) > 1:  # of several arrays sbatch could queue the first and refuse the second
             wrong = [
                 f" (cluster.{key}={plan.cluster[key]})" for word, key in _ABOUT if word in why and plan.cluster[key]
             ]
             raise UsageError(f"Slurm would refuse this job: {why}{''.join(wrong)}")
         # Unlike this check, sbatch queues a job until such nodes are back, and refuses what the cluster never has.
-        print(f"note: no nodes for this job are up now ({', '.join(away)})", file=sys.stderr)
+        print(
+            f"note: Slurm says: {why}; of {plan.cluster['partition'] or 'the default partition'}, {', '.join(away)}: "
+            "the job waits in the queue if such nodes have what it asks for",
+            file=sys.stderr,
+        )
 
 
 def after_jobs(plan: Plan) -> list[str]:

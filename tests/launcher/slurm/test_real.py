@@ -153,11 +153,20 @@ def test_a_job_for_nodes_that_are_drained_now_is_queued(bench: Bench, capsys: py
     call(["scontrol", "update", "nodename=n2", "state=drain", "reason=test"])
     try:
         (folder,) = bench.submit(bench.plan("", "cluster.flags=[--nodelist=n2]"))
-        assert "no nodes for this job are up now (n2 drain" in capsys.readouterr().err
-        with pytest.raises(UsageError, match=r"Slurm refused the job: .*disk"):
-            bench.submit(bench.plan("", "cluster.flags=[--nodelist=n2,--tmp=9T]"))
+        assert "not available; of the default partition, n2 drain" in capsys.readouterr().err
+        call(["scontrol", "create", "partition=first", "nodes=n1"])
+        for words, message in (
+            (["cluster.flags=[--nodelist=n2,--tmp=9T]"], "Slurm refused the job: .*disk"),
+            (["cluster.partition=first", "cluster.flags=[--tmp=9T]"], "Slurm would refuse"),  # n2 is not in it
+        ):
+            with pytest.raises(UsageError, match=message):
+                bench.submit(bench.plan("", *words))
+        with pytest.raises(UsageError, match="Slurm would refuse"):  # a job that can run would be queued without it
+            bench.submit(bench.plan(), bench.plan("", "cluster.flags=[--nodelist=n2]"))
         assert state(folder).name == "queued"
+        assert selection.run_names(str(bench.root)) == [folder.name]
     finally:
+        call(["scontrol", "delete", "partition=first"])
         call(["scontrol", "update", "nodename=n2", "state=resume"])
     assert ended(folder).name == "done"
 
