@@ -63,6 +63,7 @@ def resume_here(
             if "parallel" in assignments:
                 _check_sharding(plan)
         values_from_now = [as_recorded(recorded[run], changed[run]) for run in chosen]
+        check_images(plans)
         submission.check(plans)
         folders = [run.folder for run in chosen]
         for folder, plan, values in zip(folders, plans, values_from_now, strict=True):
@@ -79,13 +80,12 @@ def _has_begun(folder: Path) -> bool:
 
 
 def check_place(plan: Plan) -> None:
-    """Refuse a run that would fail at once: its code, its Python or its image is gone, or its GPUs are taken. Raises
+    """Refuse a run that would fail at once: its code or its Python is gone, or its GPUs are taken. Raises
     `LauncherError`."""
     if not code_store.is_there(Path(plan.code_dir).parent, plan.code):
         raise UsageError(f"the code that {plan.run_id} began with is gone ({plan.code_dir}); start it anew")
     if plan.queue == "direct" and plan.container is None and not Path(plan.python).exists():
         raise UsageError(f"the Python that {plan.run_id} ran with is gone ({plan.python}); start it anew")
-    _check_image(plan)
     if plan.gpu_pool and not plan.wait_gpus:
         pool = [gpu for gpu in gpu_locks.look() if gpu.uuid in plan.gpu_pool]
         why = gpu_locks.refusal(plan.gpus, pool, plan.host)
@@ -99,19 +99,22 @@ def check_place(plan: Plan) -> None:
         raise UsageError(f"{error} (command line)") from None
 
 
-def _check_image(plan: Plan) -> None:
-    """Refuse a run whose image this host no longer has. Raises `UsageError`."""
+def check_images(plans: Sequence[Plan]) -> None:
+    """Refuse runs whose image this host no longer has; each image is asked for once. Raises `UsageError`."""
     from containers import find
 
-    container = plan.container
-    if container is None or container.pull:  # a job fetches it first
-        return
-    ask = functools.partial(find.ask_here, env={**os.environ, **plan.host_env})
-    if not find.find_image(container.image, container.runtime, ask).present:
-        raise UsageError(
-            f"{container.runtime.kind} can't find the image that {plan.run_id} ran in ({container.image}); fetch or "
-            "build it again, or start the run anew"
-        )
+    asked = {}
+    for plan in plans:
+        if plan.container is not None and not plan.container.pull:  # else a job fetches it first
+            environment = tuple(sorted(plan.host_env.items()))
+            asked[plan.container.image, plan.container.runtime, environment] = plan.run_id
+    for (image, runtime, environment), run in asked.items():
+        ask = functools.partial(find.ask_here, env={**os.environ, **dict(environment)})
+        if not find.find_image(image, runtime, ask).present:
+            raise UsageError(
+                f"{runtime.kind} can't find the image that {run} ran in ({image}); fetch or build it again, or start "
+                "the run anew"
+            )
 
 
 def _check_sharding(plan: Plan) -> None:

@@ -72,6 +72,7 @@ def verify_here(
         replay, recorded = _choose(run, step)
         changed = plan_changes.changes(before, _of_cluster(before, assignments))
         resume.check_place(changed)
+        resume.check_images([changed])
         plan = _plan(changed, values, replay, name)
         resume.check_secrets(before, secrets)
 

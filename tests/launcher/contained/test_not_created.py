@@ -11,7 +11,9 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.code import code_store
-from launcher.executors import execute
+from launcher.errors import UsageError
+from launcher.executors import execute, resume
+from launcher.plan import record
 from launcher.plan.resolve import resolve
 from launcher.runs import store
 from tests.launcher.contained.test_text import with_containers
@@ -22,7 +24,7 @@ ENGINE = """#!/bin/sh
 case $1 in
   run) echo "Error: could not find slirp4netns" >&2; exit CODE ;;
   wait) echo 0 ;;
-  image) exit 1 ;;
+  image) echo "$*" >>"$0.asked"; exit 1 ;;
 esac
 """
 
@@ -48,6 +50,13 @@ def test_a_run_whose_image_is_gone_is_not_resumed(
     assert main(["resume", folder.name, f"run_root={folder.parent}"]) == 2
     assert f"docker can't find the image that {folder.name} ran in (local/torch)" in capsys.readouterr().err
     assert (folder / "status.json").read_text() == before and not (folder / "attempts/plan.json").exists()
+    asked = tmp_path / "bin" / "docker.asked"
+    once = asked.read_text()
+    asked.unlink()
+    plan = record.from_json(store.read_or_empty(folder / "plan.json"))
+    with pytest.raises(UsageError, match="can't find the image"):
+        resume.check_images([plan] * 3)
+    assert asked.read_text() == once
 
 
 def test_a_run_is_done_with_the_result_of_its_own_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
