@@ -168,7 +168,7 @@ class ScriptAttempt:
 
     def _proof_problem(self, observed: dict[str, Any]) -> str | None:
         """Why a script that has ended well fails; None if it does not."""
-        unmeasured = None if observed["verdict"] == verdict.CONTRADICTED else block_problem(self._meter)
+        unmeasured = None if observed["verdict"] == verdict.CONTRADICTED else self._meter.block_problem
         level, required = self._settings.amp.level, self._settings.require_proof
         return unmeasured or early.problem(level, required, observed["verdict"], observed["why"])
 
@@ -213,12 +213,3 @@ class ScriptAttempt:
             hardware=wrapper.device.hardware(),
         )
         result.write(self._folder.result, record)
-
-
-def block_problem(meter: StepMeter) -> str | None:
-    """Why a block of a comparison has no measured step; None if it has one."""
-    if not meter.in_block or meter.timed:
-        return None
-    if not meter.counted:
-        return f"nothing can be compared: {meter.result()['throughput']['why']}"
-    return "nothing can be compared: the script ended before a step after the warm-up was timed"

@@ -1,7 +1,6 @@
-"""Measures a user's script by the optimizer steps that its framework's hooks report.
+"""Measures a user's script by the optimizer steps that its framework's hooks report, without waiting for the device.
 
-Rows, rate and updates are those of the first optimizer that stepped. Times are the host's, from the end of one step to
-the end of the next: nothing waits for the device.
+Rows, rate and updates are those of the first optimizer that stepped.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import Any
 
 from recipes import metrics
 from recipes.divergence import Detector
-from recipes.metrics import FULL_WARM_UP, warm_up
 from recipes.run_folder import RunFolder
 from recipes.script_log import Logged
 from recipes.trainer.attempt_rows import AttemptRows, Row
 from recipes.trainer.block import Block, BlockOver
 from recipes.trainer.library_records import Records
 from recipes.trainer.logged_values import LoggedValues
+from recipes.trainer.step_timer import StepTimer
 from recipes.trainer.stepped_optimizers import SteppedOptimizers
 
 FLUSH_EVERY = 1.0
@@ -66,8 +65,6 @@ class StepMeter:
         """Called once at the last step of a block."""
         self.over = False
         """Whether all steps of the block were taken."""
-        self.timed = 0
-        """Steps of this attempt whose time counts for the rate."""
         self._block = block
         self._rows = AttemptRows(folder, world_size, block)
         self._logged = LoggedValues(detector)
@@ -82,11 +79,7 @@ class StepMeter:
         self._skipped = self._rows.skipped_before
         self._unseen = 0
         """Skipped steps that were reported as applied."""
-        self._ended: float | None = None
-        """When the last step ended."""
-        self._was_disturbed = False
-        self._steady: list[bool] = []
-        """Of the first `FULL_WARM_UP` steps, whether their time counts for the rate unless they are warm-up."""
+        self._timer = StepTimer(clock)
         self._is_own = False
         """Whether the newest row is a logged step's, added before any step was counted."""
         self._flushed = clock()
@@ -186,10 +179,8 @@ class StepMeter:
             if kept is not None and newest is not None:  # of a step that was never taken
                 self._join(dataclasses.replace(kept, step=newest["step"], loss=newest["loss"], samples=None))
             self.flush(hold=False)
-            if 0 < self._count < FULL_WARM_UP:
-                warm = warm_up(self._count)
-                self.timed = sum(self._steady[warm:])
-                self._rows.rewrite(lambda at, row: {**row, "timed": at >= warm and self._steady[at]})
+            if counts := self._timer.end():
+                self._rows.rewrite(lambda at, row: {**row, "timed": counts[at]})
 
     def flush(self, *, hold: bool = True) -> None:
         """Write the buffered rows. With `hold`, the newest is kept back where values may still be added to it."""
@@ -209,9 +200,13 @@ class StepMeter:
             self._rows.block_ended(self._block.number)
 
     @property
-    def in_block(self) -> bool:
-        """Whether the script runs as a block of a comparison."""
-        return self._block is not None
+    def block_problem(self) -> str | None:
+        """Why a block of a comparison has no measured step; None if it has one, and outside a comparison."""
+        if self._block is None or self._timer.timed:
+            return None
+        if not self.counted:
+            return f"nothing can be compared: {self.uncounted or NO_STEP}"
+        return "nothing can be compared: the script ended before a step after the warm-up was timed"
 
     @property
     def counted(self) -> str:
@@ -270,7 +265,7 @@ class StepMeter:
 
     def _add(self, count: int, *, skipped: int, loss_scale: float | None) -> None:
         """Add rows for `count` steps that ended together; the first `skipped` of them were not applied."""
-        seconds, steady = self._lap(count)
+        self._lap(count)
         if self._block:
             count = min(count, self._block.steps - self._count)
         own = self._rows.newest if self._is_own else None
@@ -279,7 +274,7 @@ class StepMeter:
             own.update(skipped=skipped > 0, loss_scale=loss_scale)
             self._skipped += skipped > 0
         for index in range(own is not None, count):
-            self._add_row(seconds, steady, index < skipped, loss_scale)
+            self._add_row(index < skipped, loss_scale)
         if (kept := self._logged.take_kept()) is not None:
             self._join(kept)
         self._flush_if_due()
@@ -288,20 +283,16 @@ class StepMeter:
         """Add a row for a logged step, where no steps are counted."""
         last = self._logged.last_step
         covers = 1 if last is None else max(1, step - last)
-        seconds, steady = self._lap(covers)
+        self._lap(covers)
         self._flush_if_due()
-        self._add_row(seconds, steady, False, None, covers)
+        self._add_row(False, None, covers)
         self._is_own = True
 
-    def _lap(self, count: int) -> tuple[float | None, bool]:
-        """The seconds per step of `count` steps that end now, and whether their time counts for the rate."""
+    def _lap(self, count: int) -> None:
+        """`count` steps end now."""
         if self._block and any(self._count < edge <= self._count + count for edge in self._block.edges):
             self.wait()
-        now, disturbed = self._clock(), self.disturbed()
-        seconds = None if self._ended is None else max(now - self._ended, 1e-9) / count
-        steady = seconds is not None and not disturbed and not self._was_disturbed
-        self._ended, self._was_disturbed = now, disturbed
-        return seconds, steady
+        self._timer.lap(count, self.disturbed())
 
     def _end_block_if_due(self) -> None:
         if self._block and self._count >= self._block.steps:
@@ -313,16 +304,11 @@ class StepMeter:
         if self._clock() - self._flushed >= FLUSH_EVERY:
             self.flush()
 
-    def _add_row(
-        self, seconds: float | None, steady: bool, skipped: bool, loss_scale: float | None, covers: int = 1
-    ) -> None:
-        """Add a row for a step, or for the last of the steps that it `covers`; each took `seconds`."""
+    def _add_row(self, skipped: bool, loss_scale: float | None, covers: int = 1) -> None:
+        """Add a row for a step, or for the last of the steps that it `covers`."""
         self._count += 1
         self._skipped += skipped
-        if self._count < FULL_WARM_UP:
-            self._steady.append(steady)
-        timed = steady and self._count > warm_up(FULL_WARM_UP)
-        self.timed += timed
+        seconds, timed = self._timer.seconds, self._timer.counts()
         self._logged.row_added(covers, seconds, timed)
         self._rows.add(
             {

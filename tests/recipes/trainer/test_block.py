@@ -13,7 +13,6 @@ from recipes.run_folder import RunFolder
 from recipes.settings import Settings
 from recipes.trainer import block as blocks
 from recipes.trainer.block import Block, BlockOver
-from recipes.trainer.script_attempt import block_problem
 from recipes.trainer.step_meter import StepMeter
 
 
@@ -72,8 +71,8 @@ def test_a_block_that_ended_early_leaves_the_numbers_of_its_other_steps_free(tmp
 )
 def test_a_block_without_a_timed_step_compares_nothing(tmp_path, count, message):
     short = take(meter(tmp_path, 0, 1), count)
-    assert (block_problem(short) or "").startswith(f"nothing can be compared: {message}")
-    assert block_problem(complete(meter(tmp_path, 1, 2))) is None
+    assert (short.block_problem or "").startswith(f"nothing can be compared: {message}")
+    assert complete(meter(tmp_path, 1, 2)).block_problem is None
 
 
 def test_the_rows_of_an_interrupted_block_are_replaced(tmp_path):
