@@ -112,11 +112,15 @@ class Replay:
         saved = self._group.broadcast(None if self._saved is None else list(self._saved[1].get("facts", ())))
         if self._recorded:
             try:
-                before = [row.facts for row in self._rows(ORIGINAL) if row.step > request.first]
+                before = [row for row in self._rows(ORIGINAL) if row.step > request.first]
             except (OSError, ValueError) as error:
                 return [str(error)]
-            kinds = [value for value, _ in itertools.groupby(before)]
+            kinds = [facts for facts, _ in itertools.groupby(row.facts for row in before)]
             missing = [] if len(before) == request.step - request.first else ["the record lacks some steps"]
+            if before and not before[-1].digests:
+                inside = f"step {before[-1].step}, which is not the last of an execution"
+                ends = [row.step for row in before if row.digests]
+                missing.append(f"the record has no tensors of {inside}{f'; say step={ends[-1]}' if ends else ''}")
         else:
             kinds = saved[self._group.rank : self._group.rank + 1] if saved else []
             missing = [] if kinds else [f"the checkpoint of step {request.step} is damaged"]
@@ -147,7 +151,8 @@ class Replay:
         return None
 
     def _compare(self, before: Row, now: Row) -> Difference | None:
-        unlike = _unlike(before.digests, now.digests)
+        both = before.digests and now.digests  # else it is not the last of an execution
+        unlike = _unlike(before.digests, now.digests) if both else []
         pairs = (("loss", before.loss, now.loss), ("gradient norm", before.grad_norm, now.grad_norm))
         replayed = before.step > self.request.first  # else it is the checkpoint's, which has no loss
         others = [name for name, one, other in pairs if one != other and replayed]
