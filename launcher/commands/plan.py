@@ -18,6 +18,7 @@ from launcher.config.request import Words
 from launcher.config.schema import SlurmCluster, defaults
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, UsageError
+from launcher.executors import dependency
 from launcher.plan import published_text, user_script
 from launcher.plan.model import Plan
 from launcher.plan.plan_summary import resources, summary
@@ -25,6 +26,7 @@ from launcher.plan.provenance import Origin, origins
 from launcher.plan.record import to_json
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
+from launcher.runs import address
 from launcher.script import render, trainer_command
 from launcher.ssh.probe_client import probe_each
 from launcher.ui.tables import pairs, table, width_of, wrapped
@@ -73,6 +75,8 @@ def main(arguments: Sequence[str]) -> int:
             end="",
         )
         return 0
+    if plans[0].after and not words.facts and address.of(specs[0].launch.cluster) is None:
+        (dependency.named if plans[0].queue == "slurm" else dependency.check)(plans[0].after)
     if words.json:
         print(_as_json(facts[0], plans))
         return 0

@@ -54,8 +54,9 @@ def test_after_a_run_that_has_failed_already_is_refused(
 ) -> None:
     (failed,) = start("raise SystemExit(3)")
     until(lambda: state(failed).finished)
-    assert main([*BARE, f"script={tmp_path}/train.py", f"run_root={root}", f"after={failed.name}"]) == 2
-    assert f"{failed.name} has ended as failed, so nothing can start after it" in capsys.readouterr().err
+    for verb in ("run", "plan"):
+        assert main([verb, *BARE, f"script={tmp_path}/train.py", f"run_root={root}", f"after={failed.name}"]) == 2
+        assert f"{failed.name} has ended as failed, so nothing can start after it" in capsys.readouterr().err
     assert selection.run_names(str(root)) == [failed.name]
     (anyway,) = start("", f"after=any:{failed.name}")
     until(lambda: state(anyway).name == "done")
