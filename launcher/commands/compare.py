@@ -31,15 +31,12 @@ keys, in addition to those of `run --help`:
 
 
 def main(arguments: Sequence[str]) -> int:
-    ours = list(arguments).index("--") if "--" in arguments else len(arguments)
-    look = "--plan" in arguments[:ours]
-    typed = [*(word for word in arguments[:ours] if word != "--plan"), *arguments[ours:]]
-    words = request.take_apart(typed, own=("plan",), starts=True)
+    words = request.take_apart(arguments, own=("plan",), starts=True)
     if words.help:
         print(HELP.format(keys="\n".join(_keys())), end="")
         return 0
     if (repeated := experiments.requested(words)) is not None:
-        return of_experiment(repeated, arguments, words, look=look)
+        return of_experiment(repeated, arguments, words, look=words.plan)
     how, rest = comparison.take_apart(words.overrides)
     words = dataclasses.replace(words, overrides=tuple(rest))
     asked = request.compose(words)
@@ -49,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     comparison.check_words(asked.overrides)
     comparison.check_listed(asked.overrides)
     specs = request.understand(asked, "arm")
-    plan, facts = of_arms(specs, how, ["compare", *arguments], starting=not look)
-    return carry_out(plan, facts, specs, look=look)
+    plan, facts = of_arms(specs, how, ["compare", *arguments], starting=not words.plan)
+    return carry_out(plan, facts, specs, look=words.plan)
 
 
 def _keys() -> list[str]:

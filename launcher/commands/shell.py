@@ -66,16 +66,15 @@ class Place(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = list(arguments)
-    if any(word in ("-h", "--help") for word in words):
+    words = request.take_apart(arguments, own=("forward",))
+    if words.help:
         print(HELP, end="")
         return 0
-    port = _forwarded(words)
-    parsed = request.take_apart(words)
-    names = [override for override in parsed.overrides if "=" not in override and not override.startswith("~")]
+    port = None if words.forward is None else _port(words.forward)
+    names = [override for override in words.overrides if "=" not in override and not override.startswith("~")]
     if not sys.stdin.isatty():
         raise UsageError("shell needs a terminal as its standard input; `logs` and `ls` do not")
-    place = _of_run(names, parsed.overrides) if names else _of_job(parsed)
+    place = _of_run(names, words.overrides) if names else _of_job(words)
     token = secrets.token_hex(4)
     command = opening(place, port, token)
     if shutil.which(command[0]) is None:
@@ -145,19 +144,12 @@ def _output(argv: Sequence[str]) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _forwarded(words: list[str]) -> Port | None:
-    """Takes `--forward PORT` or `--forward HERE:PORT` out of the words."""
-    for index, word in enumerate(words):
-        flag, equals, text = word.partition("=")
-        if flag == "--forward":
-            if not equals:
-                text = words[index + 1] if index + 1 < len(words) else ""
-            local, _, remote = text.rpartition(":")
-            if not all(number.isdecimal() and 0 < int(number) < 65536 for number in (local or remote, remote)):
-                raise UsageError(f"--forward {text}: a port is a number from 1 to 65535, or two as 8080:6006")
-            del words[index : index + (1 if equals else 2)]
-            return Port(int(local or remote), int(remote))
-    return None
+def _port(text: str) -> Port:
+    """What `--forward PORT` or `--forward HERE:PORT` names. Raises `UsageError`."""
+    local, _, remote = text.rpartition(":")
+    if not all(number.isdecimal() and 0 < int(number) < 65536 for number in (local or remote, remote)):
+        raise UsageError(f"--forward {text}: a port is a number from 1 to 65535, or two as 8080:6006")
+    return Port(int(local or remote), int(remote))
 
 
 def _of_job(words: Words) -> Place:

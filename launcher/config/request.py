@@ -35,7 +35,9 @@ class Words:
     json: bool = False
     all: bool = False
     script: bool = False
+    plan: bool = False
     facts: Path | None = None
+    forward: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,8 +55,8 @@ def take_apart(words: Sequence[str], own: Sequence[str] = (), *, starts: bool = 
     rest = list(words)
     overrides: list[str] = []
     folders: list[Path] = []
-    flags: set[str] = set()
-    facts = None
+    flags: dict[str, Any] = {}
+    """Fields of `Words`."""
     arguments: tuple[str, ...] | None = None
 
     def value(flag: str, inline: str) -> str:
@@ -79,15 +81,17 @@ def take_apart(words: Sequence[str], own: Sequence[str] = (), *, starts: bool = 
             what = value(flag, inline)
             if what != "job":
                 raise UsageError(f"--cfg {what}: only `--cfg job` is supported")
-            flags.add("cfg")
+            flags["cfg"] = True
         elif flag in ("-m", "--multirun"):
             pass  # comma lists sweep anyway
         elif flag in ("-h", "--help"):
-            flags.add("help")
-        elif flag in ("--json", "--all", "--script") and flag[2:] in own and not inline:
-            flags.add(flag[2:])
+            flags["help"] = True
+        elif flag in ("--json", "--all", "--script", "--plan") and flag[2:] in own and not inline:
+            flags[flag[2:]] = True
         elif flag == "--facts" and "facts" in own:
-            facts = expanded(value(flag, inline))
+            flags["facts"] = expanded(value(flag, inline))
+        elif flag == "--forward" and "forward" in own:
+            flags["forward"] = value(flag, inline)
         else:
             flags_here = ["--config-dir", "--cfg", "--multirun", "--help", *(f"--{name}" for name in own)]
             hint = _instead(flag.lstrip("-"), inline, overrides)
@@ -99,12 +103,7 @@ def take_apart(words: Sequence[str], own: Sequence[str] = (), *, starts: bool = 
         overrides=script_word.spelled_out(overrides) if starts else tuple(overrides),
         arguments=arguments,
         config_dirs=config_dirs,
-        cfg="cfg" in flags,
-        help="help" in flags,
-        json="json" in flags,
-        all="all" in flags,
-        script="script" in flags,
-        facts=facts,
+        **flags,
     )
 
 
