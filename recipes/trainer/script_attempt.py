@@ -46,6 +46,9 @@ class ScriptAttempt:
         self._began = began
         self._rank, self._size = rank_and_size(chosen.settings.framework)
         self._folder = self._make_folder() if self._rank == 0 else None
+        self._report = rank_reports.path_of(self._run, self._rank) if self._run and self._rank else None
+        if self._report:  # of an earlier start
+            self._report.unlink(missing_ok=True)
         level = chosen.settings.amp.level
         detector = Detector(level=level, mechanism=mode.mechanism, dtype=mode.dtype, scale=mode.loss_scale)
         self._meter = StepMeter(self._folder, world_size=self._size, detector=detector, block=blocks.of(chosen))
@@ -130,14 +133,13 @@ class ScriptAttempt:
     def _leave_report(self, failure: str | None) -> None:
         """Leave the report of another rank than 0 in the run folder."""
         early_verdict = self._wrapper.early
-        path = rank_reports.path_of(self._run, self._rank) if self._run else None
         message = f"on rank {self._rank}, {failure}" if failure else None
-        if self._run and path:
-            self._run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._report:
+            self._report.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             reports = self._wrapper.reports()
-            write_json(path, {"reports": reports, "failure": message, "observed": early_verdict.observed})
+            write_json(self._report, {"reports": reports, "failure": message, "observed": early_verdict.observed})
         if early_verdict.reason:
-            rank_reports.await_first(path, f"on rank {self._rank}, {failure}")
+            rank_reports.await_first(self._report, f"on rank {self._rank}, {failure}")
 
     def _judge(
         self, failure: str | None, first: str | None, stopped: bool, patience: float
