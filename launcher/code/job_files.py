@@ -1,12 +1,12 @@
-"""The files that jobs run: the training side's, and the users' own scripts with what lies beside them."""
+"""The files of the training side that jobs run, and which scripts of users they run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import recipes
-from launcher.code import snapshot, user_code
+from launcher.code import snapshot
 from launcher.config.spec import JobSpec
 from recipes.recipe import NAMES
 from recipes.script import in_image
@@ -17,14 +17,12 @@ def code_root() -> Path:
     return Path(recipes.__path__[0]).absolute()
 
 
-def code_files(specs: Sequence[JobSpec] = ()) -> Mapping[str, Path]:
-    """The files that the jobs run, by their names in the snapshot."""
+def code_files(specs: Sequence[JobSpec] = ()) -> dict[str, Path]:
+    """The files of the training side that the jobs run, by their names in the snapshot."""
     files = snapshot.collect(code_root())
     if any(spec.recipe.name not in NAMES for spec in specs):
         for folder in list(recipes.__path__)[1:]:
             files = {**snapshot.collect(Path(folder)), **files}  # of two with one name, the launcher's own
-    for script in scripts(specs):
-        files.update(user_code.collect(user_code.absolute(script), included(specs, script)).files)
     return files
 
 

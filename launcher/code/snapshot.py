@@ -6,7 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.code import exclusions, git
@@ -24,11 +24,15 @@ class Code:
     """SHA-256 over names and contents, in hexadecimal."""
     root: str
     """Folder that the files are taken from."""
-    files: int
-    bytes: int
+    files: dict[str, str] = field(default_factory=dict)
+    """Where each file is here, by its name in the snapshot."""
     commit: str | None = None
     """Commit of its git checkout, if there is one."""
     dirty: bool = False
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        return {name: Path(path) for name, path in self.files.items()}
 
 
 def collect(package: Path) -> dict[str, Path]:
@@ -85,8 +89,7 @@ def _describe(root: Path, files: Mapping[str, Path]) -> Code:
     return Code(
         digest=digest_of(files),
         root=str(root),
-        files=len(files),
-        bytes=total,
+        files={name: str(path) for name, path in files.items()},
         commit=commit,
         dirty=dirty,
     )

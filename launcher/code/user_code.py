@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +62,7 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
     sizes: dict[str, int] = {}
     total = 0
     listed = _in_checkout(root) if checkout else _in_folder(root)
-    printed = _printed_to()
+    written = _being_written(root)
     included = [path for pattern in include for path in _included(pattern, root)]
     for path in dict.fromkeys((script, *listed, *included)):
         if not path.is_file() or exclusions.is_debris(path.name):
@@ -70,11 +72,11 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
         if path != script and not too_much and exclusions.is_credential(path, root):
             credentials.append(name)
             continue
-        stat = path.stat()
-        if (stat.st_dev, stat.st_ino) in printed:
+        status = path.stat()
+        if (status.st_dev, status.st_ino) in written and path != script and path.suffix != ".py":
             continue
         files[f"{FOLDER}/{name}"] = path
-        sizes[f"{FOLDER}/{name}"] = stat.st_size
+        sizes[f"{FOLDER}/{name}"] = status.st_size
         total += sizes[f"{FOLDER}/{name}"]
         if len(files) > _COUNTED:
             break
@@ -88,14 +90,16 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
     return Collected(root=root, files=files, credentials=tuple(credentials))
 
 
-def _printed_to() -> set[tuple[int, int]]:
-    """Device and inode of the files that this process prints to, as by `> train.log`: they change with every line."""
-    printed = set()
-    for descriptor in (1, 2):
-        with contextlib.suppress(OSError):  # it is closed
-            stat = os.fstat(descriptor)
-            printed.add((stat.st_dev, stat.st_ino))
-    return printed
+def _being_written(root: Path) -> set[tuple[int, int]]:
+    """Device and inode of the files in a folder that a process of this user has open for writing, as `tee train.log`
+    has: they are output, and change with every line."""
+    written = set()
+    for link in glob.iglob("/proc/[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.lstat(link).st_mode & stat.S_IWUSR and root in Path(os.readlink(link)).parents:
+                status = os.stat(link)
+                written.add((status.st_dev, status.st_ino))
+    return written
 
 
 def left_out_imports(script: Path, collected: Collected) -> tuple[str, ...]:

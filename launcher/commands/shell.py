@@ -154,7 +154,6 @@ def _port(text: str) -> Port:
 
 def _of_job(words: Words) -> Place:
     """A terminal for a job that would be started with these words."""
-    from launcher.code.job_files import code_files
     from launcher.ssh.probe_client import probe
 
     asked = request.compose(words)
@@ -165,7 +164,8 @@ def _of_job(words: Words) -> Place:
     of_variables = [name for name, path in specs[0].launch.secrets.items() if path is None]
     if names := ", ".join(specs[0].launch.secrets if address else of_variables):
         raise UsageError(f"secrets ({names}) are sent with a run; `shell RUN` has them, a shell without a run does not")
-    plan = resolve(specs[0], probe(specs))
+    facts = probe(specs)
+    plan = resolve(specs[0], facts)
     if address and plan.passed:
         names = ", ".join(plan.passed)
         raise UsageError(
@@ -173,11 +173,11 @@ def _of_job(words: Words) -> Place:
         )
     if address is None:
         store.make_root(Path(plan.run_root), shared=plan.shared is not None)
-        code_store.store(Path(plan.code_dir).parent, plan.code, code_files(specs))
+        code_store.store(Path(plan.code_dir).parent, plan.code, facts.code.paths)
     else:
         from launcher.executors.ssh import submit_client
 
-        submit_client.send_code(plan, code_files(specs), address)
+        submit_client.send_code(plan, facts.code.paths, address)
     return Place(plan, address)
 
 

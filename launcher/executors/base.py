@@ -15,7 +15,6 @@ from typing import Any, ClassVar, NamedTuple
 from submitit.core import core
 from submitit.core.utils import DelayedSubmission
 
-from launcher.code.job_files import code_files
 from launcher.code.snapshot import Code
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError
@@ -43,8 +42,6 @@ class Source(NamedTuple):
     plan: Plan
     spec: JobSpec
     code: Code
-    snapshot_of: Sequence[JobSpec]
-    """The jobs whose code is the plan's snapshot."""
 
 
 class PlanExecutor(core.Executor):
@@ -74,7 +71,7 @@ class PlanExecutor(core.Executor):
         spec = self._spec(words)
         facts = probe([spec], starting=True)
         plan = resolve(spec, facts)
-        self.knows(Source(plan, spec, facts.code, [spec]))
+        self.knows(Source(plan, spec, facts.code))
         return plan
 
     def _spec(self, words: Sequence[str]) -> JobSpec:
@@ -114,7 +111,7 @@ class PlanExecutor(core.Executor):
         plan, facts = functions.planned(spec)
         plans, pickles = zip(*[functions.bound(plan, call) for call in calls], strict=True)
         for bound in plans:
-            self.knows(Source(bound, spec, facts.code, []))
+            self.knows(Source(bound, spec, facts.code))
         furnish = [functools.partial(functions.lay_call, pickle) for pickle in pickles]
         return [functions.FunctionJob(folder) for folder in self._submit(plans, furnish)]
 
@@ -142,8 +139,7 @@ class PlanExecutor(core.Executor):
         sources = {id(plan): self._sources[id(plan)] for plan in plans if id(plan) in self._sources}
         first = next(iter(sources.values()), None)
         came_from = provenance(plans[0], first.code if first else None)
-        specs_of = {source.plan.code: source.snapshot_of for source in sources.values()}
-        code = {digest: code_files(specs) for digest, specs in specs_of.items()}
+        code = {source.plan.code: source.code.paths for source in sources.values()}
         if addresses[0] is None:
             return submission.submit(plans, came_from, code=code, furnish=furnish, start=self._start)
         from launcher.executors.ssh import submit_client
@@ -178,7 +174,7 @@ def submit(plans: Sequence[Plan], specs: Sequence[JobSpec] = (), facts: Facts | 
     executor: PlanExecutor = getattr(importlib.import_module(module), name)()
     if facts is not None:
         for plan, spec in zip(plans, specs, strict=False):  # a comparison is one plan of several jobs
-            executor.knows(Source(plan, spec, facts.code, specs))
+            executor.knows(Source(plan, spec, facts.code))
     with executor.batch():
         jobs: list[Any] = [executor.submit(execute, plan) for plan in plans]
     return [job.run_dir for job in jobs]

@@ -68,7 +68,7 @@ def look(asked: Questions) -> Facts:
         missing=tuple(sorted(_missing(named, asked.mounts))),
         real_paths=dict(_real_paths(asked.inputs)),
         environment=job_environment.standard(os.environ),
-        code=Code(digest="", root="", files=0, bytes=0),
+        code=Code(digest="", root=""),
         slurm=_slurm() if asked.slurm else None,
         ends_at_logout=ends_at_logout(_user()),
         containers=_containers(asked) if contained else None,

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 from launcher.code import job_files, snapshot, user_code
 from launcher.config import job_environment, script_text
@@ -26,6 +27,7 @@ def with_inputs(facts: Facts, specs: Sequence[JobSpec]) -> Facts:
     secrets = {path: expanded(path) for path in named if expanded(path).exists()}
     bad = {path: why for path, file in secrets.items() if (why := job_environment.file_problem(file))}
     bad |= {f"${name}": why for name in of_shell if (why := _variable_problem(name))}
+    scripts, files = _scripts(specs)
     return dataclasses.replace(
         facts,
         missing=tuple(sorted({*facts.missing, *(named - secrets.keys())})),
@@ -33,19 +35,21 @@ def with_inputs(facts: Facts, specs: Sequence[JobSpec]) -> Facts:
         bad_secrets=bad,
         shell=job_environment.of_shell(os.environ),
         profilers=tuple(program for program in PROFILERS if shutil.which(program)),
-        scripts=_scripts(specs),
-        code=snapshot.describe(job_files.code_root().parent, job_files.code_files(specs)),
+        scripts=scripts,
+        code=snapshot.describe(job_files.code_root().parent, {**job_files.code_files(specs), **files}),
     )
 
 
-def _scripts(specs: Sequence[JobSpec]) -> dict[str, Script]:
-    by_name = {}
+def _scripts(specs: Sequence[JobSpec]) -> tuple[dict[str, Script], dict[str, Path]]:
+    """The scripts of the jobs as they were named, and the files that are sent along, by their names in the snapshot."""
+    by_name, files = {}, {}
     bare = all(spec.training.train.bare for spec in specs if spec.launch.script)
     for named in job_files.scripts(specs):
         path = user_code.absolute(named)
         user_code.check(named, path, alone=bare)
         script_text.check(named, path, exactly=any(_starts_here(spec) for spec in specs if spec.launch.script == named))
         collected = user_code.collect(path, job_files.included(specs, named))
+        files.update(collected.files)
         by_name[named] = Script(
             path=str(path),
             name=user_code.name_in_snapshot(path),
@@ -54,7 +58,7 @@ def _scripts(specs: Sequence[JobSpec]) -> dict[str, Script]:
             credentials=collected.credentials,
             lacking=user_code.left_out_imports(path, collected),
         )
-    return by_name
+    return by_name, files
 
 
 def _starts_here(spec: JobSpec) -> bool:

@@ -25,7 +25,7 @@ LAPTOP = Facts(
     python_version="3.11.7",
     packages={"torch": "2.13.0"},
     run_root="/home/mei/launcher-runs",
-    code=Code(digest=EMPTY, root="/opt/launcher", files=20, bytes=1000),
+    code=Code(digest=EMPTY, root="/opt/launcher"),
 )
 
 

@@ -105,7 +105,7 @@ class _Requests(BashSession):
             gpu_problem="" if values.get("gpus", "-") else "nvidia-smi failed",
             run_root_problem=values.get("run_root_problem", ""),
             missing=tuple(missing),
-            code=Code(digest="", root="", files=0, bytes=0),
+            code=Code(digest="", root=""),
         )
         return plain(facts)
 

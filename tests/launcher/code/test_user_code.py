@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import launcher
 from launcher.code import user_code
 from launcher.errors import UsageError
 
@@ -61,15 +62,23 @@ def test_runs_beside_a_script_are_not_copied(project: Path, checkout: bool) -> N
     assert names(project) == sorted([*before, "script/no-run/plan.json"])
 
 
-def test_the_file_that_the_launcher_prints_to_is_not_copied(project: Path) -> None:
-    """As of `python -m launcher train.py > train.log` in the script's folder."""
-    text = "import sys, pathlib; from launcher.code import user_code\n"
-    text += "print(*user_code.collect(pathlib.Path(sys.argv[1])).files)"
-    with (project / "train.log").open("w") as log:
-        subprocess.run([sys.executable, "-c", text, project / "train.py"], stdout=log, check=True)
-    printed = (project / "train.log").read_text().split()
-    assert sorted(printed) == ["script/sub/helper.py", "script/train.py"]
-    assert "script/train.log" in names(project), "an old one is a file like any other"
+def test_a_file_that_is_being_written_is_not_copied_unless_it_is_python(project: Path) -> None:
+    with (project / "results.csv").open("w"), (project / "sub" / "helper.py").open("a"):
+        assert names(project) == ["script/sub/helper.py", "script/train.py"]
+    assert "script/results.csv" in names(project), "an old one is a file like any other"
+
+
+def test_launchers_in_one_folder_take_no_log_of_each_other_as_code(project: Path, tmp_path: Path) -> None:
+    """Each prints before it copies the code."""
+    (project / "train.py").write_text("")
+    words = f"train.py amp=o0 train.bare=true require_proof=false device=cpu run_root={tmp_path / 'runs'}"
+    one = f"{sys.executable} -m launcher {words}"
+    line = f"{one} >log.1 2>&1 & {one} 2>&1 | tee log.2 >&2; wait"
+    environment = {**os.environ, "PYTHONPATH": str(Path(launcher.__path__[0]).parent)}
+    subprocess.run(["bash", "-c", line], env=environment, check=True)
+    assert (project / "log.1").read_text().count(" done ") == (project / "log.2").read_text().count(" done ") == 1
+    (code,) = (tmp_path / "runs" / ".code").iterdir()
+    assert [path.name for path in (code / "script").iterdir() if "log" in path.name] == []
 
 
 def git(folder: Path, *words: str) -> None:

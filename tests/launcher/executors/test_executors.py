@@ -110,7 +110,7 @@ def test_each_plan_of_a_batch_for_a_host_has_its_own_secrets_or_none(monkeypatch
     spec = spec_of("cluster=ssh", "cluster.host=far", "secrets.TOKEN=/home/me/token")
     plan = dataclasses.replace(resolve(spec_of("cluster=ssh", "cluster.host=far"), LAPTOP), secrets={"TOKEN": "/there"})
     executor = SshExecutor()
-    executor.knows(Source(plan, spec, LAPTOP.code, [spec]))
+    executor.knows(Source(plan, spec, LAPTOP.code))
     executor._submit([dataclasses.replace(plan, secrets={}), plan])
     assert asked == [[{}, {"TOKEN": "/home/me/token"}]]
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.code.job_files import code_files
 from launcher.config import request
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError
@@ -163,7 +162,7 @@ def test_the_prober_reads_the_script_and_its_inputs_and_the_snapshot_holds_it(pr
     facts = probe([spec])
     assert facts.scripts["train.py"].source == Source(asks=True)
     assert facts.missing == ("gone",)
-    assert {"script/train.py", "recipes/script.py"} <= set(code_files([spec]))
+    assert {"script/train.py", "recipes/script.py"} <= set(facts.code.files)
     assert resolve(spec, dataclasses.replace(facts, missing=())).mechanism == "half_model_fp32_masters"
 
 
