@@ -73,6 +73,7 @@ def test_what_can_be_applied_around_a_script_is(framework, level, dtype, device,
     [
         ("torch", "o1", "float16", PLAIN),
         ("torch", "o2", "bfloat16", PLAIN),
+        ("torch", "o3", "bfloat16", PLAIN),
         ("tensorflow", "o1", "float16", KERAS),
         ("tensorflow", "o2", "float16", PLAIN),
         ("tensorflow", "o3", "float16", KERAS),

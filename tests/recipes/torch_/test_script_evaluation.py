@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.recipes.torch_.scripts import HEAD, in_process
+from tests.recipes.torch_.scripts import HEAD, fork, in_process
 from tests.recipes.wrapped_scripts import run_script
 
 assert run_script
@@ -148,3 +148,29 @@ for step in range(3):
 """
     )
     assert (ended.code, ended.verdict) == (1, "unknown"), ended.result["observed"]
+
+
+SHARDED = """
+import torch
+from torch import distributed, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+
+distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
+fully_shard(net, mesh=init_device_mesh("cpu", (1,)), mp_policy=half)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+with torch.no_grad():
+    net(torch.randn(8, 32))
+net(torch.randn(8, 32)).float().square().mean().backward()
+optimizer.step()
+with torch.no_grad():
+    net(torch.randn(8, 32))  # parameters stay gathered
+"""
+
+
+@pytest.mark.parametrize(("amp", "verdict"), [("o1", "proved"), ("o2", "contradicted")])
+def test_parameters_that_an_evaluation_left_gathered_are_judged_as_the_optimizer_has_them(tmp_path, amp, verdict):
+    ended = fork(tmp_path, SHARDED, f"amp={amp}", "train.precision=script")
+    assert ended.verdict == verdict, ended.result["observed"]
