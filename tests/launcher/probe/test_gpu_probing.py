@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ R450 = f"{UNKNOWN}\n" % ("compute_cap", "compute_cap")
 R418 = R450 + f"{UNKNOWN}\n" % ("mig.mode.current", "mig.mode.current")
 
 
-def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> tuple[tuple[Gpu, ...], str]:
+def listed(tmp_path, monkeypatch, program):
     smi = tmp_path / "nvidia-smi"
     smi.write_text(f"#!/bin/bash\n{program}\n")
     smi.chmod(0o755)
@@ -41,27 +40,20 @@ def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> tup
         ),
     ],
 )
-def test_a_gpu_is_listed_under_any_driver(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    driver: str,
-    row: str,
-    memory: int,
-    capability: tuple[int, int] | None,
-) -> None:
+def test_a_gpu_is_listed_under_any_driver(tmp_path, monkeypatch, driver, row, memory, capability):
     (gpu,), problem = listed(tmp_path, monkeypatch, row)
     assert (gpu.index, gpu.uuid, gpu.driver, problem) == (0, "GPU-a", driver, "")
     assert (gpu.memory_mib, gpu.compute_capability, gpu.partitioned) == (memory, capability, False)
 
 
 @pytest.mark.parametrize("text", ["", "8", "8.x", "².0", "8.0.1"])
-def test_a_compute_capability_that_is_no_number_is_unknown(text: str) -> None:
+def test_a_compute_capability_that_is_no_number_is_unknown(text):
     """As another host may give it."""
     gpu = Gpu(index=0, uuid="GPU-a", name="", memory_mib=0, capability=text, driver="")
     assert gpu.compute_capability is None
 
 
-def test_the_memory_of_a_mig_gpu_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_a_mig_gpu_is_unknown(tmp_path, monkeypatch):
     (gpu,), _ = listed(tmp_path, monkeypatch, "echo '0, GPU-a, NVIDIA A100-SXM4-40GB, 40960, 550.54.15, 8.0, Enabled'")
     assert (gpu.memory_mib, gpu.partitioned) == (0, True)
 
@@ -81,14 +73,12 @@ def test_the_memory_of_a_mig_gpu_is_unknown(tmp_path: Path, monkeypatch: pytest.
         ("echo 'Field \"uuid\" is not a valid field to query.'; exit 2", "nvidia-smi failed: Field"),
     ],
 )
-def test_a_failure_of_nvidia_smi_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, problem: str
-) -> None:
+def test_a_failure_of_nvidia_smi_is_reported(tmp_path, monkeypatch, program, problem):
     gpus, message = listed(tmp_path, monkeypatch, program)
     assert gpus == ()
     assert message.startswith(problem)
 
 
-def test_a_hanging_driver_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_driver_times_out(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_probing, "_SECONDS", 0.3)
     assert listed(tmp_path, monkeypatch, "exec sleep 60") == ((), "nvidia-smi did not answer within 0.3 s")

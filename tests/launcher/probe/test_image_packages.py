@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -28,32 +27,26 @@ class Starts:
         return self.text
 
 
-@pytest.fixture(autouse=True)
-def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def look(host, image=ENGINES, runtime=DOCKER, python="python3", start=True):
+    return image_packages.look(image, runtime, python, start=start, ask=host)
 
 
 def test_an_image_is_started_once_and_alone():
     host = Starts(ANSWER)
     for _ in range(2):
-        known = image_packages.look(ENGINES, DOCKER, "python3", start=True, ask=host)
-        assert known == ({"torch": "2.13.0+cu128", "torchao": "0.18.0"}, "")
+        assert look(host) == ({"torch": "2.13.0+cu128", "torchao": "0.18.0"}, "")
     (argv,) = host.asked
     assert argv[:3] == ["docker", "run", "--rm"] and "--network=none" in argv and "--pull=never" in argv
-    assert image_packages.look(ENGINES, DOCKER, "python3", start=False, ask=host)[1] == ""
-    image_packages.look(ENGINES, DOCKER, "python3.11", start=True, ask=host)
-    image_packages.look(
-        LocalImage(name="mine:1", present=True, identity="sha256:2"), DOCKER, "python3", start=True, ask=host
-    )
+    assert look(host, start=False)[1] == ""
+    look(host, python="python3.11")
+    look(host, LocalImage(name="mine:1", present=True, identity="sha256:2"))
     assert len(host.asked) == 3
 
 
 def test_a_plan_starts_nothing():
     host = Starts(ANSWER)
-    assert image_packages.look(ENGINES, DOCKER, "python3", start=False, ask=host) == (
-        None,
-        "a plan starts no image; `run` looks into it before anything is queued",
-    )
+    why = "a plan starts no image; `run` looks into it before anything is queued"
+    assert look(host, start=False) == (None, why)
     assert not host.asked
 
 
@@ -64,46 +57,41 @@ def test_a_plan_starts_nothing():
         (LocalImage(name="mine:1", present=False), DOCKER, "it is not on this host yet"),
     ],
 )
-def test_an_image_that_cannot_be_started_here_is_unknown(image: LocalImage, runtime, why: str):
+def test_an_image_that_cannot_be_started_here_is_unknown(image, runtime, why):
     host = Starts(ANSWER)
-    assert image_packages.look(image, runtime, "python3", start=True, ask=host) == (None, why)
+    assert look(host, image, runtime) == (None, why)
     assert not host.asked
 
 
 @pytest.mark.parametrize("text", [None, "", "Welcome to my image!\n3.12\n", "\x1b[2J\n"])
-def test_an_image_without_python_is_unknown_and_asked_again(text: str | None):
+def test_an_image_without_python_is_unknown_and_asked_again(text):
     host = Starts(text)
     for _ in range(2):
-        assert image_packages.look(ENGINES, DOCKER, "python3", start=True, ask=host) == (
-            None,
-            "python3 could not be run in it",
-        )
+        assert look(host) == (None, "python3 could not be run in it")
     assert len(host.asked) == 2
 
 
 def test_odd_versions_are_left_out():
     host = Starts("3.12.3\ntorchao 0.18\x1b[2J\ntorch 2.13.0\n")
-    assert image_packages.look(ENGINES, DOCKER, "python3", start=True, ask=host)[0] == {"torch": "2.13.0"}
+    assert look(host)[0] == {"torch": "2.13.0"}
 
 
-def test_a_changed_image_file_and_every_sandbox_are_started_again(tmp_path: Path):
+def test_a_changed_image_file_and_every_sandbox_are_started_again(tmp_path):
     path, host = tmp_path / "torch.sif", Starts(ANSWER)
     path.write_bytes(b"one")
     image = LocalImage(name=str(path), present=True)
     for content in (b"one", b"one", b"other"):
         if path.read_bytes() != content:
             path.write_bytes(content)
-        image_packages.look(image, APPTAINER, "python3", start=True, ask=host)
+        look(host, image, APPTAINER)
     assert len(host.asked) == 2 and host.asked[0][1:3] == ["exec", "--cleanenv"]
     sandbox = LocalImage(name=str(tmp_path), present=True)
     for _ in range(2):
-        image_packages.look(sandbox, APPTAINER, "python3", start=True, ask=host)
+        look(host, sandbox, APPTAINER)
     assert len(host.asked) == 4
 
 
-def test_the_runtime_gets_the_environment_of_a_job_and_none_of_the_rest_of_the_shell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_runtime_gets_the_environment_of_a_job_and_none_of_the_rest_of_the_shell(tmp_path, monkeypatch):
     image, given = tmp_path / "torch.sif", tmp_path / "given"
     image.write_bytes(b"one")
     program = tmp_path / "bin" / "apptainer"
@@ -120,10 +108,10 @@ def test_the_runtime_gets_the_environment_of_a_job_and_none_of_the_rest_of_the_s
     assert names.isdisjoint(others) and {"PATH", "APPTAINER_TMPDIR"} <= names
 
 
-def test_a_damaged_record_is_ignored(tmp_path: Path):
+def test_a_damaged_record_is_ignored(tmp_path):
     host = Starts(ANSWER)
-    image_packages.look(ENGINES, DOCKER, "python3", start=True, ask=host)
+    look(host)
     (record,) = (tmp_path / "state" / "launcher" / "images").iterdir()
     record.write_text('{"packages": {"torchao": ["0.18"]')
-    assert image_packages.look(ENGINES, DOCKER, "python3", start=True, ask=host)[0]
+    assert look(host)[0]
     assert len(host.asked) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +13,7 @@ from launcher.probe import pythons
     ("distribution", "version"), [("paddlepaddle", "3.3.1+cpu"), ("paddlepaddle_gpu", "3.3.1"), ("other", "unknown")]
 )
 @pytest.mark.parametrize("which", ["this Python", "another Python"])
-def test_the_build_of_paddle_is_read_from_its_distribution(
-    which: str, distribution: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_build_of_paddle_is_read_from_its_distribution(which, distribution, version, tmp_path, monkeypatch):
     (tmp_path / "paddle").mkdir()
     (tmp_path / "paddle" / "__init__.py").touch()
     info = tmp_path / f"{distribution}-3.3.1.dist-info"

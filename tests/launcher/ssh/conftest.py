@@ -15,6 +15,7 @@ from launcher.ssh import host, session
 from tests.launcher.ssh import ways
 from tests.launcher.ssh.far import Far
 from tests.launcher.ssh.hostile import Hostile
+from tests.launcher.ssh.own_sshd import OwnSshd
 from tests.launcher.ssh.trainer import PROGRAM
 from tests.launcher.ssh.victim import Victim
 from tests.testbed.proxy import Proxy
@@ -27,14 +28,27 @@ def far(tmp_path, testbed, monkeypatch, capfd):
     there = Path(testbed.shared, f"ssh-{uuid.uuid4().hex[:8]}")
     there.mkdir(mode=0o755)
     os.chown(there, testbed.user.uid, testbed.user.gid)
-    python = there / "python"
-    python.write_text(PROGRAM)
-    python.chmod(0o755)
-    far = Far(testbed=testbed, there=there, python=python, config=ways.configuration(tmp_path, testbed), capfd=capfd)
+    far = Far(testbed=testbed, there=there, config=ways.configuration(tmp_path, testbed), capfd=capfd)
+    far.program("python", PROGRAM)
     yield far
     host.close_all()
     backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(far.root)], 1000)}, 0)
     shutil.rmtree(there, ignore_errors=True)
+
+
+@pytest.fixture
+def own_sshd(tmp_path, testbed):
+    """Starts an sshd of the test's own with lines of configuration."""
+    servers = []
+
+    def start(**changes: str) -> OwnSshd:
+        servers.append(OwnSshd(testbed, tmp_path, **changes))
+        return servers[-1]
+
+    yield start
+    host.close_all()
+    for server in servers:
+        server.kill()
 
 
 @pytest.fixture

@@ -30,7 +30,6 @@ class Done(NamedTuple):
 class Far:
     testbed: Any
     there: Path
-    python: Path
     config: str
     capfd: Any
 
@@ -38,6 +37,11 @@ class Far:
     def root(self) -> Path:
         """The run root over there."""
         return self.there / "runs"
+
+    @property
+    def python(self) -> Path:
+        """What the trainer is started with."""
+        return self.there / "python"
 
     @property
     def words(self) -> list[str]:
@@ -87,6 +91,13 @@ class Far:
     def state(self, run: str) -> str:
         """As `ls` tells it here."""
         return json.loads(self.ok("ls", run, "--json").out)["state"]
+
+    def program(self, name: str, text: str) -> Path:
+        """A program over there."""
+        path = self.there / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
 
     def until(self, run: str, *states: str, seconds: float = 60.0) -> str:
         return until(lambda: (state := self.state(run)) in states and state, seconds)

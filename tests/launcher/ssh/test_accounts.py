@@ -110,12 +110,10 @@ def test_a_login_without_any_key_says_so(testbed, tmp_path, monkeypatch):
         ("publickey,keyboard-interactive", "key accepted, but the server asks for a second factor"),
     ],
 )
-def test_a_host_that_asks_for_a_password_or_code_is_reported_with_the_remedy(testbed, tmp_path, methods, says):
+def test_a_host_that_asks_for_a_password_or_code_is_reported_with_the_remedy(
+    testbed, tmp_path, own_sshd, methods, says
+):
     interactive_too = {"UsePAM": "yes", "KbdInteractiveAuthentication": "yes", "PasswordAuthentication": "yes"}
-    server = OwnSshd(testbed, tmp_path, AuthenticationMethods=methods, **interactive_too)
-    try:
-        config = configuration(tmp_path, testbed, **server.lines)
-        assert re.search(f"{says}.*cluster.transport=openssh", refusal(config))
-        assert "open a master connection" in refusal(config, transport="openssh")
-    finally:
-        server.kill()
+    config = configuration(tmp_path, testbed, **own_sshd(AuthenticationMethods=methods, **interactive_too).lines)
+    assert re.search(f"{says}.*cluster.transport=openssh", refusal(config))
+    assert "open a master connection" in refusal(config, transport="openssh")

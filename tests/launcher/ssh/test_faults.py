@@ -15,7 +15,6 @@ import pytest
 from launcher.runs import processes, remote_record, run_roots, selection
 from launcher.ssh import host, remote_status
 from tests.launcher.ssh.far import HOLD, asked, until
-from tests.launcher.ssh.own_sshd import OwnSshd
 from tests.launcher.ssh.ways import configuration
 
 
@@ -50,21 +49,17 @@ def test_a_slow_answer_is_no_stall(far):
     assert far.state(run) == "cancelled"
 
 
-def test_runs_survive_a_restart_of_sshd(far, tmp_path):
-    server = OwnSshd(far.testbed, tmp_path)
-    try:
-        far.config = configuration(tmp_path, far.testbed, **server.lines)
-        (run,) = far.submit("steps=3", HOLD)
-        assert far.until(run, "running")
-        server.kill()
-        assert far.state(run) == "unreachable"
-        assert processes.is_alive(processes.from_json(far.status(run)["process"]))
-        server.start()
-        assert far.state(run) == "running"
-        assert far.attempts(run) == [1]
-    finally:
-        host.close_all()
-        server.kill()
+def test_runs_survive_a_restart_of_sshd(far, tmp_path, own_sshd):
+    server = own_sshd()
+    far.config = configuration(tmp_path, far.testbed, **server.lines)
+    (run,) = far.submit("steps=3", HOLD)
+    assert far.until(run, "running")
+    server.kill()
+    assert far.state(run) == "unreachable"
+    assert processes.is_alive(processes.from_json(far.status(run)["process"]))
+    server.start()
+    assert far.state(run) == "running"
+    assert far.attempts(run) == [1]
 
 
 def test_a_run_is_lost_after_a_reboot_or_with_a_reused_pid_and_can_be_resumed(far):
@@ -88,10 +83,8 @@ def test_a_run_is_lost_after_a_reboot_or_with_a_reused_pid_and_can_be_resumed(fa
 
 
 def test_a_run_has_taken_as_long_as_the_clock_of_its_host_tells(far):
-    ahead = far.there / "ahead"
     moved = "import sys, time; now = time.time; time.time = lambda: now() + 7200; exec(sys.argv[1])"
-    ahead.write_text(f'#!/bin/sh\nexec python3 -c "{moved}" "$2"\n')
-    ahead.chmod(0o755)
+    ahead = far.program("ahead", f'#!/bin/sh\nexec python3 -c "{moved}" "$2"\n')
     (run,) = far.submit("steps=3", HOLD, f"cluster.python={ahead}")
     far.until(run, "running")
     far.write_status(run, started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 7200 - 600)))
@@ -116,9 +109,7 @@ def test_a_full_disk_on_the_host_is_reported_and_nothing_is_left(far, small_disk
 
 
 def test_a_full_home_on_the_host_is_reported(far, small_disk):
-    home = far.there / "launch"
-    home.write_text(f'#!/bin/sh\nHOME={small_disk} exec python3 "$@"\n')
-    home.chmod(0o755)
+    home = far.program("launch", f'#!/bin/sh\nHOME={small_disk} exec python3 "$@"\n')
     (small_disk / "fill").write_bytes(b"x" * 200_000)
     done = far.type(*far.words, f"cluster.python={home}")
     assert done.code == 3 and "No space left" in done.err and ".cache/launcher" in done.err
@@ -152,9 +143,9 @@ def test_forty_runs_are_submitted_and_followed_at_once_through_one_connection(fa
     assert all((far.pointer(cell) / "metrics.jsonl").stat().st_size > 0 for cell in cells)
 
 
-def test_following_goes_on_after_the_connection_stalled(far, tmp_path):
+def test_following_goes_on_after_the_connection_stalled(far, tmp_path, own_sshd):
     """As where a lid was closed: for longer than a silence is borne, nothing comes, and nothing is closed."""
-    server = OwnSshd(far.testbed, tmp_path)
+    server = own_sshd()
     program = "import sys; from launcher.ui import live as watch; watch.LONGEST = 0.5; "
     program += "from launcher.ssh import host; host.SILENCE = 2.5; "
     program += "from launcher.__main__ import main; sys.exit(main(sys.argv[1:]))"
@@ -179,4 +170,3 @@ def test_following_goes_on_after_the_connection_stalled(far, tmp_path):
         for process in following.values():
             process.kill()
             process.wait()
-        server.kill()

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from launcher.ssh import host_keys
-from tests.launcher.ssh.own_sshd import OwnSshd
 from tests.launcher.ssh.ways import configuration, hello, keys, refusal
 
 
@@ -84,15 +83,12 @@ def test_a_real_host_is_accepted_by_the_same_lines_as_by_ssh(tmp_path, testbed, 
     assert (subprocess.run(ssh, capture_output=True).returncode == 0) == (not refused)
 
 
-def test_a_host_certificate_is_accepted_by_openssh_only(tmp_path, testbed):
+def test_a_host_certificate_is_accepted_by_openssh_only(tmp_path, testbed, own_sshd):
     authority, key = keys(tmp_path, name="authority"), keys(tmp_path, name="host")
     sign = ["ssh-keygen", "-q", "-s", authority, "-I", "test", "-h", "-n", "127.0.0.1", key.with_suffix(".pub")]
     subprocess.run(sign, check=True)
-    server = OwnSshd(testbed, tmp_path, HostKey=str(key), HostCertificate=f"{key}-cert.pub")
-    try:
-        server.known_hosts.write_text(f"@cert-authority [127.0.0.1]:* {authority.with_suffix('.pub').read_text()}")
-        config = configuration(tmp_path, testbed, **server.lines)
-        assert "say cluster.transport=openssh" in refusal(config)
-        assert hello(config, transport="openssh")
-    finally:
-        server.kill()
+    server = own_sshd(HostKey=str(key), HostCertificate=f"{key}-cert.pub")
+    server.known_hosts.write_text(f"@cert-authority [127.0.0.1]:* {authority.with_suffix('.pub').read_text()}")
+    config = configuration(tmp_path, testbed, **server.lines)
+    assert "say cluster.transport=openssh" in refusal(config)
+    assert hello(config, transport="openssh")

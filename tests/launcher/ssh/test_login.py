@@ -106,16 +106,14 @@ def test_a_job_that_the_cluster_would_refuse_is_refused_before_and_leaves_nothin
 
 def place(login, programs: list[str], profile: str) -> str:
     """A Python there that starts with these programs alone on its path, and a login shell with that profile."""
-    home, folder, python = login.there / "home", login.there / "bin", login.there / "as-over-there"
+    home, folder = login.there / "home", login.there / "bin"
     for path in (home, folder):
         path.mkdir()
         os.chown(path, login.testbed.user.uid, login.testbed.user.gid)
     for name in programs:
         (folder / name).symlink_to(f"/usr/bin/{name}")
     (home / ".bash_profile").write_text(f"{profile}\n")
-    python.write_text(f'#!/bin/sh\nHOME={home} PATH={folder} exec /usr/bin/python3 "$@"\n')
-    python.chmod(0o755)
-    return str(python)
+    return str(login.program("as-over-there", f'#!/bin/sh\nHOME={home} PATH={folder} exec /usr/bin/python3 "$@"\n'))
 
 
 def test_a_login_node_without_slurm_is_reported(login):
@@ -140,10 +138,8 @@ def test_the_jobs_of_a_sweep_that_were_accepted_stay_listed_though_the_next_is_r
     for path in (programs, once):
         path.mkdir()
         os.chown(path, login.testbed.user.uid, login.testbed.user.gid)
-    (programs / "sbatch").write_text(
-        f'#!/bin/sh\ncase "$*" in *--test-only*) ;; *) rmdir {once} || exit 1 ;; esac\nexec /usr/bin/sbatch "$@"\n'
-    )
-    (programs / "sbatch").chmod(0o755)
+    refusing = f'case "$*" in *--test-only*) ;; *) rmdir {once} || exit 1 ;; esac'
+    login.program("opt/sbatch", f'#!/bin/sh\n{refusing}\nexec /usr/bin/sbatch "$@"\n')
     for name in ("squeue", "scontrol", "sinfo", "scancel", "sacct"):
         (programs / name).symlink_to(f"/usr/bin/{name}")
     python = place(login, ["bash", "uname"], f"PATH={programs}:$PATH")

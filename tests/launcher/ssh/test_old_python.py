@@ -16,7 +16,6 @@ from launcher.ssh import bash_session, host
 from launcher.ssh.failures import BadAnswer
 from launcher.ssh.host import Host
 from tests.launcher.ssh.far import until
-from tests.launcher.ssh.own_sshd import OwnSshd
 from tests.launcher.ssh.ways import address, configuration
 from tests.testbed.proxy import Proxy
 
@@ -38,25 +37,21 @@ BARE = ("recipe=script", "train.bare=true", "train.precision=script", "require_p
 
 
 @pytest.fixture
-def old(far, tmp_path, monkeypatch):
+def old(far, tmp_path, own_sshd, monkeypatch):
     """The far machine with the old Python, and a folder of scripts here."""
     folder = far.there / "old"
     folder.mkdir()
-    (folder / "python3").write_text(OLD)
-    (folder / "python3").chmod(0o755)
+    far.program("old/python3", OLD)
     far.python.write_text(PYTHON.format(real=far.testbed.python))
-    sshd = OwnSshd(far.testbed, tmp_path, SetEnv=f"PATH={folder}:/usr/bin:/bin SECRET_OF_PLACE=1")
-    far.config = configuration(tmp_path, far.testbed, **sshd.lines)
-    far.sshd = sshd
+    far.sshd = own_sshd(SetEnv=f"PATH={folder}:/usr/bin:/bin SECRET_OF_PLACE=1")
+    far.config = configuration(tmp_path, far.testbed, **far.sshd.lines)
     project = tmp_path / "project"
     project.mkdir()
     (project / "tell.py").write_text(TELL)
     (project / "wait.py").write_text(WAIT)
     (project / "fail.py").write_text("import sys\nprint('so it went', file=sys.stderr)\nsys.exit(7)\n")
     monkeypatch.chdir(project)
-    yield far
-    host.close_all()
-    sshd.kill()
+    return far
 
 
 def test_a_bare_script_runs_there_and_is_seen_followed_fetched_and_removed(old, tmp_path, monkeypatch):

@@ -32,9 +32,7 @@ def test_a_script_is_sent_with_its_arguments_and_runs_in_its_own_folder(far, tmp
     data.mkdir(parents=True)
     (data / "table").write_text("a table")
     monkeypatch.chdir(project)
-    python = far.there / "real"
-    python.write_text(PYTHON.format(real=far.testbed.python))
-    python.chmod(0o755)
+    python = far.program("real", PYTHON.format(real=far.testbed.python))
     bare = ("train.bare=true", "require_proof=false", "amp=o0")
     words = ("recipe=script", "script=tell.py", *bare, f"python={python}")
     lacking = far.refused(*far.words, *words, f"script.inputs=[{data},{data}2]")
