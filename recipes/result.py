@@ -62,8 +62,8 @@ class Result:
     resumed_from: int | None
     """The step of the checkpoint that the last attempt went on from."""
     profile: dict[str, Any] = field(default_factory=dict)
-    """tool, steps, instead_of (the steps asked for, where there was no room for them), seconds, trace and
-    tensor_core_share; empty where nothing was profiled."""
+    """tool, steps, instead_of (the steps asked for, where there was no room for them), trace and tensor_core_share;
+    empty where nothing was profiled."""
     verify: dict[str, Any] = field(default_factory=dict)
     """Of a replay: verdict, why, run, first, step, recorded, difference (step, rank, tensor, tensors, of, others)."""
     versions: dict[str, str | None] = field(default_factory=dict)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,7 +44,6 @@ class Profiling:
         self._run = run
         self._asked = range(profile.start, profile.start + profile.steps)
         self._first = 0
-        self._began = 0.0
 
     def choose(self, first: int, last: int, *, goes_on: bool = False) -> None:
         """Decide on the steps of an attempt that takes `first` to `last`, counted from 1, and observes these two.
@@ -95,7 +93,6 @@ class Profiling:
         if self._profiler is not None and not self.running and not self.record and self._touches(number, count):
             self.running = True
             self._first = number
-            self._began = time.perf_counter()
             self._profiler.start()
 
     def after(self, number: int) -> None:
@@ -122,7 +119,6 @@ class Profiling:
             "tool": self._profile.tool,
             "steps": [self._first, number],
             "instead_of": [self._asked[0], self._asked[-1]] if self.note else None,
-            "seconds": time.perf_counter() - self._began,
             "trace": f"{FOLDER}/{self._profiler.trace}" if self._profiler.trace else None,
             "tensor_core_share": tensor_core_share(kernels),
         }

@@ -94,7 +94,6 @@ def test_the_record_names_the_steps_the_trace_and_the_share_of_tensor_cores(prof
     chosen.choose(1, 10)
     take(chosen, (1, 10), tape)
     assert tape.events == [1, 2, "start", 3, 4, "stop", 5, 6, 7, 8, 9, 10]
-    assert chosen.record.pop("seconds") >= 0
     expected = {"tool": "framework", "steps": [3, 4], "instead_of": None}
     assert chosen.record == {**expected, "trace": "profile/tape.json", "tensor_core_share": 0.75}
     assert (tmp_path / "profile" / "tape.json").exists()
