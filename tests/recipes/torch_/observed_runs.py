@@ -108,6 +108,13 @@ class Dense(nn.Module):
         return torch.randn(BATCH, 32)
 
 
+class HalfInside(Dense):
+    """A layer in half precision whatever the level is."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.second((inputs.bfloat16() @ self.first.weight.bfloat16().t()).float())
+
+
 def orthogonalized(gradient: torch.Tensor) -> torch.Tensor:
     half = gradient.bfloat16()
     return (half @ half.t() @ half).to(gradient.dtype)

@@ -21,6 +21,7 @@ from tests.recipes.torch_.observed_runs import (
     BATCH,
     Cnn,
     Dense,
+    HalfInside,
     HalfOptimizer,
     Training,
     Transformer,
@@ -153,11 +154,6 @@ class Upcasts(Dense):
         with torch.autocast("cpu", enabled=False):
             hidden = functional.relu(inputs.float() @ self.first.weight.float().t())
         return self.second(hidden.to(self.second.weight.dtype))
-
-
-class HalfInside(Dense):
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.second((inputs.bfloat16() @ self.first.weight.bfloat16().t()).float())
 
 
 @pytest.mark.parametrize(
