@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+
+from recipes.trainer.replaced import replaced
 
 
 def missing() -> str:
@@ -64,21 +67,20 @@ def enter_around(
         with around(*given):
             return original(*given, **named)
 
-    setattr(owner, method, call)
-    stack.callback(setattr, owner, method, original)
+    stack.enter_context(replaced(owner, method, call))
 
 
 def _artifact() -> Any:
-    try:
-        from torch._inductor.output_code import CompiledFxGraph
-    except ImportError:
-        return None
-    return CompiledFxGraph
+    return _imported("torch._inductor.output_code", "CompiledFxGraph")
 
 
 def _compiler() -> Any:
+    return _imported("torch._dynamo.convert_frame", "ConvertFrameAssert")
+
+
+def _imported(module: str, name: str) -> Any:
+    """None where this torch has no such module or name."""
     try:
-        from torch._dynamo.convert_frame import ConvertFrameAssert
+        return getattr(importlib.import_module(module), name, None)
     except ImportError:
         return None
-    return ConvertFrameAssert

@@ -8,9 +8,9 @@ inputs, in their order. The other operand is looked up in the graph of the forwa
 
 from __future__ import annotations
 
-import ast
+import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,40 +171,20 @@ def _symbols(graph: Graph, inputs: Sequence[Any]) -> dict[str, int]:
     return sizes
 
 
-_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: lambda left, right: left + right,
-    ast.Sub: lambda left, right: left - right,
-    ast.Mult: lambda left, right: left * right,
-    ast.FloorDiv: lambda left, right: left // right,
-    ast.Div: lambda left, right: left // right,
-    ast.Mod: lambda left, right: left % right,
-    ast.Pow: lambda left, right: left**right,
-}
-_NAMED: dict[str, Callable[..., int]] = {
+_FUNCTIONS = {
+    "__builtins__": {},
     "Max": max,
     "Min": min,
-    "FloorDiv": lambda left, right: left // right,
-    "CleanDiv": lambda left, right: left // right,
-    "Mod": lambda left, right: left % right,
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "Mod": operator.mod,
 }
+"""What torch's sizes may call."""
 
 
 def _size(text: str, symbols: Mapping[str, int]) -> int:
-    """A size such as `2*s0 + 1`. Raises `flops.Unaccounted` for an expression that isn't known here."""
-    if text.isdigit():
-        return int(text)
-
-    def evaluate(node: ast.expr) -> int:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return node.value
-        if isinstance(node, ast.Name) and node.id in symbols:
-            return symbols[node.id]
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            return -evaluate(node.operand)
-        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-            return _ARITHMETIC[type(node.op)](evaluate(node.left), evaluate(node.right))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NAMED:
-            return _NAMED[node.func.id](*(evaluate(argument) for argument in node.args))
-        raise flops.Unaccounted(f"size {text} in compiled code")
-
-    return evaluate(ast.parse(text, mode="eval").body)
+    """A size such as `2*s0 + 1`, as torch wrote it. Raises `flops.Unaccounted` for one that isn't known here."""
+    try:
+        return int(eval(text, _FUNCTIONS, dict(symbols)))
+    except Exception:
+        raise flops.Unaccounted(f"size {text} in compiled code") from None

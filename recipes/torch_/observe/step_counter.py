@@ -17,6 +17,7 @@ import torch
 from torch.amp import GradScaler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from recipes.trainer.replaced import replaced
 from recipes.trainer.step_meter import StepMeter
 
 CAPTURED = "its optimizer steps are part of a CUDA graph, and replays of it call no hook"
@@ -42,13 +43,10 @@ class StepCounter:
     def counting(self) -> Iterator[None]:
         """The script runs in this context."""
         handle = register_optimizer_step_post_hook(torch.compiler.disable(self._stepped))
-        original = GradScaler.step
-        GradScaler.step = self._noticing_skipped(original)
         try:
-            with self._engine:
+            with self._engine, replaced(GradScaler, "step", self._noticing_skipped(GradScaler.step)):
                 yield
         finally:
-            GradScaler.step = original
             handle.remove()
 
     def skipped_unseen(self) -> int:
@@ -92,8 +90,7 @@ class StepCounter:
                 self._meter.stepped(engine, applied=True, count=count, skipped=skipped, name="DeepSpeed's engine")
             return result
 
-        kind.step = step
-        self._engine.callback(setattr, kind, "step", original)
+        self._engine.enter_context(replaced(kind, "step", step))
 
     def _noticing_skipped(self, original: Any) -> Any:
         @functools.wraps(original)
