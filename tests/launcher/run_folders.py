@@ -101,6 +101,20 @@ def start(*folders: Path) -> subprocess.Popen[bytes]:
     return started
 
 
+def begin(root: Path, trainer: str) -> Path:
+    """A run that was started just now."""
+    folder = make(root, trainer=trainer)
+    start(folder)
+    return folder
+
+
+def running(root: Path, trainer: str) -> Path:
+    """A run that is seen to run."""
+    folder = begin(root, trainer)
+    until(lambda: state(folder).name == "running")
+    return folder
+
+
 def submit(folder: Path, process: processes.Identity, *, first_attempt: int = 1, sweep: str | None = None) -> None:
     """A submission.json that names the process."""
     record = {
@@ -189,6 +203,11 @@ def command(*arguments: str) -> Sequence[str]:
     import sys
 
     return [sys.executable, "-m", "launcher", *arguments]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def metrics(folder: Path, rows: Sequence[dict[str, Any]]) -> None:

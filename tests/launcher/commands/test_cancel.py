@@ -4,12 +4,11 @@ from launcher.commands import cancel
 from launcher.executors import backends
 from launcher.runs import selection, store
 
-from ..run_folders import DEAF, NAME, STEPPING, finished, make, start, state, sweep, until
+from ..run_folders import DEAF, NAME, STEPPING, begin, finished, make, running, start, state, sweep, until
 
 
 def test_a_run_is_asked_to_save_and_stop(root, capsys):
-    folder = make(root, trainer=STEPPING)
-    start(folder)
+    folder = begin(root, STEPPING)
     until(lambda: (folder / "metrics.jsonl").exists())
     assert cancel.main(["brave"]) == 0
     printed = capsys.readouterr()
@@ -20,9 +19,7 @@ def test_a_run_is_asked_to_save_and_stop(root, capsys):
 
 
 def test_now_kills_without_waiting(root, capsys):
-    folder = make(root, trainer=DEAF)
-    start(folder)
-    until(lambda: state(folder).name == "running")
+    folder = running(root, DEAF)
     assert cancel.main(["--now", NAME]) == 0
     printed = capsys.readouterr()
     assert "cancelled" in printed.out and printed.err == f"killing {NAME}\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -12,7 +11,7 @@ from launcher.__main__ import main
 from launcher.runs import selection, store
 
 from .. import warm
-from ..run_folders import launcher
+from ..run_folders import launcher, lines
 
 WORDS = ["data=synthetic", "compare.steps=4", "compare.cool_down=0", "telemetry.every=0", "env.OMP_NUM_THREADS=1"]
 
@@ -27,10 +26,6 @@ def measured(tmp_path_factory):
     assert done.returncode == 0, done.stdout + done.stderr
     (name,) = selection.run_names(str(root))
     return done, root / name
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_it_says_what_each_arm_gains_and_costs(measured):

@@ -5,7 +5,6 @@ One comparison for all claims: its first block is interrupted and repeated, its 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -18,7 +17,7 @@ from launcher.__main__ import main
 from launcher.runs import store
 
 from .. import warm
-from ..run_folders import command, launcher, until
+from ..run_folders import command, launcher, lines, until
 
 STEPS, EARLY = 12, 6
 # The control's third attempt is its second block.
@@ -38,10 +37,6 @@ for step in range({EARLY} if os.environ["LAUNCHER_ATTEMPT"] == "3" else 1_000_00
     if step > 3 and not os.path.exists(sys.argv[1]): time.sleep(1)
 """
 WORDS = ["amp=o0,o1", "compare.cool_down=0", "telemetry.every=0", "gpus=0"]
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def steps_of(arm):

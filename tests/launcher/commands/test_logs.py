@@ -12,7 +12,7 @@ from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import log_pieces, store
 
-from ..run_folders import NAME, STEPPING, SWEEP, command, finished, make, start, state, sweep, until
+from ..run_folders import NAME, STEPPING, SWEEP, begin, command, finished, make, start, state, sweep, until
 
 
 @pytest.fixture
@@ -68,8 +68,7 @@ def test_a_mistake_gets_one_clear_error(root, arguments, message):
 
 
 def test_following_shows_lines_as_they_come_and_ends_with_the_run(root):
-    folder = make(root, trainer=f"STEPS=30\n{STEPPING}\nprintf 'the end' >&2")
-    start(folder)
+    folder = begin(root, f"STEPS=30\n{STEPPING}\nprintf 'the end' >&2")
     follower = subprocess.Popen(
         command("logs", "-f", NAME), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ, text=True
     )
@@ -111,8 +110,7 @@ def test_following_goes_on_with_the_next_attempt(root, printed):
 
 def test_a_log_of_a_hundred_megabytes_is_followed_whole_with_memory_flat(root, tmp_path):
     line = "x" * 99
-    folder = make(root, trainer=f"yes {line} | head -n 1000000")
-    start(folder)
+    begin(root, f"yes {line} | head -n 1000000")
     text = (
         "import re, sys\nfrom launcher.commands import logs\n"
         f"code = logs.main(['-f', {NAME!r}])\n"

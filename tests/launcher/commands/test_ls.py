@@ -15,14 +15,14 @@ from ..run_folders import (
     NAME,
     STEPPING,
     SWEEP,
+    begin,
     command,
     finished,
     launcher,
     make,
     metrics,
     result,
-    start,
-    state,
+    running,
     submit,
     sweep,
     until,
@@ -57,9 +57,7 @@ def test_a_run_is_a_line_with_what_it_was_asked_and_what_it_gained(root, shown):
 
 
 def test_a_running_run_shows_its_last_step(root, shown):
-    folder = make(root, trainer="exec sleep 300")
-    start(folder)
-    until(lambda: state(folder).name == "running")
+    folder = running(root, "exec sleep 300")
     metrics(folder, [{"step": 77}])
     line = shown()[1].split()
     assert (line[1], line[3]) == ("running", "77")
@@ -145,8 +143,7 @@ def test_a_failed_run_shows_why_and_the_end_of_its_log(root, shown):
 
 
 def test_a_running_run_shows_how_far_it_is(root, shown):
-    folder = make(root, trainer=STEPPING)
-    start(folder)
+    folder = begin(root, STEPPING)
     until(lambda: (folder / "metrics.jsonl").exists() and b'"step": 3' in (folder / "metrics.jsonl").read_bytes())
     (line,) = (line for line in shown(NAME) if line.startswith("progress"))
     assert "/500" in line and "2560 samples/s" in line

@@ -9,7 +9,7 @@ from launcher.executors import remove
 from launcher.runs import processes, selection, store
 from launcher.runs.store import Run
 
-from ..run_folders import DEAF, NAME, SWEEP, WITHOUT_STOP, finished, make, start, state, submit, sweep, until
+from ..run_folders import DEAF, NAME, SWEEP, WITHOUT_STOP, finished, make, running, start, state, submit, sweep, until
 
 OTHER = "20260102-030406-calm-owl"
 
@@ -51,9 +51,7 @@ def test_only_named_runs_are_deleted(root, words):
 
 
 def test_a_run_that_has_not_ended_is_kept_and_so_are_the_others(root):
-    folder = make(root, trainer=WITHOUT_STOP)
-    start(folder)
-    until(lambda: state(folder).name == "running")
+    folder = running(root, WITHOUT_STOP)
     finished(root, OTHER)
     with pytest.raises(UsageError, match=rf"not ended yet: {NAME} \(running\)"):
         rm.main([OTHER, NAME])

@@ -12,7 +12,7 @@ from launcher.runs.address import Address
 from launcher.runs.remote_record import Known, Pointer
 from launcher.runs.states import State
 
-from ..run_folders import NAME, STEPPING, SWEEP, command, finished, make, start, state, sweep, until
+from ..run_folders import NAME, STEPPING, SWEEP, begin, command, finished, make, start, state, sweep, until
 
 
 def never(*_):
@@ -64,8 +64,7 @@ def left(word):
 
 
 def test_ctrl_c_leaves_the_run_alone(root):
-    folder = make(root, trainer=STEPPING)
-    start(folder)
+    folder = begin(root, STEPPING)
     assert f"still running: {NAME};" in left("running")
     assert state(folder).name == "running" and not (folder / "STOP").exists()
 

@@ -11,7 +11,7 @@ from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 from tests.launcher.report import folders
 
-from ..run_folders import metrics, result
+from ..run_folders import lines, metrics, result
 
 STEPS = 10
 NOISE = [1.00, 1.02, 0.98, 1.01, 0.99]
@@ -88,5 +88,4 @@ def lead(root, plan):
 
 def rewrite(path, make):
     """Lines of a file of JSON rows, as `make` makes them of the rows."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(make(row)) + "\n" for row in rows))
+    path.write_text("".join(json.dumps(make(row)) + "\n" for row in lines(path)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from launcher.report import read, sections
 from launcher.runs import store
 from launcher.runs.store import Run
@@ -81,10 +79,6 @@ def sweep(root, levels=("o0", "o1", "o2")):
         folders.append(run(root, name, level, planned=planned, resulting={"throughput": throughput}, scale=scale))
     store.write_sweep(root, SWEEP, names, {})
     return folders
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def document(*paths):

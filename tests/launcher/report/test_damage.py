@@ -19,6 +19,7 @@ from launcher.runs.store import Run
 from launcher.ui import details, live
 from tests.launcher.compare import folders as comparisons
 
+from ..run_folders import lines
 from . import folders
 
 WRONG = [
@@ -72,7 +73,7 @@ def damage(path, draw):
     if how == "value" and path.suffix == ".json":
         path.write_text(json.dumps(with_one_wrong(json.loads(content), draw)))
     elif how == "value" and path.suffix == ".jsonl":
-        rows = folders.lines(path)
+        rows = lines(path)
         number = draw(st.integers(0, len(rows) - 1))
         rows[number] = with_one_wrong(rows[number], draw)
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))

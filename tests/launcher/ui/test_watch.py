@@ -8,7 +8,7 @@ import pytest
 from launcher.executors import interrupts
 from launcher.runs import selection, store
 from launcher.ui.live import _Followed, watch
-from tests.launcher.run_folders import DEAF, NAME, STEPPING, make, metrics, result, start, state, sweep, until
+from tests.launcher.run_folders import DEAF, NAME, STEPPING, begin, make, metrics, result, start, state, sweep, until
 from tests.launcher.terminal import Terminal, screen_of
 
 # What `run` does in the foreground.
@@ -62,8 +62,7 @@ def on_terminal(*folders, output=False):
 
 
 def test_without_a_terminal_the_progress_is_plain_lines_and_ends_with_what_the_run_amounts_to(root, capsys):
-    folder = make(root, trainer=f"STEPS=30\n{STEPPING}")
-    start(folder)
+    folder = begin(root, f"STEPS=30\n{STEPPING}")
     store.write_json(folder / "result.json", result())
     states = watch([folder], on_interrupt=never)
     assert [(path, ended.name) for path, ended in states.items()] == [(folder, "done")]
@@ -86,8 +85,7 @@ def test_a_run_that_dies_without_a_word_ends_the_watching(root, capsys):
 
 
 def test_on_a_terminal_the_progress_is_drawn_in_place(root):
-    folder = make(root, trainer=f"STEPS=40\n{STEPPING}\n{UNTIL_GO}")
-    start(folder)
+    folder = begin(root, f"STEPS=40\n{STEPPING}\n{UNTIL_GO}")
     terminal = on_terminal(folder)
     terminal.expect(r"brave-otter +running .* \d+/500 .* 2560 .* 65536 .*1\.0 MiB")
     (folder / "go").touch()
@@ -113,8 +111,7 @@ def test_one_display_shows_all_runs_of_a_sweep_and_one_table_sums_them_up(root):
 
 
 def test_the_first_ctrl_c_asks_the_run_to_stop(root):
-    folder = make(root, trainer=STEPPING)
-    start(folder)
+    folder = begin(root, STEPPING)
     terminal = on_terminal(folder)
     terminal.expect(r"running .* \d+/500")
     terminal.press(CTRL_C)
@@ -126,8 +123,7 @@ def test_the_first_ctrl_c_asks_the_run_to_stop(root):
 
 
 def test_the_second_ctrl_c_kills(root):
-    folder = make(root, trainer=DEAF)
-    start(folder)
+    folder = begin(root, DEAF)
     terminal = on_terminal(folder)
     terminal.expect("running")
     terminal.press(CTRL_C)
@@ -138,8 +134,7 @@ def test_the_second_ctrl_c_kills(root):
 
 
 def test_a_watcher_that_leaves_by_an_exception_restores_the_handler(root, monkeypatch):
-    folder = make(root, trainer=DEAF)
-    start(folder)
+    folder = begin(root, DEAF)
     monkeypatch.setattr(interrupts, "take", lambda: [signal.SIGINT])  # pressed before the watching began
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(AssertionError, match="it was called"):
@@ -162,8 +157,7 @@ def test_metrics_that_are_cut_back_on_resume_are_shown_from_where_they_go_on(roo
 
 
 def test_on_a_terminal_a_run_s_own_output_scrolls_by_above_its_progress_which_waits_for_its_bar(root):
-    folder = make(root, trainer=PRINTING)
-    start(folder)
+    folder = begin(root, PRINTING)
     terminal = on_terminal(folder, output=True)
     terminal.expect("(?s)green.*step 1")
     during = screen_of(terminal.raw)
