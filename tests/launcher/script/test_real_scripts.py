@@ -6,14 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.launcher import warm
 from tests.launcher.real_scripts import ENDLESS, FOLDER, SCRIPTS, copied, folders, goes_on, printed, result
-from tests.launcher.run_folders import until
+from tests.launcher.run_folders import command, until
 
 CHECKOUT = Path(__file__).parents[3]
 BY_CTRL_C = ("torch", "gan")
@@ -38,7 +37,7 @@ def where():
 
 def start(project, root, *words):
     at = words.index("--") if "--" in words else len(words)
-    argv = [sys.executable, "-m", "launcher", *words[:at], f"run_root={root}", *words[at:]]
+    argv = command(*words[:at], f"run_root={root}", *words[at:])
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     out = subprocess.PIPE
     return subprocess.Popen(argv, cwd=project, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)

@@ -5,24 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-WORDS = (
-    "__SAMPLE__",
-    "__COMMAND__",
-    "RUN_ID",
-    "$RUN",
-    "${attempt}",
-    "$(touch ran)",
-    "`touch ran`",
-    "'",
-    '"',
-    "\\",
-    "%s",
-)
+from tests.launcher.run_folders import command
+
+WORDS = (*"__SAMPLE__ __COMMAND__ RUN_ID $RUN ${attempt} ' \" \\ %s".split(), "$(touch ran)", "`touch ran`")
 """Placeholders that the script had, and what bash reads."""
 CHECKOUT = str(Path(__file__).parents[3])
 TRAIN = """\
@@ -50,28 +39,20 @@ def project(tmp_path):
     return folder
 
 
-def launch(project, *words, **popen):
+def launch(project, root, *words, code=0):
+    """What a script's run prints, and its folder."""
     env = {**os.environ, "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1"}
-    argv = [sys.executable, "-m", "launcher", *words]
-    out = subprocess.PIPE
-    return subprocess.Popen(argv, cwd=project, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
-
-
-def script(root, *words):
-    return ["recipe=script", f"run_root={root}", "telemetry.every=0", *words]
-
-
-def runs(root):
-    return list(root.glob("2*"))
+    argv, out = command("recipe=script", f"run_root={root}", *words), subprocess.PIPE
+    done = subprocess.run(argv, cwd=project, env=env, stdout=out, stderr=subprocess.STDOUT, text=True, timeout=180)
+    assert done.returncode == code, done.stdout
+    (run,) = root.glob("2*")
+    return done.stdout, run
 
 
 def test_a_script_runs_from_a_snapshot_in_the_folder_where_it_was_typed(project, root):
-    started = launch(project, *script(root, "script=train.py", "amp=o1"), "--", "--lr", "0.1", "a b")
-    printed, _ = started.communicate(timeout=180)
-    assert started.returncode == 0, printed
+    printed, run = launch(project, root, "script=train.py", "amp=o1", "--", "--lr", "0.1", "a b")
     assert "train-o1 amp=o1 -- --lr 0.1 'a b'" in printed
     assert "proved: bfloat16" in printed
-    (run,) = runs(root)
     log = (run / "attempts" / "1" / "stdout.log").read_text()
     assert "told ['--lr', '0.1', 'a b'] here" in log
     code = root / ".code" / json.loads((run / "plan.json").read_text())["code"] / "script"
@@ -90,8 +71,7 @@ def test_a_script_imports_its_checkouts_packages_from_the_snapshot(tmp_path, roo
         (checkout / name).parent.mkdir(parents=True)
         (checkout / name).write_text(text)
     subprocess.run(["git", "init", "--quiet", checkout], check=True)
-    words = script(root, "script=tools/train.py", "framework=torch", "amp=o0", "require_proof=false")
-    printed, _ = launch(checkout, *words).communicate(timeout=120)
+    printed, _ = launch(checkout, root, "script=tools/train.py", "framework=torch", "amp=o0", "require_proof=false")
     assert "/script/above/__init__.py" in printed and "/script/src/inside/__init__.py" in printed
 
 
@@ -100,10 +80,7 @@ def test_a_user_s_words_reach_the_script_unchanged(project, tmp_path):
     words = ["--tag", *WORDS, "__SAMPLE__ touch ran", "--", "-m"]
     tag, root = "; ".join(WORDS), tmp_path.joinpath(*WORDS)
     bare = ["script=tell.py", "amp=o0", "train.bare=true", "require_proof=false", "workdir=run", f"env.TAG={tag}"]
-    started = launch(project, "recipe=script", f"run_root={root}", *bare, "--", *words)
-    printed, _ = started.communicate(timeout=120)
-    assert started.returncode == 0, printed
-    (run,) = runs(root)
+    _, run = launch(project, root, *bare, "--", *words)
     log = (run / "attempts" / "1" / "stdout.log").read_text()
     assert log == f"told {[*words, tag, str(run / 'work')]!r}\n"
     assert list((run / "telemetry").glob("1-0.host.csv"))
@@ -117,8 +94,8 @@ def test_of_two_ranks_the_traceback_of_the_one_that_failed_first_is_shown(projec
         "if os.environ['RANK'] == '1':\n    check(7)\n"
         "distributed.barrier()\n"
     )
-    words = script(root, "script=train.py", "train.processes=2", "gpus=0", "require_proof=false")
-    printed, _ = launch(project, *words).communicate(timeout=180)
+    words = ("script=train.py", "train.processes=2", "gpus=0", "require_proof=false")
+    printed, _ = launch(project, root, *words, code=1)
     assert "on rank 1, ValueError: a bad label 7" in printed
     _, _, end = printed.partition("the end of the traceback of rank 1:")
     assert "check(7)" in end

@@ -10,7 +10,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from launcher.executors import stopping
 from launcher.runs.store import Run
 from recipes import metrics
 from tests.launcher import warm
-from tests.launcher.run_folders import state, until
+from tests.launcher.run_folders import command, state, until
 
 TORCH = """\
 import os, signal, sys, time
@@ -143,10 +142,14 @@ class Started:
 
     def launcher(self, *words):
         env = {**os.environ, "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1"}
-        argv = [sys.executable, "-m", "launcher", *words]
-        done = subprocess.run(argv, cwd=self._top, env=env, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command(*words), cwd=self._top, env=env, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
+
+    def type(self, verb, name, *words):
+        """A command about a run."""
+        folder = self.folder(name)
+        return self.launcher(verb, folder.name, f"run_root={folder.parent}", *words)
 
     def folder(self, name):
         return next((self._top / name).glob("2*"))
@@ -184,12 +187,12 @@ def test_a_script_saves_and_ends_by_itself_and_resumes_with_its_resume_arguments
     assert started.record("saving", "result.json")["status"] == "stopped"
     assert stat.S_IMODE((folder / "checkpoints").stat().st_mode) == 0o700
     assert not (folder / "STOP").exists()
-    started.launcher("resume", folder.name, f"run_root={folder.parent}", "detach=true")
+    started.type("resume", "saving", "detach=true")
     until(lambda: "step" in started.log("saving", 2), 120)
     assert f"went on after {saved.removeprefix('saved ')}\n" in started.log("saving", 2)
     words = ["SIGUSR2", "--resume", "auto"]
     assert f"started with {words} {[folder.name, '2', folder.name, 'allow']}" in started.log("saving", 2)
-    printed = started.launcher("cancel", folder.name, f"run_root={folder.parent}")
+    printed = started.type("cancel", "saving")
     assert "cancelled after" in printed and "on request" in printed
     assert "saved " in started.log("saving", 2)
 
@@ -265,23 +268,20 @@ def test_the_proof_of_a_keras_script_that_the_signal_ends_says_so(started):
 
 
 def test_a_bare_script_is_signalled_by_its_run_script(started):
-    folder = started.folder("alone")
-    assert f"begun [] {folder}/checkpoints" in started.log("alone")
+    assert f"begun [] {started.folder('alone')}/checkpoints" in started.log("alone")
     ended = started.asked_to_stop("alone")
     assert (ended.name, ended.reason, ended.exit_code) == ("stopped", "on request", 1)
     assert started.log("alone", stream="stderr") == "ended by itself\n"
-    started.launcher("resume", folder.name, f"run_root={folder.parent}", "detach=true")
+    started.type("resume", "alone", "detach=true")
     until(lambda: "begun ['again', 'and again']" in started.log("alone", 2), 60)
 
 
 def test_a_bare_script_without_a_handler_is_ended_by_the_signal(started):
-    folder = started.folder("plain")
-    assert "cancelled after" in started.launcher("cancel", folder.name, f"run_root={folder.parent}")
+    assert "cancelled after" in started.type("cancel", "plain")
     assert "killed" not in started.ended("plain").reason
 
 
 def test_without_a_signal_it_is_killed_when_it_is_cancelled(started):
-    folder = started.folder("never")
-    printed = started.launcher("cancel", folder.name, f"run_root={folder.parent}")
+    printed = started.type("cancel", "never")
     assert "cancelled after" in printed and "asked" not in printed
-    assert not (folder / "attempts/1/stopped.json").exists()
+    assert not (started.folder("never") / "attempts/1/stopped.json").exists()

@@ -14,15 +14,12 @@ def test_a_remote_comparison_is_watched_and_reported_here(far):
     assert "COMPARISON" in done.out
     assert (far.folder(run) / "launcher.zip").read_bytes() == archive()[1], "the far side hands on what it runs itself"
     listed = far.type("ls", run).out
-    assert [line.split()[1:] for line in listed.splitlines() if line.startswith("arm")] == [
-        ["amp=o0", "done"],
-        ["amp=o1", "done"],
-    ]
+    arms = [line.split()[1:] for line in listed.splitlines() if line.startswith("arm")]
+    assert arms == [["amp=o0", "done"], ["amp=o1", "done"]]
     rows = [line for line in far.type("report", run).out.splitlines() if line.startswith("amp=")]
     assert rows and all(line.endswith("done") for line in rows if "proved" in line)
-    assert (far.pointer(run) / "arms/01/metrics.jsonl").read_bytes() == (
-        far.folder(run) / "arms/01/metrics.jsonl"
-    ).read_bytes()
+    here, there = (folder(run) / "arms/01/metrics.jsonl" for folder in (far.pointer, far.folder))
+    assert here.read_bytes() == there.read_bytes()
 
 
 TRAIN = """
@@ -41,16 +38,7 @@ while True:
 def test_blocks_of_a_remote_script_start_in_an_empty_folder(far, tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
-    words = [
-        "train.py",
-        *far.words,
-        "amp=o0,o1",
-        "compare.rounds=2",
-        "compare.steps=8",
-        "compare.cool_down=0",
-        "gpus=0",
-    ]
-    done = far.ok("compare", *words, f"python={far.testbed.python}", "wait=true")
+    done = far.ok("compare", "train.py", *far.words, *WORDS, "gpus=0", f"python={far.testbed.python}")
     run = next(line.split()[0] for line in done.out.splitlines() if "compare-train" in line)
     assert (far.folder(run) / "blocks").read_text() == "00 0\n01 0\n01 0\n00 0\n"
     assert "times the step rate over 2 rounds" in done.out

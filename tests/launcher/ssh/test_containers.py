@@ -34,11 +34,7 @@ def probe(far):
 
 def where(place: str, far) -> list[str]:
     common = ["telemetry.every=0", f"cluster.ssh_config={far.config}", f"run_root={far.root}", f"python={far.python}"]
-    return (
-        [*common, "cluster=ssh", "cluster.host=box"]
-        if place == "ssh"
-        else [*common, "cluster=slurm", "cluster.login=box", "gpus=0"]
-    )
+    return [*common, *{"ssh": far.words[:2], "slurm": ["cluster=slurm", "cluster.login=box", "gpus=0"]}[place]]
 
 
 def contained(kind: str, far) -> list[str]:
