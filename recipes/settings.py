@@ -116,6 +116,14 @@ class Settings:
     train: Any = setting(None, "the recipe's hyper-parameters")
 
 
+_PROFILERS = {
+    "start": ("framework", "nsys", "ncu", "dlprof"),
+    "steps": ("framework", "nsys", "ncu"),
+    "key_node": ("dlprof",),
+}
+"""The keys of `profile`, and the tools that each is for."""
+
+
 def check(settings: Settings, world_size: int = 1) -> None:
     """Refuse counts that can't be carried out. Raises `SettingsError`."""
     recipe = find(settings.recipe)
@@ -155,6 +163,14 @@ def check(settings: Settings, world_size: int = 1) -> None:
         raise SettingsError(STOCHASTIC_SHARDS, "parallel")
     if settings.profile.tool == "framework" and settings.framework == "paddle":
         raise SettingsError("profile=framework supports torch and TensorFlow, not Paddle; say profile=nsys", "profile")
+    for key, takes in _PROFILERS.items():
+        value = getattr(settings.profile, key)
+        if value != getattr(Profile(), key) and settings.profile.tool not in takes:
+            raise SettingsError(
+                f"profile.{key}={value} belongs to profile={' or '.join(takes)}, and this is "
+                f"profile={settings.profile.tool}",
+                f"profile.{key}",
+            )
     start = settings.profile.start
     if settings.profile.tool != "none" and settings.steps is not None and start >= settings.steps:
         raise SettingsError(

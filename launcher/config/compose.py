@@ -159,7 +159,7 @@ class Composer:
 
         from launcher.config.folders import applying
 
-        kinds = [OmegaConf.select(config, key) for key in ("recipe", "cluster.kind", "container.kind")]
+        kinds = [OmegaConf.select(config, key) for key in ("recipe", "cluster.kind", "container.kind", "profile.tool")]
         applied = ((layer.path, applying(layer.values, *kinds)) for layer in self._defaults if layer.values)
         return [(File(_shown(path), path, "", leaves(values)), values) for path, values in applied]
 

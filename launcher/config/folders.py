@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,9 +15,10 @@ from omegaconf import OmegaConf
 from launcher.config import files, shipped
 from launcher.config.files import Place, refused
 from launcher.config.paths import conf_folder
-from launcher.config.schema import CLUSTERS, TRAINING_KEYS
+from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Container
 from launcher.config.shipped import CONFIG, DECIDES
 from recipes.recipe import NAMES, find
+from recipes.settings import Profile
 from recipes.typed import fields_of, show
 
 CHOOSABLE = tuple(group for group in DECIDES if group != "data")
@@ -142,25 +143,26 @@ def _choices(path: Path, defaults: list[Any], places: Mapping[str, Place]) -> di
     return choices
 
 
-def applying(values: Mapping[str, Any], recipe: Any, cluster: Any, container: Any) -> dict[str, Any]:
+def applying(values: Mapping[str, Any], recipe: Any, cluster: Any, container: Any, profile: Any) -> dict[str, Any]:
     """Those of the values that a job has a key for: one of this recipe, on this kind of cluster, in this container or
-    none. What no job has a key for stays, to be refused."""
+    none, under this profiler or none. What no job has a key for stays, to be refused."""
     kept = dict(values)
+
+    def leave_out(group: str, kinds: Iterable[Any], own: Any = None) -> None:
+        if isinstance(kept.get(group), dict):
+            others = {key for kind in kinds for key in fields_of(kind)} - set(fields_of(own) if own else ())
+            kept[group] = {key: value for key, value in kept[group].items() if key not in others}
+
+    leave_out("cluster", CLUSTERS.values(), CLUSTERS.get(cluster))
+    if profile == "none":
+        leave_out("profile", [Profile])
     if container == "none":
+        leave_out("container", [Container])
         for key in ("image", "image_is", "mounts"):
             kept.pop(key, None)
-    own = fields_of(CLUSTERS[cluster]) if cluster in CLUSTERS else {}
-    others = {key for kind in CLUSTERS.values() for key in fields_of(kind)} - set(own)
-    if isinstance(kept.get("cluster"), dict):
-        kept["cluster"] = {key: value for key, value in kept["cluster"].items() if key not in others}
-    if recipe not in NAMES:
-        return kept
-    takes = find(recipe).takes
-    for key in TRAINING_KEYS:
-        if takes is not None and key not in takes:
+    if recipe in NAMES:
+        leave_out("train", (find(name).settings for name in NAMES), find(recipe).settings)
+        takes = find(recipe).takes or TRAINING_KEYS
+        for key in set(TRAINING_KEYS) - set(takes):
             kept.pop(key, None)
-    if isinstance(kept.get("train"), dict):
-        own = fields_of(find(recipe).settings)
-        others = {key for name in NAMES for key in fields_of(find(name).settings)} - set(own)
-        kept["train"] = {key: value for key, value in kept["train"].items() if key not in others}
     return kept

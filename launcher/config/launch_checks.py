@@ -7,12 +7,12 @@ import shlex
 from typing import Any
 
 from launcher.config import job_environment
-from launcher.config.schema import Launch, SlurmCluster, SshCluster
+from launcher.config.schema import ALIASES, Container, Launch, SlurmCluster, SshCluster
 from launcher.runs import address as addresses
 from recipes.precision.gemm import HALF, OVERRIDES
 from recipes.script import NGC_TENSORFLOW1, in_image
 from recipes.settings import Settings
-from recipes.typed import SettingsError, not_a_choice, refuse_control_characters, show
+from recipes.typed import SettingsError, not_a_choice, plain, refuse_control_characters, show
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GRAPH_REWRITE = re.compile(r"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_(?:[A-Z]+LIST_(?:ADD|REMOVE)|LEVEL)")
@@ -42,6 +42,8 @@ def check(launch: Launch, training: Settings) -> None:
     if training.framework == "paddle" and launch.nodes > 1:
         raise SettingsError(f"nodes={launch.nodes}: framework=paddle runs on one node here; say nodes=1", "nodes")
     _check_script(launch, training)
+    if launch.container.kind == "none":
+        _refuse_without_container(launch, training)
     for name in [name for name in OVERRIDES if name in launch.env and training.amp.gemm != HALF]:
         raise SettingsError(
             f"env.{name}={launch.env[name] or ''} {OVERRIDES[name]}, and amp.gemm={training.amp.gemm} asks for that "
@@ -122,6 +124,17 @@ def _check_cluster(cluster: Any) -> None:
     destination = cluster.host if isinstance(cluster, SshCluster) else getattr(cluster, "login", None)
     if destination is not None:
         addresses.check(destination, f"cluster.{'host' if isinstance(cluster, SshCluster) else 'login'}")
+
+
+def _refuse_without_container(launch: Launch, training: Settings) -> None:
+    given = {"image": launch.image, "mounts": launch.mounts}
+    if training.recipe != "script" and training.profile.tool != "dlprof":  # else this host may be a container of it
+        given["image.is"] = launch.image_is
+    usual = plain(Container())
+    given |= {f"container.{name}": value != usual[name] for name, value in plain(launch.container).items()}
+    for key in [key for key, value in given.items() if value]:
+        message = f"{key}= needs a container: say container=docker, podman, apptainer or pyxis, or leave {key} out"
+        raise SettingsError(message, ALIASES.get(key, key))
 
 
 def _check_script(launch: Launch, training: Settings) -> None:

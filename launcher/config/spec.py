@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from launcher.config import launch_checks, placeholders
 from launcher.config.key_checks import meant_key
 from launcher.config.parse import COMMAND_LINE, Override, typed_words
-from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Launch, known_keys
+from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Container, Launch, known_keys
 from launcher.config.sweep import Cell
 from launcher.errors import UsageError, placed
 from recipes import settings
 from recipes.precision import checks
 from recipes.recipe import Recipe, find
-from recipes.settings import Settings
+from recipes.settings import Profile, Settings
 from recipes.typed import NotText, SettingsError, build, fields_of, leaves, mapping, not_a_choice, show
 
 if TYPE_CHECKING:
@@ -97,9 +97,13 @@ def _make(cell: Cell) -> JobSpec:
     launch = dataclasses.replace(build(Launch, launching), cluster=cluster)
     if recipe.name == "script":
         launch = dataclasses.replace(launch, arguments=placeholders.filled(launch.arguments, launch.sweep))
-    if launch.container.kind == "none" and (launch.image_is or any(key == "container" for key, _ in cell.swept)):
-        # It is for the others, as in container=none,docker; or an experiment's, and this host is one made of it.
+    swept = {key for key, _ in cell.swept}  # as container=none,docker, where keys of docker are for the other cells
+    if launch.container.kind == "none" and "container" in swept:
+        launch = dataclasses.replace(launch, image=None, mounts=(), container=Container())
+    elif launch.container.kind == "none" and launch.image_is:  # an experiment's image, and this host is one made of it
         launch = dataclasses.replace(launch, image=None)
+    if training.profile.tool == "none" and "profile" in swept:
+        training = dataclasses.replace(training, profile=Profile())
     if cell.left_out:
         note = f"amp=o0 is float32, and takes none of {' '.join(cell.left_out)}"
         launch = dataclasses.replace(launch, notes=(*launch.notes, note))

@@ -43,7 +43,6 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
     launch = spec.launch
     kind = ALIASES.get(launch.container.kind, launch.container.kind)
     if kind == "none":
-        _refuse_without_container(spec)
         return None
     # Here and below: jobs without a container don't wait for what only those with one need.
     from containers import find, preflight
@@ -201,14 +200,6 @@ def _on_gpus(needs: Needs, spec: JobSpec, facts: Facts, count: int) -> Iterator[
                 capability=gpu.compute_capability,
                 driver=gpu.driver,
                 data_centre=catalogue.is_data_centre(gpu.name),
-            )
-
-
-def _refuse_without_container(spec: JobSpec) -> None:
-    for key, value in (("image", spec.launch.image), ("mounts", spec.launch.mounts)):
-        if value:
-            raise SettingsError(
-                f"{key}= needs a container: say container=docker, podman, apptainer or pyxis, or leave {key} out", key
             )
 
 

@@ -46,8 +46,6 @@ def prefix(settings: dict[str, Any], run_dir: str, *, bare: bool) -> tuple[str, 
 def check(spec: JobSpec, facts: Facts, device: str) -> None:
     """Refuse a profiler that isn't there or would record nothing. Raises `SettingsError`."""
     profile, launch = spec.training.profile, spec.launch
-    if profile.key_node is not None and profile.tool != "dlprof":
-        raise SettingsError(f"profile.key_node={profile.key_node} belongs to profile=dlprof", "profile.key_node")
     if profile.tool == "none":
         return
     bare = spec.recipe.name == "script" and spec.training.train.bare

@@ -233,10 +233,14 @@ def test_arms_in_several_images_that_a_job_would_have_to_fetch_are_refused():
 
 
 def test_an_arm_without_a_container_leaves_the_image_to_the_others():
-    bare, contained = specs("container=none,docker", "image=x")
-    assert (bare.launch.image, contained.launch.image) == (None, "x")
-    with pytest.raises(UsageError, match="image= needs a container"):
-        resolve(*specs("image=x"), LAPTOP)
+    bare, contained = specs("container=none,docker", "image=x", "mounts=[/a:/b]", "container.ipc=private")
+    assert (bare.launch.image, bare.launch.mounts, bare.launch.container.ipc) == (None, (), "host")
+    assert (contained.launch.image, contained.launch.container.ipc) == ("x", "private")
+
+
+def test_an_arm_without_a_profiler_leaves_its_keys_to_the_others():
+    plain, profiled = specs("profile=none,framework", "profile.steps=3")
+    assert (plain.training.profile.steps, profiled.training.profile.steps) == (5, 3)
 
 
 def test_arms_may_run_in_several_pythons_each_looked_into(tmp_path):

@@ -105,7 +105,6 @@ def test_a_copy_of_all_files_changes_nothing(words: str, tmp_path: Path) -> None
         ("amp/o1", "deny: []", "deny: [conv2d]", "amp=mine", "amp.deny", ["conv2d"]),
         ("cluster/local", "setup: []", "setup: [module load x]", "cluster=mine", "cluster.setup", ["module load x"]),
         ("recipe/mnist", "lr: 1.0", "lr: 0.5", "recipe=mine", "train.lr", 0.5),
-        ("profile/none", "start: 10", "start: 20", "profile=mine", "profile.start", 20),
     ],
     ids=lambda value: value if isinstance(value, str) and "/" in value else "",
 )

@@ -61,9 +61,10 @@ def test_a_value_is_taken_back_as_the_file_writes_it(own: Path, config: Config, 
 def test_what_the_job_at_hand_has_no_key_for_is_left_out(own: Path, config: Config) -> None:
     (own / "config.yaml").write_text(
         "batch: 256\nimage: ngc-pytorch\ncluster: {account: ml, setup: [module load x]}\ntrain: {lr: 0.1}\n"
+        "container: {ipc: private}\nprofile: {steps: 3}\n"
     )
     lines = config("recipe=script", "script=a.py")
-    assert not {"batch", "image", "account", "lr"} & {line.partition(":")[0] for line in lines}
+    assert not {"batch", "image", "account", "lr", "ipc", "steps"} & {line.strip().partition(":")[0] for line in lines}
     assert "- module load x" in lines
 
 
