@@ -14,7 +14,6 @@ import torch
 from torch import distributed, nn
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from recipes import arguments
 from recipes.precision.gemm import FORMATS, ROLES
@@ -23,33 +22,18 @@ from recipes.recipe import find
 from recipes.settings import gemm_layers
 from recipes.torch_.gpt import Net as Gpt
 from recipes.torch_.mnist import Net as Mnist
+from recipes.torch_.observe.dispatch_observer import DispatchObserver
+from recipes.torch_.observe.modules import Modules
 from recipes.torch_.precision import Precision
 from recipes.torch_.simplenet import Net as SimpleNet
 from recipes.typed import SettingsError
 from tests.recipes.torch_ import trainers
 
 CPU = torch.device("cpu")
-HALF = ("torch.bfloat16", "torch.bfloat16")
+HALF = ("bfloat16", "bfloat16")
 ON_CPU = [name for name, format in FORMATS.items() if format.cpu]
 GENERATOR = torch.Generator().manual_seed(1)
 INPUTS, TARGETS = torch.randn(32, 64, generator=GENERATOR), torch.randn(32, 32, generator=GENERATOR)
-
-
-class Products(TorchDispatchMode):
-    """Counts matrix products by their operands' dtypes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[tuple[str, str, str]] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(map(is_traceable_wrapper_subclass, args)):
-            return NotImplemented  # torchao's tensors become products of their data
-        name = func.overloadpacket.__name__
-        if name in ("mm", "addmm", "_scaled_mm"):
-            first, second = args[1:3] if name == "addmm" else args[:2]
-            self.counts[name, str(first.dtype), str(second.dtype)] += 1
-        return func(*args, **(kwargs or {}))
 
 
 def net() -> nn.Sequential:
@@ -61,11 +45,11 @@ def of(level: str, gemm: str, **others: Any) -> Precision:
     return Precision.of(Amp(level=level, gemm=gemm, **others), LossScale(), CPU)  # type: ignore[arg-type]
 
 
-def train(precision: Precision, model: nn.Module, steps: int, products: Products | None = None) -> list[float]:
+def train(precision: Precision, model: nn.Module, steps: int, observer: DispatchObserver | None = None) -> list[float]:
     optimizer = precision.optimizer(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
     losses = []
     for _ in range(steps):
-        with products or contextlib.nullcontext():
+        with observer or contextlib.nullcontext():
             with precision.forward():
                 loss = mse_loss(precision.output(model(precision.input(INPUTS))), TARGETS)
             precision.backward(loss)
@@ -76,16 +60,21 @@ def train(precision: Precision, model: nn.Module, steps: int, products: Products
     return losses
 
 
+def products(precision: Precision, model: nn.Module) -> Counter[tuple[str, ...]]:
+    """The matrix products of one step, by their operands' dtypes."""
+    observer = DispatchObserver(Modules(model), lambda device: None)
+    train(precision, model, 1, observer)
+    return Counter((call.operation, *(dtype for dtype, _ in call.operands)) for call in observer.calls)
+
+
 @pytest.mark.parametrize(("level", "gemm"), list(itertools.product(("o1", "o2"), ON_CPU)))
 def test_each_role_multiplies_in_its_format_and_all_else_in_bfloat16(level: str, gemm: str):
     precision = of(level, gemm)
-    model, products = precision.cast(net()), Products()
-    train(precision, model, 1, products)
     expected = Counter({("addmm", *HALF): 1, ("mm", *HALF): 2})
     for role in ROLES:
-        first, second = (f"torch.{dtype}" for dtype in FORMATS[gemm].operands(role))
+        first, second = FORMATS[gemm].operands(role)
         expected["mm" if first == HALF[0] else "_scaled_mm", first, second] += 2
-    assert products.counts == expected
+    assert products(precision, precision.cast(net())) == expected
     assert precision.gemm_layers == (("0", "3"), {"4": "the output layer"})
 
 
@@ -141,10 +130,9 @@ def test_a_layer_in_two_places_is_converted_in_both():
 
 def test_kept_modules_stay_in_float32():
     precision = of("o2", "fp8-tensorwise", keep_fp32=("3",))
-    model, products = precision.cast(net()), Products()
-    train(precision, model, 1, products)
+    seen = products(precision, precision.cast(net()))
     assert precision.gemm_layers.left_out["3"] == "amp.keep_fp32=3"
-    assert products.counts["addmm", "torch.float32", "torch.float32"] == 1
+    assert seen["addmm", "float32", "float32"] == 1
 
 
 def test_a_model_without_a_layer_to_convert_is_refused():

@@ -34,7 +34,6 @@ ROWS, WIDTH = 16, 32
 ONE = 2 * ROWS * WIDTH * WIDTH
 """The work of one product of a square layer."""
 LAYERS = ("first", "second", "third")
-BITS = {"fp8-tensorwise": "tensorwise", "fp8-rowwise": "rowwise", "fp8-rowwise-gw-hp": "rowwise_with_gw_hp"}
 
 
 class Square(nn.Module):
@@ -70,19 +69,15 @@ def enough_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observed_runs, "BATCH", ROWS)
 
 
-def convert(training: Training, names: tuple[str, ...] = LAYERS, **config: Any) -> None:
-    """In eight bits by torchao, the layers of these names."""
-    made = float8.Float8LinearConfig(**config)
-    float8.convert_to_float8_training(training.net, config=made, module_filter_fn=lambda module, name: name in names)
+def convert(config: Any = None, names: Sequence[str] = LAYERS) -> Callable[[Training], None]:
+    """A function that puts the layers of these names in eight bits by torchao; by default with a scale a tensor."""
+    return lambda training: float8.convert_to_float8_training(
+        training.net, config=config, module_filter_fn=lambda module, name: name in names
+    )
 
 
 def in_format(gemm: str) -> Callable[[Training], None]:
-    def prepare(training: Training) -> None:
-        config = float8.Float8LinearConfig.from_recipe_name(BITS[gemm])
-        keep = functools.partial(lambda module, name: name in LAYERS)
-        float8.convert_to_float8_training(training.net, config=config, module_filter_fn=keep)
-
-    return prepare
+    return convert(float8.Float8LinearConfig.from_recipe_name(FORMATS[gemm].recipe))
 
 
 def watched(prepare: Callable[[Training], None], make: Callable[[], nn.Module] = Square, **options: Any) -> Training:
@@ -116,7 +111,7 @@ def operands_of(gemm: str) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("recompute", ["none", "free", "reentrant", "selective"])
-@pytest.mark.parametrize("gemm", BITS)
+@pytest.mark.parametrize("gemm", [name for name, format in FORMATS.items() if format.cpu])
 def test_each_role_runs_in_what_its_format_promises(gemm: str, recompute: str) -> None:
     training, expected = watched(in_format(gemm), lambda: Square(recompute)), operands_of(gemm)
     again = 2 * ONE if recompute in ("free", "reentrant") else 0
@@ -220,7 +215,7 @@ class Wide(Square):
 
 
 def put_back(training: Training) -> None:
-    convert(training)
+    convert()(training)
     plain = nn.Linear(WIDTH, WIDTH, dtype=torch.bfloat16)
     plain.weight, plain.bias = training.net.second.weight, training.net.second.bias
     training.net.second = plain
@@ -230,15 +225,15 @@ def put_back(training: Training) -> None:
     ("prepare", "make", "verdict", "reasons"),
     [
         (
-            lambda training: convert(training, emulate=True),
+            convert(float8.Float8LinearConfig(emulate=True)),
             Square,
             "emulated",
             ["rounded to float8_e4m3fn and then multiplied in float32"],
         ),
         (lambda training: None, Square, "contradicted", ["0.0% of forward ran in float8_e4m3fn"]),
-        (lambda training: convert(training, ("layers.0", "layers.1")), Square, "contradicted", []),
+        (convert(names=("layers.0", "layers.1")), Square, "contradicted", []),
         (
-            lambda training: convert(training, (*LAYERS, "head")),
+            convert(names=(*LAYERS, "head")),
             Wide,
             "contradicted",
             ["head ran in float8_e4m3fn, but amp.gemm=fp8-tensorwise is not for it"],
@@ -262,7 +257,7 @@ def test_products_in_another_format_than_asked_for_are_never_proved(
 
 
 def test_eight_bits_without_amp_gemm_are_contradicted() -> None:
-    training = watched(convert)
+    training = watched(convert())
     observed = verdicts.observed(training.observer.reports)
     assert (observed["verdict"], "narrower than amp=o2 asks for" in observed["why"]) == ("contradicted", True)
 
