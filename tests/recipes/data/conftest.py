@@ -1,36 +1,45 @@
-"""Real HTTP servers in place of the mirrors of MNIST."""
+"""Real HTTP servers in place of those of publishers."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
 import http.server
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from recipes.data.download import Published
+
+Server = http.server.ThreadingHTTPServer
+
 
 @pytest.fixture
-def mirrors() -> Iterator[Callable[[dict[str, bytes]], str]]:
-    """A function that serves files by name and gives the address to put before them."""
-    servers = []
+def serving() -> Iterator[Callable[[Server], Server]]:
+    """A function that has a server answer until the test ends."""
+    with contextlib.ExitStack() as stack:
 
-    def serve(files: dict[str, bytes]) -> str:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                content = files.get(self.path.removeprefix("/"))
-                self.send_response(404 if content is None else 200)
-                self.end_headers()
-                self.wfile.write(content or b"")
+        def start(server: Server) -> Server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stack.callback(server.server_close)
+            stack.callback(server.shutdown)
+            return server
 
-            def log_message(self, *_: object) -> None:
-                pass
+        yield start
 
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}/"
 
-    yield serve
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+@pytest.fixture
+def publish(serving, tmp_path_factory) -> Callable[[str, bytes], Published]:
+    """A function that publishes a file of that name and content."""
+    folder = tmp_path_factory.mktemp("mirror")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    server = serving(Server(("127.0.0.1", 0), handler))
+
+    def published(name: str, content: bytes) -> Published:
+        (folder / name).write_bytes(content)
+        md5, url = hashlib.md5(content).hexdigest(), f"http://127.0.0.1:{server.server_port}/{name}"
+        return Published(name=name, size=len(content), md5=md5, urls=(url,))
+
+    return published

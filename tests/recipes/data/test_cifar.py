@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 import tarfile
@@ -11,7 +10,6 @@ import numpy
 import pytest
 
 from recipes.data import cifar
-from recipes.data.download import Published
 from recipes.settings import Data
 from recipes.typed import SettingsError
 from tests.recipes.data.cifar_files import write_binary, write_python
@@ -58,14 +56,11 @@ def test_a_folder_without_cifar_is_refused_with_the_expected_files(tmp_path):
         load(tmp_path)
 
 
-def test_the_published_archive_is_downloaded_unpacked_and_removed(folder, tmp_path, monkeypatch, mirrors):
+def test_the_published_archive_is_downloaded_unpacked_and_removed(folder, tmp_path, monkeypatch, publish):
     with tarfile.open(tmp_path / "archive", "w:gz") as archive:
         archive.add(folder, "cifar-100-binary")
-    content = (tmp_path / "archive").read_bytes()
     sizes = {f"cifar-100-binary/{path.name}": path.stat().st_size for path in folder.iterdir()}
-    url = mirrors({"cifar.tgz": content}) + "cifar.tgz"
-    published = Published(name="cifar.tgz", size=len(content), md5=hashlib.md5(content).hexdigest(), urls=(url,))
-    monkeypatch.setattr(cifar, "ARCHIVE", published)
+    monkeypatch.setattr(cifar, "ARCHIVE", publish("cifar.tgz", (tmp_path / "archive").read_bytes()))
     monkeypatch.setattr(cifar, "UNPACKED", sizes)
     new = tmp_path / "new"
     loaded = cifar.load(Data(name="cifar100", dir=str(new), download=True), 0)

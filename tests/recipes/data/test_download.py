@@ -36,7 +36,6 @@ class Server(http.server.ThreadingHTTPServer):
         self.released = threading.Event()
         """The habit `hold` sends no more than so many bytes before this."""
         super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
     def url(self) -> str:
@@ -75,17 +74,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def serve():
-    servers = []
-
-    def start(*arguments, **habits) -> Server:
-        servers.append(Server(*arguments, **habits))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+def serve(serving):
+    return lambda *arguments, **habits: serving(Server(*arguments, **habits))
 
 
 @pytest.fixture(autouse=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 
 import numpy
 import pytest
 from sklearn.datasets import load_digits
 
 from recipes.data import idx, images
-from recipes.data.download import Published
 from recipes.settings import Data
 from recipes.typed import SettingsError
 from tests.recipes.data.idx_files import encode, write_mnist
@@ -67,14 +65,10 @@ def test_mnist_files_that_do_not_fit_each_other_or_have_no_images_are_refused(tm
         images.mnist(str(tmp_path), download=False)
 
 
-def test_missing_files_are_fetched_where_that_is_asked_for(tmp_path, monkeypatch, mirrors):
-    write_mnist(tmp_path / "source")
-    files = {f"{path.name}.gz": gzip.compress(path.read_bytes()) for path in (tmp_path / "source").iterdir()}
-    mirror = mirrors(files)
-    for name, content in files.items():
-        md5 = hashlib.md5(content).hexdigest()
-        file = Published(name=name, size=len(content), md5=md5, urls=(mirror + name,))
-        monkeypatch.setitem(idx.FILES, name.removesuffix(".gz"), file)
+def test_missing_files_are_fetched_where_that_is_asked_for(tmp_path, monkeypatch, publish):
+    for path in write_mnist(tmp_path / "source").iterdir():
+        file = publish(f"{path.name}.gz", gzip.compress(path.read_bytes()))
+        monkeypatch.setitem(idx.FILES, path.name, file)
     for download in (True, False):
         assert len(images.mnist(str(tmp_path / "new"), download=download).train) == 64
 
