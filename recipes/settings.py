@@ -14,7 +14,6 @@ from recipes.precision.support import STOCHASTIC_SHARDS
 from recipes.recipe import NAMES, Recipe, find
 from recipes.typed import (
     SettingsError,
-    at_least,
     build,
     group,
     least,
@@ -90,15 +89,17 @@ class Settings:
     amp: Amp = group(Amp, "precision")
     loss_scale: LossScale = group(LossScale, "loss scaling")
     batch: int | None = setting(
-        None, "samples per optimizer step over all devices and accumulation; null is the recipe's own"
+        None, "samples per optimizer step over all devices and accumulation; null is the recipe's own", least(1)
     )
-    accumulate: int = setting(1, "micro-batches per optimizer step")
-    epochs: int | None = setting(None, "passes over the data; null is the recipe's own, or as many as steps needs")
-    steps: int | None = setting(None, "optimizer steps in all, instead of epochs")
+    accumulate: int = setting(1, "micro-batches per optimizer step", least(1))
+    epochs: int | None = setting(
+        None, "passes over the data; null is the recipe's own, or as many as steps needs", least(1)
+    )
+    steps: int | None = setting(None, "optimizer steps in all, instead of epochs", least(1))
     seed: int = setting(0, "seed of initial weights, data order and dropout")
     deterministic: bool | None = setting(None, "bit-identical repeats; null is true on a CPU and false on a GPU")
     xla: bool = setting(False, "TensorFlow: compile with XLA")
-    steps_per_execution: int = setting(1, "TensorFlow: optimizer steps of one tf.function call")
+    steps_per_execution: int = setting(1, "TensorFlow: optimizer steps of one tf.function call", least(1))
     compile: bool = setting(False, "torch: compile with torch.compile")
     parallel: Parallel | None = setting(
         None, "torch, several ranks: ddp copies the model to each, fsdp shards it over them; null is ddp"
@@ -132,9 +133,6 @@ def check(settings: Settings, world_size: int = 1) -> None:
     if preset and MODES[preset].tf32 is not None and settings.tf32 != MODES[preset].tf32:
         other = "tf32" if settings.tf32 else "fp32"
         raise SettingsError(f"tf32={show(settings.tf32)} with amp={preset}; say amp={other}", "tf32")
-    for key in ("batch", "accumulate", "epochs", "steps", "steps_per_execution"):
-        if (value := getattr(settings, key)) is not None:
-            at_least(key, value, 1)
     if settings.steps_per_execution > 1 and settings.framework != "tensorflow":
         raise SettingsError(
             f"steps_per_execution={settings.steps_per_execution} is TensorFlow's; leave it out", "steps_per_execution"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from recipes.precision.gemm import FORMATS, older
-from recipes.typed import SettingsError
 
 Lists = Literal["applied", "observed", "refused"]
 """How `amp.deny` is treated. Where a script or its library applies the precision, an operation on the list may run in
@@ -44,8 +43,6 @@ def support_for(
     Where `rounding` is stochastic, `recipes.precision.checks` has refused all but o3 in bfloat16 in torch. `parallel`
     is ddp or fsdp in torch; None is ddp there, and all that the other frameworks have.
     """
-    if framework not in ("torch", "tensorflow", "paddle"):
-        raise SettingsError(f"framework={framework} is not one of torch, tensorflow, paddle", "framework")
     why = _unsupported(framework, level, dtype, xla, device, rounding, parallel)
     if why:
         return Support(unsupported=why)

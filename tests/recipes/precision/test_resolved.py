@@ -6,7 +6,7 @@ import pytest
 
 from recipes.precision.levels import PRESETS, Amp, LossScale
 from recipes.precision.resolved import resolve, resolve_dtype, resolve_scale
-from recipes.precision.support import Support, support_for
+from recipes.precision.support import Support
 from recipes.typed import SettingsError
 
 
@@ -101,8 +101,3 @@ ROUNDED = Amp(level="o3", rounding="stochastic")
 def test_what_cannot_be_had_is_refused(amp, facts, message):
     with pytest.raises(SettingsError, match=message):
         resolved(amp, **facts)
-
-
-def test_an_unknown_framework_is_refused():
-    with pytest.raises(SettingsError, match="framework=jax is not one of torch, tensorflow, paddle"):
-        support_for("jax", "o1", "float16", False, "cpu")
