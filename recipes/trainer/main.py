@@ -97,7 +97,9 @@ def _fail(error: BaseException, recipe: str, framework: str, run: Run | None) ->
         case SettingsError():
             speak(message, first or not isinstance(error, SettingsErrorOfAll))
             if run is None or not run.training:
-                return REFUSED  # else a file turned out to be broken in the middle
+                return REFUSED
+            run.leave_first_failure(reason)  # a file turned out to be broken in the middle
+            return FAILED
         case PlacementError():
             speak(message, first or not error.of_all)
             return FAILED

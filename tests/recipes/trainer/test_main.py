@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from recipes.data import DataError
 from recipes.trainer.main import main
 from recipes.trainer.run import Run
 from recipes.trainer.world import PlacementError, SettingsErrorOfAll
@@ -99,21 +100,28 @@ def test_a_process_keeps_what_it_wrote_and_is_finalized_only_where_it_must_be(
     assert [(tmp_path / name).read_text() for name in ("text", "binary")] == ["kept", "kept"]
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("shard 7 is broken"), "ValueError: shard 7 is broken"),
+        (DataError("shard 7 is broken"), "shard 7 is broken"),
+    ],
+)
 def test_a_rank_that_fails_leaves_its_reason_since_the_first_may_be_killed_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, reason: str
 ) -> None:
     monkeypatch.setenv("LAUNCHER_ATTEMPT", "1")
     (tmp_path / "attempts/1").mkdir(parents=True)
     reasons: list[str] = []
-    run: Any = SimpleNamespace(_chosen=SimpleNamespace(run=tmp_path), world=SimpleNamespace(rank=1))
+    run: Any = SimpleNamespace(_chosen=SimpleNamespace(run=tmp_path), world=SimpleNamespace(rank=1), training=True)
     run.leave_failure = reasons.append
     run.leave_first_failure = lambda *failure: Run.leave_first_failure(run, *failure)
 
     def train(run: Any) -> NoReturn:
-        raise ValueError("shard 7 is broken")
+        raise error
 
     kind: Any = SimpleNamespace(framework="torch", join=lambda *_: run)
     assert main(kind, "mnist", train, []) == 1
     recorded = json.loads((tmp_path / "attempts/1/failed.json").read_text())["reason"]
-    assert [recorded] == reasons == ["on rank 1, ValueError: shard 7 is broken"]
-    assert "ValueError: shard 7 is broken" in capsys.readouterr().err
+    assert [recorded] == reasons == [f"on rank 1, {reason}"]
+    assert reason in capsys.readouterr().err
