@@ -11,7 +11,7 @@ from benchmarks.campaign.checks import TOLERANCE, row, trained
 from benchmarks.campaign.recipes import capture, step_of
 from benchmarks.campaign.rows import Bench, Row, Task
 from recipes.precision.gemm import FORMATS, ROLES
-from recipes.precision.support import gemm_support
+from recipes.precision.support import gemm_problem
 from recipes.torch_ import gpt
 from recipes.torch_.spec import capability_of
 
@@ -96,7 +96,7 @@ def _where_supported(gemm: str, task: Task) -> Task:
 
 
 def unsupported(bench: Bench, gemm: str) -> str:
-    return gemm_support(gemm, bench.device.type, capability_of(bench.device)).unsupported or ""
+    return gemm_problem(gemm, bench.device.type, capability_of(bench.device))
 
 
 def _products(bench: Bench) -> list[Row]:
