@@ -222,10 +222,7 @@ def _address(run: store.Run) -> Address | None:
 
     if not run_roots.is_remote(run.root):
         return None
-    pointer = remote_record.read(run.folder)
-    if pointer is None:
-        raise UsageError(f"{run.id}: its record here can't be read ({run.folder})")
-    return pointer.address
+    return remote_record.required(run).address
 
 
 def _job(files: store.Files) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from launcher.errors import LauncherError
 from launcher.executors import backends
 from launcher.runs import log_pieces, run_roots, store
 from launcher.runs.log_pieces import NAMES, Piece, Place
@@ -19,10 +18,7 @@ def source(run: Run) -> Callable[..., Piece]:
     from launcher.runs import remote_record
     from launcher.ssh import logs
 
-    pointer = remote_record.of(run.folder)
-    if pointer is None:
-        raise LauncherError(f"{run.id}: its record here can't be read ({run.folder})")
-    return functools.partial(logs.from_host, run, pointer)
+    return functools.partial(logs.from_host, run, remote_record.required(run))
 
 
 def text(run: Run, name: str) -> str | None:

@@ -21,11 +21,13 @@ from typing import Any
 
 from launcher import admit
 from launcher.admit import Refused
+from launcher.errors import UsageError
 from launcher.runs import address as addresses
 from launcher.runs import processes, run_roots, states, store
 from launcher.runs.address import Address
 from launcher.runs.schema import Identity
 from launcher.runs.states import State
+from launcher.runs.store import Run
 
 POINTER = store.POINTER
 KNOWN = "known.json"
@@ -93,6 +95,14 @@ def read(folder: Path) -> Pointer | None:
         return None
 
 
+def required(run: Run) -> Pointer:
+    """The pointer of a remote run. Raises `UsageError` where it can't be read."""
+    pointer = read(run.folder)
+    if pointer is None:
+        raise UsageError(f"{run.id}: the record here of its host can't be read ({run.folder})")
+    return pointer
+
+
 def confirm(folder: Path) -> None:
     """Note that the host has the run. Raises `FileNotFoundError` where its record was removed meanwhile."""
     pointer = read(folder)
@@ -153,12 +163,7 @@ def forget_state(folder: Path) -> None:
     store.mark_unfinished(folder.parent, folder.name)
 
 
-def of(folder: Path) -> Pointer | None:
-    """The pointer of a remote run; None for a run of this machine."""
-    return read(folder) if run_roots.is_remote(str(folder.parent)) else None
-
-
 def place(folder: Path) -> str:
-    """Where a run's folder is, as scp writes it for a remote run."""
-    pointer = of(folder)
+    """Where a remote run's folder is, as scp writes it; the folder here if its record can't be read."""
+    pointer = read(folder)
     return f"{pointer.address.destination}:{pointer.root}/{folder.name}" if pointer else str(folder)

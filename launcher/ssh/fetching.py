@@ -47,9 +47,7 @@ def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Fetched:
 
     A lost connection is retried, unless the host has never answered.
     """
-    pointer = remote_record.of(run.folder)
-    if pointer is None:
-        raise LauncherError(f"{run.id}: the record here of its host can't be read ({run.folder})")
+    pointer = remote_record.required(run)
     total, retries, reached = Fetched(0, 0, ()), Retries(), False
     while True:
         try:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher import admit
-from launcher.errors import UsageError
 from launcher.executors.ssh import submit_client
 from launcher.executors.verify import Started
 from launcher.runs import remote_record
@@ -20,9 +19,7 @@ from launcher.ssh.host import connect
 def verify(run: Run, step: int | None, assignments: Mapping[str, str], secrets: Mapping[str, bytes]) -> Started:
     """Ask the run's host to replay it. Raises `LauncherError`, and then nothing is left; `Unreachable` where the host
     was lost in between, and then `ls` shows the state of the replay."""
-    original = remote_record.read(run.folder)
-    if original is None:
-        raise UsageError(f"the record of where {run.id} is can't be read")
+    original = remote_record.required(run)
     token = os.urandom(16).hex()
     (folder,) = submit_client.reserve(1, original.address, original.root, token)
     with submit_client.handing_over([folder]):

@@ -125,7 +125,7 @@ class Victim:
 
     def read_log(self, run: Run) -> None:
         """To its end, as `logs` does."""
-        pointer, place, more = remote_record.of(run.folder), None, True
+        pointer, place, more = remote_record.required(run), None, True
         assert pointer is not None
         while more:
             piece = from_host(run, pointer, place, attempt=None, lines=None, following=False)
