@@ -57,7 +57,8 @@ def stored(image: Image, runtime: Runtime, cache: Path) -> str:
 
 
 def _cached(cache: Path, digest: str) -> str:
-    """The image of that digest in the cache, or nothing. Raises `SettingsError` for another user's file."""
+    """The image of that digest in the cache, or nothing where it is broken. Raises `SettingsError` for another user's
+    file."""
     path = store.path_of(cache, digest)
     try:
         why = store.untrusted(cache, path)
@@ -65,7 +66,7 @@ def _cached(cache: Path, digest: str) -> str:
         return ""
     if why:
         raise SettingsError(f"{why}; delete it, or name another container.cache", "container.cache")
-    return str(path)
+    return str(path) if store.is_complete(path) else ""
 
 
 def to_come(image: Image, runtime: Runtime, cache: Path, architecture: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import stat
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -86,6 +87,17 @@ def untrusted(cache: Path, path: Path) -> str:
     if not _is_trusted(cache, status):
         return f"{path} belongs to uid {status.st_uid}, neither you nor the owner of the cache"
     return ""
+
+
+def is_complete(path: Path) -> bool:
+    """Whether a file is a SIF image as long as its header says, as a copy that broke off is not.
+
+    Source: the header of https://github.com/apptainer/sif, whose last two numbers are where the data begins and how
+    much there is.
+    """
+    with open(path, "rb") as stream:
+        header, size = stream.read(128), os.fstat(stream.fileno()).st_size
+    return header[32:41] == b"SIF_MAGIC" and len(header) == 128 and sum(struct.unpack("<2q", header[112:])) <= size
 
 
 def _is_trusted(cache: Path, status: os.stat_result) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -88,6 +89,8 @@ def _show(names: Sequence[str], options: dict[str, str]) -> int:
     image = references.resolve(_one(names, "show"))
     rows = [("image", image.given), ("form", image.form)]
     rows.append(("path", image.path) if image.path else ("reference", image.reference))
+    if image.path and not os.path.exists(expanded(image.path)):
+        raise UsageError(f"image={image.given}: there is no such file or folder here")
     release = image.release
     if release is not None:
         older = ", ".join(release.data_centre_drivers or ()) or "not documented"

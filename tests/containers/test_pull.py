@@ -103,6 +103,18 @@ def test_an_image_is_fetched_once_and_known_by_its_digest(
         assert registry.digest in find_image(first.name, runtimes[kind], ask_here).digests
 
 
+@pytest.mark.parametrize("kept", [0, 100, 5000])
+def test_an_image_of_the_cache_that_broke_off_is_fetched_again(
+    kept: int, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path
+) -> None:
+    first = get(registry, runtimes["apptainer"], tmp_path)
+    size = os.path.getsize(first.name)
+    os.truncate(first.name, kept)
+    assert stored(resolve(registry.name), runtimes["apptainer"], tmp_path) == ""
+    assert get(registry, runtimes["apptainer"], tmp_path) == first
+    assert os.path.getsize(first.name) == size
+
+
 @pytest.mark.parametrize("kind", ["apptainer", "docker"])
 def test_four_at_once_fetch_once(kind: str, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path) -> None:
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -102,7 +102,8 @@ def test_an_image_or_a_name_that_a_third_user_put_there_is_not_used(alice: User,
     mallory.run("ln", "-s", target, name)
     assert tried(alice, cache, "lookup") == "known"
     image.unlink()
-    alice.write(image, "good")
+    image.write_bytes(b"\0" * 32 + b"SIF_MAGIC" + b"\0" * 87)
+    os.chown(image, alice.uid, alice.uid)
     assert tried(alice, cache, "image") == f"stored {image}"
 
 

@@ -42,6 +42,7 @@ def test_render_prints_a_recipe_in_either_format(format, begins, capsys):
         (["render", "cpu", "format=oci"], "format=oci is not one of docker, singularity"),
         (["build", "cpu"], "say container=docker, podman or apptainer"),
         (["show"], "image show takes one image: python -m launcher image show ngc-pytorch"),
+        (["show", "./no.sif"], "image=./no.sif: there is no such file or folder here"),
         (["render"], "image render takes one image: python -m launcher image render pytorch"),
         (["show", "ngc-pytorch:1.0"], "the catalogue has"),
         (["pull", "ngc-pytorch"], "say container=docker, podman or apptainer"),
