@@ -37,8 +37,8 @@ class KeyLogin(AuthStrategy):
         self._settings = settings
         self._locked = ""
         """A key file that has a passphrase."""
-        self._unsigned = ""
-        """That the agent holds a key and did not sign with it."""
+        self._failed = ""
+        """That the agent lists no keys, or did not sign with one that it holds."""
 
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Raises `Unavailable` with the server's answer to the last key."""
@@ -48,7 +48,7 @@ class KeyLogin(AuthStrategy):
                 refused = self._offer(transport, key)
                 if not refused:
                     return
-        raise self._unavailable(self._unsigned or refused or self._none())
+        raise self._unavailable(self._failed or refused or self._none())
 
     def _offer(self, transport: paramiko.Transport, key: Any) -> str:
         """Log in with a key; returns why it is refused. Raises `Unavailable` where no other key would help."""
@@ -61,16 +61,16 @@ class KeyLogin(AuthStrategy):
             )
         except paramiko.AuthenticationException as error:
             if not transport.is_active() or "timeout" in str(error):
-                raise self._unavailable(self._unsigned or _cut(str(error))) from None
+                raise self._unavailable(self._failed or _cut(str(error))) from None
             return (
                 f" rejects your keys ({error}); copy your public key there (ssh-copy-id), or name another key for it "
                 f"in ~/.ssh/config (IdentityFile){self._agent_hint}"
             )
         except (OSError, EOFError) as error:
-            raise self._unavailable(self._unsigned or _cut(str(error))) from None
+            raise self._unavailable(self._failed or _cut(str(error))) from None
         except paramiko.SSHException as error:
             if str(error) == "No existing session":  # the connection ended before this key was sent
-                raise self._unavailable(self._unsigned or _cut("")) from None
+                raise self._unavailable(self._failed or _cut("")) from None
             raise
         text = f": key accepted, but the server asks for a second factor, which a person has to type: {MASTER}"
         if missing and "publickey" not in missing:
@@ -120,7 +120,12 @@ class KeyLogin(AuthStrategy):
         only = self._settings.only_these_keys
         if self._settings.agent == "none" or (only and of_files <= offered):
             return
-        with contextlib.closing(paramiko.Agent()) as agent:
+        try:
+            agent = paramiko.Agent()
+        except paramiko.SSHException as error:
+            self._failed = f": the agent lists no keys ({error}), and no other key is accepted; start it again"
+            return
+        with contextlib.closing(agent):
             for key in agent.get_keys():
                 if key.blob not in offered and (key.blob in of_files or not only):
                     offered.add(key.blob)
@@ -133,7 +138,7 @@ class KeyLogin(AuthStrategy):
         try:
             return sign(*words, **named)
         except paramiko.SSHException:
-            self._unsigned = (
+            self._failed = (
                 f": the agent does not sign with its key {key.comment or key.get_name()}, and no other key is "
                 "accepted; confirm its use, insert its token, or `ssh-add` the key again"
             )

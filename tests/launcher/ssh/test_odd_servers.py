@@ -142,6 +142,22 @@ def test_a_key_that_is_in_a_file_and_in_the_agent_is_offered_once(tmp_path, agen
     assert server.offered == [public(tmp_path, "mine"), public(tmp_path, "other")]
 
 
+@pytest.mark.parametrize("answer", [b"\0\0\0\1\5", b""], ids=["refuses", "hangs up"])
+def test_an_agent_that_lists_no_keys_is_named(tmp_path, monkeypatch, answer):
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "agent"))
+        listening.listen()
+
+        def serve():
+            with listening.accept()[0] as asked:
+                asked.recv(100)
+                asked.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        refuse(tmp_path, Server(), ": the agent lists no keys", identities=["IdentityFile none"], only="no")
+
+
 LOST = r"the connection was lost during the login .*; try again"
 
 
