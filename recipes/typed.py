@@ -176,7 +176,10 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
     if annotation is Any:
         return value
     if annotation is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise SettingsError(f"{key}={value} is beyond what a number can be", key) from None
     if isinstance(value, annotation) and (annotation is bool or not isinstance(value, bool)):
         if isinstance(value, str):
             refuse_control_characters(key, value)

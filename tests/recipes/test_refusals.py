@@ -32,6 +32,7 @@ WORDS = {
     "amp=o1 amp.level=o2": "amp=o1 and amp.level=o2: say one of them (command line)",
     "epochs=1 steps=1": "epochs=1 and steps=1: say one of them",
     "batch=0": "batch=0 must be at least 1",
+    f"train.lr={10**400}": "train.lr=1" + "0" * 400 + " is beyond what a number can be",
     "checkpoint.keep=0": "checkpoint.keep=0 must be at least 1",
     "data=digits batch=2000": "batch=2000 is more than the 1536 samples of data=digits",
 }
