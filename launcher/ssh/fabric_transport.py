@@ -33,11 +33,10 @@ def opened(address: Address, command: str) -> Channel:
         channel = transport.open_session(window_size=WINDOW, timeout=address.connect_timeout)
         channel.settimeout(address.connect_timeout)
         _start(channel, command, address.connect_timeout)
-    except (paramiko.SSHException, OSError, EOFError) as error:
+    except BaseException as error:
         connection.close()
-        raise Unavailable(f"{address.destination} opens no session: {error or type(error).__name__}") from None
-    except Unavailable:
-        connection.close()
+        if isinstance(error, (paramiko.SSHException, OSError, EOFError)):
+            raise Unavailable(f"{address.destination} opens no session: {error or type(error).__name__}") from None
         raise
     return Channel(connection, channel)
 

@@ -27,10 +27,6 @@ class Overdue(Exception):
     """The deadline of an answer has passed."""
 
 
-class _Silent(Lost):
-    """Nothing arrives any more."""
-
-
 class Session:
     """One connected agent. Not thread-safe."""
 
@@ -73,6 +69,8 @@ class Session:
                 return frame if isinstance(frame, bytes) else admit.group(frame, "a frame")
         except protocol.Ended:
             raise self._lost() from None
+        except Stalled:
+            raise Lost(self._stalled()) from None
         except protocol.Garbled as error:
             raise BadAnswer(f"{self._name} sent data that the protocol does not allow: {error}") from None
 
@@ -80,7 +78,7 @@ class Session:
         self._stream.close()
 
     def _read(self, count: int) -> bytes:
-        """Exactly so many bytes. Raises `protocol.Ended`, `Lost` and `Overdue`."""
+        """Exactly so many bytes. Raises `protocol.Ended`, `Stalled` and `Overdue`."""
         parts, missing = [], count
         while missing:
             if not self._buffer:
@@ -92,7 +90,7 @@ class Session:
                 except Stalled:
                     if left < self.silence:
                         raise Overdue from None
-                    raise _Silent(self._stalled()) from None
+                    raise
                 if not self._buffer:
                     raise protocol.Ended
             part, self._buffer = self._buffer[:missing], self._buffer[missing:]
@@ -108,7 +106,7 @@ class Session:
             while not line.endswith(b"\n"):
                 try:
                     line += self._read(1)
-                except _Silent:
+                except Stalled:
                     raise Lost(self._not_started(self.silence)) from None
                 except protocol.Ended:
                     raise self._lost() if started else self._ended(line.decode(errors="replace")) from None

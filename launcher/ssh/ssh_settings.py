@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from launcher.errors import Unavailable, UsageError
 from launcher.runs.address import Address, check
+from launcher.ssh import openssh_transport
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,11 +94,7 @@ def _hops(text: str, address: Address) -> Iterable[Address]:
 
 def _configuration(address: Address) -> Mapping[str, Sequence[str]]:
     """Values by key, in lower case."""
-    words = ["ssh", "-G"]
-    words += ["-F", os.path.expanduser(address.config)] if address.config else []
-    words += ["-p", str(address.port)] if address.port else []
-    words += ["-l", address.user] if address.user else []
-    done = run([*words, "--", address.host])
+    done = run(openssh_transport.argv(address, "-G"))
     if done.returncode != 0:
         place = f"cluster.ssh_config={address.config}: " if address.config else ""
         complaint = [line.strip() for line in done.stderr.splitlines() if line.strip()]

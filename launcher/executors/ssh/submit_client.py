@@ -137,13 +137,11 @@ def reserve(count: int, address: Address, root: str, token: str) -> list[Path]:
         try:
             for name in names:
                 folders.append(remote_record.create(name, pointer))
-        except FileExistsError:
-            _take_back(folders)
-        except BaseException:
-            _take_back(folders)
-            raise
-        else:
             return folders
+        except BaseException as error:
+            _take_back(folders)
+            if not isinstance(error, FileExistsError):
+                raise
 
 
 def _take_back_refused(folders: Sequence[Path]) -> None:

@@ -89,7 +89,7 @@ def test_the_commands_in_refusals_of_changed_and_unknown_keys_work(tmp_path, tes
     assert hello(config)
 
 
-def test_several_hops_are_visited_in_the_order_of_the_configuration(tmp_path, testbed):
+def test_several_hops_are_visited_in_the_order_of_the_configuration(tmp_path):
     from launcher.ssh.strict_connection import connection
 
     config = tmp_path / "config"

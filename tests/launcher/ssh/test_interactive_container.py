@@ -14,8 +14,6 @@ import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -27,7 +25,6 @@ from launcher.ssh.host import close_all
 from tests.launcher import fake_gpus, terminal
 from tests.launcher.run_folders import until
 from tests.testbed.bed import SYSTEM_PATH
-from tests.testbed.facts import Testbed
 
 
 class Interactive(NamedTuple):
@@ -39,7 +36,7 @@ class Interactive(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def container(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interactive]:
+def container(testbed, tmp_path_factory):
     """The recipe's image, started by the recipe's own command but for the port: the testbed's engine has no bridge."""
     folder = tmp_path_factory.mktemp("interactive")
     image = _built(testbed, folder)
@@ -74,7 +71,7 @@ def container(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Ite
         _docker(testbed, "rm", "--force", name, check=False)
 
 
-def _built(testbed: Testbed, folder: Path) -> str:
+def _built(testbed, folder):
     """Its name in the engine; made once for a testbed."""
     base = testbed.images["torch"]
     recipe = dataclasses.replace(image_recipes.INTERACTIVE, base=base.docker, distribution="ubuntu")
@@ -84,28 +81,24 @@ def _built(testbed: Testbed, folder: Path) -> str:
         file = folder / images.file_name(recipe, "docker")
         file.write_text(text)
         options = ["--network=host", "--quiet"]
-        argv = images.build_argv(
-            "docker", client=["docker"], options=options, file=str(file), folder=str(folder), target=name
-        )
-        _docker(testbed, *argv[1:])
+        place = {"file": str(file), "folder": str(folder), "target": name}
+        _docker(testbed, *images.build_argv("docker", client=["docker"], options=options, **place)[1:])
     return name
 
 
-def _docker(testbed: Testbed, *words: str, check: bool = True) -> str:
+def _docker(testbed, *words, check=True):
     environment = {**os.environ, **testbed.environment, "DOCKER_BUILDKIT": "0"}
     done = subprocess.run(["docker", *words], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 or not check, done.stderr[-2000:]
     return done.stdout if done.returncode == 0 else ""
 
 
-def _listens(port: int) -> bool:
+def _listens(port):
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_login_has_the_containers_own_variables_and_the_mode_can_be_checked(
-    container: Interactive, tmp_path: Path
-) -> None:
+def test_a_login_has_the_containers_own_variables_and_the_mode_can_be_checked(container):
     shell = terminal.launcher("shell", *container.words, "amp=o2", "device=cpu", "run_root=/root/runs")
     assert shell.ask("echo $TF_ENABLE_AUTO_MIXED_PRECISION") == "1"
     assert shell.ask("id -un; test -e /etc/ssh/sshd_config.d/10.conf && echo inside") == "root\ninside"
@@ -113,9 +106,7 @@ def test_a_login_has_the_containers_own_variables_and_the_mode_can_be_checked(
     assert shell.wait() == 0
 
 
-def test_a_run_in_the_container_is_proved_fetched_and_reported(
-    container: Interactive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_in_the_container_is_proved_fetched_and_reported(container, tmp_path, capsys):
     small = ("data=synthetic", "batch=64", "steps=6", "run_root=/root/runs", "gpus=1", "device=cpu")
     assert main([*container.words, "amp=o2", *small, "telemetry.every=1", "wait=true"]) == 0
     shown = capsys.readouterr().out
@@ -134,9 +125,7 @@ def test_a_run_in_the_container_is_proved_fetched_and_reported(
     assert "proved" in table
 
 
-def test_doctor_reports_a_login_without_the_images_variables(
-    container: Interactive, testbed: Testbed, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_reports_a_login_without_the_images_variables(container, testbed, capsys):
     words = ("doctor", *container.words, "python=/nowhere/python", "run_root=/root/runs")  # looks, and starts nothing
     assert main([*words]) == 3
     assert "advice   login" not in capsys.readouterr().out
@@ -146,9 +135,7 @@ def test_doctor_reports_a_login_without_the_images_variables(
     assert "advice   login      this is a container, and its CUDA_HOME" in capsys.readouterr().out
 
 
-def test_a_gpu_of_the_container_is_locked_by_one_run(
-    container: Interactive, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gpu_of_the_container_is_locked_by_one_run(container, capsys):
     words = (*container.words, "device=cpu", "gpus=1", "data=synthetic", "batch=64", "run_root=/root/runs")
     assert main([*words, "epochs=10000"]) == 0
     first = capsys.readouterr().out.split()[0]

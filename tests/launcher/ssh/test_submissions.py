@@ -51,7 +51,7 @@ def test_a_host_has_to_be_named(far):
     assert "needs cluster.host=me@host" in far.refused("cluster=ssh")
 
 
-def test_two_launchers_submit_at_the_same_time(far, tmp_path):
+def test_two_launchers_submit_at_the_same_time(far):
     command = [sys.executable, "-m", "launcher", *far.words, "steps=1"]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     names = []
