@@ -99,9 +99,11 @@ class Detector:
 
     def _look_at_scale(self, row: Mapping[str, Any]) -> None:
         scale = row["loss_scale"]
+        if scale is None:
+            return  # a script's on a GPU, where reading it waits
         fixed = self._scale.mode == "static"
         stuck = self._held >= max(PATIENCE, 2 * self._scale.backoff_every)  # as some frameworks' own scales are at 1
-        down = scale is not None and scale <= self._floor
+        down = scale <= self._floor
         if self._skipped >= PATIENCE and (fixed or stuck or down):
             since = row["step"] - self._skipped + 1
             state = f"the loss scale is {'fixed at' if fixed else 'down to'} {scale:g}"

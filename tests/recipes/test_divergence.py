@@ -70,6 +70,12 @@ def test_a_scale_held_at_a_framework_s_own_floor_has_diverged_there() -> None:
     )
 
 
+@pytest.mark.parametrize("scale", [DYNAMIC, STATIC])
+def test_a_scale_of_a_script_that_is_not_read_says_nothing(scale: LossScale) -> None:
+    """On a GPU reading it waits."""
+    detector(scale).check([row(step, skipped=True) for step in range(1, 200)])
+
+
 def test_a_scale_that_falls_rarely_is_not_taken_for_a_held_one() -> None:
     slow = LossScale(mode="dynamic", backoff_every=15)
     detector(slow).check([row(step, skipped=True, scale=2.0 ** (16 - step // 15)) for step in range(1, 200)])
