@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,6 +80,8 @@ def _comparison(run: store.Run) -> Document | None:
 def _write(path: Path, content: str, flag: str) -> None:
     path = expanded(str(path))
     try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         store.write_text(path, content)
     except OSError as error:
         raise UsageError(f"{flag} {path}: {error.strerror}; name a file where you may write") from None

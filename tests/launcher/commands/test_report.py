@@ -44,7 +44,11 @@ def test_an_unknown_run_is_refused_and_writes_nothing(root, tmp_path):
     assert not page.exists()
 
 
-def test_a_file_that_cannot_be_written_is_a_usage_error(root, tmp_path):
+@pytest.mark.parametrize(
+    ("file", "why"), [("none/a.html", "none/a.html: No such file or directory"), (".", ".*: Is a directory"), ("/", "")]
+)
+def test_a_file_that_cannot_be_written_is_a_usage_error(root, tmp_path, monkeypatch, file, why):
     folders.run(root, NAME)
-    with pytest.raises(UsageError, match=r"none/a.html: No such file or directory; name a file where you may write"):
-        report.main([NAME, "--html", str(tmp_path / "none" / "a.html")])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"{why}; name a file where you may write"):
+        report.main([NAME, "--html", file])
