@@ -77,7 +77,7 @@ def take_apart(words: Sequence[str], own: Sequence[str] = (), *, starts: bool = 
         flag, _, inline = word.partition("=")
         if flag in ("--config-dir", "-cd"):
             folders.append(expanded(value(flag, inline)))
-        elif flag in ("--cfg", "-c"):
+        elif flag in ("--cfg", "-c") and starts:
             what = value(flag, inline)
             if what != "job":
                 raise UsageError(f"--cfg {what}: only `--cfg job` is supported")
@@ -93,7 +93,8 @@ def take_apart(words: Sequence[str], own: Sequence[str] = (), *, starts: bool = 
         elif flag == "--forward" and "forward" in own:
             flags["forward"] = value(flag, inline)
         else:
-            flags_here = ["--config-dir", "--cfg", "--multirun", "--help", *(f"--{name}" for name in own)]
+            shared = ("config-dir", *(["cfg"] if starts else []), "multirun", "help")
+            flags_here = [f"--{name}" for name in (*shared, *own)]
             hint = _instead(flag.lstrip("-"), inline, overrides)
             raise UsageError(f"{flag} is not a flag here (flags: {', '.join(flags_here)}){hint}")
     config_dirs = (*folders, *own_folders())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from launcher.__main__ import main
 from launcher.runs import selection
 
@@ -28,9 +30,16 @@ def test_a_failed_check_is_exit_3_and_starts_nothing(tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
-def test_wrong_words_are_exit_2(capsys):
-    assert main(["doctor", "amp=o9"]) == 2
-    assert "amp=o9 is not one of o0, o1, o2, o3, bf16-mixed" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["amp=o9"], "amp=o9 is not one of o0, o1, o2, o3, bf16-mixed"),
+        (["--cfg", "job"], "--cfg is not a flag here (flags: --config-dir, --multirun, --help, --json)"),
+    ],
+)
+def test_wrong_words_are_exit_2(words, says, capsys):
+    assert main(["doctor", *words]) == 2
+    assert says in capsys.readouterr().err
 
 
 def test_a_partition_that_is_not_there_is_a_problem_with_the_choices(bed, tmp_path, capsys):
