@@ -128,6 +128,8 @@ class ScriptObserver:
             self._hook = None
 
     def _on_forward(self, module: nn.Module, inputs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return  # before anything that the compiler can't trace, which would cut the user's graph here for good
         ended = False
         with self._guard():
             ended = self._move_on(module)
@@ -136,7 +138,7 @@ class ScriptObserver:
 
     def _move_on(self, module: nn.Module) -> bool:
         """Begin or end a span if one is due. Returns whether one has ended."""
-        if torch.compiler.is_compiling() or in_backward():
+        if in_backward():
             return False
         if self._is_elsewhere():  # a data loader's process has modules too
             return False

@@ -154,7 +154,7 @@ def test_compiled_steps_are_counted_and_compiled_once(run_apart, compiled):
         """
     )
     assert ended.result["steps"] == 12, ended.err
-    assert int(ended.out.split("frames ")[1].split()[0]) <= 4
+    assert 1 <= int(ended.out.split("frames ")[1].split()[0]) <= 4
 
 
 def test_a_script_without_steps_has_no_rate_but_a_reason(run_apart):
