@@ -86,14 +86,10 @@ def _decided(tree: ast.AST, library: str, names: set[str]) -> str:
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         for keyword in call.keywords if name in _CLASSES[library] and name != "Fabric" else ():  # LT_PRECISION wins
-            none = isinstance(keyword.value, ast.Constant) and keyword.value.value is None
-            if keyword.arg == argument and not (library == ACCELERATE and (none or not _constant(keyword.value))):
+            known = isinstance(keyword.value, ast.Constant) and keyword.value.value is not None
+            if keyword.arg == argument and (known or library != ACCELERATE):
                 return f"{name}({argument}={ast.unparse(keyword.value)})"
     return ""
-
-
-def _constant(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant)
 
 
 def support(library: str, decided: str, level: str, dtype: str, device: str, add: str) -> Support:

@@ -33,6 +33,10 @@ AGAIN = 0.1
 RankInfos = tuple[RankInfo, ...]
 
 
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def join(
     rank: int,
     addresses: Sequence[str],
@@ -40,7 +44,7 @@ def join(
     *,
     job: str,
     patience: float,
-    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+    say: Callable[[str], None] = _print,
 ) -> list[RankInfos]:
     """Every process's `mine`, by rank, on every rank. `addresses` are the processes' HOST:PORT, by rank.
 
@@ -58,20 +62,16 @@ def job(environ: Mapping[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def connecting(
-    rank: int,
-    size: int,
-    by: str,
-    seconds: int = CONNECTING,
-    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
-) -> Iterator[None]:
+def connecting(rank: int, size: int, by: str, seconds: int = CONNECTING) -> Iterator[None]:
     """Around a framework's own connecting of processes that have joined: ends this one where that takes too long.
 
     It does where one of them has died since. TensorFlow then waits, ignores SIGTERM, and runs no other Python code
     meanwhile: so SIGALRM's default action ends the process, and the meaning of that is printed beforehand.
     """
     if not rank:
-        say(f"{size} workers joined; if {by} does not connect them within {seconds} s, SIGALRM ends them: one has died")
+        _print(
+            f"{size} workers joined; if {by} does not connect them within {seconds} s, SIGALRM ends them: one has died"
+        )
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(seconds)
     try:

@@ -64,7 +64,7 @@ def mode_lines(settings: Settings, precision: ResolvedPrecision) -> list[str]:
     return lines
 
 
-def digests(plan: Mapping[str, Any], data: str) -> dict[str, str | None]:
+def digests(plan: Mapping[str, Any], data: str | None) -> dict[str, str | None]:
     """Code, and the image as its runtime is told it, from the plan; null where there is no plan or no container."""
     container = plan.get("container") or {}
     return {"code": plan.get("code"), "image": container.get("image"), "data": data}

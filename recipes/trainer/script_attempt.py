@@ -211,7 +211,7 @@ class ScriptAttempt:
             resumed_from=None,
             profile=wrapper.profile(),
             versions=wrapper.device.versions(),
-            digests={**result_fields.digests(self._started.chosen.plan, ""), "data": None},
+            digests=result_fields.digests(self._started.chosen.plan, None),
             hardware=wrapper.device.hardware(),
         )
         result.write(self._folder.result, record)
