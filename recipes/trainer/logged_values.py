@@ -72,7 +72,8 @@ class LoggedValues:
             row["logged"] = {**row.get("logged", {}), **others}
         is_first, self._in_newest_row = not self._in_newest_row, True
         if self._detector is not None and is_first:
-            self._detector.check([row])
+            # A fused optimizer on a GPU may have skipped the step unseen, whose gradients overflowed.
+            self._detector.check([{**row, "grad_norm": None}])
 
 
 def combined(before: Logged | None, after: Logged) -> Logged:

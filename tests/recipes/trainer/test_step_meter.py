@@ -208,6 +208,14 @@ def test_a_loss_that_is_nan_ends_the_run_with_the_message_of_a_recipe(attempt, t
     assert list(metrics.read(tmp_path / "metrics.jsonl"))[-1]["nonfinite"] == ["loss"]
 
 
+def test_a_norm_of_gradients_that_is_infinite_ends_nothing_since_a_fused_optimizer_may_have_skipped_the_step(attempt):
+    script = attempt(
+        detector=Detector(level="o1", mechanism="script", dtype="float16", scale=LossScale(mode="dynamic"))
+    )
+    script.step()
+    log(1, loss=1.0, grad_norm=math.inf)
+
+
 def test_a_short_attempt_without_a_folder_has_a_summary(attempt):
     script = attempt(folder=False)
     script.take(range(20))
