@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 
 from launcher.config import request
 from launcher.doctor.examination import examine
 from launcher.doctor.rules import Finding
+from launcher.errors import UsageError
 
 HELP = """\
 Check this machine, or the cluster that is named, and run a job of a few steps there; say what to mend.
@@ -33,9 +35,9 @@ def main(arguments: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     overrides = _small(words.overrides)
-    specs = request.understand(request.compose(request.Words(overrides=overrides, config_dirs=words.config_dirs)))
+    spec = request.understand_one(dataclasses.replace(words, overrides=overrides), "doctor runs one job")
     findings = []
-    for finding in examine(specs[0]):
+    for finding in examine(spec):
         findings.append(finding)
         if not words.json:
             print("\n".join(lines(finding)), flush=True)
@@ -61,7 +63,9 @@ def _as_json(finding: Finding) -> dict[str, str]:
 
 
 def _small(overrides: Sequence[str]) -> tuple[str, ...]:
-    """The words, with what makes the job small."""
+    """The words, with what makes the job small. Raises `UsageError` for a script, which nothing makes small."""
+    if "recipe=script" in overrides:
+        raise UsageError("recipe=script: doctor runs a small job of a recipe; leave the script out")
     keys = {override.partition("=")[0] for override in overrides}
     added = {**SMALL[""], **({} if "recipe" in keys or "data" in keys else SMALL["recipe=mnist"])}
     if "cluster=slurm" in overrides:

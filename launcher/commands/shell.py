@@ -156,16 +156,13 @@ def _of_job(words: Words) -> Place:
     """A terminal for a job that would be started with these words."""
     from launcher.ssh.probe_client import probe
 
-    asked = request.compose(words)
-    specs = request.understand(asked)
-    if len(specs) > 1:
-        raise UsageError(f"shell opens one terminal, and these words are a sweep of {len(specs)}; name one value each")
-    address = addresses.of(specs[0].launch.cluster)
-    of_variables = [name for name, path in specs[0].launch.secrets.items() if path is None]
-    if names := ", ".join(specs[0].launch.secrets if address else of_variables):
+    spec = request.understand_one(words, "shell opens one terminal")
+    address = addresses.of(spec.launch.cluster)
+    of_variables = [name for name, path in spec.launch.secrets.items() if path is None]
+    if names := ", ".join(spec.launch.secrets if address else of_variables):
         raise UsageError(f"secrets ({names}) are sent with a run; `shell RUN` has them, a shell without a run does not")
-    facts = probe(specs)
-    plan = resolve(specs[0], facts)
+    facts = probe([spec])
+    plan = resolve(spec, facts)
     if address and plan.passed:
         names = ", ".join(plan.passed)
         raise UsageError(

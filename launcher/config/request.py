@@ -183,6 +183,14 @@ def understand(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:
     return tuple(specs)
 
 
+def understand_one(words: Words, does: str) -> JobSpec:
+    """The job of these words, for a verb that `does` something with one. Raises `UsageError` for a sweep."""
+    spec, *others = understand(compose(words))
+    if others:
+        raise UsageError(f"{does}, and these words are a sweep of {1 + len(others)}; name one value each")
+    return spec
+
+
 def _check_one_place(specs: Sequence[JobSpec]) -> None:
     """A sweep is submitted together, so its cells go to one place. Raises `UsageError`."""
     for key, values in (

@@ -35,6 +35,9 @@ def test_a_failed_check_is_exit_3_and_starts_nothing(tmp_path, capsys):
     [
         (["amp=o9"], "amp=o9 is not one of o0, o1, o2, o3, bf16-mixed"),
         (["--cfg", "job"], "--cfg is not a flag here (flags: --config-dir, --multirun, --help, --json)"),
+        (["amp=o1,o2"], "doctor runs one job, and these words are a sweep of 2; name one value each"),
+        (["recipe=script", "script=x.py"], "recipe=script: doctor runs a small job of a recipe; leave the script out"),
+        (["train.py"], "'train.py' is neither a verb nor key=value"),
     ],
 )
 def test_wrong_words_are_exit_2(words, says, capsys):
