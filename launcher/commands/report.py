@@ -69,7 +69,7 @@ def _title(names: Sequence[str]) -> str:
 def _comparison(run: store.Run) -> Document | None:
     """The report of a comparison, if the run is one."""
     plan = store.read(PlanRecord, run.folder / "plan.json")
-    if not compared.is_comparison(plan):
+    if not (plan.arms and plan.comparison):
         return None
     (seen,) = backends.look([run])
     backends.settle([seen])

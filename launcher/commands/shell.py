@@ -21,6 +21,7 @@ from launcher.config import job_environment, request
 from launcher.config.request import Words
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, execute
+from launcher.executors.slurm.jobs import job_of
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
@@ -204,7 +205,9 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
         print(f"note: without {', '.join(ended)}: the run's own secrets were deleted when it ended", file=sys.stderr)
         kept = {name: path for name, path in plan.secrets.items() if name not in ended}
         plan = dataclasses.replace(plan, secrets=kept)
-    return Place(plan, _address(run), seen.state.attempt if running else None, _job(seen.files) if running else None)
+    return Place(
+        plan, _address(run), seen.state.attempt if running else None, job_of(seen.files.submission) if running else None
+    )
 
 
 def _close() -> None:
@@ -220,14 +223,6 @@ def _address(run: store.Run) -> Address | None:
     if not run_roots.is_remote(run.root):
         return None
     return remote_record.required(run).address
-
-
-def _job(files: store.Files) -> str | None:
-    if files.submission is None or files.submission.queue != "slurm":
-        return None
-    from launcher.executors.slurm.jobs import job_of
-
-    return job_of(files.submission)
 
 
 def _environment(place: Place) -> dict[str, str]:

@@ -33,10 +33,6 @@ from launcher.ui import summary, tables
 from recipes.typed import SettingsError, build
 
 
-def is_comparison(plan: PlanRecord) -> bool:
-    return bool(plan.arms and plan.comparison)
-
-
 def document(title: str, folder: Path, state: State, plan: PlanRecord) -> Document:
     """The report of the comparison in this folder."""
     how = settings_of(plan)
@@ -93,7 +89,7 @@ def table(compared: Sequence[MeasuredArm]) -> Table:
     figures = [arm.figures for arm in compared]
     columns = [
         texts("arm", [arm.label for arm in compared]),
-        texts("mechanism", [arm.mechanism for arm in compared]),
+        texts("mechanism", [arm.figures.mechanism for arm in compared]),
         *sections.figure_columns(figures, after_rate=[ratios("ratio", compared), intervals], after_loss=[gaps]),
     ]
     return of_columns(columns, spare=("skipped", "in half", "batch", "peak memory", "mechanism", "loss"))

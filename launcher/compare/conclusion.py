@@ -139,7 +139,7 @@ def _of_arm(arm: MeasuredArm, rounds: int) -> dict[str, Any]:
         "state": state.name,
         "reason": state.reason or None,
         "framework": arm.evidence.plan.framework,
-        "mechanism": arm.mechanism,
+        "mechanism": arm.figures.mechanism,
         "batch": figures.batch,
         **{key: figures.rate if figures.unit == unit else None for key, unit in RATES},
         "by_round": [arm.rates.get(number) for number in range(rounds)],

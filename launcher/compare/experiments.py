@@ -175,9 +175,10 @@ def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs
     names = scale.names or other.names or tuple(arm.name for arm in experiment.arms)
     arms = []
     for index, arm in enumerate(experiment.arms):
-        forms = [word for form in (other, scale) for word in (*form.words, *_at(form.arms, index))]
-        own = [parse(word, groups, f"{KEY}{name}") for word in (*experiment.words, *arm.words, *forms)]
-        overrides = [*own, *(parse(word, groups) for word in typed)]
+        own = [*experiment.words, *arm.words]
+        for form in (other, scale):
+            own += [*form.words, *(form.arms[index] if index < len(form.arms) else ())]
+        overrides = [parse(word, groups, f"{KEY}{name}") for word in own] + [parse(word, groups) for word in typed]
         comparison.check_words(overrides)
         swept = next((override.typed for override in overrides if override.swept), None)
         if swept:
@@ -236,7 +237,3 @@ def _form_in(experiment: Experiment, words: Sequence[str]) -> Form:
     """What changes in the framework that the words name, the last of several."""
     chosen = [word.removeprefix(FRAMEWORK) for word in words if word.startswith(FRAMEWORK)]
     return experiment.frameworks.get(chosen[-1], Form()) if chosen else Form()
-
-
-def _at(arms: Sequence[tuple[str, ...]], index: int) -> tuple[str, ...]:
-    return arms[index] if index < len(arms) else ()

@@ -41,10 +41,6 @@ class MeasuredArm:
         return self.evidence.label
 
     @property
-    def mechanism(self) -> str:
-        return self.figures.mechanism
-
-    @property
     def is_script(self) -> bool:
         """Whether it is a user's own script, which is started afresh for each block."""
         return self.evidence.plan.script is not None

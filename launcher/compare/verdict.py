@@ -134,7 +134,7 @@ def _samples(*arms: MeasuredArm) -> list[int]:
 
 def _named(arm: MeasuredArm) -> str:
     framework = arm.evidence.plan.framework
-    return f"{arm.label} ({arm.mechanism} in {framework})" if arm.mechanism else arm.label
+    return f"{arm.label} ({arm.figures.mechanism} in {framework})" if arm.figures.mechanism else arm.label
 
 
 def _speed(arm: MeasuredArm, control: MeasuredArm) -> str:
