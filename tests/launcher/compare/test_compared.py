@@ -235,13 +235,6 @@ def test_records_of_an_arm_that_cannot_be_read_are_left_out_and_named(tmp_path):
     assert "over 3 rounds" in lines[2], "the complete rounds count"
 
 
-def test_a_block_that_was_broken_off_does_not_count(tmp_path):
-    plan = plan_of(tmp_path, ("o0", NOISE), ("o2", NOISE[:2]))
-    path = tmp_path / "arms/01/metrics.jsonl"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
-    assert "over 1 round, too few" in lead(tmp_path, plan)[1]
-
-
 def scripts(root, *arms):
     return plan_of(root, *arms, create=script)
 

@@ -62,15 +62,6 @@ def test_steps_in_blocks_are_timed_block_by_block(tmp_path):
     assert {number: block.timed for number, block in blocks.items()} == {0: 5, 1: 10}
 
 
-def test_a_half_written_last_line_is_left_out_with_a_note(tmp_path):
-    read(tmp_path, rows(5))
-    with open(tmp_path / "metrics.jsonl", "a") as stream:
-        stream.write('{"step": 6, "los')
-    seen = metrics.read(tmp_path / "metrics.jsonl")
-    assert seen.steps == 5
-    assert seen.problems == ("metrics.jsonl: its last line is half written and left out",)
-
-
 @pytest.mark.parametrize(
     "bad",
     [
