@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -52,6 +53,8 @@ class ScriptObserver:
         self._in_threads = 0
         """Of the optimizer steps, those taken in other threads."""
         self._hook: Any = None
+        self._waits = False
+        """A span is about to begin or end."""
         self._span: _Span | None = None
         self._guard = Guard()
 
@@ -72,7 +75,8 @@ class ScriptObserver:
                 self.reports[:0] = unseen.reports
         finally:
             counting.remove()
-            self._stop_waiting()
+            if self._hook is not None:
+                self._hook.remove()
             self._profiling.end(self.steps)
 
     @contextlib.contextmanager
@@ -115,20 +119,25 @@ class ScriptObserver:
             self._profiling.before(self.steps + 1)
         ends = self._span is not None and self.steps >= self._span.last
         begins = self._span is None and not self._profiling.running and self.steps + 1 >= self._due
-        if self._hook is None and (ends or begins):
+        if not self._waits and (ends or begins):
             self._await_forward()
 
     def _await_forward(self) -> None:
         """Hook modules only while a span is about to begin or end: no other step is slower."""
-        self._hook = register_module_forward_pre_hook(self._on_forward)
+        self._waits = True
+        if self._hook is None:
+            self._hook = register_module_forward_pre_hook(self._on_forward)
 
     def _stop_waiting(self) -> None:
-        if self._hook is not None:
+        """The hook stays where something was compiled with it, which would be compiled anew without it."""
+        self._waits = False
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        if self._hook is not None and not (dynamo and dynamo.counters["stats"]["unique_graphs"]):
             self._hook.remove()
             self._hook = None
 
     def _on_forward(self, module: nn.Module, inputs: Any) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or not self._waits:
             return  # before anything that the compiler can't trace, which would cut the user's graph here for good
         ended = False
         with self._guard():

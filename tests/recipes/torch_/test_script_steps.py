@@ -133,28 +133,28 @@ def test_steps_are_those_of_the_first_optimizer(run, text, steps, counted):
 
 
 @pytest.mark.parametrize(
-    "compiled",
+    ("compiled", "most"),
     [
-        "take = torch.compile(optimizer.step, backend='aot_eager')",
-        "@torch.compile(backend='aot_eager')\n        def take():\n            optimizer.step()",
-        "net = torch.compile(net, backend='aot_eager')\n        take = optimizer.step",
+        ("take = torch.compile(optimizer.step, backend='aot_eager')", 4),
+        ("@torch.compile(backend='aot_eager')\n        def take():\n            optimizer.step()", 4),
+        ("net = torch.compile(net, backend='aot_eager')\n        take = optimizer.step", 1),
     ],
 )
-def test_compiled_steps_are_counted_and_compiled_once(run_apart, compiled):
+def test_compiled_steps_are_counted_and_compiled_once(run_apart, compiled, most):
     ended = run_apart(
         f"""
         from torch._dynamo.utils import counters
         optimizer = torch.optim.Adam(net.parameters(), lr=torch.tensor(0.01))
         {compiled}
-        for step in range(12):
+        for step in range(21):
             optimizer.zero_grad()
             gradients()
             take()
         print("frames", counters["stats"]["unique_graphs"])
         """
     )
-    assert ended.result["steps"] == 12, ended.err
-    assert 1 <= int(ended.out.split("frames ")[1].split()[0]) <= 4
+    assert ended.result["steps"] == 21, ended.err
+    assert 1 <= int(ended.out.split("frames ")[1].split()[0]) <= most
 
 
 def test_a_script_without_steps_has_no_rate_but_a_reason(run_apart):
