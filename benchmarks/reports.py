@@ -21,7 +21,7 @@ def many(folder: Path) -> Measured:
     for count in (MANY, FEW):
         root = folder / str(count)
         finished(root, count)
-        names = sorted(path.name for path in root.iterdir())
+        names = sorted(path.name for path in root.glob("2*"))
         for name in names:
             (root / name / "metrics.jsonl").write_text(_METRICS, encoding="utf-8")
         words = ["report", *names, "--html", str(folder / f"{count}.html"), f"run_root={root}"]
