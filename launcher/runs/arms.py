@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,7 +86,7 @@ def _failed(folder: Path) -> str:
         text = safe_files.read_text(folder / FAILED).strip()
     except OSError:
         return ""
-    code = text.removeprefix("exit code ")
-    if code.isdigit() and 128 < int(code) <= 192:  # there are 64 signals
-        return f"its trainer was killed by signal {int(code) - 128}"
+    code = re.fullmatch("exit code ([0-9]{1,3})", text)
+    if code and 128 < int(code[1]) <= 192:  # there are 64 signals
+        return f"its trainer was killed by signal {int(code[1]) - 128}"
     return {"out of memory": OUT_OF_MEMORY, "killed": KILLED}.get(text, f"its trainer ended with {text}")

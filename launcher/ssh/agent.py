@@ -22,12 +22,10 @@ from typing import Any
 
 from launcher.errors import LauncherError, of_system
 from launcher.ssh import protocol
-from launcher.ssh.methods import REQUESTS
+from launcher.ssh.methods import LONGEST_ERROR, REQUESTS
 
 HEARTBEAT = 5.0
 """Seconds between heartbeats."""
-LONGEST_ERROR = 2**14
-"""Characters of an error that are sent."""
 KEPT = 30 * 86400.0
 """Seconds for which zips of other versions of the launcher are kept on the host."""
 

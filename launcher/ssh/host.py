@@ -20,7 +20,7 @@ from launcher.errors import LauncherError, Unavailable, UsageError
 from launcher.runs.address import Address
 from launcher.ssh import failures, protocol
 from launcher.ssh.failures import BadAnswer, Lost, NoPython, Unreachable
-from launcher.ssh.methods import REQUESTS, WITHOUT_PYTHON
+from launcher.ssh.methods import LONGEST_ERROR, REQUESTS, WITHOUT_PYTHON
 from launcher.ssh.session import NOISE, Overdue, Session
 
 SILENCE = 30.0
@@ -29,7 +29,6 @@ STEADY = 2**16
 """Bytes of a part sent in pieces that renew its deadline: the slowest transfer that is accepted is 1 kB/s."""
 LONGEST_NOTE = 2000
 """Characters of a note that are shown."""
-LONGEST_ERROR = 2**14
 
 T = TypeVar("T")
 

@@ -44,6 +44,8 @@ REQUESTS = {
 WITHOUT_PYTHON = "launcher.executors.ssh.bash_host:answer"
 """`module:name` of what answers the same through bash, for a host without a Python of ours."""
 
+LONGEST_ERROR = 2**14
+"""Characters of an error."""
 MOST_FILES = 200_000
 """Files of one run that are fetched."""
 SMALL = ("plan.json", "submission.json", "status.json", "result.json", "provenance.json")

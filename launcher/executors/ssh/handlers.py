@@ -21,10 +21,8 @@ from launcher.executors.verify import verify_here
 from launcher.runs import log_pieces, run_ids
 from launcher.runs.remote_record import OURS
 from launcher.runs.store import Run
-from launcher.ssh import run_answer
+from launcher.ssh import protocol, run_answer
 from launcher.ssh.methods import MOST_FILES
-
-CHUNK = 2**20
 
 
 def hello() -> dict[str, Any]:
@@ -162,7 +160,7 @@ def files(root: str, id: str, wanted: Sequence[Sequence[Any]]) -> Generator[Any,
             if (size, mtime) != (stamp.st_size, stamp.st_mtime_ns):
                 offset = 0
             yield {"name": name, "size": stamp.st_size, "mtime": stamp.st_mtime_ns, "offset": offset}
-            while left and (part := stream.read(min(CHUNK, left))):
+            while left and (part := stream.read(min(protocol.CHUNK, left))):
                 digest.update(part)
                 done = stamp.st_size - left
                 left -= len(part)

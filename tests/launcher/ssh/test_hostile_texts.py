@@ -69,3 +69,12 @@ def test_records_that_a_host_sent_reach_the_terminal_without_what_a_terminal_act
         done = victim.type_only(*words)
         assert "owned" not in done.out or words[0] != "ls"
     assert (victim.run / "result.json").exists()
+
+
+def test_an_arm_whose_exit_code_is_no_number_is_listed(victim):
+    victim.deadline(UNHURRIED)
+    plan = json.dumps({"arms": [{"arm": "00", "swept": [["amp", "o0"]]}]})
+    files = {"plan.json": [[1, 2], plan], "arms/00/failed": [[1, 2], "exit code ²"]}
+    arms = "2 if request['with']['runs'][0]['arms'] else 1"  # the second file is asked for by the first one
+    victim.liar.says(answering("look", f"look(status(files=dict(list({files!r}.items())[: {arms}])))"))
+    assert "amp=o0  failed: its trainer ended with exit code ²" in victim.type_only("ls", RUN).out
