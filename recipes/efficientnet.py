@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from recipes.recipe import DataLayout, Layer, Recipe, halved, stages_up_to
+from recipes.recipe import DataLayout, Layer, Recipe, conv, halved, linear, stages_up_to
 from recipes.typed import above_zero, least, setting
 
 CLASSES = 100
@@ -85,38 +85,30 @@ def blocks(stages: Sequence[int]) -> Iterator[Block]:
 
 def layers(settings: EfficientnetSettings) -> tuple[Layer, ...]:
     side = halved(settings.image_size)
-    network = [Layer(name="stem", kind="conv", inputs=3, outputs=STEM, kernel=3, pixels=side**2, copies=2)]
+    network = [conv(name="stem", inputs=3, outputs=STEM, kernel=3, pixels=side**2, copies=2)]
     chain = list(blocks(settings.stages))
     for block in chain:
-        wide, before = block.expanded, side**2
+        name, wide, before = block.name, block.expanded, side**2
         side = halved(side) if block.stride == 2 else side
         network += [
-            Layer(name=f"{block.name}.expand", kind="conv", inputs=block.inputs, outputs=wide, pixels=before, copies=2),
-            Layer(
-                name=f"{block.name}.depthwise",
-                kind="conv",
+            conv(name=f"{name}.expand", inputs=block.inputs, outputs=wide, pixels=before, copies=2),
+            conv(  # the third copy is scaled by the channel's share
+                name=f"{name}.depthwise",
                 inputs=wide,
                 outputs=wide,
                 kernel=block.kernel,
                 groups=wide,
                 pixels=side**2,
-                copies=3,  # the third is scaled by the channel's share
+                copies=3,
             ),
-            Layer(name=f"{block.name}.squeeze", kind="conv", inputs=wide, outputs=block.squeezed),
-            Layer(name=f"{block.name}.excite", kind="conv", inputs=block.squeezed, outputs=wide),
-            Layer(
-                name=f"{block.name}.project",
-                kind="conv",
-                inputs=wide,
-                outputs=block.outputs,
-                pixels=side**2,
-                copies=2,
-            ),
+            conv(name=f"{name}.squeeze", inputs=wide, outputs=block.squeezed),
+            conv(name=f"{name}.excite", inputs=block.squeezed, outputs=wide),
+            conv(name=f"{name}.project", inputs=wide, outputs=block.outputs, pixels=side**2, copies=2),
         ]
     return (
         *network,
-        Layer(name="head", kind="conv", inputs=chain[-1].outputs, outputs=HEAD, pixels=side**2, copies=2),
-        Layer(name="classifier", kind="linear", inputs=HEAD, outputs=CLASSES),
+        conv(name="head", inputs=chain[-1].outputs, outputs=HEAD, pixels=side**2, copies=2),
+        linear(name="classifier", inputs=HEAD, outputs=CLASSES),
     )
 
 

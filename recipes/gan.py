@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from recipes.recipe import MNIST_FILES, DataLayout, Layer, Recipe
+from recipes.recipe import MNIST_FILES, DataLayout, Layer, Recipe, conv, linear
 from recipes.typed import SettingsError, above_zero, least, setting, show
 
 NOISE = 100
@@ -57,20 +57,18 @@ class GanSettings:
 
 def layers(settings: GanSettings) -> tuple[Layer, ...]:
     first, *convolutions = settings.channels
-    network = [Layer(name="generator.dense", kind="linear", inputs=NOISE, outputs=SEED_SIDE**2 * first)]
+    network = [linear(name="generator.dense", inputs=NOISE, outputs=SEED_SIDE**2 * first)]
     inputs = first
     sides = zip((*convolutions, 1), (SEED_SIDE, 2 * SEED_SIDE, 4 * SEED_SIDE, 4 * SEED_SIDE), strict=True)
     for number, (outputs, side) in enumerate(sides, start=1):
-        network.append(_convolution(f"generator.conv{number}", inputs, outputs, side))
+        name = f"generator.conv{number}"
+        network.append(conv(name=name, inputs=inputs, outputs=outputs, kernel=KERNEL, pixels=side**2))
         inputs = outputs
     for number, outputs in enumerate(DISCRIMINATOR, start=1):
-        network.append(_convolution(f"discriminator.conv{number}", inputs, outputs, 4 * SEED_SIDE // 2 ** (number - 1)))
+        name, side = f"discriminator.conv{number}", 4 * SEED_SIDE // 2 ** (number - 1)
+        network.append(conv(name=name, inputs=inputs, outputs=outputs, kernel=KERNEL, pixels=side**2))
         inputs = outputs
-    return (*network, Layer(name="discriminator.dense", kind="linear", inputs=3 * 3 * inputs, outputs=1))
-
-
-def _convolution(name: str, inputs: int, outputs: int, side: int) -> Layer:
-    return Layer(name=name, kind="conv", inputs=inputs, outputs=outputs, kernel=KERNEL, pixels=side**2)
+    return (*network, linear(name="discriminator.dense", inputs=3 * 3 * inputs, outputs=1))
 
 
 RECIPE = Recipe(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from recipes.paddle_apis import check_api
-from recipes.recipe import MNIST_FILES, DataLayout, Layer, Recipe
+from recipes.recipe import MNIST_FILES, DataLayout, Recipe, conv, linear
 from recipes.typed import above_zero, below_one, setting
 
 
@@ -50,9 +50,9 @@ RECIPE = Recipe(
         "synthetic": DataLayout(samples=60_000, help="random images of MNIST's shape"),
     },
     layers=lambda settings: (
-        Layer(name="conv1", kind="conv", inputs=1, outputs=32, kernel=3, pixels=26**2),
-        Layer(name="conv2", kind="conv", inputs=32, outputs=64, kernel=3, pixels=24**2),
-        Layer(name="dense1", kind="linear", inputs=9216, outputs=128),
-        Layer(name="dense2", kind="linear", inputs=128, outputs=10),
+        conv(name="conv1", inputs=1, outputs=32, kernel=3, pixels=26**2),
+        conv(name="conv2", inputs=32, outputs=64, kernel=3, pixels=24**2),
+        linear(name="dense1", inputs=9216, outputs=128),
+        linear(name="dense2", inputs=128, outputs=10),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from collections.abc import Callable, Mapping
@@ -66,6 +67,10 @@ class Layer:
     def kept(self) -> int:
         """How many numbers are kept of a sample for the backward pass, at least."""
         return self.outputs * self.pixels * self.copies
+
+
+conv = functools.partial(Layer, kind="conv")
+linear = functools.partial(Layer, kind="linear")
 
 
 def halved(side: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recipes.recipe import DataLayout, Layer, Recipe, halved, stages_up_to
+from recipes.recipe import DataLayout, Layer, Recipe, conv, halved, linear, stages_up_to
 from recipes.typed import above_zero, below_one, least, setting
 
 if TYPE_CHECKING:
@@ -78,21 +78,21 @@ def blocks(width: int, stages: Sequence[int]) -> Iterator[Block]:
 
 def layers(settings: Resnet50Settings) -> tuple[Layer, ...]:
     side = halved(settings.image_size)
-    network = [Layer(name="stem", kind="conv", inputs=3, outputs=settings.width, kernel=7, pixels=side**2, copies=2)]
+    network = [conv(name="stem", inputs=3, outputs=settings.width, kernel=7, pixels=side**2, copies=2)]
     side = halved(side)  # by the pooling
     for block in blocks(settings.width, settings.stages):
         name, inputs, width, outputs, before = block.name, block.inputs, block.width, block.outputs, side**2
         side = halved(side) if block.stride == 2 else side
         network += [
-            Layer(name=f"{name}.reduce", kind="conv", inputs=inputs, outputs=width, pixels=before, copies=2),
-            Layer(name=f"{name}.conv", kind="conv", inputs=width, outputs=width, kernel=3, pixels=side**2, copies=2),
-            Layer(name=f"{name}.expand", kind="conv", inputs=width, outputs=outputs, pixels=side**2, copies=2),
+            conv(name=f"{name}.reduce", inputs=inputs, outputs=width, pixels=before, copies=2),
+            conv(name=f"{name}.conv", inputs=width, outputs=width, kernel=3, pixels=side**2, copies=2),
+            conv(name=f"{name}.expand", inputs=width, outputs=outputs, pixels=side**2, copies=2),
         ]
         if block.projects:
             # What its norm puts out is added to that of the other path at once, and not needed again.
-            network.append(Layer(name=f"{name}.project", kind="conv", inputs=inputs, outputs=outputs, pixels=side**2))
+            network.append(conv(name=f"{name}.project", inputs=inputs, outputs=outputs, pixels=side**2))
     last = settings.width * 2 ** (len(settings.stages) - 1) * EXPANSION
-    return (*network, Layer(name="classifier", kind="linear", inputs=last, outputs=settings.classes))
+    return (*network, linear(name="classifier", inputs=last, outputs=settings.classes))
 
 
 def learning_rate(settings: Resnet50Settings, batch: int, step: int, steps_per_epoch: int, total: int) -> float:
