@@ -62,8 +62,11 @@ def resume_here(
             check_secrets(plan, secrets)
             if "parallel" in assignments:
                 _check_sharding(plan)
-        values_from_now = [as_recorded(recorded[run], changed[run]) for run in chosen]
-        check_images(plans)
+        plans = with_images(plans)
+        values_from_now = [
+            as_recorded(recorded[run], dataclasses.replace(changed[run], container=plan.container, arms=plan.arms))
+            for run, plan in zip(chosen, plans, strict=True)
+        ]
         submission.check(plans)
         folders = [run.folder for run in chosen]
         for folder, plan, values in zip(folders, plans, values_from_now, strict=True):
@@ -99,22 +102,32 @@ def check_place(plan: Plan) -> None:
         raise UsageError(f"{error} (command line)") from None
 
 
-def check_images(plans: Sequence[Plan]) -> None:
-    """Refuse runs whose image this host no longer has; each image is asked for once. Raises `UsageError`."""
+def with_images(plans: Sequence[Plan]) -> list[Plan]:
+    """The plans with the images that their names mean now. Each image is asked for once. Raises `UsageError` for one
+    that this host no longer has."""
     from containers import find
 
-    asked = {}
-    for plan in plans:
-        if plan.container is not None and not plan.container.pull:  # else a job fetches it first
-            environment = tuple(sorted(plan.host_env.items()))
-            asked[plan.container.image, plan.container.runtime, environment] = plan.run_id
-    for (image, runtime, environment), run in asked.items():
-        ask = functools.partial(find.ask_here, env={**os.environ, **dict(environment)})
-        if not find.find_image(image, runtime, ask).present:
+    known: dict[Any, find.LocalImage] = {}
+
+    def of_now(plan: Plan) -> Plan:
+        plan = dataclasses.replace(plan, arms=tuple(map(of_now, plan.arms)))
+        container = plan.container
+        if container is None or container.pull:  # which a job fetches first
+            return plan
+        key = container.image, container.runtime, tuple(sorted(plan.host_env.items()))
+        if key not in known:
+            ask = functools.partial(find.ask_here, env={**os.environ, **plan.host_env})
+            known[key] = find.find_image(container.image, container.runtime, ask)
+        if not known[key].present:
             raise UsageError(
-                f"{runtime.kind} can't find the image that {run} ran in ({image}); fetch or build it again, or start "
-                "the run anew"
+                f"{container.runtime.kind} can't find the image that {plan.run_id} ran in ({container.image}); fetch "
+                "or build it again, or start the run anew"
             )
+        # A plan of before identities were recorded stays as it is.
+        identity = container.identity and known[key].identity
+        return dataclasses.replace(plan, container=dataclasses.replace(container, identity=identity))
+
+    return list(map(of_now, plans))
 
 
 def _check_sharding(plan: Plan) -> None:

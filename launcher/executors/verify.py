@@ -21,8 +21,9 @@ from launcher.runs import ownership, run_ids, store
 from launcher.runs.schema import ResultRecord
 from launcher.runs.store import SECRETS, Run
 from recipes import records, step_record
+from recipes.settings import Profile
 from recipes.trainer import checkpoint
-from recipes.typed import nearest
+from recipes.typed import nearest, plain
 
 ORIGINAL = "original"
 """Folder of a replay with what it is compared with: the run's record, and the checkpoint of the last step."""
@@ -72,7 +73,7 @@ def verify_here(
         replay, recorded = _choose(run, step)
         changed = plan_changes.changes(before, _of_cluster(before, assignments))
         resume.check_place(changed)
-        resume.check_images([changed])
+        (changed,) = resume.with_images([changed])
         plan = _plan(changed, values, replay, name)
         resume.check_secrets(before, secrets)
 
@@ -166,7 +167,7 @@ def _plan(plan: Plan, values: Mapping[str, Any], replay: ReplayPlan, name: str) 
     settings = {
         **plan.settings,
         "checkpoint": {**plan.settings["checkpoint"], "keep": 1, "stop_every": 0},
-        "profile": {**plan.settings["profile"], "tool": "none"},
+        "profile": {**plan.settings["profile"], **plain(Profile())},
         "verify": {"record": True},
     }
     settings = plan_changes.as_recorded(values, dataclasses.replace(plan, settings=settings))["settings"]

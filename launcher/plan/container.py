@@ -76,6 +76,7 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
         runtime=_with_step(runtime, spec),
         image=known.image,
         asked=launch.image,
+        identity=known.image_identity,
         pull=known.image_pull,
         mounts=tuple(_mount(mount, facts) for mount in launch.mounts),
         devices=_devices(facts, gpus, count, slurm),

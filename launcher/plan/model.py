@@ -27,6 +27,9 @@ class ContainerPlan:
     """As the runtime takes it."""
     asked: str
     """As it was named."""
+    identity: str = ""
+    """Its digest in the engine's store when the run was planned, or resumed, since a tag may come to mean another
+    image; empty for files, and where the engine didn't have it."""
     pull: str = ""
     """The image that a job has to fetch first; empty where it is present."""
     mounts: tuple[Mount, ...] = ()

@@ -101,6 +101,8 @@ class ContainerFacts:
     image_present: bool
     image_pull: str = ""
     """The reference by digest that `image pull` has to fetch; only if that was requested."""
+    image_identity: str = ""
+    """As `containers.find.LocalImage`."""
     image_architecture: str = ""
     image_cuda: str = ""
     """Version of CUDA that the image declares; empty without one."""

@@ -153,6 +153,7 @@ def _containers(asked: Questions) -> ContainerFacts:
         image=name,
         image_present=image.present,
         image_pull="" if image.present else wanted,
+        image_identity=image.identity,
         image_architecture=image.architecture,
         image_cuda=image.cuda,
         image_packages=packages,

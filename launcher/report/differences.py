@@ -78,7 +78,7 @@ def _described(evidence: Evidence) -> dict[tuple[str, str], str]:
     groups: dict[str, Mapping[str, Any]] = {
         "settings": leaves(group_of(plan, "settings")),
         "plan": of_plan,
-        "image": {"name": container.get("image") or "none"},
+        "image": {"name": container.get("image") or "none", "identity": container.get("identity") or None},
         "code": {key: code.get(key) for key in ("digest", "commit", "dirty")},
         "data": {"digest": group_of(result, "digests").get("data")},
         "versions": {"interpreter": plan.get("python"), **group_of(result, "versions")},

@@ -117,6 +117,7 @@ class Runtime(NamedTuple):
 
 class Container(NamedTuple):
     image: str | None = None
+    identity: str | None = None
     runtime: Runtime = Runtime()
 
 

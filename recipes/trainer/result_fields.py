@@ -65,9 +65,10 @@ def mode_lines(settings: Settings, precision: ResolvedPrecision) -> list[str]:
 
 
 def digests(plan: Mapping[str, Any], data: str | None) -> dict[str, str | None]:
-    """Code, and the image as its runtime is told it, from the plan; null where there is no plan or no container."""
+    """Code, and the image by its digest in the engine's store, or else by its name, from the plan; null where there is
+    no plan or no container."""
     container = plan.get("container") or {}
-    return {"code": plan.get("code"), "image": container.get("image"), "data": data}
+    return {"code": plan.get("code"), "image": container.get("identity") or container.get("image"), "data": data}
 
 
 def _device_reason(precision: ResolvedPrecision) -> str:

@@ -63,6 +63,7 @@ def test_a_real_run_is_verified_and_a_fault_in_memory_named(tmp_path, root, caps
         f"env.FAULT={fault}",
         "env.OMP_NUM_THREADS=1",
         "telemetry.every=0",
+        *("profile=framework", "profile.start=3", "profile.steps=2"),
     )
     assert main(["--config-dir", str(own_recipe(tmp_path / "own")), *words, *here, "verify.record=true"]) == 0
     fault.unlink()

@@ -16,6 +16,8 @@ from launcher.executors import execute, resume
 from launcher.plan import record
 from launcher.plan.resolve import resolve
 from launcher.runs import store
+from recipes.trainer import result_fields
+from tests.launcher.contained.conftest import until
 from tests.launcher.contained.test_text import with_containers
 from tests.launcher.hosts import LAPTOP, spec_of
 
@@ -24,7 +26,7 @@ ENGINE = """#!/bin/sh
 case $1 in
   run) echo "Error: could not find slirp4netns" >&2; exit CODE ;;
   wait) echo 0 ;;
-  image) echo "$*" >>"$0.asked"; exit 1 ;;
+  image) echo "$*" >>"$0.asked"; cat "$0.image" ;;
 esac
 """
 
@@ -55,8 +57,20 @@ def test_a_run_whose_image_is_gone_is_not_resumed(
     asked.unlink()
     plan = record.from_json(store.read_or_empty(folder / "plan.json"))
     with pytest.raises(UsageError, match="can't find the image"):
-        resume.check_images([plan] * 3)
+        resume.with_images([plan] * 3)
     assert asked.read_text() == once
+
+
+def test_a_run_records_the_image_that_its_tag_meant_when_it_was_planned_and_when_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(tmp_path, monkeypatch, "docker", 1)
+    (tmp_path / "bin" / "docker.image").write_text('[{"Id": "sha256:second", "Architecture": "amd64"}]')
+    main(["resume", folder.name, f"run_root={folder.parent}"])
+    until((folder / "attempts/2/stderr.log").exists)
+    for path, identity in (("plan.json", "sha256:first"), ("attempts/2/plan.json", "sha256:second")):
+        plan = store.read_or_empty(folder / path)
+        assert plan["container"]["identity"] == result_fields.digests(plan, "")["image"] == identity
 
 
 def test_a_run_is_done_with_the_result_of_its_own_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +95,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, code: int,
     (tmp_path / "bin" / engine).write_text(ENGINE.replace("CODE", str(code)))
     (tmp_path / "bin" / engine).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    facts = dataclasses.replace(with_containers(LAPTOP, image="local/torch"), run_root=str(tmp_path / "runs"))
+    facts = dataclasses.replace(
+        with_containers(LAPTOP, image="local/torch", image_identity="sha256:first"), run_root=str(tmp_path / "runs")
+    )
     plan = resolve(spec_of(f"container={engine}", "image=local/torch", *words), facts)
     (tmp_path / "runs").mkdir()
     code_store.store(tmp_path / "runs" / ".code", plan.code, {})

@@ -40,6 +40,7 @@ def test_a_run_in_a_container_is_proved_and_its_files_are_the_users(bed: Testbed
     folder = started(tmp_path / "runs")
     result = json.loads((folder / "result.json").read_text())
     assert result["observed"]["verdict"] == "proved"
+    assert result["digests"]["image"].startswith("sha256:" if runtime == "docker" else "/")
     assert len(telemetry.read(folder).hosts) == 1
     export = ["export", folder.name, f"{tmp_path}/weights.safetensors"]  # takes its process's place
     subprocess.run([sys.executable, "-m", "launcher", *export], check=True)
