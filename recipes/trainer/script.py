@@ -14,6 +14,7 @@ from typing import Any
 
 from recipes import arguments, script_source, settings
 from recipes.arguments import Arguments
+from recipes.run_folder import Superseded
 from recipes.trainer import result_fields
 from recipes.trainer.run import FAILED, REFUSED
 from recipes.trainer.script_attempt import ScriptAttempt
@@ -47,7 +48,11 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
         for line in result_fields.mode_lines(started.chosen.settings, wrapper.mode):
             print(line, flush=True)
     import_from_snapshot(started.file, started.chosen.plan)
-    return ScriptAttempt(started, wrapper, began).run()
+    try:
+        return ScriptAttempt(started, wrapper, began).run()
+    except Superseded as error:
+        print(f"script: {error}", file=sys.stderr)
+        return FAILED
 
 
 def parse(words: Sequence[str], framework: str) -> Started:

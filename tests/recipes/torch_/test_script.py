@@ -268,6 +268,12 @@ def test_a_script_whose_steps_were_all_skipped_proves_nothing(run, text):
     assert "no weight was updated: all 5 steps overflowed and were skipped" in ended.out
 
 
+def test_an_attempt_that_a_later_one_has_taken_over_says_so_in_a_line(run, tmp_path):
+    ended = run(f"import os; os.makedirs({str(tmp_path / 'run/attempts/2')!r})", "amp=o1")
+    assert (ended.code, ended.result) == (1, {})
+    assert ended.err.startswith("script: attempt 1 ends without another word: ") and ended.err.count("\n") == 1
+
+
 def test_a_script_without_a_model_proves_nothing_and_fails_unless_that_is_allowed(run):
     ended = run("print('no model here')", "amp=o1")
     assert (ended.code, ended.verdict) == (1, "unknown")
