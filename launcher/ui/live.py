@@ -33,12 +33,10 @@ class _Followed:
     """One run and its progress; a comparison has its arms too, which are shown instead of it."""
 
     def __init__(self, folder: Path, label: str | None = None) -> None:
-        plan = store.read(PlanRecord, folder / "plan.json", ("swept", "arms", "script"))
+        plan = store.read(PlanRecord, folder / "plan.json", ("swept", "arms"))
         self.folder = folder
         self.label = summary.label_of(folder.name, plan) if label is None else label
         self.arms = [_Followed(arm.run.folder, arm.label) for arm in arms.of(folder, plan)]
-        self._in_blocks = label is not None and plan.script is not None
-        """Whether it is an arm that is restarted for each block, so that its steps give no time left."""
         self.state = State("queued")
         self.progress = Progress()
         self._lines = follow.Lines(folder / "metrics.jsonl")
@@ -52,10 +50,10 @@ class _Followed:
             arm.read()
 
     def rows(self) -> list[Row]:
-        if self.arms:
-            return [row for arm in self.arms for row in arm.rows()]
-        progress = self.progress._replace(seconds_left=None) if self._in_blocks else self.progress
-        return [Row(self.label, self.state, progress)]
+        if not self.arms:
+            return [Row(self.label, self.state, self.progress)]
+        # The blocks of other arms come between those of one, so that its own pace gives no time left.
+        return [Row(arm.label, arm.state, arm.progress._replace(seconds_left=None)) for arm in self.arms]
 
 
 def watch(

@@ -7,7 +7,9 @@ import pytest
 
 from launcher.executors import interrupts
 from launcher.runs import selection, store
+from launcher.runs.states import State
 from launcher.ui.live import _Followed, watch
+from tests.launcher.compare import folders as comparisons
 from tests.launcher.run_folders import DEAF, NAME, STEPPING, begin, make, metrics, result, start, state, sweep, until
 from tests.launcher.terminal import Terminal, screen_of
 
@@ -16,6 +18,7 @@ FOREGROUND = """
 import sys
 from pathlib import Path
 from launcher.executors import stopping
+from launcher.runs.states import State
 from launcher.ui.live import _Followed, watch
 folders = [Path(path) for path in sys.argv[1:]]
 def on_interrupt(times):
@@ -154,6 +157,18 @@ def test_metrics_that_are_cut_back_on_resume_are_shown_from_where_they_go_on(roo
     metrics(folder, [{**head, "attempt": 2, "resumed_from": 20}, {"step": 21, "time": 90}])
     followed.read()
     assert (followed.progress.step, followed.progress.attempt) == (21, 2)
+
+
+def test_an_arm_of_a_comparison_has_no_time_left_as_others_run_between_its_blocks(root):
+    folder = root / NAME
+    comparisons.plan_of(folder, ("o0", []), ("o1", []))
+    start_row = {"event": "start", "attempt": 1, "total_steps": 100, "time": 0}
+    metrics(folder / "arms/00", [start_row, *({"step": number, "time": number} for number in (1, 2))])
+    followed = _Followed(folder)
+    followed.state = State("running", attempt=1)
+    followed.read()
+    control, _ = followed.rows()
+    assert (control.label, control.progress.step, control.progress.seconds_left) == ("amp=o0", 2, None)
 
 
 def test_on_a_terminal_a_run_s_own_output_scrolls_by_above_its_progress_which_waits_for_its_bar(root):
