@@ -58,16 +58,9 @@ def test_records_that_a_host_sent_reach_the_terminal_without_what_a_terminal_act
     state = ["failed", hostile, 1, 1, "2026-01-02T03:04:05Z", None, 0]
     victim.liar.says(answering("look", f"look(status(state={state!r}, files={files!r}))"))
     assert "owned" not in victim.type_only("ls").out
-    for words in (
-        ["ls"],
-        ["ls", RUN],
-        ["watch", RUN],
-        ["report", RUN],
-        ["report", RUN, "--markdown", "-"],
-        ["cancel", RUN],
-    ):
-        done = victim.type_only(*words)
-        assert "owned" not in done.out or words[0] != "ls"
+    assert "owned" not in victim.type_only("ls", RUN).out
+    for words in (["watch"], ["report"], ["report", "--markdown", "-"], ["cancel"]):
+        victim.type_only(*words, RUN)
     assert (victim.run / "result.json").exists()
 
 
