@@ -25,13 +25,18 @@ def missing() -> str:
 
 
 @contextlib.contextmanager
-def watched(around: Callable[[Any, Sequence[Any]], contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
-    """Have `around(artifact, inputs)` entered around every run of Inductor's code while this is open, and the compiler
-    itself unobserved.
+def watched(around: Callable[[Any, Sequence[Any], Callable[[], Any]], Any]) -> Iterator[None]:
+    """Have `around(artifact, inputs, run)` run Inductor's code while this is open, and return what it returned; the
+    compiler itself is unobserved.
     """
     with contextlib.ExitStack() as stack:
         if (artifact := _artifact()) is not None:
-            enter_around(stack, artifact, "__call__", around)
+            original = artifact.__call__
+
+            def call(code: Any, inputs: Sequence[Any]) -> Any:
+                return around(code, inputs, lambda: original(code, inputs))
+
+            stack.enter_context(replaced(artifact, "__call__", functools.wraps(original)(call)))
         if (compiler := _compiler()) is not None:
             enter_around(stack, compiler, "__call__", lambda *given: _unobserved())
         yield

@@ -103,12 +103,17 @@ class DispatchObserver(TorchDispatchMode):
         gradients = torch.is_grad_enabled()
         if gradients or in_backward():
             self.evaluations.close()
-        if self.evaluations:
-            used = tensors(given)
+        if not self.evaluations:
+            return
+        used = tensors(given)
+        origins = self.evaluations.origins(used)
+        if not origins:
+            return
+        if in_backward() or (gradients and any(tensor.requires_grad for tensor in used)) or self.in_optimizer():
+            self.evaluations.use(origins)
+        else:
             written = used if func._schema.is_mutable or "c10d" in func.namespace else []
-            requires = gradients and any(tensor.requires_grad for tensor in used)
-            training = lambda: requires or in_backward() or self.in_optimizer()  # noqa: E731
-            self.evaluations.follow(used, [*tensors([out]), *written], training)
+            self.evaluations.mark([*tensors([out]), *written], origins)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -150,7 +155,7 @@ class DispatchObserver(TorchDispatchMode):
         use, origin = self.roles.record(matrices, len(self.calls), running)
         kept = self._is_kept(running, backward, origin)
         if backward:
-            self.evaluations.use(origin)
+            self.evaluations.use_call(origin)
 
         def record_call(args: Any, kwargs: Any, out: Any) -> None:
             produced = tensors([out])

@@ -7,12 +7,14 @@ together, so that what is computed from one of them is enough for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-_NONE: frozenset[int] = frozenset()
+from recipes.torch_.observe.modules import memory_of
+
+_UNKNOWN: tuple[None, frozenset[int]] = None, frozenset()
 
 
 class Evaluations:
@@ -41,33 +43,31 @@ class Evaluations:
         if self._open is None:
             self._open = call
         self._stretches[call] = self._open
-        self._mark(results, frozenset({self._open}))
+        self.mark(results, frozenset({self._open}))
 
     def close(self) -> None:
         """Something ran with gradients: what comes later is another stretch."""
         self._open = None
 
-    def use(self, call: int) -> None:
+    def origins(self, given: Iterable[torch.Tensor]) -> frozenset[int]:
+        """The stretches that these were computed from."""
+        return frozenset().union(*(self._made_of.get(memory_of(tensor), _UNKNOWN)[1] for tensor in _dense(given)))
+
+    def mark(self, results: Iterable[torch.Tensor], origins: frozenset[int]) -> None:
+        """These were computed from such stretches, too."""
+        for tensor in _dense(results) if origins else ():
+            reference = StorageWeakRef(tensor.untyped_storage())
+            self._made_of[memory_of(tensor)] = reference, origins | self.origins([tensor])
+
+    def use(self, origins: frozenset[int]) -> None:
+        """Training uses what was computed from these stretches."""
+        self._used |= origins
+
+    def use_call(self, call: int) -> None:
         """Training uses this call, if it is one without gradients."""
         self._used.add(self._stretches.get(call, -1))
 
-    def follow(
-        self, given: Iterable[torch.Tensor], results: Iterable[torch.Tensor], training: Callable[[], bool]
-    ) -> None:
-        """An operation computed results from what it was given; `training()`: they take part in training."""
-        origins = _NONE.union(*(self._origins(tensor) for tensor in given))
-        if origins and training():
-            self._used |= origins
-        elif origins:
-            self._mark(results, origins)
 
-    def _origins(self, tensor: torch.Tensor) -> frozenset[int]:
-        if tensor.layout != torch.strided:
-            return _NONE
-        return self._made_of.get(tensor.untyped_storage()._cdata, (None, _NONE))[1]
-
-    def _mark(self, results: Iterable[torch.Tensor], origins: frozenset[int]) -> None:
-        for tensor in results:
-            if tensor.layout == torch.strided:
-                storage = tensor.untyped_storage()
-                self._made_of[storage._cdata] = StorageWeakRef(storage), origins | self._origins(tensor)
+def _dense(values: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Those that have memory of their own."""
+    return (tensor for tensor in values if tensor.layout == torch.strided)

@@ -61,7 +61,7 @@ class PrecisionObserver:
                 stack.close()
         report: dict[str, Any] = {}
         with guard():
-            report = step.report()
+            report = step.report(evaluation)
         if guard.problems:  # what else was observed is incomplete
             self.add_problems(number, guard.problems, evaluation)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -64,7 +64,7 @@ class StepObserver:
             stack.callback(hook.remove)
         if self._rounding is not None:
             self._rounding.start(stack)
-        stack.enter_context(compiled.watched(self._around_compiled))
+        stack.enter_context(compiled.watched(self._run_compiled))
         stack.enter_context(recomputation.watched())
         try:
             self._profile = stack.enter_context(profiler_audit.profiler())
@@ -75,12 +75,15 @@ class StepObserver:
             stack.callback(self._first_step.close)
         stack.enter_context(self.mode)
 
-    def report(self) -> dict[str, Any]:
-        """The fields of the report (`recipes.precision.observation`) that were observed, once the stack is closed."""
+    def report(self, evaluation: bool) -> dict[str, Any]:
+        """The fields of the report (`recipes.precision.observation`) that were observed, once the stack is closed.
+
+        Evaluations are left out unless the step is one."""
         listed = (*self._resolved.allow, *self._resolved.deny)
         seen = profiler_audit.read(self._profile, listed) if self._profile is not None else profiler_audit.Audit()
         calls, evaluations = self.mode.calls, self.mode.evaluations
-        trained = (call for index, call in enumerate(_with_functions(calls, seen)) if index not in evaluations)
+        named = enumerate(_with_functions(calls, seen))
+        trained = (call for index, call in named if evaluation or index not in evaluations)
         return {
             "calls": _aggregate(trained, self._gemm_layers),
             "listed": [
@@ -129,14 +132,24 @@ class StepObserver:
                 if self._arithmetic.get(name, "float32") == "float32":
                     self._arithmetic[name] = result
 
-    @contextlib.contextmanager
-    def _around_compiled(self, artifact: Any, inputs: Sequence[Any]) -> Iterator[None]:
+    def _run_compiled(self, artifact: Any, inputs: Sequence[Any], run: Callable[[], Any]) -> Any:
+        evaluations, first = self.mode.evaluations, len(self.mode.calls)
+        trains, origins = False, frozenset[int]()
         with self.mode.paused():
             with self._guard():
-                if not self.mode.in_optimizer():
+                steps, origins = self.mode.in_optimizer(), evaluations.origins(tensors(inputs))
+                trains = steps or in_backward()
+                if not steps:
                     self._count_compiled(artifact, inputs)
-                self.mode.evaluations.follow(tensors(inputs), (), lambda: True)
-            yield
+                if trains:
+                    evaluations.use(origins)
+            results = run()
+        with self._guard():
+            if not trains:  # the forward of what trains runs without gradients too
+                evaluations.mark(tensors([results]), origins)
+                for call in range(first, len(self.mode.calls)):
+                    evaluations.add(call, tensors([results]))
+        return results
 
     def _count_compiled(self, artifact: Any, inputs: Sequence[Any]) -> None:
         unaccounted = self.mode.unaccounted

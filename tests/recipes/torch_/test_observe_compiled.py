@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -117,10 +116,9 @@ def test_a_batch_of_another_size_is_counted_at_its_own_size() -> None:
     training = Training(Dense, O1, compile=True)
     texts, work = [], []
 
-    @contextlib.contextmanager
-    def collect(artifact: Any, inputs: Any) -> Iterator[None]:
+    def collect(artifact: Any, inputs: Any, run: Callable[[], Any]) -> Any:
         texts.append(artifact.inductor_post_grad_graph_str)
-        yield
+        return run()
 
     for size in (4, 6, 11):
         with compiled.watched(collect), training.observer.step(size), training.precision.forward():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import shutil
 
+import pytest
+import torch
+
+from recipes.torch_.observe import compiled
 from tests.recipes.torch_.scripts import HEAD, fork, in_process
 from tests.recipes.wrapped_scripts import run_script
 
@@ -92,6 +96,19 @@ inputs = turned"""
 def test_an_evaluation_in_float32_between_observed_steps_is_not_judged(run, parts):
     ended = run(training(**parts))
     assert (ended.code, ended.verdict) == (0, "proved"), ended.err
+
+
+@pytest.mark.skipif(bool(compiled.missing()), reason="this torch's compiled code can't be read")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [({"after": VALIDATION}, "proved"), ({"before": "with torch.no_grad():\n    goal = net(inputs)"}, "contradicted")],
+    ids=["an evaluation", "a teacher"],
+)
+def test_compiled_code_without_gradients_is_judged_where_training_uses_it(run, parts, verdict):
+    torch._dynamo.reset()
+    ended = run(training(**parts).replace("optimizer =", "net = torch.compile(net)\noptimizer ="))
+    assert ended.verdict == verdict, ended.result["observed"]
 
 
 FROZEN = """with torch.no_grad():
