@@ -77,7 +77,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
         summary.result_of(run.path, state, summary.ROW_FIELDS) if state.finished else ResultRecord()
         for run, _, state, _ in seen
     ]
-    steps = [summary.last_step(entry.run, result) for entry, result in zip(seen, results, strict=True)]
+    steps = [details.last_step(entry.run, result) for entry, result in zip(seen, results, strict=True)]
     plans = [store.read(PlanRecord, store.plan_path(entry.run.path), summary.REQUEST_FIELDS) for entry in seen]
     durations, *measured = summary.measurements([entry.state for entry in seen], results, now)
     columns = [
@@ -161,7 +161,7 @@ def _metrics(run: Run, result: ResultRecord) -> dict[str, Any]:
     """What a listing shows of a run's results, as numbers; null where it left none. Throughput in its unit per second,
     memory in bytes."""
     return {
-        "step": summary.last_step(run, result),
+        "step": details.last_step(run, result),
         "loss": result.loss.last,
         "accuracy": result.eval.get("accuracy"),
         "throughput": result.throughput.mean,

@@ -37,7 +37,7 @@ def lines(seen: Seen, width: int = 0) -> list[str]:
     if not state.finished:
         if (current := progress(run)).step:
             rows.append(("progress", display.line(current)))
-    elif result.updates.attempted is None and (step := summary.last_step(run, result)):
+    elif result.updates.attempted is None and (step := last_step(run, result)):
         rows.append(("progress", f"ended at step {step}"))
     rows += [*summary.outcome(result), *summary.gpus(folder)]
     rows += [("arm", line) for line in _arms(folder, plan, state, result)]
@@ -57,6 +57,18 @@ def progress(run: Run) -> Progress:
     """How far a run is by its rows here."""
     _, written = follow.Lines(run.folder / "metrics.jsonl").read()
     return advance(Progress(), rows_of(written))
+
+
+def last_step(run: Run, result: ResultRecord) -> int | None:
+    """The last step that a run is known to have taken, by its result or, where it has none, its metrics."""
+    if result.updates.attempted is not None:
+        return result.updates.attempted
+    if run_roots.is_remote(run.root):
+        from launcher.runs import remote_record
+
+        known = remote_record.known(run.folder)
+        return known.step if known else None
+    return follow.last_step(run.path)
 
 
 def _arms(folder: Path, plan: PlanRecord, comparison: State, result: ResultRecord) -> Iterator[str]:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher import units
-from launcher.runs import follow, log_tail, run_ids, run_roots, store
+from launcher.runs import log_tail, run_ids, run_roots, store
 from launcher.runs.schema import PlanRecord, ResultRecord
 from launcher.runs.states import State
-from launcher.runs.store import Run
 from launcher.ui import hints, tables
 from launcher.ui.tables import Column
 from recipes.shown import show
@@ -87,18 +86,6 @@ def result_of(folder: str | Path, state: State, only: Collection[str] = ()) -> R
 def if_of(result: ResultRecord, state: State) -> ResultRecord:
     """The result, if it is that of the run's last attempt; else an empty one."""
     return result if result.attempts in (None, state.attempt) else ResultRecord()
-
-
-def last_step(run: Run, result: ResultRecord) -> int | None:
-    """The last step that a run is known to have taken, by its result or, where it has none, its metrics."""
-    if result.updates.attempted is not None:
-        return result.updates.attempted
-    if run_roots.is_remote(run.root):
-        from launcher.runs import remote_record
-
-        known = remote_record.known(run.folder)
-        return known.step if known else None
-    return follow.last_step(run.path)
 
 
 def outcome(result: ResultRecord) -> list[tuple[str, str]]:
