@@ -6,6 +6,7 @@ needs more bits than TF32 (10) or bfloat16 (7) have; 1 + 2**-9 tells the two apa
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import torch
@@ -59,31 +60,21 @@ _PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 def switches(device: torch.device) -> dict[str, str]:
     """The settings that let float32 products on `device` round their operands: name -> what it is set to."""
     settings = {}
-    for name, read in (_SWITCHES if has_new_switches() else _OLD_SWITCHES)[device.type].items():
+    for name in (_SWITCHES if has_new_switches() else _OLD_SWITCHES)[device.type]:
         try:
-            settings[f"torch.{name}"] = str(read())
+            value = operator.attrgetter(name.removesuffix("()"))(torch)
+            settings[f"torch.{name}"] = str(value() if callable(value) else value)
         except RuntimeError:
             settings[f"torch.{name}"] = "unreadable"  # old and new switches were mixed; the arithmetic tells
     return settings
 
 
-_SWITCHES: dict[str, dict[str, Callable[[], object]]] = {
-    "cpu": {
-        "backends.mkldnn.matmul.fp32_precision": lambda: torch.backends.mkldnn.matmul.fp32_precision,
-        "backends.mkldnn.conv.fp32_precision": lambda: torch.backends.mkldnn.conv.fp32_precision,
-        "backends.mkldnn.rnn.fp32_precision": lambda: torch.backends.mkldnn.rnn.fp32_precision,
-    },
-    "cuda": {
-        "backends.cuda.matmul.fp32_precision": lambda: torch.backends.cuda.matmul.fp32_precision,
-        "backends.cudnn.conv.fp32_precision": lambda: torch.backends.cudnn.conv.fp32_precision,
-        "backends.cudnn.rnn.fp32_precision": lambda: torch.backends.cudnn.rnn.fp32_precision,
-    },
+_SWITCHES = {
+    "cpu": [f"backends.mkldnn.{product}.fp32_precision" for product in ("matmul", "conv", "rnn")],
+    "cuda": [f"backends.{product}.fp32_precision" for product in ("cuda.matmul", "cudnn.conv", "cudnn.rnn")],
 }
-_OLD_SWITCHES: dict[str, dict[str, Callable[[], object]]] = {
-    "cpu": {"get_float32_matmul_precision()": torch.get_float32_matmul_precision},
-    "cuda": {
-        "backends.cuda.matmul.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
-        "backends.cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
-    },
+_OLD_SWITCHES = {
+    "cpu": ["get_float32_matmul_precision()"],
+    "cuda": ["backends.cuda.matmul.allow_tf32", "backends.cudnn.allow_tf32"],
 }
 """By device, those of torch before 2.9."""
