@@ -1,11 +1,11 @@
 """The GPUs that a job sees, as options of each runtime. A job of one GPU never sees two.
 
-| devices | none, apptainer | docker | podman | pyxis |
+| devices | apptainer | docker | podman | pyxis |
 | --- | --- | --- | --- | --- |
 | no GPU on the host | - | - | - | - |
 | none of the host's | CUDA_VISIBLE_DEVICES= | NVIDIA_VISIBLE_DEVICES=void | the same | both |
-| listed | CUDA_VISIBLE_DEVICES=2,3 (and --nv) | --gpus "device=2,3" | --device nvidia.com/gpu=2 .. | the job's |
-| the job's | what Slurm set (and --nv) | --gpus of SLURM_STEP_GPUS | --device of the same | what Slurm set |
+| listed | CUDA_VISIBLE_DEVICES=2,3, and --nv | --gpus "device=2,3" | --device nvidia.com/gpu=2 .. | the job's |
+| the job's | what Slurm set, and --nv | --gpus of SLURM_STEP_GPUS | --device of the same | what Slurm set |
 
 Docker and podman renumber the devices from 0 inside, so CUDA_VISIBLE_DEVICES is not passed on. They also ignore the
 cgroup of a Slurm job, so they get exactly its devices.

@@ -50,13 +50,8 @@ def ask_here(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str |
 
 def installed(ask: Ask) -> dict[str, Runtime]:
     """Every runtime that the host has, by kind."""
-    runtimes = {kind: find(kind, ask) for kind in _FINDERS}
+    runtimes = {kind: find(ask) for kind, find in _FINDERS.items()}
     return {kind: runtime for kind, runtime in runtimes.items() if runtime is not None}
-
-
-def find(kind: Kind, ask: Ask) -> Runtime | None:
-    """The runtime of this kind, or None."""
-    return Runtime(kind="none") if kind == "none" else _FINDERS[kind](ask)
 
 
 def version(text: str) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ from containers.variables import JOB_PREFIXES, OWNED, RUNTIME_PREFIXES, SHELL
 from recipes.typed import SettingsError, not_a_choice, refuse_control_characters
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CONTAINER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _SYSTEM = ("/", "/proc", "/sys", "/dev")
 # The longest string of an argument list or environment in Linux, with its zero byte.
 MAX_STRING = 128 * 1024
@@ -65,12 +64,9 @@ def parse_mount(text: str) -> Mount:
 def check(container: Container, runtime: Runtime, missing: Collection[str] = ()) -> None:
     """Refuse a container that this runtime can't run exactly as described. `missing` are paths that the host lacks."""
     _check_texts(container)
-    if runtime.kind == "none":
-        _check_sizes(container, container.environment)
-        return
     _check_mounts(container, missing)
     settled = settle(container)
-    _check_sizes(settled, settled.environment)
+    _check_sizes(settled)
     if runtime.gpu_problem and container.devices:
         raise SettingsError(f"container={runtime.kind} with GPUs: {runtime.gpu_problem}", "container.kind")
     {"docker": _check_engine, "podman": _check_engine, "apptainer": _check_apptainer, "pyxis": _check_pyxis}[
@@ -101,9 +97,9 @@ def _check_texts(container: Container) -> None:
             raise SettingsError(f"env.{name}: {name} is set from the description, twice or can't be set", f"env.{name}")
 
 
-def _check_sizes(container: Container, environment: Mapping[str, str]) -> None:
+def _check_sizes(container: Container) -> None:
     total = 0
-    for name, value in environment.items():
+    for name, value in container.environment.items():
         size = len(f"SINGULARITYENV_{name}={value}".encode()) + 1
         total += size
         if size > MAX_STRING:
@@ -124,14 +120,9 @@ def _check_sizes(container: Container, environment: Mapping[str, str]) -> None:
 
 
 def _check_mounts(container: Container, missing: Collection[str]) -> None:
-    for key, path in (("workdir", container.workdir), ("run_root", container.cache)):
-        if not path.startswith("/"):
-            raise SettingsError(f"{key}={path} should be an absolute path", key)
     targets: dict[str, str] = {posixpath.normpath(container.cache): container.cache}
     for mount in container.mounts:
         shown = f"{mount.source}:{mount.target}"
-        if not mount.source.startswith("/"):
-            raise SettingsError(f"mounts={shown}: the source should be an absolute path", "mounts")
         if not mount.target.startswith("/"):
             raise SettingsError(f"mounts={shown}: {mount.target} should be absolute, as /{mount.target}", "mounts")
         target = posixpath.normpath(mount.target)
@@ -152,10 +143,6 @@ def _check_mounts(container: Container, missing: Collection[str]) -> None:
 
 
 def _check_engine(container: Container, runtime: Runtime) -> None:
-    if container.image.startswith("-"):
-        raise SettingsError(f"image={container.image} is not the name of an image", "image")
-    if isinstance(container.name, str) and not _CONTAINER_NAME.fullmatch(container.name):
-        raise SettingsError(f"name={container.name} is not a name for a container", "name")
     if container.shm_bytes and container.ipc == "host":
         raise SettingsError("container.shm needs container.ipc=private; the host's /dev/shm has its own size", "shm")
 
@@ -165,12 +152,6 @@ def _check_apptainer(container: Container, runtime: Runtime) -> None:
         raise SettingsError(f"container.shm: {runtime.kind} shares the host's /dev/shm and its size", "shm")
     if ":" in container.home:
         raise SettingsError(f"run_root={container.cache}: {runtime.kind} takes no ':' there", "run_root")
-    if not container.image.startswith("/"):
-        raise SettingsError(
-            f"image={container.image}: {runtime.kind} runs a .sif file or a sandbox folder; fetch it with "
-            f"`image pull {container.image}`",
-            "image",
-        )
     for name, value in container.environment.items():
         if any(character in value for character in apptainer.LOSING):
             raise SettingsError(

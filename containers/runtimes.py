@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from containers import apptainer, engines, pyxis
-from containers.description import Container, settle, with_exports, with_secrets
-from containers.devices import visibility
-from containers.runtime import Runtime, Wrapped, limited
+from containers.description import Container, settle
+from containers.runtime import Runtime, Wrapped
 
 _RENDERERS = {"docker": engines.wrap, "podman": engines.wrap, "apptainer": apptainer.wrap, "pyxis": pyxis.wrap}
 
@@ -15,15 +14,4 @@ def wrap(container: Container, runtime: Runtime) -> Wrapped:
 
     `preflight.check` refuses beforehand what the runtime can't carry.
     """
-    if runtime.kind == "none":
-        return _on_the_host(container)
     return _RENDERERS[runtime.kind](settle(container), runtime)
-
-
-def _on_the_host(container: Container) -> Wrapped:
-    """To be started in the container's working folder; image, mounts, user and caches mean nothing there."""
-    argv = with_exports(with_secrets(container.argv, container.secrets), container.exports)
-    return Wrapped(
-        argv=limited(container.limits, argv),
-        environment={**visibility(container.devices, "none").environment, **container.environment},
-    )

@@ -27,8 +27,6 @@ PYTHON = "/usr/bin/python3"
 DOCKER = Runtime(kind="docker", command=("docker",))
 PODMAN = Runtime(kind="podman", command=("podman",))
 APPTAINER = Runtime(kind="apptainer", command=("apptainer",), product="apptainer", version=(1, 4))
-NONE = Runtime(kind="none")
-EVERY = pytest.mark.parametrize("runtime", [NONE, DOCKER, PODMAN, APPTAINER], ids=lambda runtime: runtime.kind)
 CONTAINED = pytest.mark.parametrize("runtime", [DOCKER, PODMAN, APPTAINER], ids=lambda runtime: runtime.kind)
 
 # An image that wants everything otherwise than the job does.
@@ -111,7 +109,7 @@ class Place:
 def image_of(runtime: Runtime, testbed: Testbed) -> str:
     """The image with Python, as that runtime takes it."""
     image = testbed.images["python"]
-    return {"none": "", "docker": image.docker, "podman": image.podman, "apptainer": image.sandbox}[runtime.kind]
+    return {"docker": image.docker, "podman": image.podman, "apptainer": image.sandbox}[runtime.kind]
 
 
 def script(wrapped: Wrapped, container: Container, runtime: Runtime, late: Mapping[str, str]) -> str:

@@ -14,9 +14,7 @@ PODMAN = Runtime(kind="podman", command=("podman",), version=(5, 2, 0))
 APPTAINER = Runtime(kind="apptainer", command=("apptainer",), product="apptainer", version=(1, 4, 5))
 SINGULARITY_3_8 = Runtime(kind="apptainer", command=("singularity",), product="singularity", version=(3, 8, 7))
 PYXIS = Runtime(kind="pyxis", command=("srun", "--ntasks-per-node=1", "--nodes=2", "--kill-on-bad-exit=0"))
-NONE = Runtime(kind="none")
 RUNTIMES = {
-    "none": NONE,
     "docker": DOCKER,
     "podman": PODMAN,
     "apptainer": APPTAINER,
@@ -28,7 +26,6 @@ IMAGES = {
     "podman": "nvcr.io/nvidia/pytorch:25.06-py3",
     "apptainer": "/data/images/sha256-0123.sif",
     "pyxis": "nvcr.io#nvidia/pytorch:25.06-py3",
-    "none": "",
 }
 
 MEI = User(uid=1001, gid=1002, name="mei", groups=(1002, 5000))

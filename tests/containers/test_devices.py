@@ -63,14 +63,6 @@ def test_what_the_job_sees(
     assert ("--nv" in argv) == nv
 
 
-@pytest.mark.parametrize(
-    ("devices", "cuda"), [(None, None), ((), ""), (("1", "0"), "1,0"), ("job", None), (("GPU-a",), "GPU-a")]
-)
-def test_without_a_container_cuda_visible_devices_alone_is_set(devices: Devices, cuda: str | None) -> None:
-    wrapped = wrap(dataclasses.replace(FULL, devices=devices), RUNTIMES["none"])
-    assert wrapped.environment.get(CUDA) == cuda
-
-
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_machine_without_gpus_gets_no_gpu_flags(runtime: str) -> None:
     kind = RUNTIMES[runtime].kind

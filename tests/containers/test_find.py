@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from containers.find import LocalImage, architecture, ask_here, check_image, find, find_image, installed, version
+from containers.find import LocalImage, architecture, ask_here, check_image, find_image, installed, version
 from containers.runtime import Kind, Runtime
 from recipes.typed import SettingsError
 from tests.containers.samples import APPTAINER, DOCKER, PYXIS
@@ -55,7 +55,7 @@ def test_a_full_host_has_them_all() -> None:
     ],
 )
 def test_what_an_engine_lacks_is_known(kind: Kind, answers: dict[str, str], expected: dict[str, str]) -> None:
-    runtime = find(kind, Host(**answers))
+    runtime = installed(Host(**answers))[kind]
     for name, text in expected.items():
         assert text in str(getattr(runtime, name))
 
@@ -72,12 +72,12 @@ def test_what_an_engine_lacks_is_known(kind: Kind, answers: dict[str, str], expe
 def test_singularity_and_apptainer_are_distinguished_by_their_version_text(
     program: str, text: str, product: str, number: tuple[int, ...]
 ) -> None:
-    runtime = find("apptainer", Host(**{f"{program} --version": text}))
+    runtime = installed(Host(**{f"{program} --version": text}))["apptainer"]
     assert runtime == Runtime(kind="apptainer", command=(program,), product=product, version=number)
 
 
 def test_srun_without_the_plugin_is_no_pyxis() -> None:
-    assert find("pyxis", Host(**{"srun --help": "Usage: srun [OPTIONS]"})) is None
+    assert installed(Host(**{"srun --help": "Usage: srun [OPTIONS]"})) == {}
 
 
 def test_a_program_that_gives_no_number_has_no_version() -> None:
@@ -125,8 +125,7 @@ def test_the_testbeds_own_runtimes_and_images_are_found(testbed) -> None:
     def ask(argv: Sequence[str]) -> str | None:
         return ask_here(testbed.as_user(argv))
 
-    docker, apptainer = find("docker", ask), find("apptainer", ask)
-    assert docker is not None and apptainer is not None
+    docker, apptainer = (installed(ask)[kind] for kind in ("docker", "apptainer"))
     assert (docker.problem, docker.rootless) == ("", False)
     assert apptainer.product == "apptainer"
     here = architecture(ask)

@@ -16,7 +16,7 @@ from containers.description import Container
 from containers.runtime import Runtime
 from containers.runtimes import wrap
 from tests.containers.readers import fill
-from tests.containers.real import EVERY, PODMAN, PYTHON, Place, image_of
+from tests.containers.real import CONTAINED, PODMAN, PYTHON, Place, image_of
 from tests.testbed.bed import wait_until
 
 pytestmark = pytest.mark.testbed
@@ -65,14 +65,14 @@ def remove(place: Place, container: Container, runtime: Runtime) -> None:
         subprocess.run(place.testbed.as_user(argv), capture_output=True, timeout=120)
 
 
-@EVERY
+@CONTAINED
 def test_a_job_that_ends_by_a_signal_has_its_exit_code(runtime: Runtime, place: Place) -> None:
     body = "import os; os.kill(os.getpid(), 9)"
     container = dataclasses.replace(place.container(image_of(runtime, place.testbed)), argv=(PYTHON, "-c", body))
     assert place.start(container, runtime).returncode == 137
 
 
-@EVERY
+@CONTAINED
 def test_a_program_that_is_not_there_fails(runtime: Runtime, place: Place) -> None:
     container = dataclasses.replace(place.container(image_of(runtime, place.testbed)), argv=("no-such-program",))
     done = place.start(container, runtime)
@@ -81,7 +81,7 @@ def test_a_program_that_is_not_there_fails(runtime: Runtime, place: Place) -> No
     assert ("failed to exec" if runtime is PODMAN else "no-such-program") in done.stderr
 
 
-@EVERY
+@CONTAINED
 def test_term_reaches_the_trainer_and_its_exit_code_comes_back(runtime: Runtime, place: Place) -> None:
     with running(place, trainer(place, runtime), runtime) as process:
         os.killpg(process.pid, signal.SIGTERM)
@@ -89,7 +89,7 @@ def test_term_reaches_the_trainer_and_its_exit_code_comes_back(runtime: Runtime,
     assert (place.run / "stopped").exists()
 
 
-@EVERY
+@CONTAINED
 def test_a_secret_whose_file_is_gone_stops_the_job(runtime: Runtime, place: Place) -> None:
     container = trainer(place, runtime, secrets={"API_KEY": str(place.folder / "gone")})
     assert place.start(container, runtime).returncode != 0

@@ -29,7 +29,6 @@ def mounts(*pairs: str) -> dict[str, Any]:
     ("change", "runtime", "says", "key"),
     [
         (mounts("/d>data"), DOCKER, "mounts=/d:data: data should be absolute, as /data", "mounts"),
-        (mounts("d>/data"), DOCKER, "the source should be an absolute path", "mounts"),
         (mounts("/d>/data", "/e>/data/"), DOCKER, "mounts=/e:/data/: /data already holds /d", "mounts"),
         (mounts("/d>/data/runs/.cache"), DOCKER, "/data/runs/.cache already holds /data/runs/.cache", "mounts"),
         (mounts("/d>/"), DOCKER, "mounts=/d:/: / belongs to the container itself", "mounts"),
@@ -39,11 +38,8 @@ def mounts(*pairs: str) -> dict[str, Any]:
         (mounts("/missing>/data"), DOCKER, "mounts=/missing:/data: /missing is not there", "mounts"),
         (mounts("/" + "x" * 256 + ">/data"), DOCKER, "no file system takes a path that long", "mounts"),
         ({"secrets": {"KEY": "/missing"}}, DOCKER, "secrets.KEY=/missing: there is no such file", "secrets.KEY"),
-        ({"workdir": "code"}, DOCKER, "workdir=code should be an absolute path", "workdir"),
         ({"argv": ("-x",)}, DOCKER, "python=-x is not the name of a program", "python"),
         ({"argv": ()}, DOCKER, "python= is not the name of a program", "python"),
-        ({"image": "--privileged"}, DOCKER, "image=--privileged is not the name of an image", "image"),
-        ({"name": "run id"}, DOCKER, "name=run id is not a name for a container", "name"),
         ({"shm_bytes": 2**30}, DOCKER, "container.shm needs container.ipc=private", "shm"),
         ({"shm_bytes": 2**30}, APPTAINER, "shares the host's /dev/shm", "shm"),
         ({"ipc": "private"}, PYXIS, "pyxis shares the host's /dev/shm", "ipc"),
@@ -51,7 +47,6 @@ def mounts(*pairs: str) -> dict[str, Any]:
         ({"devices": ("0",)}, PYXIS, "Slurm chooses the devices; say gpus=", "visible_gpus"),
         (mounts("/d e>/data"), PYXIS, "pyxis takes letters, digits and @%+=./_- in paths, not ' '", "mounts"),
         ({"cache": "/a:b"}, APPTAINER, "run_root=/a:b: apptainer takes no ':' there", "run_root"),
-        ({"image": "docker://x"}, APPTAINER, "fetch it with `image pull docker://x`", "image"),
         ({"environment": {"V": "$x"}}, SINGULARITY_3_8, "env.V: singularity 3.8.7 runs $, `", "env.V"),
         (mounts("/a,b>/data"), SINGULARITY_3_8, "singularity 3.8.7 can't mount such a path", "mounts"),
         ({"environment": {"HOME": "/x"}}, DOCKER, "env.HOME: HOME is set from the description", "env.HOME"),
@@ -131,7 +126,7 @@ def test_a_mount_that_could_mean_two_things_is_refused(text: str) -> None:
         parse_mount(text)
 
 
-@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "none"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("text", ["\n", "\r", "\t", "\x00", "\x1b", "\x7f", "\udcff"])
 def test_control_characters_and_bytes_that_are_no_text_are_refused_by_name(runtime: str, text: str) -> None:
     changes: dict[str, dict[str, Any]] = {

@@ -65,13 +65,14 @@ def get(image: Registry | str, runtime: Runtime, cache: Path, **more: Any) -> Pu
 PULL = """
 import json, sys
 from pathlib import Path
-from containers.find import architecture, ask_here, find
+from containers.find import architecture, ask_here, installed
 from containers.pull import pull
 from containers.references import resolve
 from recipes.typed import plain
 
 name, kind, cache = sys.argv[1:]
-pulled = pull(resolve(name), find(kind, ask_here), Path(cache), architecture=architecture(ask_here), ask=ask_here)
+runtime = installed(ask_here)[kind]
+pulled = pull(resolve(name), runtime, Path(cache), architecture=architecture(ask_here), ask=ask_here)
 print(json.dumps(plain(pulled)))
 """
 

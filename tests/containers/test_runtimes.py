@@ -11,7 +11,7 @@ from containers.description import Container, Mount
 from containers.runtimes import wrap
 from containers.words import to_bash
 from tests import golden
-from tests.containers.samples import DOCKER, FULL, IMAGES, NONE, RUNTIMES
+from tests.containers.samples import DOCKER, FULL, IMAGES, RUNTIMES
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -53,10 +53,3 @@ def test_a_folder_is_mounted_before_what_lies_in_it() -> None:
     mounts = [word for word in wrapped.argv if isinstance(word, str) and word.startswith("--mount=")]
     assert [mount.rpartition("=")[2] for mount in mounts][:2] == ["/a", "/data/runs/.cache"]
     assert mounts[-1].endswith("target=/a/b/c/d")
-
-
-def test_without_a_container_the_command_is_the_jobs_own() -> None:
-    wrapped = wrap(dataclasses.replace(FULL, secrets={}, limits={}), NONE)
-    assert wrapped.argv == FULL.argv
-    assert wrapped.environment == {"CUDA_VISIBLE_DEVICES": "2,3", **FULL.environment}
-    assert (wrapped.folders, wrapped.remove) == ((), ())
