@@ -46,6 +46,11 @@ for step in range({steps}):
 """
 
 
+def with_autocast(arguments: str, text: str = PLAIN) -> str:
+    """A script that computes its loss under autocast with these arguments."""
+    return text.replace("    loss = ", f"    with torch.autocast('cpu', {arguments}):\n        loss = ")
+
+
 class Ended(NamedTuple):
     """A script that has ended, and the record of its run."""
 

@@ -7,7 +7,7 @@ import torch
 
 from recipes.precision.levels import Amp
 from recipes.typed import plain
-from tests.recipes.torch_.scripts import HEAD, PLAIN, fork, in_process
+from tests.recipes.torch_.scripts import HEAD, PLAIN, fork, in_process, with_autocast
 from tests.recipes.wrapped_scripts import run_script
 
 assert run_script
@@ -26,10 +26,6 @@ for step in range(3):
     second.step()
 """
 )
-
-
-def with_autocast(arguments, text=PLAIN):
-    return text.replace("    loss = ", f"    with torch.autocast('cpu', {arguments}):\n        loss = ")
 
 
 @pytest.fixture
