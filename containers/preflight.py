@@ -15,7 +15,6 @@ from containers.runtime import ALIASES, KINDS, Runtime
 from containers.variables import JOB_PREFIXES, OWNED, RUNTIME_PREFIXES, SHELL
 from recipes.typed import SettingsError, not_a_choice, refuse_control_characters
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SYSTEM = ("/", "/proc", "/sys", "/dev")
 # The longest string of an argument list or environment in Linux, with its zero byte.
 MAX_STRING = 128 * 1024
@@ -23,11 +22,9 @@ MAX_TOTAL = 1_500_000
 MAX_PATH, MAX_COMPONENT = 4095, 255
 
 
-def check_names(names: Iterable[str], key: str = "env") -> None:
-    """Refuse names of `env` and `secrets` that no job can have."""
+def check_names(names: Iterable[str], key: str) -> None:
+    """Refuse names of `env` and `secrets` that no job in a container can have."""
     for name in names:
-        if not _NAME.fullmatch(name):
-            raise SettingsError(f"{key}.{name}: {name!r} is not a name for an environment variable", f"{key}.{name}")
         if name in (*OWNED, *SHELL) or name.startswith((*JOB_PREFIXES, *RUNTIME_PREFIXES)):
             instead = "; say visible_gpus=[...]" if "VISIBLE_DEVICES" in name else ""
             raise SettingsError(
@@ -93,8 +90,8 @@ def _check_texts(container: Container) -> None:
         raise SettingsError(f"python={first} is not the name of a program", "python")
     given = [*container.environment, *container.passed, *container.secrets]
     for name in given:
-        if name in OWNED or not _NAME.fullmatch(name) or given.count(name) > 1:
-            raise SettingsError(f"env.{name}: {name} is set from the description, twice or can't be set", f"env.{name}")
+        if given.count(name) > 1:
+            raise SettingsError(f"env.{name}: {name} is set by the launcher itself", f"env.{name}")
 
 
 def _check_sizes(container: Container) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from containers import catalogue, find, image_recipes, images, preflight, references
 from containers.catalogue import Release
-from containers.runtime import ALIASES
 from launcher.config.paths import expanded
 from launcher.config.schema import Container
 from launcher.errors import Unavailable, UsageError
@@ -176,7 +175,7 @@ def _pull(names: Sequence[str], options: dict[str, str]) -> int:
     kind = options.get("container")
     if kind is None:
         raise UsageError("image pull needs to know for what: say container=docker, podman or apptainer")
-    runtime = preflight.choose(ALIASES.get(kind, kind), find.installed(find.ask_here))
+    runtime = preflight.choose(kind, find.installed(find.ask_here))
     credentials = pull.read_key(expanded(options["key"]), "key") if "key" in options else None
     try:
         pulled = pull.pull(

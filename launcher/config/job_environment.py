@@ -73,7 +73,7 @@ _DECIDED = (
     *(*DEVICES, "PYTHONPATH", "PYTHONNOUSERSITE", "ENV", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
     *("IFS", "OPTIND", "PPID", "UID", "EUID", "SHELLOPTS", "RANDOM", "SECONDS"),
 )
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(
     r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|PAT|API_?KEY|(?:ACCESS|PRIVATE|AUTH|SECRET)_KEY(?:_ID)?)",
     re.IGNORECASE,
@@ -110,7 +110,7 @@ def of_shell(names: Iterable[str]) -> tuple[str, ...]:
         sorted(
             name
             for name in names
-            if _NAME.fullmatch(name)
+            if NAME.fullmatch(name)
             and name not in (*_PLACE, *_ANOTHER_JOBS)
             and not name.startswith((*_PLACE_PREFIXES, *_ANOTHER_JOBS_PREFIXES))
         )
@@ -167,7 +167,7 @@ def typed_secrets(words: Iterable[str]) -> dict[str, bytes]:
     for word in words:
         key, equals, file = word.partition("=")
         name = key.removeprefix("secrets.")
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise UsageError(f"{key}: {name!r} is not a name for an environment variable (command line)")
         try:
             secrets[name] = Path(file).expanduser().read_bytes() if equals else os.environb[name.encode()]

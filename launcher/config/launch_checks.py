@@ -14,7 +14,6 @@ from recipes.script import NGC_TENSORFLOW1, in_image
 from recipes.settings import Settings
 from recipes.typed import SettingsError, not_a_choice, plain, refuse_control_characters, show
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _GRAPH_REWRITE = re.compile(r"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_(?:[A-Z]+LIST_(?:ADD|REMOVE)|LEVEL)")
 """TensorFlow's own variables for the lists of its graph rewrite, which a trainer sets from `amp`."""
 STOP_SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR2")
@@ -64,7 +63,7 @@ def check(launch: Launch, training: Settings) -> None:
 def _check_environment(launch: Launch) -> None:
     for name in [*launch.env, *launch.secrets]:
         key = f"env.{name}" if name in launch.env else f"secrets.{name}"
-        if not _NAME.fullmatch(name):
+        if not job_environment.NAME.fullmatch(name):
             raise SettingsError(f"{key}: {name!r} is not a name for an environment variable", key)
         if job_environment.is_reserved(name):
             instead = "say visible_gpus=[...]" if "VISIBLE_DEVICES" in name else "leave it out"

@@ -93,7 +93,8 @@ def check(plan: Plan, facts: Facts) -> None:
     if plan.container is not None:
         from containers import preflight
 
-        preflight.check_names([*plan.env, *plan.passed])
+        preflight.check_names([*plan.env, *plan.passed], "env")
+        preflight.check_names(plan.secrets, "secrets")
         preflight.check(describe(plan, (plan.python,)), plan.container.runtime, facts.missing)
 
 

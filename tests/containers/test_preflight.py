@@ -49,7 +49,6 @@ def mounts(*pairs: str) -> dict[str, Any]:
         ({"cache": "/a:b"}, APPTAINER, "run_root=/a:b: apptainer takes no ':' there", "run_root"),
         ({"environment": {"V": "$x"}}, SINGULARITY_3_8, "env.V: singularity 3.8.7 runs $, `", "env.V"),
         (mounts("/a,b>/data"), SINGULARITY_3_8, "singularity 3.8.7 can't mount such a path", "mounts"),
-        ({"environment": {"HOME": "/x"}}, DOCKER, "env.HOME: HOME is set from the description", "env.HOME"),
         ({"environment": {"MASTER_ADDR": "x"}}, DOCKER, "env.MASTER_ADDR: MASTER_ADDR is set", "env.MASTER_ADDR"),
     ],
 )
@@ -96,18 +95,12 @@ def test_singularity_is_what_apptainer_was_called_and_no_container_needs_nothing
     ],
 )
 def test_a_reserved_variable_is_refused_by_name(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"env.{name}: {name} is set by the launcher"):
-        check_names([name])
-
-
-@pytest.mark.parametrize("name", ["", "1A", "A-B", "A B", "A.B", "A=B", "é", "$(id)", "A\n"])
-def test_an_invalid_name_is_refused(name: str) -> None:
-    with pytest.raises(SettingsError, match="is not a name for an environment variable"):
+    with pytest.raises(SettingsError, match=f"secrets.{name}: {name} is set by the launcher"):
         check_names([name], "secrets")
 
 
 def test_ordinary_names_pass() -> None:
-    check_names(["A", "_B", "PATH", "LD_LIBRARY_PATH", "http_proxy", "NCCL_DEBUG", "USER", "TERM"])
+    check_names(["A", "_B", "PATH", "LD_LIBRARY_PATH", "http_proxy", "NCCL_DEBUG", "USER", "TERM"], "env")
 
 
 def test_a_mount_as_people_write_it() -> None:

@@ -193,6 +193,7 @@ def test_a_secret_is_in_no_line_of_the_script_but_its_file() -> None:
         (with_containers(LAPTOP), f"{IN_DOCKER} mounts=[/a:/b,/c:/b]", "/b already holds /a"),
         (dataclasses.replace(with_containers(LAPTOP), missing=("/a",)), f"{IN_DOCKER} mounts=[/a:/b]", "/a is not th"),
         (with_containers(LAPTOP), f"{IN_DOCKER} env.HOME=/x", "env.HOME: HOME is set by the launcher"),
+        (with_containers(LAPTOP), f"{IN_DOCKER} secrets.UID=/home/mei/.key", "secrets.UID: UID is set by the launcher"),
         (with_containers(LAPTOP), f"{IN_DOCKER} container.shm=64", "container.shm needs container.ipc=private"),
     ],
 )
