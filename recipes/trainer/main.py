@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
-from recipes import arguments
+from recipes import arguments, run_folder
 from recipes.arguments import Arguments
 from recipes.divergence import Diverged
 from recipes.run_folder import Superseded
@@ -84,15 +84,16 @@ def _run(
         run = kind.join(chosen, began)
         train(run)
     except (Exception, KeyboardInterrupt) as error:
-        return _fail(error, recipe, kind.framework, run), chosen
+        return _fail(error, recipe, kind.framework, run, chosen), chosen
     run.world.leave()
     return run.exit_code, chosen
 
 
-def _fail(error: BaseException, recipe: str, framework: str, run: Run | None) -> int:
+def _fail(error: BaseException, recipe: str, framework: str, run: Run | None, chosen: Arguments | None) -> int:
     """Report the error and leave it in the result, if training had begun; returns the exit code."""
     message, reason = f"{recipe}: {error}", str(error)
-    first = rank_and_size(framework)[0] == 0
+    rank = rank_and_size(framework)[0]
+    first = rank == 0
     match error:
         case SettingsError():
             speak(message, first or not isinstance(error, SettingsErrorOfAll))
@@ -101,6 +102,8 @@ def _fail(error: BaseException, recipe: str, framework: str, run: Run | None) ->
             run.leave_first_failure(reason)  # a file turned out to be broken in the middle
             return FAILED
         case PlacementError():
+            if chosen and (first or not error.of_all):
+                run_folder.first_failure(chosen.run, rank, reason.partition("\n")[0])
             speak(message, first or not error.of_all)
             return FAILED
         case Superseded():
