@@ -19,12 +19,10 @@ from recipes.typed import SettingsError, build, convert, not_a_choice, plain, sh
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
+    """What only a comparison, a replay or a shared root has stands there where it isn't empty."""
+    rare = ("inherited", "passed", "left_behind", "comparison", "published", "arms", "arm", "shared", "replay")
     values: dict[str, Any] = {**plain(plan), "precision": plain(plan.precision) or {}}
-    # A plain run's plan speaks of no comparison.
-    unused = (name for name in ("inherited", "passed", "left_behind") if not values[name])
-    absent = (*unused, *(() if plan.arms else ("comparison", "published", "arms")), *(() if plan.arm else ("arm",)))
-    absent = (*absent, *(name for name in ("shared", "replay") if values[name] is None))
-    return {key: value for key, value in values.items() if key not in absent}
+    return {key: value for key, value in values.items() if key not in rare or value not in (None, [], "")}
 
 
 def from_json(values: Mapping[str, Any]) -> Plan:
