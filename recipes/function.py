@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import stat
 import sys
@@ -49,8 +50,8 @@ def run_folder(plan: str) -> str:
     return os.path.dirname(under) if resumed else folder
 
 
-def outcome_of(name: str, content: bytes) -> tuple[bytes, int]:
-    """The pickled outcome of a call and the exit code: 1 where it raised, or its result can't be pickled."""
+def outcome_of(name: str, content: bytes) -> tuple[bytes, str]:
+    """The pickled outcome of a call, and why it failed: what it raised, or why its result can't be pickled."""
     import cloudpickle
 
     try:
@@ -59,14 +60,25 @@ def outcome_of(name: str, content: bytes) -> tuple[bytes, int]:
     except Exception as error:  # whatever it raises is its outcome
         beyond_here = error.__traceback__ and error.__traceback__.tb_next
         text = "".join(traceback.format_exception(type(error), error, beyond_here))
+        reason = f"{type(error).__name__}: {error}"
     else:
         try:
-            return cloudpickle.dumps(("success", result)), 0
+            return cloudpickle.dumps(("success", result)), ""
         except Exception as error:  # pickling runs whatever code the result brings
             kind, why = type(result).__name__, f"{type(error).__name__}: {error}"
-            text = f"{name} returned a value of type {kind}, which can't be pickled: {why}\n"
+            reason = f"{name} returned a value of type {kind}, which can't be pickled: {why}"
+            text = f"{reason}\n"
     sys.stderr.write(text)
-    return cloudpickle.dumps(("error", text)), 1
+    return cloudpickle.dumps(("error", text)), reason
+
+
+def leave_reason(run: str, reason: str) -> None:
+    """Leave why this attempt failed for those who list the run, who unpickle nothing."""
+    path = f"{run}/attempts/{os.environ.get('LAUNCHER_ATTEMPT')}/failed.json"
+    with contextlib.suppress(FileNotFoundError):  # run by hand, it is no attempt
+        with open(f"{path}.new", "w", encoding="utf-8") as stream:
+            json.dump({"schema": 1, "rank": 0, "reason": reason}, stream)
+        os.replace(f"{path}.new", path)
 
 
 def main(name: str, digest: str) -> int:
@@ -76,9 +88,16 @@ def main(name: str, digest: str) -> int:
     run = run_folder(os.environ["LAUNCHER_SPEC"])
     with contextlib.suppress(FileNotFoundError):
         os.unlink(f"{run}/{RESULT}")  # an earlier attempt's, which must not pass for this one's
-    pickled, code = outcome_of(name, read_call(run, digest))
+    try:
+        pickled, reason = outcome_of(name, read_call(run, digest))
+    except SystemExit as ended:
+        if isinstance(ended.code, str):  # a number is the exit code, which the run's script reports
+            leave_reason(run, f"SystemExit: {ended.code}")
+        raise
     write_own(f"{run}/{RESULT}", pickled)
-    return code
+    if reason:
+        leave_reason(run, reason)
+    return 1 if reason else 0
 
 
 if __name__ == "__main__":

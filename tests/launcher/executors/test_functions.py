@@ -82,6 +82,10 @@ def test_an_error_is_shown_from_the_function_on_with_the_run_and_its_logs(tmp_pa
     assert unpicklable.startswith("counted returned a value of type generator, which can't be pickled: TypeError: ")
     for job in jobs:
         assert str(job.exception()).endswith(f"\nrun {job.run_id} failed (logs in {job.run_dir}/attempts)")
+    assert jobs[0].get_info()["Reason"] == "failed: ValueError: no value below zero"
+    assert jobs[2].get_info()["Reason"].startswith("failed: counted returned a value of type generator, which")
+    with pytest.raises(FailedJobError, match="is failed: SystemExit: no data "):
+        executor.submit(sys.exit, "no data").result()
 
 
 def test_what_is_no_function_is_refused_with_what_to_write(tmp_path: Path) -> None:
