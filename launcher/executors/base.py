@@ -158,9 +158,14 @@ class PlanExecutor(core.Executor):
     def _internal_update_parameters(self, **kwargs: Any) -> None:
         for name in kwargs:
             if name not in self.PARAMETERS:
+                here = type(self).__name__
+                instead = f"other settings are words, as in {here}(folder, words=['telemetry.every=0'])"
+                if name == "timeout_min":
+                    instead = (
+                        "only Slurm ends a run after a time; say steps=N or epochs=N as words, or use SlurmExecutor"
+                    )
                 raise ValueError(
-                    f"{name} is not a parameter of {type(self).__name__} ({', '.join(sorted(self.PARAMETERS))}); "
-                    f"other settings are words, as in {type(self).__name__}(folder, words=['telemetry.every=0'])"
+                    f"{name} is not a parameter of {here} ({', '.join(sorted(self.PARAMETERS))}); {instead}"
                 )
         self.parameters.update(kwargs)
 
