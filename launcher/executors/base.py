@@ -53,7 +53,7 @@ class PlanExecutor(core.Executor):
 
     job_class = RunJob
     kind: ClassVar[str]
-    PARAMETERS: ClassVar[Parameters]
+    PARAMETERS: ClassVar[Parameters] = {"name": "name={}".format, "gpus_per_node": "gpus={}".format}
 
     def __init__(self, folder: str | Path | None = None, words: Sequence[str] = ()) -> None:
         core.Executor.__init__(self, folder or ".")

@@ -6,6 +6,7 @@ no line in parts, however often the reading was broken off.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from launcher.runs import follow, store
@@ -49,7 +50,8 @@ def piece(
     numbers = store.attempts(run.folder)
     if place is None:
         number = attempt or max(numbers, default=1)
-        place = Place(number, *(_begin(run, number, name, lines) for name in NAMES))
+        begins = (0 if lines is None else follow.last_lines(_path(run, number, name), lines) for name in NAMES)
+        place = Place(number, *begins)
     newer = [number for number in numbers if number > place.attempt]
     over = state is None or state.finished or bool(newer)
     texts = tuple(
@@ -64,9 +66,5 @@ def piece(
     return Piece(after, (texts[0], texts[1]), more=False, ended=over, state=state)
 
 
-def _path(run: Run, attempt: int, name: str) -> str:
-    return f"{run.path}/attempts/{attempt}/{name}"
-
-
-def _begin(run: Run, attempt: int, name: str, lines: int | None) -> int:
-    return 0 if lines is None else follow.last_lines(run.folder / "attempts" / str(attempt) / name, lines)
+def _path(run: Run, attempt: int, name: str) -> Path:
+    return run.folder / "attempts" / str(attempt) / name

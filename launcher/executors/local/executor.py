@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from launcher.executors.base import Parameters, PlanExecutor
+from launcher.executors.base import PlanExecutor
 
 
 class LocalExecutor(PlanExecutor):
     """Starts runs now, each in a session of its own that outlives the launcher; the runs of a batch run in turn."""
 
     kind = "local"
-    PARAMETERS: ClassVar[Parameters] = {"name": "name={}".format, "gpus_per_node": "gpus={}".format}
 
     @classmethod
     def name(cls) -> str:

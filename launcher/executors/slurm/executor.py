@@ -23,12 +23,11 @@ class SlurmExecutor(PlanExecutor, slurm.SlurmExecutor):  # type: ignore[misc] # 
 
     kind = "slurm"
     PARAMETERS: ClassVar[Parameters] = {
-        "name": "name={}".format,
+        **PlanExecutor.PARAMETERS,
         "timeout_min": "cluster.time={}".format,
         "mem_gb": lambda gigabytes: f"cluster.mem={round(1024 * gigabytes)}M",
         "nodes": "nodes={}".format,
         "cpus_per_task": "cluster.cpus={}".format,
-        "gpus_per_node": "gpus={}".format,
         "slurm_account": "cluster.account={}".format,
         "slurm_array_parallelism": "cluster.parallel={}".format,
         "slurm_constraint": "cluster.constraint={}".format,

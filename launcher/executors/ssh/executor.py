@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
-from launcher.executors.base import Parameters, PlanExecutor
+from launcher.executors.base import PlanExecutor
 
 
 class SshExecutor(PlanExecutor):
@@ -16,7 +15,6 @@ class SshExecutor(PlanExecutor):
     """
 
     kind = "ssh"
-    PARAMETERS: ClassVar[Parameters] = {"name": "name={}".format, "gpus_per_node": "gpus={}".format}
 
     def __init__(self, host: str | None = None, folder: str | Path | None = None, words: Sequence[str] = ()) -> None:
         super().__init__(folder, (*([f"cluster.host={host}"] if host else ()), *words))
