@@ -86,16 +86,8 @@ def _here(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
 def _of_a_node(spec: JobSpec, cluster: SlurmCluster, facts: Facts) -> int:
     """GPUs per node. Without `gpus`, our own recipes get all GPUs of a node of the partition; a script gets one for
     each process that is started, since it may not use more; device=cpu gets none. Raises `SettingsError`."""
-    count = spec.launch.gpus
-    if count is not None:
-        # Where devices are compared, all arms have the same GPUs.
-        if count and spec.training.device == "cpu" and not {"device", "arm"} & dict(spec.swept).keys():
-            raise SettingsError(
-                f"gpus={count} with device=cpu: the job would reserve GPUs that it does not use; leave one of them "
-                "out, and say nodes=N for several ranks",
-                "gpus",
-            )
-        return count
+    if spec.launch.gpus is not None:
+        return spec.launch.gpus
     if spec.training.device == "cpu":
         return 0
     assert facts.slurm is not None

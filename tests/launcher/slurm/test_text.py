@@ -227,21 +227,11 @@ def test_a_script_gets_a_gpu_for_each_process_unless_it_asks_for_others(
     [
         (("train.processes=8",), "each process takes a GPU, and no node of partition gpu has more than 4"),
         (("device=cuda", "cluster.partition=cpu"), "device=cuda, and this job has no GPU"),
-        (
-            ("device=cpu", "gpus=4"),
-            "gpus=4 with device=cpu: the job would reserve GPUs that it does not use; leave one",
-        ),
     ],
 )
-def test_gpus_that_no_node_has_or_no_process_uses_are_refused(words: tuple[str, ...], message: str) -> None:
+def test_gpus_that_no_node_has_are_refused(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         script_plan_of(*words)
-
-
-@pytest.mark.parametrize("differs", ["device", "arm"])
-def test_arms_that_compare_devices_all_have_the_same_gpus(differs: str) -> None:
-    spec = spec_of("cluster=slurm", "gpus=1", "device=cpu", "amp=o0")
-    assert resolve(dataclasses.replace(spec, swept=((differs, "cpu"),)), LOGIN).gpus == 1
 
 
 @pytest.mark.parametrize(("words", "folder"), [((), "/home/mei/project"), (("cluster.login=me@box",), "")])
