@@ -26,6 +26,8 @@ class Masters:
     def __init__(self) -> None:
         self._weights: dict[torch.Tensor, MasterWeight] = {}
         self._by_optimizer: dict[Optimizer, list[MasterWeight]] = {}
+        self._groups: dict[Optimizer, int] = {}
+        """How many of an optimizer's groups have masters: others were added later."""
         self._shared: set[MasterWeight] = set()
         """Stepped by several optimizers."""
         self._accumulating: dict[MasterWeight, None] = {}
@@ -35,13 +37,18 @@ class Masters:
     def __contains__(self, optimizer: Optimizer) -> bool:
         return optimizer in self._by_optimizer
 
+    def lacks_some(self, optimizer: Optimizer) -> bool:
+        """Whether groups were added to the optimizer since `add`."""
+        return len(optimizer.param_groups) != self._groups[optimizer]
+
     def get(self, parameter: torch.Tensor) -> MasterWeight | None:
         return self._weights.get(parameter)
 
     def add(
         self, optimizer: Optimizer, names: Mapping[torch.Tensor, str], unrounded: Mapping[torch.Tensor, torch.Tensor]
     ) -> None:
-        """Make the optimizer step masters: they replace the parameters in its groups and its state.
+        """Make the optimizer step masters: they replace the parameters in its groups and its state. Again once groups
+        were added to it.
 
         `unrounded` has the float32 weights that parameters were cast from.
         """
@@ -60,7 +67,8 @@ class Masters:
                 move_state(optimizer, parameter, weight.master)
                 group["params"][position] = weight.master
                 weights.append(weight)
-        self._by_optimizer[optimizer] = weights
+        self._by_optimizer.setdefault(optimizer, []).extend(weights)
+        self._groups[optimizer] = len(optimizer.param_groups)
         clear_gradients_of(optimizer, [weight.parameter for weight in weights])
 
     # Weights

@@ -173,24 +173,28 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
             raise RuntimeError("precision.optimizer was called twice for the same optimizer")
         refuse_sharded(model, "amp=o2")
         super().optimizer(model, optimizer)
-        reduced: dict[torch.Tensor, bool] = {}
         for module in wrapped_by_ddp(model):
             if module not in self._reducing:
                 reduce_in_float32(self._masters, module)
                 self._reducing.add(module)
-            reduced |= dict.fromkeys(module.parameters(), module.find_unused_parameters)
+        self._add_masters(optimizer)
+        return optimizer
+
+    def _add_masters(self, optimizer: Optimizer) -> None:
         own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         unrounded = {parameter: self._unrounded.pop(parameter) for parameter in own if parameter in self._unrounded}
         if not same_on_all_ranks(list(unrounded.values())):
             unrounded = {}  # DDP made only the rounded weights equal on all ranks
         names = {parameter: name for name, parameter in self._named_parameters()}
         self._masters.add(optimizer, names, unrounded)
+        reduced: dict[torch.Tensor, bool] = {}
+        for module in self._reducing:
+            reduced |= dict.fromkeys(module.parameters(), module.find_unused_parameters)
         for parameter in own:
             weight = self._masters.get(parameter)
             if weight is not None:
                 weight.accumulates = parameter in reduced or not several_ranks()
                 weight.zeroed_for_ddp = reduced.get(parameter, False)
-        return optimizer
 
     def master_parameters(self) -> dict[str, torch.Tensor]:
         self._masters.copy_model_to_masters()
@@ -209,6 +213,8 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
         masters = self._masters
         if optimizer not in masters:
             raise RuntimeError(NOT_PREPARED)
+        if masters.lacks_some(optimizer):
+            self._add_masters(optimizer)
         masters.copy_model_to_masters(optimizer)
         if clip is None and self.resolved.loss_scale.mode == "none" and masters.can_share_grads(optimizer):
             masters.share_grads_with_masters(optimizer)

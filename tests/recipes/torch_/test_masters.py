@@ -189,3 +189,19 @@ def test_masters_are_saved_and_restored_by_name() -> None:
     assert same(net.parameters(), twin.parameters())
     nn.init.constant_(net[0].weight, 5.0)
     assert precision.state_dict()["masters"]["0.weight"].unique().item() == 5.0, "what is saved follows the model"
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_parameters_that_an_optimizer_gets_later_have_masters_too(dtype: str) -> None:
+    precision = of("o2", dtype, LossScale(mode="static", init=4.0) if dtype == "float16" else UNSCALED)
+    net = precision.cast(nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)))
+    optimizer = precision.optimizer(net, sgd(net[0], 1e-5))
+    unrounded = precision.master_parameters()["1.weight"].detach().float()
+    optimizer.add_param_group({"params": [net[1].weight], "lr": 1e-5})
+    for _ in range(3):
+        step(precision, net, optimizer, INPUTS)
+    assert {weight.dtype for weight in stepped(optimizer)} == {torch.float32}
+    assert (precision.master_parameters()["1.weight"] != unrounded).any()
+    backward(precision, net, INPUTS)
+    optimizer.zero_grad()
+    assert net[1].weight.grad is None
