@@ -1,25 +1,62 @@
-"""A folder as git sees it: the files that it tracks or would track, and its state. The only caller of git."""
+"""A folder as git sees it: the files that it tracks or would track, and its state. The only caller of git.
+
+A repository that somebody else made can name programs in its configuration: a file system monitor, filters, diffs,
+hooks, transports. None of them runs, as its configuration is never in force: git gets a folder of settings made for the
+question, with the repository's index and objects, and of its settings those in `_SETTINGS`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.errors import UsageError
 
 _UNKNOWN_FILES = ("ls-files", "-z", "--others", "--exclude-standard")
 _SECONDS = 30
-# Inside a git hook these name another repository.
-_OWN_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_NAMESPACE")
+_SETTINGS = r"^core\.(filemode|ignorecase|symlinks|precomposeunicode|autocrlf|eol|excludesfile)$"
+"""What a repository may set: how names and ends of lines are compared, and one more file of ignored names."""
+_NO_PROGRAMS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepository=explicit")
+"""The user's own configuration is in force, but for these."""
+_ATTRIBUTES = "* !filter !diff\n"
+"""Before `.gitattributes`: no filter and no conversion, which the user's own configuration may define, applies."""
+_ENVIRONMENT = {
+    "GIT_ALLOW_PROTOCOL": "",  # nothing is fetched
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",  # its words are read, too
+}
+_KEPT_VARIABLES = ("GIT_CONFIG_", "GIT_EXEC_PATH")
+"""The others name another repository, inside a hook, or programs."""
 
 
-def run(folder: Path, *arguments: str, errors: str = "replace") -> str:
-    """The output of git there; empty without git, or if it fails. `errors` says how to decode bytes that are not UTF-8:
-    `surrogateescape` keeps names of files."""
-    done = _called(folder, arguments, errors)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Repository:
+    """The repository of a checkout."""
+
+    top: Path
+    folder: Path
+    common: Path
+    """What all worktrees share."""
+    format: str
+    """Of its objects, as sha1."""
+    settings: tuple[str, ...]
+
+
+_found: dict[Path, _Repository] = {}
+
+
+def run(folder: Path, *arguments: str, errors: str = "replace", head: bool = False) -> str:
+    """The output of git there; empty without git, outside a checkout, or if it fails. `errors` says how to decode bytes
+    that are not UTF-8: `surrogateescape` keeps names of files. `head` says that the question is about the commit."""
+    done = _asked(folder, arguments, errors, head=head)
     return done.stdout if done is not None and done.returncode == 0 else ""
 
 
@@ -33,6 +70,12 @@ def is_in_checkout(folder: Path) -> bool:
     return any((parent / ".git").exists() for parent in (folder, *folder.parents))
 
 
+def top_of(folder: Path) -> Path | None:
+    """The top of the checkout that a folder is in; None outside one, and where git doesn't read it."""
+    repository = _repository_of(folder)
+    return repository.top if repository else None
+
+
 def knows(file: Path) -> bool:
     """Whether the checkout that a file is in tracks it, or would."""
     return bool(run(file.parent, *_UNKNOWN_FILES, "--cached", "--", file.name))
@@ -43,20 +86,18 @@ def files_of_checkout(folder: Path) -> list[str]:
 
     Raises `UsageError` where git fails: an empty list would be an empty snapshot.
     """
-    return _listed(folder, _called(folder, (*_UNKNOWN_FILES, "--cached"), "surrogateescape"))
+    return _listed(folder, _asked(folder, (*_UNKNOWN_FILES, "--cached"), "surrogateescape"))
 
 
 def files_of_folder(folder: Path) -> list[str]:
     """Files below a folder that is no checkout, but for those that its `.gitignore` files name, relative to it.
 
-    Git reads them, with a repository made for the question. Without git there must be none: raises `UsageError`.
+    Git reads them. Without git there must be none: raises `UsageError`.
     """
-    with tempfile.TemporaryDirectory(prefix="launcher-") as empty:
-        made = _called(Path(empty), ("init", "--quiet", "--template=", "."), "surrogateescape")
-        if made is None:
-            return _files_without_git(folder)
-        where = {"GIT_DIR": f"{empty}/.git", "GIT_WORK_TREE": str(folder)}
-        return _listed(folder, _called(folder, _UNKNOWN_FILES, "surrogateescape", where))
+    with _settings_folder(None) as made:
+        where = {"GIT_DIR": made, "GIT_WORK_TREE": str(folder)}
+        done = _called(folder, _UNKNOWN_FILES, "surrogateescape", where)
+    return _files_without_git(folder) if done is None else _listed(folder, done)
 
 
 def _listed(folder: Path, done: subprocess.CompletedProcess[str] | None) -> list[str]:
@@ -83,18 +124,107 @@ def _files_without_git(folder: Path) -> list[str]:
     return sorted(walked())
 
 
-def _called(
-    folder: Path, arguments: Sequence[str], errors: str, environment: Mapping[str, str] | None = None
+def _repository_of(folder: Path) -> _Repository | None:
+    """The repository of the nearest folder above with `.git`, which a folder that only looks like a repository isn't.
+    An empty `.git` is passed over, as git does."""
+    for top in (folder, *folder.parents):
+        if not (top / ".git").exists():
+            continue
+        if top not in _found and (repository := _read(top)):
+            _found[top] = repository
+        if top in _found or not (top / ".git").is_dir():
+            return _found.get(top)
+    return None
+
+
+def _read(top: Path) -> _Repository | None:
+    """Where a repository has its parts. Neither question makes git start a program."""
+    only_here = {"GIT_CEILING_DIRECTORIES": str(top.parent)}
+    asked = ("rev-parse", "--absolute-git-dir", "--git-common-dir", "--show-object-format")
+    done = _called(top, asked, "surrogateescape", only_here)
+    lines = done.stdout.splitlines() if done and not done.returncode else []
+    if len(lines) != 3:
+        return None
+    read = _called(top, ("config", "-z", "--get-regexp", _SETTINGS), "surrogateescape", only_here)
+    settings = read.stdout.split("\0") if read and not read.returncode else []
+    return _Repository(
+        top=top,
+        folder=Path(lines[0]),
+        common=top / lines[1],
+        format=lines[2],
+        settings=tuple(setting.replace("\n", "=", 1) for setting in settings if setting),
+    )
+
+
+def _commit(repository: _Repository) -> str:
+    """The commit that is checked out; empty where there is none. It is not opened, which could fetch it."""
+    done = _called(repository.top, ("rev-parse", "--quiet", "--verify", "HEAD"), "replace")
+    commit = done.stdout.strip() if done and not done.returncode else ""
+    return commit if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit) else ""
+
+
+@contextlib.contextmanager
+def _settings_folder(repository: _Repository | None, commit: str = "") -> Iterator[str]:
+    """A folder of settings for git: gitrepository-layout(5)."""
+    with tempfile.TemporaryDirectory(prefix="launcher-") as made:
+        for name in ("objects", "refs", "info"):
+            os.mkdir(f"{made}/{name}")
+        files = {"HEAD": f"{commit or 'ref: refs/heads/none'}\n", "info/attributes": _ATTRIBUTES}
+        files["config"] = "[core]\n\trepositoryFormatVersion = 0\n"
+        if repository is not None:
+            if repository.format != "sha1":
+                version = "[core]\n\trepositoryFormatVersion = 1\n[extensions]\n"
+                files["config"] = f"{version}\tobjectFormat = {repository.format}\n"
+            links = {
+                path.name: path for path in (repository.folder / "index", *repository.folder.glob("sharedindex.*"))
+            }
+            for name, target in {**links, "info/exclude": repository.common / "info" / "exclude"}.items():
+                if target.is_file():
+                    os.symlink(target, f"{made}/{name}")
+        for name, text in files.items():
+            Path(made, name).write_text(text, encoding="ascii")
+        yield made
+
+
+def _asked(
+    folder: Path, arguments: Sequence[str], errors: str, *, head: bool = False
 ) -> subprocess.CompletedProcess[str] | None:
-    own = {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
+    """What git answers to a question about a checkout; None without one, without git, and where it takes too long."""
+    repository = _repository_of(folder)
+    if repository is None:
+        return None
+    commit = _commit(repository) if head else ""
+    with _settings_folder(repository, commit) as made:
+        where = {
+            "GIT_DIR": made,
+            "GIT_WORK_TREE": str(repository.top),
+            "GIT_OBJECT_DIRECTORY": str(repository.common / "objects"),
+        }
+        return _called(folder, arguments, errors, where, repository.settings)
+
+
+def _called(
+    folder: Path,
+    arguments: Sequence[str],
+    errors: str,
+    environment: Mapping[str, str] | None = None,
+    settings: Sequence[str] = (),
+) -> subprocess.CompletedProcess[str] | None:
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("GIT_") or name.startswith(_KEPT_VARIABLES)
+    }
+    options = [word for setting in (*settings, *_NO_PROGRAMS) for word in ("-c", setting)]
     try:
         return subprocess.run(
-            ["git", "-C", str(folder), *arguments],
+            ["git", "-C", str(folder), *options, *arguments],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors=errors,
             timeout=_SECONDS,
-            env={**own, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **(environment or {})},  # its words, too, are read
+            env={**own, **_ENVIRONMENT, **(environment or {})},
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -137,18 +137,22 @@ def git_state(root: Path, files: Sequence[Path]) -> tuple[str | None, bool]:
         return None, False
     if not files or not git.run(root, "ls-files", "--", str(files[0])):
         return None, False  # an environment inside somebody's checkout says nothing about this code
-    lines = git.run(root, "status", "--porcelain=v2", "--branch", "--untracked-files=normal").splitlines()
+    asked = ("status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--ignore-submodules=dirty")
+    lines = git.run(root, *asked, head=True).splitlines()
     commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ") and "(initial)" not in line]
     return (commits[0] if commits else None), any(not line.startswith("#") for line in lines)
 
 
 def diff(root: Path) -> str:
     """Uncommitted changes of tracked files in the checkout but for credentials, cut at a size; empty outside git."""
-    top = Path(git.run(root, "rev-parse", "--show-toplevel", errors="surrogateescape").removesuffix("\n"))
-    changed = git.run(root, "diff", "HEAD", "--name-only", "-z", errors="surrogateescape").split("\0")
+    top = git.top_of(root)
+    if top is None:
+        return ""
+    asked = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
+    changed = git.run(root, *asked, "--name-only", "-z", errors="surrogateescape", head=True).split("\0")
     secret = [name for name in changed if name and exclusions.is_credential(top / name, top)]
     others = (":(top)", *(f":(top,exclude,literal){name}" for name in secret))
-    text = git.run(root, "diff", "HEAD", "--no-color", "--no-ext-diff", "--", *others)
+    text = git.run(root, *asked, "--", *others, head=True)
     if len(text) > MAX_DIFF_BYTES:
         return text[:MAX_DIFF_BYTES] + f"\n... cut at {MAX_DIFF_BYTES} characters\n"
     return text

@@ -138,20 +138,25 @@ def _checkout(script: Path) -> Path | None:
 
     Raises `UsageError` for one that git refuses to read, as another person's: what is ignored there can't be known.
     """
-    within = next((parent for parent in script.parents if (parent / ".git").exists()), None)
-    if within is None:
-        return None
-    top = git.run(script.parent, "rev-parse", "--show-toplevel", errors="surrogateescape").strip()
-    if not top and git.is_anothers(script.parent):
+    top = _readable_top(script.parent)
+    return top if top and git.knows(script) else None
+
+
+def _readable_top(folder: Path) -> Path | None:
+    """The top of the checkout that a folder is in; None where there is none. Raises `UsageError` as `_checkout`."""
+    top = git.top_of(folder)
+    within = next((parent for parent in (folder, *folder.parents) if (parent / ".git").exists()), None)
+    if top is None and within is not None and git.is_anothers(within):
         raise UsageError(
-            f"script={script}: git does not read {within}, which belongs to another user, so the files of the script "
-            f"are unknown; if you trust it: git config --global --add safe.directory '{within}'"
+            f"git does not read {within}, which belongs to another user, so the files of the script are unknown; if "
+            f"you trust it: git config --global --add safe.directory '{within}'"
         )
-    return Path(top) if top and git.knows(script) and Path(top) in script.parents else None
+    return top
 
 
 def _in_checkout(root: Path) -> Iterator[Path]:
-    yield from _walked(root, git.files_of_checkout(root))
+    """Files of a checkout, or of a folder that was one until its repository was deleted."""
+    yield from _walked(root, git.files_of_checkout(root)) if _readable_top(root) else _in_folder(root)
 
 
 def _in_folder(root: Path, links: bool = True) -> Iterator[Path]:

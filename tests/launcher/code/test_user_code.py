@@ -157,3 +157,7 @@ def test_a_checkout_that_git_refuses_to_read_is_no_folder_without_git(project: P
 def test_a_checkout_whose_repository_is_gone_is_a_folder(project: Path) -> None:
     (project / ".git").write_text("gitdir: /no/such\n")
     assert names(project) == ["script/sub/helper.py", "script/train.py"]
+    (project / ".git").unlink()
+    git(project, "init", "-q")
+    (project / "sub" / ".git").write_text("gitdir: /no/such\n")
+    assert "script/sub/helper.py" in names(project), "as a submodule is that was copied without its repository"
