@@ -21,9 +21,9 @@ class Parser(argparse.ArgumentParser):
             prog=f"python -m launcher {verb}",
             usage=f"python -m launcher {verb} {words} [run_root=PATH]",
             description=description,
-            epilog="RUN and SWEEP are ids, any unique beginning of one or of its words, or a name= that was given; "
-            "002 is a cell of a sweep that has not ended. Without run_root every run root that this machine has "
-            "submitted to is looked into.",
+            epilog="RUN and SWEEP are ids, any unique beginning of one or of its words, or a name= that was given, "
+            "which goes before a beginning; SWEEP 002 is one cell of a sweep, and 002 alone one that has not ended. "
+            "Without run_root every run root that this machine has submitted to is looked into.",
             allow_abbrev=False,
         )
         self.verb = verb
@@ -112,9 +112,17 @@ def newest_run_or_sweep(roots: Sequence[str]) -> Selection:
     return Selection(sweep, tuple(selection.sweep_runs(last[0].root, sweep)))
 
 
-def single(verb: str, name: str, roots: Sequence[str]) -> Run:
-    """The run of that name, for a verb that takes one. Raises `UsageError` for a sweep."""
-    selected = selection.find(name, roots)
+def one_of(verb: str, names: Sequence[str], roots: Sequence[str], what: str = "run or sweep") -> Selection:
+    """The run or sweep that the names mean, for a verb that takes one. Raises `UsageError`."""
+    found = selection.find_all(names, roots)
+    if len(found) != 1:
+        raise UsageError(f"{verb}: one {what} at a time, not {len(found)}: {' '.join(names)}")
+    return found[0]
+
+
+def single(verb: str, names: Sequence[str], roots: Sequence[str]) -> Run:
+    """The run that the names mean, for a verb that takes one. Raises `UsageError` for a sweep."""
+    selected = one_of(verb, names, roots, "run")
     if selected.sweep is not None:
         one = f"; name one, as {selected.runs[0].id}" if selected.runs else ""
         raise UsageError(f"{verb}: {selected.sweep} is a sweep of {len(selected.runs)} runs{one}")

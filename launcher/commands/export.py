@@ -46,14 +46,15 @@ def main(arguments: list[str]) -> int:
     if own.get("python") == "":
         raise UsageError("python= names no Python; say python=PATH, or leave it out")
     names, roots = split([word for word in words if word.partition("=")[0] not in OWN], OWN)
-    if not 1 <= len(names) <= 2:
+    of_run = 2 if len(names) > 1 and names[1].isdecimal() else 1  # as SWEEP 002
+    if not 1 <= len(names) <= of_run + 1:
         raise UsageError("export takes one run and one file: python -m launcher export RUN [FILE] [step=N]")
-    run = single("export", names[0], roots)
+    run = single("export", names[:of_run], roots)
     ownership.refuse_anothers("export", [run])
     plan = store.read_or_empty(store.plan_path(run.folder), own_in=run.root)
     _check(run, plan)
     step = f"-step-{own['step']}" if "step" in own else ""
-    file = expanded(names[1] if len(names) == 2 else f"{run.id}{step}.safetensors").absolute()
+    file = expanded(names[of_run] if len(names) > of_run else f"{run.id}{step}.safetensors").absolute()
     given = [f"{key}={own[key]}" for key in ("step", "overwrite") if key in own]
     folder = os.path.abspath(recipes.__path__[0])
     _become([_python(run, plan, own.get("python")), "-c", _START, folder, f"run={run.folder}", f"file={file}", *given])

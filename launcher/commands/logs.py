@@ -57,9 +57,7 @@ def _check(run: Run, attempt: int | None, following: bool) -> None:
 def _chosen(names: list[str], roots: list[str]) -> Run:
     if not names:
         return newest(roots)
-    if len(names) > 1:
-        raise UsageError(f"logs: one run at a time, not {len(names)}: {' '.join(names)}")
-    return single("logs", names[0], roots)
+    return single("logs", names, roots)
 
 
 def _print(run: Run, attempt: int | None, lines: int | None, following: bool) -> None:

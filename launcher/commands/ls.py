@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from launcher import units
-from launcher.commands.arguments import Parser, split
-from launcher.errors import UsageError
+from launcher.commands.arguments import Parser, one_of, split
 from launcher.executors import backends
 from launcher.runs import run_ids, run_roots, selection, store
 from launcher.runs.schema import PlanRecord, ResultRecord
@@ -35,10 +34,8 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_intermixed_args(arguments)
     names, roots = split(options.words)
     width = tables.width_of(sys.stdout)
-    if len(names) > 1:
-        raise UsageError(f"ls: one run or sweep at a time, not {len(names)}: {' '.join(names)}")
     if names:
-        what = selection.find(names[0], roots)
+        what = one_of("ls", names, roots)
         if what.sweep is None:
             (one,) = seen = backends.look(what.runs, follow=True)
             backends.settle(seen)

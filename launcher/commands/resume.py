@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from launcher.commands.arguments import boolean, runs_and_keys
+from launcher.commands.arguments import boolean, one_of, runs_and_keys
 from launcher.compare.ended import last_words
 from launcher.errors import UsageError
 from launcher.executors.resume import resume_here
-from launcher.runs import run_roots, selection
+from launcher.runs import run_roots
 from launcher.ui.foreground import leave, stay
 
 HELP = """\
@@ -35,9 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     root = assignments.pop("run_root", None)
     detach = boolean("detach", assignments.pop("detach", "false"))
     wait = boolean("wait", assignments.pop("wait", "false"))
-    if len(names) != 1:
+    if not names:
         raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
-    selected = selection.find(names[0], run_roots.named(root))
+    selected = one_of("resume", names, run_roots.named(root))
     if any(run_roots.is_remote(run.root) for run in selected.runs):
         from launcher.ssh import actions
 

@@ -181,8 +181,6 @@ def _of_job(words: Words) -> Place:
 
 def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
     """A terminal in the environment of a run."""
-    if len(names) > 1:
-        raise UsageError(f"shell takes one run, not {len(names)}: {' '.join(names)}")
     extra = [word for word in words if "=" in word and not word.startswith("run_root=")]
     if extra:
         raise UsageError(
@@ -190,7 +188,7 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
             f"leave {' '.join(extra)} out, or the run"
         )
     root = next((word.partition("=")[2] for word in words if word.startswith("run_root=")), None)
-    run = single("shell", names[0], run_roots.named(root))
+    run = single("shell", names, run_roots.named(root))
     ownership.refuse_anothers("shell", [run])
     (seen,) = backends.look([run])
     if seen.files.copied:

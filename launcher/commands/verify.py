@@ -48,9 +48,9 @@ def main(arguments: Sequence[str]) -> int:
     root = assignments.pop("run_root", None)
     step = _step(assignments.pop("step", None))
     detach = boolean("detach", assignments.pop("detach", "false"))
-    if len(names) != 1:
+    if not names:
         raise UsageError("verify takes one run: python -m launcher verify RUN [step=N]")
-    run = single("verify", names[0], run_roots.named(root))
+    run = single("verify", names, run_roots.named(root))
     if run_roots.is_remote(run.root):
         from launcher.executors.ssh import verify_client
 

@@ -176,7 +176,7 @@ def _plan(plan: Plan, values: Mapping[str, Any], replay: ReplayPlan, name: str) 
     unbound = dataclasses.replace(
         plan,
         run_id=PLACEHOLDER,
-        name=f"verify-{run_ids.words_of(replay.run)}"[:LONGEST_NAME],
+        name=name_of(replay.run),
         settings=settings,
         secrets={**plan.secrets, **moved},
         replay=replay,
@@ -217,3 +217,8 @@ def _link_file(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+
+
+def name_of(run: str) -> str:
+    """What the replay of a run is called."""
+    return f"verify-{run_ids.words_of(run)}"[:LONGEST_NAME]

@@ -50,6 +50,8 @@ class Pointer:
     """The launcher that submits the run, until the host has confirmed it."""
     created: float = 0.0
     """Seconds since 1970."""
+    name: str = ""
+    """What the run was called when it was submitted, whatever its host says of it since."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +92,7 @@ def read(folder: Path) -> Pointer | None:
             token=admit.raw(values["token"], "token", admit.LONGEST_TEXT),
             submitter=processes.from_json(values.get("submitter")),
             created=admit.number(values["created"], "created"),
+            name=admit.text(values.get("name", ""), "name"),
         )
     except Refused:
         return None

@@ -44,6 +44,17 @@ class Match(NamedTuple):
 
     id: str
     is_sweep: bool
+    is_exact: bool = True
+    """The text is a whole name, and not the beginning of one."""
+
+
+class Named(NamedTuple):
+    """Runs that have a text as their name."""
+
+    own: Sequence[str] = ()
+    """Those that the caller gave it."""
+    given: Sequence[str] = ()
+    """Those of other users and hosts, which say so themselves."""
 
 
 def new_id(now: float) -> str:
@@ -77,45 +88,48 @@ def words_of(run: str) -> str:
     return run[_WORDS_AT:]
 
 
-def resolve(
-    text: str,
-    runs: Iterable[str],
-    sweeps: Iterable[str],
-    otherwise: Callable[[bool], Iterable[str]] = lambda fits: (),
-) -> Match:
-    """The one run or sweep whose id, or whose words, are or begin with the text.
+def resolve(text: str, runs: Iterable[str], sweeps: Iterable[str], named: Callable[[], Named] = Named) -> Match:
+    """The one run or sweep that the text means.
 
-    A whole id or its words win, then the runs of `otherwise`, which the text means in another way, then longer ids;
-    `otherwise` gets whether there are such ids. Of digits alone, ids come before `otherwise`: a date begins with them.
-    A text that fits a sweep names the sweep, not its cells; all cells of one sweep mean the sweep. Raises `UsageError`
-    for a text that fits none, with the nearest ids, and for one that fits several, naming them.
+    A whole id wins. Then come exact names: the words of an id, and the runs of `named().own`; only where there are
+    none, beginnings of ids and of their words, and the runs of `named().given`. A text that fits a sweep names the
+    sweep, not its cells; all cells of one sweep mean the sweep. Raises `UsageError` for a text that fits none, with the
+    nearest ids, and for one that fits several equally well, naming them.
     """
     runs, sweeps = list(runs), list(sweeps)
-    matches = [Match(sweep, True) for sweep in sweeps if _fits(text, sweep)]
-    matching = {match.id for match in matches}
-    matches += [Match(run, False) for run in runs if _fits(text, run) and sweep_of(run) not in matching]
-    exact = [match for match in matches if text in (match.id, words_of(match.id))]
-    if not exact and not (matches and text.isdecimal()):
-        matches = _grouped(otherwise(bool(matches)), runs, sweeps) or matches
-    if len(matches) == 1 or len(exact) == 1:
-        return (exact or matches)[0]
+    begun = [Match(sweep, True, False) for sweep in sweeps if _fits(text, sweep)]
+    matching = {match.id for match in begun}
+    begun += [Match(run, False, False) for run in runs if _fits(text, run) and sweep_of(run) not in matching]
+    if whole := [match for match in begun if match.id == text]:
+        return whole[0]._replace(is_exact=True)
+    own, given = named() if text else Named()
+    exact = [match for match in begun if words_of(match.id) == text]
+    matches = [match._replace(is_exact=True) for match in _united(exact, own, runs, sweeps)]
+    if len(matches := matches or _united(begun, given, runs, sweeps)) == 1:
+        return matches[0]
     if not matches:
         raise UsageError(_unknown(text, [*runs, *sweeps]))
-    raise UsageError(
-        f"{text} fits {len(matches)} runs, be more specific: {_few(sorted(match.id for match in matches))}"
+    by_name = {*own, *given}
+    told = (
+        f"{match.id} (named {text})" if match.id in by_name else match.id
+        for match in sorted(matches, key=lambda match: match.id)
     )
+    raise UsageError(f"{text} fits {len(matches)} runs, be more specific: {_few(list(told))}")
 
 
-def _grouped(meant: Iterable[str], runs: Iterable[str], sweeps: Iterable[str]) -> list[Match]:
-    """These runs, with a sweep in place of its cells where all of them are meant."""
+def _united(matches: Sequence[Match], meant: Iterable[str], runs: Iterable[str], sweeps: Iterable[str]) -> list[Match]:
+    """The matches, and those of these runs that are not among them, with a sweep in place of its cells where all of
+    them are meant."""
     left = set(meant)
-    matches = []
+    united = {match.id: match for match in matches}
     for sweep in sweeps:
         cells = {run for run in runs if sweep_of(run) == sweep}
         if len(cells) > 1 and cells <= left:
-            matches.append(Match(sweep, True))
+            united.setdefault(sweep, Match(sweep, True, False))
             left -= cells
-    return [*matches, *(Match(run, False) for run in sorted(left))]
+    for run in sorted(left):
+        united.setdefault(run, Match(run, False, False))
+    return list(united.values())
 
 
 def _fits(text: str, name: str) -> bool:

@@ -51,6 +51,12 @@ class Submission(NamedTuple):
     slurm_conf: str | None = None
 
 
+class PointerRecord(NamedTuple):
+    """elsewhere.json, of which `remote_record` reads the rest: what the caller named the run."""
+
+    name: str | None = None
+
+
 class Stopped(NamedTuple):
     """attempts/N/stopped.json: the attempt stopped on request, and saved its state unless `saved` is false: what a
     user's script saved is not known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import os
 from collections.abc import Iterable, Sequence
@@ -10,8 +11,8 @@ from typing import NamedTuple
 
 from launcher.errors import UsageError
 from launcher.runs import ownership, run_ids, run_roots
-from launcher.runs.schema import PlanRecord
-from launcher.runs.store import SWEEPS, UNFINISHED, Run, read, read_or_empty
+from launcher.runs.schema import PlanRecord, PointerRecord
+from launcher.runs.store import COPY, POINTER, SWEEPS, UNFINISHED, Run, read, read_or_empty
 
 
 class Selection(NamedTuple):
@@ -19,6 +20,8 @@ class Selection(NamedTuple):
 
     sweep: str | None
     runs: tuple[Run, ...]
+    is_exact: bool = True
+    """The text is a whole name, and not the beginning of one."""
 
 
 def run_names(root: str) -> list[str]:
@@ -71,9 +74,30 @@ def find(text: str, roots: Sequence[str]) -> Selection:
 
 
 def find_all(texts: Sequence[str], roots: Sequence[str]) -> list[Selection]:
-    """What each text names, all of them before anything is done; the roots are read once, however many there are."""
+    """What each text names, all of them before anything is done; the roots are read once, however many there are.
+    Numbers that follow a sweep are those of its cells that are meant."""
     index = _Index(roots)
-    return [index.find(text) for text in texts]
+    found: list[Selection] = []
+    whole: Selection | None = None
+    for text in texts:
+        if whole and text.isdecimal():
+            if found[-1] is whole:
+                found.pop()
+            found.append(_cell(whole, text))
+        else:
+            found.append(selected := index.find(text))
+            whole = selected if selected.sweep else None
+    return found
+
+
+def _cell(whole: Selection, text: str) -> Selection:
+    """The cell of that number of a sweep. Raises `UsageError`."""
+    numbers = {run.id.rpartition("-")[2]: run for run in whole.runs}
+    for number, run in numbers.items():
+        if number.lstrip("0") == text.lstrip("0"):
+            return Selection(None, (run,), whole.is_exact)
+    there = f"the first is {min(numbers)}, the last {max(numbers)}" if numbers else "none of its cells is left"
+    raise UsageError(f"{whole.sweep} has no cell {text[:20]}: {there}")
 
 
 class _Index:
@@ -84,7 +108,6 @@ class _Index:
         self._runs: dict[str, list[str]] = {}
         self._sweeps: dict[str, list[str]] = {}
         """Of each the roots that have it."""
-        self._named: dict[bool, dict[str, list[str]]] = {}
         for root in roots:
             for name in run_names(root):
                 self._runs.setdefault(name, []).append(root)
@@ -94,43 +117,48 @@ class _Index:
     def find(self, text: str) -> Selection:
         if "/" in text and os.path.isdir(text) and run_ids.is_id(os.path.basename(folder := os.path.abspath(text))):
             return Selection(None, (Run(*os.path.split(folder)),))
-        if text in self._runs or text in self._sweeps:  # a whole name, as a shell writes a thousand of them
+        if text in self._runs or text in self._sweeps:  # a whole id, as a shell writes a thousand of them
             match = run_ids.Match(text, text in self._sweeps)
         else:
-            match = run_ids.resolve(text, self._runs, self._sweeps, lambda fits: self._meant(text, fits))
+            match = run_ids.resolve(text, self._runs, self._sweeps, lambda: self._named(text))
         holders = (self._sweeps if match.is_sweep else self._runs)[match.id]
         if len(holders) > 1:
             raise UsageError(f"{match.id} is in {len(holders)} run roots: add run_root={' or run_root='.join(holders)}")
         if match.is_sweep:
-            return Selection(match.id, tuple(sweep_runs(holders[0], match.id)))
-        return Selection(None, (Run(holders[0], match.id),))
+            return Selection(match.id, tuple(sweep_runs(holders[0], match.id)), match.is_exact)
+        return Selection(None, (Run(holders[0], match.id),), match.is_exact)
 
-    def _meant(self, text: str, fits: bool) -> Sequence[str]:
-        """Runs that a text means other than by their ids: unfinished cells of that number, as `watch` shows them, else
-        runs that were given it as their name.
+    def _named(self, text: str) -> run_ids.Named:
+        """Runs that a text means other than by their ids: unfinished cells of that number, as `watch` shows them, and
+        runs that were given it as their name."""
+        own, given = self._names
+        cells = (run.id for run in unfinished(self._roots) if run_ids.sweep_of(run.id)) if text.isdecimal() else ()
+        meant = [*own.get(text, ()), *(cell for cell in cells if cell.endswith(f"-{text}"))]
+        return run_ids.Named(meant, given.get(text, ()))
 
-        Where the text `fits` ids too, only names count that no other user and no host could have given.
-        """
-        if not text:
-            return []
-        if text.isdecimal():
-            cells = (run.id for run in unfinished(self._roots) if run_ids.sweep_of(run.id))
-            return [cell for cell in cells if cell.endswith(f"-{text}")]
-        if fits not in self._named:
-            self._named[fits] = self._given_names(own=fits)
-        return self._named[fits].get(text, ())
-
-    def _given_names(self, *, own: bool) -> dict[str, list[str]]:
-        """The runs that have each name; with `own`, those of the caller's own records of runs on this machine."""
+    @functools.cached_property
+    def _names(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+        """The runs of each name: those that the caller gave it, and those of which others say so."""
+        own: dict[str, list[str]] = {}
         given: dict[str, list[str]] = {}
         for run, roots in self._runs.items():
             for root in roots:
-                if own and (run_roots.is_remote(root) or not ownership.is_mine(f"{root}/{run}", root)):
-                    continue
-                record = read(PlanRecord, f"{root}/{run}/plan.json", ("name",), own_in=root if own else None)
-                if record.name and run not in given.setdefault(record.name, []):
-                    given[record.name].append(run)
-        return given
+                name, is_own = _name_of(Run(root, run))
+                if name and run not in (runs := (own if is_own else given).setdefault(name, [])):
+                    runs.append(run)
+        return own, given
+
+
+def _name_of(run: Run) -> tuple[str | None, bool]:
+    """The name that a run was given, and whether the caller's own records say so.
+
+    The plan of a run on another host is a copy, which that host may change: the pointer has the name as it was typed.
+    """
+    copied = run_roots.is_remote(run.root)
+    if copied and (name := read(PointerRecord, f"{run.path}/{POINTER}", own_in=run.root).name):
+        return name, True
+    is_own = not copied and ownership.is_mine(run.path, run.root) and not os.path.exists(f"{run.path}/{COPY}")
+    return read(PlanRecord, f"{run.path}/plan.json", ("name",), own_in=run.root if is_own else None).name, is_own
 
 
 def sweep_runs(root: str, sweep: str) -> list[Run]:

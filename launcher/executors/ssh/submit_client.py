@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
@@ -60,7 +61,7 @@ def submit(
         contents = [{name: _content(name, path) for name, path in files.items()} for files in secrets]
         send_code(plans[0], code, address)
     token = os.urandom(16).hex()
-    folders = reserve(len(plans), address, plans[0].run_root, token)
+    folders = reserve([plan.name for plan in plans], address, plans[0].run_root, token)
     if sweep := run_ids.sweep_of(folders[0].name):
         record = {"command": list(plans[0].command)}
         store.write_sweep(Path(run_roots.remote()), sweep, [folder.name for folder in folders], record)
@@ -125,18 +126,20 @@ def _is_there(answer: Any) -> bool:
     return admit.flag(answer, "whether the code is there")
 
 
-def reserve(count: int, address: Address, root: str, token: str) -> list[Path]:
-    """Records here of so many runs under new ids, as the cells of a sweep where there are several. All or none."""
+def reserve(names: Sequence[str], address: Address, root: str, token: str) -> list[Path]:
+    """Records here of runs of these names under new ids, as the cells of a sweep where there are several. All or
+    none."""
     pointer = Pointer(
         address=address, root=root, token=token, submitter=processes.identity(os.getpid()), created=time.time()
     )
+    count = len(names)
     while True:
         identity = run_ids.new_id(time.time())
-        names = [run_ids.cell_id(identity, index, count) for index in range(count)] if count > 1 else [identity]
+        ids = [run_ids.cell_id(identity, index, count) for index in range(count)] if count > 1 else [identity]
         folders: list[Path] = []
         try:
-            for name in names:
-                folders.append(remote_record.create(name, pointer))
+            for run, name in zip(ids, names, strict=True):
+                folders.append(remote_record.create(run, dataclasses.replace(pointer, name=name)))
             return folders
         except BaseException as error:
             _take_back(folders)

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher import admit
 from launcher.executors.ssh import submit_client
-from launcher.executors.verify import Started
+from launcher.executors.verify import Started, name_of
 from launcher.runs import remote_record
 from launcher.runs.store import Run
 from launcher.ssh.host import connect
@@ -21,7 +21,7 @@ def verify(run: Run, step: int | None, assignments: Mapping[str, str], secrets: 
     was lost in between, and then `ls` shows the state of the replay."""
     original = remote_record.required(run)
     token = os.urandom(16).hex()
-    (folder,) = submit_client.reserve(1, original.address, original.root, token)
+    (folder,) = submit_client.reserve([name_of(run.id)], original.address, original.root, token)
     with submit_client.handing_over([folder]):
         first, last, recorded = connect(original.address).ask(
             "verify",

@@ -208,7 +208,7 @@ def test_half_written_and_damaged_files_are_no_trouble(root, shown):
         (["--al"], "did you mean --all"),
         (["root=x"], "unknown key root"),
         (["run_root=/nowhere"], "run_root=/nowhere is no folder"),
-        ([NAME, NAME], "one run or sweep at a time"),
+        ([NAME, NAME], "one run or sweep at a time, not 2"),
     ],
 )
 def test_a_mistake_gets_one_clear_error(root, arguments, message):

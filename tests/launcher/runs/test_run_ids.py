@@ -37,10 +37,10 @@ def test_other_names_in_a_run_root_are_no_runs(name):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        *((text, Match(OTTER, False)) for text in (OTTER, OTTER[:-1], "20260102-030405")),
+        *((text, Match(OTTER, False, text == OTTER)) for text in (OTTER, OTTER[:-1], "20260102-030405")),
         ("brave-otter", Match(OTTER, False)),  # all words of one, and a beginning of another
-        ("brave-ow", Match(OWL, False)),
-        *((text, Match(SWEEP, True)) for text in (SWEEP, "calm", "20260103")),
+        ("brave-ow", Match(OWL, False, False)),
+        *((text, Match(SWEEP, True, text == SWEEP)) for text in (SWEEP, "calm", "20260103")),
         ("calm-lake-003", Match(CELLS[3], False)),
     ],
 )

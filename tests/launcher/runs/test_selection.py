@@ -29,8 +29,8 @@ def find(text, *roots):
     return selection.find(text, [str(root) for root in roots])
 
 
-def one(root, run):
-    return Selection(None, (Run(str(root), run),))
+def one(root, run, *, is_exact=True):
+    return Selection(None, (Run(str(root), run),), is_exact)
 
 
 def test_only_runs_are_listed(root):
@@ -55,7 +55,8 @@ def test_a_sweep_is_found_with_those_of_its_runs_that_are_left_by_its_id_or_by_t
         named(root, cell, "widths")
     store.write_sweep(root, SWEEP, CELLS, {"command": ["amp=o0,o1"]})
     sweep = Selection(SWEEP, (Run(str(root), CELLS[0]), Run(str(root), CELLS[2])))
-    assert find("calm", root) == find("widths", root) == sweep
+    assert find(SWEEP, root) == find("calm-lake", root) == find("widths", root) == sweep
+    assert find("calm", root) == sweep._replace(is_exact=False)
     assert json.loads((root / ".sweeps" / f"{SWEEP}.json").read_text())["command"] == ["amp=o0,o1"]
 
 
@@ -76,39 +77,77 @@ def test_a_run_in_two_roots_is_ambiguous(tmp_path):
         find("brave", tmp_path / "a", tmp_path / "b")
 
 
-def test_the_name_that_a_run_was_given_means_it_before_longer_ids(root):
-    runs = [f"2026010{day}-000000-calm-lake" for day in (1, 2, 3)]
-    for run, name in zip(runs, ("g", "wide", "wide"), strict=True):
+def test_an_exact_name_goes_before_a_beginning_and_two_that_fit_alike_are_refused(root):
+    runs = [f"2026010{day}-000000-calm-lake" for day in (1, 2, 3, 4, 5)]
+    for run, name in zip(runs, ("g", "wide", "wide", "2026", "good-owl"), strict=True):
         named(root, run, name)
-    owl = finished(root, "20260104-000000-good-owl").name
-    assert (find("g", root), find("go", root)) == (one(root, runs[0]), one(root, owl))
-    with pytest.raises(UsageError, match=f"wide fits 2 runs, be more specific: {runs[1]}, {runs[2]}"):
-        find("wide", root)
-    with pytest.raises(UsageError, match="no run 'narrow'"):
-        find("narrow", root)
+    owl = finished(root, "20260106-000000-good-owl").name
+    for text, meant in (
+        ("g", one(root, runs[0])),
+        ("2026", one(root, runs[3])),
+        ("go", one(root, owl, is_exact=False)),
+        (owl, one(root, owl)),
+        ("wide", f"wide fits 2 runs, be more specific: {runs[1]} \\(named wide\\), {runs[2]} \\(named wide\\)"),
+        ("good-owl", f"good-owl fits 2 runs, be more specific: {runs[4]} \\(named good-owl\\), {owl}"),
+        ("narrow", "no run 'narrow'"),
+    ):
+        if isinstance(meant, Selection):
+            assert find(text, root) == meant
+        else:
+            with pytest.raises(UsageError, match=meant):
+                find(text, root)
 
 
 @users.needs_root
-def test_anothers_given_name_takes_no_beginning_of_ones_own_id(root):
+def test_anothers_given_name_takes_neither_words_nor_a_beginning_from_ones_own_run(root):
     mine = finished(root, "20260101-000000-wise-owl")
     theirs = finished(root, "20260102-000000-calm-lake")
     root.chmod(0o755)
-    for name, run in (("wise", mine), ("wide", theirs)):
+    for name, meant in (("wise-owl", one(root, mine.name)), ("wide", one(root, theirs.name, is_exact=False))):
         store.write_json(theirs / "plan.json", {"name": name})
         for path in (theirs, theirs / "plan.json"):
             os.chown(path, 61001, -1)
-        assert find(name, root) == one(root, run.name)
+        assert find(name, root) == meant
+    store.write_json(theirs / "plan.json", {"name": "wise"})
+    with pytest.raises(UsageError, match="wise fits 2 runs"):
+        find("wise", root)
 
 
-def test_a_name_that_a_host_gave_takes_no_beginning_of_an_id(root, tmp_path, monkeypatch):
+def test_a_run_on_a_host_has_the_name_that_was_typed_here_whatever_its_host_says(root, tmp_path, monkeypatch):
     """The plan of a run on another host is a copy, which that host may change."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    mine = finished(root, "20260101-000000-wise-owl")
-    copy = named(tmp_path / "state/launcher/elsewhere", "20260102-000000-calm-lake", "wise")
+    finished(root, "20260101-000000-tall-lotus")
+    far = finished(tmp_path / "state/launcher/elsewhere", "20260102-000000-calm-lake")
     roots = [root, run_roots.remote()]
-    assert find("wise", *roots) == one(root, mine.name)
-    store.write_json(copy / "plan.json", {"name": "wide"})
-    assert find("wide", *roots) == one(run_roots.remote(), copy.name)
+    store.write_json(far / "elsewhere.json", {"name": "tall-l"})
+    for said in ({}, {"name": "tall-lotus"}):
+        store.write_json(far / "plan.json", said)
+        assert find("tall-l", *roots) == one(run_roots.remote(), far.name)
+    assert find("tall-lotus", *roots) == one(root, "20260101-000000-tall-lotus")
+    (far / "elsewhere.json").unlink()  # as one of before names were kept there
+    store.write_json(far / "plan.json", {"name": "tall-l"})
+    with pytest.raises(UsageError, match="tall-l fits 2 runs"):
+        find("tall-l", *roots)
+
+
+def test_numbers_after_a_sweep_are_its_cells(root):
+    for cell in (*CELLS, "20260104-000000-even-bay-001"):
+        finished(root, cell)
+    store.write_sweep(root, SWEEP, CELLS, {})
+    first, second, third = (one(root, cell) for cell in CELLS)
+    owl = finished(root, "20260101-000000-wise-owl").name
+
+    def all_of(*texts):
+        return selection.find_all(texts, [str(root)])
+
+    assert all_of(SWEEP, "001") == all_of(SWEEP, "1") == [second]
+    assert all_of("calm-lake", "000", "2", owl) == [first, third, one(root, owl)]
+    assert all_of("calm", "001") == [second._replace(is_exact=False)]
+    for number in ("003", "9" * 5000):
+        with pytest.raises(UsageError, match=f"{SWEEP} has no cell {number[:20]}: the first is 000, the last 002"):
+            all_of(SWEEP, number)
+    with pytest.raises(UsageError, match="no run '001'"):
+        all_of(owl, "001")
 
 
 def test_a_number_means_the_cell_that_has_not_ended(root):
