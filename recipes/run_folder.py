@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 
 from recipes import records
 
+PROOF = "proof"
+"""What STOP says where a contradicted proof asks a script to stop."""
 OVERDUE = "overdue"
 """A file of an attempt's folder: the script did not end in time after a request to stop, and was killed. It holds
 the number of seconds that the script had."""
@@ -77,17 +79,26 @@ class RunFolder:
 
     def mark_ended(self) -> None:
         """Record that a user's script ended because it was asked to; whether it saved is unknown. STOP is kept for the
-        other ranks."""
-        self._mark(checkpoint=None, step=None, saved=False)
+        other ranks. It failed if its proof asked it to."""
+        if not self._why().startswith(PROOF):
+            self._mark(checkpoint=None, step=None, saved=False)
+
+    def ask_to_stop(self) -> None:
+        """Ask all ranks of a script to save and stop, since what they run is not the mode that was asked for."""
+        if not self.stop.exists():
+            self.stop.write_text(f"{PROOF}\n", encoding="utf-8")
+
+    def _why(self) -> str:
+        """The text of STOP. A person's is empty; the run script's own, before a time limit, names its attempt."""
+        try:
+            return self.stop.read_text(encoding="utf-8")
+        except OSError:
+            return ""
 
     def _mark(self, **values: Any) -> None:
         self.check_ours()
         self.stopped.parent.mkdir(parents=True, exist_ok=True)
-        # A person's STOP is empty; the run script's own, written before a time limit, names its attempt.
-        try:
-            why = "time limit" if self.stop.read_text(encoding="utf-8").startswith("attempt ") else "request"
-        except OSError:
-            why = "request"
+        why = "time limit" if self._why().startswith("attempt ") else "request"
         write_json(self.stopped, {"schema": 1, **values, "why": why, "time": now()})
 
 

@@ -242,10 +242,10 @@ def check(settings: Settings) -> None:
             f"{settings.framework}",
             "train.processes",
         )
-    if train.bare and settings.require_proof:
+    if train.bare and settings.proof_required:
         raise SettingsError(
-            "train.bare=true: nothing observes what such a script runs, so nothing can be proved; say "
-            "require_proof=false",
+            "train.bare=true: nothing observes what such a script runs, so nothing can be proved; leave out "
+            "require_proof=true",
             "require_proof",
         )
 

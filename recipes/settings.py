@@ -69,6 +69,7 @@ class Proof:
     share: float = setting(
         ENOUGH, "part of the matrix FLOPs due in half precision that has to run so, forward and backward each", _share
     )
+    stop: bool = setting(False, "recipe=script: ask it to save and stop once a later step contradicts the mode")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,10 +112,17 @@ class Settings:
     data: Data = group(Data, "data set")
     checkpoint: Checkpoint = group(Checkpoint, "checkpoints")
     profile: Profile = group(Profile, "profiling")
-    require_proof: bool = setting(True, "fail the run unless the requested precision was observed")
+    require_proof: bool | None = setting(
+        None, "fail the run unless the requested precision was observed; null is true, but false for recipe=script"
+    )
     proof: Proof = group(Proof, "what proves the precision")
     verify: Verify = group(Verify, "the record that verify compares")
     train: Any = setting(None, "the recipe's hyper-parameters")
+
+    @property
+    def proof_required(self) -> bool:
+        """Whether a run whose mode is `unknown` or `emulated` fails. A contradiction fails every run."""
+        return self.recipe != "script" if self.require_proof is None else self.require_proof
 
 
 _PROFILERS = {

@@ -215,7 +215,7 @@ def advice(spec: JobSpec, facts: Facts, gpus: int, precision: ResolvedPrecision)
     if train.bare:
         notes.append("nothing observes what a bare script runs, so nothing will be proved")
     elif spec.training.framework == "paddle" and source(spec, facts).static:
-        fails = "; the run fails at the first of them unless require_proof=false" * spec.training.require_proof
+        fails = "; the run fails at the first of them (require_proof=true)" * spec.training.proof_required
         notes.append(f"static graphs (paddle.enable_static) are not observed, so nothing is proved{fails}")
     if given := script.handed_over(precision):
         notes.append(f"amp reaches the script's library as {' and '.join(f'{k}={v}' for k, v in given.items())}")

@@ -126,7 +126,8 @@ def bash_line(words: Sequence[Word]) -> str:
 def _settings(plan: Plan) -> Iterator[str]:
     """What the functions of the supervisor read of this run."""
     who = "comparison" if plan.arms else "script" if plan.script else "trainer"
-    result = "required" if plan.settings["require_proof"] and not plan.arms else ""
+    without_result = plan.settings["require_proof"] is False or (plan.script and plan.script.bare) or plan.arms
+    result = "" if without_result else "required"
     secrets = SECRETS if not plan.arm and job_environment.own_secrets(plan.secrets, plan.run_dir) else ""
     engine = plan.container.runtime.kind if trainer_command.outliving(plan) and plan.container else ""
     yield f"LAUNCHER_WHO={who} LAUNCHER_RESULT={result or _NONE}"

@@ -74,18 +74,21 @@ def without_updates(observed: Mapping[str, Any], steps: int) -> dict[str, Any]:
 
 def judge(reports: Sequence[Report], planned: Iterable[int] = (), share: float = ENOUGH) -> tuple[str, str]:
     """The verdict and its reason. `share` of the work due in half precision has to run so."""
-    kind, why = _verdict(reports, [*_of_steps(reports, share), *_of_run(reports, set(planned))])
+    kind, why = conclude(reports, [*_of_steps(reports, share), *_of_run(reports, set(planned))])
     if kind == PROVED and share < ENOUGH and any(_of_steps(reports, ENOUGH)):
         why += f"; accepted by proof.share={share:g}, where the rule is {ENOUGH:.0%}"
     return kind, why
 
 
 def judge_so_far(reports: Sequence[Report], share: float = ENOUGH, *, one_rank: bool = False) -> tuple[str, str]:
-    """The verdict and its reason before the end of the run, by findings that no later step can change.
+    """The verdict and its reason before the end of the run, by findings that no later step can change."""
+    return conclude(reports, findings_so_far(reports, share, one_rank=one_rank))
 
-    `one_rank` says that all reports are from one rank of a script, where a step may be of one optimizer only.
-    """
-    return _verdict(reports, list(_of_steps(reports, share, one_rank)))
+
+def findings_so_far(reports: Sequence[Report], share: float = ENOUGH, *, one_rank: bool = False) -> list[Finding]:
+    """Those findings. `one_rank` says that all reports are from one rank of a script, where a step may be of one
+    optimizer only."""
+    return list(_of_steps(reports, share, one_rank))
 
 
 def unmatched(reports: Sequence[Report]) -> list[str]:
@@ -103,7 +106,8 @@ def unmatched(reports: Sequence[Report]) -> list[str]:
     ]
 
 
-def _verdict(reports: Sequence[Report], findings: Sequence[Finding]) -> tuple[str, str]:
+def conclude(reports: Sequence[Report], findings: Sequence[Finding]) -> tuple[str, str]:
+    """The worst verdict of these findings, and its reasons."""
     for verdict in WORST_FIRST:
         reasons = list(dict.fromkeys(text for kind, text in findings if kind == verdict))
         if reasons:
@@ -122,10 +126,13 @@ def _of_steps(reports: Sequence[Report], share: float, one_rank: bool = False) -
             yield from shard_rules.across_ranks(present)
     if any(_settings(report) != _settings(reports[0]) for report in reports):
         yield contradicted("not all observed steps and ranks had the same precision settings")
+    known: set[Finding] = set()
     for report in reports:
         place = f"step {report['step']}" + (f" on rank {report['rank']}" if report["world_size"] > 1 else "")
         for kind, text in (*findings_of(report, share), *shard_rules.findings(report)):
-            yield kind, f"{place}: {text}"
+            if (kind, text) not in known:  # else it was said of an earlier step
+                known.add((kind, text))
+                yield kind, f"{place}: {text}"
     yield from _optimizer(reports, one_rank)
     if _is_rounded(reports):
         yield from (contradicted(text) for text in rounding.contradictions(_of_training(reports)))

@@ -38,7 +38,7 @@ class Proof:
     def is_hopeless(self) -> bool:
         """Whether no later step can still prove the mode. Where no proof is required, that is printed once instead."""
         kind, why = self.group.broadcast(verdict.judge_so_far(self.reports(), self.settings.proof.share))
-        if kind in (verdict.UNKNOWN, EMULATED) and not self.settings.require_proof:
+        if kind in (verdict.UNKNOWN, EMULATED) and not self.settings.proof_required:
             if not self.reported_unknown:
                 self.say(f"no proof: {why} (require_proof=false lets that pass)")
             self.reported_unknown = True

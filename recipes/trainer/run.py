@@ -280,7 +280,7 @@ class Run(ABC):
         why = observed["why"]
         if training.done < training.last:
             why += f"; so it ended after step {training.done:,} of {training.last:,}"
-        return early.problem(self.settings.amp.level, self.settings.require_proof, observed["verdict"], why)
+        return early.problem(self.settings.amp.level, self.settings.proof_required, observed["verdict"], why)
 
 
 def _steps(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ _UNSEEN = (
     "train.processes=N starts N; Keras on torch steps by optimizers of its own, which are not seen; a script that "
     "resumed what it had finished takes none"
 )
+_BEFORE = "in an earlier attempt: "
 _UNKNOWN: dict[str, Any] = {"batch": None, "accumulate": None, "deterministic": None}
 """Settings that only the script knows."""
 
@@ -55,9 +57,13 @@ class ScriptAttempt:
         self._meter.memory = wrapper.device.peak_memory
         self._meter.when_over = lambda: blocks.end_within(blocks.GRACE, self._give_up)
         script_log.receiver.receive = self._meter.log if self._rank == 0 else lambda logged: None
-        wrapper.tell_early(EarlyVerdict(chosen.settings, self._rank))
+        self._earlier = _contradiction(self._folder) if self._meter.resumed else {}
+        verdict_so_far = EarlyVerdict(chosen.settings, self._rank, resumed=self._meter.resumed)
+        if self._run:
+            verdict_so_far.ask_to_stop = RunFolder(path=self._run, attempt=0).ask_to_stop
+        wrapper.tell_early(verdict_so_far)
         self._request = StopSignal(self._run, chosen.plan, self._rank)
-        self._request.conclude = lambda code: self._end(code, stopped=not wrapper.early.reason, killed=True)
+        self._request.conclude = lambda code: self._end(code, stopped=not self._fails_early, killed=True)
         self._once = threading.Lock()
 
     def run(self) -> int:
@@ -69,8 +75,13 @@ class ScriptAttempt:
             code = self._end(0)
             blocks.end_within(blocks.GRACE, lambda: code)
             return code
-        stopped = not self._wrapper.early.reason and self._request.stopped(code, trace)
+        stopped = self._request.stopped(code, trace) and not self._fails_early
         return self._end(code, None if stopped else failure, trace, stopped=stopped)
+
+    @property
+    def _fails_early(self) -> bool:
+        """Whether a contradiction ended the script, or asked it to stop."""
+        return bool(self._wrapper.early.reason) or self._wrapper.early.stops
 
     def _make_folder(self) -> RunFolder | None:
         if self._run is None:
@@ -165,13 +176,15 @@ class ScriptAttempt:
         observed = verdict.observed([*reports, *others], share=self._settings.proof.share)
         if self._settings.framework == "torch" and not reports and not others and not self._meter.steps:
             observed["why"] += _UNSEEN
+        if observed["verdict"] != verdict.CONTRADICTED and self._earlier:
+            observed = {**observed, **self._earlier}
         skipped = self._meter.only_skipped
         return None, verdict.without_updates(observed, skipped) if skipped else observed
 
     def _proof_problem(self, observed: dict[str, Any]) -> str | None:
         """Why a script that has ended well fails; None if it does not."""
         unmeasured = None if observed["verdict"] == verdict.CONTRADICTED else self._meter.block_problem
-        level, required = self._settings.amp.level, self._settings.require_proof
+        level, required = self._settings.amp.level, self._settings.proof_required
         return unmeasured or early.problem(level, required, observed["verdict"], observed["why"])
 
     def _print_profile(self) -> None:
@@ -215,3 +228,16 @@ class ScriptAttempt:
             hardware=wrapper.device.hardware(),
         )
         result.write(self._folder.result, record)
+
+
+def _contradiction(folder: RunFolder | None) -> dict[str, str]:
+    """The verdict and reason of an earlier attempt that was contradicted and stopped; else nothing."""
+    try:
+        values = json.loads(folder.result.read_bytes()) if folder else {}
+    except (OSError, ValueError):
+        return {}
+    seen = values.get("observed") or {}
+    if values.get("status") != "stopped" or seen.get("verdict") != verdict.CONTRADICTED:
+        return {}
+    why = str(seen.get("why"))
+    return {"verdict": verdict.CONTRADICTED, "why": why if why.startswith(_BEFORE) else f"{_BEFORE}{why}"}

@@ -21,6 +21,7 @@ from recipes.trainer.attempt_rows import AttemptRows, Row
 from recipes.trainer.block import Block, BlockOver
 from recipes.trainer.library_records import Records
 from recipes.trainer.logged_values import LoggedValues
+from recipes.trainer.schedule import SPAN
 from recipes.trainer.step_timer import StepTimer
 from recipes.trainer.stepped_optimizers import SteppedOptimizers
 
@@ -227,6 +228,11 @@ class StepMeter:
         """The number of steps of the script's only optimizer if all of them were skipped; otherwise 0."""
         updates = self.result()["updates"]
         return updates["attempted"] if updates["applied"] == 0 and self.optimizers.count == 1 else 0
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier attempt took more steps than are observed first. Each block of a comparison is new."""
+        return self._block is None and self._rows.before > SPAN
 
     def result(self) -> dict[str, Any]:
         """The fields of `recipes.result.Result` that are derived from steps."""

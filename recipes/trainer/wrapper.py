@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,15 +17,6 @@ from recipes.trainer.device import Device
 from recipes.trainer.early import EarlyVerdict
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.step_meter import StepMeter
-
-SPAN = 2
-"""Optimizer steps of a script that are observed at a time, so that both of a GAN's networks are."""
-
-
-def next_span(steps: int) -> int:
-    """The first step of the next span, after so many steps: in the next decade, early for short scripts, too."""
-    low = 10 ** len(str(steps))
-    return random.Random(low).randrange(low, 2 * low)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,8 +20,8 @@ from recipes.paddle_.observe.observer import PrecisionObserver
 from recipes.paddle_.observe.step_calls import StepCalls, around_optimizer_steps
 from recipes.paddle_.precision import Precision
 from recipes.trainer.replaced import replaced
+from recipes.trainer.schedule import SPAN, next_span
 from recipes.trainer.step_meter import StepMeter
-from recipes.trainer.wrapper import SPAN, next_span
 
 STATIC = "static graphs were executed, which are not observed in a script in Paddle"
 

@@ -25,7 +25,7 @@ from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.observe.roles import in_backward
 from recipes.torch_.precision import Precision
 from recipes.trainer.profiling import Profiling
-from recipes.trainer.wrapper import SPAN, next_span
+from recipes.trainer.schedule import SPAN, next_span
 
 TOLD_AT = 10
 """Optimizer step at which a script is warned whose threads took all of them."""

@@ -39,6 +39,7 @@ OTHER = {
     "visible_gpus": ([1], [2]),
     "deterministic": (True, False),
     "tf32": (True, False),
+    "require_proof": (True, False),
     **{key: ({"every": 1}, {"every": 2}) for key in ("checkpoint", "telemetry")},
     "proof": ({"share": 0.1}, {"share": 0.2}),
     "verify": ({"record": True}, {"record": False}),

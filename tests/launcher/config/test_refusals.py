@@ -185,7 +185,7 @@ SCRIPTS = {
     },
     f"{SCRIPT} checkpoint.every=5": "checkpoint.every=5: recipe=script decides that by itself; its arguments go after "
     "--, as in `-- --batch-size 64` (command line)",
-    f"{SCRIPT} train.bare=true": "say require_proof=false",
+    f"{SCRIPT} train.bare=true require_proof=true": "leave out require_proof=true",
     f"{SCRIPT} train.proceses=2": "did you mean train.processes?",
     f"{SCRIPT} framework=paddle train.processes=2": "torchrun starts scripts in torch, and this one is in paddle",
     f"{BARE} framework=tensorflow nodes=2 cluster=slurm": "nodes=2: with train.bare=true nothing tells TensorFlow's",

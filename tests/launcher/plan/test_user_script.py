@@ -120,7 +120,7 @@ def test_what_only_a_script_that_asks_can_apply_is_refused_for_others(word: str,
         assert plan.settings["compile"] is (word == "compile=true")
 
 
-@pytest.mark.parametrize(("words", "fails"), [((), True), (("require_proof=false",), False)])
+@pytest.mark.parametrize(("words", "fails"), [((), False), (("require_proof=true",), True)])
 def test_that_nothing_watches_a_static_graph_of_paddles_is_noted(words: tuple[str, ...], fails: bool) -> None:
     facts = dataclasses.replace(LAPTOP, packages={"paddle": "3.3.1"})
     static, plain = (

@@ -37,15 +37,16 @@ thread.join()
 @pytest.mark.parametrize("before", ["", "net(inputs)"], ids=["alone", "after a forward of its own"])
 def test_training_in_a_thread_is_unknown_and_warned_of_while_it_trains(run, before):
     text = HEAD + IN_A_THREAD.format(before=before)
-    ended = run(text, "amp=o1")
+    ended = run(text, "amp=o1", "require_proof=true")
     reason = "every optimizer step was taken in a thread"
     assert (ended.code, ended.verdict) == (1, "unknown")
     assert f"{reason} that the script started" in ended.result["observed"]["why"]
     (warning,) = [line for line in ended.err.splitlines() if "warning" in line]
     assert warning.startswith(f"script: warning: amp=o1 can't be proved: {reason}")
-    assert warning.endswith("the run will fail at its end (require_proof=false lets that pass)")
-    ended = run(text, "amp=o1", "require_proof=false")
-    assert ended.err.count("main one; it continues (require_proof=false)") == 1
+    assert warning.endswith("it continues, and the run fails at its end (require_proof=true)")
+    ended = run(text, "amp=o1")
+    assert (ended.code, ended.verdict) == (0, "unknown")
+    assert ended.err.count("main one; it continues, and ends without a proof") == 1
 
 
 def test_optimizer_steps_alone_in_a_thread_leave_a_proof_as_it_is(run):
@@ -100,11 +101,45 @@ for epoch in range(2):
     assert ended.result["reason"].startswith("what ran was not amp=o1: step 1: "), ended.err
 
 
+LATE = LONG.replace("range(1000)", "range(40)").replace(
+    "    optimizer.zero", "    if step == 3:\n        torch.set_autocast_enabled('cpu', False)\n    optimizer.zero"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "effect", "steps"),
+    [
+        ((), "it continues, and the run fails at its end (proof.stop=true would stop it)", 40),
+        (("proof.stop=true",), "so it is asked to save and stop (proof.stop=true), and the run fails", 40),
+    ],
+)
+def test_a_later_contradiction_is_told_at_once_and_fails_the_run_at_its_end(run, tmp_path, words, effect, steps):
+    ended = run(LATE, "amp=o1", *words)
+    (warning,) = [line for line in ended.err.splitlines() if "warning" in line]
+    assert "amp=o1 is not applied: step " in warning and warning.endswith(effect)
+    assert (ended.code, ended.verdict, ended.result["status"]) == (1, "contradicted", "failed")
+    assert (ended.result["steps"], ended.out.count("did step")) == (steps, 40)
+    assert (tmp_path / "run/STOP").exists() == bool(words)
+
+
+def test_a_contradiction_of_a_stopped_attempt_is_kept_by_the_next_and_ends_none(run, tmp_path):
+    ended = run(LATE, "amp=o1", environ={"LAUNCHER_ATTEMPT": "1"})
+    record = tmp_path / "run/result.json"
+    record.write_text(record.read_text().replace('"status": "failed"', '"status": "stopped"'))
+    for attempt in (2, 3):
+        ended = run(PLAIN, "amp=o1", environ={"LAUNCHER_ATTEMPT": str(attempt)})
+        assert (ended.code, ended.verdict, ended.result["status"]) == (1, "contradicted", "failed")
+        assert ended.result["observed"]["why"].count("in an earlier attempt: ") == 1
+        record.write_text(record.read_text().replace('"status": "failed"', '"status": "stopped"'))
+    ended = run(LATE.replace("step == 3", "step == 0"), "amp=o1", environ={"LAUNCHER_ATTEMPT": "4"})
+    assert (ended.verdict, ended.out.count("did step")) == ("contradicted", 40)
+
+
 def test_an_observation_that_no_later_step_can_cure_ends_the_script_if_a_proof_is_required(run, monkeypatch):
     monkeypatch.delattr("torch._C._current_autograd_node")
-    ended = run(LONG, "amp=o1")
+    ended = run(LONG, "amp=o1", "require_proof=true")
     assert (ended.code, ended.result["steps"], ended.verdict) == (1, 2, "unknown")
     assert "nothing proves that amp=o1 ran: step 1: observing it failed" in ended.result["reason"]
-    ended = run(LONG.replace("1000", "9"), "amp=o1", "require_proof=false")
+    ended = run(LONG.replace("1000", "9"), "amp=o1")
     assert (ended.code, ended.out.count("did step"), ended.verdict) == (0, 9, "unknown")
     assert "warning: amp=o1 can't be proved: step 1: observing it failed" in ended.err
