@@ -40,10 +40,10 @@ def without(*folders: str) -> list[str]:
 
 PARTS = {
     "starts": tests("-m", "not testbed", *STARTS, *PLANS),
-    "rest": tests("-m", "not testbed", *without("tests/recipes", "tests/benchmarks", *STARTS, *PLANS)),
+    "rest": tests("-m", "not testbed", *without("tests/recipes", "tests/guests", "tests/benchmarks", *STARTS, *PLANS)),
     "torch": tests("tests/recipes/torch_", "tests/benchmarks"),
-    "recipes": tests("tests/recipes", *without("tests/recipes/torch_")),
-    "slurm": tests("-m", "testbed", *without("tests/recipes", "tests/benchmarks", *STARTS, *HOSTS)),
+    "recipes": tests("tests/recipes", "tests/guests", *without("tests/recipes/torch_")),
+    "slurm": tests("-m", "testbed", *without("tests/recipes", "tests/guests", "tests/benchmarks", *STARTS, *HOSTS)),
     "hosts": tests("-m", "testbed", *HOSTS),
     "types": ["mypy"],
 }

@@ -43,7 +43,8 @@ class TorchWrapper(Wrapper):
             environ=os.environ,
         )
         self.own = script.by_script(settings.train, started.source)
-        switch_tf32(self.mode.tf32)
+        if settings.tf32 is not None:
+            switch_tf32(settings.tf32)
         self.precision = Precision(self.mode, self._device)  # applies nothing: the script does, or autocast around it
         profiler = profiling.make(settings.profile, self._device, int(os.environ.get("RANK", "0")))
         self.profiling = Profiling(settings.profile, profiler, started.chosen.run)

@@ -87,7 +87,7 @@ class Precision:
         """The same for a precision that was resolved (`recipes.precision.resolved`) for torch and `device`."""
         if compile:
             make_compilable(resolved.amp)
-        switch_tf32(resolved.tf32, compile)
+        switch_tf32(resolved.tf32)
         return MECHANISMS[resolved.mechanism](resolved, device)
 
     @staticmethod

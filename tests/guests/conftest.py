@@ -1,0 +1,7 @@
+from __future__ import annotations
+
+from tests.recipes import forking
+
+forking.preload(
+    "torch._dynamo", "recipes.torch_.observe.script_observer", "recipes.torch_.precision", "recipes.trainer.script"
+)

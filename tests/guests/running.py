@@ -1,0 +1,107 @@
+"""A guest run under plain Python and under the launcher's wrapper, and what each left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.guests import state
+from tests.guests.reading import Guest
+from tests.recipes.forking import Forked, environment, run_as_main
+
+WORDS = {
+    "o0": ["amp=o0"],
+    "o1": ["amp=o1"],
+    "script": ["amp=o1", "train.precision=script"],
+}
+OURS = re.compile(
+    r"(amp=\w+( is emulated)?[: ].*|float32 products .*|script: .*|steps/s not known: .*|[\d,]+ steps of .*)"
+)
+"""A line that the wrapper prints."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """What a process of a guest left."""
+
+    code: int
+    out: str
+    err: str
+    state: Mapping[str, str]
+    files: Mapping[str, str]
+    """Digests by name, those that it wrote where it started."""
+    verdict: str = ""
+    why: str = ""
+
+
+def alone(guest: Guest, folder: Path, *, by_hand: bool) -> Left:
+    """Run it under plain Python."""
+    return _run(guest, folder, by_hand, lambda file: (str(file),), ())
+
+
+def under_launcher(guest: Guest, folder: Path, mode: str) -> Left:
+    """Run it under the wrapper, in a mode of `WORDS`."""
+    words = [*WORDS[mode], "require_proof=false", "device=cpu", *guest.words]
+    module = ("-m", f"recipes.{guest.framework}_.script")
+    place = [f"run={folder / 'run'}", f"workdir={folder / 'at'}", f"script={folder / 'at' / 'train.py'}"]
+    return _run(guest, folder, mode == "script", lambda file: module, [*words, *place])
+
+
+def _run(guest: Guest, folder: Path, by_hand: bool, program, words) -> Left:
+    at, run = folder / "at", folder / "run"
+    at.mkdir(parents=True)
+    run.mkdir()
+    file = at / "train.py"
+    file.write_text(guest.script(by_hand=by_hand))
+    environ = environment(**{**guest.environ, state.PATH: str(folder / "state.json"), "PYTHONDONTWRITEBYTECODE": "1"})
+    if guest.fresh:
+        command = [sys.executable, *program(file), *words]
+        done = subprocess.run(command, env=environ, cwd=at, capture_output=True, text=True, timeout=300)
+    else:
+        done = Forked(run_as_main, (program(file), words), environ=environ, cwd=at).complete()
+    kept, result = folder / "state.json", run / "result.json"
+    observed = json.loads(result.read_text())["observed"] if result.exists() else {}
+    return Left(
+        code=done.returncode,
+        out=done.stdout.replace(str(folder), "FOLDER"),
+        err=done.stderr.replace(str(folder), "FOLDER"),
+        state=json.loads(kept.read_text()) if kept.exists() else {},
+        files={
+            str(path.relative_to(at)): hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+            for path in sorted(at.rglob("*"))
+            if path.is_file() and path != file
+        },
+        verdict=observed.get("verdict", ""),
+        why=observed.get("why", ""),
+    )
+
+
+def differences(plain: Left, ours: Left) -> list[str]:
+    """What is other under the launcher, a line each."""
+    found = [] if ours.code == plain.code else [f"exit code {plain.code} alone, {ours.code} here"]
+    names = sorted({*plain.state, *ours.state})
+    for name in names:
+        left, right = plain.state.get(name, "missing"), ours.state.get(name, "missing")
+        if left != right:
+            found.append(f"{name}: {left} alone, {right} here")
+    if plain.files != ours.files:
+        found.append(f"files: {dict(plain.files)} alone, {dict(ours.files)} here")
+    for stream, left, right in (("stdout", plain.out, ours.out), ("stderr", plain.err, ours.err)):
+        if stream == "stderr" and "Traceback" in left:  # whose first frames are those of what ran it
+            left, right = _last_line(left), _last_line(right)
+        before, own, after = right.partition(left) if left else (right, "", "")
+        rest = [line for line in f"{before}{after}".splitlines() if line and not OURS.fullmatch(line)]
+        if own != left or rest:
+            found.append(f"{stream}: {left!r} alone, {right!r} here")
+    return found
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if not OURS.fullmatch(line)]
+    return lines[-1] if lines else ""
