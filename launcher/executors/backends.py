@@ -92,7 +92,9 @@ def settle(seen: Iterable[Seen]) -> None:
         if nothing or not row.state.finished:
             continue
         if row.run in marked:
-            forget_secrets(row.run.folder)
+            # A job that Slurm no longer knows may be in accounts that come late: its end is not known for sure.
+            if row.state.name != "lost" or row.files.submitted.queue != "slurm":
+                forget_secrets(row.run.folder)
             # A root that can only be read keeps its markers.
             with contextlib.suppress(OSError):
                 store.clear_unfinished(Path(row.run.root), row.run.id)

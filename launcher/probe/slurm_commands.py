@@ -44,9 +44,8 @@ def call(
     except FileNotFoundError:
         raise Unavailable(f"{argv[0]} is not here: Slurm's programs are not on this machine's PATH") from None
     except subprocess.TimeoutExpired:
-        raise Unavailable(
-            f"{argv[0]} did not answer in {timeout:.0f} s; is Slurm's controller up? (scontrol ping)"
-        ) from None
+        remedy = "is slurmdbd up?" if argv[0] == "sacct" else "is Slurm's controller up? (scontrol ping)"
+        raise Unavailable(f"{argv[0]} did not answer in {timeout:.0f} s; {remedy}") from None
 
 
 @functools.cache

@@ -9,15 +9,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.errors import MOST_NAMED, Unavailable, UsageError
+from launcher.errors import MOST_NAMED, UsageError
 from launcher.executors.slurm import jobs, shared
 from launcher.executors.slurm.jobs import Row
 from launcher.executors.slurm.shared import Answer
 from launcher.executors.slurm.unanswered import jobs_of
 from launcher.probe.slurm_commands import call, complaint
 from launcher.runs import run_roots, selection, store
-from launcher.runs.schema import PlanRecord
-from launcher.runs.states import Liveness, needs_liveness, status_of
+from launcher.runs.schema import PlanRecord, Status
+from launcher.runs.states import SILENT, Liveness, needs_liveness, status_of
 from launcher.runs.states import judge as judge_files
 from launcher.runs.store import Files
 
@@ -44,13 +44,10 @@ def _by_cluster(asked: Mapping[str, Files]) -> dict[str | None, dict[str, Files]
 
 
 def _liveness(asked: Mapping[str, Files], conf: str | None, after: float) -> dict[str, Liveness]:
-    try:
-        known, states = jobs_of(asked, conf)
-    except Unavailable as error:
-        return {folder: Liveness("unknown", str(error)) for folder in asked}
-    # A final verdict is not asked for again, but a row of squeue overrides it.
+    known, states = jobs_of(asked, conf)
+    # A final verdict is not asked for again once sacct has confirmed it, but a row of squeue overrides it.
     kept = {folder: row for folder, job in known.items() if (row := _kept(folder, job))}
-    wanted = {job for folder, job in known.items() if folder not in kept}
+    wanted = {job for folder, job in known.items() if folder not in kept or not kept[folder].exit}
     signalled = max((_signalled(folder, asked[folder]) for folder in known), default=0.0)
     answer = shared.look(wanted, conf, signalled=signalled, after=after) if known else Answer()
     for folder, job in known.items():
@@ -70,17 +67,34 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
         waits = status.state == "requeued"
         return Liveness("alive", (status.reason or "") if waits else "", waits=waits, asked=when)
     # A controller that crashed may give an id twice: what sacct said of it before this submission is another job's.
+    of_answer = answer.accounted[job][0] if job in answer.accounted else answer.asked
     submitted_since = job not in answer.held and (
-        not answer.has(job) or _is_newer(str(files.submitted.answer), answer.accounted[job][0])
+        not answer.has(job) or _is_newer(str(files.submitted.answer), of_answer)
     )
     if submitted_since and kept is None:
         return Liveness("alive", "accepted this moment", asked=when)
-    judged = judge(job, row or kept, _log(files))._replace(asked=when)
-    if status is None and (row or kept) and (judged.waits or judged.outcome == "cancelled"):
-        judged = _of_dependent(folder, judged, (row or kept or Row("", "")).reason)
+    if row is None and kept is None and job in answer.unanswered:
+        why = answer.accounts_error or "sacct has not answered yet"
+        return Liveness(
+            "unknown", f"squeue no longer lists job {job}, and how it ended is not known: {why}", asked=when
+        )
+    found = row or kept
+    judged = judge(job, found, _log(files))._replace(asked=when)
+    if status is None and found and (judged.waits or judged.outcome == "cancelled"):
+        judged = _of_dependent(folder, judged, found.reason)
+    if found and found.exit and judged.outcome == "failed" and not judged.reason:
+        judged = _of_plain_failure(judged, job, found, status)
     if judged.life == "gone" and row is not None:
         _keep(folder, job, row)
     return judged
+
+
+def _of_plain_failure(judged: Liveness, job: str, row: Row, status: Status | None) -> Liveness:
+    """The same with the exit code or the signal of the job's script, unless its own files have the reason."""
+    if status is not None and status.state == "interrupted":
+        return judged
+    how = f"{jobs.verdict(row)} (job {job})"
+    return judged._replace(reason=how if status is not None else f"{SILENT}; {how}")
 
 
 def _of_dependent(folder: str, judged: Liveness, reason: str) -> Liveness:
@@ -162,7 +176,7 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
 def _end(asked: Mapping[str, Files], conf: str | None) -> dict[str, str]:
     names, without = jobs_of(asked, conf)
     known = sorted(names.values())
-    failed = dict.fromkeys(without, "sbatch has not answered, so nobody knows its job")
+    failed = {folder: f"nobody knows its job: {why.reason}" for folder, why in without.items()}
     for start in range(0, len(known), 500):
         done = call(["scancel", "--quiet", *known[start : start + 500]], conf=conf)
         shared.changed(conf)
@@ -194,7 +208,7 @@ def _log(files: Files) -> str:
 def _keep(folder: str, job: str, row: Row) -> None:
     """Keep Slurm's verdict in the run folder before Slurm forgets it."""
     path = Path(folder, store.VERDICT)
-    verdict = {"schema": 1, "job": job, "state": row.state, "reason": row.reason}
+    verdict = {"schema": 1, "job": job, **row._replace(script="")._asdict()}
     if Path(folder).is_dir() and store.read_or_empty(path) != verdict:
         with contextlib.suppress(OSError):  # a disk that is full, or another person's
             store.write_json(path, verdict)
@@ -204,4 +218,4 @@ def _kept(folder: str, job: str) -> Row | None:
     """The verdict that was kept of this job."""
     kept = store.read_or_empty(Path(folder, store.VERDICT))
     is_complete = kept.get("job") == job and {"state", "reason"} <= kept.keys()
-    return Row(str(kept["state"]), str(kept["reason"])) if is_complete else None
+    return Row(**{name: str(kept.get(name, "")) for name in Row._fields}) if is_complete else None

@@ -30,6 +30,8 @@ INTERVAL = 30.0
 """Seconds between two looks at one cluster."""
 LONGEST = 600.0
 """The longest interval in seconds: each failure of Slurm to answer doubles it."""
+MOST_FAILURES = 16
+"""That are counted."""
 SOON = 2.0
 """After a submission or cancellation Slurm may be asked at once, and again after so many seconds, when it knows why a
 job waits, or has ended one. No question for this reason is closer to the last one than this."""
@@ -45,22 +47,36 @@ class Answer(NamedTuple):
     held: Mapping[str, Row] = {}
     """Every job of the user's that squeue listed."""
     accounted: Mapping[str, tuple[float, Row | None]] = {}
-    """Jobs that squeue did not list: when sacct was asked about each, and its row; None if it had none."""
+    """Jobs that squeue did not list as alive: when sacct was asked about each, and its newest row; None if it had
+    none."""
     error: str = ""
-    """Why there was no answer, in words."""
+    """Why squeue gave no answer, in words."""
     failures: int = 0
-    """Questions in a row without an answer."""
+    """Questions to squeue in a row without an answer."""
+    unanswered: frozenset[str] = frozenset()
+    """Jobs that squeue did not list, and about which sacct gave no answer."""
+    accounts_error: str = ""
+    """Why sacct gave no answer, in words."""
+    accounts_failures: int = 0
+    """Questions to sacct in a row without an answer."""
+    accounts_asked: float = 0.0
+    """When sacct was last asked."""
 
     def row(self, job: str, script: str | None = None) -> Row | None:
-        """Slurm's row of a job. A controller that crashed may give an id twice, so the submitted `script` has to match
-        where both are known."""
-        if job in self.held:
-            return self.held[job] if script in (None, self.held[job].script) else None
-        return self.accounted.get(job, (0.0, None))[1]
+        """Slurm's row of a job: that of squeue, with what only sacct knows of its end. A controller that crashed may
+        give an id twice, so the submitted `script` has to match where both are known."""
+        accounted = self.accounted.get(job, (0.0, None))[1]
+        if (row := self.held.get(job)) is None:
+            return accounted
+        if script not in (None, row.script):
+            return None
+        if accounted is None or accounted.state != row.state:
+            return row
+        return accounted._replace(script=row.script)
 
     def has(self, job: str) -> bool:
         """Whether Slurm was asked about the job."""
-        return job in self.held or job in self.accounted
+        return job in self.held or job in self.accounted or job in self.unanswered
 
     def of_script(self, script: str) -> set[str]:
         """The jobs that were submitted with this script: of an array its own id."""
@@ -68,7 +84,8 @@ class Answer(NamedTuple):
 
 
 def look(wanted: Collection[str], conf: str | None, *, signalled: float = 0.0, after: float = 0.0) -> Answer:
-    """The shared answer, renewed first if that is due. sacct is asked about those of `wanted` that squeue lacks.
+    """The shared answer, renewed first if that is due. sacct is asked about those of `wanted` that squeue does not list
+    as alive. squeue's answer is there for other launchers before sacct's, and stays if sacct gives none.
 
     It is due 30 s after the last question, twice as long after each failure; at once and `SOON` after a change; if it
     is older than `after`; and, unless Slurm has failed to answer, for a job that it was not asked about yet and if it
@@ -81,8 +98,11 @@ def look(wanted: Collection[str], conf: str | None, *, signalled: float = 0.0, a
     with _alone(path):
         answer = _read(path)  # another launcher may have asked while this one waited for the lock
         if _due(answer, path, wanted, signalled, after):
-            answer = _ask(answer, wanted, conf)
+            before, answer = answer, _ask_queue(answer, wanted, conf)
             _write(path, answer)
+            if not answer.error and (ended := _ended(before, answer, wanted, after)):
+                answer = _ask_accounts(answer, ended, conf)
+                _write(path, answer)
     return answer
 
 
@@ -114,18 +134,41 @@ def _due(answer: Answer, path: Path, wanted: Collection[str], signalled: float, 
     return not answer.failures and (answer.asked < signalled or not all(map(answer.has, wanted)))
 
 
-def _ask(before: Answer, wanted: Collection[str], conf: str | None) -> Answer:
+def _ask_queue(before: Answer, wanted: Collection[str], conf: str | None) -> Answer:
     now = time.time()
     try:
         held = jobs.listed(conf)
-        rest = {job for job in wanted if job not in held}
-        # Answers to another launcher's questions are kept, and renewed until they are final.
-        rest |= {job for job, (_, row) in before.accounted.items() if row and row.lives and job not in held}
-        rows = jobs.accounted(sorted(rest), conf) if rest else {}
     except Unavailable as error:
-        return before._replace(asked=now, error=str(error), failures=min(before.failures + 1, 16))
-    kept = {job: answer for job, answer in before.accounted.items() if now - answer[0] < KEPT and job not in held}
-    return Answer(now, held, {**kept, **{job: (now, rows.get(job)) for job in rest}})
+        return before._replace(asked=now, error=str(error), failures=min(before.failures + 1, MOST_FAILURES))
+    kept = {job: (when, row) for job, (when, row) in before.accounted.items() if now - when < KEPT}
+    # What sacct said of other launchers' jobs is kept, and renewed until it is final.
+    accounted = {job: (when, row) for job, (when, row) in kept.items() if row is None or not row.lives}
+    unanswered = {*wanted, *before.unanswered, *kept} - held.keys() - accounted.keys()
+    return before._replace(
+        asked=now, held=held, accounted=accounted, error="", failures=0, unanswered=frozenset(unanswered)
+    )
+
+
+def _ended(before: Answer, answer: Answer, wanted: Collection[str], after: float) -> set[str]:
+    """The jobs to ask sacct about, by squeue's new answer; none so soon after a failure of sacct."""
+    if before.accounts_failures and after <= before.accounts_asked:
+        interval = _interval()
+        if answer.asked - before.accounts_asked < min(max(interval, LONGEST), interval * 2**before.accounts_failures):
+            return set()
+    return {job for job in (*wanted, *answer.unanswered) if job not in answer.held or not answer.held[job].lives}
+
+
+def _ask_accounts(answer: Answer, ended: Collection[str], conf: str | None) -> Answer:
+    """The answer with what sacct says of the jobs."""
+    accounts, now = jobs.accounted(ended, conf), time.time()
+    answered = {job: accounts.rows.get(job) for job in ended if job not in accounts.unanswered}
+    return answer._replace(
+        accounted={**answer.accounted, **{job: (now, rows[-1] if rows else None) for job, rows in answered.items()}},
+        unanswered=answer.unanswered - answered.keys(),
+        accounts_error=accounts.error,
+        accounts_failures=min(answer.accounts_failures + 1, MOST_FAILURES) if accounts.error else 0,
+        accounts_asked=now,
+    )
 
 
 # The file
@@ -187,18 +230,15 @@ def _parsed(path: Path, changed: int, inode: int) -> Answer:
         },
         str(values["error"]),
         int(values["failures"]),
+        frozenset(map(str, values["unanswered"])),
+        str(values["accounts_error"]),
+        int(values["accounts_failures"]),
+        float(values["accounts_asked"]),
     )
 
 
 def _write(path: Path, answer: Answer) -> None:
-    values = {
-        "schema": 1,
-        "asked": answer.asked,
-        "held": answer.held,
-        "accounted": answer.accounted,
-        "error": answer.error,
-        "failures": answer.failures,
-    }
+    values = {"schema": 1, **answer._asdict(), "unanswered": sorted(answer.unanswered)}
     try:
         run_roots.make_private(path.parent)
         store.write_text(path, json.dumps(values))

@@ -18,7 +18,7 @@ from launcher.runs.store import Files
 
 
 def jobs_of(asked: Mapping[str, Files], conf: str | None) -> tuple[dict[str, str], dict[str, Liveness]]:
-    """The job of each run, and the liveness of those that have none. Raises `Unavailable`."""
+    """The job of each run, and the liveness of those that have none."""
     known: dict[str, str] = {}
     without: dict[str, Liveness] = {}
     groups: dict[str | None, list[str]] = {}  # that share the file of sbatch's answer, as the runs of an array do
@@ -35,7 +35,10 @@ def jobs_of(asked: Mapping[str, Files], conf: str | None) -> tuple[dict[str, str
             liveness = Liveness("unknown", "sbatch has not answered yet")
         else:
             liveness = Liveness("gone", "its launcher ended before Slurm had accepted it")
-            answer = _answer_instead(submission, conf)
+            try:
+                answer = _answer_instead(submission, conf)
+            except Unavailable as error:
+                liveness = Liveness("unknown", str(error))
         for folder in folders:
             if (job := job_in(answer, asked[folder].submitted)) is not None:
                 known[folder] = job

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 STAND_IN = """#!/bin/sh
+[ "$*" = --helpformat ] && exec echo JobID State ExitCode
 echo "$(date +%s.%N) ${0##*/}" >>CALLS
 cat "FOLDER/${0##*/}.out" 2>/dev/null
 exit $(cat "FOLDER/${0##*/}.code" 2>/dev/null || echo 0)

@@ -82,12 +82,6 @@ def test_slurms_word_and_the_folders_word_make_one_state(
     assert reason in state.reason
 
 
-def test_a_cut_or_attributed_state_is_still_read() -> None:
-    rows = jobs._rows("7|CANCELLED by 0|None\n7_1|RUNNING+|\n8|PENDING|None|/a|b/run.sh\n")
-    expected = {"7": Row("CANCELLED", "None"), "7_1": Row("RUNNING", ""), "8": Row("PENDING", "None", "/a|b/run.sh")}
-    assert rows == expected
-
-
 def test_a_job_id_that_was_given_again_is_another_run() -> None:
     answer = Answer(held={"7": Row("RUNNING", "", "/new/run.sh")}, accounted={"8": (1.0, Row("COMPLETED", ""))})
     assert answer.row("7", "/old/run.sh") is None
@@ -103,4 +97,4 @@ def test_a_host_without_sacct_knows_no_accounts_and_is_asked_all_the_same(
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert jobs.listed(None) == {"12": Row("RUNNING", "None", "/runs/a/run.sh")}
-    assert jobs.accounted(["13"], None) == {}
+    assert jobs.accounted(["13"], None) == jobs.Accounts()

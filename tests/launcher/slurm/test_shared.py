@@ -32,7 +32,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     monkeypatch.setenv("PATH", f"{stand_ins.folder}:{os.environ['PATH']}")
     monkeypatch.delenv("SLURM_CONF", raising=False)
     monkeypatch.delenv("LAUNCHER_ASK_EVERY", raising=False)
+    jobs._fields.cache_clear()
     yield stand_ins
+    jobs._fields.cache_clear()
     shared._own.clear()
     shared._noted.clear()
 
@@ -91,7 +93,7 @@ def test_all_verbs_and_terminals_of_a_user_ask_a_cluster_once_in_an_interval(
     monkeypatch.setenv("LAUNCHER_ASK_EVERY", str(interval))
     job, gone = submitted(root, status=RUNNING), submitted(root, 8, FOX, RUNNING)
     (gone.folder / "attempts/1/stdout.log").write_text("begun\n")
-    cluster.says(job.row("RUNNING"), "8|RUNNING|\n")
+    cluster.says(job.row("RUNNING"), "8|RUNNING|0:0\n")
     # Each asks about the job that squeue lacks: one that Slurm was not asked about yet is looked up at once.
     name = gone.folder.name
     verbs = [["watch", name], ["watch", name, job.folder.name], ["logs", "-f", name]]
@@ -171,7 +173,7 @@ def test_a_job_that_slurm_was_not_asked_about_is_looked_up_at_once_and_only_once
 def test_a_verdict_of_slurm_is_asked_for_once_and_a_damaged_one_counts_as_none(root: Path, cluster: Cluster) -> None:
     job = submitted(root, status=RUNNING)
     store.write_json(job.folder / "verdict.json", {"schema": 1, "job": "7"})
-    cluster.says("", "7|NODE_FAIL|\n")
+    cluster.says("", "7|NODE_FAIL|0:0\n")
     assert job.look().reason == "its node failed (job 7)"
     age(60)
     assert job.look().reason == "its node failed (job 7)"
@@ -310,7 +312,7 @@ def test_what_was_kept_of_an_id_before_a_crashed_controller_gave_it_again_counts
     root: Path, cluster: Cluster
 ) -> None:
     job, other = submitted(root), submitted(root, 8, FOX)
-    cluster.says(other.row("RUNNING"), "7|NODE_FAIL|\n")
+    cluster.says(other.row("RUNNING"), "7|NODE_FAIL|0:0\n")
     os.utime(job.folder / "sbatch.1.out", (time.time() - 60,) * 2)
     assert job.look().reason == "its node failed (job 7)"
     stopping.clear(job.folder)  # it is resumed
