@@ -23,7 +23,21 @@ _CACHE_TAG = "CACHEDIR.TAG"
 _LARGEST_KEY = 64 * 2**10
 """Bytes; no private key is larger."""
 
+_RESULTS = (
+    *("*.pt", "*.pth", "*.ckpt", "*.safetensors", "*.bin", "*.h5", "*.hdf5", "*.keras", "*.pdparams", "*.pdopt"),
+    *("*.onnx", "*.gguf", "*.msgpack", "*.pkl", "*.pickle", "*.npz", "*.npy", "*.index", "*.data-?????-of-?????"),
+    *("*.log", "*.out", "*.err", "*.tfevents.*", "*.jsonl", "*.prof", "*.nsys-rep", "*.qdrep", "*.ncu-rep"),
+    *("*.trace.json*", "core", "core.[0-9]*"),
+)
+_TEXTS = (
+    *(".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".conf", ".txt", ".md", ".sh", ".ipynb", ".proto", ".j2"),
+    *(".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".rs", ".go", ".js", ".pyx", ".pyi"),
+)
+_LARGE_RESULT = 2**20
+"""Bytes; smaller files of these names may be settings, a vocabulary or a test's data."""
+
 _name = re.compile("|".join(fnmatch.translate(pattern) for pattern in _CREDENTIALS), re.IGNORECASE)
+_result = re.compile("|".join(map(fnmatch.translate, _RESULTS)), re.IGNORECASE)
 _KEY_STARTS_WITHIN = 1024
 """Bytes: other text may come first, as the attributes that openssl writes."""
 _key = re.compile(rb"^[ \t]*(-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File-|openssh-key-v1)", re.MULTILINE)
@@ -52,6 +66,16 @@ def is_credential(path: Path, root: Path) -> bool:
 def is_derived(folder: Path) -> bool:
     """Whether a folder is a virtual environment or a cache, which can be made again, or git's own."""
     return folder.name in (".git", *_CACHES) or any((folder / name).exists() for name in (*_ENVIRONMENTS, _CACHE_TAG))
+
+
+def is_result(name: str, size: int) -> bool:
+    """Whether a file of that name and size is what runs leave, as weights and logs, rather than code."""
+    return size >= _LARGE_RESULT and _result.fullmatch(name) is not None
+
+
+def is_code(name: str, size: int) -> bool:
+    """Whether a file is code or settings by its name; one that Python doesn't read has to be small, too."""
+    return name.endswith(".py") or (size < _LARGE_RESULT and name.lower().endswith(_TEXTS))
 
 
 def is_debris(name: str) -> bool:

@@ -81,12 +81,14 @@ def knows(file: Path) -> bool:
     return bool(run(file.parent, *_UNKNOWN_FILES, "--cached", "--", file.name))
 
 
-def files_of_checkout(folder: Path) -> list[str]:
-    """Files below a folder of a checkout that git tracks or would, relative to it; a checkout within is one name.
+def files_of_checkout(folder: Path) -> dict[str, bool]:
+    """Files below a folder of a checkout that git tracks or would, relative to it, and whether it tracks them; a
+    checkout within is one name.
 
     Raises `UsageError` where git fails: an empty list would be an empty snapshot.
     """
-    return _listed(folder, _asked(folder, (*_UNKNOWN_FILES, "--cached"), "surrogateescape"))
+    listed = _listed(folder, _asked(folder, (*_UNKNOWN_FILES, "--cached", "-t"), "surrogateescape"))
+    return {line[2:]: not line.startswith("?") for line in listed}
 
 
 def files_of_folder(folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ import functools
 import glob
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from recipes.typed import nearest
 FOLDER = "script"
 """Their folder in the snapshot, beside this project's own package."""
 MAX_FILES = 20_000
+BEING_WRITTEN = "being written"
 _COUNTED = 10 * MAX_FILES
 """Files after which the search ends."""
 
@@ -34,6 +35,8 @@ class Collected:
     """By their names in the snapshot."""
     credentials: tuple[str, ...]
     """Files that are left out because they are credentials; relative to `root`."""
+    left_out: dict[str, str]
+    """Files and folders that are left out as results, relative to `root`, each with its size or the reason."""
 
 
 def name_in_snapshot(script: Path) -> str:
@@ -52,42 +55,87 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
     In a git checkout these are the files that git tracks or would track, with those of submodules; in another folder
     all files that its .gitignore files allow, without hidden folders. Credentials, virtual environments, caches and run
     folders are always left out. Linked folders are included if they are in the checkout, or are a Python package.
-    `include` has patterns of ignored files to include. Raises `UsageError` for more than a snapshot may hold, and for a
-    pattern that matches nothing or a credential.
+    `include` has patterns of further files to include. A file that git does not track and that nothing includes is left
+    out if it looks like a result, or a process writes it, or it would be too much; never a `.py`. Raises `UsageError`
+    for more than a snapshot may hold, and for a pattern that matches nothing or a credential.
     """
     checkout = _checkout(script)
     root = checkout or script.parent
-    files: dict[str, Path] = {}
-    credentials: list[str] = []
-    sizes: dict[str, int] = {}
-    total = 0
-    listed = _in_checkout(root) if checkout else _in_folder(root)
+    found = {script: True, **dict(_in_checkout(root) if checkout else _in_folder(root))}
+    found[script] = True
+    found |= {path: True for pattern in include for path in _included(pattern, root)}
+    files: dict[str, _File] = {}
+    for path, wanted in found.items():
+        if path.is_file() and not exclusions.is_debris(path.name):
+            files[path.relative_to(root).as_posix()] = _File(path=path, status=path.stat(), wanted=wanted)
+            if len(files) > _COUNTED:
+                break
+    left_out = _results(files, root)
+    kept = {name: file for name, file in files.items() if name not in left_out}
+    if not _is_too_much(kept):
+        credentials = [name for name, file in kept.items() if exclusions.is_credential(file.path, root)]
+        credentials = [name for name in credentials if kept[name].path != script]
+        taken = {f"{FOLDER}/{name}": file.path for name, file in kept.items() if name not in credentials}
+        return Collected(root=root, files=taken, credentials=tuple(credentials), left_out=_in_words(files, left_out))
+    limit = f"{snapshot.MAX_BYTES // 2**20} MiB" if _size(kept) > snapshot.MAX_BYTES else f"{MAX_FILES:,} files"
+    sizes = {f"{FOLDER}/{name}": file.status.st_size for name, file in kept.items()}
+    named = {f"{FOLDER}/{name}": file.path for name, file in kept.items()}
+    raise UsageError(
+        f"script={script}: its folder {root} is sent along with it, and holds more than {limit} "
+        f"({snapshot.largest(named, sizes)}); list data and results in {root / '.gitignore'}, or put the code into a "
+        "folder or git checkout of its own"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _File:
+    path: Path
+    status: os.stat_result
+    wanted: bool
+    """git tracks it, or `script.include` names it, or it is the script."""
+
+
+def _size(files: Mapping[str, _File]) -> int:
+    return sum(file.status.st_size for file in files.values())
+
+
+def _is_too_much(files: Mapping[str, _File]) -> bool:
+    return _size(files) > snapshot.MAX_BYTES or len(files) > MAX_FILES
+
+
+def _results(files: Mapping[str, _File], root: Path) -> dict[str, str]:
+    """The names of files to leave out, each with the reason where it is not its size: what is being written, what looks
+    like a result, and of what is too much the newest."""
+    free = {name: file for name, file in files.items() if not file.wanted and file.path.suffix != ".py"}
     written = _being_written(root)
-    included = [path for pattern in include for path in _included(pattern, root)]
-    for path in dict.fromkeys((script, *listed, *included)):
-        if not path.is_file() or exclusions.is_debris(path.name):
-            continue
-        name = path.relative_to(root).as_posix()
-        too_much = total > snapshot.MAX_BYTES or len(files) > MAX_FILES
-        if path != script and not too_much and exclusions.is_credential(path, root):
-            credentials.append(name)
-            continue
-        status = path.stat()
-        if (status.st_dev, status.st_ino) in written and path != script and path.suffix != ".py":
-            continue
-        files[f"{FOLDER}/{name}"] = path
-        sizes[f"{FOLDER}/{name}"] = status.st_size
-        total += sizes[f"{FOLDER}/{name}"]
-        if len(files) > _COUNTED:
+    out = {name: BEING_WRITTEN for name, file in free.items() if (file.status.st_dev, file.status.st_ino) in written}
+    out |= {name: "" for name, file in free.items() if exclusions.is_result(file.path.name, file.status.st_size)}
+    by_top: dict[str, dict[str, _File]] = {}
+    for name, file in free.items():
+        if name not in out and not exclusions.is_code(name, file.status.st_size):
+            by_top.setdefault(name.partition("/")[0], {})[name] = file
+    heavy = [some for some in by_top.values() if _size(some) * 20 > snapshot.MAX_BYTES or len(some) * 20 > MAX_FILES]
+    # What runs wrote is newer than what they read.
+    for some in sorted(heavy, key=lambda some: max(file.status.st_mtime for file in some.values()), reverse=True):
+        if not _is_too_much({name: file for name, file in files.items() if name not in out}):
             break
-    if total > snapshot.MAX_BYTES or len(files) > MAX_FILES:
-        limit = f"{snapshot.MAX_BYTES // 2**20} MiB" if total > snapshot.MAX_BYTES else f"{MAX_FILES:,} files"
-        raise UsageError(
-            f"script={script}: its folder {root} is sent along with it, and holds more than {limit} "
-            f"({snapshot.largest(files, sizes)}); list data and results in {root / '.gitignore'}, or put "
-            "the code into a folder or git checkout of its own"
+        out |= dict.fromkeys(some, "")
+    return out
+
+
+def _in_words(files: Mapping[str, _File], left_out: Mapping[str, str]) -> dict[str, str]:
+    """Each file that is left out, or its folder where there are several, with its size or why it is left out."""
+    by_top: dict[str, list[str]] = {}
+    for name in left_out:
+        by_top.setdefault(name.partition("/")[0], []).append(name)
+    described = {}
+    for top, names in by_top.items():
+        size = f"{sum(files[name].status.st_size for name in names) / 2**20:,.0f} MiB"
+        alone = len(names) == 1
+        described[names[0] if alone else top] = (
+            (left_out[names[0]] or size) if alone else f"{size} in {len(names):,} files"
         )
-    return Collected(root=root, files=files, credentials=tuple(credentials))
+    return described
 
 
 def _being_written(root: Path) -> set[tuple[int, int]]:
@@ -154,28 +202,32 @@ def _readable_top(folder: Path) -> Path | None:
     return top
 
 
-def _in_checkout(root: Path) -> Iterator[Path]:
-    """Files of a checkout, or of a folder that was one until its repository was deleted."""
+def _in_checkout(root: Path) -> Iterator[tuple[Path, bool]]:
+    """Files of a checkout, or of a folder that was one until its repository was deleted, and whether git tracks
+    them."""
     yield from _walked(root, git.files_of_checkout(root)) if _readable_top(root) else _in_folder(root)
 
 
-def _in_folder(root: Path, links: bool = True) -> Iterator[Path]:
+def _in_folder(root: Path, links: bool = True) -> Iterator[tuple[Path, bool]]:
     """Files of a folder that is no checkout of its own, as its .gitignore files have it, but for hidden folders."""
     names = git.files_of_folder(root)
-    yield from _walked(root, (name for name in names if not _is_hidden(Path(name))), links)
+    yield from _walked(root, {name: False for name in names if not _is_hidden(Path(name))}, links)
 
 
 def _is_hidden(name: Path) -> bool:
     return any(part.startswith(".") for part in name.parts[:-1])
 
 
-def _walked(root: Path, names: Iterable[str], links: bool = True) -> Iterator[Path]:
-    """The files that git lists in a folder, with those of linked folders and of checkouts in it."""
+def _walked(root: Path, names: Mapping[str, bool], links: bool = True) -> Iterator[tuple[Path, bool]]:
+    """The files that git lists in a folder, with those of linked folders and of checkouts in it, and whether git tracks
+    them."""
     is_no_code = functools.cache(lambda folder: _of_runs(folder) or exclusions.is_derived(folder))
-    code = [
-        name for name in names if not any(is_no_code(root / parent) for parent in Path(name).parents if parent.name)
-    ]
-    for name in code:
+    code = {
+        name: tracked
+        for name, tracked in names.items()
+        if not any(is_no_code(root / parent) for parent in Path(name).parents if parent.name)
+    }
+    for name, tracked in code.items():
         path = root / name
         if path.is_symlink() and path.is_dir():
             if links:  # none in a linked folder, since links may form a cycle
@@ -183,7 +235,7 @@ def _walked(root: Path, names: Iterable[str], links: bool = True) -> Iterator[Pa
         elif (path / ".git").exists():  # a submodule, or another checkout inside this one
             yield from _in_checkout(path)
         else:
-            yield path
+            yield path, tracked
 
 
 def _of_runs(folder: Path) -> bool:
@@ -197,7 +249,7 @@ def _of_runs(folder: Path) -> bool:
     )
 
 
-def _linked(link: Path, root: Path, code: Iterable[str]) -> Iterator[Path]:
+def _linked(link: Path, root: Path, code: Mapping[str, bool]) -> Iterator[tuple[Path, bool]]:
     """The code in a linked folder. Within `root` these are its files in `code`; elsewhere the files of a Python
     package, but of no other folder, which may hold any amount of data. None if the folder contains the link."""
     target, top = link.resolve(), root.resolve()
@@ -210,7 +262,8 @@ def _linked(link: Path, root: Path, code: Iterable[str]) -> Iterator[Path]:
         yield from _in_folder(link, links=False)  # within a submodule, whose files are not listed here
     else:
         inside = f"{target.relative_to(top).as_posix()}/"
-        yield from _walked(link, [name.removeprefix(inside) for name in code if name.startswith(inside)], links=False)
+        within = {name.removeprefix(inside): tracked for name, tracked in code.items() if name.startswith(inside)}
+        yield from _walked(link, within, links=False)
 
 
 def _included(pattern: str, root: Path) -> Iterator[Path]:
@@ -233,7 +286,8 @@ def _included(pattern: str, root: Path) -> Iterator[Path]:
             raise UsageError(
                 f"{key}: {match} is a credential, and credentials are never copied; say secrets.NAME={match}"
             )
-        for folder, _, names in os.walk(match):
+        for folder, folders, names in os.walk(match):
+            folders[:] = [name for name in folders if not exclusions.is_derived(Path(folder, name))]
             yield from (Path(folder, name) for name in sorted(names))
         if match.is_file():
             yield match

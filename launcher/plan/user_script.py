@@ -187,6 +187,13 @@ def _left_out(known: Script) -> Iterator[str]:
     if known.credentials:
         names = _listed(known.credentials)
         yield f"left out of {known.root} as credentials: {names}; secrets.NAME=FILE brings one to the job"
+    if known.left_out:
+        described = _listed([f"{name} ({why})" for name, why in known.left_out.items()])
+        include = ",".join(list(known.left_out)[:_NAMED])
+        yield (
+            f"left out of {known.root} as results, since git does not track them: {described}; "
+            f"script.include=[{include}] takes them along"
+        )
     if known.lacking:
         names, include = _listed(known.lacking), ",".join(known.lacking[:_NAMED])
         yield (

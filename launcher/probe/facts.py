@@ -48,6 +48,8 @@ class Script:
     """Folder of its code."""
     credentials: tuple[str, ...] = ()
     """Files below `root` that are left out as credentials."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Files and folders below `root` that are left out as results, each with its size or the reason."""
     lacking: tuple[str, ...] = ()
     """Modules below `root` that it imports and that are left out."""
 

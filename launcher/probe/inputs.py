@@ -56,6 +56,7 @@ def _scripts(specs: Sequence[JobSpec]) -> tuple[dict[str, Script], dict[str, Pat
             source=script_source.read(path.read_bytes()),
             root=str(collected.root),
             credentials=collected.credentials,
+            left_out=collected.left_out,
             lacking=user_code.left_out_imports(path, collected),
         )
     return by_name, files

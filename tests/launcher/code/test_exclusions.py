@@ -137,23 +137,56 @@ def test_a_plan_names_credentials_and_imports_that_are_left_out(
 def test_too_much_is_refused_and_the_folders_and_files_that_hold_it_are_named(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refusal() -> str:
+    def refusal(*include: str) -> str:
         with pytest.raises(UsageError) as refused:
-            copied(project)
+            copied(project, *include)
         return str(refused.value)
 
     monkeypatch.setattr(user_code.snapshot, "MAX_BYTES", 2**20)
     lay(project, "results/notes.txt", "src/model.py")
     lay_large(project, "big.bin", mib=3)
-    assert f"(largest: {project}/big.bin 3 MiB); list data and results in {project}/.git" in refusal()
-    lay(project, ".gitignore", text="*.bin\n")
-    assert copied(project) == ["results/notes.txt", "src/model.py", "train.py"]
+    assert f"(largest: {project}/big.bin 3 MiB); list data and results in {project}/.git" in refusal("big.bin")
     lay_large(project, "results/2024/a.pt", "results/2024/b.pt", "images/c.pt", mib=2)
-    assert f"(largest: {project}/results/ 4 MiB in 3 files, {project}/images/ 2 MiB in 1 file); " in refusal()
+    message = refusal("results", "images")
+    assert f"(largest: {project}/results/ 4 MiB in 3 files, {project}/images/ 2 MiB in 1 file); " in message
     monkeypatch.setattr(user_code.snapshot, "MAX_BYTES", 2**30)
     monkeypatch.setattr(user_code, "MAX_FILES", 6)
     lay(project, *(f"many/{number}.png" for number in range(99)))
-    assert f"more than 6 files (largest: {project}/many/ 0 MiB in 99 files)" in refusal()
+    assert f"more than 6 files (largest: {project}/many/ 0 MiB in 99 files)" in refusal("many")
+    lay(project, *(f"own/{number}.py" for number in range(9)))
+    assert f"more than 6 files (largest: {project}/own/ 0 MiB in 9 files" in refusal(), "code is never left out"
+
+
+def test_what_runs_left_is_known_by_its_name_and_left_out_unless_it_is_tracked_or_included(project: Path) -> None:
+    lay(project, "vocabulary.bin", "src/model.py", "data.csv")
+    lay_large(project, "model.pt", "out/1.ckpt", "out/2.ckpt", "src/trace.log", "src/table.py", mib=2)
+    left_out = {"model.pt": "2 MiB", "out": "4 MiB in 2 files", "src/trace.log": "2 MiB"}
+    collected = user_code.collect(project / "train.py")
+    assert collected.left_out == left_out
+    code = ["data.csv", "src/model.py", "src/table.py", "train.py", "vocabulary.bin"]
+    assert copied(project) == code
+    assert copied(project, "model.pt", "out") == sorted([*code, "model.pt", "out/1.ckpt", "out/2.ckpt"])
+    if (project / ".git").exists():
+        subprocess.run(["git", "-C", str(project), "add", "model.pt"], check=True)
+        assert copied(project) == sorted([*code, "model.pt"])
+
+
+def test_of_too_much_that_is_not_tracked_the_newest_is_left_out(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(user_code.snapshot, "MAX_BYTES", 3 * 2**20 + 2**10)
+    lay_large(project, "images/a", "images/b", "results/a", "results/b", "src/data", mib=1)
+    lay(project, "src/model.py", "conf/settings.yaml", "results/notes.txt")
+    for top, age in {"images": 3, "results": 1, "src": 2}.items():
+        for path in (project / top).iterdir():
+            os.utime(path, (10**9 - age, 10**9 - age))
+    small = ["conf/settings.yaml", "images/a", "images/b", "results/notes.txt"]
+    assert copied(project) == [*small, "src/data", "src/model.py", "train.py"]
+    monkeypatch.setattr(user_code.snapshot, "MAX_BYTES", 64 * 2**20)
+    lay_large(project, "results/c", mib=64)
+    assert main(["plan", "train.py", "framework=torch", "amp=o0", f"run_root={project}/../runs", "device=cpu"]) == 0
+    said = f"note: left out of {project} as results, since git does not track them: results (66 MiB in 3 files); script"
+    assert f"{said}.include=[results] takes them along" in capsys.readouterr().out
 
 
 def test_a_link_within_the_code_adds_no_environment_and_no_ignored_files(project: Path) -> None:

@@ -62,9 +62,16 @@ def test_runs_beside_a_script_are_not_copied(project: Path, checkout: bool) -> N
     assert names(project) == sorted([*before, "script/no-run/plan.json"])
 
 
-def test_a_file_that_is_being_written_is_not_copied_unless_it_is_python(project: Path) -> None:
+def test_a_file_that_is_being_written_is_not_copied_unless_it_is_python_or_tracked_or_included(project: Path) -> None:
+    script = project / "train.py"
     with (project / "results.csv").open("w"), (project / "sub" / "helper.py").open("a"):
         assert names(project) == ["script/sub/helper.py", "script/train.py"]
+        assert user_code.collect(script).left_out == {"results.csv": "being written"}
+        assert "script/results.csv" in user_code.collect(script, ["results.csv"]).files
+        git(project, "init", "-q")
+        assert "script/results.csv" not in user_code.collect(script).files
+        git(project, "add", "results.csv")
+        assert "script/results.csv" in user_code.collect(script).files
     assert "script/results.csv" in names(project), "an old one is a file like any other"
 
 
