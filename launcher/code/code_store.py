@@ -34,8 +34,7 @@ _checked: set[tuple[str, int, int]] = set()
 
 def folders(root: str | Path) -> list[Path]:
     """The folders of the caller's snapshots in a run root, those that are there."""
-    named = (Path(root, FOLDER), Path(root, f"{FOLDER}-{os.geteuid()}"))
-    return [folder for folder in named if ownership.is_mine(folder, str(root)) and not folder.is_symlink()]
+    return ownership.own_folders(str(root), FOLDER)
 
 
 def is_folder(name: str) -> bool:

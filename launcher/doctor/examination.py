@@ -170,5 +170,5 @@ def _remove(run: Run) -> None:
     if run_roots.is_remote(run.root):
         from launcher.ssh import actions
 
-        actions.remove([run], False)
-    remove([run], False)
+        actions.remove([run], False, now=True)
+    remove([run], False, now=True)

@@ -1,4 +1,4 @@
-"""Deleting the folders of runs of this machine that have ended, and what only they needed."""
+"""Removing the folders of runs of this machine that have ended, and what only they needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher.code import code_store
 from launcher.errors import LauncherError, UsageError
-from launcher.executors import backends, stopping
+from launcher.executors import backends, stopping, trash
 from launcher.runs import ownership, run_ids, run_roots, selection, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.store import Run
@@ -26,22 +26,31 @@ def remove(
     chosen: Sequence[Run],
     force: bool,
     *,
+    now: bool = False,
     roots: Sequence[str] | None = None,
     sweeps: Sequence[str | None] = (),
     say: Callable[[Run], None] = lambda _: None,
 ) -> None:
-    """Delete the folders of runs, and in `roots` the records of sweeps that have none left: those of the runs and those
-    named. Of a run on another host that is what is known of it here.
+    """Move the folders of runs to the trash, or delete them `now`, and delete what was in the trash for a week. In
+    `roots` the records of sweeps go that have no run left: those of the runs and those named. Of a run on another host
+    that is what is known of it here.
 
-    Raises `LauncherError` where a run of this machine has not ended, unless `force` ends it; then nothing is deleted.
+    Raises `LauncherError` where a run of this machine has not ended, unless `force` ends it; then nothing is removed.
     """
     ownership.refuse_anothers("rm", chosen)
     local = [run for run in chosen if not run_roots.is_remote(run.root)]
     _end(local, force)
-    code = _code_of(local)
+    old = [run for root in sorted({run.root for run in chosen}) for run in trash.expired(root)]
+    code = _code_of([*local, *old])
     for run in chosen:
-        delete(run)
+        check(run)
+        if now:
+            delete(run)
+        else:
+            trash.put([run])
+        store.clear_unfinished(Path(run.root), run.id)
         say(run)
+    trash.delete(old)
     _prune(code)
     _forget_sweeps(chosen, sorted({run.root for run in chosen}) if roots is None else roots, sweeps)
 
@@ -67,26 +76,38 @@ def _end(chosen: Sequence[Run], force: bool) -> None:
             raise LauncherError(f"rm: {run.id} is kept: {reason}; if that can't be true any more, delete {run.folder}")
 
 
-def delete(run: Run) -> None:
-    """Delete one run's folder, then its marker. Raises `LauncherError` for anything that is no run folder."""
+def empty(roots: Sequence[str]) -> None:
+    """Delete what is in the trashes of run roots, and the code that only that needed."""
+    old = [run for root in roots for run in trash.runs_in(root)]
+    code = _code_of(old)
+    trash.delete(old)
+    _prune(code)
+
+
+def check(run: Run) -> None:
+    """Raises `LauncherError` for anything that is no run folder."""
     folder, root = run.folder, Path(run.root)
     # The name has the form of a run id, so this is an entry of the root itself; a link is not followed.
     if not run_ids.is_id(run.id) or folder.parent != root or folder.is_symlink() or not folder.is_dir():
         raise LauncherError(f"rm: {folder} is no run folder")
+
+
+def delete(run: Run) -> None:
+    """Delete one run's folder. Raises `LauncherError` for anything that is no run folder."""
+    check(run)
     try:
-        shutil.rmtree(folder)
+        shutil.rmtree(run.folder)
     except OSError as error:
-        raise LauncherError(f"rm: {folder} could not be deleted: {error}") from None
-    store.clear_unfinished(root, run.id)
+        raise LauncherError(f"rm: {run.folder} could not be deleted: {error}") from None
 
 
 def _code_of(chosen: Sequence[Run]) -> dict[str, set[str]]:
-    """Digests of the code snapshots that the runs name, by run root."""
+    """Digests of the code snapshots that the runs name, by run root; those in a trash name the code of its root."""
     digests: dict[str, set[str]] = {}
     for run in chosen:
         digest = store.read(PlanRecord, run.folder / "plan.json", ("code",)).code
         if digest is not None and re.fullmatch(r"[0-9a-f]{64}", digest):
-            digests.setdefault(run.root, set()).add(digest)
+            digests.setdefault(trash.root_of(run), set()).add(digest)
     return digests
 
 
@@ -107,11 +128,12 @@ def _is_needed(root: str, place: Path, digest: str) -> bool:
 
 
 def _is_named(root: str, digest: str) -> bool:
-    for name in selection.run_names(root):
-        if not ownership.is_mine(f"{root}/{name}", root):  # others run their own
+    runs = [Run(root, name) for name in selection.run_names(root)]
+    for run in (*runs, *trash.runs_in(root)):
+        if not ownership.is_mine(run.path, root):  # others run their own
             continue
         try:
-            if digest.encode() in Path(root, name, "plan.json").read_bytes():
+            if digest.encode() in (run.folder / "plan.json").read_bytes():
                 return True
         except FileNotFoundError:  # deleted, or made this moment
             continue

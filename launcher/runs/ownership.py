@@ -15,6 +15,7 @@ import functools
 import os
 import stat
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import UsageError
@@ -62,6 +63,13 @@ def is_mine(path: str | os.PathLike[str], root: str) -> bool:
 def of_file(status: os.stat_result, root: str) -> Owner:
     """The owner of a file in a run root, from its `os.fstat`."""
     return _of(status.st_uid, root)
+
+
+def own_folders(root: str, name: str) -> list[Path]:
+    """The folders that the caller alone has in a run root under that name, those that are there: in a root that a group
+    shares the uid is part of the name."""
+    named = (Path(root, name), Path(root, f"{name}-{os.geteuid()}"))
+    return [folder for folder in named if is_mine(folder, root) and folder.is_dir() and not folder.is_symlink()]
 
 
 def refuse_anothers(verb: str, runs: Iterable[tuple[str, str]]) -> None:

@@ -109,10 +109,12 @@ class _Index:
         self._sweeps: dict[str, list[str]] = {}
         """Of each the roots that have it."""
         for root in roots:
-            for name in run_names(root):
+            names = run_names(root)
+            for name in names:
                 self._runs.setdefault(name, []).append(root)
-            for name in sweep_names(root):
-                self._sweeps.setdefault(name, []).append(root)
+            # The record of a sweep stays behind where its cells are moved.
+            for sweep in {*sweep_names(root), *filter(None, map(run_ids.sweep_of, names))}:
+                self._sweeps.setdefault(sweep, []).append(root)
 
     def find(self, text: str) -> Selection:
         if "/" in text and os.path.isdir(text) and run_ids.is_id(os.path.basename(folder := os.path.abspath(text))):

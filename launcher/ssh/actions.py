@@ -53,10 +53,20 @@ def cancel(wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: floa
     return why
 
 
-def remove(wanted: Sequence[Run], force: bool) -> None:
-    """Delete the folders of runs there. Raises `LauncherError`, and then all are kept."""
+def remove(wanted: Sequence[Run], force: bool, *, now: bool = False) -> None:
+    """Move the folders of runs there to the trash, or delete them `now`. Raises `LauncherError`, and then all are
+    kept."""
     for address, group in by_address(wanted).items():
-        connect(address).ask("remove", nothing, runs=_names(group), force=force)
+        connect(address).ask("remove", nothing, runs=_names(group), force=force, now=now)
+
+
+def sizes(wanted: Sequence[Run]) -> dict[Run, int]:
+    """Bytes of the folders of runs there. Raises `LauncherError`."""
+    found: dict[Run, int] = {}
+    for address, group in by_address(wanted).items():
+        answers = connect(address).ask("sizes", functools.partial(_counts, len(group)), runs=_names(group))
+        found.update({run: count for (run, _), count in zip(group, answers, strict=True)})
+    return found
 
 
 def resume(selection: Selection, assignments: Mapping[str, str], secrets: Mapping[str, bytes]) -> list[Path]:
@@ -82,6 +92,11 @@ def resume(selection: Selection, assignments: Mapping[str, str], secrets: Mappin
 def _reasons(count: int, answer: Any) -> list[str]:
     """Why runs could not be ended. Raises `Refused`."""
     return [admit.lines(reason, "a reason") for reason in admit.items(answer, "reasons", count, least=count)]
+
+
+def _counts(count: int, answer: Any) -> list[int]:
+    """Sizes of runs. Raises `Refused`."""
+    return [admit.whole(size, "the size of a run") for size in admit.items(answer, "sizes", count, least=count)]
 
 
 def _names(group: Iterable[tuple[Run, Any]]) -> list[dict[str, str]]:

@@ -226,9 +226,22 @@ on_cancel() { # seconds between TERM and KILL, root and id of each run
   done
 }
 
-on_remove() { # whether to end them, root and id of each run
-  force=$1
-  shift
+forget_code() { # root, plan.json of a run that is deleted: its code goes, unless another run there names it
+  local code
+  [[ $(head -c 2097152 "$2") =~ \"code\":\ \"([0-9a-f]{64})\" ]] && code=${BASH_REMATCH[1]} || return 0
+  rm -f -- "$2"
+  grep -qsF "$code" "$1"/*/plan.json "$1"/.trash/*/*/plan.json || rm -rf -- "$1/.code/$code"
+}
+on_sizes() { # root and id of each run
+  while [ $# -gt 0 ]; do
+    say size "$(du -sk -- "$1/$2" 2>/dev/null | cut -f 1 | grep . || echo 0)"
+    shift 2
+  done
+}
+
+on_remove() { # whether to end them, whether to delete them at once, root and id of each run
+  force=$1 now=$2
+  shift 2
   for ((at = 1; at < $#; at += 2)); do
     root=${*:at:1} id=${*:at+1:1}
     run=$root/$id
@@ -237,12 +250,23 @@ on_remove() { # whether to end them, root and id of each run
     ask_end && end_run 0 || stop "rm: $id is kept: its processes do not end"
   done
   while [ $# -gt 0 ]; do
-    run=$1/$2
+    run=$1/$2 trash=$1/.trash
     if mine "$run"; then
-      [[ $(head -c 2097152 "$run/plan.json") =~ \"code\":\ \"([0-9a-f]{64})\" ]] && code=${BASH_REMATCH[1]} || code=
-      rm -rf -- "$run" || stop "rm: $run could not be deleted"
       exec 9>>"$1/.handing.lock" && flock 9
-      [ -z "$code" ] || grep -qsF "$code" "$1"/*/plan.json || rm -rf -- "$1/.code/$code"
+      rm -rf -- "$run/.secrets" || stop "rm: $run/.secrets could not be deleted"
+      if [ -n "$now" ]; then
+        forget_code "$1" "$run/plan.json"
+        rm -rf -- "$run" || stop "rm: $run could not be deleted"
+      else
+        TZ=UTC0 printf -v taken "$trash/%(%Y%m%d-%H%M%S)T" -1
+        mkdir -p -- "$taken" && mine "$trash" && mv -T -- "$run" "$taken/$2" ||
+          stop "rm: $run could not be moved to $trash; rm --now deletes it at once"
+      fi
+      for taken in "$trash"/*/; do # what has been there for a week
+        [ -n "$(find "$taken" -maxdepth 0 -mmin +10080 2>/dev/null)" ] && mine "${taken%/}" || continue
+        for run in "$taken"*/; do forget_code "$1" "${run}plan.json"; done
+        rm -rf -- "$taken"
+      done
       exec 9>&-
     fi
     rm -f -- "$1/.unfinished/$2"

@@ -38,6 +38,7 @@ REQUESTS = {
     "resume": Request("launcher.executors.ssh.handlers:resume", seconds=600.0),
     "verify": Request("launcher.executors.ssh.handlers:verify", seconds=600.0),
     "remove": Request("launcher.executors.ssh.handlers:remove", seconds=600.0),
+    "sizes": Request("launcher.executors.ssh.handlers:sizes", seconds=180.0),
     "contents": Request("launcher.executors.ssh.handlers:contents", seconds=180.0, size=2**25),
     "files": Request("launcher.executors.ssh.handlers:files", seconds=600.0),  # it may hash what is here already, first
 }

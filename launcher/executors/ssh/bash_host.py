@@ -204,8 +204,11 @@ class _Requests(BashSession):
         left = {rest[0]: rest[1:] for _, rest in self.lines("cancel", grace, *_words(runs)) if rest}
         return [f"process {', '.join(left[run['id']])} does not end" if run["id"] in left else "" for run in runs]
 
-    def on_remove(self, runs: Sequence[Mapping[str, str]], force: bool) -> None:
-        list(self.lines("remove", "yes" if force else "", *_words(runs)))
+    def on_remove(self, runs: Sequence[Mapping[str, str]], force: bool, now: bool) -> None:
+        list(self.lines("remove", "yes" if force else "", "yes" if now else "", *_words(runs)))
+
+    def on_sizes(self, runs: Sequence[Mapping[str, str]]) -> list[int]:
+        return [1024 * number(rest[0]) for word, rest in self.lines("sizes", *_words(runs)) if word == "size" and rest]
 
     def on_contents(self, root: str, id: str) -> list[list[Any]]:
         listed: list[list[Any]] = []

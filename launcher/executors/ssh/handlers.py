@@ -14,7 +14,7 @@ from typing import Any
 from launcher import admit, safe_files
 from launcher.admit import Refused
 from launcher.errors import UsageError
-from launcher.executors import backends, stopping
+from launcher.executors import backends, stopping, trash
 from launcher.executors.remove import remove as remove_runs
 from launcher.executors.resume import resume_here
 from launcher.executors.verify import verify_here
@@ -114,9 +114,17 @@ def verify(
     return [replayed.first, replayed.step, replayed.recorded]
 
 
-def remove(runs: Sequence[Mapping[str, str]], force: bool) -> None:
-    """Delete the folders of runs, and the records of sweeps that have none left. One that is gone is no error."""
-    remove_runs([run for run in _runs(runs) if run.folder.is_dir()], force)
+def remove(runs: Sequence[Mapping[str, str]], force: bool, now: bool) -> None:
+    """Remove the folders of runs, and the records of sweeps that have none left. One that is gone is no error."""
+    there = [run for run in _runs(runs) if run.folder.is_dir()]
+    remove_runs(there, force, now=now)
+    for root in () if now else sorted({run.root for run in there}):
+        _say(trash.told(root))
+
+
+def sizes(runs: Sequence[Mapping[str, str]]) -> list[int]:
+    """Bytes of each run, 0 for one that is gone."""
+    return [trash.size(run) for run in _runs(runs)]
 
 
 def contents(root: str, id: str) -> list[list[Any]]:

@@ -1,4 +1,7 @@
 import os
+import pty
+import re
+import time
 
 import pytest
 
@@ -9,6 +12,7 @@ from launcher.executors import remove
 from launcher.runs import processes, selection, store
 from launcher.runs.store import Run
 
+from .. import users
 from ..run_folders import DEAF, NAME, SWEEP, WITHOUT_STOP, finished, make, running, start, state, submit, sweep, until
 
 OTHER = "20260102-030406-calm-owl"
@@ -18,7 +22,7 @@ def test_a_finished_run_is_deleted_with_its_marker_and_nothing_else(root):
     finished(root)
     store.mark_unfinished(root, NAME)
     finished(root, OTHER)
-    assert rm.main(["brave"]) == 0
+    assert rm.main(["brave-otter"]) == 0
     assert selection.run_names(str(root)) == [OTHER]
     assert selection.unfinished([str(root)]) == []
 
@@ -80,7 +84,7 @@ def test_a_run_elsewhere_is_kept_even_with_force(root):
 def test_a_sweep_goes_with_its_record(root):
     rm.main([sweep(root, 3)[0].name])
     assert selection.sweep_names(str(root)) == [SWEEP]
-    rm.main(["calm"])
+    rm.main(["calm-lake"])
     assert selection.run_names(str(root)) == [] and selection.sweep_names(str(root)) == []
 
 
@@ -104,9 +108,9 @@ def test_a_snapshot_goes_with_the_last_run_that_names_it(root):
     code_of(root, finished(root, OTHER), "a")
     unknown = root / ".code" / ("b" * 64)  # of a run that is being made this moment
     unknown.mkdir()
-    assert rm.main([NAME]) == 0
+    assert rm.main(["--now", NAME]) == 0
     assert (shared / "recipe.py").exists()
-    assert rm.main([OTHER]) == 0
+    assert rm.main(["--now", OTHER]) == 0
     assert os.listdir(root / ".code") == [unknown.name]
 
 
@@ -122,5 +126,80 @@ def test_a_plan_that_names_no_snapshot_takes_none_away(root):
     folder = finished(root)
     kept = code_of(root, folder, "a")
     store.write_json(folder / "plan.json", {"code": "../../elsewhere"})
-    assert rm.main([NAME]) == 0
+    assert rm.main(["--now", NAME]) == 0
     assert kept.exists()
+
+
+def trashed(root):
+    return sorted(path.name for path in root.glob(".trash/*/*"))
+
+
+def test_a_removed_run_stays_in_the_trash_without_its_secrets_and_is_brought_back_by_mv(root, capsys):
+    folder, cells = finished(root), sweep(root, 2)
+    code = code_of(root, folder, "a")
+    for secrets in (folder / ".secrets", folder / "arms/00/.secrets"):
+        secrets.mkdir(parents=True)
+        (secrets / "TOKEN").touch()
+    assert rm.main([NAME, SWEEP]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[0] == f"{NAME}  moved to the trash"
+    assert re.search(rf"in the trash {root}/\.trash: 3 runs, \d+[.\d]* KiB", printed.err)
+    assert code.exists() and selection.run_names(str(root)) == selection.sweep_names(str(root)) == []
+    for removed in root.glob(".trash/*/*"):
+        removed.rename(root / removed.name)
+    assert state(folder).name == "done" and not list(folder.rglob(".secrets"))
+    assert [run.folder for run in selection.find("calm-lake", [str(root)]).runs] == cells
+
+
+def test_what_is_in_the_trash_for_a_week_goes_with_its_code_at_the_next_rm(root):
+    code, third = code_of(root, finished(root), "a"), "20260104-030406-wise-owl"
+    for name in (OTHER, third):
+        finished(root, name)
+    rm.main([NAME])
+    (taken,) = (root / ".trash").iterdir()
+    week = time.time() - 7 * 86400
+    os.utime(taken, (week + 600, week + 600))
+    assert rm.main([OTHER]) == 0 and NAME in trashed(root) and code.exists()
+    os.utime(taken, (week - 600, week - 600))
+    assert rm.main([third]) == 0 and NAME not in trashed(root) and not code.exists()
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n", [NAME]), ("", [NAME]), ("y", [])])
+def test_a_beginning_is_asked_about_with_the_size_of_what_would_go(root, monkeypatch, capsys, answer, left):
+    finished(root)
+    with pytest.raises(UsageError, match=r"brave is a beginning .* in full, or say --yes"):
+        rm.main(["brave"])
+    assert re.match(rf"{NAME}  \d+[.\d]* KiB\n", capsys.readouterr().err) and trashed(root) == []
+    typed, terminal = pty.openpty()
+    os.write(typed, f"{answer}\n".encode())
+    with open(terminal) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert rm.main(["brave"]) == 0
+    os.close(typed)
+    assert selection.run_names(str(root)) == left and trashed(root) == [NAME] * (not left)
+
+
+def test_now_frees_the_space_at_once_and_alone_empties_the_trash(root):
+    code = code_of(root, finished(root), "a")
+    finished(root, OTHER)
+    rm.main([NAME])
+    assert rm.main(["--now", "--yes", "calm"]) == 0 and trashed(root) == [NAME]
+    (taken,) = root.glob(f".trash/*/{NAME}")
+    with pytest.raises(UsageError, match="is in the trash; rm --now deletes it"):
+        rm.main([str(taken)])
+    with pytest.raises(UsageError, match=r"empties the trash; .*say --yes"):
+        rm.main(["--now"])
+    assert code.exists() and trashed(root) == [NAME]
+    assert rm.main(["--now", "--yes"]) == 0 and os.listdir(root / ".trash") == os.listdir(root / ".code") == []
+
+
+@users.needs_root
+def test_anothers_trash_takes_and_gives_nothing(root):
+    finished(root)
+    theirs = root / ".trash/20200101-000000" / OTHER
+    theirs.mkdir(parents=True)
+    os.chown(root / ".trash", 61001, -1)
+    with pytest.raises(UsageError, match="is not a folder of yours"):
+        rm.main([NAME])
+    assert rm.main(["--now", "--yes"]) == 0
+    assert rm.main(["--now", NAME]) == 0 and theirs.exists()

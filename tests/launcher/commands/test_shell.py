@@ -68,7 +68,7 @@ def test_the_code_of_an_open_terminal_outlives_the_last_run_of_it(opened, tmp_pa
         run.mkdir()
         (run / "plan.json").write_text(json.dumps({"schema": 1, "code": code.name}))
         (run / "status.json").write_text('{"schema": 1, "state": "done", "attempt": 1}')
-        assert main(["rm", run.name, f"run_root={root}"]) == 0
+        assert main(["rm", "--now", run.name, f"run_root={root}"]) == 0
         return capsys.readouterr().err
 
     assert "is kept: a `shell` is open in it" in delete_one()

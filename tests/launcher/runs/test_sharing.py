@@ -96,7 +96,13 @@ def test_two_users_see_each_others_runs_and_act_on_none(lab: Path, alice: User) 
     assert "uid 61001" in launcher("ls", f"run_root={root}", umask=0o077).stdout
     assert launcher("rm", "--force", other, f"run_root={root}", umask=0o077).returncode == 2
     assert alice.launcher("rm", other, f"run_root={root}").returncode == 0
-    assert not (root / other).exists()
+    (removed,) = (root / f".trash-{alice.uid}").glob(f"*/{other}")
+    assert stat.S_IMODE((root / f".trash-{alice.uid}").stat().st_mode) & 0o777 == 0o700
+    assert (
+        not (root / other).exists()
+        and launcher("rm", "--now", "--yes", f"run_root={root}", umask=0o077).returncode == 0
+    )
+    assert removed.exists()  # it is not in the trash of others
 
 
 @users.needs_root

@@ -32,6 +32,13 @@ def test_a_false_answer_to_an_action_is_one_line(victim):
         assert done.code == code and (done.out + done.err).count(REFUSED) == 1, body
 
 
+def test_a_false_size_of_a_run_removes_nothing(victim):
+    for answer in ("None", "[]", "['x']", "[-1]", "[1,2]"):
+        victim.liar.says(answering("sizes", f"answer({answer})"))
+        done = victim.type_only("rm", RUN[:-1])
+        assert done.code == 3 and (done.out + done.err).count(REFUSED) == 1, answer
+
+
 def test_a_false_answer_about_a_replay_is_refused_and_its_record_kept(victim):
     """The replay may have been started all the same."""
     for answer in ("5", "[1,2]", "[1,2,3]", "[-1,2,True]", "[1,'x',True]"):

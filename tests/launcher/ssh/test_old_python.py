@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -74,8 +75,18 @@ def test_a_bare_script_runs_there_and_is_seen_followed_fetched_and_removed(old, 
     assert old.type("fetch", run, f"to={tmp_path / 'here'}").code == 0
     (copy,) = Path(tmp_path, "here").rglob("told.json")
     assert copy.read_bytes() == (old.folder(run) / "work/told.json").read_bytes()
+    unsaid = old.refused("rm", run[:-1])
+    assert re.search(rf"{run} +\d+[.\d]* [KM]iB", unsaid)
+    (old.folder(run) / ".secrets").mkdir()
     assert old.type("rm", run).code == 0
-    assert not old.folder(run).exists() and not list((old.root / ".code").iterdir())
+    (removed,) = old.root.glob(f".trash/*/{run}")
+    assert not old.folder(run).exists() and list((old.root / ".code").iterdir())  # with which it could be brought back
+    assert (removed / "work/told.json").exists() and not (removed / ".secrets").exists()
+    os.utime(removed.parent, (0, 0))
+    (other,) = old.submit(*BARE, "script=fail.py")
+    old.until(other, "failed", "lost", "done")
+    assert old.type("rm", "--now", other).code == 0
+    assert not [*old.root.glob(".trash/*"), *(old.root / ".code").iterdir(), *old.root.glob(other)]
 
 
 def test_a_failure_is_reported_with_its_last_lines_and_not_resumed(old):

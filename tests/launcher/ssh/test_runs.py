@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -143,8 +144,18 @@ def test_deleting_asks_the_host_and_then_forgets(far):
     far.until(run, "running")
     assert "not ended yet" in far.refused("rm", run)
     assert far.folder(run).is_dir() and far.pointer(run).is_dir()
-    assert far.type("rm", "--force", run).code == 0
+    removed = far.ok("rm", "--force", run)
+    assert removed.out == f"{run}  moved to the trash\n" and f"in the trash {far.root}/.trash: 1 run" in removed.err
     assert not far.folder(run).exists() and not far.pointer(run).exists()
+    (there,) = far.root.glob(f".trash/*/{run}")
+    (record,) = far.pointer(run).parent.glob(f".trash/*/{run}")
+    there.rename(far.folder(run))
+    record.rename(far.pointer(run))
+    assert far.state(run) == "cancelled"
+    unsaid = far.refused("rm", "--now", run[:-1])
+    assert re.search(rf"{run} +\d+[.\d]* [KM]iB", unsaid) and "or say --yes" in unsaid
+    assert far.ok("rm", "--now", "--yes", run[:-1]).out == f"{run}  deleted\n"
+    assert not far.folder(run).exists() and not list(far.root.glob(".trash/*/*"))
 
 
 def test_a_run_whose_folder_is_gone_there_is_lost(far):

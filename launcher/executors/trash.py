@@ -1,0 +1,130 @@
+"""Where removed runs wait for a week: a folder of the run root that is its user's alone.
+
+    RUN_ROOT/.trash/<time>/<run id>/   what one `rm` took; `mv` to RUN_ROOT brings it back
+
+In a root that a group shares each user has one of their own, `.trash-<uid>`. Hosts that answer through bash do the same
+(`launcher/ssh/bash_requests.sh`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from launcher import units
+from launcher.errors import LauncherError, UsageError
+from launcher.runs import ownership, selection
+from launcher.runs.store import ARMS, SECRETS, Run
+from recipes import records
+
+FOLDER = ".trash"
+KEPT = 7 * 86400.0
+"""Seconds for which a run is kept."""
+
+
+def put(runs: Iterable[Run]) -> None:
+    """Move the folders of runs to the trashes of their roots, without their secrets, which go. Raises
+    `LauncherError`."""
+    now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    for run in runs:
+        forget_secrets(run)
+        try:
+            taken = _made(run.root) / now
+            with contextlib.suppress(FileExistsError):
+                records.make_folder(taken)
+            run.folder.rename(taken / run.id)
+        except OSError as error:
+            raise LauncherError(
+                f"rm: {run.folder} could not be moved to the trash: {error.strerror}; rm --now deletes it at once"
+            ) from None
+
+
+def forget_secrets(run: Run) -> None:
+    """Delete the secrets of a run. Raises `LauncherError`."""
+    for secrets in (run.folder / SECRETS, *run.folder.glob(f"{ARMS}/*/{SECRETS}")):
+        try:
+            shutil.rmtree(secrets)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise LauncherError(f"rm: {secrets} could not be deleted: {error.strerror}") from None
+
+
+def runs_in(root: str) -> list[Run]:
+    """The runs in the caller's trash of a root."""
+    return [Run(str(taken), name) for taken in _taken(root) for name in selection.run_names(str(taken))]
+
+
+def root_of(run: Run) -> str:
+    """The run root of a run, which may be in its trash."""
+    taken = Path(run.root)
+    is_trash = taken.parent.name in (FOLDER, f"{FOLDER}-{os.geteuid()}")
+    return str(taken.parents[1]) if is_trash else run.root
+
+
+def expired(root: str) -> list[Run]:
+    """Those that are there longer than they are kept."""
+    return [run for run in runs_in(root) if _age(Path(run.root)) > KEPT]
+
+
+def delete(runs: Iterable[Run]) -> None:
+    """Delete runs of trashes; what does not go is named on stderr, and tried again by the next `rm`."""
+    for run in runs:
+        shutil.rmtree(run.folder, ignore_errors=True)
+        if run.folder.exists():
+            print(f"rm: {run.folder} could not be deleted; see who owns what is in it", file=sys.stderr)
+        with contextlib.suppress(OSError):  # another run is in it
+            os.rmdir(run.root)
+
+
+def size(run: Run) -> int:
+    """Bytes that a run's folder takes on its disk."""
+    total, folders = 0, [run.path]
+    while folders:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+    return total
+
+
+def told(root: str) -> str:
+    """What is in the trash of a root, and what becomes of it; empty where nothing is."""
+    if not (runs := runs_in(root)):
+        return ""
+    place = os.path.dirname(runs[0].root)
+    return (
+        f"in the trash {place}: {len(runs)} run{'s' * (len(runs) > 1)}, {units.size(sum(map(size, runs)))}; `mv` to "
+        f"{root} brings one back, `rm --now` frees the space, and after a week the next `rm` does"
+    )
+
+
+def _taken(root: str) -> list[Path]:
+    """The folders of each `rm` in the caller's trashes of a root, oldest first."""
+    return sorted(taken for folder in ownership.own_folders(root, FOLDER) for taken in folder.iterdir())
+
+
+def _age(taken: Path) -> float:
+    """Seconds since something was moved there."""
+    try:
+        return time.time() - taken.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _made(root: str) -> Path:
+    """The folder of the caller's trash in a root, which is made where it isn't there. Raises `UsageError` where it is
+    another user's."""
+    own = f"{FOLDER}-{os.geteuid()}" if ownership.is_shared(root) else FOLDER
+    with contextlib.suppress(FileExistsError):
+        records.make_folder(Path(root, own))
+    for folder in ownership.own_folders(root, FOLDER):
+        if folder.name == own:
+            return folder
+    raise UsageError(f"rm: {root}/{own} is not a folder of yours, so nothing can be kept there; rm --now deletes runs")
