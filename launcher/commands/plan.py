@@ -169,7 +169,7 @@ def describe(
         lines += [*_as_typed(first), ""]
     lines += [*_settings(where, width, everything), *pairs(_place(first), width), ""]
     notes = [f"note: {note}" for note in dict.fromkeys(line for plan in plans for line in plan.advice)]
-    lines += [part for note in (*notes, *_left_behind(first)) for part in wrapped(note, width)]
+    lines += [part for note in (*notes, *_left_behind(first, everything)) for part in wrapped(note, width)]
     if with_script:
         lines += [f"--- {first.run_dir}/run.sh", render.render(first)]
     more = [] if everything else ["`plan --all` lists every setting"]
@@ -200,12 +200,11 @@ def _place(plan: Plan) -> list[tuple[str, str]]:
     return [*rows, ("command", " ".join(to_bash(word) for word in trainer_command.command(plan)))]
 
 
-def _left_behind(plan: Plan) -> list[str]:
+def _left_behind(plan: Plan, everything: bool) -> list[str]:
     """What the job gets of the shell's variables by name, and what it doesn't."""
     notes = [f"note: passed on from this shell: {', '.join(plan.passed)}"] if plan.passed else []
-    if plan.left_behind:
-        how = "env.NAME passes one on, env_from=shell all but secrets"
-        notes.append(f"note: not passed on from this shell: {', '.join(plan.left_behind)} ({how})")
+    if plan.left_behind and everything:
+        notes.append(f"note: not passed on from this shell: {', '.join(plan.left_behind)}")
     return notes
 
 

@@ -24,6 +24,8 @@ with parallel=ddp or fsdp.
 epochs=20 goes on with a run that was done; so does script.resume_arguments=[...] with a script, which gets these
 further arguments. detach=true returns at once. Secrets that a run kept for itself,
 as over SSH, ended with it: say secrets.NAME=FILE, or secrets.NAME for its value in this shell, again.
+A script on this machine inherits this shell's variables. Where they differ from those that it began with they are
+named, and env=here continues with them.
 """
 
 
@@ -34,6 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     names, assignments, secrets = runs_and_keys("resume", arguments, "what may change is said as key=value")
     root = assignments.pop("run_root", None)
     detach = boolean("detach", assignments.pop("detach", "false"))
+    here = assignments.pop("env", None)
+    if here not in (None, "here"):
+        raise UsageError(f"env={here}: say env=here, for the variables of this shell (command line)")
     wait = boolean("wait", assignments.pop("wait", "false"))
     if not names:
         raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
@@ -41,12 +46,18 @@ def main(arguments: Sequence[str]) -> int:
     if any(run_roots.is_remote(run.root) for run in selected.runs):
         from launcher.ssh import actions
 
+        if here:
+            raise UsageError(
+                "env=here is for scripts on this machine: others inherit nothing of a shell (command line)"
+            )
         folders, stays = actions.resume(selected, assignments, secrets), wait
     else:
         from launcher.executors.base import start
 
         is_sweep = selected.sweep is not None
-        folders, queue = resume_here(selected.runs, assignments, secrets, is_sweep=is_sweep, start=start)
+        folders, queue = resume_here(
+            selected.runs, assignments, secrets, is_sweep=is_sweep, from_here=bool(here), start=start
+        )
         stays = wait or (queue == "direct" and not detach)
     print(f"resuming {', '.join(folder.name for folder in folders)}", file=sys.stderr)
     return stay(folders, last_words) if stays else leave(folders)

@@ -1,9 +1,11 @@
-"""The environment of a job: one rule for every place.
+"""The environment of a job.
 
-A short list of variables is passed on from the host that submits (`STANDARD`). PATH, library paths and the like are
-those of the place where the job runs: here of this shell, with its active environment and modules. All others of the
-shell where a command is typed are dropped, unless `env.NAME` or `env_from=shell` names them. Values that are passed on
-are in a file of mode 0600 in the run folder; plan, script and scheduler have the names alone.
+A user's script on this machine inherits that of the shell where the command is typed, but for the variables of another
+job; `shell_record` keeps no value of it. For every other job there is one rule: a short list of variables is passed on
+from the host that submits (`STANDARD`). PATH, library paths and the like are those of the place where the job runs:
+here of this shell, with its active environment and modules. All others of the shell where a command is typed are
+dropped, unless `env.NAME` or `env_from=shell` names them. Values that are passed on are in a file of mode 0600 in the
+run folder; plan, script and scheduler have the names alone.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from containers.variables import DEVICES, JOB_PREFIXES, LAUNCHER_PREFIXES, RENDEZVOUS, RUNTIME_PREFIXES
+from containers.variables import DEVICES, JOB_PREFIXES, LAUNCHER_PREFIXES, RENDEZVOUS, RUNTIME_PREFIXES, SHELL
 from containers.words import to_bash
 from launcher.errors import UsageError
 from launcher.runs.store import SECRETS
+from recipes import plain_start
 
 FILE = ".environment"
 """Of a run folder: lines of bash that export the variables that are passed on."""
@@ -69,6 +72,10 @@ _SESSION_PREFIXES = (
 # Variables of a surrounding job or launcher would give this job wrong sizes or another job's rendezvous.
 _ANOTHER_JOBS = RENDEZVOUS
 _ANOTHER_JOBS_PREFIXES = (*JOB_PREFIXES, "OMPI_", "TORCHELASTIC_")
+_RANKS = ("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE")  # torchrun's
+_OF_JOBS_PREFIXES = ("LAUNCHER_", "SLURM_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "PYXIS_", "OMPI_", "TORCHELASTIC_")
+# What bash on the way to a script obeys, or takes for its own.
+_OF_BASH = (*SHELL, "BASHOPTS", "POSIXLY_CORRECT", "CDPATH", "GLOBIGNORE", "FUNCNEST", "TMOUT", "TIMEFORMAT")
 _DECIDED = (
     *(*DEVICES, "PYTHONPATH", "PYTHONNOUSERSITE", "ENV", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
     *("IFS", "OPTIND", "PPID", "UID", "EUID", "SHELLOPTS", "RANDOM", "SECONDS"),
@@ -97,6 +104,36 @@ def of_place(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name in STANDARD or name in _PLACE or name.startswith(_PLACE_PREFIXES)
     }
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a user's script on this machine inherits of a shell: all but those of another job."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name == "SLURM_CONF" or not (name in (*RENDEZVOUS, *_RANKS) or name.startswith(_OF_JOBS_PREFIXES))
+    }
+
+
+def for_script(environment: Mapping[str, str], *, bare: bool) -> dict[str, str]:
+    """What run.sh is started with, so that its script finds what is `inherited`. What bash on the way would obey or
+    change is kept under another name, unless nothing would give it back, as around a `bare` script."""
+    own = inherited(environment)
+    if bare:
+        return own
+    functions = [name for name in own if name.startswith("BASH_FUNC_") and name not in _PLACE]
+    obeyed = {name: own.pop(name) for name in (*functions, *_OF_BASH) if name in own}
+    given_back = obeyed | {name: own[name] for name in plain_start.REPLACED if name in own}
+    # Python would take relative entries from the folder in which the wrapper starts.
+    if entries := plain_start.absolute(own.get("PYTHONPATH"), os.getcwd()):
+        own["PYTHONPATH"] = entries
+    kept = {f"{plain_start.OF_SHELL}{name}": value for name, value in given_back.items()}
+    return {**own, **kept, plain_start.UMASK: f"{_umask():o}"}
+
+
+def _umask() -> int:
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        return next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o022)
 
 
 def standard(names: Iterable[str]) -> tuple[str, ...]:
@@ -204,13 +241,21 @@ def passed_on(env: Mapping[str, str | None], shell: Collection[str], all_of_shel
     return tuple(sorted(named))
 
 
+LEFT_BEHIND = "env.NAME takes one along, env_from=shell all but secrets; `plan --all` names them"
+
+
 def left_behind(shell: Collection[str], passed: Collection[str]) -> tuple[str, ...]:
     """The variables of a shell that a job may need and does not get."""
     return tuple(name for name in _missed(shell) if name not in passed)
 
 
 def _missed(shell: Iterable[str]) -> list[str]:
-    return [name for name in shell if name not in (*STANDARD, *_SESSION) and not name.startswith(_SESSION_PREFIXES)]
+    return [name for name in shell if name not in STANDARD and not is_of_session(name)]
+
+
+def is_of_session(name: str) -> bool:
+    """Whether a variable belongs to a terminal's session, and no job needs it."""
+    return name not in STANDARD and (name in _SESSION or name.startswith(_SESSION_PREFIXES))
 
 
 def is_decided(name: str) -> bool:

@@ -69,7 +69,7 @@ def _check_environment(launch: Launch) -> None:
             instead = "say visible_gpus=[...]" if "VISIBLE_DEVICES" in name else "leave it out"
             if name == "PYTHONPATH":
                 instead += (
-                    "; modules are found beside the script, at the root of its checkout, in src, and if installed"
+                    "; a script's modules are found as by `python FILE`, then at the root of its checkout and in src"
                 )
             raise SettingsError(f"{key}: {name} is set by the launcher itself; {instead}", key)
     for name in launch.env:

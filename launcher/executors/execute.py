@@ -16,7 +16,7 @@ from typing import Any
 import launcher
 from launcher.code import code_store, snapshot
 from launcher.code.snapshot import Code
-from launcher.config import job_environment
+from launcher.config import job_environment, shell_record
 from launcher.errors import LauncherError, UsageError, of_system
 from launcher.plan import container, record
 from launcher.plan.model import PLACEHOLDER, Plan
@@ -121,6 +121,8 @@ def _lay_environment(plan: Plan, folder: Path, passed: Mapping[str, str] | None)
     if (plan.inherited or plan.passed) and not (folder / job_environment.FILE).exists():
         given = dict(os.environ) if passed is None else passed
         job_environment.lay(folder, plan.inherited, plan.passed, given)
+    if plan.inherits_shell and not plan.arm and not (folder / shell_record.FILE).exists():
+        shell_record.write(folder, os.environ)
     if plan.arm or passed is not None or plan.cluster.get("host") or plan.cluster.get("login"):
         return  # they come from where the run was asked for
     lacking = [path for path in job_environment.own_secrets(plan.secrets, plan.run_dir).values() if not path.exists()]
@@ -162,7 +164,7 @@ def execute(plan: Plan) -> dict[str, Any]:
     # The script records its end in status.json. It has a session of its own, since it ends by a signal to its whole
     # process group, which must not be the caller's.
     argv = ["bash", str(folder / "run.sh")]
-    started = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=environment(), start_new_session=True)
+    started = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=environment_of(plan), start_new_session=True)
     try:
         started.wait()
     except BaseException:
@@ -189,8 +191,15 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """The environment of a run that this process starts: see `job_environment`."""
+    """The environment of what this process starts on this host: see `job_environment`."""
     return job_environment.of_place(os.environ)
+
+
+def environment_of(plan: Plan) -> dict[str, str]:
+    """The environment of a plan's run that this process starts."""
+    if not plan.inherits_shell:
+        return environment()
+    return job_environment.for_script(os.environ, bare=bool(plan.settings["train"].get("bare")))
 
 
 def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.code import code_store
-from launcher.config import job_environment
+from launcher.config import job_environment, shell_record
 from launcher.config.schema import CLUSTERS, SlurmCluster
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, dependency, execute, stopping, submission
@@ -28,6 +28,9 @@ from launcher.runs.store import Damaged, Run
 from recipes.precision.support import sharding_problem
 from recipes.typed import SettingsError, build
 
+NAMED = 8
+"""Largest number of variables that a refusal names."""
+
 
 def resume_here(
     wanted: Sequence[Run],
@@ -35,10 +38,12 @@ def resume_here(
     secrets: Mapping[str, bytes],
     *,
     is_sweep: bool,
+    from_here: bool = False,
     start: Start = submission.start,
 ) -> tuple[list[Path], str]:
     """Start those of the runs again that can be resumed, with the `secrets` that ended with them. Returns their
-    folders and their queue.
+    folders and their queue. `from_here` takes the variables of this shell where they differ from those that a script
+    began with.
 
     Raises `LauncherError`, and then none was started.
     """
@@ -60,6 +65,8 @@ def resume_here(
         for plan in plans:
             check_place(plan)
             check_secrets(plan, secrets)
+            if plan.inherits_shell and not from_here:
+                _check_shell(plan)
             if "parallel" in assignments:
                 _check_sharding(plan)
         plans = with_images(plans)
@@ -72,6 +79,8 @@ def resume_here(
         for folder, plan, values in zip(folders, plans, values_from_now, strict=True):
             own = job_environment.own_secrets(plan.secrets, plan.run_dir)
             job_environment.lay_secrets({path: secrets[name] for name, path in own.items() if name in secrets})
+            if from_here:
+                (folder / shell_record.FILE).unlink(missing_ok=True)
             lay_down_again(folder, plan, values)
         start(folders, plans)
     return folders, plans[0].queue
@@ -137,6 +146,18 @@ def _check_sharding(plan: Plan) -> None:
     _, packages = pythons.look_into(plan.python)
     if "torch" in packages and (problem := sharding_problem(packages["torch"])):
         raise UsageError(f"{problem} (command line)")
+
+
+def _check_shell(plan: Plan) -> None:
+    """Refuse a script that would go on with other variables than it began with. Raises `UsageError`."""
+    own = {*plan.env, *plan.passed, *plan.secrets}
+    names = [name for name in shell_record.differences(Path(plan.run_dir), os.environ) if name not in own]
+    if names:
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        raise UsageError(
+            f"{plan.run_id} began in a shell with other values of {', '.join(names[:NAMED])}{more}: set them as they "
+            "were, or say env=here to continue with this shell's"
+        )
 
 
 def check_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:

@@ -49,6 +49,10 @@ class ScriptPlan:
     """The path that Python gets: in the snapshot, as `script/train.py`, or in the image."""
     in_image: bool
     """The file is in the container's image only, where it was not checked."""
+    root: str = ""
+    """The folder that the snapshot's `script` was taken from, where the job finds it under that name; else empty."""
+    named: str = ""
+    """With `root`, the file as `sys.argv[0]` has it: as typed for the folder that it starts in, else absolute."""
     workdir: str
     """Folder that it starts in, absolute; empty for the run's own folder, `RUN/work`, or in a comparison `RUN/work/N`
     for the arm's attempt N, which is one block."""
@@ -217,6 +221,11 @@ class Plan:
     def run_dir(self) -> str:
         folder = f"{self.run_root}/{self.run_id}"
         return f"{folder}/{ARMS}/{self.arm}" if self.arm else folder
+
+    @property
+    def inherits_shell(self) -> bool:
+        """Whether it runs with the variables of the shell where it is started, as a script on this machine does."""
+        return self.recipe == "script" and self.cluster["kind"] == "local" and self.container is None
 
     @property
     def code_dir(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from launcher.config import job_environment, placeholders
 from launcher.config.launch_checks import LONGEST_NAME
@@ -60,12 +61,15 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         requirements.check_python(spec, facts)
         requirements.check_build(spec, facts, gpus if device == "cuda" else ())
     requirements.check_gemm(spec, facts)
+    inherits_shell = spec.recipe.name == "script" and launch.cluster.kind == "local" and container is None
     inherited = tuple(
         name
         for name in job_environment.standard(facts.environment)  # another host may say anything
-        if name not in launch.env and (container is None or name in job_environment.ANYWHERE)
+        if not inherits_shell and name not in launch.env and (container is None or name in job_environment.ANYWHERE)
     )
-    passed = _passed(spec, facts)
+    passed = _passed(spec, facts, inherits_shell)
+    left_behind = job_environment.left_behind(facts.shell, {*passed, *launch.env, *launch.secrets})
+    left_behind = () if inherits_shell else left_behind
     settled = dataclasses.replace(
         training,
         device=device,
@@ -102,7 +106,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         },
         inherited=inherited,
         passed=passed,
-        left_behind=job_environment.left_behind(facts.shell, {*passed, *launch.env, *launch.secrets}),
+        left_behind=left_behind,
         secrets=_secrets(spec, facts),
         setup=launch.cluster.setup,
         cluster=plain(launch.cluster),
@@ -113,6 +117,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         swept=spec.swept,
         advice=(
             *_advice(spec, facts, count),
+            *_advice_on_shell(spec, left_behind),
             *slurm_check.advice(spec, facts),
             *gpu_choice.advice(spec, facts, count),
             *plan_container.advice(spec, facts, count),
@@ -217,11 +222,11 @@ def _slurm_environment(facts: Facts) -> dict[str, str]:
     return {**who, **facts.slurm.environment}
 
 
-def _passed(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
+def _passed(spec: JobSpec, facts: Facts, inherits_shell: bool) -> tuple[str, ...]:
     """Variables that are passed on from the shell. Raises `SettingsError` for one that is not set there."""
     launch = spec.launch
     rest = [name for name in facts.shell if name not in launch.secrets]
-    passed = job_environment.passed_on(launch.env, rest, launch.env_from == "shell")
+    passed = job_environment.passed_on(launch.env, rest, launch.env_from == "shell" and not inherits_shell)
     for name in passed:
         if job_environment.is_decided(name):
             raise SettingsError(
@@ -245,6 +250,14 @@ def _secrets(spec: JobSpec, facts: Facts) -> dict[str, str]:
 def _with_absolute_folder(words: tuple[str, ...], settled: Settings) -> tuple[str, ...]:
     """The data folder reaches the trainer as its settings have it, absolute."""
     return tuple(f"data.dir={settled.data.dir}" if word.startswith("data.dir=") else word for word in words)
+
+
+def _advice_on_shell(spec: JobSpec, left_behind: tuple[str, ...]) -> Iterator[str]:
+    """A recipe on this machine reads none of the shell's variables."""
+    count = len(left_behind)
+    if count and (spec.recipe.name == "script" or spec.launch.cluster.kind != "local"):
+        stay = f"{count} variables of this shell stay" if count > 1 else f"{left_behind[0]} of this shell stays"
+        yield f"{stay} behind: {job_environment.LEFT_BEHIND}"
 
 
 def _advice(spec: JobSpec, facts: Facts, count: int) -> list[str]:

@@ -30,7 +30,7 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
     if launch.script is None:
         return None
     if in_image(launch.script):
-        file = launch.script.removeprefix(IN_IMAGE)
+        file, root, named = launch.script.removeprefix(IN_IMAGE), "", ""
         workdir = launch.workdir or posixpath.dirname(file)
         if not posixpath.isabs(workdir):
             raise SettingsError(
@@ -41,6 +41,7 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
     else:
         file = facts.scripts[launch.script].name
         workdir = _working_folder(spec, facts)
+        root, named = _in_checkout(spec, facts, workdir)
         if workdir == "/" and launch.container.kind != "none":
             raise SettingsError(
                 "workdir=/ can't be mounted into a container; name a folder, or say workdir=run", "workdir"
@@ -50,6 +51,8 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
     return ScriptPlan(
         file=file,
         in_image=in_image(launch.script),
+        root=root,
+        named=named,
         workdir=workdir,
         inputs=_inputs(launch, workdir, facts),
         arguments=launch.arguments,
@@ -69,6 +72,20 @@ def _working_folder(spec: JobSpec, facts: Facts) -> str:
     is_single_and_local = addresses.of(launch.cluster) is None and not spec.swept
     folder = launch.workdir or ("." if is_single_and_local else OWN_FOLDER)
     return "" if folder == OWN_FOLDER else facts.absolute(folder)
+
+
+def _in_checkout(spec: JobSpec, facts: Facts, workdir: str) -> tuple[str, str]:
+    """The script's checkout and its name there, for a job that finds that folder; empty for another machine, and for a
+    container with nothing of it."""
+    launch = spec.launch
+    assert launch.script is not None
+    known = facts.scripts[launch.script]
+    is_mounted = workdir and f"{known.root}/".startswith(f"{workdir}/")
+    if addresses.of(launch.cluster) is not None or (launch.container.kind != "none" and not is_mounted):
+        return "", ""
+    if launch.script.startswith("~"):
+        return known.root, known.path
+    return known.root, launch.script if workdir == facts.cwd else facts.absolute(launch.script)
 
 
 def _inputs(launch: Launch, workdir: str, facts: Facts) -> dict[str, str]:

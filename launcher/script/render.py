@@ -198,7 +198,8 @@ def exports(plan: Plan, env: Mapping[str, str], passed: str = "") -> list[str]:
         lines += [f"export {name}={to_bash(value)}" for name, value in env.items()]
         # From the file into the variable: the text is neither in this script nor in any argument list.
         lines += [f"{name}=$(<{to_bash(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
-        lines.append('export PYTHONPATH="$LAUNCHER_CODE" PYTHONUNBUFFERED=1')
+        further = "${PYTHONPATH:+:$PYTHONPATH}" if plan.recipe == "script" else ""
+        lines.append(f'export PYTHONPATH="$LAUNCHER_CODE{further}" PYTHONUNBUFFERED=1')
     return lines
 
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes import arguments, script_source, settings
+from recipes import arguments, plain_start, script_source, settings
 from recipes.arguments import Arguments
 from recipes.run_folder import Superseded
 from recipes.trainer import result_fields
+from recipes.trainer.overlay import LastResort, Overlay
 from recipes.trainer.run import FAILED, REFUSED
 from recipes.trainer.script_attempt import ScriptAttempt
-from recipes.trainer.script_execution import import_from_snapshot
 from recipes.trainer.world import PlacementError, rank_and_size, speak
 from recipes.trainer.wrapper import Started, Wrapper
 from recipes.typed import SettingsError
@@ -47,12 +47,31 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     if rank == 0:
         for line in result_fields.mode_lines(started.chosen.settings, wrapper.mode):
             print(line, flush=True)
-    import_from_snapshot(started.file, started.chosen.plan)
+    _start_plainly(started)
     try:
         return ScriptAttempt(started, wrapper, began).run()
     except Superseded as error:
         print(f"script: {error}", file=sys.stderr)
         return FAILED
+
+
+def _start_plainly(started: Started) -> None:
+    """Give the script the variables and the search path of plain Python, and its project the snapshot's code."""
+    planned = started.chosen.plan.get("script")
+    is_kept = planned and not planned["in_image"]  # else there is no snapshot of it
+    kept = str(started.file.parents[len(Path(planned["file"]).parts) - 2]) if is_kept else ""  # of script/tools/x.py
+    plain_start.restore(str(Path(__file__).parents[2]) if planned else "", started.workdir)
+    if kept:
+        root = started.root or kept
+        sys.path[:] = [_in_snapshot(entry, planned.get("root"), root) for entry in sys.path]
+        Overlay(root, kept).install()
+        sys.meta_path.append(LastResort(root, kept))  # type: ignore[arg-type]
+
+
+def _in_snapshot(entry: str, checkout: str | None, root: str) -> str:
+    """An entry of `sys.path`, which may point into a checkout that isn't here, as an editable install's."""
+    is_in = checkout and f"{entry}/".startswith(f"{checkout}/")
+    return f"{root}{entry[len(checkout or '') :]}" if is_in else entry
 
 
 def parse(words: Sequence[str], framework: str) -> Started:
@@ -70,6 +89,11 @@ def parse(words: Sequence[str], framework: str) -> Started:
     if not own.get("script"):
         raise SettingsError("script=FILE is missing (command line)", "script")
     file = Path(own["script"]).absolute()
+    workdir = Path(own.get("workdir") or ".").absolute()
+    # Where the checkout is, the script has its own name; another machine has the snapshot alone.
+    root = planned.get("root", "") if planned and os.path.isdir(planned.get("root") or "") else ""
+    here = workdir == Path.cwd() and not planned
+    named = planned["named"] if planned and root else own["script"] if here else str(file)
     try:
         source = script_source.read(file.read_bytes())
     except OSError as error:
@@ -77,7 +101,9 @@ def parse(words: Sequence[str], framework: str) -> Started:
     return Started(
         chosen=chosen,
         file=file,
-        workdir=Path(own.get("workdir") or ".").absolute(),
+        named=named,
+        root=root,
+        workdir=workdir,
         inputs=inputs,
         arguments=tuple(passed),
         source=source,

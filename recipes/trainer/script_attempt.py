@@ -70,7 +70,8 @@ class ScriptAttempt:
         """Run the script; returns the exit code of its process."""
         started = self._started
         with self._wrapper.around(self._meter), self._request:
-            code, failure, trace = execute(started.file, started.arguments, started.workdir, started.inputs)
+            where = (started.workdir, started.inputs, started.named)
+            code, failure, trace = execute(started.file, started.arguments, *where)
         if self._meter.over:  # an error of a script that was interrupted by the end of its block is no failure
             code = self._end(0)
             blocks.end_within(blocks.GRACE, lambda: code)

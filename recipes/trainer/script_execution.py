@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import importlib.util
 import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,34 +18,21 @@ from recipes import script, script_source
 from recipes.divergence import Diverged
 from recipes.trainer.block import BlockOver
 from recipes.trainer.early import NotProved
+from recipes.trainer.overlay import remember_lines
 from recipes.trainer.run import FAILED, INTERRUPTED
 
-_INSTALLED = ("site-packages", "dist-packages")
 _executed: list[ModuleType] = []
 """Modules of scripts, which live until Python ends, as they do in `python FILE`. DDP's reducer, freed just after its
 last backward, holds the GIL and waits for gloo's thread, which needs the GIL to drop an object of that backward."""
 
 
-def import_from_snapshot(file: Path, plan: Mapping[str, Any]) -> None:
-    """Have a script import its own project from the snapshot that holds `file`, not from the checkout of an editable
-    install.
+def execute(
+    file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[str, str], named: str = ""
+) -> tuple[int, str | None, str]:
+    """Run the file as `python NAMED ...` would, in `workdir`, with a link there to each of the `inputs`.
 
-    The snapshot's root and its `src` come before installed packages and after the standard library, which a project
-    must not shadow. Without a snapshot nothing changes.
-    """
-    planned = plan.get("script")
-    if not planned or planned["in_image"]:
-        return
-    root = file.parents[len(Path(planned["file"]).parts) - 2]  # the file is named as script/tools/train.py
-    installed = (index for index, entry in enumerate(sys.path) if Path(entry).name in _INSTALLED)
-    index = next(installed, len(sys.path))
-    sys.path[index:index] = [str(folder) for folder in (root, root / "src") if folder.is_dir()]
-
-
-def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[str, str]) -> tuple[int, str | None, str]:
-    """Run the file as `python FILE ...` would, in `workdir`, with a link there to each of the `inputs`.
-
-    A file with relative imports is run as `python -m` runs it: as a module of its package.
+    `file` has its text, which may differ by now from that of the file `named`; without a name it is that file itself. A
+    file with relative imports is run as `python -m` runs it: as a module of its package.
 
     Returns its exit code, why it failed in one sentence (None if it did not), and the traceback of an exception.
     """
@@ -52,12 +41,18 @@ def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[st
         with contextlib.suppress(FileExistsError):  # another rank's link, or an earlier attempt's
             (workdir / name).symlink_to(path)
     os.chdir(workdir)
-    sys.argv = [str(file), *passed]
     source = file.read_bytes()
     depth = _package_depth(file, script_source.relative_level(source))
-    sys.path[0] = str(file.parents[depth])
+    place = os.path.join(os.getcwd(), named or str(file))
+    resolved = Path(os.path.realpath(place))
+    if depth:
+        place = str(resolved)
+    sys.argv = [place if depth else named or str(file), *passed]
+    first = [] if getattr(sys.flags, "safe_path", False) else [str(resolved.parents[depth])]
+    sys.path[: len(first)] = first
+    module = ".".join(resolved.with_suffix("").parts[-depth - 1 :]) if depth else ""
     try:
-        _run_as_main(file, source, ".".join(file.with_suffix("").parts[-depth - 1 :]) if depth else "")
+        _run_as_main(place, source, module)
     except SystemExit as ended:
         code = _exit_code(ended)
         return code, f"the script ended with exit code {code}" if code else None, ""
@@ -71,7 +66,7 @@ def execute(file: Path, passed: Sequence[str], workdir: Path, inputs: Mapping[st
     except NotProved as ended:
         return FAILED, str(ended), ""
     except BaseException as error:
-        trace = _traceback(error, file)
+        trace = _traceback(error, place)
         print(trace, end="", file=sys.stderr, flush=True)
         hint = script.instead(error) or _not_linked(error, workdir)
         if hint:
@@ -91,19 +86,29 @@ def _package_depth(file: Path, level: int) -> int:
     return depth
 
 
-def _run_as_main(file: Path, source: bytes, module: str) -> None:
-    """`module` is the dotted name of a file in a package; processes that the script spawns import it by that name."""
-    main, ours = ModuleType("__main__"), sys.modules["__main__"]
-    main.__file__ = str(file)
+def _run_as_main(file: str, source: bytes, module: str) -> None:
+    """Run the source as `__main__`, which has the attributes that Python gives it, and stays until Python ends.
+
+    `module` is the dotted name of a file in a package; processes that the script spawns import it by that name.
+    """
+    loader = SourceFileLoader(module or "__main__", file)
+    main = ModuleType("__main__")
+    attributes: dict[str, Any] = {"__loader__": loader}
     if module:
-        main.__spec__ = importlib.util.spec_from_file_location(module, file)
-        main.__package__ = module.rpartition(".")[0]
+        package = module.rpartition(".")[0]
+        importlib.import_module(package)
+        attributes["__spec__"] = spec = importlib.util.spec_from_file_location(module, file, loader=loader)
+        attributes["__package__"] = package
+    if sys.version_info < (3, 14):
+        attributes["__annotations__"] = {}
+    cached = spec.cached if module and spec else None
+    attributes |= {"__builtins__": builtins, "__file__": file, "__cached__": cached}
+    vars(main).update(attributes)
     _executed.append(main)
     sys.modules["__main__"] = main
-    try:
-        exec(compile(source, str(file), "exec", dont_inherit=True), main.__dict__)
-    finally:
-        sys.modules["__main__"] = ours
+    if not os.path.exists(file) or Path(file).read_bytes() != source:
+        remember_lines(file, source)
+    exec(compile(source, file, "exec", dont_inherit=True), main.__dict__)
 
 
 def _not_linked(error: BaseException, workdir: Path) -> str:
@@ -125,9 +130,9 @@ def _exit_code(ended: SystemExit) -> int:
     return 1
 
 
-def _traceback(error: BaseException, file: Path) -> str:
+def _traceback(error: BaseException, file: str) -> str:
     """The traceback without the wrapper's frames."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != str(file):
+    while trace is not None and trace.tb_frame.f_code.co_filename != file:
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace))

@@ -25,7 +25,11 @@ class Started:
 
     chosen: Arguments
     file: Path
-    """Absolute."""
+    """The script's text, absolute: in the snapshot where there is one."""
+    named: str
+    """The script's name for itself, as `python NAMED` would have it."""
+    root: str
+    """Folder of the checkout where that is here, and the script runs from a snapshot of it; else empty."""
     workdir: Path
     inputs: Mapping[str, str]
     """Links in `workdir`: name -> path."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from launcher import bash_files
 from launcher.errors import Unavailable
 from launcher.executors import dependency, interrupts
-from launcher.executors.execute import environment
+from launcher.executors.execute import environment_of
 from launcher.plan.model import Plan
 from launcher.probe import gpu_locks
 from launcher.runs import processes, run_ids, store
@@ -36,7 +36,7 @@ def start_here(folders: Sequence[Path], plans: Sequence[Plan]) -> None:
     argv = ["bash", str(folders[0] / "run.sh")]
     if len(folders) > 1:
         argv = ["bash", "-c", bash_files.text("launcher.executors", "sweep.sh"), "sweep", *map(str, folders)]
-    started = _start(folders, argv, folders[0] / "launch.log")
+    started = _start(folders, argv, environment_of(plans[0]), folders[0] / "launch.log")
     if plans[0].gpu_pool:
         _await_gpus(started, folders[0], first)
 
@@ -63,7 +63,9 @@ def _is_refusal(status: Status) -> bool:
     return status.state == "failed" and status.exit_code is None
 
 
-def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+def _start(
+    folders: Sequence[Path], argv: Sequence[str], environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
     """Start a detached process and record it in each run folder that it runs."""
     firsts = [next_attempt(folder) for folder in folders]
     # First the launcher's own process: while that lives, a run without a status is being started.
@@ -78,7 +80,7 @@ def _start(folders: Sequence[Path], argv: Sequence[str], log: Path) -> subproces
             stderr=output,
             start_new_session=True,
             cwd="/",
-            env=environment(),
+            env=environment,
         )
     identity = processes.identity(started.pid)
     for folder, first in zip(folders, firsts, strict=True):

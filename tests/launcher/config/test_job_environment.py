@@ -1,4 +1,5 @@
-"""What a job finds set: a short list by itself, what is named from the shell, and secrets by files of mode 0600."""
+"""What a job finds set: a short list by itself, what is named from the shell, and secrets by files of mode 0600. A
+script on this machine finds all of the shell, but for what belongs to another job."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher.__main__ import main
 from launcher.commands import shell
 from launcher.config import job_environment
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.plan.resolve import resolve
+from recipes import plain_start
 from tests.launcher.config.conftest import Refusal
 from tests.launcher.hosts import LAPTOP, spec_of
 
@@ -39,24 +42,27 @@ def typed(project: Path, *words: str, verb: tuple[str, ...] = (), **more: str) -
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """A run that was given all of the shell and a secret: its folder, and the variables that its job had."""
+    """A script's run, given a variable and a secret by name: its folder, and the variables that it had."""
     folder = tmp_path_factory.mktemp("job")
     (folder / "p").mkdir()
     (folder / "p/train.py").write_text(SCRIPT)
     more = {"CUDA_VISIBLE_DEVICES": "9", "NVIDIA_TF32_OVERRIDE": "1"}
-    ended = typed(folder / "p", "env_from=shell", "secrets.WANDB_API_KEY", **more)
+    ended = typed(folder / "p", "env.MY_FLAG", "secrets.WANDB_API_KEY", **more)
     assert ended.returncode == 0, ended.stderr + ended.stdout
     (run,) = (path for path in (folder / "runs").iterdir() if path.name[:1].isdigit())
     return run, json.loads((folder / "variables.json").read_text())
 
 
-def test_all_of_the_shell_is_passed_on_but_secrets_and_what_others_decide(job: tuple[Path, dict[str, str]]) -> None:
+def test_a_script_on_this_machine_inherits_the_shell_but_for_another_jobs_variables(
+    job: tuple[Path, dict[str, str]],
+) -> None:
     _, values = job
-    for name in ("LANG", "TZ", "HF_HOME", "https_proxy", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "MY_FLAG", "CUDA_HOME"):
-        assert values[name] == SHELL[name]
-    assert (values["HOME"], values["WANDB_API_KEY"]) == (os.environ["HOME"], SHELL["WANDB_API_KEY"])
-    assert not {"DB_PASSWORD", "RANK", "SLURM_JOB_ID", "TERM", "NVIDIA_TF32_OVERRIDE"} & set(values)
-    assert values["CUDA_VISIBLE_DEVICES"] != "9" and CHECKOUT not in values["PYTHONPATH"]
+    of_another, decided = {"RANK", "SLURM_JOB_ID"}, {"PWD", "PYTHONPATH"}
+    expected = {name: text for name, text in SHELL.items() if name not in of_another | decided}
+    assert {name: values.get(name) for name in expected} == expected
+    assert (values["HOME"], values["NVIDIA_TF32_OVERRIDE"]) == (os.environ["HOME"], "1")
+    assert not of_another & set(values)
+    assert values["CUDA_VISIBLE_DEVICES"] != "9" and values["PYTHONPATH"].endswith(f":{CHECKOUT}")
 
 
 def test_a_value_is_in_one_file_and_a_secret_ends_with_its_run(
@@ -67,24 +73,44 @@ def test_a_value_is_in_one_file_and_a_secret_ends_with_its_run(
     assert not (folder / ".secrets").exists()
     for path in filter(Path.is_file, folder.rglob("*")):
         text = path.read_text()
-        assert "hush-1" not in text, path
+        assert "hush-1" not in text and "hush-2" not in text, path
         assert path.name == ".environment" or ("$(id)" not in text and "u:pw@proxy" not in text), path
     place = shell._of_run([folder.name], [f"run_root={folder.parent}"])
     assert place.plan.secrets == {} and "MY_FLAG" in place.plan.passed
     assert "without WANDB_API_KEY: the run's own secrets were deleted when it ended" in capsys.readouterr().err
 
 
-def test_a_plan_names_what_is_left_behind_and_no_value(tmp_path: Path) -> None:
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p/train.py").write_text(SCRIPT)
-    screen = typed(tmp_path / "p", "env.CUDA_HOME", verb=("plan",)).stdout
+def test_what_stays_behind_is_counted_by_every_run_elsewhere_and_named_by_plan_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name, value in SHELL.items():
+        monkeypatch.setenv(name, value)
+    words = ("plan", "device=cpu", "env.CUDA_HOME", f"run_root={tmp_path}")
+    assert main([*words, "--all"]) == main([*words, "--json"]) == main([*words]) == 0
+    screen = capsys.readouterr().out
     (line,) = (line for line in screen.splitlines() if "not passed on" in line)
     for name in ("MY_FLAG", "WANDB_API_KEY", "DB_PASSWORD", "OMP_NUM_THREADS", "PYTHONPATH"):
         assert f" {name}" in line
     for name in ("CUDA_HOME", "PWD", "TERM", "HF_HOME", "LD_LIBRARY_PATH", "RANK"):
         assert f" {name}," not in line
     assert "note: passed on from this shell: CUDA_HOME\n" in screen
-    assert "hush" not in screen and "u:pw" not in typed(tmp_path / "p", verb=("plan", "--json")).stdout
+    assert "hush" not in screen and "u:pw" not in screen
+    far = resolve(
+        spec_of("cluster=ssh", "cluster.host=box"), dataclasses.replace(LAPTOP, shell=job_environment.of_shell(SHELL))
+    )
+    noted = "7 variables of this shell stay behind: env.NAME takes one along, env_from=shell all but secrets"
+    assert [line for line in far.advice if "stay behind" in line] == [f"{noted}; `plan --all` names them"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_inherited"),
+    [(name, True) for name in ("LR", "SLURM_CONF", "LAUNCHED", "MASTER", "BASH_FUNC_module%%", "IFS", "UID", "PWD")]
+    + [(name, False) for name in ("RANK", "MASTER_ADDR", "ROLE_RANK", "SLURM_JOB_ID", "LAUNCHER_ATTEMPT", "OMPI_X")],
+)
+def test_a_script_inherits_a_variable_under_its_own_name_or_gets_it_back(name: str, is_inherited: bool) -> None:
+    started = job_environment.for_script({name: "value"}, bare=False)
+    plain_start.restore_variables(started, "", Path("value"))
+    assert int(started.pop(plain_start.UMASK), 8) >= 0 and started == ({name: "value"} if is_inherited else {})
 
 
 @pytest.mark.parametrize(

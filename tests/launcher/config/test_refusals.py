@@ -156,7 +156,7 @@ PLACES = {
     "wait_gpus=true gpus=0": "wait_gpus=true with gpus=0: there is no GPU to wait for; leave it out",
     "wait_gpus=true device=cpu": "wait_gpus=true with device=cpu: there is no GPU to wait for; leave it out",
     "env.CUDA_VISIBLE_DEVICES=1": "say visible_gpus=[...]",
-    "env.PYTHONPATH=/x": "leave it out; modules are found beside the script, at the root of its checkout, in src",
+    "env.PYTHONPATH=/x": "leave it out; a script's modules are found as by",
     "env.LAUNCHER_QUEUE=short": "env.LAUNCHER_QUEUE: LAUNCHER_QUEUE is set by the launcher itself",
     "env.A-B=1": "is not a name for an environment variable",
     "env.A=1 secrets.A=/x": "A is given both as env.A and as secrets.A",

@@ -61,7 +61,7 @@ def test_a_script_runs_from_a_snapshot_in_the_folder_where_it_was_typed(project,
     assert all(not path.stat().st_mode & 0o222 for path in files)
 
 
-def test_a_script_imports_its_checkouts_packages_from_the_snapshot(tmp_path, root):
+def test_what_no_entry_of_sys_path_has_is_imported_from_the_root_of_the_checkout_and_from_src_last(tmp_path, root):
     checkout = tmp_path / "checkout"
     for name, text in (
         ("tools/train.py", "import above, inside\nprint(above.__file__, inside.__file__)\n"),
@@ -72,7 +72,8 @@ def test_a_script_imports_its_checkouts_packages_from_the_snapshot(tmp_path, roo
         (checkout / name).write_text(text)
     subprocess.run(["git", "init", "--quiet", checkout], check=True)
     printed, _ = launch(checkout, root, "script=tools/train.py", "framework=torch", "amp=o0", "require_proof=false")
-    assert "/script/above/__init__.py" in printed and "/script/src/inside/__init__.py" in printed
+    assert f"{checkout}/above/__init__.py {checkout}/src/inside/__init__.py" in printed
+    assert f"inside is imported from {checkout}/src, which plain Python would not search" in printed
 
 
 def test_a_user_s_words_reach_the_script_unchanged(project, tmp_path):
