@@ -10,6 +10,7 @@ from typing import Any, Literal
 from recipes.precision.gemm import FORMATS, HALF
 from recipes.precision.gemm_layers import Chosen, Linear, choose
 from recipes.precision.levels import ENOUGH, MODES, PRESETS, Amp, Framework, LossScale, Parallel
+from recipes.precision.operators import check_ignored
 from recipes.precision.support import STOCHASTIC_SHARDS
 from recipes.recipe import NAMES, Recipe, find
 from recipes.typed import (
@@ -68,6 +69,9 @@ class Proof:
 
     share: float = setting(
         ENOUGH, "part of the matrix FLOPs due in half precision that has to run so, forward and backward each", _share
+    )
+    ignore: tuple[str, ...] = setting(
+        (), "patterns of operators that are known to multiply no matrices, as torch prints them: mylib.*", check_ignored
     )
     stop: bool = setting(False, "recipe=script: ask it to save and stop once a later step contradicts the mode")
 

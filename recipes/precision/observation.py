@@ -15,7 +15,10 @@
      "asked": {list: {meaning: as written}},             the user's own entries of amp's lists and of keep_fp32
      "matched": [pattern],                               patterns of keep_fp32 of which a module ran
      "evaluation": False,                                an evaluation's: it shows only which entries matched
+     "operations": 0,                                    those that ran, in eager torch
      "unaccounted": {operation: times},                  what may have multiplied matrices and wasn't counted
+     "ignored": {operation: times},                      of those the ones of proof.ignore
+     "apart": {text: times},                             products that no level is for, as of sparse matrices
      "uncounted": {operation: times},                    calls that follow the rule, of unknown work
      "audit": "",                                        where a second observer disagrees
      "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],

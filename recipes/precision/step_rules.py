@@ -5,7 +5,7 @@ The rules judge a report (`recipes.precision.observation`) and give findings; a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from recipes.precision import gemm_rules, value_rules
 from recipes.precision.call_summary import Call, describe, flops, is_half, is_narrow, percent, phase, times
 from recipes.precision.findings import CONTRADICTED, Finding, Report, contradicted, unknown
 from recipes.precision.levels import ENOUGH
+from recipes.precision.operators import operator_of
 
 ATTENTION = "scaled_dot_product_attention"
 GRADIENTS = 2.5
@@ -28,7 +29,7 @@ def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
     for problem in report["problems"]:
         yield unknown(problem)
     for operation, count in sorted(report["unaccounted"].items()):
-        yield unknown(f"{operation} can't be counted ({times(count)})")
+        yield unknown(_unaccounted(operation, count, report.get("operations", 0)))
     if report["audit"]:
         yield unknown(f"the two observers disagree: {report['audit']}")
     calls, rule = report["calls"], report["rule"]
@@ -46,11 +47,24 @@ def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
         if "gemm" in rule:
             yield from gemm_rules.findings(report, share)
         of_level = [call for call in rest if not is_narrow(call["dtype"])]
-        yield from _half_where_due(of_level, rule, share, report.get("grows", False), report.get("uncounted", {}))
+        yield from _half_where_due(of_level, rule, share, report)
         yield from _lists(report)
     yield from value_rules.parameters(report)
     yield from value_rules.reduction(report)
     yield from value_rules.float32(report)
+
+
+def _unaccounted(operation: str, count: int, of: int) -> str:
+    """What may have multiplied matrices, and what to do if it doesn't."""
+    name = operator_of(operation)
+    if not name:
+        return f"{operation} can't be counted ({times(count)})"
+    library = f"{name.partition('.')[0]}.*"
+    share = f"{count} of {of:,} operations" if of else times(count)
+    pattern = name.rpartition(".")[0] if library == "aten.*" else library
+    return (
+        f"{operation} is unknown to the observer ({share}); if it multiplies no matrices, say proof.ignore=[{pattern}]"
+    )
 
 
 def allowed_dtypes(call: Call, rule: Mapping[str, Any]) -> set[str]:
@@ -70,10 +84,9 @@ def _no_half(calls: Sequence[Call]) -> Iterator[Finding]:
         yield contradicted(f"o0 is float32, but these ran: {describe(narrow)}")
 
 
-def _half_where_due(
-    calls: Sequence[Call], rule: Mapping[str, Any], share: float, grows: bool, uncounted: Iterable[str]
-) -> Iterator[Finding]:
+def _half_where_due(calls: Sequence[Call], rule: Mapping[str, Any], share: float, report: Report) -> Iterator[Finding]:
     """Each call against the level's rule, forward and backward separately."""
+    grows = report.get("grows", False)
     either = set(rule.get("either", ()))
     certain = [call for call in calls if not either & set(call["functions"])]
     perhaps = [call for call in calls if either & set(call["functions"]) and not either.issuperset(call["functions"])]
@@ -96,6 +109,7 @@ def _half_where_due(
         return  # a graph that has not run yet may still be the larger part
     yield from _uncertain(forward, rule, share)
     short = [part for part in parts if part.is_short(share)]
+    uncounted = {*report.get("uncounted", {}), *(report["unaccounted"] if any(part.done for part in parts) else ())}
     if short and uncounted:  # which may be the larger part
         unseen = f"the work of {', '.join(sorted(uncounted))} is unknown"
         yield unknown(f"{_shortfall(short, rule, share)}, and {unseen}")

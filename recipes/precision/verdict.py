@@ -192,11 +192,31 @@ def _summary(reports: Sequence[Report]) -> str:
         (f"{gemms}; of the rest, " if gemms and calls else gemms)
         + (_of_level(calls, reports[0]["rule"]) if calls else "")
         + f" {where}"
-        + (f"; unknown work, which follows the level: {uncounted}" if (uncounted := _uncounted(reports)) else "")
+        + _seen(reports)
+        + (f"; not judged: {apart}" if (apart := _counts(reports, "apart")) else "")
+        + (f"; proof.ignore leaves out {ignored}" if (ignored := _counts(reports, "ignored")) else "")
+        + (
+            f"; unknown work, which follows the level: {uncounted}"
+            if (uncounted := _counts(reports, "uncounted"))
+            else ""
+        )
         + (f"; gradients summed over the ranks in {reduced}" if (reduced := _dtype_of(reports, "reduced")) else "")
         + (f"; {rounding.summary(reports)}" if _is_rounded(reports) else "")
         + (f"; {shards}" if (shards := shard_rules.summary(reports)) else "")
         + (_others(calls, reports[0]["rule"]) if calls else "")
+    )
+
+
+def _seen(reports: Sequence[Report]) -> str:
+    """The part of the steps that was seen, where their operations were counted."""
+    operations = sum(report.get("operations", 0) for report in reports)
+    left = sum(sum(report.get(key, {}).values()) for report in reports for key in ("ignored", "unaccounted"))
+    if not operations:
+        return ""
+    return (
+        f"; {operations - left:,} of {operations:,} operations seen"
+        if left
+        else f"; all {operations:,} operations seen"
     )
 
 
@@ -225,11 +245,11 @@ def _others(calls: Sequence[Call], rule: Mapping[str, Any]) -> str:
     )
 
 
-def _uncounted(reports: Sequence[Report]) -> str:
-    """The products whose work is unknown, which follow the rule."""
+def _counts(reports: Sequence[Report], key: str) -> str:
+    """The operations in that field of the reports, and their calls."""
     seen: Counter[str] = Counter()
     for report in reports:
-        seen.update(report.get("uncounted", {}))
+        seen.update(report.get(key, {}))
     return ", ".join(f"{operation} ({times(count)})" for operation, count in sorted(seen.items()))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from recipes.precision import verdict
 from recipes.precision.findings import EMULATED, Finding
+from recipes.precision.operators import ignoring
 from recipes.settings import Settings
 
 _FAULTS = {
@@ -47,6 +48,7 @@ class EarlyVerdict:
         later reasons, and of those that don't fail it."""
         level, share, first = self._settings.amp.level, self._settings.proof.share, self._may_end
         self._may_end = False
+        reports = ignoring(reports, self._settings.proof.ignore)
         findings = verdict.findings_so_far(reports, share, one_rank=True)
         kind, why = verdict.conclude(reports, findings)
         if kind == verdict.PROVED:

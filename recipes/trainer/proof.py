@@ -8,6 +8,7 @@ from typing import Any
 
 from recipes.precision import verdict
 from recipes.precision.findings import EMULATED
+from recipes.precision.operators import ignoring
 from recipes.settings import Settings
 from recipes.trainer.protocols import Evaluate, Observer
 from recipes.trainer.world import ProcessGroup
@@ -29,7 +30,8 @@ class Proof:
     def reports(self) -> list[dict[str, Any]]:
         """Those of all ranks."""
         by_rank = self.group.gather(self.observer.reports)
-        return [*self.before, *(report for reports in by_rank for report in reports)]
+        seen = [*self.before, *(report for reports in by_rank for report in reports)]
+        return ignoring(seen, self.settings.proof.ignore)
 
     def judged(self, planned: Collection[int]) -> dict[str, Any]:
         """result.json's "observed". It is unknown if a step of `planned` was not observed."""

@@ -13,6 +13,7 @@ from typing import Any
 from recipes import result, run_folder, script_log
 from recipes.divergence import Detector
 from recipes.precision import verdict
+from recipes.precision.operators import ignoring
 from recipes.result import Result, Status
 from recipes.run_folder import RunFolder, write_json
 from recipes.trainer import block as blocks
@@ -174,7 +175,8 @@ class ScriptAttempt:
         if failed:
             asked = " when it was asked to stop" if self._request.asked else ""
             return failed, observed or {"verdict": "unknown", "why": f"the script failed{asked}"}
-        observed = verdict.observed([*reports, *others], share=self._settings.proof.share)
+        proof = self._settings.proof
+        observed = verdict.observed(ignoring([*reports, *others], proof.ignore), share=proof.share)
         if self._settings.framework == "torch" and not reports and not others and not self._meter.steps:
             observed["why"] += _UNSEEN
         if observed["verdict"] != verdict.CONTRADICTED and self._earlier:

@@ -11,18 +11,15 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from recipes.precision.observation import Guard
-from recipes.torch_.observe import flops
+from recipes.torch_.observe import operators
 from recipes.torch_.observe.calls import Call, dtype_name, tensors
 from recipes.torch_.observe.evaluation import Evaluations
-from recipes.torch_.observe.lineage import SAME_DATA
 from recipes.torch_.observe.modules import Modules, Running, optimizer_frames
+from recipes.torch_.observe.operators import COMPOSITE, FOLLOWED, GATHERING, LIGHT, REDUCTION, UNKNOWN
 from recipes.torch_.observe.roles import Roles, in_backward
 
-LIGHT, FOLLOWED, COMPOSITE, MATRIX, UNKNOWN = "light", "followed", "composite", "matrix", "unknown"
-REDUCTION, GATHERING = "reduction", "gathering"
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
@@ -40,8 +37,14 @@ class DispatchObserver(TorchDispatchMode):
         super().__init__()
         self.guard = guard or Guard()
         self.calls: list[Call] = []
+        self.operations = 0
+        """Operations that were dispatched."""
         self.unaccounted: Counter[str] = Counter()
         """Operations that may have multiplied matrices and couldn't be counted -> times."""
+        self.counted: set[str] = set()
+        """Full names of the operators that were counted."""
+        self.apart: Counter[str] = Counter()
+        """Products that no level is for -> times."""
         self.reduced: Counter[str] = Counter()
         """dtype -> elements of gradients that were summed over ranks in it."""
         self.gathered: Counter[str] = Counter()
@@ -66,7 +69,7 @@ class DispatchObserver(TorchDispatchMode):
             return NotImplemented  # the subclass runs its own parts, which come here one by one
         run, after = func, None
         with self.guard():
-            run, after = self._before(func, args)
+            run, after = self._before(func, args, kwargs)
         if run is not func:
             with self:
                 return run(*args, **kwargs)
@@ -77,11 +80,12 @@ class DispatchObserver(TorchDispatchMode):
                 after(args, kwargs, out)
         return out
 
-    def _before(self, func: Any, args: Any) -> tuple[Any, Callable[[Any, Any, Any], None] | None]:
+    def _before(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Callable[[Any, Any, Any], None] | None]:
         """The function to run for an operation, itself or its decomposition, and the one to call afterwards."""
+        self.operations += 1
         kind = self._kinds.get(func)
         if kind is None:
-            kind = self._kinds[func] = _kind(func)
+            kind = self._kinds[func] = operators.kind_of(func)
         if self._modules.kept and not self._pauses and not in_backward():
             self._is_kept(self._modules.running())
         if kind == LIGHT or self._pauses or self.in_optimizer():
@@ -89,14 +93,15 @@ class DispatchObserver(TorchDispatchMode):
         if kind == FOLLOWED:
             return func, self._followed(func)
         if kind == UNKNOWN:
-            self.unaccounted[str(func)] += 1
+            if not operators.multiplies_none(func, args, kwargs):
+                self.unaccounted[str(func)] += 1
             return func, None
         if kind in (REDUCTION, GATHERING):
             self._record_collective(func, args, kind)
             return func, None
         if kind == COMPOSITE:
             return _parts(func), None
-        return func, self._matrices(func, args)
+        return func, self._matrices(func, args, kwargs)
 
     def _follow(self, func: Any, given: Sequence[Any], out: Any) -> None:
         """Follow what was computed without gradients, and notice where training uses it."""
@@ -140,14 +145,18 @@ class DispatchObserver(TorchDispatchMode):
         name = func._schema.name.partition("::")[2]
         return lambda args, kwargs, out: self.roles.lineage.follow(name, args, out)
 
-    def _matrices(self, func: Any, args: Any) -> Callable[[Any, Any, Any], None] | None:
+    def _matrices(self, func: Any, args: Any, kwargs: Any) -> Callable[[Any, Any, Any], None] | None:
         """A function that records a matrix operation after it ran; None where its work can't be counted."""
         name = func._schema.name.partition("::")[2]
-        if name not in flops.FORMULAS:
-            self.unaccounted[f"{func} (no formula)"] += 1
+        if dtype := operators.sparse(args):
+            self.apart[f"{name} of sparse matrices in {dtype}"] += 1
             return None
-        positions, formula = flops.FORMULAS[name]
-        matrices = tensors([args[position] for position in positions])
+        product = operators.product_of(func, args, kwargs)
+        if product is None or not product.matrices:
+            self.unaccounted[str(func)] += 1
+            return None
+        matrices = product.matrices
+        self.counted.add(func._schema.name)
         operands = tuple((dtype_name(matrix.dtype), tuple(matrix.shape)) for matrix in matrices)
         if any(dtype == "float32" for dtype, _ in operands):
             self._on_float32(matrices[0].device)
@@ -159,15 +168,11 @@ class DispatchObserver(TorchDispatchMode):
 
         def record_call(args: Any, kwargs: Any, out: Any) -> None:
             produced = tensors([out])
-            if formula is not None:
-                count = formula(args, produced[0].shape if produced else ())
-            else:
-                count = int(flop_registry[func._overloadpacket](*args, **kwargs, out_val=out))
             call = Call(
                 operation=name,
                 backward=backward,
                 operands=operands,
-                flops=count,
+                flops=product.work(out),
                 device=matrices[0].device.type,
                 kept=kept,
                 origin=origin if backward else -1,
@@ -208,28 +213,3 @@ def _parts(func: Any) -> Any:
     ):  # flex attention, for example, upcasts: torch's formula for the whole of it would miss that
         return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
     return func.decompose
-
-
-def _has_kernel(func: Any, key: str) -> bool:
-    """Whether the operation has a kernel of its own there. SiLU's gradient has one for each device, and a composite
-    one that rounds otherwise; in its place it would change what is observed."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
-
-
-def _kind(func: Any) -> str:
-    if isinstance(func, HigherOrderOperator):
-        return COMPOSITE if func in flop_registry else UNKNOWN
-    if func._schema.name.startswith("prim::"):
-        return LIGHT  # questions to a tensor, such as its device, which the dispatcher doesn't have
-    if _has_kernel(func, "CompositeImplicitAutograd") and not (_has_kernel(func, "CPU") or _has_kernel(func, "CUDA")):
-        return COMPOSITE  # arrives undecomposed in inference mode only
-    namespace, _, name = func._schema.name.partition("::")
-    if namespace not in flops.KNOWN_NAMESPACES:
-        return UNKNOWN
-    if "c10d" in namespace and "reduce" in name:
-        return REDUCTION
-    if name == "_allgather_base_":
-        return GATHERING
-    if flops.is_matrix_operation(name):
-        return MATRIX
-    return FOLLOWED if name in SAME_DATA else LIGHT

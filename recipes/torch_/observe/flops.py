@@ -133,32 +133,6 @@ def higher_order(name: str) -> tuple[tuple[int, ...], Formula] | None:
     return (0, 1, 2), lambda arguments, out: int(formula(*arguments))
 
 
-_MATRIX_WORDS = frozenset(
-    (
-        "mm bmm addmm addbmm baddbmm spaddmm sspaddmm smm hspmm mv addmv dot vdot vecdot addr ger matmul tensordot "
-        "gemm einsum conv conv1d conv2d conv3d convolution depthwise attention linear qlinear bilinear trilinear rnn "
-        "lstm gru"
-    ).split()
-)
-_LIGHT_WORDS = frozenset("upsample flatten prepack pack quantize reorder indices combination mode".split())
-
-KNOWN_NAMESPACES = frozenset(
-    "aten prim prims c10d _c10d_functional _c10d_functional_autograd fsdp symm_mem profiler inductor "
-    "inductor_prims rngprims streams debugprims torchvision".split()
-)
-"""Libraries of operations whose names tell whether they multiply matrices."""
-
-
-def is_matrix_operation(name: str) -> bool:
-    """Whether an operation of that name multiplies matrices, judged by the words of its name if no formula has it."""
-    if name in FORMULAS:
-        return True
-    if name.startswith("_thnn_"):
-        return False  # the elementwise part of a recurrent cell
-    words = set(name.strip("_").split("_"))
-    return bool(words & _MATRIX_WORDS) and not words & _LIGHT_WORDS
-
-
 def functions(
     operation: str, operands: Sequence[tuple[str, tuple[int, ...]]], transposed: bool | None = None
 ) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 from recipes.precision.call_summary import is_narrow
 from recipes.torch_.observe import flops
 from recipes.torch_.observe.lineage import SAME_DATA, SCALING
+from recipes.torch_.observe.operators import is_light_in_graph
 
 DTYPES = {
     "f64": "float64",
@@ -121,7 +122,7 @@ def parse(text: str) -> Graph:
         formula = _formula(namespace, operation)
         if formula is not None:
             products.append(_product(target.id, operation, formula, call, values, made))
-        elif namespace not in flops.KNOWN_NAMESPACES or flops.is_matrix_operation(operation):
+        elif not is_light_in_graph(namespace, operation):
             unaccounted.append(f"{name} in compiled code")
     return Graph(
         inputs=inputs,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,12 +61,13 @@ def profiler() -> AbstractContextManager[Any]:
     return torch.autograd.profiler.profile(record_shapes=True)
 
 
-def read(profile: Any, listed: Sequence[str]) -> Audit:
-    """The record of `profile`, which has ended. `listed` are torch functions of interest."""
+def read(profile: Any, listed: Sequence[str], counted: Collection[str] = ()) -> Audit:
+    """The record of `profile`, which has ended. `listed` are torch functions of interest, `counted` operators that were
+    counted as a whole, whatever they call."""
     tree = profile.kineto_results.experimental_event_tree()
     names = {operation: function for function in listed for operation in _operations(function)}
     names |= {f"{function}_": function for function in listed if function in _IN_PLACE}
-    reader = _Reader(names)
+    reader = _Reader(names, {name for name in counted if not name.startswith("aten::")})
     reader.find_ranges(tree)
     for event in tree:
         reader.walk(event)
@@ -120,11 +121,12 @@ class _Reader:
     Ranges opened in Python are matched by time: under a dispatch mode they are siblings of what they enclose.
     """
 
-    def __init__(self, operations: dict[str, str]) -> None:
+    def __init__(self, operations: dict[str, str], counted: Collection[str]) -> None:
         self.calls: list[tuple[int, Call]] = []
         """With the time at which each started."""
         self.listed: Counter[tuple[str, tuple[str, ...]]] = Counter()
         self._operations = operations
+        self._counted = counted
         self._probes: list[tuple[int, int]] = []
         self._optimizers: list[tuple[int, int]] = []
         self._recalled: list[int] = []
@@ -142,7 +144,7 @@ class _Reader:
     def walk(self, event: Any, outermost: str = "", backward: bool = False, compiled: bool = False) -> None:
         """Read an event and those within; the rest says what is around it."""
         name = event.name
-        if name.endswith(_COMPILING):
+        if name.endswith(_COMPILING) or name in self._counted:
             return
         backward = backward or name.startswith("autograd::engine::evaluate_function")
         compiled = compiled or name.startswith("## Call CompiledFxGraph")

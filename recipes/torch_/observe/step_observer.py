@@ -80,7 +80,11 @@ class StepObserver:
 
         Evaluations are left out unless the step is one."""
         listed = (*self._resolved.allow, *self._resolved.deny)
-        seen = profiler_audit.read(self._profile, listed) if self._profile is not None else profiler_audit.Audit()
+        seen = (
+            profiler_audit.read(self._profile, listed, self.mode.counted)
+            if self._profile is not None
+            else profiler_audit.Audit()
+        )
         calls, evaluations = self.mode.calls, self.mode.evaluations
         named = enumerate(_with_functions(calls, seen))
         trained = (call for index, call in named if evaluation or index not in evaluations)
@@ -92,7 +96,9 @@ class StepObserver:
             ],
             "unseen": [function for function in listed if not profiler_audit.has_operation(function)],
             "matched": sorted({name for module in self.mode.kept_ran for name in self._modules.kept[module]}),
+            "operations": self.mode.operations,
             "unaccounted": dict(self.mode.unaccounted),
+            "apart": dict(self.mode.apart),
             "audit": profiler_audit.disagreement(calls, seen) if self._profile is not None else "",
             "optimizer": dict(self._stepped),
             "optimizer_state": dict(self._state),
