@@ -66,10 +66,6 @@ def is_anothers(folder: Path) -> bool:
     return done is not None and done.returncode != 0 and "dubious ownership" in done.stderr
 
 
-def is_in_checkout(folder: Path) -> bool:
-    return any((parent / ".git").exists() for parent in (folder, *folder.parents))
-
-
 def top_of(folder: Path) -> Path | None:
     """The top of the checkout that a folder is in; None outside one, and where git doesn't read it."""
     repository = _repository_of(folder)

@@ -17,6 +17,18 @@ MAX_DIFF_BYTES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Where a part of the code comes from."""
+
+    root: str
+    """Folder that the files are taken from."""
+    commit: str | None = None
+    """Commit of its git checkout, if there is one."""
+    dirty: bool = False
+    """Some of the files differ from that commit, or are not in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Code:
     """The snapshot of the code that would run."""
 
@@ -29,6 +41,8 @@ class Code:
     commit: str | None = None
     """Commit of its git checkout, if there is one."""
     dirty: bool = False
+    script: Origin | None = None
+    """Of the user's own script, which has a checkout of its own."""
 
     @property
     def paths(self) -> dict[str, Path]:
@@ -55,19 +69,18 @@ def collect(package: Path) -> dict[str, Path]:
 
 def _ignored(package: Path) -> set[Path]:
     """Files of the package that its git checkout ignores; none outside one, or where the whole package is ignored."""
-    if not git.is_in_checkout(package):
-        return set()
     asked = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
     listed = git.run(package, *asked, errors="surrogateescape").split("\0")
     ignored = {package / name for name in listed if name}
     return set() if package / "__init__.py" in ignored else ignored
 
 
-def describe(root: Path, files: Mapping[str, Path]) -> Code:
-    """Digest and size of the files, and the git state they come from. Raises `UsageError` for too much, for a file that
+def describe(root: Path, files: Mapping[str, Path], script: tuple[Path, Sequence[Path]] | None = None) -> Code:
+    """Digest and size of the files, and the git state they come from. `script` is the root and the files of a user's
+    own script among them. Raises `UsageError` for too much, for a file that
     may not be read, and where they change meanwhile: an editor, or git, may be at work."""
     try:
-        return _describe(root, files)
+        return _describe(root, files, script)
     except PermissionError as error:
         raise UsageError(
             f"{error.filename} belongs to the code of the job and can't be read: change its mode, or list it in "
@@ -77,7 +90,7 @@ def describe(root: Path, files: Mapping[str, Path]) -> Code:
         raise UsageError(f"{error.filename} went away while the code was looked at; run the command again") from None
 
 
-def _describe(root: Path, files: Mapping[str, Path]) -> Code:
+def _describe(root: Path, files: Mapping[str, Path], script: tuple[Path, Sequence[Path]] | None) -> Code:
     sizes = {name: path.stat().st_size for name, path in files.items()}
     total = sum(sizes.values())
     if total > MAX_BYTES:
@@ -85,14 +98,20 @@ def _describe(root: Path, files: Mapping[str, Path]) -> Code:
             f"the code to run is {total / 2**20:.0f} MiB, more than the {MAX_BYTES // 2**20} MiB a snapshot may hold: "
             f"keep data and results out of it, or list them in .gitignore ({largest(files, sizes)})"
         )
-    commit, dirty = git_state(root, list(files.values())[:1])
+    commit, dirty = git_state(root, list(files.values()))
     return Code(
         digest=digest_of(files),
         root=str(root),
         files={name: str(path) for name, path in files.items()},
         commit=commit,
         dirty=dirty,
+        script=_origin(*script) if script else None,
     )
+
+
+def _origin(root: Path, files: Sequence[Path]) -> Origin:
+    commit, dirty = git_state(root, files)
+    return Origin(root=str(root), commit=commit, dirty=dirty)
 
 
 def largest(files: Mapping[str, Path], sizes: Mapping[str, int]) -> str:
@@ -132,15 +151,25 @@ def digest_of(files: Mapping[str, Path]) -> str:
 
 
 def git_state(root: Path, files: Sequence[Path]) -> tuple[str | None, bool]:
-    """Commit and whether there are uncommitted changes, if git tracks the first of these files."""
-    if not git.is_in_checkout(root):
-        return None, False
-    if not files or not git.run(root, "ls-files", "--", str(files[0])):
+    """The commit of a checkout, and whether these files may differ from it: tracked ones are changed, there or in a
+    checkout within, or one of these is not tracked. None and False where git does not track the first of them."""
+    top = git.top_of(root)
+    if top is None or not files or not git.run(root, "ls-files", "--", str(files[0])):
         return None, False  # an environment inside somebody's checkout says nothing about this code
-    asked = ("status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--ignore-submodules=dirty")
-    lines = git.run(root, *asked, head=True).splitlines()
-    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ") and "(initial)" not in line]
-    return (commits[0] if commits else None), any(not line.startswith("#") for line in lines)
+    asked = ("status", "-z", "--porcelain=v2", "--branch", "--untracked-files=all", "--ignore-submodules=dirty")
+    entries = git.run(root, *asked, errors="surrogateescape", head=True).split("\0")
+    commits = [entry.split()[-1] for entry in entries if entry.startswith("# branch.oid ") and "(initial)" not in entry]
+    changed = any(entry.startswith(("1 ", "2 ", "u ")) for entry in entries)
+    unknown = {top / entry[2:] for entry in entries if entry.startswith("? ")}
+    within = {folder for path in files for folder in path.parents if root in folder.parents}
+    inner = (folder for folder in sorted(within) if (folder / ".git").exists() and not git.is_anothers(folder))
+    return (commits[0] if commits else None), (
+        changed or not unknown.isdisjoint(files) or any(git_state(folder, _below(folder, files))[1] for folder in inner)
+    )
+
+
+def _below(folder: Path, files: Sequence[Path]) -> list[Path]:
+    return [path for path in files if folder in path.parents]
 
 
 def diff(root: Path) -> str:

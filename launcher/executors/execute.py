@@ -15,7 +15,7 @@ from typing import Any
 
 import launcher
 from launcher.code import code_store, snapshot
-from launcher.code.snapshot import Code
+from launcher.code.snapshot import Code, Origin
 from launcher.config import job_environment, shell_record
 from launcher.errors import LauncherError, UsageError, of_system
 from launcher.plan import container, record
@@ -26,8 +26,9 @@ from launcher.script import comparison, render
 from recipes import records
 
 MAX_NAMES_TRIED = 100
-DIFF = "code.diff"
-"""Of a shared run: uncommitted changes of the code, which stands in provenance.json otherwise."""
+_PARTS = ("code", "script")
+"""Of provenance.json: the launcher's training side, with the digest of the whole snapshot, and the user's own script.
+In a shared run uncommitted changes of each are in a file, `code.diff` and `script.diff`."""
 
 
 def prepare(
@@ -84,11 +85,12 @@ def _check_cache(plan: Plan) -> None:
 
 def _lay_provenance(folder: Path, came_from: Mapping[str, Any], *, shared: bool) -> None:
     """`provenance.json`; where a group reads that, uncommitted code is in a file of its owner's alone."""
-    code = came_from.get("code") or {}
-    if shared and code.get("diff"):
-        with open(folder / DIFF, "w", encoding="utf-8", opener=records.private) as stream:
-            stream.write(code["diff"])
-        came_from = {**came_from, "code": {**code, "diff": ""}}
+    for part in _PARTS:
+        origin = came_from.get(part) or {}
+        if shared and origin.get("diff"):
+            with open(folder / f"{part}.diff", "w", encoding="utf-8", opener=records.private) as stream:
+                stream.write(origin["diff"])
+            came_from = {**came_from, part: {**origin, "diff": ""}}
     store.write_json(folder / "provenance.json", came_from)
 
 
@@ -219,14 +221,14 @@ def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
         "host": plan.host,
         "cwd": os.getcwd(),
         "python": platform.python_version(),
-        "code": {
-            "digest": plan.code,
-            "root": code.root,
-            "commit": code.commit,
-            "dirty": code.dirty,
-            "diff": snapshot.diff(Path(code.root)) if code.dirty else "",
-        },
+        "code": {"digest": plan.code, **_origin(code)},
+        **({"script": _origin(code.script)} if code.script else {}),
     }
+
+
+def _origin(code: Code | Origin) -> dict[str, Any]:
+    diff = snapshot.diff(Path(code.root)) if code.dirty else ""
+    return {"root": code.root, "commit": code.commit, "dirty": code.dirty, "diff": diff}
 
 
 def _create(root: Path, plan: Plan) -> tuple[Path, Plan]:

@@ -28,6 +28,7 @@ def with_inputs(facts: Facts, specs: Sequence[JobSpec]) -> Facts:
     bad = {path: why for path, file in secrets.items() if (why := job_environment.file_problem(file))}
     bad |= {f"${name}": why for name in of_shell if (why := _variable_problem(name))}
     scripts, files = _scripts(specs)
+    roots = {script.root for script in scripts.values()}
     return dataclasses.replace(
         facts,
         missing=tuple(sorted({*facts.missing, *(named - secrets.keys())})),
@@ -36,7 +37,11 @@ def with_inputs(facts: Facts, specs: Sequence[JobSpec]) -> Facts:
         shell=job_environment.of_shell(os.environ),
         profilers=tuple(program for program in PROFILERS if shutil.which(program)),
         scripts=scripts,
-        code=snapshot.describe(job_files.code_root().parent, {**job_files.code_files(specs), **files}),
+        code=snapshot.describe(
+            job_files.code_root().parent,
+            {**job_files.code_files(specs), **files},
+            (Path(roots.pop()), list(files.values())) if len(roots) == 1 else None,
+        ),
     )
 
 

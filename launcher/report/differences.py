@@ -75,11 +75,15 @@ def _described(evidence: Evidence) -> dict[tuple[str, str], str]:
     if script is not None:
         of_plan["script"] = script.file and script.file.removeprefix("script/")
         of_plan["script.arguments"] = shlex.join(script.arguments) or None
+    states = {key: code.get(key) for key in ("commit", "dirty")}
+    if script is not None:  # whose commit is that of its own checkout
+        own = group_of(provenance, "script")
+        states = {key: own.get(key) for key in states} | {f"launcher.{key}": value for key, value in states.items()}
     groups: dict[str, Mapping[str, Any]] = {
         "settings": leaves(group_of(plan, "settings")),
         "plan": of_plan,
         "image": {"name": container.get("image") or "none", "identity": container.get("identity") or None},
-        "code": {key: code.get(key) for key in ("digest", "commit", "dirty")},
+        "code": {"digest": code.get("digest"), **states},
         "data": {"digest": group_of(result, "digests").get("data")},
         "versions": {"interpreter": plan.get("python"), **group_of(result, "versions")},
         "hardware": group_of(result, "hardware"),

@@ -213,12 +213,13 @@ def provenance(evidence: Sequence[Evidence]) -> Iterator[Part]:
     commands: dict[str, None] = {}
     for run in evidence:
         result, code = run.result, run.provenance.code
+        own = run.provenance.script if run.plan.script else code
         container = run.plan.container
         cells = (
             run.label,
             run.run.id,
             run.provenance.created,
-            f"{code.commit or ''}{' with changes' if code.dirty else ''}",
+            f"{own.commit or ''}{' with changes' if own.dirty else ''}",
             (code.digest or "")[:12],
             (container and container.image) or "none",
             " ".join(f"{name} {version}" for name, version in result.versions.items() if version) or run.plan.framework,

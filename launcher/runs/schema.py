@@ -279,6 +279,8 @@ class Provenance(NamedTuple):
     created: str | None = None
     command: tuple[str, ...] = ()
     code: Code = Code()
+    script: Code = Code()
+    """Of a user's own script, without a digest."""
 
 
 class MetricsRow(NamedTuple):

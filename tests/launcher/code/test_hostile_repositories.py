@@ -215,6 +215,14 @@ def test_of_its_settings_a_repository_keeps_those_that_say_which_files_it_has(ki
     (top / "out.log").unlink()
     commit = subprocess.check_output(["git", "-C", str(top), "rev-parse", "HEAD"], text=True, env=ENVIRONMENT)
     assert snapshot.git_state(top, [top / "train.py"]) == (commit.strip(), False)
+    script = [top / "train.py"]
+    inner = [committed(top / "inner") / "train.py"]
+    (top / "result.csv").write_text("")
+    (inner[0].parent / "result.csv").write_text("")
+    assert snapshot.git_state(top, script + inner) == (commit.strip(), False), "as results are no part of the code"
+    assert snapshot.git_state(top, [*script, top / "result.csv"]) == (commit.strip(), True)
+    changed(inner[0].parent)
+    assert snapshot.git_state(top, script + inner) == (commit.strip(), True)
     (top / "train.py").write_text("changed")
-    assert snapshot.git_state(top, [top / "train.py"]) == (commit.strip(), True)
+    assert snapshot.git_state(top, script) == (commit.strip(), True)
     assert "+changed" in snapshot.diff(top)

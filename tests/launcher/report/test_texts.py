@@ -135,6 +135,20 @@ def test_commits_are_short_where_they_differ_and_full_where_a_run_comes_from(roo
     assert [row[header.index("commit")] for row in rows] == ["c" * 40, "e" * 40]
 
 
+def test_the_commit_of_a_script_is_that_of_its_own_checkout(root):
+    old = "20260102-030407-old-fox"
+    planned = {"planned": {"script": {"file": "script/train.py", "workdir": "/"}}}
+    runs = folders.run(root, OTTER, **planned), folders.run(root, OWL, **planned), folders.run(root, old, **planned)
+    for folder, commit in zip(runs, "ab", strict=False):  # the third is of a launcher that did not record it
+        provenance = store.read_json(folder / "provenance.json")
+        script = {"root": "/project", "commit": commit * 40, "dirty": commit == "a", "diff": ""}
+        store.write_json(folder / "provenance.json", {**provenance, "script": script})
+    rows = differing(*runs)
+    assert rows["code: commit"] == ["a" * 12, "b" * 12, "-"] and "code: launcher.commit" not in rows
+    header, rows = tables(*runs)["Where it comes from"]
+    assert [row[header.index("commit")] for row in rows] == ["a" * 40 + " with changes", "b" * 40, "-"]
+
+
 def test_where_the_code_of_two_runs_differs_its_files_are_named(root):
     runs = []
     for name, code in ((OTTER, "aa"), (OWL, "bb")):

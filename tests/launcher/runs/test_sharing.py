@@ -157,12 +157,14 @@ def test_a_file_that_a_trainer_writes_gets_its_mode_from_the_folder(tmp_path: Pa
 def test_uncommitted_code_is_not_for_the_group(tmp_path: Path, shared: bool) -> None:
     folder = tmp_path / "run"
     store.make_folder(folder, shared=shared)
-    execute._lay_provenance(folder, {"code": {"commit": "c" * 40, "diff": "+secret"}}, shared=shared)
+    parts = {part: {"commit": "c" * 40, "diff": f"+secret of {part}"} for part in ("code", "script")}
+    execute._lay_provenance(folder, parts, shared=shared)
     came_from = store.read_json(folder / "provenance.json")
-    assert came_from == {"code": {"commit": "c" * 40, "diff": "" if shared else "+secret"}}
-    if shared:
-        assert (folder / "code.diff").read_text() == "+secret"
-        assert stat.S_IMODE((folder / "code.diff").stat().st_mode) == 0o600
+    for part, origin in parts.items():
+        assert came_from[part] == {**origin, "diff": "" if shared else origin["diff"]}
+        if shared:
+            assert (folder / f"{part}.diff").read_text() == origin["diff"]
+            assert stat.S_IMODE((folder / f"{part}.diff").stat().st_mode) == 0o600
 
 
 @users.needs_root

@@ -70,10 +70,18 @@ def test_what_no_entry_of_sys_path_has_is_imported_from_the_root_of_the_checkout
     ):
         (checkout / name).parent.mkdir(parents=True)
         (checkout / name).write_text(text)
-    subprocess.run(["git", "init", "--quiet", checkout], check=True)
-    printed, _ = launch(checkout, root, "script=tools/train.py", "framework=torch", "amp=o0", "require_proof=false")
+    git = ["git", "-C", checkout, "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=all"]):
+        subprocess.run([*git, *words], check=True)
+    with open(checkout / "above" / "__init__.py", "a") as stream:
+        stream.write("CHANGED = 1\n")
+    printed, run = launch(checkout, root, "script=tools/train.py", "framework=torch", "amp=o0", "require_proof=false")
     assert f"{checkout}/above/__init__.py {checkout}/src/inside/__init__.py" in printed
     assert f"inside is imported from {checkout}/src, which plain Python would not search" in printed
+    origin = json.loads((run / "provenance.json").read_text())["script"]
+    commit = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+    assert (origin["root"], origin["commit"], origin["dirty"]) == (str(checkout), commit, True)
+    assert "+CHANGED = 1" in origin["diff"]
 
 
 def test_a_user_s_words_reach_the_script_unchanged(project, tmp_path):
