@@ -219,6 +219,7 @@ def test_a_missing_file_in_a_folder_of_the_runs_own_is_reported_with_script_inpu
     (tmp_path / "train.py").write_text(f"open({path!r})")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LAUNCHER_RUN_ID", "a-run")
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr("sys.argv", [])
     monkeypatch.setattr("sys.path", [""])
     code, failure, _ = script_execution.execute(tmp_path / "train.py", (), tmp_path / folder, {})

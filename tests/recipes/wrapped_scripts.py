@@ -36,6 +36,7 @@ def run_script(tmp_path, monkeypatch, capfd) -> Callable[..., tuple[int, Any, di
         for name, value in (environ or {}).items():
             monkeypatch.setenv(name, value)
         monkeypatch.chdir(tmp_path)
+        monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
         monkeypatch.setattr(sys, "argv", list(sys.argv))
         monkeypatch.setattr(sys, "path", list(sys.path))
         ours = [*words, f"script={file}", f"run={folder}", "device=cpu"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,7 @@ def test_a_later_attempt_starts_in_the_same_folder_and_each_block_of_an_arm_in_a
             monkeypatch.setenv("LAUNCHER_ATTEMPT", attempt)
             started = wrapped(job, code)
             folders[job.arm, attempt] = started.workdir.relative_to(code).as_posix()
+            monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
             monkeypatch.setattr("sys.argv", [])
             monkeypatch.setattr("sys.path", [""])
             script_execution.execute(started.file, (), started.workdir, started.inputs)
