@@ -21,6 +21,8 @@ BENCHMARKS = {
     "plan": "startup:plan",
     "sweep": "sweeps:plan",
     "ls-many": "listing:many",
+    "ls-all": "listing:every",
+    "clean": "hostile:clean",
     "report-many": "reports:many",
     **{f"step-{level}": f"steps:recipe:torch:mnist:{level}" for level in ("o0", "o1", "o2")},
     **{f"step-{recipe}": f"steps:recipe:torch:{recipe}:o1" for recipe in _RECIPES},

@@ -6,9 +6,9 @@ torch's, start trainers and scripts in runs with names of their own. Slurm's tes
 containers another; one that is marked `alone` waits for the other part's current test (tests/testbed/plugin.py).
 Not by pytest-xdist: its groups do nothing under pytest 9.2.
 
-Six parts on few cores make a machine slow, and some of thousands of tests with real processes have a limit of time.
-When all parts have ended, at most `RERUNS` failed tests are run again with the machine to themselves. One that passes
-then doesn't fail the gate; the last lines name it, because it has a fault to mend.
+Six parts on few cores make a machine slow, and of thousands of tests with real processes one may have a race. When all
+parts have ended, at most `RERUNS` failed tests are run again with the machine to themselves. One that passes then
+doesn't fail the gate; the last lines name it, because it has a fault to mend.
 """
 
 from __future__ import annotations

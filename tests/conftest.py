@@ -3,6 +3,8 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
+from tests import patience  # noqa: F401 # measures this machine before the first test
+
 pytest_plugins = ["tests.testbed.plugin", "tests.launcher.users"]
 
 # A shell starts what it puts into the background deaf to Ctrl-C, and every process below inherits that. Tests press it.

@@ -25,7 +25,7 @@ def in_job(place: Place, script: str, gpus: int) -> None:
     """Run a script in a job of so many GPUs."""
     path = place.write("job.sh", script)
     argv = ["srun", f"--gres=gpu:{gpus}", "--ntasks=1", "--cpus-per-task=1", "--chdir=/", "bash", str(path)]
-    done = subprocess.run(place.testbed.as_user(argv), capture_output=True, text=True, timeout=180, cwd="/")
+    done = subprocess.run(place.testbed.as_user(argv), capture_output=True, text=True, cwd="/")
     assert done.returncode == 0, done.stderr
 
 

@@ -62,7 +62,7 @@ def running(place: Place, container: Container, runtime: Runtime) -> Iterator[su
 
 def remove(place: Place, container: Container, runtime: Runtime) -> None:
     if argv := fill(wrap(container, runtime).remove, {}):
-        subprocess.run(place.testbed.as_user(argv), capture_output=True, timeout=120)
+        subprocess.run(place.testbed.as_user(argv), capture_output=True)
 
 
 @CONTAINED
@@ -85,7 +85,7 @@ def test_a_program_that_is_not_there_fails(runtime: Runtime, place: Place) -> No
 def test_term_reaches_the_trainer_and_its_exit_code_comes_back(runtime: Runtime, place: Place) -> None:
     with running(place, trainer(place, runtime), runtime) as process:
         os.killpg(process.pid, signal.SIGTERM)
-        assert process.wait(timeout=120) == 85
+        assert process.wait() == 85
     assert (place.run / "stopped").exists()
 
 

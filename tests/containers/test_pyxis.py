@@ -56,7 +56,6 @@ def probe(container: Container, tmp_path: Path) -> dict[str, Any]:
         env={"PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert (tmp_path / "probe.json").exists(), done.stderr
     seen: dict[str, Any] = json.loads((tmp_path / "probe.json").read_text())

@@ -50,7 +50,7 @@ def cache(open_folder: Path) -> Path:
 
 
 def tried(user: User, cache: Path, what: str) -> str:
-    done = user.run(users.python(), "-c", TRIED, cache, what, seconds=20)
+    done = user.run(users.python(), "-c", TRIED, cache, what)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -62,7 +62,7 @@ def _run(guest: Guest, folder: Path, by_hand: bool, program, words) -> Left:
     environ = environment(**{**guest.environ, state.PATH: str(folder / "state.json"), "PYTHONDONTWRITEBYTECODE": "1"})
     if guest.fresh:
         command = [sys.executable, *program(file), *words]
-        done = subprocess.run(command, env=environ, cwd=at, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, env=environ, cwd=at, capture_output=True, text=True)
     else:
         done = Forked(run_as_main, (program(file), words), environ=environ, cwd=at).complete()
     kept, result = folder / "state.json", run / "result.json"

@@ -15,6 +15,7 @@ from launcher.executors.backends import look
 from launcher.runs import processes, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
+from tests import patience
 
 _SCRIPT = r"""
 RUN={run}
@@ -180,8 +181,9 @@ def state(folder: Path) -> State:
 
 
 def until(true: Callable[[], Any], seconds: float = 60.0, every: float = 0.02) -> Any:
-    """Wait for something to become true, and give it. Fails the test if it doesn't."""
-    deadline = time.monotonic() + seconds
+    """Wait for something to become true, and give it. Fails the test if it doesn't in that many seconds of a quiet
+    machine."""
+    deadline = time.monotonic() + patience.scaled(seconds)
     while not (value := true()):
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(every)
@@ -193,10 +195,10 @@ def shell_of(folder: Path) -> int:
     return int(until(lambda: store.read_or_empty(folder / "status.json").get("process"))["pid"])
 
 
-def launcher(*arguments: str, state_home: Path, seconds: float = 300) -> subprocess.CompletedProcess[str]:
+def launcher(*arguments: str, state_home: Path) -> subprocess.CompletedProcess[str]:
     """`python -m launcher` as a person types it."""
     environment = {**os.environ, "XDG_STATE_HOME": str(state_home)}
-    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment, timeout=seconds)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment)
 
 
 def command(*arguments: str) -> Sequence[str]:

@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from tests import patience
+
 _COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[a-zA-Z]|[78])")
 
 
@@ -36,7 +38,7 @@ class Terminal:
 
     def expect(self, pattern: str, seconds: float = 60.0) -> re.Match[str]:
         """Wait until it shows this. What was shown up to its end is forgotten."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience.scaled(seconds)
         while not (match := re.search(pattern, self.shown)):
             assert time.monotonic() < deadline, f"no {pattern!r} in what it showed: {self.shown[-2000:]!r}"
             assert self._read(0.1) or self.code is None, f"it ended with {self.code}: {self.shown[-2000:]!r}"
@@ -51,7 +53,7 @@ class Terminal:
 
     def wait(self, seconds: float = 60.0) -> int:
         """Its exit code, once it has ended."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience.scaled(seconds)
         while self.code is None:
             assert time.monotonic() < deadline, f"it has not ended: {self.shown[-2000:]!r}"
             self._read(0.1)

@@ -46,12 +46,11 @@ class User(NamedTuple):
         words = [*change, "env", "-i", *(f"{name}={value}" for name, value in variables.items())]
         return [*words, "bash", "-c", f'umask {umask:03o}; exec "$@"', "bash", *map(str, command)]
 
-    def run(self, *command: str | Path, seconds: float = 300, **how: Any) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str | Path, **how: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             self.argv(*command, **how),
             capture_output=True,
             text=True,
-            timeout=seconds,
             cwd=self.home,
             stdin=subprocess.DEVNULL,
         )

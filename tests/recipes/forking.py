@@ -23,10 +23,12 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+from tests import patience
+
 REPOSITORY = Path(__file__).parents[2]
 SERVER = multiprocessing.get_context("forkserver")
 LIMIT = 500
-"""Seconds that a job may take, on a machine that is busy with others and compiles for the first time."""
+"""Seconds of a quiet machine that a job may take which compiles for the first time."""
 
 
 _preloaded = [__name__]
@@ -90,7 +92,7 @@ class Forked:
 
     def wait(self, timeout: float = LIMIT) -> int:
         """Kills all ranks and raises `TimeoutExpired` where they take longer, in seconds."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + patience.scaled(timeout)
         for rank in self.ranks:
             rank.join(max(0, deadline - time.monotonic()))
         code = self.returncode

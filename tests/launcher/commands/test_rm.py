@@ -70,7 +70,7 @@ def test_force_ends_it_first(root):
     assert rm.main(["--force", NAME]) == 0
     assert not folder.exists()
     assert processes.processes_of([processes.Target(None, NAME)]) == [[]]
-    child.wait(60)
+    child.wait()
 
 
 def test_a_run_elsewhere_is_kept_even_with_force(root):

@@ -58,7 +58,7 @@ def begin(folder):
 
 
 def run(folder):
-    return begin(folder).wait(timeout=120)
+    return begin(folder).wait()
 
 
 def blocks(folder):
@@ -135,7 +135,7 @@ def test_asked_to_stop_it_stops_saved_and_goes_on_where_it_was(tmp_path, program
     process = begin(folder)
     until((folder / "arms/01/seen").exists)
     (folder / "STOP").touch()
-    assert process.wait(timeout=120) == 85
+    assert process.wait() == 85
     assert state(folder) == "stopped"
     assert not (folder / "STOP").exists()
     assert blocks(folder) == ["00 85"], "the block that was broken off does not count"
@@ -150,7 +150,7 @@ def test_killed_it_leaves_nothing_running_and_measures_no_further(tmp_path, prog
     process = begin(folder)
     until((folder / "arms/00/seen").exists)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=120) != 0
+    assert process.wait() != 0
     assert state(folder) == "failed"
     assert not (folder / "arms/01/seen").exists()
     assert not (folder / "result.json").exists(), "only its job writes it"

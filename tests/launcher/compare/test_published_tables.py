@@ -49,7 +49,7 @@ def test_run_small_it_ends_with_the_published_columns_beside_ours(name, tmp_path
     words = [f"experiment={name}", "scale=smoke", "telemetry.every=0", "env.OMP_NUM_THREADS=1"]
     words += [f"run_root={root}", f"python={warm.python()}"]
     words += ["framework=torch"] if name in IN_TORCH else []
-    done = launcher(*words, state_home=tmp_path / "state", seconds=500)
+    done = launcher(*words, state_home=tmp_path / "state")
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = selection.run_names(str(root))
     results = [store.read_json(path / "result.json") for path in sorted((root / run / "arms").iterdir())]

@@ -37,7 +37,7 @@ def typed(project: Path, *words: str, verb: tuple[str, ...] = (), **more: str) -
     asked = ["recipe=script", "script=train.py", "train.bare=true", "train.precision=script", "require_proof=false"]
     where = [f"run_root={project.parent}/runs", f"env.WHERE={project.parent}/variables.json", "telemetry.every=0"]
     argv = [sys.executable, "-m", "launcher", *verb, *asked, *where, *words]
-    return subprocess.run(argv, cwd=project, env={**own, **SHELL, **more}, capture_output=True, text=True, timeout=300)
+    return subprocess.run(argv, cwd=project, env={**own, **SHELL, **more}, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")

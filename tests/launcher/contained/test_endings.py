@@ -88,7 +88,7 @@ def test_a_container_of_a_killed_script_is_removed_before_the_next_attempt_and_a
     folder = start(bed, tmp_path)
     os.killpg(client(folder).session, signal.SIGKILL)
     assert containers(folder)
-    assert subprocess.run(["bash", str(folder / "run.sh")], env=execute.environment(), timeout=120).returncode == 0
+    assert subprocess.run(["bash", str(folder / "run.sh")], env=execute.environment()).returncode == 0
     assert (status(folder)["state"], status(folder)["attempt"]) == ("done", 2)
     assert containers(folder) == []
 

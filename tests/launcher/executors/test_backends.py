@@ -51,7 +51,7 @@ def test_a_run_whose_shell_was_killed_is_lost_and_its_children_are_named_until_t
     shell = shell_of(folder)
     os.kill(shell, signal.SIGKILL)
     until(lambda: state(folder).name == "lost")  # though nobody has waited for the shell: it is a zombie
-    child.wait(60)
+    child.wait()
     assert f"process {shell} is gone" in state(folder).reason
     assert f"left behind: process {left.pid}" in state(folder).reason
     assert backends.with_processes({str(folder): store.load(str(folder))}) == {str(folder)}
@@ -70,14 +70,14 @@ def test_the_states_of_a_run_from_start_to_end_are_only_true_ones(root):
             now = TRUE.index(state(folder).name)
             assert now >= last
             last = now
-        child.wait(60)
+        child.wait()
 
 
 def test_a_run_that_ends_between_the_reading_of_its_files_and_the_question_is_done(root, before_the_question):
     folder = make(root, trainer=UNTIL_GO)
     child = start(folder)
     shell_of(folder)
-    before_the_question(lambda: ((folder / "go").touch(), child.wait(60)))
+    before_the_question(lambda: ((folder / "go").touch(), child.wait()))
     assert state(folder).name == "done"
 
 
@@ -90,7 +90,7 @@ def test_a_cell_that_starts_as_its_driver_dies_is_running(root, before_the_quest
         (first / "go").touch()
         shell_of(second)
         driver.kill()
-        driver.wait(60)
+        driver.wait()
 
     before_the_question(start_and_kill)
     assert state(second).name == "running"
@@ -102,7 +102,7 @@ def test_cells_whose_driver_was_killed_are_lost_and_the_running_one_is_not(root)
     until(lambda: state(running).name == "running")
     assert state(waiting).name == "queued"
     driver.kill()
-    driver.wait(60)
+    driver.wait()
     assert state(running).name == "running"
     assert state(waiting).name == "lost" and state(waiting).reason.startswith("it never started: ")
 
@@ -134,7 +134,7 @@ def test_a_run_whose_launcher_was_killed_before_it_wrote_the_submission_is_known
     backends.settle(seen(folder))
     assert selection.unfinished([str(root)]) != []
     assert backends.end({str(folder): store.load(str(folder))}, 0) == {}
-    child.wait(60)
+    child.wait()
     assert state(folder).name in ("failed", "lost")  # its shell has a moment to write its end
     backends.settle(seen(folder))
     assert selection.unfinished([str(root)]) == []

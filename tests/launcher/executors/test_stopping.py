@@ -31,7 +31,7 @@ def started(root, trainer, name=NAME, **plan):
 def test_a_trainer_that_is_asked_to_stop_saves_and_is_not_killed(root):
     folder, child = started(root, STEPPING)
     stopping.request_stop(folder)
-    child.wait(60)
+    child.wait()
     assert state(folder).name == "stopped"
     assert state(folder).reason.startswith("on request, saved at step ")
 
@@ -96,7 +96,7 @@ def test_killing_leaves_a_true_state_even_if_the_shell_could_not_record_it(root)
     folder, child = started(root, DEAF)
     os.kill(shell_of(folder), signal.SIGSTOP)
     assert stopping.kill_all([folder]) == {}
-    child.wait(60)
+    child.wait()
     assert store.read_json(folder / "status.json")["state"] == "running"
     assert state(folder)[:2] == ("cancelled", "killed on request")
     assert processes_left(folder) == []
@@ -113,7 +113,7 @@ def test_workers_in_sessions_of_their_own_are_killed_with_the_run(root):
 def test_processes_of_a_lost_run_are_ended_and_the_run_stays_lost(root):
     folder, child = started(root, WITHOUT_STOP)
     os.kill(shell_of(folder), signal.SIGKILL)
-    child.wait(60)
+    child.wait()
     assert processes_left(folder) != []
     ((seen, _),) = cancel(folder)
     assert processes_left(folder) == []
@@ -131,7 +131,7 @@ def test_a_waiting_cell_is_cancelled_without_harm_to_the_others_and_never_starts
     until(lambda: state(cells[2]).name == "running")
     assert not (cells[1] / "metrics.jsonl").exists()
     cancel(cells[2])
-    driver.wait(60)
+    driver.wait()
     assert [state(cell).name for cell in cells] == ["stopped", "cancelled", "cancelled"]
 
 
@@ -140,7 +140,7 @@ def test_all_cells_of_a_sweep_are_ended_together(root):
     driver = start(*cells)
     until(lambda: state(cells[0]).name == "running")
     assert stopping.kill_all(cells) == {}
-    driver.wait(60)
+    driver.wait()
     assert {state(cell).name for cell in cells} == {"cancelled"}
     logs = [cell / "attempts/1/stdout.log" for cell in cells[1:]]
     assert not any(log.exists() and log.read_text() for log in logs), "none began as the one before it was killed"
@@ -164,7 +164,7 @@ def test_cancelling_a_run_at_any_moment_of_its_start_ends_it(root, moment):
     child = start(folder)
     time.sleep(moment)
     ((_, why_not),) = cancel(folder, now=True)
-    child.wait(60)
+    child.wait()
     assert why_not == ""
     assert processes_left(folder) == []
     assert state(folder).name == "cancelled"

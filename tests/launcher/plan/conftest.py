@@ -100,7 +100,7 @@ class Bench:
 def bash(text: str) -> subprocess.CompletedProcess[str]:
     """Lines of bash after the functions that take GPUs."""
     argv = ["bash", "-c", f"set -u\n{gpu_locks.functions()}\n{text}"]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    return subprocess.run(argv, capture_output=True, text=True)
 
 
 def seen(folder: Path) -> str:

@@ -43,7 +43,7 @@ def lab(open_folder: Path) -> Path:
 def launcher(*words: str, umask: int) -> subprocess.CompletedProcess[str]:
     """`python -m launcher` as whoever runs the tests."""
     command = [sys.executable, "-m", "launcher", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, umask=umask)
+    return subprocess.run(command, capture_output=True, text=True, umask=umask)
 
 
 def modes(folder: Path) -> dict[str, int]:

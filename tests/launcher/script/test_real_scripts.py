@@ -46,7 +46,7 @@ def start(project, root, *words):
 def launcher(project, root, *words):
     """What a command prints that is to end well."""
     process = start(project, root, *words)
-    shown, _ = process.communicate(timeout=240)
+    shown, _ = process.communicate()
     assert process.returncode == 0, shown
     return shown
 
@@ -75,7 +75,7 @@ def test_stopped_in_the_middle_and_resumed_its_steps_go_on(project, root, name):
         running.send_signal(signal.SIGINT)
     else:
         launcher(project, root, "cancel", stopped.name)
-    shown, _ = running.communicate(timeout=120)
+    shown, _ = running.communicate()
     for first in folders(root)[:-1]:
         assert (result(first)["status"], result(first)["observed"]["verdict"]) == ("done", "proved"), shown
     expected = "stopped" if name in BY_CTRL_C else "cancelled"

@@ -43,7 +43,7 @@ def launch(project, root, *words, code=0):
     """What a script's run prints, and its folder."""
     env = {**os.environ, "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1"}
     argv, out = command("recipe=script", f"run_root={root}", *words), subprocess.PIPE
-    done = subprocess.run(argv, cwd=project, env=env, stdout=out, stderr=subprocess.STDOUT, text=True, timeout=180)
+    done = subprocess.run(argv, cwd=project, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == code, done.stdout
     (run,) = root.glob("2*")
     return done.stdout, run

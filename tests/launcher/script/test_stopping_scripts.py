@@ -143,7 +143,7 @@ class Started:
     def launcher(self, *words):
         env = {**os.environ, "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1"}
         env.pop("PYTEST_CURRENT_TEST", None)  # by which a resume would differ from its start
-        done = subprocess.run(command(*words), cwd=self._top, env=env, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command(*words), cwd=self._top, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 

@@ -144,13 +144,13 @@ def test_a_run_is_sampled_while_it_runs(tmp_path, program, cards):
     folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(1.3)"}, telemetry=1)
     began = time.time()
     shell = started(folder)
-    assert shell.wait(timeout=60) == 0
+    assert shell.wait() == 0
     until(lambda: not session(shell))  # nvidia-smi was told to end, and isn't waited for
     seen = telemetry.read(folder)
     (gpu,), (host,) = seen.gpus, seen.hosts
     assert (gpu.device, gpu.attempt, gpu.node) == ("gpu 1", 1, 0)
     assert len(gpu.times) >= 2
-    assert abs(gpu.times[0] - began) < 30
+    assert int(began) <= gpu.times[0] <= time.time()
     assert [values[0] for values in gpu.values.values()] == [4, 32768, 93, None, 212.08, 1530, 877, 61]
     assert len(host.times) >= 3  # one at once, one while it ran, one at the end
     assert any(share is not None and 0 < share <= 100 for share in host.values["cpu"])
@@ -161,7 +161,7 @@ def test_an_nvidia_smi_that_crashes_harms_neither_the_run_nor_the_other_samples(
     smi, crash = cards.folder / "nvidia-smi", "import os; os.kill(os.getpid(), 11)"
     smi.write_text(smi.read_text().replace('time.sleep(float(options["--loop"]))', crash))
     folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(1.3)"}, telemetry=1)
-    assert started(folder).wait(timeout=60) == 0
+    assert started(folder).wait() == 0
     seen = telemetry.read(folder)
     assert [len(series.times) for series in seen.gpus] == [1]
     assert len(seen.hosts[0].times) >= 3
@@ -173,7 +173,7 @@ def test_an_nvidia_smi_that_never_answers_is_noted_and_outlives_no_run(tmp_path,
     smi.write_text(smi.read_text().replace('if "--query-gpu" in', hangs + 'if "--query-gpu" in'))
     folder = lay_on(cards, tmp_path, program, env={"BEHAVIOUR": "time.sleep(2.3)"}, telemetry=1)
     shell = started(folder)
-    assert shell.wait(timeout=60) == 0
+    assert shell.wait() == 0
     until(lambda: not session(shell))
     seen = telemetry.read(folder)
     assert (seen.gpus, seen.notes) == ((), ("nvidia-smi gave no sample (attempt 1, node 0)",))
@@ -185,14 +185,14 @@ def test_without_gpus_or_their_driver_the_host_alone_is_sampled(tmp_path, progra
     if driver:
         request.getfixturevalue("cards")
     _, folder = lay(tmp_path, program, telemetry=1, gpus=0 if driver else 1)
-    assert started(folder).wait(timeout=60) == 0
+    assert started(folder).wait() == 0
     assert os.listdir(folder / telemetry.FOLDER) == ["1-0.host.csv"]
 
 
 def test_nothing_is_recorded_where_it_is_switched_off(tmp_path, program):
     _, folder = lay(tmp_path, program, "telemetry.every=0")
     assert "telemetry" not in (folder / "run.sh").read_text()
-    assert started(folder).wait(timeout=60) == 0
+    assert started(folder).wait() == 0
     assert not (folder / telemetry.FOLDER).exists()
 
 
@@ -204,7 +204,7 @@ def test_sampling_ends_with_the_run_however_that_ends(tmp_path, program, cards, 
     os.kill(shell.pid, number)
     until(lambda: not samplers(shell))
     processes.end([Target(processes.identity(shell.pid), folder.name)], 0)
-    shell.wait(timeout=60)
+    shell.wait()
 
 
 def test_sampling_holds_no_lock_and_no_log_of_the_run(tmp_path, program, cards):
@@ -216,4 +216,4 @@ def test_sampling_holds_no_lock_and_no_log_of_the_run(tmp_path, program, cards):
     assert holding and writing
     assert not samplers(shell) & (holding | writing)
     processes.end([Target(processes.identity(shell.pid), folder.name)], 0)
-    shell.wait(timeout=60)
+    shell.wait()

@@ -27,7 +27,7 @@ class Submitted(NamedTuple):
 
     def launcher(self, *words: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "launcher", *words]
-        done = subprocess.run(argv, cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(argv, cwd=self.root, env=self.environment, capture_output=True, text=True)
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         return done
 

@@ -132,7 +132,7 @@ def test_a_restarted_controller_disturbs_no_run_and_takes_a_submission_meanwhile
         assert {state(folder).name for folder in folders} <= {"running", "done", "unreachable"}
         moments.wait(3)
         cluster.revive()
-        out, err = started.communicate(timeout=LONG)
+        out, err = started.communicate()
         made = folders_of(trainers) - before
         if started.returncode == 0:
             assert {folder.name for folder in made} == {*out.split()}

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import re
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -195,9 +194,9 @@ def test_a_job_that_was_put_back_into_the_queue_is_cancelled_at_once(bench: Benc
     until(lambda: started(folder))
     call(["scontrol", "requeuehold", job_of(folder)])
     until(lambda: state(folder).name == "queued")
-    began = time.monotonic()
-    (row,) = stopping.cancel([Run(str(folder.parent), folder.name)])
-    assert time.monotonic() - began < 20
+    said: list[str] = []
+    (row,) = stopping.cancel([Run(str(folder.parent), folder.name)], say=said.append)
+    assert not said, "a run that is asked to stop, or killed after a grace, is announced"
     assert (row.seen.state.name, row.seen.state.reason) == ("cancelled", "before it started again")
 
 
@@ -210,7 +209,7 @@ def test_a_running_job_is_deleted_by_force(bench: Bench) -> None:
     assert not any(folder.exists() for folder in folders)
 
 
-# Stops as a trainer does when it finds STOP, in its first attempt; ends well in any other.
+# Stops as a trainer does when it finds STOP, in its first attempt; does not end in any other.
 STOPS = """
 stop = sys.argv[-1][4:] + '/STOP'
 n = os.environ['LAUNCHER_ATTEMPT']
@@ -218,6 +217,7 @@ if n == '1':
     while not os.path.exists(stop): time.sleep(0.1)
     open(sys.argv[-1][4:] + '/attempts/1/stopped.json', 'w').write('{"step": 7}')
     sys.exit(85)
+time.sleep(3600)
 """
 
 
@@ -229,9 +229,8 @@ def test_a_run_is_requeued_alone_no_more_often_than_allowed_and_never_when_it_wa
     for folder in (folders[1], limited):
         call(["scancel", "--batch", "--signal=USR1", job_of(folder)])
     stopping.request_stop(asked)
-    until(lambda: store.read_or_empty(folders[1] / "status.json").get("state") == "requeued")
-    until(lambda: state(folders[1]).name == "queued", 90)
-    assert state(folders[0]).name == "running"
+    until((folders[1] / "attempts/2").exists, 180)
+    assert state(folders[0])[:3] == ("running", "", 1)
     assert ended(limited).name == ended(asked).name == "stopped"
     assert "not requeued, as cluster.max_requeues=0 is reached" in state(limited).reason
     assert state(asked).attempt == 1

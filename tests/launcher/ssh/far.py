@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from launcher.__main__ import main
 from launcher.runs import run_roots, selection, store
 from launcher.ssh import host
 from launcher.ssh.host import Host
+from tests.launcher import run_folders
 
 HOLD = "env.HOLD=1"
 """Of a run that stays at a step until `Far.release`."""
@@ -113,12 +114,7 @@ class Far:
         return Path(run_roots.remote(), run)
 
 
-def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (value := true()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-    return value
+until = functools.partial(run_folders.until, every=0.05)
 
 
 def away(far: Far) -> None:

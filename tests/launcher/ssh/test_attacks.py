@@ -276,6 +276,6 @@ def test_the_agent_is_stored_where_only_its_user_may_write(tmp_path, umask):
     command = bootstrap.command(hashlib.sha256(b"zip").hexdigest(), 3, sys.executable)
     subprocess.run(
         ["sh", "-c", f"umask {umask}; {command}"],
-        input=b"zip", capture_output=True, env={"HOME": str(tmp_path)}, timeout=60,
+        input=b"zip", capture_output=True, env={"HOME": str(tmp_path)},
     )  # fmt: skip
     assert [path.stat().st_mode & 0o077 for path in tmp_path.rglob("*")] == [0, 0, 0]

@@ -125,7 +125,7 @@ def test_a_long_log_is_followed_completely_in_little_memory(far):
         with subprocess.Popen(
             [sys.executable, "-c", program, "logs", "-f", run], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as following:
-            out, err = following.communicate(timeout=300)
+            out, err = following.communicate()
         assert out == (far.folder(run) / "attempts/1/stdout.log").read_bytes() and len(out) > 100 * lines
         used.append(int(err.split()[-1]))
     assert used[1] - used[0] < 24 * 1024, f"KiB: {used}"
@@ -162,7 +162,7 @@ def test_following_goes_on_after_the_connection_stalled(far, tmp_path, own_sshd)
         for pid in server.sessions():
             os.kill(pid, signal.SIGSTOP)
         far.release(run)
-        assert {verb: process.wait(120) for verb, process in following.items()} == {"logs": 0, "watch": 0}
+        assert {verb: process.wait() for verb, process in following.items()} == {"logs": 0, "watch": 0}
         assert shown["logs"].read_text() == (far.folder(run) / "attempts/1/stdout.log").read_text()
         assert "is stuck" in (tmp_path / "logs.err").read_text() + shown["watch"].read_text()
         assert "done after" in shown["watch"].read_text()

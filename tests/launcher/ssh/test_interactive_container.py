@@ -88,7 +88,7 @@ def _built(testbed, folder):
 
 def _docker(testbed, *words, check=True):
     environment = {**os.environ, **testbed.environment, "DOCKER_BUILDKIT": "0"}
-    done = subprocess.run(["docker", *words], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(["docker", *words], env=environment, capture_output=True, text=True)
     assert done.returncode == 0 or not check, done.stderr[-2000:]
     return done.stdout if done.returncode == 0 else ""
 

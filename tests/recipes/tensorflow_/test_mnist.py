@@ -36,7 +36,7 @@ def typed(tmp_path_factory, words):
     """A run as a person types it: how its process ended, and its folder."""
     folder = tmp_path_factory.mktemp("typed") / "run"
     command = [sys.executable, "-m", MODULE, "amp=o2", "epochs=2", "checkpoint.every=5", *words, f"run={folder}"]
-    return subprocess.run(command, env=forking.environment(), capture_output=True, text=True, timeout=300), folder
+    return subprocess.run(command, env=forking.environment(), capture_output=True, text=True), folder
 
 
 def test_a_run_tells_people_what_it_does_and_leaves_the_whole_record(typed):

@@ -35,7 +35,7 @@ def type_command(words: Sequence[str], ranks: int = 1) -> str:
     """
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     command = [sys.executable, *torchrun, *MODULE, *words]
-    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
