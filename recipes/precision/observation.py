@@ -21,6 +21,7 @@
      "apart": {text: times},                             products that no level is for, as of sparse matrices
      "uncounted": {operation: times},                    calls that follow the rule, of unknown work
      "audit": "",                                        where a second observer disagrees
+     "unaudited": "",                                    why there was no second observer
      "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],
      "optimizer": {dtype: elements},                     what optimizers stepped; empty where no step was taken
      "optimizer_state": {dtype: elements},               what optimizers keep for each weight; a rank's shards of it

@@ -193,6 +193,7 @@ def _summary(reports: Sequence[Report]) -> str:
         + (_of_level(calls, reports[0]["rule"]) if calls else "")
         + f" {where}"
         + _seen(reports)
+        + "".join(f"; by one observer only: {why}" for why in dict.fromkeys(r.get("unaudited") for r in reports) if why)
         + (f"; not judged: {apart}" if (apart := _counts(reports, "apart")) else "")
         + (f"; proof.ignore leaves out {ignored}" if (ignored := _counts(reports, "ignored")) else "")
         + (

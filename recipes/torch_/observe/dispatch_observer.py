@@ -10,7 +10,12 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from recipes.precision.observation import Guard
 from recipes.torch_.observe import operators
@@ -195,6 +200,31 @@ class DispatchObserver(TorchDispatchMode):
             self.kept_ran.add(running.kept)
             return True
         return None if backward or running.merged else False
+
+
+@contextlib.contextmanager
+def beneath(mode: TorchDispatchMode) -> Iterator[None]:
+    """Enter a mode below those of the script, which end in their own order: a mode takes the newest off the stack."""
+    with _lifted(None):
+        mode.__enter__()
+    try:
+        yield
+    finally:
+        with _lifted(mode):
+            mode.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def _lifted(mode: TorchDispatchMode | None) -> Iterator[None]:
+    """Without the dispatch modes above this one, or without any."""
+    above = []
+    while (stack := _get_current_dispatch_mode_stack()) and stack[-1] is not mode:
+        above.append(_pop_mode())
+    try:
+        yield
+    finally:
+        for other in reversed(above):
+            _push_mode(other)
 
 
 def missing(compiles: bool) -> str:

@@ -6,10 +6,11 @@ functions of `amp.allow` and `amp.deny` ran.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +19,15 @@ import torch
 from recipes.torch_.observe import flops
 from recipes.torch_.observe.calls import Call, dtype_name
 from recipes.torch_.observe.recomputation import RECALLED
+from recipes.trainer.replaced import replaced
 
 PROBE = "precision probe"
 """Name of the range around the observer's own arithmetic."""
 
 OPTIMIZER = "Optimizer.step#"
 """How the name of torch's range around an optimizer's step begins."""
+
+GAVE_WAY = "the script's own profiler was at work"
 
 _QUIET = "KINETO_LOG_LEVEL"
 _COMPILING = "(dynamo_timed)"
@@ -53,12 +57,40 @@ class Audit:
     """Function of the lists, with the floating dtypes of its tensors -> times called in forward."""
 
 
-def profiler() -> AbstractContextManager[Any]:
-    """A profiler of the dispatcher alone, with shapes. Raises `RuntimeError` where another one is at work."""
-    if torch.autograd._profiler_enabled():
-        raise RuntimeError("another profiler is at work")  # torch would end that one, and say so only in a log
-    os.environ.setdefault(_QUIET, "99")  # read once, at the first profiler; else every step prints two lines
-    return torch.autograd.profiler.profile(record_shapes=True)
+class Recording:
+    """A profiler of the dispatcher alone, with shapes, while it is entered. It gives way to the script's own: there is
+    one at a time."""
+
+    def __init__(self) -> None:
+        self.profile: Any = None
+        """None where the script's own was at work."""
+        self._patches = contextlib.ExitStack()
+
+    def __enter__(self) -> Recording:
+        if torch.autograd._profiler_enabled():
+            return self
+        os.environ.setdefault(_QUIET, "99")  # read once, at the first profiler; else every step prints two lines
+        self.profile = torch.autograd.profiler.profile(record_shapes=True)
+        self.profile.__enter__()
+        for name in ("_prepare_profiler", "_enable_profiler"):
+            original = getattr(torch.autograd.profiler, name)
+            self._patches.enter_context(replaced(torch.autograd.profiler, name, self._giving_way(original)))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._patches.close()
+        if self.profile is not None:
+            self.profile.__exit__(None, None, None)
+
+    def _giving_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def start(*args: Any, **kwargs: Any) -> Any:
+            profile, self.profile = self.profile, None
+            if profile is not None:
+                profile.__exit__(None, None, None)
+            return original(*args, **kwargs)
+
+        return start
 
 
 def read(profile: Any, listed: Sequence[str], counted: Collection[str] = ()) -> Audit:

@@ -45,7 +45,7 @@ class StepObserver:
         self._gemm_layers = frozenset(gemm_layers)
         self._compiled = CompiledCalls(modules)
         self._guard = guard
-        self._profile: Any = None
+        self._recording = profiler_audit.Recording()
         self._first_step = contextlib.ExitStack()
         """The profiler's range of a step in which this began."""
         self._stepped: Counter[str] = Counter()
@@ -66,24 +66,20 @@ class StepObserver:
             self._rounding.start(stack)
         stack.enter_context(compiled.watched(self._run_compiled))
         stack.enter_context(recomputation.watched())
-        try:
-            self._profile = stack.enter_context(profiler_audit.profiler())
-        except RuntimeError as error:
-            self.problems.append(f"no second observer: {error}")
+        stack.enter_context(self._recording)
         if optimizer_frames():  # the profiler can't see when the step began
             self._first_step.enter_context(torch.profiler.record_function(profiler_audit.OPTIMIZER))
             stack.callback(self._first_step.close)
-        stack.enter_context(self.mode)
+        stack.enter_context(dispatch_observer.beneath(self.mode))
 
     def report(self, evaluation: bool) -> dict[str, Any]:
         """The fields of the report (`recipes.precision.observation`) that were observed, once the stack is closed.
 
         Evaluations are left out unless the step is one."""
+        profile = self._recording.profile
         listed = (*self._resolved.allow, *self._resolved.deny)
         seen = (
-            profiler_audit.read(self._profile, listed, self.mode.counted)
-            if self._profile is not None
-            else profiler_audit.Audit()
+            profiler_audit.read(profile, listed, self.mode.counted) if profile is not None else profiler_audit.Audit()
         )
         calls, evaluations = self.mode.calls, self.mode.evaluations
         named = enumerate(_with_functions(calls, seen))
@@ -99,7 +95,8 @@ class StepObserver:
             "operations": self.mode.operations,
             "unaccounted": dict(self.mode.unaccounted),
             "apart": dict(self.mode.apart),
-            "audit": profiler_audit.disagreement(calls, seen) if self._profile is not None else "",
+            "audit": profiler_audit.disagreement(calls, seen) if profile is not None else "",
+            "unaudited": "" if profile is not None else profiler_audit.GAVE_WAY,
             "optimizer": dict(self._stepped),
             "optimizer_state": dict(self._state),
             "reduced": dict(self.mode.reduced),

@@ -17,9 +17,9 @@ HALF, WHOLE = torch.ones(4, 4, dtype=torch.bfloat16), torch.ones(4, 4)
 
 
 def read(compute: Callable[[], object], *listed: str) -> profiler_audit.Audit:
-    with profiler_audit.profiler() as profile:
+    with profiler_audit.Recording() as recording:
         compute()
-    return profiler_audit.read(profile, listed)
+    return profiler_audit.read(recording.profile, listed)
 
 
 def test_products_are_read_in_order_with_the_function_called_and_the_dtypes_after_autocast() -> None:

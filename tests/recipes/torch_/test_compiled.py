@@ -93,8 +93,9 @@ def test_this_torch_has_every_private_name_that_the_observer_needs() -> None:
     assert compiled._compiler() is not None
     assert list(inspect.signature(CompiledFxGraph.__call__).parameters) == ["self", "inputs"]
     assert hasattr(torch.autograd, "_profiler_enabled")
-    with profiler_audit.profiler() as profile, torch.no_grad():
+    with profiler_audit.Recording() as recording, torch.no_grad():
         torch.ones(2, 2) @ torch.ones(2, 2)
+    profile = recording.profile
     (product,) = [event for event in profile.kineto_results.experimental_event_tree() if event.name == "aten::matmul"]
     assert [list(operand.sizes) for operand in product.extra_fields.inputs] == [[2, 2], [2, 2]]
     assert all(operand.dtype is torch.float32 and operand.storage_data_ptr for operand in product.extra_fields.inputs)
