@@ -1,0 +1,85 @@
+"""What the observer meets that is the script's own: profilers, modes, operators, precision that changes late."""
+
+
+@guest(o0="proved", o1="proved", environ={"KINETO_LOG_LEVEL": "99"})
+def a_profiler_around_all_steps():
+    with torch.profiler.profile() as profiler:
+        losses = train(12)
+    print(
+        "steps", sum(average.count for average in profiler.key_averages() if average.key == "Optimizer.step#SGD.step")
+    )
+
+
+@guest(o0="proved", o1="proved", environ={"KINETO_LOG_LEVEL": "99"})
+def a_profiler_of_each_forward():
+    def loss_of():
+        with torch.profiler.profile() as profiler:
+            loss = F.mse_loss(net(inputs), targets)
+        assert any(average.key == "aten::addmm" for average in profiler.key_averages())
+        return loss
+
+    losses = train(4, loss_of)
+
+
+@guest(o0="proved", o1="proved")
+def flops_of_each_forward():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counts = []
+
+    def loss_of():
+        with FlopCounterMode(display=False) as counter:
+            loss = F.mse_loss(net(inputs), targets)
+        counts.append(counter.get_total_flops())
+        return loss
+
+    losses = train(12, loss_of)
+    print("FLOPs", counts)
+
+
+@guest(o0="proved", o1="proved")
+def sparse_products():
+    graph = torch.eye(16).to_sparse()
+
+    def loss_of():
+        with torch.autocast("cpu", enabled=False):
+            mixed = torch.sparse.mm(graph, inputs)
+        return F.mse_loss(net(mixed), targets)
+
+    losses = train(4, loss_of)
+
+
+@guest(o0="unknown", o1="unknown")
+def an_operator_of_its_own():
+    from torch.library import custom_op
+
+    @custom_op("mylib::my_gelu", mutates_args=())
+    def my_gelu(x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x)
+
+    my_gelu.register_autograd(lambda context, gradient: gradient.clone())
+    losses = train(4, lambda: F.mse_loss(net[2](my_gelu(net[0](inputs))), targets))
+
+
+@guest(o0="proved", o1="proved", words=["proof.ignore=[mylib.*]"])
+def an_operator_of_its_own_that_is_ignored():
+    from torch.library import custom_op
+
+    @custom_op("mylib::my_gelu", mutates_args=())
+    def my_gelu(x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(x)
+
+    my_gelu.register_autograd(lambda context, gradient: gradient.clone())
+    losses = train(4, lambda: F.mse_loss(net[2](my_gelu(net[0](inputs))), targets))
+
+
+@guest(o0="proved", o1="proved")
+def an_operator_of_its_own_that_is_tagged_as_pointwise():
+    from torch.library import custom_op
+
+    @custom_op("mylib::my_relu", mutates_args=(), tags=(torch.Tag.pointwise,))
+    def my_relu(x: torch.Tensor) -> torch.Tensor:
+        return F.relu(x)
+
+    my_relu.register_autograd(lambda context, gradient: gradient.clone())
+    losses = train(4, lambda: F.mse_loss(net[2](my_relu(net[0](inputs))), targets))
