@@ -1,6 +1,7 @@
 """Where snapshots of the code lie, each in a folder that its digest names: the caller's alone, and checked when used.
 
-    RUN_ROOT/.code/<digest>/          the files; `.names` lists them, since a job may write more beside them
+    RUN_ROOT/.code/<digest>/          the files; `.names` lists them, since a job may write more beside them; an empty
+                                      file `__pycache__` in each folder keeps Python from writing there
     RUN_ROOT/.code/.<digest>.shell-*  held locked by a terminal that is open in it
 
 In a root that a group shares each user has a folder of their own, `.code-<uid>`: whoever may write where the code lies
@@ -72,7 +73,19 @@ def check(target: Path) -> None:
             f"the code snapshot {target} does not match its digest: it was changed after it was written. Delete that "
             "folder and run the command again"
         )
+    _close(target, files)
     _checked.add(key)
+
+
+def _close(target: Path, files: Iterable[str]) -> None:
+    """Keep Python from compiling modules into the snapshot, which no digest covers: on a full disk it leaves a part of
+    a file behind that later runs read. Of earlier launchers the folder is deleted."""
+    for folder in {target.joinpath(name).parent for name in files}:
+        cache = folder / "__pycache__"
+        with contextlib.suppress(OSError):  # as on a disk that is full, or mounted for reading alone
+            if cache.is_dir() and not cache.is_symlink():
+                shutil.rmtree(cache)
+            cache.touch(0o400)
 
 
 def make(place: Path) -> None:
@@ -138,6 +151,7 @@ def store(place: Path, digest: str, files: Mapping[str, Path]) -> Path:
             last = max(files, key=lambda name: _changed(files[name]))
             raise UsageError(f"the code changed while it was copied ({last} was written last); run the command again")
         _list(staging / NAMES, files)
+        _close(staging, files)
         try:
             staging.rename(target)
         except OSError:

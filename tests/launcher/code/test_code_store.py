@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -154,3 +157,40 @@ def test_a_root_in_which_others_could_swap_folders_takes_no_run(
     done = alice.launcher(*WORDS, f"run_root={root}")
     assert done.returncode == 2 and why in done.stderr
     assert list(root.iterdir()) == []
+
+
+@users.needs_root
+def test_a_full_disk_leaves_no_part_of_a_compiled_module_in_a_snapshot(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False).returncode:
+        pytest.skip("may not mount a tmpfs here")
+    try:
+        module = tmp_path / "module.py"
+        module.write_text("".join(f"def function_{number}(): return {number}\n" for number in range(200)))
+        files = {"pkg/module.py": module}
+        digest = snapshot.describe(tmp_path, files).digest
+        target = code_store.store(disk / ".code", digest, files)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        environment["PYTHONPATH"] = str(target)
+
+        def imported() -> str:
+            argv = [sys.executable, "-c", "import pkg.module"]
+            return subprocess.run(argv, env=environment, capture_output=True, text=True).stderr
+
+        with contextlib.suppress(OSError), open(disk / "filling", "wb", buffering=0) as filling:
+            while True:
+                filling.write(bytes(4096))
+        os.truncate(disk / "filling", (disk / "filling").stat().st_size - 4096)
+        assert imported() == ""
+        (disk / "filling").unlink()
+        assert imported() == ""
+        assert [path.name for path in (target / "pkg").iterdir() if path.is_dir()] == []
+        # What an earlier launcher let Python leave there goes when the snapshot is used again.
+        (target / "pkg" / "__pycache__").unlink()
+        (target / "pkg" / "__pycache__").mkdir()
+        code_store._checked.clear()
+        code_store.check(target)
+        assert (target / "pkg" / "__pycache__").is_file()
+    finally:
+        subprocess.run(["umount", disk], check=True)
