@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -15,10 +16,10 @@ from typing import NamedTuple
 
 import launcher
 from containers.words import to_bash
-from launcher.errors import LauncherError, UsageError
+from launcher.errors import LauncherError, Unavailable, UsageError
 from launcher.executors import dependency, interrupts
 from launcher.executors.local.start import next_attempt, record_submission
-from launcher.executors.slurm import shared
+from launcher.executors.slurm import shared, unanswered
 from launcher.executors.slurm.jobs import SUBMITS, job_in, job_of
 from launcher.plan.model import Plan
 from launcher.probe import slurm_probing
@@ -34,6 +35,8 @@ SAY_AFTER = 5.0
 GIVE_UP_AFTER = 300.0
 _ABOUT = (("feature", "constraint"), ("reservation", "reservation"), ("account", "account"), ("qos", "qos"))
 """Words of Slurm's complaints, and the keys of `cluster` that they are about."""
+_NO_ANSWER = re.compile(r"timed out|send/recv|zero bytes|connection reset|broken pipe", re.IGNORECASE)
+"""What sbatch says if the controller may have got the job and did not answer."""
 _NO_NODES = "Requested node configuration is not available"
 """What `sbatch --test-only` says if no nodes have what a job asks for, or those that have are not up."""
 
@@ -165,7 +168,8 @@ def _submit(
 
 def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job_id) -> str:
     """Submit, with sbatch in a session of its own writing its answer into a file: so the job's id outlives a launcher
-    that is killed meanwhile. Returns the job's id. Raises `UsageError` with Slurm's reason if it refuses."""
+    that is killed meanwhile. Returns the job's id. Raises `UsageError` with Slurm's reason if it refuses, and
+    `Unavailable` if it may have accepted the job."""
     complaints = answer.with_suffix(".err")
     with open(answer, "wb", opener=records.record) as out, open(complaints, "wb", opener=records.record) as err:
         shared_by_group = os.fstat(out.fileno()).st_mode & stat.S_IRGRP
@@ -197,9 +201,13 @@ def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job
                 ) from None
     text = complaints.read_text(errors="replace")
     if code != 0:
-        answer.with_suffix(".failed").touch(mode=0o600)
-        done = subprocess.CompletedProcess(argv, code, "", text)
-        raise UsageError(f"Slurm refused the job: {complaint(done)}")
+        why = complaint(subprocess.CompletedProcess(argv, code, "", text))
+        if not _NO_ANSWER.search(why):
+            answer.with_suffix(".failed").touch(mode=0o600)
+            raise UsageError(f"Slurm refused the job: {why}")
+        shared.changed()
+        if not unanswered.found(argv[-1], answer, shared.look((), None, after=time.time())):
+            raise Unavailable(f"it is not known whether Slurm accepted the job: sbatch had no answer: {why}")
     if text.strip():
         print(f"sbatch: {text.strip()}", file=sys.stderr)
     complaints.unlink()

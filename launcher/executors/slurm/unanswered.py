@@ -11,6 +11,7 @@ from pathlib import Path
 from launcher.errors import Unavailable
 from launcher.executors.slurm import jobs, shared
 from launcher.executors.slurm.jobs import job_in, job_of
+from launcher.executors.slurm.shared import Answer
 from launcher.runs import processes, store
 from launcher.runs.schema import Submission
 from launcher.runs.states import Liveness
@@ -86,13 +87,18 @@ def _answer_instead(submission: Submission, conf: str | None) -> str:
     with contextlib.suppress(OSError):  # it may have come meanwhile
         if text := answer.read_text(encoding="utf-8"):
             return text
-    # A resumed run has the script of its submissions before.
-    before = {job_of(Submission(answer=str(path))) for path in answer.parent.glob("sbatch.*.out")}
     shown = shared.look((), conf, signalled=_noticed(answer))
     if shown.error:
         raise Unavailable(shown.error)
-    new = shown.of_script(script) - before if script else set()
-    if not new:
+    return found(script, answer, shown) if script else ""
+
+
+def found(script: str, answer: Path, shown: Answer) -> str:
+    """The job that was submitted with this script, which is written as sbatch's answer; empty if squeue lists none."""
+    # A resumed run has the script of its submissions before.
+    before = {job_of(Submission(answer=str(path))) for path in answer.parent.glob("sbatch.*.out")}
+    new = shown.of_script(script) - before
+    if shown.error or not new:
         return ""
     job = max(new, key=int)
     with contextlib.suppress(OSError):  # a disk that is full, or another person's: it will be asked again

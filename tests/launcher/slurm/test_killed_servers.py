@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher.errors import Unavailable
+from launcher.executors.execute import execute
+from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.probe.slurm_commands import call
+from launcher.runs import selection
 from launcher.runs.states import SILENT
-from tests.launcher.slurm.bench import job_of, state, until
+from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.launcher.slurm.trainers import (
     EVERY,
     LONG,
@@ -141,6 +145,30 @@ def test_a_restarted_controller_disturbs_no_run_and_takes_a_submission_meanwhile
                 ends_truly(trainers, folder)
         else:
             assert started.returncode in (2, 3), (out, err)  # Slurm refuses what it has no node for yet
-            assert not made
+            assert not made or "not known whether Slurm accepted" in err, (out, err)
     for folder in folders:
         trainers.ends_as_if_undisturbed(folder)
+
+
+class Stalling(SlurmExecutor):
+    """The controller stalls just before sbatch asks it."""
+
+    cluster: Testbed
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        self.cluster.kill("slurmctld", signal.SIGSTOP)
+        return super()._make_submission_command(submission_file_path)
+
+
+@pytest.mark.alone
+def test_a_job_that_a_stalled_controller_accepts_later_keeps_its_run(bench: Bench, cluster: Testbed) -> None:
+    executor, plan = Stalling(), bench.plan()
+    executor.cluster = cluster
+    bench.lay_code(plan)
+    try:
+        with pytest.raises(Unavailable, match="not known whether Slurm accepted the job"):
+            executor.submit(execute, plan)
+    finally:
+        cluster.kill("slurmctld", signal.SIGCONT)
+    (name,) = selection.run_names(str(bench.root))
+    assert ended(bench.root / name, LONG).name == "done"
