@@ -158,6 +158,27 @@ def left_out_imports(script: Path, collected: Collected) -> tuple[str, ...]:
     return tuple(os.path.relpath(path, collected.root) for path in modules if path not in sent)
 
 
+def left_out_beside(script: Path, collected: Collected) -> tuple[str, ...]:
+    """What lies in the script's folder and is not sent along, but for modules, caches, environments, folders of runs,
+    hidden files, and what is told of otherwise; relative to the root of the code."""
+    sent = {path for file in collected.files.values() for path in (file, *file.parents)}
+    told = {*collected.credentials, *(name for name in collected.left_out)}
+    left = []
+    for path in sorted(script.parent.iterdir()):
+        name = path.relative_to(collected.root).as_posix()
+        is_other = path in sent or name in told or path.name.startswith(".") or path.suffix == ".py"
+        if is_other or exclusions.is_debris(path.name) or not os.access(path, os.R_OK):
+            continue
+        if not (path.is_dir() and (exclusions.is_derived(path) or _of_runs(path) or _holds_runs(path))):
+            left.append(name)
+    return tuple(left)
+
+
+def _holds_runs(folder: Path) -> bool:
+    """Whether a folder is a run root."""
+    return any(code_store.is_folder(path.name) for path in folder.glob(".code*"))
+
+
 def check(named: str, script: Path, *, alone: bool) -> None:
     """Refuse a script that isn't there, or that couldn't be run from the snapshot. Raises `UsageError`."""
     try:

@@ -75,13 +75,14 @@ def _working_folder(spec: JobSpec, facts: Facts) -> str:
 
 
 def _in_checkout(spec: JobSpec, facts: Facts, workdir: str) -> tuple[str, str]:
-    """The script's checkout and its name there, for a job that finds that folder; empty for another machine, and for a
-    container with nothing of it."""
+    """The script's checkout and its name there, for a job that finds that folder; empty for another machine, for a
+    container with nothing of it, and for a bare script, which is started alone."""
     launch = spec.launch
     assert launch.script is not None
     known = facts.scripts[launch.script]
     is_mounted = workdir and f"{known.root}/".startswith(f"{workdir}/")
-    if addresses.of(launch.cluster) is not None or (launch.container.kind != "none" and not is_mounted):
+    far = addresses.of(launch.cluster) is not None or (launch.container.kind != "none" and not is_mounted)
+    if far or spec.training.train.bare:
         return "", ""
     if launch.script.startswith("~"):
         return known.root, known.path
@@ -201,6 +202,7 @@ def tracker_ids(plan: Plan) -> dict[str, str]:
 
 
 def _left_out(known: Script) -> Iterator[str]:
+    """What a job that has the snapshot alone will lack."""
     if known.credentials:
         names = _listed(known.credentials)
         yield f"left out of {known.root} as credentials: {names}; secrets.NAME=FILE brings one to the job"
@@ -217,6 +219,11 @@ def _left_out(known: Script) -> Iterator[str]:
             f"the script imports {names} of {known.root}, which git ignores and the job will lack; "
             f"script.include=[{include}] takes them along"
         )
+    if known.beside:
+        yield (
+            f"the job finds nothing of {_listed(known.beside)} beside its script: git ignores what is in {known.root} "
+            f"there; script.include=[{','.join(known.beside[:_NAMED])}] takes it along, or name its path there"
+        )
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -231,7 +238,8 @@ def advice(spec: JobSpec, facts: Facts, gpus: int, precision: ResolvedPrecision)
     notes = []
     if in_image(launch.script):
         notes.append(f"{launch.script.removeprefix(IN_IMAGE)} is looked for in the image alone, when the job starts")
-    if (known := facts.scripts.get(launch.script)) is not None:
+    known = facts.scripts.get(launch.script)
+    if known is not None and not _in_checkout(spec, facts, _working_folder(spec, facts))[0]:
         notes += _left_out(known)
     if gpus > 1 and train.processes == 1:
         notes.append(f"the script is started once and sees {gpus} GPUs; train.processes={gpus} starts one for each")

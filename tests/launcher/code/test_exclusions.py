@@ -115,17 +115,23 @@ def test_include_adds_ignored_files_and_never_credentials(project: Path) -> None
             copied(project, pattern)
 
 
-def test_a_plan_names_credentials_and_imports_that_are_left_out(
+def test_a_plan_names_what_a_job_lacks_that_has_the_snapshot_alone(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     imports = "import os, torch\nimport helper\nfrom pack.inner import x\ntry:\n    import local\nexcept: ...\n"
     lay(project, "train.py", text=imports)
     lay(project, "helper.py", text="from generated import table\n")
     lay(project, "pack/__init__.py", "pack/inner.py", "local.py", "generated.py", ".netrc", text="")
-    lay(project, ".gitignore", text="generated.py\nlocal.py\npack/inner.py\n")
+    lay(project, "data/images.bin", "weights.txt", ".hidden/x", "__pycache__/a.txt", "env/pyvenv.cfg", "sent/a.txt")
+    ignored = "data/\nweights.txt\n.hidden/\n__pycache__/\nenv/\n"
+    lay(project, ".gitignore", text=f"generated.py\nlocal.py\npack/inner.py\n{ignored}")
     words = ["plan", "recipe=script", "script=train.py", "amp=o0", f"run_root={tmp_path}/runs", "device=cpu"]
     assert main(words) == 0
+    assert "left out" not in (out := capsys.readouterr().out) and "beside" not in out, "it runs where these lie"
+    words += ["train.bare=true", "train.precision=script"]
+    assert main(words) == 0
     out = capsys.readouterr().out
+    assert "the job finds nothing of data, weights.txt beside its script: git ignores" in " ".join(out.split())
     assert (
         out.count(f"note: left out of {project} as credentials: .netrc; secrets.NAME=FILE brings one to the job") == 1
     )
@@ -184,7 +190,8 @@ def test_of_too_much_that_is_not_tracked_the_newest_is_left_out(
     assert copied(project) == [*small, "src/data", "src/model.py", "train.py"]
     monkeypatch.setattr(user_code.snapshot, "MAX_BYTES", 64 * 2**20)
     lay_large(project, "results/c", mib=64)
-    assert main(["plan", "train.py", "framework=torch", "amp=o0", f"run_root={project}/../runs", "device=cpu"]) == 0
+    alone = ("train.bare=true", "train.precision=script", "framework=torch", "amp=o0", "device=cpu")
+    assert main(["plan", "train.py", *alone, f"run_root={project}/../runs"]) == 0
     said = f"note: left out of {project} as results, since git does not track them: results (66 MiB in 3 files); script"
     assert f"{said}.include=[results] takes them along" in capsys.readouterr().out
 
