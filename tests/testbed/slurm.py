@@ -102,7 +102,7 @@ def steps(bed: Bed) -> list[Process]:
     ours = f"SLURM_CONF={configuration_of_daemons(bed)}".encode()
     for pid in everyone():
         try:
-            if not os.readlink(f"/proc/{pid}/exe").endswith("/slurmstepd"):
+            if not os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("slurmstepd"):  # Debian adds -wlm
                 continue
             if ours in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 pids.append(pid)
