@@ -236,6 +236,7 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
       rm -rf "${LAUNCHER_RUN:?}/$LAUNCHER_SECRETS"
   fi
   rm -f "$LAUNCHER_RUN/.reserve"
+  [ "$LAUNCHER_QUEUE" != slurm ] || release_job
   exit "$code"
 }
 

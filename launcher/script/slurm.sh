@@ -47,6 +47,19 @@ can_go_on() { # whether another attempt would not start over; what a script has 
     [ -n "$(find "$LAUNCHER_CHECKPOINT_DIR" -type f -newer "$LAUNCHER_RUN/.reserve" -print -quit)" ]
 }
 
+job_id() { # the plain id of an array's job can be the whole array
+  local job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+  echo "${job:-$SLURM_JOB_ID}"
+}
+
+release_job() { # where slurmstepd was killed, Slurm does not see this script end, and keeps its nodes
+  local fields
+  read -r fields </proc/$$/stat
+  # shellcheck disable=SC2206
+  fields=(${fields##*) })
+  [ "${fields[1]}" = "$PPID" ] || scancel "$(job_id)"
+}
+
 requeue() { # end: go on in the same job, from the state that was saved for the time limit
   local job saved="time limit, state saved" requeued=("$LAUNCHER_RUN"/attempts/*/requeued)
   [ "$LAUNCHER_WHO" != script ] || saved="time limit"
@@ -60,12 +73,12 @@ requeue() { # end: go on in the same job, from the state that was saved for the 
     status stopped "$LAUNCHER_EXIT" "$1" "$saved; not requeued, as cluster.max_requeues=$LAUNCHER_MAX_REQUEUES is reached"
     return
   fi
-  job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} # the plain id of an array's can be the whole
+  job=$(job_id)
   rm -f "$LAUNCHER_RUN/STOP"
   : >"$LAUNCHER_LOGS/requeued"
   status requeued "$LAUNCHER_EXIT" "$1" "$saved; waiting to go on"
   trap 'exit 0' TERM
-  if scontrol requeue "${job:-$SLURM_JOB_ID}"; then
+  if scontrol requeue "$job"; then
     # Slurm ends this shell; exiting by itself would race with that.
     for _ in {1..60}; do sleep 1; done
   else

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from launcher.errors import Unavailable
 from launcher.executors.execute import execute
+from launcher.executors.slurm import jobs
 from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.probe.slurm_commands import call
 from launcher.runs import selection
@@ -148,6 +150,22 @@ def test_a_restarted_controller_disturbs_no_run_and_takes_a_submission_meanwhile
             assert not made or "not known whether Slurm accepted" in err, (out, err)
     for folder in folders:
         trainers.ends_as_if_undisturbed(folder)
+
+
+@pytest.mark.alone
+def test_a_run_whose_slurmstepd_was_killed_leaves_no_job_running(bench: Bench, slurm: Testbed) -> None:
+    go = bench.root.parent / "go"
+    (folder,) = bench.submit(bench.plan(f"[time.sleep(0.1) for _ in iter(lambda: os.path.exists({str(go)!r}), True)]"))
+    until(lambda: state(folder).name == "running")
+    step = int(Path(f"/proc/{shell(folder)}/stat").read_text().rpartition(")")[2].split()[1])
+    assert Path(f"/proc/{step}/exe").readlink().name.startswith("slurmstepd")
+    os.kill(step, signal.SIGKILL)
+    until(lambda: gone([step]))
+    go.touch()
+    assert ended(folder).name == "done"
+    # Slurm itself would call it failed much later, with its node, and start it again.
+    until(lambda: jobs.listed(None)[job_of(folder)].state in ("CANCELLED", "NODE_FAIL"))
+    assert jobs.listed(None)[job_of(folder)].state == "CANCELLED"
 
 
 class Stalling(SlurmExecutor):
