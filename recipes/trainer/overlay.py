@@ -3,7 +3,7 @@
 Modules are found where plain Python finds them, and `__file__` and `__path__` say so; data beside them is there. Their
 source is the snapshot's, which the run began with, whatever was edited, moved or deleted since. What the snapshot lacks
 (extension modules that were built, files that git ignores) is the checkout's. Compiled files are read and written as
-plain Python does where a module is unchanged, and nowhere else: never in the snapshot.
+plain Python does where a module is unchanged, and nowhere else.
 
 Processes that multiprocessing starts anew, by spawn or forkserver, install the same by the command that starts them.
 """
@@ -52,9 +52,9 @@ class Overlay:
 
     def install(self) -> None:
         """Import, and start further processes, by this overlay from now on."""
-        self._read_sources()
         if self.root == self.kept:
             return
+        self._read_sources()
         sys.path_hooks.insert(0, self._finder)
         for entry in [entry for entry in sys.path_importer_cache if self._kept_folder(entry)]:
             del sys.path_importer_cache[entry]
@@ -108,7 +108,7 @@ class Overlay:
             return text
 
         def get_path_stats(loader: SourceFileLoader, path: Any) -> Any:
-            if of_source(path) is not None or os.fspath(path).startswith(f"{self.kept}/"):
+            if of_source(path) is not None:
                 raise OSError("the module is loaded without a compiled file")
             return path_stats(loader, path)
 
