@@ -52,7 +52,8 @@ def enable(optimizer: Any, loss_scale: Literal["dynamic"] | float | LossScale = 
     it instead.
 
     Gradients must come from the optimizer, by `minimize`, `compute_gradients` or Keras's `fit`: those of a
-    GradientTape or of `tf.gradients` are not scaled, and would be divided by the scale. A step outside of a graph,
+    GradientTape are of an unscaled loss, unless it is `optimizer.scale_loss(loss)`: a Keras optimizer that never scaled
+    a loss raises `RuntimeError` rather than divide them by the scale. A step outside of a graph,
     where nothing would be rewritten, raises `RuntimeError`, and so does a step under a dtype policy of Keras that was
     set later.
 

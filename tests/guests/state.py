@@ -87,7 +87,8 @@ def _shown(value: Any, depth: int = 0) -> str:
         gradients = [weight.grad for weight in value.parameters()] if hasattr(value, "parameters") else []
         return _shown([value.state_dict(), gradients], depth + 1)
     if hasattr(value, "numpy") and hasattr(value, "dtype"):  # a variable of TensorFlow, a tensor of Paddle
-        return f"{value.dtype}:{_shown(value.numpy(), depth + 1)}"
+        with contextlib.suppress(NotImplementedError):  # in a graph
+            return f"{value.dtype}:{_shown(value.numpy(), depth + 1)}"
     return ""
 
 

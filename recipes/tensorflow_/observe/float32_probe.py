@@ -10,13 +10,18 @@ from collections.abc import Callable
 
 import numpy
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 SIZE = 128
 
 
 def arithmetic() -> dict[str, str]:
-    """`float32`, `tf32` or `bfloat16` for each of `matmul`, `bmm` and `convolution` on the device in use."""
-    return {name: rounding(multiply) for name, multiply in _PRODUCTS.items()}
+    """`float32`, `tf32` or `bfloat16` for each of `matmul`, `bmm` and `convolution` on the device in use.
+
+    Eager, also where the script builds graphs, to which nothing is added.
+    """
+    with context.eager_mode():
+        return {name: rounding(multiply) for name, multiply in _PRODUCTS.items()}
 
 
 def rounding(multiply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> str:

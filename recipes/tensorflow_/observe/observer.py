@@ -158,7 +158,7 @@ class PrecisionObserver:
             "unaccounted": dict(ran.unaccounted),
             "uncounted": dict(uncounted),
             "audit": "; ".join(ran.audit),
-            "optimizer": elements_by_dtype(variable.value for variable in stepped_by(self._optimizers)),
+            "optimizer": elements_by_dtype(stepped_by(self._optimizers)),
             "float32": {
                 "switches": {} if exact else float32_probe.switches(self._resolved.device),
                 "arithmetic": {} if exact else float32_probe.arithmetic(),
@@ -227,7 +227,7 @@ class PrecisionObserver:
 
     def _parameters(self) -> list[dict[str, Any]]:
         return counted(
-            ("norm" if type(layer).__name__ in NORMS else "other", variable.value)
+            ("norm" if type(layer).__name__ in NORMS else "other", variable)
             for model in self._models
             for layer in model._flatten_layers()
             for variable in layer._trainable_variables
@@ -259,18 +259,20 @@ def _counting(executed: Counter[str], eager: Counter[str], guard: Guard) -> Iter
 
 
 def counted(parameters: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
-    """A report's `parameters`: elements by group and dtype, from pairs of a group and a tensor or variable."""
+    """A report's `parameters`: elements by group and dtype, from pairs of a group and a variable of Keras or of
+    TensorFlow."""
     elements: Counter[tuple[str, str]] = Counter()
-    for group, tensor in parameters:
-        elements[group, tensor.dtype.name] += int(tensor.shape.num_elements())
+    for group, variable in parameters:
+        tensor = variable.value if isinstance(variable, keras.Variable) else variable
+        elements[group, tensor.dtype.base_dtype.name] += int(tensor.shape.num_elements())
     return [{"group": group, "dtype": dtype, "elements": count} for (group, dtype), count in elements.items()]
 
 
-def elements_by_dtype(tensors: Iterable[Any]) -> dict[str, int]:
-    """A report's `optimizer`, from the tensors or variables that are stepped."""
-    return {entry["dtype"]: entry["elements"] for entry in counted(("", tensor) for tensor in tensors)}
+def elements_by_dtype(variables: Iterable[Any]) -> dict[str, int]:
+    """A report's `optimizer`, from the variables that are stepped."""
+    return {entry["dtype"]: entry["elements"] for entry in counted(("", variable) for variable in variables)}
 
 
 def stepped_by(optimizers: Iterable[keras.Optimizer]) -> list[Any]:
-    """The variables that these optimizers step."""
+    """The variables that these optimizers step: Keras's, or TensorFlow's own."""
     return [variable for optimizer in optimizers for variable in optimizer._trainable_variables]

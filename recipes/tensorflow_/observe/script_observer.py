@@ -19,8 +19,10 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from recipes.precision.observation import Guard
+from recipes.tensorflow_.observe import graphs
 from recipes.tensorflow_.observe.graphs import STEPS
 from recipes.tensorflow_.observe.observer import NORMS, PrecisionObserver, counted, elements_by_dtype, stepped_by
+from recipes.tensorflow_.observe.sessions import Sessions
 from recipes.tensorflow_.precision import Precision
 from recipes.tensorflow_.precision.mechanisms import KEPT
 from recipes.trainer.once_imported import once_imported
@@ -75,6 +77,7 @@ class ScriptObserver(PrecisionObserver):
         self._evaluating = False
         self._precision = precision
         super().__init__(self._made, self._built, precision.resolved)
+        self.sessions = Sessions(self._read_session, self._ran_session, self._guard)
 
     @property
     def precision(self) -> Precision:
@@ -104,17 +107,24 @@ class ScriptObserver(PrecisionObserver):
                 scaled = self._guarded(self._on_scaling)
                 stack.enter_context(after(keras.optimizers.LossScaleOptimizer, "__init__", scaled))
                 stack.enter_context(tf.variable_creator_scope(self._on_variable))
+                stack.enter_context(self.sessions.observing())
             stack.enter_context(self.step(WHOLE_RUN))
             yield
 
     def steps(self) -> int:
         """Optimizer steps that were applied, of the optimizer with the most."""
         counts = [*(optimizer.iterations for optimizer in self._built), *self.counters]
-        return max((int(count.numpy()) for count in counts), default=0)
+        return max([self.sessions.steps, *(int(count.numpy()) for count in counts)])
 
     def counts(self) -> bool:
         """Whether the script's steps are counted: not without an optimizer, and not always in TensorFlow 1's style."""
-        return bool(self._built or self.counters)
+        return bool(self._built or self.counters or self.sessions.steps)
+
+    def _read_session(self, name: str, graph: Any) -> None:
+        self._known[name] = graphs.read([graph], self._listed_names(), self._kept_scope())
+
+    def _ran_session(self, name: str) -> None:
+        self._counters[0][name] += 1
 
     @contextlib.contextmanager
     def _recording(self, executed: Counter[str], eager: Counter[str], guard: Guard) -> Iterator[None]:
@@ -222,8 +232,8 @@ class ScriptObserver(PrecisionObserver):
             name = variable.name.split("/")[-1].split(":")[0]
             if variable.trainable and variable.dtype.is_floating:
                 self._variables.append(weakref.ref(variable))
-            elif not variable.trainable and variable.dtype == tf.int64 and name in COUNTS:
-                self.counters.append(variable)
+            elif tf.executing_eagerly() and not variable.trainable and variable.dtype == tf.int64 and name in COUNTS:
+                self.counters.append(variable)  # not of a graph of TensorFlow 1, where only sessions read it
             self._older_scales |= name == OLDER_SCALE
         return variable
 
@@ -255,26 +265,27 @@ class ScriptObserver(PrecisionObserver):
         return report
 
     def _parameters(self) -> list[dict[str, Any]]:
-        """The parameters that optimizers step, each layer's once: a model may be part of another, or not be trained.
+        """The parameters that optimizers step, each once: a model may be part of another, or not be trained.
 
-        In scripts without Keras 3, for tf_keras or TensorFlow alone, all trainable variables.
+        In scripts without Keras 3's optimizers, all trainable variables.
         """
-        stepped = {id(variable) for variable in stepped_by(self._built)}
+        stepped = {id(variable): variable for variable in stepped_by(self._built)}
         if not stepped:
             layers = [layer for reference in self._chosen if (layer := reference()) is not None]
             weights = (weight for layer in layers for weight in layer.trainable_weights)
             kept = {id(weight.value if isinstance(weight, keras.Variable) else weight) for weight in weights}
             return counted(("kept" if id(variable) in kept else "other", variable) for variable in self._trainable())
-        layers = {id(layer): layer for model in self._made for layer in model._flatten_layers()}
-        return counted(
-            (_group(layer), variable.value)
-            for layer in layers.values()
+        groups = {
+            id(variable): _group(layer)
+            for model in self._made
+            for layer in model._flatten_layers()
             for variable in layer._trainable_variables
-            if id(variable) in stepped
-        )
+        }
+        return counted((groups.get(number, "other"), variable) for number, variable in stepped.items())
 
     def _trainable(self) -> list[tf.Variable]:
-        return [variable for reference in self._variables if (variable := reference()) is not None]
+        alive = [variable for reference in self._variables if (variable := reference()) is not None]
+        return list({id(variable): variable for variable in (*alive, *self.sessions.trainable())}.values())
 
 
 def _group(layer: keras.Layer) -> str:

@@ -74,16 +74,15 @@ def _plain(node: Any, nodes: dict[str, Any]) -> Any:
     if node.op == "_Arg":
         return _placeholder(node.name, node.attr["T"], _of_argument(node, "_output_shapes"))
     if node.op == "ReadVariableOp":
-        argument = _argument(inputs[0], nodes)
-        shape = None if argument is None else _of_argument(argument, "_handle_shapes")
-        return _placeholder(node.name, node.attr["dtype"], shape)
+        return _placeholder(node.name, node.attr["dtype"], _shape_of_resource(inputs[0], nodes))
     if node.op in LEADING and len(inputs) >= 1:
         return _identity(node.name, node.attr["T"], inputs[0])
     operation = base(node.op)
     new = tf.compat.v1.NodeDef(name=node.name, op=operation, input=inputs)
     if operation == node.op:
         for key, value in node.attr.items():
-            new.attr[key].CopyFrom(value)
+            if key != "_class":  # a device beside that of a node which is left out
+                new.attr[key].CopyFrom(value)
         return new
     if operation in KEPT_ATTRIBUTES:
         del new.input[2:]
@@ -131,12 +130,14 @@ def _identity(name: str, dtype: Any, source: str) -> Any:
     return new
 
 
-def _argument(name: str, nodes: dict[str, Any]) -> Any:
-    """The function's argument from which a resource comes, None where it comes from elsewhere."""
+def _shape_of_resource(name: str, nodes: dict[str, Any]) -> Any:
+    """The shape of a variable that is a function's argument or a session's own, None where it comes from elsewhere."""
     node = nodes[_source(name)]
     while node.op in (*LEADING, "Switch"):
         node = nodes[_source(node.input[0])]
-    return node if node.op == "_Arg" else None
+    if node.op == "VarHandleOp":
+        return node.attr["shape"].shape
+    return _of_argument(node, "_handle_shapes") if node.op == "_Arg" else None
 
 
 def _of_argument(node: Any, key: str) -> Any:

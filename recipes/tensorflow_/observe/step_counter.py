@@ -21,6 +21,7 @@ import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
 from recipes.tensorflow_.observe.script_observer import ScriptObserver, after
+from recipes.tensorflow_.observe.sessions import TrainOperation
 from recipes.trainer.library_records import held_out_names
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.replaced import replaced
@@ -60,6 +61,7 @@ class StepCounter:
             self._counted(optimizer, "apply"),
             self._calling("on_train_batch_end", self._on_batch),
             self._calling("on_epoch_end", self._on_epoch),
+            replaced(self._observer.sessions, "stepped", self._on_session),
         ):
             try:
                 yield
@@ -88,6 +90,14 @@ class StepCounter:
             self._meter.report_loss(float(logs["loss"]))
         if values := {measure: float(logs[name]) for measure, name in held_out_names(logs).items()}:
             self._meter.evaluated(values)
+
+    def _on_session(self, operation: TrainOperation) -> None:
+        self._meter.skips_unknown |= operation.conditional
+        self._meter.stepped(operation, applied=True, name=operation.name)
+        self._number += self._meter.optimizers.is_first(operation)
+        self._profiling.after(self._number)
+        self._profiling.between(self._number + 1)
+        self._observer.executed()
 
     def _made(self, optimizer: keras.Optimizer) -> None:
         self._optimizers.append(weakref.ref(optimizer))

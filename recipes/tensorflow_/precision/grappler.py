@@ -6,10 +6,14 @@ on another makes the whole pass fail, with only a line in the log; so it is remo
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
+from tensorflow.python.client.session import BaseSession
 
 LISTS = ("ALLOW", "DENY", "INFER", "CLEAR")
 """Always converted; never; unless behind a denied operation; like the operations around it."""
@@ -39,11 +43,29 @@ def switch_on(dtype: str, lists: Mapping[str, Sequence[str]], environ: MutableMa
     """Rewrite every later graph of this process: matrix products and convolutions to `dtype`."""
     set_variables(variables(lists), environ)
     tf.config.optimizer.set_experimental_options({option: option == OPTIONS[dtype] for option in OPTIONS.values()})
+    _switch_on_in_sessions(OPTIONS[dtype])
 
 
 def switch_off() -> None:
     """Rewrite no later graph of this process."""
     tf.config.optimizer.set_experimental_options(dict.fromkeys(OPTIONS.values(), False))
+    BaseSession.__init__ = getattr(BaseSession.__init__, "__wrapped__", BaseSession.__init__)
+
+
+def _switch_on_in_sessions(option: str) -> None:
+    """Switch the pass on in later sessions of TensorFlow 1 with a ConfigProto of their own, which replaces the options
+    of this process, unless it says otherwise. TensorFlow's own function does the same for GPUs."""
+    original = getattr(BaseSession.__init__, "__wrapped__", BaseSession.__init__)
+
+    @functools.wraps(original)
+    def init(self: BaseSession, target: Any = "", graph: Any = None, config: Any = None) -> None:
+        if isinstance(config, tf.compat.v1.ConfigProto) and not getattr(config.graph_options.rewrite_options, option):
+            own, config = config, tf.compat.v1.ConfigProto()
+            config.CopyFrom(own)
+            setattr(config.graph_options.rewrite_options, option, RewriterConfig.ON)
+        original(self, target, graph, config)
+
+    BaseSession.__init__ = init
 
 
 def own_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

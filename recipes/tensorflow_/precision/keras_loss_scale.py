@@ -21,6 +21,8 @@ class ScaledOptimizer(keras.optimizers.LossScaleOptimizer):
     gradients is skipped and divides the scale, and a number of good steps in a row multiplies it. A number: the scale
     stays, and every step is applied. `check` is called before the loss is scaled and before gradients are applied, and
     may raise.
+
+    `apply` raises `RuntimeError` where no loss was scaled: gradients of a GradientTape would be divided by the scale.
     """
 
     def __init__(self, inner: keras.optimizers.Optimizer, loss_scale: Any, check: Callable[[], None]) -> None:
@@ -33,6 +35,8 @@ class ScaledOptimizer(keras.optimizers.LossScaleOptimizer):
         self._fixed = number is not None
         self._multiplier = float(config.get("multiplier", 2.0))
         self._check = check
+        self._scales = False
+        """A loss was scaled."""
 
     @property
     def scale(self) -> float:
@@ -41,10 +45,16 @@ class ScaledOptimizer(keras.optimizers.LossScaleOptimizer):
 
     def scale_loss(self, loss: Any) -> Any:
         self._check()
+        self._scales = True
         return super().scale_loss(loss)
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         self._check()
+        if not self._scales:
+            raise RuntimeError(
+                "these gradients are of a loss that was not scaled, and would be divided by the loss scale: say "
+                "tape.gradient(optimizer.scale_loss(loss), variables), or optimizer.minimize(lambda: loss, variables)"
+            )
         super().apply(grads, trainable_variables)
 
     def minimize(self, loss: Callable[[], tf.Tensor], var_list: Sequence[Any]) -> None:

@@ -325,8 +325,11 @@ def test_a_script_is_held_against_the_level(run, tmp_path, text, words, verdict,
     (tmp_path / "taping_helper.py").write_text("import tensorflow as tf\ntape = tf.GradientTape\n")
     code, printed, result = run(text, *words.split())
     observed = result["observed"]
-    assert (code, observed["verdict"], why in observed["why"]) == (verdict != "proved", verdict, True), observed["why"]
-    assert (printed.out + printed.err).count(observed["why"]) == 1
+    assert (code, observed["verdict"], why in observed["why"]) == (verdict == "contradicted", verdict, True), observed[
+        "why"
+    ]
+    told = (printed.out + printed.err).count(observed["why"])
+    assert 1 <= told <= 1 + (verdict == "unknown"), "at its end, and of what ends nothing before"
     if verdict == "contradicted" and "evaluate" not in text:
         assert result["steps"] == 2, "it ends where it is contradicted"
     if SCRIPT in words:
