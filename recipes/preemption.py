@@ -1,17 +1,45 @@
-"""Polling for a request to stop, by all ranks at the same steps; metrics are written at these steps too."""
+"""Requests to stop, a STOP file or TERM: all ranks poll for them at the same steps, and write metrics at these steps.
+
+Slurm sends TERM before it kills: to the steps of a job that it preempts at the beginning of the grace time, to a whole
+job at its end.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 SECONDS = 1.0
 """Between two polls: the longest that a STOP file goes unseen, while steps are shorter than this."""
 STRIDE_GROWTH = 8
 """The first steps are the slowest; the number of steps between polls grows by at most this factor at once."""
+_received = threading.Event()
+
+
+def catch_term() -> None:
+    """Have TERM ask this process to stop instead of ending it. A handler that the process has stays in place, and only
+    the main thread can install one."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _receive)
+
+
+def catches(number: int) -> bool:
+    """Whether the handler of this signal is the one of `catch_term`."""
+    return signal.getsignal(number) is _receive
+
+
+def term_received() -> bool:
+    """Whether TERM came since `catch_term`."""
+    return _received.is_set()
+
+
+def _receive(number: int, frame: Any) -> None:
+    _received.set()
 
 
 class Ranks(Protocol):
@@ -24,7 +52,7 @@ class Ranks(Protocol):
 
 
 class StopPoller:
-    """Rank 0 reads the clock and the file system, and broadcasts the step of the next poll.
+    """Rank 0 reads the clock and the file system and looks for TERM, and broadcasts the step of the next poll.
 
     Ranks that polled by their own clocks would stop at different steps and deadlock. Between polls a rank compares two
     integers and communicates with nobody.
@@ -43,7 +71,7 @@ class StopPoller:
 
     def poll(self, step: int) -> bool:
         """Whether to save and stop here. Collective: call it at every due step, on every rank."""
-        stop = self._stop is not None and self._world.rank == 0 and self._stop.exists()
+        stop = self._world.rank == 0 and (term_received() or (self._stop is not None and self._stop.exists()))
         stop, self._next = self._world.broadcast((stop, step + self._stride(step)))
         return stop
 

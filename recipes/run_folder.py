@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from recipes import records
+from recipes import preemption, records
 
 PROOF = "proof"
 """What STOP says where a contradicted proof asks a script to stop."""
@@ -22,9 +23,20 @@ OVERDUE = "overdue"
 """A file of an attempt's folder: the script did not end in time after a request to stop, and was killed. It holds
 the number of seconds that the script had."""
 
+REQUEST, TIME_LIMIT, PREEMPTION, SIGNAL = "request", "time limit", "preemption", "signal TERM"
+"""Why a run was asked to stop."""
+_STOP = re.compile(rf"attempt [0-9]+(?:, ({TIME_LIMIT}|{PREEMPTION}|{SIGNAL}))?(?:, ([0-9]{{1,6}}) s)?")
+
 
 class Superseded(RuntimeError):
     """The run folder belongs to a later attempt, or is gone: this attempt may not write."""
+
+
+class StopRequest(NamedTuple):
+    """Why a run was asked to stop, and the seconds that it has for that, where the request says so."""
+
+    why: str = REQUEST
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +68,13 @@ class RunFolder:
         """The marker of a run that stopped on request: it names the checkpoint to resume from, and the reason."""
         return self.path / "attempts" / str(self.attempt) / "stopped.json"
 
+    def stop_request(self) -> StopRequest:
+        """Who or what asked this run to stop."""
+        if not self.stop.exists():
+            return StopRequest(SIGNAL if preemption.term_received() else REQUEST)
+        match = _STOP.match(self._why())
+        return StopRequest(match[1] or TIME_LIMIT, float(match[2]) if match[2] else None) if match else StopRequest()
+
     def create(self) -> None:
         """Make the folder, for its owner alone, if the launcher has not."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,7 +92,7 @@ class RunFolder:
             raise Superseded(f"the run folder {self.path} is gone")
 
     def mark_stopped(self, checkpoint: Path, step: int) -> None:
-        """Record that the state of `step` is saved, that the run ends for it, and whether for a time limit."""
+        """Record that the state of `step` is saved, that the run ends for it, and why."""
         self._mark(checkpoint=checkpoint.relative_to(self.path).as_posix(), step=step)
         self.stop.unlink(missing_ok=True)
 
@@ -89,7 +108,8 @@ class RunFolder:
             self.stop.write_text(f"{PROOF}\n", encoding="utf-8")
 
     def _why(self) -> str:
-        """The text of STOP. A person's is empty; the run script's own, before a time limit, names its attempt."""
+        """The text of STOP. A person's is empty; the run script's own, for a time limit or a preemption, names its
+        attempt."""
         try:
             return self.stop.read_text(encoding="utf-8")
         except OSError:
@@ -98,8 +118,7 @@ class RunFolder:
     def _mark(self, **values: Any) -> None:
         self.check_ours()
         self.stopped.parent.mkdir(parents=True, exist_ok=True)
-        why = "time limit" if self._why().startswith("attempt ") else "request"
-        write_json(self.stopped, {"schema": 1, **values, "why": why, "time": now()})
+        write_json(self.stopped, {"schema": 1, **values, "why": self.stop_request().why, "time": now()})
 
 
 def first_failure(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from recipes import preemption
 from recipes.function import run_folder
 from recipes.preemption import SECONDS, StopPoller
 
@@ -35,9 +36,11 @@ requests = StopRequests()
 
 
 def should_stop() -> bool:
-    """Whether to save and end now: the run was asked to stop, or its time limit is near.
+    """Whether to save and end now: the run was asked to stop, it is being preempted, or its time limit is near.
 
     Call it once per step; it looks for the request about once a second. Once it has returned True, it always does.
+    From the first call on TERM is such a request and does not end the process, unless the script has a handler of its
+    own, which stays. The time left is the plan's `cluster.stop_before`, or Slurm's grace time of a preemption.
     With torch.distributed and several ranks it is a collective: all ranks have to call it equally often, and get the
     answer of rank 0 at the same call. Without torch.distributed each process looks by itself, up to a second apart.
     False without a launcher.
@@ -59,8 +62,11 @@ def checkpoint_dir() -> Path:
 def _poll(state: StopRequests) -> bool:
     if "LAUNCHER_SPEC" not in os.environ:
         return False
+    preemption.catch_term()
     world = _torch_world()
     if world is None:
+        if preemption.term_received():
+            return True
         now = time.monotonic()
         if now - state.checked_at < SECONDS:
             return False

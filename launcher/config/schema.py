@@ -78,7 +78,9 @@ class SlurmCluster(Reach):
     flags: tuple[str, ...] = setting((), "further sbatch flags, one item each, such as --nice=100")
     gpu_flag: Literal["gpus-per-node", "gres"] = setting("gpus-per-node", "sbatch's option for GPUs on this cluster")
     parallel: int | None = setting(None, "cells of a sweep that may run at once")
-    max_requeues: int = setting(3, "times a run is put back into the queue after a time limit or a preemption")
+    max_requeues: int = setting(
+        3, "times a run is put back into the queue after a time limit; preemptions are not counted"
+    )
     stop_before: int = setting(
         120, "seconds before the time limit at which the run is asked to save and stop; what has not ended is killed"
     )

@@ -96,8 +96,9 @@ class RunJob(core.Job[Any]):
         return self.watcher.is_done(str(self.run_dir), mode="force" if force_check else "standard")
 
     def cancel(self, check: bool = True) -> None:
-        """End the run: it is asked to save and stop, and killed where it has not ended in 30 s. Returns when it has
-        ended. Raises `LauncherError` where it can't be ended, unless `check` is false."""
+        """End the run: it is asked to save and stop, and killed where it has not ended in the `cluster.stop_before`
+        seconds of its plan. Returns when it has ended. Raises `LauncherError` where it can't be ended, unless `check`
+        is false."""
         ((_, why_not),) = stopping.cancel([_run(self.run_dir)])
         self.watcher.update()
         if check and why_not:

@@ -148,6 +148,18 @@ class Decided:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Preemption:
+    """How Slurm may end the job for another one."""
+
+    mode: str
+    """requeue or cancel."""
+    grace: int
+    """Seconds that it then has."""
+    heard: bool = False
+    """A job step has to wait for TERM, which Slurm sends to steps alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """Everything about one job, resolved. Printing it is the dry run; `script.render` turns it into `run.sh`."""
 
@@ -194,6 +206,8 @@ class Plan:
     secrets: dict[str, str]
     setup: tuple[str, ...]
     cluster: dict[str, Any]
+    preemption: Preemption | None = None
+    """None where nothing shows that it may be preempted."""
     container: ContainerPlan | None = None
     telemetry: int = 0
     """Seconds between samples of GPUs and hosts; 0 is none."""

@@ -55,6 +55,8 @@ def resources(plan: Plan) -> str:
         asked.append(f"{memory}{'M' if memory.isdigit() else ''} of memory per node")
     asked += [f"time limit {cluster['time']}"] if cluster["time"] else []
     asked += [f"{key} {cluster[key]}" for key in ("partition", "account", "qos") if cluster[key]]
+    if plan.preemption:
+        asked.append(f"may be preempted ({plan.preemption.mode}, {plan.preemption.grace} s of grace)")
     left = [key for key in ("cpus", "mem", "time", "partition") if not cluster[key]]
     return ", ".join(asked) + (f"; the cluster decides {', '.join(left)}" if left else "")
 

@@ -19,8 +19,9 @@ from recipes.typed import SettingsError, build, convert, not_a_choice, plain, sh
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """What only a comparison, a replay or a shared root has stands there where it isn't empty."""
-    rare = ("inherited", "passed", "left_behind", "comparison", "published", "arms", "arm", "shared", "replay")
+    """What few plans have, such as the arms of a comparison, stands there where it isn't empty."""
+    rare = {"inherited", "passed", "left_behind", "comparison", "published", "arms", "arm", "shared", "replay"}
+    rare |= {"preemption"}
     values: dict[str, Any] = {**plain(plan), "precision": plain(plan.precision) or {}}
     return {key: value for key, value in values.items() if key not in rare or value not in (None, [], "")}
 

@@ -110,6 +110,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         secrets=_secrets(spec, facts),
         setup=launch.cluster.setup,
         cluster=plain(launch.cluster),
+        preemption=slurm_check.preemption(launch.cluster, facts),
         container=container,
         telemetry=launch.telemetry.every,
         script=user_script.choose(spec, facts),

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from launcher.config import slurm_units
-from launcher.config.schema import SlurmCluster
+from launcher.config.schema import Cluster, SlurmCluster
 from launcher.config.spec import JobSpec
+from launcher.plan.model import Preemption
 from launcher.probe import gpu_names
 from launcher.probe.facts import Facts, Partition, SlurmFacts
 from recipes.typed import SettingsError, nearest
@@ -76,6 +77,22 @@ def capability(cluster: SlurmCluster, facts: Facts) -> tuple[int, int] | None:
     """The highest compute capability of the GPUs where a job would go, None where unknown."""
     partition = find_partition(cluster, facts.slurm) if facts.slurm else None
     return gpu_names.capability(partition.gpu_types) if partition else None
+
+
+def preemption(cluster: Cluster, facts: Facts) -> Preemption | None:
+    """How a job may be ended for another one, by its partition, or its QOS, which is `normal` unless one is named. Of
+    several partitions, by that with the shortest grace time."""
+    slurm = facts.slurm
+    if not isinstance(cluster, SlurmCluster) or slurm is None:
+        return None
+    default = find_partition(cluster, slurm)
+    partitions = cluster.partition.split(",") if cluster.partition else [default.name] if default else []
+    names = {"partition": partitions, "qos": [cluster.qos or "normal"]}
+    found = [one for one in slurm.preemptible if one.name in names[one.by]]
+    if not found:
+        return None
+    first = min(found, key=lambda one: one.grace)
+    return Preemption(mode=first.mode, grace=first.grace, heard=first.grace > 0 and not slurm.preempts_by_signal)
 
 
 def find_partition(cluster: SlurmCluster, slurm: SlurmFacts) -> Partition | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass, field
+from typing import Literal
 
 from containers.runtime import Runtime
 from launcher.code.snapshot import Code
@@ -75,6 +76,18 @@ class Partition:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Preemptible:
+    """A partition, or a QOS, whose jobs are ended for those that go first."""
+
+    by: Literal["partition", "qos"]
+    name: str
+    mode: str
+    """requeue or cancel."""
+    grace: int
+    """Seconds between the first TERM and the end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmFacts:
     """A Slurm cluster as seen from the host that submits."""
 
@@ -88,6 +101,9 @@ class SlurmFacts:
     """Variables with which a job finds Slurm's programs and configuration."""
     nodes_are_here: bool
     """Every node is this very machine, so that local disks are shared."""
+    preemptible: tuple[Preemptible, ...] = ()
+    preempts_by_signal: bool = False
+    """A job that is preempted gets the signal that `sbatch --signal` names instead of TERM (send_user_signal)."""
     sbatch_variables: tuple[str, ...] = ()
     """Names of the variables that sbatch itself would take options from, and does not as the launcher calls it."""
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from launcher.config import slurm_units
 from launcher.errors import Unavailable
+from launcher.probe import slurm_preemption
 from launcher.probe.facts import Partition, SlurmFacts
 from launcher.probe.slurm_commands import adopt_login_path, call, complaint
 
@@ -44,6 +45,7 @@ def probe() -> SlurmFacts:
     _sizes[os.environ.get("SLURM_CONF")] = facts.max_array_size
     return dataclasses.replace(
         facts,
+        preemptible=slurm_preemption.probe(_values(settings.stdout)),
         accounting=facts.accounting and shutil.which("sacct") is not None,
         sbatch_variables=tuple(sorted(name for name in os.environ if name.startswith("SBATCH_"))),
     )
@@ -65,7 +67,7 @@ def nodes_away(partition: str | None) -> list[str]:
 
 def read(settings: str, nodes: Sequence[str], hostname: str, environment: dict[str, str]) -> SlurmFacts:
     """Facts from the output of `scontrol show config` and `sinfo`; `hostname` is this machine's name."""
-    values = {name: value.strip() for name, value in _SETTING.findall(settings)}
+    values = _values(settings)
     rows: dict[str, list[list[str]]] = {}
     for line in nodes:
         fields = line.split("|")
@@ -92,8 +94,13 @@ def read(settings: str, nodes: Sequence[str], hostname: str, environment: dict[s
         max_array_size=int(values.get("MaxArraySize", "1001")),
         accounting="slurmdbd" in values.get("AccountingStorageType", ""),
         environment=environment,
+        preempts_by_signal="send_user_signal" in values.get("PreemptParameters", ""),
         nodes_are_here=all(_is_here(row[5], hostname) for of_name in rows.values() for row in of_name),
     )
+
+
+def _values(settings: str) -> dict[str, str]:
+    return {name: value.strip() for name, value in _SETTING.findall(settings)}
 
 
 def _count(text: str) -> int:

@@ -21,6 +21,8 @@ FINISHED: frozenset[str] = frozenset({"done", "failed", "stopped", "cancelled", 
 
 
 SILENT = "its script did not start, or ended without recording why; see launch.log"
+SAVED_FOR = {"time limit": "time limit", "preemption": "preempted", "signal TERM": "signal TERM"}
+"""Why a run saved and stopped, as screens show it; for other reasons it was asked to."""
 
 
 class Liveness(NamedTuple):
@@ -169,10 +171,12 @@ def _running(files: Files, status: Status, liveness: Liveness) -> tuple[Name, st
     if liveness.life == "unknown":
         return "unreachable", liveness.reason
     if liveness.waits:
-        return "stopping" if files.cancelled else "queued", liveness.reason
+        before = status.reason if status.state in ("requeued", "interrupted") else ""
+        return "stopping" if files.cancelled else "queued", "; ".join(filter(None, (before, liveness.reason)))
     if liveness.life == "alive":
         if files.cancelled or files.stop:
             request = "cancelled" if files.cancelled else "asked to stop"
+            request += f" for {files.stop_why}" if files.stop_why and not files.cancelled else ""
             return "stopping", f"{request}; {liveness.reason}" if liveness.suspended else request
         if status.state == "queued":
             return "queued", status.reason or ""
@@ -196,7 +200,7 @@ def _saved(files: Files) -> str:
     if files.saved is None:
         return ""
     step = files.saved.step
-    why = "time limit" if files.saved.why == "time limit" else "on request"
+    why = SAVED_FOR.get(files.saved.why or "", "on request")
     if files.saved.saved is False:
         return why
     return f"{why}, saved at step {step}" if step is not None else f"{why}, saved"

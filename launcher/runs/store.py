@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,11 @@ COPY = ".elsewhere.json"
 """The same in a folder that `fetch` copied here, which is read and not acted on. No host can send that name."""
 ATTEMPT_DIGITS = 6
 """Of the largest number of an attempt."""
+ENDED = "ended.json"
+"""Of an attempt's folder: status.json as it was at the attempt's end."""
+LONGEST_STOP = 200
+"""Bytes of a request to stop that are read."""
+_OF_SLURM = re.compile(r"attempt [0-9]+, ((?:time limit|preemption|signal TERM)(?:, [0-9]{1,6} s)?)")
 ARMS = "arms"
 """The folder of a comparison that holds its arms."""
 FAILED = "failed"
@@ -88,6 +94,8 @@ class Files(NamedTuple):
     """The folder was copied from another host, whose processes and queues it names."""
     killed: str = ""
     """Why `cancel` had to kill it, where it did not end by itself."""
+    stop_why: str = ""
+    """Why Slurm asked it to stop, and the seconds that are left, where it did."""
 
     @property
     def submitted(self) -> Submission:
@@ -263,13 +271,15 @@ def load(folder: str) -> Files:
             return None
         return None if values is None else decode(cls, values)[0]
 
+    stop = _stop(f"{folder}/STOP")
     # status.json first: it is the newer one only once the submission that it belongs to was written.
     status = read_own(Status, "status.json", own_in)
     submission = read_own(Submission, "submission.json", own_in)
     return Files(
         submission=submission,
         status=status,
-        stop=os.path.exists(f"{folder}/STOP"),
+        stop=stop is not None,
+        stop_why=stop or "",
         cancelled=cancelled,
         saved=read_own(Stopped, f"attempts/{status.attempt}/stopped.json") if status and status.attempt else None,
         failure=_failure(folder, status) if status else "",
@@ -278,6 +288,18 @@ def load(folder: str) -> Files:
         copied=os.path.exists(f"{folder}/{COPY}"),
         killed=read(Cancelled, f"{folder}/cancelled").killed or "" if cancelled else "",
     )
+
+
+def _stop(path: str) -> str | None:
+    """What a request to stop says behind its attempt, as `preemption, 60 s`; None where there is no request."""
+    if not os.path.exists(path):
+        return None
+    try:
+        text = safe_files.read_text(Path(path), LONGEST_STOP)
+    except (OSError, ValueError):
+        return ""
+    match = _OF_SLURM.match(text)
+    return match[1] if match else ""
 
 
 def _failure(folder: str, status: Status) -> str:

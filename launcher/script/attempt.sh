@@ -34,6 +34,10 @@ status() { # state, exit code or null, end or null, reason
     rm -f "$LAUNCHER_RUN/.reserve" # on a full disk, room enough to say so
     reason="$reason${reason:+; }${error##*: } in the run's folder"
   done
+  case $1 in
+    queued | running) ;;
+    *) cp -p "$LAUNCHER_RUN/status.json" "$LAUNCHER_LOGS/ended.json" 2>/dev/null ;; # later attempts replace status.json
+  esac
 }
 
 write_status() { # in a subshell: one writer, written aside, renamed
@@ -132,7 +136,7 @@ supervise() { # function that starts the job: run it in the background, and leav
   # To everything of this run but this shell, which stays to record how it ended.
   trap '
     LAUNCHER_SIGNALLED=TERM
-    trap "" TERM INT HUP
+    trap "" TERM INT HUP USR1 USR2
     kill -TERM 0
     [ -z "$LAUNCHER_CONTAINER" ] || end_container &
   ' TERM INT HUP
@@ -178,16 +182,19 @@ relay_stop() { # subshell's pid: signals its children when the run is asked to s
   kill -s "$LAUNCHER_STOP_SIGNAL" "${pids[@]}"
 }
 
-mark_stopped() { # a bare script has ended after a request to stop: record that, as the wrapper does for others
-  local why=request
-  [ -e "$LAUNCHER_LOGS/.asked" ] && [ -z "$LAUNCHER_SIGNALLED" ] && [ "$LAUNCHER_EXIT" != 137 ] || return
-  [ -z "${LAUNCHER_ASKED-}" ] || why="time limit"
+# A script has ended after a request to stop: record that, as its wrapper does where it can. It can't of a bare script,
+# nor of one that ended by itself at a TERM of Slurm's to all steps of the job.
+mark_stopped() {
+  [ -z "$LAUNCHER_SIGNALLED" ] && [ "$LAUNCHER_EXIT" != 137 ] && [ ! -e "$LAUNCHER_LOGS/stopped.json" ] || return
+  [ -e "$LAUNCHER_LOGS/.asked" ] ||
+    { [ "$LAUNCHER_WHO${LAUNCHER_ASKED-}" = scriptpreemption ] && declare -F start_nodes >/dev/null; } || return
   printf '{"schema": 1, "checkpoint": null, "step": null, "saved": false, "why": "%s", "time": "%s"}\n' \
-    "$why" "$(now)" >"$LAUNCHER_LOGS/.stopped" && mv "$LAUNCHER_LOGS/.stopped" "$LAUNCHER_LOGS/stopped.json"
+    "${LAUNCHER_ASKED:-request}" "$(now)" >"$LAUNCHER_LOGS/.stopped" && mv "$LAUNCHER_LOGS/.stopped" "$LAUNCHER_LOGS/stopped.json"
 }
 
 end_attempt() { # the run's last state, by the exit code and what lies in its folder
-  local code=$LAUNCHER_EXIT ended overdue=''
+  local code=$LAUNCHER_EXIT ended overdue='' saved
+  trap '' USR1 USR2
   ended="\"$(now)\""
   mark_stopped
   if [ -e "$LAUNCHER_LOGS/overdue" ]; then
@@ -201,8 +208,12 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   elif [ -e "$LAUNCHER_RUN/cancelled" ]; then
     status cancelled "$code" "$ended" "${overdue:+the script }${overdue:-cancelled}"
     [ "$code" != 0 ] || code=85 # a script may exit with 0 when it is ended, but runs after it must not start
-  elif [ "$LAUNCHER_QUEUE" = slurm ] && [ -n "$LAUNCHER_ASKED" ] && [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
-    requeue "$ended"
+  elif [ "$LAUNCHER_QUEUE" = slurm ] && [ -n "$LAUNCHER_SIGNALLED" ]; then
+    # Not the last word: Slurm may start the run again.
+    saved=$(saved_state)
+    status interrupted "$code" "$ended" "$(ended_by_slurm)${saved:+; $saved}"
+  elif [ "$LAUNCHER_QUEUE" = slurm ] && asked_by_slurm; then
+    end_for_slurm "$ended"
     [ "$code" != 0 ] || code=85 # likewise
   elif [ -e "$LAUNCHER_LOGS/stopped.json" ]; then
     rm -f "$LAUNCHER_RUN/STOP"
@@ -210,9 +221,6 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
     [ "$code" != 0 ] || code=85 # likewise
   elif [ -n "$overdue" ]; then
     status failed "$code" "$ended" "the script $overdue"
-  elif [ "$LAUNCHER_QUEUE" = slurm ] && [ -n "$LAUNCHER_SIGNALLED" ]; then
-    # Not the last word: Slurm knows which of them it was, and may start the run again.
-    status interrupted "$code" "$ended" "ended by Slurm's signal: a time limit, a preemption or scancel"
   elif [ "$LAUNCHER_QUEUE" = slurm ] && [ "$code" = 137 ]; then
     status interrupted "$code" "$ended" "the $LAUNCHER_WHO was killed by signal 9"
   elif [ -n "$LAUNCHER_SIGNALLED" ]; then

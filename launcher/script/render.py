@@ -182,7 +182,7 @@ def _on_node(plan: Plan) -> list[str]:
 def _start(plan: Plan) -> list[str]:
     return [
         "begin_attempt",
-        *(["clear_stale_stop"] if _is_job(plan) else []),
+        *(["clear_stale_stop", "explain_last_attempt &"] if _is_job(plan) else []),
         "end_if_unwanted",
         *(["wait_for_others"] if _waits(plan) else []),
         *([] if plan.gpu_pool else ["report_running"]),
@@ -240,7 +240,8 @@ def _run(plan: Plan) -> list[str]:
         # DLProf would not survive it.
         possible = plan.script is None or plan.script.stop_signal is not None
         asked = possible and plan.settings["profile"]["tool"] != "dlprof"
-        lines += ["stop_before_time_limit yes" if asked else 'stop_before_time_limit ""']
+        lines += ["stop_before_end yes" if asked else 'stop_before_end ""']
+        lines += ["hear_preemption"] if asked and plan.preemption and plan.preemption.heard else []
     lines += [
         "supervise " + ("run_arms" if plan.arms else "start_nodes" if trainer_command.by_srun(plan) else "trainer")
     ]

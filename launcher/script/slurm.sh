@@ -1,23 +1,119 @@
 # shellcheck shell=bash
-# What only a Slurm job has: it is asked to save before its time limit, requeued, and started on its nodes.
+# What only a Slurm job has: it is asked to save before its time limit or a preemption, requeued, and started on its
+# nodes.
 
-clear_stale_stop() { # of an earlier attempt's time limit
+# Slurm's own log of this job, to which slurmstepd writes why it ends an attempt, and where this attempt's part begins.
+LAUNCHER_JOB_LOG=$(readlink "/proc/$$/fd/1")
+LAUNCHER_JOB_LOG_SIZE=$(stat -c %s "$LAUNCHER_JOB_LOG" 2>/dev/null)
+
+explain_last_attempt() { # one that could not record its own end: its node failed, or its shell was killed
+  local last=$((LAUNCHER_ATTEMPT - 1)) row state nodes reason
+  [ "$last" -gt 0 ] && [ ! -e "$LAUNCHER_RUN/attempts/$last/ended.json" ] || return 0
+  # Rows of earlier attempts, then that of this one.
+  row=$(timeout 30 sacct --allocations --noheader --parsable2 --duplicates --jobs="$(job_id)" \
+    --format=State,NodeList 2>/dev/null | tail -n 2)
+  IFS='|' read -r state nodes <<<"${row%%$'\n'*}"
+  [ "${row%%$'\n'*}" != "$row" ] || state=''
+  case $state in
+    NODE_FAIL) reason="its node failed (one of $nodes)" ;;
+    PREEMPTED) reason="preempted" ;;
+    TIMEOUT) reason="time limit" ;;
+    OUT_OF_MEMORY) reason="it used more memory than it had asked for (cluster.mem)" ;;
+    REQUEUED) reason="requeued in Slurm" ;;
+    "") reason="it left no status, and Slurm's accounting does not say why" ;;
+    *) reason="Slurm calls it ${state//[^A-Za-z0-9_ ]/}" ;;
+  esac
+  printf '{"schema": 1, "state": "interrupted", "attempt": %s, "reason": "%s"}\n' "$last" \
+    "${reason//[^A-Za-z0-9_ .,\'()\[\]-]/}" >"$LAUNCHER_LOGS/.last" &&
+    mv "$LAUNCHER_LOGS/.last" "$LAUNCHER_RUN/attempts/$last/ended.json"
+}
+
+clear_stale_stop() { # of an earlier attempt's time limit or preemption
   case $(cat "$LAUNCHER_RUN/STOP" 2>/dev/null) in "attempt "*) rm -f "$LAUNCHER_RUN/STOP" ;; esac
 }
 
 # Before the time limit Slurm signals this shell alone: the container and the trainer never see the signal.
-stop_before_time_limit() { # yes, or empty for a job that can't be asked to save and stop
+stop_before_end() { # yes, or empty for a job that can't be asked to save and stop
   LAUNCHER_ASKED=
-  # shellcheck disable=SC2016 # expanded when the signal comes
   if [ -n "$1" ]; then
-    trap '
-      LAUNCHER_ASKED=yes
-      [ -e "$LAUNCHER_RUN/STOP" ] || echo "attempt $LAUNCHER_ATTEMPT" >"$LAUNCHER_RUN/STOP"
-    ' USR1
+    trap 'ask_to_stop "time limit"' USR1
+    trap 'ask_to_stop preemption' USR2
   else
-    trap '' USR1
+    trap '' USR1 USR2
   fi
 }
+
+# At the beginning of a preemption's grace time Slurm sends TERM to a job's steps, and neither to this shell nor to what
+# it started. So a step waits for that, on this node, and takes no resources of its own.
+hear_preemption() {
+  srun --overlap --nodes=1 --ntasks=1 --nodelist="$SLURMD_NODENAME" --mem=0 --gres=none --mpi=none --cpu-bind=none \
+    --export=ALL bash -c 'trap "kill -USR2 $1; exit" TERM; sleep infinity & wait' hear "$$" \
+    </dev/null >/dev/null 2>&1 &
+  LAUNCHER_HEARING=$!
+}
+
+ask_to_stop() { # why, as far as is known before Slurm is asked
+  local job left=''
+  [ ! -e "$LAUNCHER_RUN/STOP" ] || return 0
+  LAUNCHER_ASKED=$1
+  write_stop
+  job=$(timeout 10 scontrol --oneliner show job "$(job_id)" 2>/dev/null)
+  [ -n "$job" ] || return 0
+  case $job in
+    *" PreemptTime="[1-9]*) LAUNCHER_ASKED=preemption ;;
+    *) [ "$1" != preemption ] || LAUNCHER_ASKED="signal TERM" ;;
+  esac
+  [[ ! $job =~ \ EndTime=([0-9T:-]+) ]] || left=$(($(date -d "${BASH_REMATCH[1]}" +%s) - $(date +%s)))
+  [ ! -e "$LAUNCHER_RUN/STOP" ] || write_stop "$left"
+}
+
+write_stop() { # seconds left
+  local left=''
+  [ "${1:-0}" -le 0 ] || left=", $1 s"
+  echo "attempt $LAUNCHER_ATTEMPT, $LAUNCHER_ASKED$left" >"$LAUNCHER_RUN/.STOP" &&
+    mv -f "$LAUNCHER_RUN/.STOP" "$LAUNCHER_RUN/STOP"
+}
+
+job_id() { # the plain id of an array's job can be the whole array
+  local job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+  echo "${job:-$SLURM_JOB_ID}"
+}
+
+release_job() { # where slurmstepd was killed, Slurm does not see this script end, and keeps its nodes
+  local fields
+  read -r fields </proc/$$/stat
+  # shellcheck disable=SC2206
+  fields=(${fields##*) })
+  [ "${fields[1]}" = "$PPID" ] || scancel "$(job_id)"
+}
+
+ended_by_slurm() { # why Slurm sent TERM to the whole job, as slurmstepd wrote it
+  local line
+  line=$(tail -c "+$((${LAUNCHER_JOB_LOG_SIZE:-0} + 1))" "$LAUNCHER_JOB_LOG" 2>/dev/null |
+    grep -a '\*\*\* JOB .* CANCELLED AT ' | tail -n 1)
+  case $line in
+    *"DUE TO PREEMPTION"*) preempted ;;
+    *"DUE TO TIME LIMIT"*) echo "time limit" ;;
+    *"DUE TO JOB REQUEUE"*) echo "requeued in Slurm" ;;
+    *"DUE TO NODE FAILURE"*) echo "its node failed" ;;
+    *"CANCELLED AT"*) echo "cancelled in Slurm" ;;
+    *) echo "ended by Slurm's signal: a time limit, a preemption or scancel" ;;
+  esac
+}
+
+preempted() { # by which job, where Slurm shows that one alone is planned on a node of this job
+  local job user partition nodes node by=()
+  while read -r job user partition nodes; do
+    [[ $nodes != *null* && "$job$user$partition" =~ ^[A-Za-z0-9_.@+-]+$ ]] || continue
+    for node in $(scontrol show hostnames "$nodes"); do
+      [[ " $(scontrol show hostnames "$SLURM_JOB_NODELIST" | tr '\n' ' ')" != *" $node "* ]] || {
+        by+=("job $job ($user, partition $partition)") && break
+      }
+    done
+  done < <(timeout 10 squeue --noheader --states=PENDING --Format=JobID:24,UserName:40,Partition:40,SchedNodes:200)
+  [ "${#by[@]}" = 1 ] || by=()
+  echo "preempted${by[0]+ by ${by[0]}}"
+} 2>/dev/null
 
 set_rendezvous() { # LAUNCHER_WORKERS, HOST:PORT of each node in Slurm's order; MASTER_ADDR and MASTER_PORT, the first's
   local slot=$SLURM_JOB_ID node address
@@ -42,47 +138,63 @@ node_address() { # node
   echo "${address:-$1}"
 }
 
-can_go_on() { # whether another attempt would not start over; what a script has saved is unknown
+asked_by_slurm() { # whether the attempt stopped for a time limit or a preemption
+  case $LAUNCHER_ASKED in preemption | "time limit") ;; *) return 1 ;; esac
+  [ -e "$LAUNCHER_LOGS/stopped.json" ] && ! grep -q '"why": "request"' "$LAUNCHER_LOGS/stopped.json"
+}
+
+has_checkpoint() { # whether another attempt would not start over
   [ "$LAUNCHER_WHO" != script ] || [ -n "$LAUNCHER_RESUMES" ] ||
-    [ -n "$(find "$LAUNCHER_CHECKPOINT_DIR" -type f -newer "$LAUNCHER_RUN/.reserve" -print -quit)" ]
+    [ -n "$(find "$LAUNCHER_CHECKPOINT_DIR" -type f -print -quit)" ]
 }
 
-job_id() { # the plain id of an array's job can be the whole array
-  local job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
-  echo "${job:-$SLURM_JOB_ID}"
-}
-
-release_job() { # where slurmstepd was killed, Slurm does not see this script end, and keeps its nodes
-  local fields
-  read -r fields </proc/$$/stat
-  # shellcheck disable=SC2206
-  fields=(${fields##*) })
-  [ "${fields[1]}" = "$PPID" ] || scancel "$(job_id)"
-}
-
-requeue() { # end: go on in the same job, from the state that was saved for the time limit
-  local job saved="time limit, state saved" requeued=("$LAUNCHER_RUN"/attempts/*/requeued)
-  [ "$LAUNCHER_WHO" != script ] || saved="time limit"
-  [ -e "${requeued[0]}" ] || requeued=()
-  if ! can_go_on; then
-    saved+="; not requeued, as it would start over: save in LAUNCHER_CHECKPOINT_DIR, or set"
-    saved+=" script.resume_arguments"
-    status stopped "$LAUNCHER_EXIT" "$1" "$saved"
+saved_state() { # what there is to resume from, in words
+  local marker newest=''
+  marker=$(cat "$LAUNCHER_LOGS/stopped.json" 2>/dev/null)
+  if [[ $marker =~ \"step\":\ ([0-9]+) ]]; then
+    newest=${BASH_REMATCH[1]}
+  elif [ "$LAUNCHER_WHO" = trainer ]; then
+    newest=$(find "$LAUNCHER_RUN/checkpoints" -maxdepth 1 -name 'step-*' 2>/dev/null | sort | tail -n 1)
+    newest=${newest##*step-}
+  elif [ "$LAUNCHER_WHO" = comparison ]; then
     return
-  elif [ "${#requeued[@]}" -ge "$LAUNCHER_MAX_REQUEUES" ]; then
-    status stopped "$LAUNCHER_EXIT" "$1" "$saved; not requeued, as cluster.max_requeues=$LAUNCHER_MAX_REQUEUES is reached"
+  elif [ -n "$(find "$LAUNCHER_CHECKPOINT_DIR" -type f -print -quit)" ]; then
+    echo "checkpoint in LAUNCHER_CHECKPOINT_DIR"
     return
   fi
-  job=$(job_id)
+  [[ $newest =~ ^[0-9]+$ ]] && echo "checkpoint at step $((10#$newest))" || echo "no checkpoint"
+}
+
+end_for_slurm() { # end: after a request to stop that was not a person's
+  local why saved requeued=("$LAUNCHER_RUN"/attempts/*/requeued)
+  [ -e "${requeued[0]}" ] || requeued=()
+  why=$LAUNCHER_ASKED
+  [ "$why" != preemption ] || why=$(preempted)
+  saved=$(saved_state)
+  why+=${saved:+; $saved}
+  if [ "$LAUNCHER_ASKED" = preemption ]; then # Slurm would start it again too, and does not count that
+    requeue "$1" "$why"
+  elif [ "${#requeued[@]}" -ge "$LAUNCHER_MAX_REQUEUES" ]; then
+    why="${#requeued[@]} of $LAUNCHER_MAX_REQUEUES requeues used (cluster.max_requeues); $why"
+    status stopped "$LAUNCHER_EXIT" "$1" "$why"
+  elif ! has_checkpoint; then
+    why+="; not requeued, as it would start over: save in LAUNCHER_CHECKPOINT_DIR, or set script.resume_arguments"
+    status stopped "$LAUNCHER_EXIT" "$1" "$why"
+  else
+    : >"$LAUNCHER_LOGS/requeued"
+    requeue "$1" "$why"
+  fi
+}
+
+requeue() { # end, reason: continue in the same job
   rm -f "$LAUNCHER_RUN/STOP"
-  : >"$LAUNCHER_LOGS/requeued"
-  status requeued "$LAUNCHER_EXIT" "$1" "$saved; waiting to go on"
+  status requeued "$LAUNCHER_EXIT" "$1" "$2"
   trap 'exit 0' TERM
-  if scontrol requeue "$job"; then
+  if scontrol requeue "$(job_id)"; then
     # Slurm ends this shell; exiting by itself would race with that.
     for _ in {1..60}; do sleep 1; done
   else
     rm -f "$LAUNCHER_LOGS/requeued"
-    status stopped "$LAUNCHER_EXIT" "$1" "$saved; Slurm refused to requeue it"
+    status stopped "$LAUNCHER_EXIT" "$1" "$2; Slurm refused to requeue it"
   fi
 }

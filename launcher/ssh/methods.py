@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from launcher.runs.store import ARMS, BLOCK, FAILED
+from launcher.runs.store import ARMS, BLOCK, ENDED, FAILED
 
 
 class Request(NamedTuple):
@@ -61,5 +61,5 @@ MOST_ATTEMPTS = 1000
 def of_run(numbers: Iterable[int], arms: Iterable[str], *, ended: bool) -> list[str]:
     """Files with the state of a run and of a comparison's arms; metrics of arms only at the end."""
     of_arm = (*SMALL, FAILED, BLOCK, *((METRICS,) if ended else ()))
-    own = [*SMALL, *(f"attempts/{number}/stopped.json" for number in numbers)]
+    own = [*SMALL, *(f"attempts/{number}/{name}" for number in numbers for name in ("stopped.json", ENDED))]
     return [*own, *(f"{ARMS}/{arm}/{name}" for arm in arms for name in of_arm)]

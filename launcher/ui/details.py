@@ -10,11 +10,14 @@ from pathlib import Path
 
 from launcher import safe_files, units
 from launcher.runs import arms, follow, run_ids, run_roots, store
-from launcher.runs.schema import ComparedArm, PlanRecord, ResultRecord
+from launcher.runs.schema import ComparedArm, PlanRecord, ResultRecord, Status
 from launcher.runs.states import Seen, State
 from launcher.runs.store import Files, Run
 from launcher.ui import display, summary, tables
 from launcher.ui.progress import Progress, advance, rows_of
+
+MOST_EARLIER = 10
+"""Earlier attempts that are shown."""
 
 
 def lines(seen: Seen, width: int = 0) -> list[str]:
@@ -47,6 +50,7 @@ def lines(seen: Seen, width: int = 0) -> list[str]:
     if state.started:
         rows.append(("started", f"{state.started}, ended {state.ended}" if state.ended else state.started))
     rows.append(("attempts", "not known" if nothing_known else _attempts(run)))
+    rows += _earlier_attempts(run, state)
     rows.append(("folder", summary.place_of(folder)))
     if run_roots.is_remote(run.root):
         rows.append(("known here", str(folder)))
@@ -110,6 +114,14 @@ def _where(run: Run, files: Files, plan: PlanRecord, attempt: int) -> str:
         f"on GPU {gpus}" if gpus else "",
     ]
     return " ".join(part for part in parts if part)
+
+
+def _earlier_attempts(run: Run, state: State) -> Iterator[tuple[str, str]]:
+    """How the newest attempts before this one ended, where they recorded it."""
+    for number in [number for number in store.attempts(run.path) if number < state.attempt][-MOST_EARLIER:]:
+        status = store.read(Status, f"{run.path}/attempts/{number}/{store.ENDED}")
+        if status.state:
+            yield f"attempt {number}", f"{status.state}{': ' if status.reason else ''}{status.reason or ''}"
 
 
 def _attempts(run: Run) -> str:

@@ -9,6 +9,7 @@ torchrun's afterwards. Ranks follow the node's number, so that a requeue keeps t
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -29,5 +30,13 @@ def join(addresses: tuple[str, ...], number: int) -> Sequence[str]:
     return (f"--nnodes={len(addresses)}", f"--node-rank={number}", f"--master-addr={head}", f"--master-port={port}")
 
 
+def leave_term_to_workers() -> None:
+    """Have torchrun outlive a TERM of the whole step, of which its workers save: it would kill them 30 s later. Older
+    versions of torch don't read this variable."""
+    os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGINT,SIGHUP,SIGQUIT")
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # an ignored signal would be ignored in the workers too
+
+
 if __name__ == "__main__":
+    leave_term_to_workers()
     node.start("recipes.torch_.node", sys.argv[1:], join)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from recipes import run_folder, script_stop
+from recipes import preemption, run_folder, script_stop
 from recipes.preemption import SECONDS
 from recipes.run_folder import RunFolder
 
@@ -34,10 +34,10 @@ class StopSignal:
     """
 
     def __init__(self, run: Path | None, plan: Mapping[str, Any], rank: int) -> None:
-        """Does nothing without a run folder or where the plan names no signal."""
+        """Does nothing without a run folder. Where the plan names no signal, none is raised."""
         launched = os.environ.get("LAUNCHER_ATTEMPT")
         name = (plan.get("script") or {}).get("stop_signal")
-        self._folder = RunFolder(path=run, attempt=int(launched)) if run and launched and name else None
+        self._folder = RunFolder(path=run, attempt=int(launched)) if run and launched else None
         self._number = signal.Signals[f"SIG{name}"] if name else None
         self._grace = float((plan.get("cluster") or {}).get("stop_before") or 0)
         self.conclude: Callable[[int], object] = lambda code: None
@@ -49,7 +49,7 @@ class StopSignal:
         """Held while a signal is raised, so that none is raised after the script has ended."""
 
     def __enter__(self) -> StopSignal:
-        if self._folder:
+        if self._folder and self._number:
             threading.Thread(target=self._watch, args=(self._folder,), name="stop-signal", daemon=True).start()
         return self
 
@@ -86,7 +86,9 @@ class StopSignal:
             if self._over.wait(SECONDS - time.time() % SECONDS):
                 return
         began = time.monotonic()
-        end = max(self._grace - MARGIN, self._grace / 2)
+        seconds = folder.stop_request().seconds
+        grace = self._grace if seconds is None else seconds
+        end = max(grace - MARGIN, grace / 2)
         while True:
             waited = time.monotonic() - began
             # A script that calls should_stop ends by itself. If it has not called it again after half of the grace
@@ -104,7 +106,8 @@ class StopSignal:
     def _raise(self, folder: RunFolder) -> None:
         assert self._number is not None
         self._raised = True
-        unhandled = signal.getsignal(self._number) is signal.SIG_DFL
+        # The handler of should_stop saves nothing by itself.
+        unhandled = signal.getsignal(self._number) is signal.SIG_DFL or preemption.catches(self._number)
         if self._rank == 0:
             effect = "ends it, as it has no handler" if unhandled else "was raised in it"
             print(f"script: asked to stop: {self._number.name} {effect}", file=sys.__stderr__, flush=True)
@@ -114,7 +117,7 @@ class StopSignal:
                 self._conclude(self._number)
         finally:  # on a full disk too
             # While its result was written the script may have set a handler, as one does that has just imported its
-            # libraries. Its next step would wait for the process to end.
+            # libraries. Its next step would wait for the process to end. A thread can't take a handler away.
             late = unhandled and signal.getsignal(self._number) is not signal.SIG_DFL
             # To the process instead of this thread: the kernel prefers the main thread, whose system call it interrupts
             # and which then runs the script's handler.

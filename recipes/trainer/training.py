@@ -16,7 +16,7 @@ from recipes import metrics, run_folder, sampling
 from recipes.divergence import Detector
 from recipes.metrics import MetricsWriter
 from recipes.precision import verdict
-from recipes.preemption import StopPoller
+from recipes.preemption import StopPoller, catch_term
 from recipes.run_folder import RunFolder
 from recipes.settings import Settings
 from recipes.step_record import StepRecord
@@ -123,6 +123,7 @@ class Training:
 
         Returns whether that is the end; if not, a request to stop was met.
         """
+        catch_term()
         self._begin()
         warm = self.first + metrics.warm_up(self._rest(self.first, self.last - self.first))
         poller = StopPoller(self.group, self.folder and self.folder.stop)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import stat
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from recipes import job, script_stop
+from recipes import job, preemption, script_stop
 from recipes.preemption import SECONDS
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    monkeypatch.setattr(preemption, "_received", threading.Event())
     monkeypatch.setattr(script_stop, "requests", script_stop.StopRequests())
     monkeypatch.setattr(script_stop, "_torch_world", lambda: None)
     for name in ("LAUNCHER_SPEC", "LAUNCHER_CHECKPOINT_DIR"):
         monkeypatch.delenv(name, raising=False)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_without_a_launcher_nothing_stops_and_checkpoints_are_in_the_working_folder(
@@ -43,6 +51,24 @@ def test_a_request_is_seen_within_a_second_and_then_stays(
     assert job.should_stop()
     (tmp_path / "STOP").unlink()
     assert job.should_stop()
+
+
+def test_term_is_a_request_from_the_first_call_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not job.should_stop()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "without a launcher TERM ends the script, as by itself"
+    monkeypatch.setenv("LAUNCHER_SPEC", str(tmp_path / "plan.json"))
+    assert not job.should_stop()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert job.should_stop()
+
+
+def test_a_handler_of_the_script_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHER_SPEC", str(tmp_path / "plan.json"))
+    received: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    assert not job.should_stop()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert (received, job.should_stop()) == ([signal.SIGTERM], False)
 
 
 def test_the_launcher_names_the_folder_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

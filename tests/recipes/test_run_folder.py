@@ -28,8 +28,14 @@ def test_the_marker_names_the_checkpoint_and_takes_the_request_back(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [("", "request"), ("attempt 3\n", "time limit"), (None, "request")],
-    ids=["a person's", "the run script's before a time limit", "none"],
+    [
+        ("", "request"),
+        ("attempt 3\n", "time limit"),
+        ("attempt 3, preemption, 55 s\n", "preemption"),
+        ("attempt 3, signal TERM\n", "signal TERM"),
+        (None, "request"),
+    ],
+    ids=["a person's", "an older run script's", "for a preemption", "a signal's", "none"],
 )
 def test_the_marker_distinguishes_a_time_limit_from_a_request(tmp_path, content, why):
     folder = RunFolder(path=tmp_path, attempt=3)

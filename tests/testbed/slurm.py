@@ -29,6 +29,8 @@ PARTITIONS = {
     "short": "MaxTime=5 PriorityTier=10 PreemptMode=OFF",
     # A job here is sent TERM, and five seconds later requeued, when the other partitions want its node.
     "scavenge": "PriorityTier=1 PreemptMode=REQUEUE GraceTime=5",
+    # The same after a minute.
+    "patient": "PriorityTier=1 PreemptMode=REQUEUE GraceTime=60",
     "priority": "PriorityTier=100 PreemptMode=OFF",
 }
 

@@ -64,8 +64,7 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
     status = status_of(files)
     if status is not None and _is_newer(f"{folder}/status.json", answer.asked):
         # The job has started, or was put back into the queue, since Slurm was asked.
-        waits = status.state == "requeued"
-        return Liveness("alive", (status.reason or "") if waits else "", waits=waits, asked=when)
+        return Liveness("alive", waits=status.state == "requeued", asked=when)
     # A controller that crashed may give an id twice: what sacct said of it before this submission is another job's.
     of_answer = answer.accounted[job][0] if job in answer.accounted else answer.asked
     submitted_since = job not in answer.held and (

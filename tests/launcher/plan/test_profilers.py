@@ -86,5 +86,5 @@ def test_dlprof_is_not_warned_of_a_time_limit_and_nsys_is() -> None:
     )
     facts = with_containers(LOGIN, image="/images/tf.sif")
     text = render(resolve(spec_of(*dlprof), facts))
-    assert 'stop_before_time_limit ""' in text
-    assert "stop_before_time_limit yes" in render(resolve(spec_of("cluster=slurm", "profile=nsys", "gpus=1"), LOGIN))
+    assert 'stop_before_end ""' in text
+    assert "stop_before_end yes" in render(resolve(spec_of("cluster=slurm", "profile=nsys", "gpus=1"), LOGIN))

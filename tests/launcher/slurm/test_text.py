@@ -11,9 +11,11 @@ import pytest
 
 from launcher import bash_files
 from launcher.errors import UsageError
+from launcher.plan import record
 from launcher.plan.model import Plan
+from launcher.plan.plan_summary import resources
 from launcher.plan.resolve import resolve
-from launcher.probe import slurm_probing
+from launcher.probe import slurm_preemption, slurm_probing
 from launcher.probe.facts import Facts, Partition, Script, SlurmFacts
 from launcher.script.render import array, render
 from launcher.script.slurm_header import header, shape
@@ -64,6 +66,49 @@ def test_facts_are_read_from_what_the_programs_print() -> None:
     )
     assert facts.partitions[1] == partition("short", up=False, max_minutes=5, nodes=1, gpus_per_node=0)
     assert (facts.max_array_size, facts.accounting, facts.nodes_are_here) == (42, True, False)
+
+
+PARTITIONS_SHOWN = """\
+PartitionName=gpu AllowQos=ALL GraceTime=30 PriorityTier=10 PreemptMode=OFF State=UP
+PartitionName=short AllowQos=ALL GraceTime=60 PriorityTier=1 PreemptMode=REQUEUE State=UP
+PartitionName=cpu AllowQos=ALL GraceTime=0 PriorityTier=1 PreemptMode=GANG,SUSPEND State=UP
+PartitionName=top AllowQos=ALL GraceTime=60 PriorityTier=20 PreemptMode=REQUEUE State=UP
+"""
+QOS_SHOWN = "normal||cluster|00:02:30\nhigh|normal,low|cluster|00:00:00\nlow||cancel|1-00:00:10\n"
+
+
+def test_what_may_be_preempted_is_read_from_partitions_or_qos() -> None:
+    (short,) = slurm_preemption.of_partitions(PARTITIONS_SHOWN)
+    assert (short.by, short.name, short.mode, short.grace) == ("partition", "short", "requeue", 60)
+    normal, low = slurm_preemption.of_qos(QOS_SHOWN, "REQUEUE")
+    assert (normal.name, normal.mode, normal.grace) == ("normal", "requeue", 150)
+    assert (low.name, low.mode, low.grace) == ("low", "cancel", 86410)
+    assert list(slurm_preemption.of_qos(QOS_SHOWN, "SUSPEND,GANG")) == [low]
+
+
+@pytest.mark.parametrize(
+    ("by", "changes", "words", "grace", "heard"),
+    [
+        ("partition", {}, ("cluster.partition=short",), 60, True),
+        ("partition", {}, (), None, False),
+        ("partition", {"preempts_by_signal": True}, ("cluster.partition=short",), 60, False),
+        ("qos", {}, (), 150, True),
+        ("qos", {}, ("cluster.qos=high",), None, False),
+    ],
+)
+def test_a_plan_has_the_grace_time_and_its_script_hears_of_a_preemption(
+    by: str, changes: dict[str, bool], words: tuple[str, ...], grace: int | None, heard: bool
+) -> None:
+    found = {
+        "partition": tuple(slurm_preemption.of_partitions(PARTITIONS_SHOWN)),
+        "qos": tuple(slurm_preemption.of_qos(QOS_SHOWN, "REQUEUE")),
+    }
+    cluster = dataclasses.replace(CLUSTER, preemptible=found[by], **changes)
+    plan = plan_of("gpus=0", *words, facts=dataclasses.replace(LOGIN, slurm=cluster))
+    assert (plan.preemption and plan.preemption.grace) == grace
+    assert record.from_json(record.to_json(plan)).preemption == plan.preemption
+    assert (f"may be preempted (requeue, {grace} s of grace)" in resources(plan)) == (grace is not None)
+    assert ("hear_preemption" in render(plan)) == heard
 
 
 def with_gpus(*types: str) -> Facts:
@@ -247,10 +292,10 @@ def test_a_script_in_tensorflow_on_several_nodes_gets_tf_config() -> None:
     assert "torch.distributed.run" not in text
 
 
-def test_a_script_is_asked_to_stop_before_its_time_limit_unless_it_has_no_signal() -> None:
-    assert "stop_before_time_limit yes" in render(script_plan_of("gpus=0"))
-    assert 'stop_before_time_limit ""' in render(script_plan_of("gpus=0", "script.stop_signal=null"))
-    assert "stop_before_time_limit yes" in render(plan_of("gpus=0"))
+def test_a_script_is_asked_to_stop_before_its_end_unless_it_has_no_signal() -> None:
+    assert "stop_before_end yes" in render(script_plan_of("gpus=0"))
+    assert 'stop_before_end ""' in render(script_plan_of("gpus=0", "script.stop_signal=null"))
+    assert "stop_before_end yes" in render(plan_of("gpus=0"))
 
 
 def test_the_header_has_no_environment_no_wckey_unless_asked_and_gres_where_the_cluster_wants_that() -> None:

@@ -54,6 +54,7 @@ fi
 
 begin_attempt
 clear_stale_stop
+explain_last_attempt &
 end_if_unwanted
 report_running
 
@@ -75,6 +76,6 @@ set -u
 trap - ERR
 
 set_rendezvous
-stop_before_time_limit yes
+stop_before_end yes
 supervise start_nodes
 end_attempt
