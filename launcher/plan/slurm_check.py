@@ -35,12 +35,12 @@ def check(spec: JobSpec, facts: Facts) -> None:
     assert isinstance(cluster, SlurmCluster)
     slurm = facts.slurm
     assert slurm is not None, "the prober gives facts of Slurm for cluster=slurm"
-    check_time(cluster)
     _check_flags(cluster.flags)
     for key, value in (("account", cluster.account), ("partition", cluster.partition), ("qos", cluster.qos)):
         if value is not None and re.search(r"\s", value):
             raise SettingsError(f"cluster.{key}={value} holds a blank", f"cluster.{key}")
     partition = find_partition(cluster, slurm)
+    check_time(cluster, partition)
     if partition is not None:
         _check_partition(spec, cluster, partition)
     _check_run_root(facts, slurm)
@@ -59,17 +59,25 @@ def advice(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
     return (f"{', '.join(missed)} of this shell {'has' if len(missed) == 1 else 'have'} no effect; say {instead}",)
 
 
-def check_time(cluster: SlurmCluster) -> None:
-    """Refuse a time limit in which a run would be asked to save as soon as it has started. Raises `SettingsError`."""
+SIGNALLED_EARLY = 60
+"""Seconds by which Slurm may send a job its signal before the time that was asked for."""
+
+
+def check_time(cluster: SlurmCluster, partition: Partition | None = None) -> None:
+    """Refuse a time limit in which a run could be asked to save as soon as it has started. Raises `SettingsError`."""
     try:
         wanted = slurm_units.minutes(cluster.time) if cluster.time is not None else None
     except ValueError as error:
         raise SettingsError(f"cluster.time={error}", "cluster.time") from None
-    if wanted is not None and wanted * 60 <= cluster.stop_before:
+    limit, shown = wanted, f"cluster.time={cluster.time}"
+    if cluster.time is None and partition is not None:
+        limit, shown = partition.max_minutes, f"the time limit of partition {partition.name}"
+    if limit is not None and limit * 60 <= cluster.stop_before + SIGNALLED_EARLY:
         raise SettingsError(
-            f"cluster.time={cluster.time} is {wanted * 60} s, and the run would be asked to save and stop "
-            f"cluster.stop_before={cluster.stop_before} s before its end: give it more time, or less warning",
-            "cluster.time",
+            f"{shown} is {limit * 60} s, and the run would be asked to save and stop cluster.stop_before="
+            f"{cluster.stop_before} s before its end, or up to {SIGNALLED_EARLY} s earlier, as Slurm's signals come: "
+            "give it more time, or say a smaller cluster.stop_before",
+            "cluster.time" if cluster.time is not None else "cluster.stop_before",
         )
 
 

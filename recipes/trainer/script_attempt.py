@@ -17,7 +17,7 @@ from recipes.precision.operators import ignoring
 from recipes.result import Result, Status
 from recipes.run_folder import RunFolder, write_json
 from recipes.trainer import block as blocks
-from recipes.trainer import early, library_records, rank_reports, result_fields
+from recipes.trainer import earlier_attempts, early, library_records, rank_reports, result_fields
 from recipes.trainer.early import EarlyVerdict
 from recipes.trainer.main import flush_files
 from recipes.trainer.run import FAILED
@@ -49,6 +49,8 @@ class ScriptAttempt:
         self._began = began
         self._rank, self._size = rank_and_size(chosen.settings.framework)
         self._folder = self._make_folder() if self._rank == 0 else None
+        continued = self._folder is not None and not blocks.of(chosen)  # each block of a comparison begins afresh
+        self._before = earlier_attempts.read(self._folder) if continued and self._folder else None
         self._report = rank_reports.path_of(self._run, self._rank) if self._run and self._rank else None
         if self._report:  # of an earlier start
             self._report.unlink(missing_ok=True)
@@ -162,6 +164,7 @@ class ScriptAttempt:
         `first` is the failure of the rank that failed first. The others' reports are awaited for `patience` seconds.
         """
         reports, others, elsewhere = self._wrapper.reports(), [], None
+        earlier = self._before.reports if self._before else []
         observed = self._wrapper.early.observed
         if self._size > 1 and self._run:
             others, elsewhere, theirs = rank_reports.collect(self._run, self._size, patience)
@@ -176,8 +179,11 @@ class ScriptAttempt:
             asked = " when it was asked to stop" if self._request.asked else ""
             return failed, observed or {"verdict": "unknown", "why": f"the script failed{asked}"}
         proof = self._settings.proof
-        observed = verdict.observed(ignoring([*reports, *others], proof.ignore), share=proof.share)
-        if self._settings.framework == "torch" and not reports and not others and not self._meter.steps:
+        own = [{**report, "step": report["step"] + self._meter.before} for report in (*reports, *others)]
+        if stopped and self._before and self._folder:
+            earlier_attempts.leave(self._folder, own, self._meter.counted)
+        observed = verdict.observed(ignoring([*earlier, *own], proof.ignore), share=proof.share)
+        if self._settings.framework == "torch" and not earlier and not own and not self._meter.steps:
             observed["why"] += _UNSEEN
         if observed["verdict"] != verdict.CONTRADICTED and self._earlier:
             observed = {**observed, **self._earlier}
@@ -220,7 +226,7 @@ class ScriptAttempt:
             observed=observed,
             peak_memory_bytes=wrapper.device.peak_memory(),
             epochs=None,
-            **self._meter.result(),
+            **self._meter.result(self._before.counted if self._before else ""),
             wall_seconds=seconds,
             world_size=self._size,
             determinism="best_effort",

@@ -234,12 +234,18 @@ class StepMeter:
         """Whether an earlier attempt took more steps than are observed first. Each block of a comparison is new."""
         return self._block is None and self._rows.before > SPAN
 
-    def result(self) -> dict[str, Any]:
-        """The fields of `recipes.result.Result` that are derived from steps."""
+    @property
+    def before(self) -> int:
+        """The steps of the run before the first one of this attempt."""
+        return self._shift
+
+    def result(self, earlier: str = "") -> dict[str, Any]:
+        """The fields of `recipes.result.Result` that are derived from steps. `earlier` is what earlier attempts
+        counted, for one that counted nothing."""
         summary, steps = self._rows.summary, self.steps
         throughput = summary.throughput()
-        if self.counted:
-            throughput["counted"] = self.counted
+        if counted := self.counted or (summary.steps and not self.uncounted and earlier):
+            throughput["counted"] = counted
         else:
             throughput = {"unit": None, "mean": None, "why": self.uncounted or NO_STEP}
         skipped = summary.skipped + self._unseen

@@ -61,7 +61,7 @@ def test_before_its_time_limit_it_saves_and_says_how_to_go_on(bench: Bench) -> N
     call(["scancel", "--batch", "--signal=USR1", job_of(folder)])
     state = ended(folder)
     assert state.name == "stopped"
-    assert "time limit, state saved" in state.reason
+    assert state.reason == "0 of 0 requeues used (cluster.max_requeues); time limit"
     assert (folder / "blocks").read_text() == "00 85\n"
     assert store.read_json(folder / "arms/01/status.json")["state"] == "stopped"  # type: ignore[index]
     assert json.loads((folder / "result.json").read_text())["status"] == "stopped"

@@ -95,7 +95,7 @@ def test_a_preempted_script_saves_in_its_grace_time_and_continues_bit_for_bit(
     assert ends[0] == ends[1]
 
     folder = submitted.folder(name)
-    why = f"preempted by job {preemptor} (root, partition priority)"
+    why = f"preempted by job {preemptor} (root, partition priority); checkpoint in LAUNCHER_CHECKPOINT_DIR"
     ended = store.read_or_empty(folder / "attempts/1" / store.ENDED)
     assert (ended["state"], ended["reason"]) == ("requeued", why)
     assert store.read_or_empty(folder / "attempts/1/stopped.json")["why"] in ("preemption", "signal TERM")

@@ -232,7 +232,7 @@ def test_a_run_is_requeued_alone_no_more_often_than_allowed_and_never_when_it_wa
     until((folders[1] / "attempts/2").exists, 180)
     assert state(folders[0])[:3] == ("running", "", 1)
     assert ended(limited).name == ended(asked).name == "stopped"
-    assert "not requeued, as cluster.max_requeues=0 is reached" in state(limited).reason
+    assert "0 of 0 requeues used (cluster.max_requeues); time limit" in state(limited).reason
     assert state(asked).attempt == 1
     stopping.cancel([Run(str(folder.parent), folder.name) for folder in folders], now=True)
     assert [ended(folder).name for folder in folders] == ["cancelled", "cancelled"]

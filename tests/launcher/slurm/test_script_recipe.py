@@ -15,6 +15,7 @@ from tests.launcher.real_scripts import ENDLESS, FOLDER, goes_on, printed
 from tests.launcher.slurm.bench import ended, job_of, state, until
 from tests.launcher.slurm.submitted import Submitted, submitted_by
 from tests.launcher.slurm.trainers import LATER, LONG, ask_as_before_a_time_limit, python
+from tests.recipes.torch_.trainers import result, rows
 
 UNPROVED = ("require_proof=false", "amp=o0")
 BARE = ("train.bare=true", *UNPROVED)
@@ -69,6 +70,23 @@ SCRIPTS = {
     "saves.py": SAVES,
     "ranks.py": RANKS,
     "workers.py": TENSORFLOW,
+    "used.py": """\
+import os, pathlib, sys, time, torch
+saved = pathlib.Path(os.environ["LAUNCHER_CHECKPOINT_DIR"], "saved")
+print("begun", flush=True)
+if saved.exists():
+    time.sleep(3600)
+from recipes import job
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+while not job.should_stop():
+    optimizer.zero_grad()
+    (net(torch.ones(4, 8)) ** 2).mean().backward()
+    optimizer.step()
+    time.sleep(0.05)
+    saved.with_name("trains").touch()
+saved.touch()
+""",
     "again.py": """\
 import os, pathlib, time
 saved = pathlib.Path("saved")
@@ -83,7 +101,8 @@ if begun == 1:
 REQUESTS = {
     "workers": ("script=workers.py", "amp=o2", "nodes=2", "framework=tensorflow"),
     "again": ("script=again.py", "workdir=run", *BARE),
-    "limit": ("script=saves.py", *BARE, "cluster.time=1", "cluster.stop_before=15"),
+    "limit": ("script=saves.py", *BARE, "cluster.time=2", "cluster.stop_before=55"),
+    "used": ("script=used.py", "amp=o0", "cluster.max_requeues=1"),
     "unsaved": ("script=ranks.py", *UNPROVED, "nodes=2"),
 }
 REAL = (
@@ -130,13 +149,33 @@ def test_two_ranks_that_saved_nothing_before_their_time_limit_are_both_asked_and
     seen = ended(folder, LONG)
     assert (seen.name, seen.attempt) == ("stopped", 1)
     assert seen.reason == (
-        "time limit; not requeued, as it would start over: save in LAUNCHER_CHECKPOINT_DIR, or set "
+        "time limit; no checkpoint; not requeued, as it would start over: save in LAUNCHER_CHECKPOINT_DIR, or set "
         "script.resume_arguments"
     )
     lines = sorted(line for line in submitted.output("unsaved").splitlines() if line.startswith("rank"))
     assert lines == ["rank 0 asked on n1", "rank 1 asked on n2"]
     # The script ended with 0, and no job that is to come after this one may take that for a success.
     until(lambda: "ExitCode=85:0" in call(["scontrol", "show", "job", job_of(folder)]).stdout)
+
+
+def test_with_its_requeues_used_up_it_says_so_and_keeps_what_earlier_attempts_measured_and_proved(
+    submitted: Submitted,
+) -> None:
+    folder = submitted.folder("used")
+    until((folder / "checkpoints/trains").exists, LONG)
+    until(lambda: len(rows(folder)) > 20, LONG)
+    ask_as_before_a_time_limit(folder)
+    second = folder / "attempts/2/stdout.log"
+    until(lambda: second.exists() and "begun" in second.read_text(), LONG)
+    ask_as_before_a_time_limit(folder)
+    seen = ended(folder, LONG)
+    assert (seen.name, seen.attempt) == ("stopped", 2)
+    assert seen.reason == (
+        "1 of 1 requeues used (cluster.max_requeues); time limit; checkpoint in LAUNCHER_CHECKPOINT_DIR"
+    )
+    measured = result(folder)
+    assert (measured["attempts"], measured["observed"]["verdict"]) == (2, "proved")
+    assert measured["steps"] > 20 and measured["throughput"]["mean"] > 0
 
 
 def test_a_real_time_limit_lets_it_save_and_go_on(submitted: Submitted) -> None:

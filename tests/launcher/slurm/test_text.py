@@ -168,6 +168,8 @@ def test_variables_that_sbatch_would_read_are_named_with_the_keys_that_replace_t
         (("gpus=0", "cluster.time=soon"), "not a time as Slurm writes it"),
         (("gpus=0", "cluster.time=1"), "would be asked to save and stop cluster.stop_before=120 s before its end"),
         (("gpus=0", "cluster.time=2:00"), "cluster.time=2:00 is 120 s"),
+        (("gpus=0", "cluster.time=3"), "cluster.stop_before=120 s before its end, or up to 60 s earlier"),
+        (("cluster.partition=short", "cluster.stop_before=240"), "the time limit of partition short is 300 s"),
         (("visible_gpus=[1]",), "Slurm chooses the devices; say gpus=1"),
         (("gpus=0", "cluster.flags=['-N2']"), "should be a long flag of sbatch"),
         (("gpus=0", "cluster.flags=['--array=1-3']"), "--array is set by the launcher itself"),
