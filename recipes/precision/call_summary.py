@@ -19,6 +19,16 @@ def is_half(dtype: str) -> bool:
     return dtype in ("float16", "bfloat16") or is_narrow(dtype)
 
 
+def is_apart(call: Call, rule: Mapping[str, Any]) -> bool:
+    """Whether the call can't run in half precision, so that it is counted apart: no complex type is half, and on a CPU
+    torch computes attention with dropout as float32 products."""
+    if call["dtype"].startswith("complex"):
+        return True
+    attention = call["functions"] == ["scaled_dot_product_attention"] and call["operation"] in ("bmm", "baddbmm")
+    denied = rule["level"] == "o0" or "scaled_dot_product_attention" in rule["deny"]
+    return attention and call["dtype"] == "float32" and rule["device"] == "cpu" and not denied
+
+
 def is_narrow(dtype: str) -> bool:
     """Whether it is a floating-point dtype of eight bits or fewer."""
     return dtype.startswith(("float8", "float4"))

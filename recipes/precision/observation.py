@@ -19,10 +19,13 @@
      "unaccounted": {operation: times},                  what may have multiplied matrices and wasn't counted
      "ignored": {operation: times},                      of those the ones of proof.ignore
      "apart": {text: times},                             products that no level is for, as of sparse matrices
+     "unwritten": {what: tensors},                       what training used and nothing that was seen wrote
+     "tensors": 0,                                       those that training used
      "uncounted": {operation: times},                    calls that follow the rule, of unknown work
      "audit": "",                                        where a second observer disagrees
      "unaudited": "",                                    why there was no second observer
-     "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],
+     "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],     or "adapter" | "frozen", where
+                                                         the float32 weights that train are few beside frozen half ones
      "optimizer": {dtype: elements},                     what optimizers stepped; empty where no step was taken
      "optimizer_state": {dtype: elements},               what optimizers keep for each weight; a rank's shards of it
      "reduced": {dtype: elements},                       gradients summed over ranks; empty where none were seen
@@ -180,6 +183,8 @@ def head(
         "matched": [],
         "evaluation": evaluation,
         "unaccounted": {},
+        "unwritten": {},
+        "tensors": 0,
         "audit": "",
         "parameters": list(parameters),
         "optimizer": {},

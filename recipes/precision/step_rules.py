@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recipes.precision import gemm_rules, value_rules
-from recipes.precision.call_summary import Call, describe, flops, is_half, is_narrow, percent, phase, times
+from recipes.precision.call_summary import Call, describe, flops, is_apart, is_half, is_narrow, percent, phase, times
 from recipes.precision.findings import CONTRADICTED, Finding, Report, contradicted, unknown
 from recipes.precision.levels import ENOUGH
 from recipes.precision.operators import operator_of
@@ -30,6 +30,10 @@ def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
         yield unknown(problem)
     for operation, count in sorted(report["unaccounted"].items()):
         yield unknown(_unaccounted(operation, count, report.get("operations", 0)))
+    for what, count in sorted(report.get("unwritten", {}).items()):
+        yield unknown(
+            f"{what}: nothing that was seen wrote {count} of the {report['tensors']} tensors that training used"
+        )
     if report["audit"]:
         yield unknown(f"the two observers disagree: {report['audit']}")
     calls, rule = report["calls"], report["rule"]
@@ -46,7 +50,10 @@ def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
         yield from gemm_rules.too_narrow(rest, rule)
         if "gemm" in rule:
             yield from gemm_rules.findings(report, share)
-        of_level = [call for call in rest if not is_narrow(call["dtype"])]
+        of_level = [call for call in rest if not is_narrow(call["dtype"]) and not is_apart(call, rule)]
+        for backward in {call["backward"] for call in rest} - {call["backward"] for call in of_level}:
+            if all(is_apart(call, rule) for call in rest if call["backward"] is backward):
+                yield unknown(f"no product in {phase(backward)} has a half type: {describe(rest)}")
         yield from _half_where_due(of_level, rule, share, report)
         yield from _lists(report)
     yield from value_rules.parameters(report)

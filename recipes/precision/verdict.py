@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from recipes.precision import gemm_rules, rounding, shard_rules
-from recipes.precision.call_summary import Call, describe, flops, is_half, percent, phase, times
+from recipes.precision.call_summary import Call, describe, flops, is_apart, is_half, percent, phase, times
 from recipes.precision.findings import (
     CONTRADICTED,
     PROVED,
@@ -174,10 +174,11 @@ def _optimizer(reports: Sequence[Report], more_to_come: bool) -> Iterator[Findin
             if missing := rounding.left_out(report):
                 yield contradicted(f"{missing:,} float32 weights were stepped and not rounded stochastically")
     elif level == "o3" or (level == "o2" and not rule["masters"]):
-        half_model = any(entry["dtype"] == half for report in reports for entry in report["parameters"])
+        groups = [entry for report in reports for entry in report["parameters"]]
+        half_model = any(entry["dtype"] == half and entry["group"] != "frozen" for entry in groups)
         if half not in stepped and half_model and not more_to_come:
             yield contradicted(f"the optimizer stepped {names} weights, but {level} has no masters here")
-    elif set(stepped) != {"float32"}:
+    elif set(stepped) - ({"float64"} if level == "o0" else set()) - {"float32"}:
         yield contradicted(f"the optimizer stepped {names} weights, but {level} steps float32 ones")
 
 
@@ -203,6 +204,7 @@ def _summary(reports: Sequence[Report]) -> str:
         )
         + (f"; gradients summed over the ranks in {reduced}" if (reduced := _dtype_of(reports, "reduced")) else "")
         + (f"; {rounding.summary(reports)}" if _is_rounded(reports) else "")
+        + _adapters(reports[-1])
         + (f"; {shards}" if (shards := shard_rules.summary(reports)) else "")
         + (_others(calls, reports[0]["rule"]) if calls else "")
     )
@@ -221,18 +223,28 @@ def _seen(reports: Sequence[Report]) -> str:
     )
 
 
+def _adapters(report: Report) -> str:
+    groups = {entry["group"]: entry for entry in report["parameters"] if entry["dtype"] != "float32"}
+    trained = sum(entry["elements"] for entry in report["parameters"] if entry["group"] == "adapter")
+    return f"; {trained} float32 weights train beside frozen {groups['frozen']['dtype']} ones" if trained else ""
+
+
 def _of_level(calls: Sequence[Call], rule: Mapping[str, Any]) -> str:
-    shares = []
+    shares, dtypes = [], {rule["dtype"]}
+    if rule["level"] == "o0":
+        dtypes |= {call["dtype"] for call in calls if call["dtype"] == "float64"}
     for backward in (False, True):
-        part = [call for call in calls if call["backward"] is backward]
-        done = flops(call for call in part if call["dtype"] == rule["dtype"])
+        part = [call for call in calls if call["backward"] is backward and not is_apart(call, rule)]
+        done = flops(call for call in part if call["dtype"] in dtypes)
         shares.append(f"{percent(done, flops(part))} of {phase(backward)}")
-    return f"{rule['dtype']} in {' and '.join(shares)} matrix FLOPs"
+    return f"{' and '.join(sorted(dtypes))} in {' and '.join(shares)} matrix FLOPs"
 
 
 def _others(calls: Sequence[Call], rule: Mapping[str, Any]) -> str:
     """The products in other dtypes than the level's."""
     rest = [call for call in calls if call["dtype"] != rule["dtype"]]
+    apart = [call for call in rest if is_apart(call, rule)]
+    rest = [call for call in rest if call not in apart]
     either = set(rule.get("either", ()))
     asked = [
         call
@@ -241,8 +253,10 @@ def _others(calls: Sequence[Call], rule: Mapping[str, Any]) -> str:
         and ("float32" in allowed_dtypes(call, rule) or (call["functions"] and either.issuperset(call["functions"])))
     ]
     other = [call for call in rest if call not in asked]
-    return (f"; kept in float32 as requested: {describe(asked)}" if asked else "") + (
-        f"; in other dtypes: {describe(other)}" if other else ""
+    return (
+        (f"; kept in float32 as requested: {describe(asked)}" if asked else "")
+        + (f"; in other dtypes: {describe(other)}" if other else "")
+        + (f"; counted apart, as torch has no half precision of it here: {describe(apart)}" if apart else "")
     )
 
 

@@ -10,9 +10,12 @@ from typing import Any
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Have `value` as this attribute of a class or module, while open."""
-    original = getattr(owner, name)
+    original, inherited = getattr(owner, name), name not in vars(owner)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(owner, name, original)
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,8 +21,11 @@ from recipes.precision.observation import Guard
 from recipes.torch_.observe import operators
 from recipes.torch_.observe.calls import Call, dtype_name, tensors
 from recipes.torch_.observe.evaluation import Evaluations
+from recipes.torch_.observe.lineage import Lineage
+from recipes.torch_.observe.memory import Memory
 from recipes.torch_.observe.modules import Modules, Running, optimizer_frames
-from recipes.torch_.observe.operators import COMPOSITE, FOLLOWED, GATHERING, LIGHT, REDUCTION, UNKNOWN
+from recipes.torch_.observe.operators import COMPOSITE, FOLLOWED, GATHERING, LIGHT, MATRIX, REDUCTION, UNKNOWN
+from recipes.torch_.observe.outside import Writers
 from recipes.torch_.observe.roles import Roles, in_backward
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
@@ -54,14 +57,18 @@ class DispatchObserver(TorchDispatchMode):
         """dtype -> elements of gradients that were summed over ranks in it."""
         self.gathered: Counter[str] = Counter()
         """dtype -> elements of parameters that were gathered from all ranks in it."""
-        self.roles = Roles(modules)
-        self.evaluations = Evaluations()
+        memory = Memory()
+        lineage = Lineage(memory)
+        self.roles = Roles(modules, lineage)
+        self.evaluations = Evaluations(memory)
+        self.writers = Writers(memory, lineage, self.evaluations, self.guard)
         self.kept_ran: set[torch.nn.Module] = set()
         """The modules kept in float32 that ran."""
         self._pauses = 0
         self._modules = modules
         self._on_float32 = on_float32
         self._kinds: dict[Any, str] = {}
+        self._adapters = modules.has_adapters()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -80,7 +87,7 @@ class DispatchObserver(TorchDispatchMode):
                 return run(*args, **kwargs)
         out = func(*args, **kwargs)
         with self.guard():
-            self._follow(func, [*args, *kwargs.values()], out)
+            self._follow(func, args, kwargs, out)
             if after is not None:
                 after(args, kwargs, out)
         return out
@@ -108,22 +115,15 @@ class DispatchObserver(TorchDispatchMode):
             return _parts(func), None
         return func, self._matrices(func, args, kwargs)
 
-    def _follow(self, func: Any, given: Sequence[Any], out: Any) -> None:
-        """Follow what was computed without gradients, and notice where training uses it."""
-        gradients = torch.is_grad_enabled()
-        if gradients or in_backward():
+    def _follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Follow what was computed without gradients or written by nothing seen, and notice where training uses it."""
+        if self._pauses:
+            return
+        backward = in_backward()
+        if backward or torch.is_grad_enabled():
             self.evaluations.close()
-        if not self.evaluations:
-            return
-        used = tensors(given)
-        origins = self.evaluations.origins(used)
-        if not origins:
-            return
-        if in_backward() or (gradients and any(tensor.requires_grad for tensor in used)) or self.in_optimizer():
-            self.evaluations.use(origins)
-        else:
-            written = used if func._schema.is_mutable or "c10d" in func.namespace else []
-            self.evaluations.mark([*tensors([out]), *written], origins)
+        multiplies = self._kinds[func] == MATRIX
+        self.writers.ran(func, args, kwargs, out, backward=backward, multiplies=multiplies, steps=self.in_optimizer)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -168,8 +168,17 @@ class DispatchObserver(TorchDispatchMode):
         backward, running = in_backward(), self._modules.running()
         use, origin = self.roles.record(matrices, len(self.calls), running)
         kept = self._is_kept(running, backward, origin)
+        origins = [self.roles.lineage.origin(matrix) for matrix in matrices]
+        weights = [origin for origin in origins if origin.parameter is not None]
+        trains = backward or (torch.is_grad_enabled() and any(matrix.requires_grad for matrix in matrices))
         if backward:
             self.evaluations.use_call(origin)
+            if origin >= 0 and self._adapters:
+                kept = self.calls[origin].kept
+        elif trains:
+            if self._adapters and any(one.parameter.dtype == torch.float32 for one in weights):
+                kept = any(dtype == "float32" for dtype, _ in operands)
+            self.evaluations.stepped.update(one.memory for one in weights if one.parameter.requires_grad)
 
         def record_call(args: Any, kwargs: Any, out: Any) -> None:
             produced = tensors([out])
@@ -183,8 +192,8 @@ class DispatchObserver(TorchDispatchMode):
                 origin=origin if backward else -1,
                 use=use,
             )
-            if not backward and not torch.is_grad_enabled():
-                self.evaluations.add(len(self.calls), produced)
+            if not trains:
+                self.evaluations.add(len(self.calls), produced, (one.memory for one in weights))
             self.calls.append(call)
 
         return record_call

@@ -1,73 +1,63 @@
-"""Which products of a step are an evaluation's: they ran without gradients, and training used none of their results.
+"""Which products of a step are not training's: they ran without gradients, and training used none of their results,
+or in its loss alone and they are of weights that no optimizer steps, as a teacher's are.
 
-A frozen part of the model, a teacher, and the forward of an autograd function or of a reentrant checkpoint run without
-gradients too, and training uses what they return. Products that followed each other without gradients are judged
-together, so that what is computed from one of them is enough for all.
+A frozen part of the model, and the forward of an autograd function or of a reentrant checkpoint run without gradients
+too: training multiplies what they return. Products that followed each other without gradients are judged together, so
+that what is computed from one of them is enough for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
-from recipes.torch_.observe.modules import memory_of
-
-_UNKNOWN: tuple[None, frozenset[int]] = None, frozenset()
+from recipes.torch_.observe.memory import Memory, Sources
 
 
 class Evaluations:
-    """Follows the results of a step's products without gradients, by their memory."""
+    """The stretches of a step's products without gradients."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory) -> None:
+        self.used: set[object] = set()
+        """The sources of which training used a result."""
+        self.in_loss: set[object] = set()
+        """Those of which it used one without a product."""
+        self.stepped: set[int] = set()
+        """The memory of weights that an optimizer steps, or that have gradients."""
+        self._memory = memory
         self._stretches: dict[int, int] = {}
         """Index of a call without gradients -> that of the first call of its stretch."""
-        self._used: set[int] = set()
-        """Stretches of which training used a result."""
+        self._weights: defaultdict[int, set[int]] = defaultdict(set)
+        """The memory of a stretch's weights."""
         self._open: int | None = None
         """The stretch that the next product without gradients belongs to."""
-        # The weak reference keeps an address from being given to other memory.
-        self._made_of: dict[int, tuple[StorageWeakRef, frozenset[int]]] = {}
-        """Memory -> the stretches that its data was computed from."""
 
     def __contains__(self, call: int) -> bool:
-        return call in self._stretches and self._stretches[call] not in self._used
+        stretch = self._stretches.get(call)
+        if stretch is None or stretch in self.used:
+            return False
+        return stretch not in self.in_loss or not self._weights[stretch] & self.stepped
 
-    def __bool__(self) -> bool:
-        """Whether there is anything to follow."""
-        return bool(self._stretches)
-
-    def add(self, call: int, results: Iterable[torch.Tensor]) -> None:
-        """A product ran without gradients as number `call` of the step's calls."""
+    def add(self, call: int, results: Iterable[torch.Tensor], weights: Iterable[int]) -> None:
+        """A product of these weights ran without gradients as number `call` of the step's calls."""
         if self._open is None:
             self._open = call
         self._stretches[call] = self._open
-        self.mark(results, frozenset({self._open}))
+        self._weights[self._open].update(weights)
+        for result in results:
+            if result.layout == torch.strided:
+                self._memory.record(result).sources |= {self._open}
 
     def close(self) -> None:
         """Something ran with gradients: what comes later is another stretch."""
         self._open = None
 
-    def origins(self, given: Iterable[torch.Tensor]) -> frozenset[int]:
-        """The stretches that these were computed from."""
-        return frozenset().union(*(self._made_of.get(memory_of(tensor), _UNKNOWN)[1] for tensor in _dense(given)))
-
-    def mark(self, results: Iterable[torch.Tensor], origins: frozenset[int]) -> None:
-        """These were computed from such stretches, too."""
-        for tensor in _dense(results) if origins else ():
-            reference = StorageWeakRef(tensor.untyped_storage())
-            self._made_of[memory_of(tensor)] = reference, origins | self.origins([tensor])
-
-    def use(self, origins: frozenset[int]) -> None:
-        """Training uses what was computed from these stretches."""
-        self._used |= origins
+    def use(self, sources: Sources) -> None:
+        """Training uses what was computed from these."""
+        self.used |= sources
 
     def use_call(self, call: int) -> None:
         """Training uses this call, if it is one without gradients."""
-        self._used.add(self._stretches.get(call, -1))
-
-
-def _dense(values: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Those that have memory of their own."""
-    return (tensor for tensor in values if tensor.layout == torch.strided)
+        self.used.add(self._stretches.get(call))

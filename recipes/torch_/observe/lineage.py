@@ -1,20 +1,19 @@
 """Which values of a step are the same data: a weight and its casts, an activation and what backward makes of it.
 
-Values are followed by their memory, which views share. An operation that casts, scales, clips or rearranges one tensor
-passes its origin on to what it returns.
+An operation that casts, scales, clips or rearranges one tensor passes its origin on to what it returns.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from recipes.precision.call_summary import is_narrow
 from recipes.torch_.observe.calls import dtype_name
+from recipes.torch_.observe.memory import Memory, Origin
 
 _FIRST = frozenset(
     (
@@ -28,38 +27,22 @@ SCALING = frozenset(("mul", "div"))
 SAME_DATA = frozenset((*_FIRST, *SCALING, "copy_"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Origin:
-    """Where the data of a tensor came from."""
-
-    memory: int
-    """Identifies the memory that had it first."""
-    parameter: nn.Parameter | None = None
-    """The weight that it is."""
-    narrowed: str = ""
-    """The dtype of eight bits or fewer that it was rounded to, or is in."""
-
-
 class Lineage:
     """The origins of the tensors of one step."""
 
-    def __init__(self) -> None:
-        # The weak reference keeps an address from being given to other memory.
-        self._known: dict[int, tuple[StorageWeakRef, Origin]] = {}
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
 
     def origin(self, tensor: torch.Tensor) -> Origin:
-        storage = tensor.untyped_storage()
-        known = self._known.get(storage._cdata)
-        if known is not None:
-            return known[1]
-        dtype = dtype_name(tensor.dtype)
-        origin = Origin(
-            memory=storage._cdata,
-            parameter=tensor if isinstance(tensor, nn.Parameter) else None,
-            narrowed=dtype if is_narrow(dtype) else "",
-        )
-        self._known[storage._cdata] = StorageWeakRef(storage), origin
-        return origin
+        record = self._memory.record(tensor)
+        if record.origin is None:
+            dtype = dtype_name(tensor.dtype)
+            record.origin = Origin(
+                memory=tensor.untyped_storage()._cdata,
+                parameter=tensor if isinstance(tensor, nn.Parameter) else None,
+                narrowed=dtype if is_narrow(dtype) else "",
+            )
+        return record.origin
 
     def follow(self, operation: str, args: Any, out: Any) -> None:
         """Record what an operation of `SAME_DATA` returned."""
@@ -72,13 +55,13 @@ class Lineage:
         origin = self.origin(source)  # which a view of a weight shows for the first time
         if not isinstance(target, torch.Tensor) or isinstance(target, nn.Parameter):
             return
-        storage = target.untyped_storage()
-        if storage._cdata == source.untyped_storage()._cdata:
+        record = self._memory.record(target)
+        if record is self._memory.record(source):
             return
         dtype = dtype_name(target.dtype)
         if is_narrow(dtype):
             origin = replace(origin, narrowed=dtype)
-        self._known[storage._cdata] = StorageWeakRef(storage), origin
+        record.origin = origin
 
 
 def _source(operation: str, args: Any, out: Any) -> Any:

@@ -92,6 +92,18 @@ class Modules:
         """By parameter; a shared one belongs to a module that is kept, else to a linear layer, else to the first."""
         return dict(self._ranked())
 
+    def has_adapters(self) -> bool:
+        """Whether the weights that train are float32, and most weights are frozen ones in half precision."""
+        trained, frozen = 0, 0
+        for parameter, _ in self._ranked():
+            if parameter.requires_grad and parameter.is_floating_point():
+                if parameter.dtype != torch.float32:
+                    return False
+                trained += parameter.numel()
+            elif parameter.dtype in (torch.float16, torch.bfloat16):
+                frozen += parameter.numel()
+        return 0 < trained < frozen
+
     def owners_by_memory(self) -> dict[int, Owner]:
         """The same by `memory_of` the parameter."""
         return {memory_of(local(parameter)): owner for parameter, owner in self._ranked()}

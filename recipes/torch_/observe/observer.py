@@ -76,11 +76,13 @@ class PrecisionObserver:
 
     def _head(self, number: int, evaluation: bool) -> dict[str, Any]:
         ranks = distributed.is_available() and distributed.is_initialized()
-        owners = self._owners()
+        owners, adapters = self._owners(), self._modules.has_adapters()
         elements: Counter[tuple[str, str]] = Counter()
         for parameter, owner in owners.items():
             if parameter.is_floating_point():
                 group = "kept" if owner.kept else "norm" if isinstance(owner.module, NORMS) else "other"
+                if adapters:
+                    group = "adapter" if parameter.requires_grad else "frozen"
                 elements[group, dtype_name(local(parameter).dtype)] += parameter.numel()
         head = observation.head(
             number,

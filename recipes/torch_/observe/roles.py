@@ -43,8 +43,8 @@ class _Numbered:
 class Roles:
     """The roles of the products of one step."""
 
-    def __init__(self, modules: Modules) -> None:
-        self.lineage = Lineage()
+    def __init__(self, modules: Modules, lineage: Lineage) -> None:
+        self.lineage = lineage
         self._modules = modules
         self._layers: dict[int, str | None] = {}
         """The layers of weights that are not those of the running module, by the weight's id."""

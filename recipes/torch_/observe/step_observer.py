@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from recipes.precision.call_summary import is_narrow
@@ -27,7 +28,7 @@ from recipes.torch_.observe import (
 from recipes.torch_.observe.calls import Call, dtype_name, tensors
 from recipes.torch_.observe.compiled_calls import CompiledCalls
 from recipes.torch_.observe.flops import Unaccounted
-from recipes.torch_.observe.modules import Modules, local, optimizer_frames
+from recipes.torch_.observe.modules import Modules, local, memory_of, optimizer_frames
 from recipes.torch_.observe.roles import in_backward
 from recipes.torch_.observe.rounding import RoundingObserver
 
@@ -67,6 +68,7 @@ class StepObserver:
         stack.enter_context(compiled.watched(self._run_compiled))
         stack.enter_context(recomputation.watched())
         stack.enter_context(self._recording)
+        stack.enter_context(self.mode.writers.watched())
         if optimizer_frames():  # the profiler can't see when the step began
             self._first_step.enter_context(torch.profiler.record_function(profiler_audit.OPTIMIZER))
             stack.callback(self._first_step.close)
@@ -95,6 +97,8 @@ class StepObserver:
             "operations": self.mode.operations,
             "unaccounted": dict(self.mode.unaccounted),
             "apart": dict(self.mode.apart),
+            "unwritten": self.mode.writers.unseen(),
+            "tensors": self.mode.writers.used(),
             "audit": profiler_audit.disagreement(calls, seen) if profile is not None else "",
             "unaudited": "" if profile is not None else profiler_audit.GAVE_WAY,
             "optimizer": dict(self._stepped),
@@ -109,6 +113,10 @@ class StepObserver:
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         with self._guard():
             for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+                if local(parameter).layout == torch.strided:
+                    self.mode.evaluations.stepped.add(memory_of(local(parameter)))
+                if parameter.grad is not None:
+                    self.mode.writers.gradient(local(parameter.grad))
                 if parameter.grad is not None and parameter.is_floating_point():
                     self._stepped[dtype_name(parameter.dtype)] += parameter.numel()
                     if self._rounding is not None and parameter.dtype == torch.float32:
@@ -117,11 +125,12 @@ class StepObserver:
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer_frames() == 1:
             self._first_step.close()
+        self.mode.writers.forget()
         with self._guard():
             for entry in optimizer.state.values():
                 for value in entry.values() if isinstance(entry, dict) else ():
                     if isinstance(value, torch.Tensor) and value.dim() and value.is_floating_point():
-                        self._state[dtype_name(local(value).dtype)] += local(value).numel()
+                        self._state[_stored_dtype(local(value))] += local(value).numel()
 
     def _on_float32(self, device: torch.device) -> None:
         """Float32 is about to be multiplied: record the switches, and once a phase the arithmetic."""
@@ -137,21 +146,23 @@ class StepObserver:
 
     def _run_compiled(self, artifact: Any, inputs: Sequence[Any], run: Callable[[], Any]) -> Any:
         evaluations, first = self.mode.evaluations, len(self.mode.calls)
-        trains, origins = False, frozenset[int]()
+        steps = trains = False
         with self.mode.paused():
             with self._guard():
-                steps, origins = self.mode.in_optimizer(), evaluations.origins(tensors(inputs))
+                steps = self.mode.in_optimizer()
                 trains = steps or in_backward()
                 if not steps:
                     self._count_compiled(artifact, inputs)
-                if trains:
-                    evaluations.use(origins)
+            given = list(inputs)  # which the code empties
             results = run()
         with self._guard():
-            if not trains:  # the forward of what trains runs without gradients too
-                evaluations.mark(tensors([results]), origins)
-                for call in range(first, len(self.mode.calls)):
-                    evaluations.add(call, tensors([results]))
+            new = range(first, len(self.mode.calls))
+            self.mode.writers.ran(
+                None, given, {}, results, backward=in_backward(), multiplies=bool(new), steps=lambda: steps
+            )
+            weights = [memory_of(value) for value in given if isinstance(value, nn.Parameter)]
+            for call in new if not trains else ():  # the forward of what trains runs without gradients too
+                evaluations.add(call, tensors([results]), weights)
         return results
 
     def _count_compiled(self, artifact: Any, inputs: Sequence[Any]) -> None:
@@ -171,6 +182,14 @@ class StepObserver:
         self.mode.kept_ran.update(self._compiled.kept_ran)
         if any(call.dtype == "float32" for call in calls):
             self._on_float32(next(tensor.device for tensor in inputs if isinstance(tensor, torch.Tensor)))
+
+
+def _stored_dtype(tensor: torch.Tensor) -> str:
+    """The dtype in which a tensor is stored: a subclass may show another, as eight-bit optimizer state does."""
+    while hasattr(tensor, "__tensor_flatten__"):
+        parts = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+        tensor = max(parts, key=lambda part: part.numel())
+    return dtype_name(tensor.dtype)
 
 
 def _with_functions(calls: Sequence[Call], seen: profiler_audit.Audit) -> Iterator[Call]:

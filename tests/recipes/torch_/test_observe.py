@@ -245,3 +245,18 @@ def test_the_step_between_is_a_function_of_the_seed_and_of_the_number_of_steps()
     assert choose_steps(1000, 7) == choose_steps(1000, 7)
     assert len({frozenset(choose_steps(1000, seed)) for seed in range(50)}) > 40
     assert len({frozenset(choose_steps(total, 7) - {total}) for total in range(1000, 1050)}) > 40
+
+
+@pytest.mark.parametrize(("kind", "stored"), [("8bit", "uint8"), ("Fp8", "float8_e4m3fn")])
+def test_the_state_of_an_optimizer_is_recorded_as_it_is_stored(kind, stored):
+    subclass = pytest.importorskip(f"torchao.optim.subclass_{kind.lower()}")
+
+    class Quantized(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            for weight in self.param_groups[0]["params"]:
+                zeros = getattr(subclass, f"OptimState{kind}").zeros
+                self.state[weight]["exp_avg"] = zeros((16, 256))
+
+    observed = run(Dense, Amp(level="o0"), make_optimizer=lambda weights: Quantized(weights, lr=0.01))
+    assert (observed["verdict"], observed["state_dtype"]) == ("proved", stored)

@@ -107,17 +107,11 @@ def test_float16_that_lightning_would_replace_on_a_cpu_is_refused(run):
     assert "Lightning runs bfloat16 where float16 is asked for on a CPU" in ended.err
 
 
-def test_attention_with_dropout_ends_a_trainer_run_with_both_ways_on(run):
-    words = ("amp=o1", "train.precision=script")
-    ended = run(TRAINER, *words, passed=[*QUIET, "--bf16"])
-    assert (ended.code, ended.verdict, ended.result["steps"]) == (1, "contradicted", 2)
-    assert "scaled_dot_product_attention in float32 (24 calls): torch chooses the kernel" in ended.result["reason"]
-    ways = "(amp.deny=[scaled_dot_product_attention] or proof.share=0.85 accepts that)"
-    assert ways in ended.result["reason"]
-    ended = run(TRAINER, *words, "proof.share=0.85", passed=[*QUIET, "--bf16"], attempt=2)
+def test_attention_with_dropout_on_a_cpu_is_counted_apart(run):
+    ended = run(TRAINER, "amp=o1", "train.precision=script", passed=[*QUIET, "--bf16"])
     assert (ended.code, ended.verdict) == (0, "proved"), ended.result["reason"]
-    assert ended.result["requested"]["proof_share"] == 0.85
-    assert "accepted by proof.share=0.85" in ended.result["observed"]["why"]
+    apart = "counted apart, as torch has no half precision of it here: scaled_dot_product_attention in float32 ("
+    assert apart in ended.result["observed"]["why"]
 
 
 def test_amp_deny_has_trainers_own_switch_apply_the_precision(run):

@@ -1,0 +1,94 @@
+"""What is known of the memory of a step's tensors. Values are followed by their memory, which views share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import nn
+
+Sources = frozenset["int | Outside"]
+"""What training may not use unnoticed, by which values were computed: stretches of products without gradients
+(`recipes.torch_.observe.evaluation`) and memory that nothing seen wrote (`recipes.torch_.observe.outside`)."""
+NO_SOURCES: Sources = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Where the data of a tensor came from."""
+
+    memory: int
+    """Identifies the memory that had it first."""
+    parameter: nn.Parameter | None = None
+    """The weight that it is."""
+    narrowed: str = ""
+    """The dtype of eight bits or fewer that it was rounded to, or is in."""
+
+
+class State(Enum):
+    """Who wrote some memory."""
+
+    GIVEN = 1
+    """It is older than the step, or came from outside torch."""
+    ALLOCATED = 2
+    """Nobody that was seen."""
+    WRITTEN = 3
+    """An operation that was seen."""
+
+
+class Outside:
+    """Memory that training should have seen being written; `name` says which."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Record:
+    """What is known of one tensor's memory."""
+
+    __slots__ = ("arrived", "mixed", "origin", "sources", "state", "trained", "used")
+
+    def __init__(self, state: State, sources: Sources = NO_SOURCES, trained: int = 0) -> None:
+        self.state = state
+        self.sources = sources
+        self.mixed = NO_SOURCES
+        """Sources of what training computed from their results, as a loss."""
+        self.trained = trained
+        """Number of the newest forward or backward of training that it was computed from; 0 for none."""
+        self.used = False
+        """Whether training used it."""
+        self.arrived: int | None = None
+        """Autograd's number when it came from outside torch; None where that wasn't seen."""
+        self.origin: Origin | None = None
+
+
+class Memory:
+    """The records of one step."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, Record] = {}
+        """By address of the storage."""
+        self._references: list[int] = []
+        """Weak ones, which keep addresses from being given to other memory."""
+
+    def __del__(self) -> None:
+        for reference in self._references:
+            torch.UntypedStorage._free_weak_ref(reference)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records.values())
+
+    def known(self, tensor: torch.Tensor) -> Record | None:
+        return self.records.get(tensor.untyped_storage()._cdata)
+
+    def record(self, tensor: torch.Tensor) -> Record:
+        return self.known(tensor) or self.add(tensor, Record(State.GIVEN))
+
+    def add(self, tensor: torch.Tensor, record: Record) -> Record:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.records:
+            self._references.append(storage._weak_ref())
+        self.records[storage._cdata] = record
+        return record
