@@ -165,4 +165,5 @@ def _metrics(run: Run, result: ResultRecord) -> dict[str, Any]:
         "throughput_unit": result.throughput.unit,
         "peak_memory_bytes": result.peak_memory_bytes,
         "proof": result.observed.verdict,
+        "proved": None if result.observed.verdict is None else result.observed.verdict == "proved",
     }

@@ -44,6 +44,12 @@ def _of_scripts(compared: Sequence[MeasuredArm]) -> str:
 
 def _in_all(control: MeasuredArm, others: Sequence[MeasuredArm], how: Compare) -> str:
     broken = _failed(control)
+    if _unknown(control):
+        return f"Nothing is concluded: the mode of the control, {control.label}, is unknown."
+    known = [other for other in others if not _unknown(other)]
+    if not known:
+        return f"Nothing is concluded: the mode of {_listed([other.label for other in others])} is unknown."
+    others = known
     measured = [(other, other.ratio) for other in others if other.ratio is not None and not (broken or _failed(other))]
     unrelated = [other.label for other in others if other.unrelated and not (broken or _failed(other))]
     if not measured and unrelated:
@@ -75,6 +81,11 @@ def _rate(arm: MeasuredArm) -> str:
     return "step rate" if arm.figures.unit == "steps/s" else "throughput"
 
 
+def _unknown(arm: MeasuredArm) -> bool:
+    """Whether its measurement shows nothing: nobody knows in which mode it ran."""
+    return arm.figures.verdict == "unknown" and not _failed(arm)
+
+
 def _failed(arm: MeasuredArm) -> bool:
     return arm.evidence.state.name == "failed"
 
@@ -101,6 +112,9 @@ def _at_what_cost(arm: MeasuredArm, how: Compare) -> str:
 def _of_arm(arm: MeasuredArm, control: MeasuredArm, how: Compare) -> str:
     if _failed(arm):
         return f"{_named(arm)}: {_how_it_failed(arm)}."
+    if _unknown(arm) or _unknown(control):
+        whose = "its" if _unknown(arm) else "the control's"
+        return f"{_named(arm)}: nothing is concluded, since {whose} mode is unknown."
     parts = [_speed(arm, control)]
     if arm.figures.memory and control.figures.memory:
         parts.append(f"peak memory {arm.figures.memory / control.figures.memory:.2f} times")

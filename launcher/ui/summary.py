@@ -128,7 +128,8 @@ def outcome(result: ResultRecord) -> list[tuple[str, str]]:
         why = result.observed.why
         if why and why in (result.reason or ""):  # which the headline gives
             why = ""
-        rows.append(("proof", f"{verdict}{f': {why}' if why else ''}"))
+        said = "unknown, so not proved" if verdict == "unknown" else verdict
+        rows.append(("proof", f"{said}{f': {why}' if why else ''}"))
     return rows
 
 

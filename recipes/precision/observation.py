@@ -36,6 +36,7 @@
      "float32": {"switches": {name: setting}, "arithmetic": {product: "float32" | "tf32" | "bfloat16"}},
      "xla_clusters": None,
      "problems": [text],                                 why this step couldn't be observed
+     "extra": True,                                      only where other ranks need not have observed it
      "grows": True}                                      only where more will be observed before the report is final
 
 A call's dtype is the widest of its matrices'. `functions` are those that it may have come from; `kept` is None

@@ -1,14 +1,102 @@
-"""When the optimizer steps of a script are observed."""
+"""When the optimizer steps of a script are observed: at its start, early, and then at random to its end.
+
+The random steps are those of the run's id, not of the script's generators, and the same on every rank as long as
+observing costs its ranks about as much. From the third span on they take at most 1 % of the time.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import random
+import time
+from collections.abc import Callable
 
 SPAN = 2
 """Optimizer steps of a script that are observed at a time, so that both of a GAN's networks are."""
+SHARE = 0.01
+"""The most of the time that the third span and those after it take together."""
+FREE = 2
+"""Spans that a change asks for beyond that."""
+LOOK_EVERY = 32
+"""Steps of which one, at random, is looked at for a change."""
+_LEAST, _MOST = 4, 40
+"""The least and the largest binary logarithm of the steps between two spans."""
 
 
-def next_span(steps: int) -> int:
-    """The first step of the next span, after so many steps: in the next decade, early for short scripts, too."""
-    low = 10 ** len(str(steps))
-    return random.Random(low).randrange(low, 2 * low)
+class Schedule:
+    """The spans of one rank."""
+
+    def __init__(self, run: str | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.due = 1
+        """The first step of the current or next span."""
+        self.spans = 0
+        """Those that have ended."""
+        self._run = os.environ.get("LAUNCHER_RUN_ID", "") if run is None else run
+        self._seed = int.from_bytes(hashlib.sha256(self._run.encode()).digest()[:6], "big") if self._run else 0
+        self._clock = clock
+        self._began = self._ended = clock()
+        self._step = 0
+        """Steps when the newest span ended."""
+        self._plain: float | None = None
+        """Seconds of a step that is not observed."""
+        self._spent = 0.0
+        self._free = FREE
+        self._base = 0
+        """Steps when the second span ended."""
+
+    def begin(self, steps: int) -> None:
+        """A span begins after so many steps."""
+        self._began = self._clock()
+        if self.spans and steps > self._step:
+            self._plain = (self._began - self._ended) / (steps - self._step)
+
+    def end(self, steps: int) -> None:
+        """It has ended after so many."""
+        self._ended, self._step = self._clock(), steps
+        self.spans += 1
+        cost = max(0.0, self._ended - self._began - SPAN * (self._plain or 0.0))
+        if self.spans > 2:
+            self._spent += cost
+        else:
+            self._base = steps
+        low = 10 ** len(str(steps))
+        if self.spans == 1 or not self._plain:
+            self.due = random.Random(self._seed + low).randrange(low, 2 * low)
+        else:
+            self.due = self._next(steps, cost, self._plain)
+
+    def ask(self, steps: int) -> bool:
+        """Ask for a span at the next step, because something has changed. Returns whether there will be one."""
+        if self.due <= steps + 1:
+            return True
+        earned = SHARE * (steps - self._base) * (self._plain or 0.0)
+        if self._spent > earned:
+            if not self._free:
+                return False
+            self._free -= 1
+        self.due = steps + 1
+        return True
+
+    def looks(self, steps: int) -> bool:
+        """Whether the step after so many is looked at for a change."""
+        return self.spans > 0 and self._slot(LOOK_EVERY.bit_length() - 1, (steps + 1) // LOOK_EVERY) == steps + 1
+
+    def _next(self, steps: int, cost: float, plain: float) -> int:
+        """The first random step that the time taken so far pays for."""
+        needed = cost / (SHARE * plain)
+        level = min(max(_LEAST, int(needed).bit_length()), _MOST)
+        block = steps >> level
+        while True:
+            block += 1
+            step = self._slot(level, block)
+            if SHARE * plain * (step - self._base) >= self._spent + cost:
+                return step
+
+    def _slot(self, level: int, block: int) -> int:
+        """The random step of this block of 2 ** level steps. It is that of one of its halves: ranks that don't choose
+        the same distance share the steps of the longer one."""
+        for depth in range(level, 0, -1):
+            digest = hashlib.blake2b(f"{self._run} {depth} {block}".encode(), digest_size=1).digest()
+            block = 2 * block + (digest[0] & 1)
+        return block

@@ -83,3 +83,13 @@ def an_operator_of_its_own_that_is_tagged_as_pointwise():
 
     my_relu.register_autograd(lambda context, gradient: gradient.clone())
     losses = train(4, lambda: F.mse_loss(net[2](my_relu(net[0](inputs))), targets))
+
+
+@guest(o1="contradicted", script="contradicted")
+def float32_from_step_40_on():
+    for step in range(120):
+        sgd.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=step < 40):
+            loss = F.mse_loss(net(inputs), targets)
+        loss.backward()
+        sgd.step()

@@ -1,8 +1,8 @@
 """Observes a training loop in Paddle that is not ours: a user's script, by the layers that it calls.
 
-Observed are all calls up to the second optimizer step, and then two steps in each following decade of steps, starting
-with the first layer that is called where gradients are recorded. Other steps are only counted. Static graphs are not
-observed: where one ran, the report says so, and nothing is proved.
+Observed are all calls up to the second optimizer step, and then two steps whenever `Schedule` says so, from the
+first layer called where gradients are recorded. Other steps are only counted. Static graphs are not observed:
+where one ran, the report says so, and nothing is proved.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from recipes.paddle_.observe.observer import PrecisionObserver
 from recipes.paddle_.observe.step_calls import StepCalls, around_optimizer_steps
 from recipes.paddle_.precision import Precision
 from recipes.trainer.replaced import replaced
-from recipes.trainer.schedule import SPAN, next_span
+from recipes.trainer.schedule import SPAN, Schedule
 from recipes.trainer.step_meter import StepMeter
 
 STATIC = "static graphs were executed, which are not observed in a script in Paddle"
@@ -41,8 +41,7 @@ class ScriptObserver(PrecisionObserver):
         self._meter: StepMeter
         self._stepping: Any = None
         """The optimizer that steps now."""
-        self._next = 1
-        """The first step of the current or next span."""
+        self._schedule = Schedule()
         self._span: contextlib.ExitStack | None = None
         self._waiting = contextlib.ExitStack()
         self._recorded: StepCalls | None = None
@@ -93,12 +92,12 @@ class ScriptObserver(PrecisionObserver):
         """End the span that is over, and wait for the start of the next one where it is due."""
         self.steps += 1
         self._meter.stepped(self._stepping, applied=True)
-        if self._span is not None and self.steps >= self._next + SPAN - 1:
+        if self._span is not None and self.steps >= self._schedule.due + SPAN - 1:
             self._span.close()
             self._span = None
-            self._next = next_span(self.steps)
+            self._schedule.end(self.steps)
             self.judge(self.reports)
-        if self._span is None and self.steps + 1 == self._next:
+        if self._span is None and self.steps + 1 == self._schedule.due:
             self._await_layer()
 
     def _noting_static(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,8 +134,9 @@ class ScriptObserver(PrecisionObserver):
         self._waiting.enter_context(replaced(nn.Layer, "__call__", call))
 
     def _begin(self) -> None:
+        self._schedule.begin(self.steps)
         self._span = contextlib.ExitStack()
-        self._span.enter_context(self.step(self._next))
+        self._span.enter_context(self.step(self._schedule.due))
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """End the current span with the script. A later span without a step says nothing."""
@@ -144,7 +144,7 @@ class ScriptObserver(PrecisionObserver):
         if self._span is None:
             return
         self._span.__exit__(kind, error, trace)
-        if error is None and 1 < self._next > self.steps:
+        if error is None and 1 < self._schedule.due > self.steps:
             self.reports.pop()
 
     @contextlib.contextmanager

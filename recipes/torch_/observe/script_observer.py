@@ -1,14 +1,13 @@
 """Observes the training loop of a user's script: its optimizers show the steps, module calls show the model.
 
 Observed are spans of two optimizer steps, so that a GAN's generator and discriminator are both in one, from the first
-forward of a module to the first one after the second step: at the start, and once in each following decade of steps.
+forward of a module to the first one after the second step, when `Schedule` says and when `Watch` has seen a change.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,9 +22,10 @@ from recipes.precision.observation import Guard
 from recipes.torch_.observe.modules import Owner, names_of
 from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.observe.roles import in_backward
+from recipes.torch_.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks
 from recipes.torch_.precision import Precision
 from recipes.trainer.profiling import Profiling
-from recipes.trainer.schedule import SPAN, next_span
+from recipes.trainer.schedule import SPAN, Schedule
 
 TOLD_AT = 10
 """Optimizer step at which a script is warned whose threads took all of them."""
@@ -48,7 +48,12 @@ class ScriptObserver:
         self.warn: Callable[[str], None] = lambda why: None
         """Called once with the reason where threads take the first steps."""
         self._profiling = profiling
-        self._due = 1
+        self._schedule = Schedule()
+        self._watch = Watch()
+        self._looking = False
+        """This step is looked at for a change."""
+        self._changed_at = 0
+        """The first step that showed a change."""
         self._thread = os.getpid(), threading.get_ident()
         self._in_threads = 0
         """Of the optimizer steps, those taken in other threads."""
@@ -68,11 +73,13 @@ class ScriptObserver:
         try:
             with self._ending():
                 yield
+            unseen = PrecisionObserver(nn.Module(), self.precision.resolved)
             problems = [*self._guard.problems, *([IN_A_THREAD] if self._trained_elsewhere() else [])]
             if problems:
-                unseen = PrecisionObserver(nn.Module(), self.precision.resolved)
                 unseen.add_problems(1, problems)
-                self.reports[:0] = unseen.reports
+            if self._watch.change and not self._in_threads:
+                unseen.add_problems(self._changed_at, [f"{self._watch.change}, which no observed step had"])
+            self.reports += [{**report, "extra": True} for report in unseen.reports]
         finally:
             counting.remove()
             if self._hook is not None:
@@ -86,7 +93,7 @@ class ScriptObserver:
         A span without a step, or that an exception ends, is not reported."""
         try:
             yield
-            if self._span is not None and self.steps >= self._due:
+            if self._span is not None and self.steps >= self._schedule.due:
                 self._close()
         finally:
             if self._span is not None:
@@ -117,10 +124,35 @@ class ScriptObserver:
         if self._span is None or self._profiling.running:  # one profiler at a time
             self._profiling.after(self.steps)
             self._profiling.before(self.steps + 1)
+        with self._guard():
+            if not self._is_elsewhere():
+                self._look_at(optimizer)
         ends = self._span is not None and self.steps >= self._span.last
-        begins = self._span is None and not self._profiling.running and self.steps + 1 >= self._due
+        begins = self._span is None and not self._profiling.running and self.steps + 1 >= self._schedule.due
         if not self._waits and (ends or begins):
             self._await_forward()
+
+    def _look_at(self, optimizer: torch.optim.Optimizer) -> None:
+        """Look for a change in the step that has ended, and ask for an observed one."""
+        if self._span is not None:
+            for look in weight_looks(optimizer):
+                self._watch.learn(look)
+            return
+        if self._looking:
+            self._watch.check(weight_look(optimizer, self.steps))
+            self._looking = False
+            if not self._waits:
+                self._stop_waiting()
+        if self._watch.change:
+            self._changed_at = self._changed_at or self.steps
+            self._schedule.ask(self.steps)
+        elif self._watch.recompiled():
+            self._schedule.ask(self.steps)
+            self._watch.learn_graphs()
+        if not graphs() and not self._profiling.running and self._schedule.looks(self.steps):
+            self._looking = True
+            if self._hook is None:
+                self._hook = register_module_forward_pre_hook(self._on_forward)
 
     def _await_forward(self) -> None:
         """Hook modules only while a span is about to begin or end: no other step is slower."""
@@ -131,14 +163,18 @@ class ScriptObserver:
     def _stop_waiting(self) -> None:
         """The hook stays where something was compiled with it, which would be compiled anew without it."""
         self._waits = False
-        dynamo = sys.modules.get("torch._dynamo.utils")
-        if self._hook is not None and not (dynamo and dynamo.counters["stats"]["unique_graphs"]):
+        if self._hook is not None and not graphs():
             self._hook.remove()
             self._hook = None
 
     def _on_forward(self, module: nn.Module, inputs: Any) -> None:
-        if torch.compiler.is_compiling() or not self._waits:
+        if torch.compiler.is_compiling() or not (self._waits or self._looking):
             return  # before anything that the compiler can't trace, which would cut the user's graph here for good
+        with self._guard():
+            if (self._span is not None or self._looking) and not self._is_elsewhere():
+                (self._watch.check if self._span is None else self._watch.learn)(layer_look(module, inputs))
+        if not self._waits:
+            return
         ended = False
         with self._guard():
             ended = self._move_on(module)
@@ -159,17 +195,22 @@ class ScriptObserver:
             self._close()
             self._stop_waiting()
             return True
-        if torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._due:
-            self._due = self.steps + 1
-            self._span = _Span(module, self.precision, self._due)
+        if torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._schedule.due:
+            self._schedule.due = self.steps + 1
+            self._schedule.begin(self.steps)
+            self._span = _Span(module, self.precision, self._schedule.due)
+            self._watch.learn(layer_look(module, ()))
         return False
 
     def _close(self) -> None:
         assert self._span is not None
         self._span.close()
-        self.reports += self._span.reports
+        later = {"extra": True} if self._schedule.spans > 1 else {}
+        self.reports += [{**report, **later} for report in self._span.reports]
         self._span = None
-        self._due = next_span(self.steps)
+        self._schedule.end(self.steps)
+        self._watch.observed()
+        self._changed_at = 0
 
 
 class _Span(PrecisionObserver):

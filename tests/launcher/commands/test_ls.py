@@ -169,6 +169,7 @@ def test_programs_get_json(root, shown):
         "throughput_unit": "samples/s",
         "peak_memory_bytes": 512 * 2**20,
         "proof": "proved",
+        "proved": True,
     }
     one = json.loads("".join(shown(NAME, "--json")))
     assert one["result"]["observed"]["verdict"] == "proved"

@@ -207,10 +207,29 @@ def test_arms_of_other_batches_have_no_loss_gap_and_show_how_much_each_had_seen(
     assert "loss gap" not in document(tmp_path, plan).sections[0].parts[0].header
 
 
-def test_a_mode_that_was_not_proved_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("arm", "first", "second"),
+    [
+        (1, "Nothing is concluded: the mode of amp=o1 is unknown.", "since its mode is unknown."),
+        (
+            0,
+            "Nothing is concluded: the mode of the control, amp=o0, is unknown.",
+            "since the control's mode is unknown.",
+        ),
+    ],
+)
+def test_nothing_is_concluded_from_an_arm_whose_mode_is_unknown(tmp_path, arm, first, second):
+    plan = plan_of(tmp_path, ("o0", NOISE), ("o1", TWICE))
+    change(tmp_path, arm, observed={"verdict": "unknown", "why": "unseen"})
+    text = lead(tmp_path, plan)
+    assert text[0] == first
+    assert text[1].endswith(f": nothing is concluded, {second}")
+
+
+def test_an_emulated_mode_is_named(tmp_path):
     plan = plan_of(tmp_path, ("o0", NOISE), ("o1", NOISE))
-    change(tmp_path, 1, observed={"verdict": "unknown", "why": "unseen"})
-    assert lead(tmp_path, plan)[1].endswith("; its mode was not proved (unknown).")
+    change(tmp_path, 1, observed={"verdict": "emulated", "why": "wider"})
+    assert lead(tmp_path, plan)[1].endswith("; its mode was not proved (emulated).")
 
 
 def test_half_of_a_comparison_is_reported_as_far_as_it_went(tmp_path):

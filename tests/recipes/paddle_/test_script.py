@@ -84,21 +84,21 @@ executor.run(start)
 executor.run(main, feed={"inputs": numpy.ones((8, 16), "float32")}, fetch_list=[loss])
 paddle.disable_static()
 """
-    code, _, result = run(text.replace("paddle.disable_static()", "raise OSError"))
+    code, _, result = run(text.replace("paddle.disable_static()", "raise OSError"), "require_proof=true")
     assert (code, result["observed"]["verdict"]) == (1, "unknown")
     assert "static graphs were executed, which are not observed" in result["reason"]
     assert result["reason"].endswith("; so the script was ended"), "at the first of them"
-    code, printed, result = run(text, "require_proof=false")
+    code, printed, result = run(text)
     assert (code, result["steps"], result["observed"]["verdict"]) == (0, None, "unknown")
     assert result["observed"]["why"].startswith("step 1: static graphs were executed, which are not observed")
     assert "steps/s not known: static graphs were executed" in printed.out
-    code, _, result = run(loop() + text.replace("paddle.disable_static()", ""), "require_proof=false")
+    code, _, result = run(loop() + text.replace("paddle.disable_static()", ""))
     paddle.disable_static()
     assert (code, result["observed"]["verdict"]) == (0, "unknown"), "after eager steps, and to the end"
 
 
-def test_what_no_layer_multiplies_leaves_it_unknown_which_fails_the_run(run):
-    code, printed, result = run(loop(output="paddle.matmul(net(inputs), paddle.ones([4, 2]))"))
+def test_what_no_layer_multiplies_leaves_it_unknown_which_fails_a_run_that_needs_a_proof(run):
+    code, printed, result = run(loop(output="paddle.matmul(net(inputs), paddle.ones([4, 2]))"), "require_proof=true")
     assert (code, result["observed"]["verdict"]) == (1, "unknown")
     assert "products in forward, and Paddle counted" in result["observed"]["why"]
     assert "script: nothing proves that amp=o0 ran" in printed.err
