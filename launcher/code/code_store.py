@@ -62,18 +62,18 @@ def check(target: Path) -> None:
         if (key := (str(target), status.st_dev, status.st_ino)) in _checked:
             return
         _check_owners(target, root)
-        files = _files(target)
-        intact = all(stat.S_ISREG(os.lstat(file).st_mode) for file in files.values())
+        held = files(target)
+        intact = all(stat.S_ISREG(os.lstat(file).st_mode) for file in held.values())
     except (FileNotFoundError, ValueError, TypeError):
-        intact, files = False, {}
+        intact, held = False, {}
     except OSError as error:
         raise UsageError(f"the code snapshot {target} can't be used: {error.strerror}: {error.filename}") from None
-    if not intact or snapshot.digest_of(files) != target.name:
+    if not intact or snapshot.digest_of(held) != target.name:
         raise UsageError(
             f"the code snapshot {target} does not match its digest: it was changed after it was written. Delete that "
             "folder and run the command again"
         )
-    _close(target, files)
+    _close(target, held)
     _checked.add(key)
 
 
@@ -107,7 +107,7 @@ def _check_folder(folder: Path, root: str) -> None:
         raise UsageError(f"{folder} can't hold the code of your runs: {whose}. Name a run_root of your own")
 
 
-def _files(target: Path) -> dict[str, Path]:
+def files(target: Path) -> dict[str, Path]:
     """The files of a snapshot by name, as it was laid down."""
     return {str(name): target / str(name) for name in json.loads(safe_files.read_text(target / NAMES))}
 

@@ -196,7 +196,7 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
     values = store.read_or_empty(store.plan_path(run.folder), own_in=run.root)
     if not values:
         raise UsageError(f"{run.id} has no plan.json, so its environment is unknown")
-    plan = record.from_json(values)
+    plan = record.of_run(values, run.path)
     running = seen.state.name in ("running", "stopping")
     ended = [] if running else list(job_environment.own_secrets(plan.secrets, plan.run_dir))
     if ended:

@@ -136,7 +136,12 @@ def end(files: Mapping[str, Files], grace: float) -> dict[str, str]:
 
 
 def _liveness(asked: Mapping[str, Files], after: float) -> dict[str, Liveness]:
-    known = {folder: Liveness("unknown", f"no queue is known here{_named(files)}") for folder, files in asked.items()}
+    known = {
+        folder: Liveness("gone", f"this is a copy of {files.copy_of}, made before that ended")
+        if files.copy_of
+        else Liveness("unknown", f"no queue is known here{_named(files)}")
+        for folder, files in asked.items()
+    }
     for name, group in _by_backend(asked).items():
         known.update(_backend(name).liveness(group, after))
     return known
@@ -145,7 +150,7 @@ def _liveness(asked: Mapping[str, Files], after: float) -> dict[str, Liveness]:
 def _by_backend(files: Mapping[str, Files]) -> dict[str, dict[str, Files]]:
     groups: dict[str, dict[str, Files]] = {}
     for folder, record in files.items():
-        if not record.owner.mine or record.copied:
+        if not record.owner.mine or record.copied or record.copy_of:
             continue  # its files could name a plugin for Slurm's programs to load, or a process of the caller's
         name = record.submission.queue if record.submission else None
         if record.submission is None and record.status and record.status.process:

@@ -105,7 +105,7 @@ class RunJob(core.Job[Any]):
             raise LauncherError(f"{self.run_id} could not be cancelled: {why_not}")
 
     def submission(self) -> DelayedSubmission:
-        plan = record.from_json(store.read_or_empty(self.run_dir / "plan.json"))
+        plan = record.of_run(store.read_or_empty(self.run_dir / "plan.json"), str(self.run_dir))
         return DelayedSubmission(execute.execute, plan)
 
     def _get_logs_string(self, name: str) -> str | None:

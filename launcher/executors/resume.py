@@ -7,6 +7,7 @@ import dataclasses
 import fcntl
 import functools
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,14 @@ from launcher.code import code_store
 from launcher.config import job_environment, shell_record
 from launcher.config.schema import CLUSTERS, SlurmCluster
 from launcher.errors import Unavailable, UsageError
-from launcher.executors import backends, dependency, execute, stopping, submission
+from launcher.executors import backends, dependency, execute, stopping, submission, trash
 from launcher.executors.plan_changes import RESUME_ARGUMENTS, as_recorded, changes
 from launcher.executors.submission import Start
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.plan.slurm_check import check_time
 from launcher.probe import gpu_locks, pythons
-from launcher.runs import ownership, store
+from launcher.runs import ownership, run_ids, run_roots, store
 from launcher.runs.states import Seen
 from launcher.runs.store import Damaged, Run
 from recipes.precision.support import sharding_problem
@@ -53,7 +54,7 @@ def resume_here(
             locks.enter_context(alone(run.folder))
         seen = backends.look(wanted, fresh=True)
         recorded = {row.run: values_of(row) for row in seen}
-        before = {run: record.from_json(values) for run, values in recorded.items()}
+        before = {run: record.of_run(values, run.path) for run, values in recorded.items()}
         for row in seen:
             _check_further(row, before[row.run], assignments)
         changed = {run: changes(plan, assignments) for run, plan in before.items()}
@@ -62,7 +63,8 @@ def resume_here(
         plans = [changed[run] for run in chosen]
         if any(_has_begun(run.folder) for run in wanted):  # the runs that they came after have ended
             plans = [dataclasses.replace(plan, after=None) for plan in plans]
-        for plan in plans:
+        for run, plan in zip(chosen, plans, strict=True):
+            bring_code(record.from_json(recorded[run]), plan)
             check_place(plan)
             check_secrets(plan, secrets)
             if plan.inherits_shell and not from_here:
@@ -83,12 +85,23 @@ def resume_here(
                 (folder / shell_record.FILE).unlink(missing_ok=True)
             lay_down_again(folder, plan, values)
         start(folders, plans)
+    for root in {run.root for run in chosen}:  # it may have been moved
+        with contextlib.suppress(OSError):
+            run_roots.remember(Path(root))
     return folders, plans[0].queue
 
 
 def _has_begun(folder: Path) -> bool:
     """Whether a run no longer waits for others: here, an attempt waits until the file that names them goes."""
     return bool(store.attempts(folder)) and not (folder / dependency.FILE).exists()
+
+
+def bring_code(before: Plan, plan: Plan) -> None:
+    """Copy the code of a run that was moved out of its run root, which still has it, into the root that it is in now.
+    Raises `UsageError` for code that may not be used."""
+    there, here = Path(before.code_dir), Path(plan.code_dir)
+    if there != here and not os.path.lexists(here) and code_store.is_there(there.parent, plan.code):
+        code_store.store(here.parent, plan.code, code_store.files(there))
 
 
 def check_place(plan: Plan) -> None:
@@ -231,6 +244,13 @@ def values_of(row: Seen) -> dict[str, Any]:
     """The JSON of a run's newest plan. Raises `UsageError`."""
     if row.files.copied:
         raise UsageError(f"{row.run.id} can't be started again from {row.run.folder}: {backends.COPIED}")
+    if trash.root_of(row.run) != row.run.root:
+        raise UsageError(f"{row.run.id} is in the trash; `mv {row.run.folder} {trash.root_of(row.run)}` brings it back")
+    if (of := row.files.copy_of) and os.path.basename(of) == row.run.id:
+        raise UsageError(
+            f"{row.run.folder} is a copy of {of}: start that one, or give this folder a name of its own, with which "
+            f"it is another run: mv {row.run.folder} {row.run.root}/{run_ids.new_id(time.time())}"
+        )
     try:
         values = store.read_json(store.plan_path(row.run.folder), own_in=row.run.root)
     except Damaged as error:

@@ -61,7 +61,7 @@ def verify_here(
     with resume.alone(run.folder):
         (row,) = backends.look([run], fresh=True)
         values = resume.values_of(row)
-        before = record.from_json(values)
+        before = record.of_run(values, run.path)
         _check_kind(run, before)
         if not row.state.finished:
             raise UsageError(f"{run.id} is {row.state.name}; only a run that has ended can be verified")
@@ -72,6 +72,7 @@ def verify_here(
             )
         replay, recorded = _choose(run, step)
         changed = plan_changes.changes(before, _of_cluster(before, assignments))
+        resume.bring_code(record.from_json(values), changed)
         resume.check_place(changed)
         (changed,) = resume.with_images([changed])
         plan = _plan(changed, values, replay, name)

@@ -256,10 +256,15 @@ class Plan:
 
     def bind(self, run_id: str) -> Plan:
         """This plan as the run of that id."""
-        copied = f"{self.run_root}/{PLACEHOLDER}/"
+        return self.at(f"{self.run_root}/{run_id}")
+
+    def at(self, folder: str) -> Plan:
+        """This plan as that of the run in that folder: where a plan was read is where its run is, whatever it says."""
+        root, _, run_id = folder.rpartition("/")
+        before = f"{self.run_root}/{self.run_id}/"
         secrets = {
-            name: f"{self.run_root}/{run_id}/{path.removeprefix(copied)}" if path.startswith(copied) else path
+            name: f"{folder}/{path.removeprefix(before)}" if path.startswith(before) else path
             for name, path in self.secrets.items()
         }
-        arms = tuple(arm.bind(run_id) for arm in self.arms)
-        return dataclasses.replace(self, run_id=run_id, secrets=secrets, arms=arms)
+        arms = tuple(arm.at(folder) for arm in self.arms)
+        return dataclasses.replace(self, run_root=root, run_id=run_id, secrets=secrets, arms=arms)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -24,6 +26,15 @@ def to_json(plan: Plan) -> dict[str, Any]:
     rare |= {"preemption"}
     values: dict[str, Any] = {**plain(plan), "precision": plain(plan.precision) or {}}
     return {key: value for key, value in values.items() if key not in rare or value not in (None, [], "")}
+
+
+def of_run(values: Mapping[str, Any], folder: str) -> Plan:
+    """The plan of the run in that folder, wherever it was when the plan was written. Raises as `from_json` does."""
+    plan = from_json(values)
+    with contextlib.suppress(OSError, ValueError):
+        if os.path.samefile(f"{plan.run_root}/{plan.run_id}", folder):  # under another name, as through a link
+            return plan
+    return plan.at(folder)
 
 
 def from_json(values: Mapping[str, Any]) -> Plan:

@@ -37,6 +37,10 @@ class Status(NamedTuple):
 class Submission(NamedTuple):
     """submission.json: where the run was submitted, and what finds it there."""
 
+    id: str | None = None
+    """Of the folder, which carries it wherever it is moved; None in one of before this was written."""
+    folder: str | None = None
+    """Where the folder was then."""
     queue: str | None = None
     host: str | None = None
     submitted: str | None = None

@@ -92,6 +92,8 @@ class Files(NamedTuple):
     """Of the folder. Of another user's run the files are shown, and nothing else is done with them."""
     copied: bool = False
     """The folder was copied from another host, whose processes and queues it names."""
+    copy_of: str = ""
+    """The folder of this host that it was copied from, whose processes and queues it names."""
     killed: str = ""
     """Why `cancel` had to kill it, where it did not end by itself."""
     stop_why: str = ""
@@ -274,7 +276,7 @@ def load(folder: str) -> Files:
     stop = _stop(f"{folder}/STOP")
     # status.json first: it is the newer one only once the submission that it belongs to was written.
     status = read_own(Status, "status.json", own_in)
-    submission = read_own(Submission, "submission.json", own_in)
+    submission = _moved(folder, read_own(Submission, "submission.json", own_in))
     return Files(
         submission=submission,
         status=status,
@@ -286,6 +288,7 @@ def load(folder: str) -> Files:
         damaged=tuple(damaged),
         owner=owner,
         copied=os.path.exists(f"{folder}/{COPY}"),
+        copy_of=original(folder, submission) if submission and owner.mine else "",
         killed=read(Cancelled, f"{folder}/cancelled").killed or "" if cancelled else "",
     )
 
@@ -300,6 +303,32 @@ def _stop(path: str) -> str | None:
         return ""
     match = _OF_SLURM.match(text)
     return match[1] if match else ""
+
+
+def original(folder: str, submission: Submission) -> str:
+    """The folder that this one is a copy of: it was submitted in another, which is still there. Empty for one that is
+    where it was, or was moved."""
+    place = submission.folder
+    if place is None or place == folder or submission.id is None:
+        return ""
+    try:
+        same = os.path.samefile(place, folder)
+    except (OSError, ValueError):  # the latter of a path that can be none
+        return ""
+    return place if not same and read(Submission, f"{place}/submission.json").id == submission.id else ""
+
+
+def _moved(folder: str, submission: Submission | None) -> Submission | None:
+    """A submission with the paths of what lay in its run root where that is now."""
+    if submission is None or submission.folder in (None, folder):
+        return submission
+    before, now = os.path.dirname(str(submission.folder)), os.path.dirname(folder)
+
+    def found(path: str | None) -> str | None:
+        inside = path is not None and path.startswith(f"{before}/") and not os.path.exists(path)
+        return f"{now}{path[len(before) :]}" if path and inside else path
+
+    return submission._replace(answer=found(submission.answer), log=found(submission.log))
 
 
 def _failure(folder: str, status: Status) -> str:

@@ -6,7 +6,9 @@ import dataclasses
 import json
 import os
 import shlex
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 
@@ -19,11 +21,14 @@ from launcher.executors.plan_changes import as_recorded, changes
 from launcher.executors.resume import alone
 from launcher.plan.record import to_json
 from launcher.plan.resolve import resolve
+from launcher.runs import selection
 from launcher.runs.store import Run
 from launcher.ui.summary import elapsed
 from tests.launcher.hosts import LAPTOP, spec_of
+from tests.launcher.run_folders import until
 from tests.launcher.stand_in import lay
 
+OTHER = "20260102-030406-calm-owl"
 FIRST = "sys.exit(1) if os.environ['LAUNCHER_ATTEMPT'] == '1' else 0"
 
 
@@ -240,6 +245,63 @@ def test_a_torch_that_can_not_shard_is_refused_before_anything_is_queued(failed,
     assert says in capsys.readouterr().err
     assert record(failed, "status.json")["attempt"] == 1
     assert main(["resume", failed.name, "parallel=ddp"]) == 0
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("what", ["root", "run", "name"])
+def test_a_folder_that_was_moved_goes_on_where_it_is(failed, tmp_path, capsys, what, is_old):
+    before, there = failed.parent, tmp_path / "there" / "runs"
+    there.parent.mkdir()
+    if is_old:  # as folders of before they carried an id
+        submitted = record(failed, "submission.json")
+        (failed / "submission.json").write_text(json.dumps({**submitted, "id": None, "folder": None}))
+    if what == "root":
+        before.rename(there)
+    else:
+        there.mkdir()
+        failed.rename(there / (failed.name if what == "run" else OTHER))
+    (run,) = selection.run_names(str(there))
+    assert main(["resume", run, f"run_root={there}"]) == 0
+    dump, now = json.loads((tmp_path / "dump").read_text()), there / run
+    assert (dump["argv"][-1], dump["env"]["LAUNCHER_RUN_ID"]) == (f"run={now}", run)
+    assert dump["env"]["PYTHONPATH"].startswith(f"{there}/.code/")
+    assert (now / "attempts/2/stdout.log").exists() and not failed.exists()
+    assert record(now, "attempts/2/plan.json")["run_root"] == str(there)
+    capsys.readouterr()
+    assert main(["ls"]) == 0 and f"{run}  done" in capsys.readouterr().out
+    assert main(["logs", run]) == main(["report", run]) == main(["rm", run]) == 0
+    assert not now.exists()
+
+
+def test_a_copy_goes_on_as_a_run_of_its_own_under_a_name_of_its_own(failed, tmp_path, capsys):
+    copy = tmp_path / "copies" / failed.name
+    shutil.copytree(failed, copy)
+    before = {path: path.read_bytes() for path in failed.rglob("*") if path.is_file()}
+    assert main(["resume", str(copy)]) == 2
+    refused = capsys.readouterr().err
+    assert f"{copy} is a copy of {failed}: start that one, or give" in refused
+    own = Path(refused.split()[-1])
+    assert f"mv {copy} {own}" in refused and own.parent == copy.parent
+    copy.rename(own)
+    assert main(["resume", str(own)]) == 0
+    assert json.loads((tmp_path / "dump").read_text())["env"]["LAUNCHER_RUN_ID"] == own.name
+    assert look([Run(str(own.parent), own.name)])[0].state.name == "done" and (own / "attempts/2").is_dir()
+    assert before == {path: path.read_bytes() for path in failed.rglob("*") if path.is_file()}
+    assert record(own, "submission.json")["id"] != record(failed, "submission.json")["id"]
+
+
+def test_a_copy_of_a_run_that_goes_on_has_none_of_its_processes(tmp_path, program, capsys):
+    plan, folder = lay(tmp_path, program, env={"BEHAVIOUR": "time.sleep(300)"})
+    submission.start([folder], [plan])
+    of = Run(str(folder.parent), folder.name)
+    until(lambda: look([of])[0].state.name == "running")
+    copy = tmp_path / "copies" / folder.name
+    shutil.copytree(folder, copy)
+    (seen,) = look([Run(str(copy.parent), copy.name)])
+    assert seen.state.name == "lost" and f"a copy of {folder}, made before that ended" in seen.state.reason
+    assert main(["cancel", "--now", str(copy)]) == main(["rm", "--now", "--force", str(copy)]) == 0
+    assert not copy.exists() and look([of])[0].state.name == "running"
+    assert main(["cancel", "--now", str(folder)]) == 0
 
 
 def test_two_launchers_do_not_resume_a_run_at_once(failed, capsys):

@@ -178,7 +178,7 @@ def test_a_running_run_is_seen_where_bash_can_make_no_temporary_file(tmp_path):
 
 def test_a_request_that_is_cut_off_is_not_carried_out():
     """Without the end of its words `remove` would delete a run root. Nothing is run here: bash only reads it."""
-    text = bash_session.program("remove", ["yes", "/no/such/root", RUN], "mark")
+    text = bash_session.program("remove", ["yes", "yes", "/no/such/root", RUN], "mark")
     start = text.rindex("\n", 0, -1) + 1
     for end in (*range(start + 1, len(text) - 1, 6), len(text)):
         read = subprocess.run(["bash", "--norc", "-n"], input=text[:end].encode(), capture_output=True)
