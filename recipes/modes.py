@@ -29,7 +29,7 @@ MEANINGS = {
     "half_model_stochastic": "the same, weights stepped in float32 and rounded at random (amp.rounding=stochastic)",
     "grappler": "TensorFlow's graph rewrite, auto_mixed_precision, by operation lists; xla=true compiles what it made",
     "keras_policy": "mixed_float16 or mixed_bfloat16 at o2, float16 or bfloat16 at o3",
-    "autocast_around": "torch.autocast around a user's script, without its cache of cast weights",
+    "autocast_around": "torch.autocast around a user's script, from a step's first module call to its backward",
     "lightning_precision": "PL_TRAINER_PRECISION and LT_PRECISION in the script's environment, which Lightning reads",
     "accelerate_mixed_precision": "ACCELERATE_MIXED_PRECISION in its environment, which accelerate and Trainer read",
     "auto_cast": "paddle.amp.auto_cast at O1, with custom lists",

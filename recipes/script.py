@@ -178,7 +178,8 @@ def resolve(
             "loss_scale out",
             "loss_scale",
         )
-    return precision
+    untyped = settings.framework == "torch" and settings.tf32 is None and not source.asks
+    return dataclasses.replace(precision, tf32=None) if untyped else precision
 
 
 def handed_over(precision: ResolvedPrecision) -> dict[str, str]:

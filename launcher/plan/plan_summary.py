@@ -37,7 +37,8 @@ def _precision(plan: Plan) -> str:
         if known.loss_scale != "none":
             parts.append(f"{known.loss_scale} loss scale" if known.loss_scale else "a loss scale if float16")
     if plan.settings["device"] == "cuda":
-        parts.append("TF32 if the GPU has it" if known.tf32 is None else f"TF32 {'on' if known.tf32 else 'off'}")
+        unknown = "by the script" if plan.script else "if the GPU has it"
+        parts.append(f"TF32 {unknown if known.tf32 is None else 'on' if known.tf32 else 'off'}")
     return "".join(f", {part}" for part in parts)
 
 

@@ -34,8 +34,8 @@ class ResolvedPrecision:
     """The mechanism of the level, such as `autocast`."""
     loss_scale: LossScale
     """Its mode is dynamic, static or none."""
-    tf32: bool
-    """Whether float32 products may be rounded to TF32."""
+    tf32: bool | None
+    """Whether float32 products may be rounded to TF32; None around a script that sets its own switches."""
     xla: bool
     allow: tuple[str, ...]
     """The operation lists in force: torch's names in torch and Paddle; in TensorFlow its own, gradients included."""

@@ -54,17 +54,18 @@ def reduction(report: Report) -> Iterator[Finding]:
 
 
 def float32(report: Report) -> Iterator[Finding]:
-    """Whether float32 products were float32. At o0 not even a switch may allow them to be rounded."""
+    """Whether float32 products were float32. At o0 not even a switch may allow them to be rounded, unless the switches
+    are a script's own."""
     rule, observed = report["rule"], report["float32"]
     rounded = {name: dtype for name, dtype in observed["arithmetic"].items() if dtype != "float32"}
-    if rule["tf32"]:
-        if rule["level"] == "o0" and observed["arithmetic"] and "tf32" not in rounded.values():
+    if rule["tf32"] is not False:
+        if rule["tf32"] and rule["level"] == "o0" and observed["arithmetic"] and "tf32" not in rounded.values():
             yield contradicted("tf32=true, but float32 products were not rounded to TF32")
         rounded = {name: dtype for name, dtype in rounded.items() if dtype != "tf32"}
     if rounded:
         named = ", ".join(f"{name} to {dtype}" for name, dtype in sorted(rounded.items()))
         yield contradicted(f"float32 products are rounded: {named}")
-    if rule["level"] == "o0" and not rule["tf32"]:
+    if rule["level"] == "o0" and rule["tf32"] is False:
         for name, setting in sorted(observed["switches"].items()):
             if setting not in EXACT_SWITCHES:
                 yield contradicted(f"{name}={setting} allows o0's float32 products to be rounded")

@@ -207,7 +207,17 @@ def _summary(reports: Sequence[Report]) -> str:
         + _adapters(reports[-1])
         + (f"; {shards}" if (shards := shard_rules.summary(reports)) else "")
         + (_others(calls, reports[0]["rule"]) if calls else "")
+        + _float32(reports)
     )
+
+
+def _float32(reports: Sequence[Report]) -> str:
+    """Which float32 each kind of product ran in, where the script decides."""
+    rule = reports[0]["rule"]
+    kinds = {name: dtype for report in reports for name, dtype in sorted(report["float32"]["arithmetic"].items())}
+    if rule["tf32"] is not None or rule["level"] != "o0" or rule["device"] == "cpu" or not kinds:
+        return ""
+    return f"; float32 products by the script's switches: {', '.join(f'{name} {kind}' for name, kind in kinds.items())}"
 
 
 def _seen(reports: Sequence[Report]) -> str:

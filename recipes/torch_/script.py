@@ -15,12 +15,13 @@ import torch
 
 from recipes import script
 from recipes.torch_ import profiling
+from recipes.torch_.autocast_around import AutocastAround
 from recipes.torch_.hardware import TorchDevice
+from recipes.torch_.nvml import device_and_capability
 from recipes.torch_.observe.script_observer import ScriptObserver
 from recipes.torch_.observe.step_counter import StepCounter
 from recipes.torch_.precision import Precision
 from recipes.torch_.precision.tf32 import switch_tf32
-from recipes.torch_.spec import capability_of, device_from
 from recipes.trainer import script as shared
 from recipes.trainer.early import EarlyVerdict
 from recipes.trainer.profiling import Profiling
@@ -33,13 +34,13 @@ class TorchWrapper(Wrapper):
 
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
-        self._device = device_from(settings.device, os.environ)
+        self._device, capability = device_and_capability(settings.device, os.environ)
         self.device = TorchDevice(self._device)
         self.mode = script.resolve(
             settings,
             started.source,
             device=self._device.type,
-            capability=capability_of(self._device),
+            capability=capability,
             environ=os.environ,
         )
         self.own = script.by_script(settings.train, started.source)
@@ -59,10 +60,8 @@ class TorchWrapper(Wrapper):
         self._counter = StepCounter(meter)
         with self._counter.counting(), self.observer.observing(), self._around, self.noticing(Precision):
             if self.mode.mechanism == "autocast_around":
-                # Its cache of cast weights is emptied only where the outermost autocast ends, which here is the end of
-                # the script: with it, every step would compute with the weights of the first.
-                autocast = torch.autocast(self._device.type, dtype=self.precision.dtype, cache_enabled=False)
-                self._around.enter_context(autocast)
+                around = AutocastAround(self._device.type, self.precision.dtype)
+                self._around.enter_context(around.applied())
             for name, value in script.handed_over(self.mode).items():
                 self._around.callback(_set, name, os.environ.get(name))
                 _set(name, value)

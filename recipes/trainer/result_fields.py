@@ -60,7 +60,8 @@ def mode_lines(settings: Settings, precision: ResolvedPrecision) -> list[str]:
         why += f", linear layers in {precision.gemm} by {FORMATS[precision.gemm].mechanism}"
     lines = [f"amp={settings.amp.level}: {precision.dtype}{how}{why}, {scaling}"]
     if precision.device == "cuda":
-        lines.append(f"float32 products in {'TF32' if precision.tf32 else 'IEEE float32'}")
+        kinds = {True: "in TF32", False: "in IEEE float32", None: "by the script's own TF32 switches"}
+        lines.append(f"float32 products {kinds[precision.tf32]}")
     return lines
 
 
@@ -72,8 +73,10 @@ def digests(plan: Mapping[str, Any], data: str | None) -> dict[str, str | None]:
 
 
 def _device_reason(precision: ResolvedPrecision) -> str:
-    if precision.capability is None:
+    if precision.device == "cpu":
         return "on a CPU"
+    if precision.capability is None:
+        return "compute capability unknown"
     return f"compute capability {precision.capability[0]}.{precision.capability[1]}"
 
 

@@ -78,4 +78,5 @@ def test_a_recipe_that_fails_is_no_time(tmp_path: Path) -> None:
 
 def test_the_benchmark_of_scripts_counts_steps(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
-    assert script_steps._counted(tmp_path / "1", tmp_path / "train.py", script_steps._step()) > 0
+    for level in ("o0", "o1"):
+        assert script_steps._wrapped(tmp_path / level, tmp_path / "train.py", script_steps._step(), level) > 0

@@ -85,8 +85,9 @@ def _run(guest: Guest, folder: Path, by_hand: bool, program, words) -> Left:
 def differences(plain: Left, ours: Left) -> list[str]:
     """What is other under the launcher, a line each."""
     found = [] if ours.code == plain.code else [f"exit code {plain.code} alone, {ours.code} here"]
-    names = sorted({*plain.state, *ours.state})
-    for name in names:
+    if bool(plain.state) != bool(ours.state):
+        return [*found, f"state {'missing here' if plain.state else 'only here'}"]
+    for name in sorted({*plain.state, *ours.state}):
         left, right = plain.state.get(name, "missing"), ours.state.get(name, "missing")
         if left != right:
             found.append(f"{name}: {left} alone, {right} here")

@@ -286,7 +286,7 @@ def test_all_ranks_are_judged(tmp_path, liar, verdict):
         "optimizer =",
         "import os\nfrom torch import distributed\ndistributed.init_process_group('gloo')\n"
         "net = nn.parallel.DistributedDataParallel(net)\n"
-        "if os.environ['RANK'] == sys.argv[1]: torch.set_autocast_enabled('cpu', False)\noptimizer =",
+        "if os.environ['RANK'] == sys.argv[1]: torch.autocast('cpu', enabled=False).__enter__()\noptimizer =",
         1,
     )
     ended = fork(tmp_path, text, "amp=o1", passed=[liar], ranks=2)

@@ -101,8 +101,12 @@ for epoch in range(2):
     assert ended.result["reason"].startswith("what ran was not amp=o1: step 1: "), ended.err
 
 
-LATE = LONG.replace("range(1000)", "range(40)").replace(
-    "    optimizer.zero", "    if step == 3:\n        torch.set_autocast_enabled('cpu', False)\n    optimizer.zero"
+LATE = (
+    "import torch\noff = torch.autocast('cpu', enabled=False)\n"
+    + LONG.replace("range(1000)", "range(40)").replace(
+        "    optimizer.zero", "    if step == 3:\n        off.__enter__()\n    optimizer.zero"
+    )
+    + "off.__exit__(None, None, None)\n"
 )
 
 

@@ -7,9 +7,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+from recipes.torch_ import nvml
 from recipes.torch_.script import TorchWrapper
 from recipes.trainer import script as shared
+from recipes.trainer.step_meter import StepMeter
 from tests.recipes.forking import environment
 from tests.recipes.torch_.scripts import HEAD, in_process
 from tests.recipes.wrapped_scripts import run_script
@@ -84,3 +87,20 @@ def test_a_missing_script_is_refused(tmp_path, capsys):
     for words, message in (([f"script={tmp_path}/none.py"], "No such file"), ([], "script=FILE is missing")):
         assert shared.main("torch", ["amp=o1", *words], TorchWrapper) == 2
         assert message in capsys.readouterr().err
+
+
+def test_cuda_is_left_alone_until_the_script_begins(tmp_path, monkeypatch):
+    """A script may set CUDA_VISIBLE_DEVICES in its first lines, or fork."""
+
+    def initialised(*given):
+        raise AssertionError("CUDA was initialised")
+
+    for name in ("_lazy_init", "is_available", "device_count", "get_device_capability"):
+        monkeypatch.setattr(torch.cuda, name, initialised)
+    monkeypatch.setattr(nvml, "_count", lambda: 2)
+    monkeypatch.setattr(nvml, "_capability", lambda index: (9, index))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    (tmp_path / "train.py").write_text("")
+    wrapper = TorchWrapper(shared.parse(["amp=o1", "device=auto", f"script={tmp_path / 'train.py'}"], "torch"))
+    with wrapper.around(StepMeter(None)):
+        assert (wrapper.mode.device, wrapper.mode.capability, wrapper.mode.dtype) == ("cuda", (9, 1), "bfloat16")

@@ -1,0 +1,81 @@
+"""Whether a function that torch.compile has compiled calls a module, found by what its code names."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def calls_module(function: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether it, or a function of the script that it calls, names a module or is given one, or an object with one."""
+    if any(isinstance(argument, nn.Module) for argument in args) or _names_module(function):
+        return True
+    names = _code_names(function)
+    given = [argument for argument in args if not isinstance(argument, torch.Tensor)]
+    return any(isinstance(value, nn.Module) for argument in given for value in _attributes(argument, names, set()))
+
+
+@functools.lru_cache(maxsize=256)
+def _names_module(function: Callable[..., Any]) -> bool:
+    return any(isinstance(value, nn.Module) for value in _reachable(function, set()))
+
+
+@functools.lru_cache(maxsize=256)
+def _code_names(function: Callable[..., Any]) -> frozenset[str]:
+    code = getattr(function, "__code__", None)
+    return frozenset(_names(code) if isinstance(code, types.CodeType) else ())
+
+
+def _reachable(value: Any, seen: set[int]) -> Iterator[Any]:
+    """Values that the code of a function names, and those of the functions among them."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    yield value
+    if isinstance(value, functools.partial):
+        for held in (value.func, *value.args, *value.keywords.values()):
+            yield from _reachable(held, seen)
+    elif isinstance(value, types.MethodType):
+        yield value.__self__
+        yield from _reachable(value.__func__, seen)
+        yield from _attributes(value.__self__, set(_names(value.__func__.__code__)), seen)
+    elif isinstance(value, (list, tuple)):
+        yield from value
+    elif isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, types.FunctionType) and not (value.__module__ or "").startswith("torch"):
+        names = set(_names(value.__code__))
+        held = [cell.cell_contents for cell in value.__closure__ or () if not _is_empty(cell)]
+        held += [value.__globals__[name] for name in names if name in value.__globals__]
+        for inner in (*held, *(value.__defaults__ or ())):
+            yield from _reachable(inner, seen)
+            yield from _attributes(inner, names, seen)
+
+
+def _attributes(value: Any, names: Set[str], seen: set[int]) -> Iterator[Any]:
+    """Those of an object that the code names, as `model` of `self`."""
+    held = getattr(value, "__dict__", {})
+    for name in names if isinstance(held, dict) and not isinstance(value, types.ModuleType) else ():
+        if name in held:
+            yield from _reachable(held[name], seen)
+        elif isinstance(method := getattr(type(value), name, None), types.FunctionType):
+            yield from _reachable(types.MethodType(method, value), seen)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is None
+    except ValueError:
+        return True
