@@ -145,3 +145,17 @@ def test_a_module_that_nothing_else_has_is_found_last_and_its_folder_is_named(pr
     assert ended.stderr == (
         f"script: late is imported from {checkout}/src, which plain Python would not search; it now ends sys.path\n"
     )
+
+
+def test_the_runs_own_package_is_not_mixed_with_an_installed_one_in_workers(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "installed/recipes").mkdir(parents=True)
+    (project / "installed/recipes/__init__.py").write_text("raise Exception('of another version')\n")
+    monkeypatch.setenv("PYTHONPATH", str(project / "installed"))
+    text = (
+        "import multiprocessing\ndef work(how):\n    from recipes import job\n    return job.__file__\n"
+        "if __name__ == '__main__':\n    for how in ('spawn', 'forkserver'):\n"
+        "        with multiprocessing.get_context(how).Pool(1) as pool:\n            print(*pool.map(work, [how]))"
+    )
+    assert run(project, text, overlaid=True) == f"{CODE}/recipes/job.py\n" * 2
