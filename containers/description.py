@@ -123,7 +123,8 @@ def with_secrets(argv: tuple[Word, ...], files: Mapping[str, str]) -> tuple[Word
     if not files:
         return argv
     reading = "".join(f'{name}=$(cat "$1") && export {name} || exit 1; shift; ' for name in files)
-    return ("/bin/sh", "-c", f'{reading}exec "$@"', "sh", *files.values(), *argv)
+    # A core dump would keep the values.
+    return ("/bin/sh", "-c", f'ulimit -S -c 0; {reading}exec "$@"', "sh", *files.values(), *argv)
 
 
 def with_exports(argv: tuple[Word, ...], file: str) -> tuple[Word, ...]:

@@ -6,7 +6,9 @@ import base64
 import http.client
 import ipaddress
 import json
+import queue
 import re
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -27,6 +29,8 @@ MAX_BYTES = 4 * 2**20
 """Of one answer; the largest manifest that registries themselves accept."""
 SECONDS = 30.0
 """Without a byte of an answer."""
+WHOLE_SECONDS = 120.0
+"""For a whole answer."""
 NGC_USER = "$oauthtoken"
 """The user name that goes with a key of NGC's."""
 
@@ -163,11 +167,26 @@ def _read(url: str, headers: dict[str, str], authorization: str = "") -> tuple[M
         request.add_unredirected_header("Authorization", authorization)
     direct = is_loopback(urllib.parse.urlsplit(url).netloc)  # without a proxy
     opener = urllib.request.build_opener(_Redirects, *([urllib.request.ProxyHandler({})] if direct else []))
-    with opener.open(request, timeout=SECONDS) as answer:
-        body: bytes = answer.read(MAX_BYTES + 1)
-        if len(body) > MAX_BYTES:
-            raise ValueError(f"an answer of more than {MAX_BYTES // 2**20} MiB")
-        return answer.headers, body
+    answers: queue.SimpleQueue[tuple[Message, bytes] | Exception] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            with opener.open(request, timeout=SECONDS) as answer:
+                answers.put((answer.headers, answer.read(MAX_BYTES + 1)))
+        except Exception as error:
+            answers.put(error)
+
+    # A timeout of a socket is for one piece, of which there may be millions; nobody waits for this thread.
+    threading.Thread(target=ask, daemon=True).start()
+    try:
+        answered = answers.get(timeout=WHOLE_SECONDS)
+    except queue.Empty:
+        raise TimeoutError(f"its answer has not ended in {WHOLE_SECONDS:g} s") from None
+    if isinstance(answered, Exception):
+        raise answered
+    if len(answered[1]) > MAX_BYTES:
+        raise ValueError(f"an answer of more than {MAX_BYTES // 2**20} MiB")
+    return answered
 
 
 def _get(url: str, image: Image, credentials: Credentials | None) -> tuple[Message, bytes]:

@@ -171,13 +171,14 @@ def clean_lines(text: str) -> str:
 # clipboard access, queries that the terminal would answer as if typed, or 8-bit controls. Bytes that are not UTF-8 can
 # be such controls, so they are replaced too.
 _PRINTED = re.compile(r"\x1b\[[0-9;]*[mKABCDG]|[\t\n\r\b]")
+_PLAIN = re.compile(r"[\t\n\r\b]")
 
 
-def clean_log(content: bytes) -> bytes:
-    """A program's output, safe for a terminal."""
+def clean_log(content: bytes, *, colours: bool = True) -> bytes:
+    """A program's output, safe for a terminal; without `colours` and moves of the cursor for what may reach one."""
     printed = content.decode("utf-8", "replace")
     kept, at = [], 0
-    for match in _PRINTED.finditer(printed):
+    for match in (_PRINTED if colours else _PLAIN).finditer(printed):
         kept += [clean(printed[at : match.start()]), match[0]]
         at = match.end()
     return "".join([*kept, clean(printed[at:])]).encode()

@@ -1,7 +1,8 @@
 """`logs`: what a run printed, as it printed it: its stdout to stdout, its stderr to stderr.
 
-To a file or another program every byte goes. A terminal gets colours and progress bars, and nothing else that it would
-act on: what a run prints may come from data, from another user or from another host.
+To a file or another program every byte of a run of this machine goes, and of one on another host the text alone, since
+a pager may show it. A terminal gets colours and progress bars, and nothing else that it would act on: what a run prints
+may come from data, from another user or from another host.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from launcher import admit
 from launcher.commands.arguments import Parser, newest, positive, single, split
 from launcher.errors import UsageError
 from launcher.executors import backends, logs
-from launcher.runs import store
+from launcher.runs import run_roots, store
 from launcher.runs.log_pieces import Piece
 from launcher.runs.store import Run
 
 INTERVAL = 0.3
 """Seconds between two looks at a run that is followed."""
+_PLAIN = b"\x1b[0m"
+"""Ends colours."""
 PATIENCE = 3
 """Looks after which a run that is still queued is worth a line; one that starts at once is not."""
 
@@ -62,12 +65,14 @@ def _chosen(names: list[str], roots: list[str]) -> Run:
 
 def _print(run: Run, attempt: int | None, lines: int | None, following: bool) -> None:
     """Copy the logs of one attempt, and, if followed without a number, of those that come after it."""
-    next_piece = logs.source(run)
+    next_piece, is_remote = logs.source(run), run_roots.is_remote(run.root)
     place, message, repeated = None, "", 0
     while True:
         piece = next_piece(place, attempt=attempt, lines=lines, following=following)
         for text, stream in zip(piece.texts, (sys.stdout.buffer, sys.stderr.buffer), strict=True):
-            stream.write(admit.clean_log(text) if stream.isatty() else text)
+            if stream.isatty():
+                text = admit.clean_log(text) + _PLAIN * (b"\x1b[" in text)  # no line of ours has the run's last colour
+            stream.write(admit.clean_log(text, colours=False) if is_remote and not stream.isatty() else text)
             stream.flush()
         # Only what was written counts as read.
         place = piece.place

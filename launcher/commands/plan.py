@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from containers.words import to_bash
+from launcher import admit
 from launcher.compare import experiments
 from launcher.compare.experiments import ExperimentRequest
 from launcher.config import request
@@ -81,7 +82,8 @@ def main(arguments: Sequence[str]) -> int:
         print(_as_json(facts[0], plans))
         return 0
     where = origins(asked.cells[0], specs[0], plans[0])
-    print(describe(plans, where, width_of(sys.stdout), everything=words.all, with_script=words.script))
+    text = describe(plans, where, width_of(sys.stdout), everything=words.all, with_script=words.script)
+    print(_for_people(text, words))
     return 0
 
 
@@ -109,8 +111,13 @@ def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wo
                 for origin in control
             ]
         print("\n".join(["settings of the first arm:", *_settings(control, width, everything=True)]))
-    print("\n".join(planning.describe(plan, width, with_script=words.script)))
+    print(_for_people("\n".join(planning.describe(plan, width, with_script=words.script)), words))
     return 0
+
+
+def _for_people(text: str, words: Words) -> str:
+    """The text without what a terminal acts on, which a value may hold; run.sh stays as it is outside a terminal."""
+    return text if words.script and not sys.stdout.isatty() else admit.clean_lines(text)
 
 
 def _as_json(facts: Facts, plans: Sequence[Plan]) -> str:

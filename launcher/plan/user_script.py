@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from launcher import admit
 from launcher.config.schema import OWN_FOLDER, Launch
 from launcher.plan.model import Plan, ScriptPlan
 from launcher.runs import address as addresses
@@ -227,7 +228,9 @@ def _left_out(known: Script) -> Iterator[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return ", ".join(map(admit.clean, names[:_NAMED])) + (
+        f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    )
 
 
 def advice(spec: JobSpec, facts: Facts, gpus: int, precision: ResolvedPrecision) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from containers.devices import VARIABLE
 from containers.words import to_bash
 from launcher import bash_files
+from launcher.probe import gpu_probing
 
 REFUSED = 75
 """Exit code of a script whose GPUs are taken, and of a sweep whose first cell's are."""
@@ -65,7 +66,9 @@ def parse(lines: Iterable[str]) -> list[Seen]:
     """What `gpu_look` prints."""
     fields = [f"{line}  ".split(" ", 2) for line in lines]
     return [
-        Seen(index=int(index), uuid=uuid, holder=holder.rstrip()) for index, uuid, holder in fields if index.isdecimal()
+        Seen(index=int(index), uuid=uuid, holder=holder.rstrip())
+        for index, uuid, holder in fields
+        if gpu_probing.INDEX.fullmatch(index)
     ]
 
 

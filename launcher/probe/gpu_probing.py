@@ -49,12 +49,16 @@ def with_holders(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     return tuple(dataclasses.replace(gpu, holder=holders.get(gpu.uuid, "")) for gpu in gpus)
 
 
+INDEX = re.compile(r"[0-9]{1,9}")
+"""The number of a GPU, and its memory in MiB."""
+
+
 def parse(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
     """GPUs from the lines that nvidia-smi prints for these fields. Unknown values are in square brackets."""
     gpus = []
     for line in lines:
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != len(fields) or not cells[0].isdecimal():
+        if len(cells) != len(fields) or not INDEX.fullmatch(cells[0]):
             continue
         values = dict(zip(fields, cells, strict=True))
         memory, partitioned = values["memory.total"], values.get("mig.mode.current") == "Enabled"
@@ -63,7 +67,7 @@ def parse(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
                 index=int(values["index"]),
                 uuid=values["uuid"],
                 name=values["name"],
-                memory_mib=int(memory) if memory.isdecimal() and not partitioned else 0,
+                memory_mib=int(memory) if INDEX.fullmatch(memory) and not partitioned else 0,
                 capability=_capability(values.get("compute_cap", ""), values["name"]),
                 driver=values["driver_version"],
                 partitioned=partitioned,

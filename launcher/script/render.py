@@ -196,6 +196,7 @@ def exports(plan: Plan, env: Mapping[str, str], passed: str = "") -> list[str]:
     if plan.container is None:
         lines += [f". {passed} || exit 1"] if passed else []
         lines += [f"export {name}={to_bash(value)}" for name, value in env.items()]
+        lines += ["ulimit -S -c 0 # a core dump would keep the secrets"] if plan.secrets else []
         # From the file into the variable: the text is neither in this script nor in any argument list.
         lines += [f"{name}=$(<{to_bash(path)}) && export {name} || exit 1" for name, path in plan.secrets.items()]
         further = "${PYTHONPATH:+:$PYTHONPATH}" if plan.recipe == "script" else ""

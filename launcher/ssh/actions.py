@@ -77,7 +77,7 @@ def resume(selection: Selection, assignments: Mapping[str, str], secrets: Mappin
     for address, group in by_address(selection.runs).items():
         resumed += connect(address).ask(
             "resume",
-            lambda answer: admit.items(answer, "runs", len(selection.runs)),
+            functools.partial(_resumed, [run.id for run, _ in group]),
             runs=_names(group),
             sweep=selection.sweep,
             assignments=dict(assignments),
@@ -87,6 +87,11 @@ def resume(selection: Selection, assignments: Mapping[str, str], secrets: Mappin
     for folder in folders:
         remote_record.forget_state(folder)
     return folders
+
+
+def _resumed(asked: Sequence[str], answer: Any) -> list[str]:
+    """The runs that a host resumed, one at least: it refuses where it can resume none. Raises `Refused`."""
+    return [admit.choice(id, "a resumed run", asked) for id in admit.items(answer, "runs", len(asked), least=1)]
 
 
 def _reasons(count: int, answer: Any) -> list[str]:

@@ -10,9 +10,10 @@ import contextlib
 import hashlib
 import math
 import os
+import queue
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,11 +57,35 @@ def look(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
     groups = by_address(run for run in wanted if not is_settled(run, follow))
     replies: dict[Run, Reply] = {}
     if groups:
-        with ThreadPoolExecutor(min(len(groups), MAX_HOSTS)) as pool:
-            for job in [pool.submit(_ask, address, dict(group), follow) for address, group in groups.items()]:
-                replies.update(job.result())
+        for answered in _each(lambda address: _ask(address, dict(groups[address]), follow), list(groups)):
+            replies.update(answered)
     rows = ((run, replies.get(run) or Reply(_remembered(run, follow))) for run in wanted)
     return [Seen(run, store.load(str(run.folder)), reply.state, reply.asked) for run, reply in rows]
+
+
+def _each(ask: Callable[[Address], dict[Run, Reply]], addresses: Sequence[Address]) -> Iterator[dict[Run, Reply]]:
+    """What each host answers, as it comes. Ctrl-C, and the end of the process, wait for none of them."""
+    waiting: queue.SimpleQueue[Address] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[dict[Run, Reply] | BaseException] = queue.SimpleQueue()
+    for address in addresses:
+        waiting.put(address)
+
+    def work() -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                address = waiting.get_nowait()
+                try:
+                    answers.put(ask(address))
+                except BaseException as error:
+                    answers.put(error)
+
+    for _ in range(min(len(addresses), MAX_HOSTS)):
+        threading.Thread(target=work, daemon=True).start()
+    for _ in addresses:
+        answer = answers.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        yield answer
 
 
 def look_again(run: Run, pointer: Pointer) -> None:

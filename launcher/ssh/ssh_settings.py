@@ -5,9 +5,11 @@ paramiko's reader ignores `Include`, knows fewer `Match` criteria and rejects so
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,9 @@ from dataclasses import dataclass
 from launcher.errors import Unavailable, UsageError
 from launcher.runs.address import Address, check
 from launcher.ssh import openssh_transport
+
+SECONDS = 30.0
+"""Longest time to read the configuration of a host."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,14 +113,38 @@ def _configuration(address: Address) -> Mapping[str, Sequence[str]]:
 
 
 def run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a program of OpenSSH's client and return its output, whatever its exit code. Raises `Unavailable`."""
+    """Run a program of OpenSSH's client and return its output, whatever its exit code. Raises `Unavailable`.
+
+    The commands of `Match exec` in the SSH configuration end with it.
+    """
+    pipe = subprocess.PIPE
     try:
-        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+        started = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
     except FileNotFoundError:
         raise Unavailable(
             f"SSH needs the program {argv[0]}, which is not on this machine: install OpenSSH's client "
             "(Debian: openssh-client)"
         ) from None
+    try:
+        out, err = started.communicate(timeout=SECONDS)
+    except BaseException as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise Unavailable(
+                f"{' '.join(argv)} has not ended in {SECONDS:g} s: does a Match exec of the SSH configuration wait?"
+            ) from None
+        raise
+    return subprocess.CompletedProcess(argv, started.returncode, out, err)
 
 
 def _path(text: str) -> str:

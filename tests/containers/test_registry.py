@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import threading
+import time
 import urllib.request
 import urllib.response
 from collections.abc import Callable, Iterator
@@ -244,6 +245,21 @@ REFUSED: list[tuple[str, Answer]] = [
     *(("an invalid token", token(body)) for body in (b'{"token": {"a": 1}}', b'{"token": "a\\r\\nX: y"}')),
     ("answers 500 Internal Server Error for", lambda handler, _: send(handler, 500, phrase="\x1b]0;owned\x07")),
 ]
+
+
+def trickling(handler: BaseHTTPRequestHandler, _: Server) -> None:
+    """Each byte comes in time; so does each of a header's, which has no end either."""
+    while True:
+        handler.wfile.write(b"x")
+        time.sleep(0.01)
+
+
+def test_a_registry_that_trickles_is_waited_for_no_longer_than_for_a_whole_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "WHOLE_SECONDS", 0.5)
+    with serving(trickling) as server, pytest.raises(PullError, match=r"its answer has not ended in 0\.5 s"):
+        ask(server, None)
 
 
 @pytest.mark.parametrize(("says", "answer"), REFUSED)

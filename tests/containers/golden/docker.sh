@@ -39,7 +39,7 @@ docker \
   nvcr.io/nvidia/pytorch:25.06-py3 \
   /bin/sh \
   -c \
-  'API_KEY=$(cat "$1") && export API_KEY || exit 1; shift; exec "$@"' \
+  'ulimit -S -c 0; API_KEY=$(cat "$1") && export API_KEY || exit 1; shift; exec "$@"' \
   sh \
   /run/launcher/API_KEY \
   python3 \

@@ -30,7 +30,7 @@ prlimit \
   /data/images/sha256-0123.sif \
   /bin/sh \
   -c \
-  'API_KEY=$(cat "$1") && export API_KEY || exit 1; shift; exec "$@"' \
+  'ulimit -S -c 0; API_KEY=$(cat "$1") && export API_KEY || exit 1; shift; exec "$@"' \
   sh \
   /run/launcher/API_KEY \
   python3 \

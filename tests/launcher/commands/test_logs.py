@@ -135,5 +135,5 @@ def test_a_log_is_unchanged_in_a_pipe_and_cleaned_on_a_terminal(root):
     own, given = pty.openpty()
     subprocess.run(words, stdout=given, stderr=subprocess.DEVNULL, check=True)
     os.close(given)
-    assert os.read(own, 1000) == "\x1b[31mred\x1b[0m \ufffd\r\n".encode()
+    assert os.read(own, 1000) == "\x1b[31mred\x1b[0m \ufffd\r\n\x1b[0m".encode(), "it ends with the terminal's colours"
     os.close(own)

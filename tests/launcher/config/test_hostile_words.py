@@ -143,6 +143,32 @@ def test_a_name_that_is_no_text_or_breaks_a_line_is_refused(
     assert os.listdir(folder) == [b"a.py"]
 
 
+def test_a_plan_is_printed_without_what_a_terminal_acts_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A value may hold it, and so may a name of a file that is left out."""
+    for name in ("train.py", "a\x9b31m.pem", "b\x1b]0;owned\x07.pt"):
+        (tmp_path / name).write_text("")
+    os.truncate(tmp_path / "b\x1b]0;owned\x07.pt", 2**21)
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "plan",
+        "train.py",
+        "framework=torch",
+        "amp=o0",
+        "device=cpu",
+        "train.bare=true",
+        "require_proof=false",
+        "env.A=a\x9b31mb",
+        "--",
+        "x\x85y",
+    ]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("left out of") == 2
+    assert shown.replace("\n", "").isprintable(), ascii(shown)
+
+
 def test_recorded_facts_that_lack_what_is_asked_are_refused(tmp_path: Path, refusal: Refusal) -> None:
     recorded = tmp_path / "facts.json"
     recorded.write_text(json.dumps(plain(LAPTOP)))

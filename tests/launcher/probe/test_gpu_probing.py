@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from launcher.probe import gpu_probing
+from launcher.probe import gpu_locks, gpu_probing
 from launcher.probe.facts import Gpu
 
 UNKNOWN = """case "$1" in *%s*) echo 'Field "%s" is not a valid field to query.'; exit 2;; esac"""
@@ -51,6 +51,14 @@ def test_a_compute_capability_that_is_no_number_is_unknown(text):
     """As another host may give it."""
     gpu = Gpu(index=0, uuid="GPU-a", name="", memory_mib=0, capability=text, driver="")
     assert gpu.compute_capability is None
+
+
+@pytest.mark.parametrize("index", ["9" * 5000, "²", "-1"])
+def test_a_gpu_whose_number_is_none_is_not_listed(tmp_path, monkeypatch, index):
+    """As a driver, or what stands in its place, may print it."""
+    row = f"{index}, GPU-a, NVIDIA A100-SXM4-40GB, 40960, 550.54.15, 8.0, Disabled"
+    assert listed(tmp_path, monkeypatch, f"echo '{row}'")[0] == ()
+    assert gpu_locks.parse([f"{index} GPU-a "]) == []
 
 
 def test_the_memory_of_a_mig_gpu_is_unknown(tmp_path, monkeypatch):

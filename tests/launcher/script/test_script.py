@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -84,6 +85,22 @@ def test_an_end_other_than_a_good_one_has_its_reason_in_words(tmp_path, program,
     assert run(folder) == code
     expected = {"state": state, "exit_code": code, "reason": reason}
     assert expected.items() <= status(folder).items()
+
+
+@pytest.mark.parametrize("secret", [True, False])
+def test_a_job_with_secrets_leaves_no_core_dump_which_would_keep_them(tmp_path, program, monkeypatch, secret):
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    if before[1] == 0:
+        pytest.skip("no process may dump its core here")
+    key = tmp_path / "key"
+    key.touch(mode=0o600)
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    try:
+        behaviour = "import resource; sys.exit(10 + (resource.getrlimit(resource.RLIMIT_CORE)[0] == 0))"
+        _, folder = lay(tmp_path, program, env={"BEHAVIOUR": behaviour}, secrets={"KEY": str(key)} if secret else {})
+        assert run(folder) == 10 + secret
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
 @pytest.mark.parametrize("code", [1, 2])

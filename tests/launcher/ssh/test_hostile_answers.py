@@ -18,7 +18,7 @@ from tests.launcher.ssh.victim import BAD, REFUSED, RUN, UNHURRIED
 
 ACTIONS = [
     *(("cancel --now", 1, f"answer({value})") for value in "None 5 [] {} [5] ['',''] [None] ['x'*9999]".split()),
-    *(("resume", 3, f"answer({value})") for value in "None 5 {} 'x' ['a']*999".split()),
+    *(("resume", 3, f"answer({value})") for value in "None 5 {} [] ['a'] 'x' ['a']*999".split()),
     ("rm", 3, "send({'error': 5})"),
 ]
 

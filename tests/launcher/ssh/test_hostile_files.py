@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from launcher.__main__ import main
 from launcher.runs import processes, remote_record
 from launcher.ssh import fetching
 from tests.launcher import run_folders
@@ -56,6 +57,16 @@ def test_a_false_answer_about_a_log_is_one_line(victim):
     victim.liar.says(answering("log", f"def head(**changes): return {HEAD}\n{LOGS['null']}"))
     done = victim.type("logs", RUN)
     assert done.code == 3 and BAD in done.err
+
+
+def test_the_log_of_a_host_reaches_a_pipe_as_text_alone(victim):
+    """Which may be a pager."""
+    log = b"\t\x1b[31mred\x1b[0m \x1b]0;owned\x07\n"
+    sizes = f"place={{'attempt': 1, 'stdout': {len(log)}, 'stderr': 0}}, sizes=[{len(log)}, 0]"
+    body = f"def head(**changes): return {HEAD}\nitem(head({sizes})); frame(b'B', {log!r}); answer()"
+    victim.liar.says(answering("log", body))
+    main(["logs", RUN])
+    assert victim.capfd.readouterr().out == "\tred \n"
 
 
 CONTENTS = (

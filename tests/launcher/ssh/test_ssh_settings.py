@@ -9,6 +9,7 @@ import pytest
 from launcher.errors import Unavailable, UsageError
 from launcher.runs.address import Address
 from launcher.ssh import ssh_settings
+from tests.launcher.run_folders import until
 from tests.launcher.ssh.ways import address, configuration, hello, refusal
 
 
@@ -104,3 +105,12 @@ def test_a_proxy_command_is_run_by_a_shell(tmp_path, testbed):
     # That the program has ended is noticed, else this would wait for an hour.
     refused = refusal(configuration(tmp_path, testbed, ProxyCommand="no-such-program %h"), connect_timeout=3600)
     assert "be reached through its ProxyCommand, no-such-program 127.0.0.1" in refused
+
+
+def test_a_configuration_that_is_never_read_to_its_end_is_refused_and_its_commands_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(ssh_settings, "SECONDS", 0.5)
+    (tmp_path / "waits").write_text(f"echo $$ >{tmp_path}/pid; sleep 1000\n")
+    with pytest.raises(Unavailable, match=r"^ssh -G .*has not ended in .* does a Match exec"):
+        settings(tmp_path, f'Match exec "sh {tmp_path}/waits"\n User mei\n')
+    pid = (tmp_path / "pid").read_text().strip()
+    until(lambda: not Path("/proc", pid).exists())

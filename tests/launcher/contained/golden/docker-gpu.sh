@@ -53,7 +53,7 @@ trainer() {
     nvcr.io/nvidia/pytorch:25.06-py3 \
     /bin/sh \
     -c \
-    'KEY=$(cat "$1") && export KEY || exit 1; shift; exec "$@"' \
+    'ulimit -S -c 0; KEY=$(cat "$1") && export KEY || exit 1; shift; exec "$@"' \
     sh \
     /run/launcher/KEY \
     python3 \
