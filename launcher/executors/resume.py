@@ -19,6 +19,7 @@ from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, dependency, execute, stopping, submission, trash
 from launcher.executors.plan_changes import RESUME_ARGUMENTS, as_recorded, changes
 from launcher.executors.submission import Start
+from launcher.executors.taken_back import taken_back
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.plan.slurm_check import check_time
@@ -78,13 +79,15 @@ def resume_here(
         ]
         submission.check(plans)
         folders = [run.folder for run in chosen]
-        for folder, plan, values in zip(folders, plans, values_from_now, strict=True):
-            own = job_environment.own_secrets(plan.secrets, plan.run_dir)
-            job_environment.lay_secrets({path: secrets[name] for name, path in own.items() if name in secrets})
-            if from_here:
-                (folder / shell_record.FILE).unlink(missing_ok=True)
-            lay_down_again(folder, plan, values)
-        start(folders, plans)
+        with contextlib.ExitStack() as refused:
+            for folder, plan, values in zip(folders, plans, values_from_now, strict=True):
+                refused.enter_context(taken_back(folder))
+                own = job_environment.own_secrets(plan.secrets, plan.run_dir)
+                job_environment.lay_secrets({path: secrets[name] for name, path in own.items() if name in secrets})
+                if from_here:
+                    (folder / shell_record.FILE).unlink(missing_ok=True)
+                lay_down_again(folder, plan, values)
+            start(folders, plans)
     for root in {run.root for run in chosen}:  # it may have been moved
         with contextlib.suppress(OSError):
             run_roots.remember(Path(root))

@@ -17,8 +17,9 @@ from launcher.commands import shell
 from launcher.errors import UsageError
 from launcher.executors import submission
 from launcher.executors.backends import look
+from launcher.executors.local import start as local_start
 from launcher.executors.plan_changes import as_recorded, changes
-from launcher.executors.resume import alone
+from launcher.executors.resume import alone, resume_here
 from launcher.plan.record import to_json
 from launcher.plan.resolve import resolve
 from launcher.runs import selection
@@ -302,6 +303,23 @@ def test_a_copy_of_a_run_that_goes_on_has_none_of_its_processes(tmp_path, progra
     assert main(["cancel", "--now", str(copy)]) == main(["rm", "--now", "--force", str(copy)]) == 0
     assert not copy.exists() and look([of])[0].state.name == "running"
     assert main(["cancel", "--now", str(folder)]) == 0
+
+
+def test_a_refused_resume_leaves_the_run_and_its_plan_as_they_were(failed):
+    assert main(["resume", failed.name]) == 0
+    run = Run(str(failed.parent), failed.name)
+
+    def refuse(folders, plans):
+        local_start.record_submission(failed, queue="slurm", first_attempt=3, answer=str(failed / "sbatch.out"))
+        (failed / "sbatch.failed").touch()
+        raise UsageError("Slurm refused the job")
+
+    before = {path: path.read_bytes() for path in failed.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match="Slurm refused"):
+        resume_here([run], {"steps": "12"}, {}, is_sweep=False, start=refuse)
+    (failed / "sbatch.failed").unlink()
+    assert before == {path: path.read_bytes() for path in failed.rglob("*") if path.is_file()}
+    assert look([run])[0].state.name == "done"
 
 
 def test_two_launchers_do_not_resume_a_run_at_once(failed, capsys):

@@ -1,0 +1,66 @@
+"""Taking back what was written for another attempt of a run, where that attempt is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.config import shell_record
+from launcher.errors import UsageError
+from launcher.executors.local.start import Refused
+from launcher.runs import store
+from launcher.runs.schema import Submission
+from launcher.script.render import SUPERVISOR
+
+_SCRIPTS = ("run.sh", SUPERVISOR)
+_RECORDS = ("submission.json", "status.json", "cancelled", "STOP", store.VERDICT, shell_record.FILE)
+
+
+@contextlib.contextmanager
+def taken_back(folder: Path) -> Iterator[None]:
+    """Leave the folder of a run as it was where its next attempt is refused: its state, and the plan that holds."""
+    arms = [path for path in folder.glob(f"{store.ARMS}/*/*") if path.name in _SCRIPTS]
+    requeues = folder.glob("attempts/*/requeued")
+    files = [*(folder / name for name in (*_SCRIPTS, *_RECORDS)), folder / "attempts/plan.json", *arms, *requeues]
+    held = {path: (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) if path.is_file() else None for path in files}
+    before, had_secrets = set(store.attempts(folder)), (folder / store.SECRETS).exists()
+    try:
+        yield
+    except (UsageError, Refused):
+        now = store.read(Submission, folder / "submission.json")
+        if _is_new(folder, held) and now.queue == "slurm" and not _is_refused(now):
+            raise  # Slurm may have it, as an array of a sweep that it took in part
+        for path, was in held.items():
+            _restore(path, was)
+        for number in set(store.attempts(folder)) - before:
+            shutil.rmtree(folder / f"attempts/{number}", ignore_errors=True)
+        if not had_secrets:
+            shutil.rmtree(folder / store.SECRETS, ignore_errors=True)
+        store.clear_unfinished(folder.parent, folder.name)
+        raise
+
+
+def _is_new(folder: Path, held: dict[Path, tuple[bytes, int] | None]) -> bool:
+    """Whether the run was submitted again."""
+    path = folder / "submission.json"
+    was = held[path]
+    return path.is_file() and (was is None or path.read_bytes() != was[0])
+
+
+def _is_refused(submission: Submission) -> bool:
+    return submission.answer is not None and Path(submission.answer).with_suffix(".failed").exists()
+
+
+def _restore(path: Path, was: tuple[bytes, int] | None) -> None:
+    if was is None:
+        path.unlink(missing_ok=True)
+        return
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+        stream.write(was[0])
+        os.fchmod(stream.fileno(), was[1])
+    aside.replace(path)
