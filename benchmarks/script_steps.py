@@ -24,8 +24,8 @@ MAY_ADD = 0.01
 """Of such a step."""
 BLOCK = 40
 """Steps of one side before the other side runs: fewer than until the wrapper observes again."""
-OBSERVED = 4
-"""First steps, which are observed or end an observation: they are not counted."""
+OBSERVED = 30
+"""First steps, among which some are observed or end an observation: they are not counted."""
 ROUNDS = 20
 LAYERS = 20
 """Modules that a step calls."""
