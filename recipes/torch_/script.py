@@ -74,6 +74,9 @@ class TorchWrapper(Wrapper):
     def give_way(self) -> None:
         self._around.close()
 
+    def conclude(self) -> None:
+        self.observer.conclude()
+
     def skipped_unseen(self) -> int:
         return self._counter.skipped_unseen()
 

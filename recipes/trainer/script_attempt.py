@@ -17,7 +17,7 @@ from recipes.precision.operators import ignoring
 from recipes.result import Result, Status
 from recipes.run_folder import RunFolder, write_json
 from recipes.trainer import block as blocks
-from recipes.trainer import earlier_attempts, early, library_records, rank_reports, result_fields
+from recipes.trainer import earlier_attempts, early, leaving, library_records, rank_reports, result_fields
 from recipes.trainer.early import EarlyVerdict
 from recipes.trainer.main import flush_files
 from recipes.trainer.run import FAILED
@@ -68,11 +68,13 @@ class ScriptAttempt:
         self._request = StopSignal(self._run, chosen.plan, self._rank)
         self._request.conclude = lambda code: self._end(code, stopped=not self._fails_early, killed=True)
         self._once = threading.Lock()
+        self._program = ""
+        """What the script executes in its place."""
 
     def run(self) -> int:
         """Run the script; returns the exit code of its process."""
         started = self._started
-        with self._wrapper.around(self._meter), self._request:
+        with self._wrapper.around(self._meter), self._request, leaving.watched(self._leave, self._once.release):
             where = (started.workdir, started.inputs, started.named)
             code, failure, trace = execute(started.file, started.arguments, *where)
         if self._meter.over:  # an error of a script that was interrupted by the end of its block is no failure
@@ -81,6 +83,14 @@ class ScriptAttempt:
             return code
         stopped = self._request.stopped(code, trace) and not self._fails_early
         return self._end(code, None if stopped else failure, trace, stopped=stopped)
+
+    def _leave(self, code: int, program: str) -> int:
+        """Conclude before the script ends this process, or executes a program in its place."""
+        if self._once.locked():  # the end of a block ends it
+            return code
+        self._program = program
+        self._wrapper.conclude()
+        return self._end(code, f"the script ended with exit code {code}" if code else None)
 
     @property
     def _fails_early(self) -> bool:
@@ -187,6 +197,8 @@ class ScriptAttempt:
             observed["why"] += _UNSEEN
         if observed["verdict"] != verdict.CONTRADICTED and self._earlier:
             observed = {**observed, **self._earlier}
+        if self._program:
+            observed = leaving.without_rest(observed, self._program)
         skipped = self._meter.only_skipped
         return None, verdict.without_updates(observed, skipped) if skipped else observed
 

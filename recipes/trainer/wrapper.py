@@ -93,6 +93,10 @@ class Wrapper(ABC):
         self.early = early
         self.observer.judge = early.judge
 
+    def conclude(self) -> None:
+        """The script ends its process within a call: an observed step that is over counts."""
+        return
+
     def reports(self) -> list[dict[str, Any]]:
         """The reports (`recipes.precision.observation`) of this rank, once the script has ended."""
         return self.observer.reports

@@ -93,3 +93,45 @@ def float32_from_step_40_on():
             loss = F.mse_loss(net(inputs), targets)
         loss.backward()
         sgd.step()
+
+
+@guest(o0="proved", script="proved", fresh=True)
+def an_end_by_os_exit():
+    import atexit
+    import os
+
+    losses = train(12)
+    print("ended at", losses[-1], flush=True)
+    atexit._run_exitfuncs()
+    os._exit(0)
+
+
+@guest(o0="proved", script="proved", fresh=True)
+def an_end_by_os_exit_after_two_steps():
+    import atexit
+    import os
+
+    losses = train(2)
+    atexit._run_exitfuncs()
+    os._exit(0)
+
+
+@guest(o0="proved", script="proved", fresh=True)
+def another_program_in_its_place():
+    import atexit
+    import os
+
+    losses = train(12)
+    atexit._run_exitfuncs()
+    os.execlp("true", "true")
+
+
+@guest(o0="unknown", script="unknown", fresh=True)
+def python_in_its_place():
+    import atexit
+    import os
+    import sys
+
+    losses = train(12)
+    atexit._run_exitfuncs()
+    os.execv(sys.executable, [sys.executable, "-c", "print('again')"])

@@ -100,6 +100,12 @@ class ScriptObserver:
                 with self._guard():
                     self._span.close()
 
+    def conclude(self) -> None:
+        """End the open span, if a step was taken in it: the script ends its process."""
+        with self._guard():
+            if self._span is not None and self.steps >= self._schedule.due and not self._is_elsewhere():
+                self._close()
+
     def slows_down(self) -> bool:
         """Whether steps are observed or profiled at the moment."""
         return self._span is not None or self._profiling.running
