@@ -37,14 +37,15 @@ class PrecisionObserver:
         self.reports: list[dict[str, Any]] = []
         """One for each step observed on this rank, ready for JSON; they may be saved and restored on resuming."""
         self._model = model
+        self._current: StepObserver | None = None
         self._resolved = resolved
         self._gemm_layers = gemm_layers
         self._modules = Modules(model, resolved.amp.keep_fp32)
 
     @contextlib.contextmanager
-    def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
+    def step(self, number: int, *, evaluation: bool = False, after_step: bool = False) -> Iterator[None]:
         """Observe one whole step: forward, backward and optimizer. A step that raises gives no report. It may begin in
-        a closure of the optimizer."""
+        a closure of the optimizer, or in its hook after the previous step (`after_step`)."""
         missing = dispatch_observer.missing(compiles=any(_is_compiled(module) for module in self._model.modules()))
         if missing:
             yield
@@ -52,8 +53,9 @@ class PrecisionObserver:
             return
         guard, stack = observation.Guard(), contextlib.ExitStack()
         step = StepObserver(self._modules, self._resolved, self._gemm_layers.converted, guard)
+        self._current = step
         with guard():
-            step.start(stack)
+            step.start(stack, after_step)
         try:
             yield
         finally:

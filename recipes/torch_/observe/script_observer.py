@@ -2,11 +2,14 @@
 
 Observed are spans of two optimizer steps, so that a GAN's generator and discriminator are both in one, from the first
 forward of a module to the first one after the second step, when `Schedule` says and when `Watch` has seen a change.
+Where a step is taken without such a forward, as with a compiled module or none, they are from the end of one step to
+the end of another. All are in the thread that takes the first step.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
 import warnings
@@ -16,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from recipes.precision.observation import Guard
 from recipes.torch_.observe.modules import Owner, names_of
@@ -68,7 +71,7 @@ class ScriptObserver:
         """The script runs in here. A span that an exception ends is not reported."""
         # torch would warn the user of our hook.
         warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
-        counting = register_optimizer_step_post_hook(self._stepped)
+        hooks = register_optimizer_step_pre_hook(self._steps), register_optimizer_step_post_hook(self._stepped)
         self._await_forward()
         try:
             with self._ending():
@@ -81,7 +84,8 @@ class ScriptObserver:
                 unseen.add_problems(self._changed_at, [f"{self._watch.change}, which no observed step had"])
             self.reports += [{**report, "extra": True} for report in unseen.reports]
         finally:
-            counting.remove()
+            for hook in hooks:
+                hook.remove()
             if self._hook is not None:
                 self._hook.remove()
             self._profiling.end(self.steps)
@@ -119,14 +123,24 @@ class ScriptObserver:
         """Whether this is another thread or process than the script's first."""
         return (os.getpid(), threading.get_ident()) != self._thread
 
+    def _steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._span is not None and self._span.after_step and not self._is_elsewhere():
+            with self._guard():
+                self._span.before_optimizer(optimizer)
+
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
         self._in_threads += self._is_elsewhere()
+        first = self._span is None and not self.reports and os.getpid() == self._thread[0]
+        if first and self._in_threads == self.steps:
+            self._thread = os.getpid(), threading.get_ident()
         if self.steps == TOLD_AT and self._trained_elsewhere():
             self.warn(IN_A_THREAD)
         if self._span is not None and not self._is_elsewhere():
             with self._guard():
                 self._span.note_shards()
+                if self._span.after_step:
+                    self._span.after_optimizer(optimizer)
         if self._span is None or self._profiling.running:  # one profiler at a time
             self._profiling.after(self.steps)
             self._profiling.before(self.steps + 1)
@@ -135,8 +149,13 @@ class ScriptObserver:
                 self._look_at(optimizer)
         ends = self._span is not None and self.steps >= self._span.last
         begins = self._span is None and not self._profiling.running and self.steps + 1 >= self._schedule.due
-        if not self._waits and (ends or begins):
+        if not self._waits and (ends or begins) and (self._span is None or not self._span.after_step):
             self._await_forward()
+        elif (ends or begins) and not self._is_elsewhere():
+            with self._guard():
+                self._move_on_after(optimizer, ends)
+            if ends and self._span is None:
+                self._judge()
 
     def _look_at(self, optimizer: torch.optim.Optimizer) -> None:
         """Look for a change in the step that has ended, and ask for an observed one."""
@@ -185,7 +204,23 @@ class ScriptObserver:
         with self._guard():
             ended = self._move_on(module)
         if ended:
+            self._judge()
+
+    def _judge(self) -> None:
+        if threading.current_thread() is threading.main_thread():  # another can't end the script
             self.judge(self.reports)
+
+    def _move_on_after(self, optimizer: torch.optim.Optimizer, ends: bool) -> None:
+        """A step has ended, and no forward has shown where it began."""
+        if not ends:
+            self._schedule.due = self.steps + 1
+            self._schedule.begin(self.steps)
+            self._span = _Span(nn.Module(), self.precision, self._schedule.due, after_step=True)
+            for module in _modules_of(optimizer):
+                self._span.add(module)
+        elif self._span is not None and self._span.after_step and not torch.is_inference_mode_enabled():
+            self._close()
+            self._stop_waiting()
 
     def _move_on(self, module: nn.Module) -> bool:
         """Begin or end a span if one is due. Returns whether one has ended."""
@@ -222,9 +257,14 @@ class ScriptObserver:
 class _Span(PrecisionObserver):
     """Observes some optimizer steps, and modules as they become known by being called."""
 
-    def __init__(self, module: nn.Module, precision: Precision, first: int) -> None:
+    def __init__(self, module: nn.Module, precision: Precision, first: int, after_step: bool = False) -> None:
+        """`after_step` is of a span that begins where the previous step ends."""
         super().__init__(module, precision.resolved, precision.gemm_layers)
         self.last = first + SPAN - 1
+        self.after_step = after_step
+        self._own = nn.Module()
+        self._weights: dict[nn.Parameter, Owner] = {}
+        """Those of the optimizers."""
         self._shards: dict[nn.Parameter, Owner] = {}
         """Noted before forwards and after steps: a forward without a backward, as in an evaluation, leaves the
         parameters that `fully_shard` gathered in place of the shards that the optimizer steps."""
@@ -236,7 +276,7 @@ class _Span(PrecisionObserver):
         self._seen: set[int] = set()
         self.add(module)
         self._open = contextlib.ExitStack()
-        self._open.enter_context(self.step(first))
+        self._open.enter_context(self.step(first, after_step=after_step))
 
     def close(self) -> None:
         self._open.close()
@@ -252,6 +292,16 @@ class _Span(PrecisionObserver):
             names[inner] = self._cast_names.get(inner, names.get(inner, name))
         self.note_shards()
 
+    def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._current is not None:
+            self._current.before_optimizer(optimizer, (), {})
+
+    def after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        weights = (weight for group in optimizer.param_groups for weight in group["params"])
+        self._weights.update((weight, Owner(self._own, "", False)) for weight in weights)
+        if self._current is not None:
+            self._current.after_optimizer(optimizer, (), {})
+
     def note_shards(self) -> None:
         owners = self._modules.owners()
         self._shards.update((weight, owner) for weight, owner in owners.items() if hasattr(weight, "to_local"))
@@ -259,4 +309,16 @@ class _Span(PrecisionObserver):
     def _owners(self) -> dict[nn.Parameter, Owner]:
         sharded = {owner.module for owner in self._shards.values()}
         whole = {weight: owner for weight, owner in super()._owners().items() if owner.module not in sharded}
-        return {**whole, **self._shards}
+        return {**self._weights, **whole, **self._shards}
+
+
+def _modules_of(optimizer: torch.optim.Optimizer) -> list[nn.Module]:
+    """The outermost modules that have a weight of the optimizer."""
+    weights = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
+    inner = {id(child) for module in modules for child in module.children()}
+    return [
+        module
+        for module in modules
+        if id(module) not in inner and any(id(weight) in weights for weight in module.parameters())
+    ]

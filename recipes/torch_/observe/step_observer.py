@@ -56,11 +56,16 @@ class StepObserver:
         self._arithmetic: dict[str, str] = {}
         self._probed: set[bool] = set()
 
-    def start(self, stack: contextlib.ExitStack) -> None:
-        """Begin to observe, until `stack` is closed."""
+    def start(self, stack: contextlib.ExitStack, after_step: bool = False) -> None:
+        """Begin to observe, until `stack` is closed; `after_step` says that an optimizer's step just ended, in a hook,
+        where none can be added: the caller has to call `before_optimizer` and `after_optimizer` then."""
         for hook in (
-            register_optimizer_step_pre_hook(self._before_optimizer),
-            register_optimizer_step_post_hook(self._after_optimizer),
+            (
+                register_optimizer_step_pre_hook(self.before_optimizer),
+                register_optimizer_step_post_hook(self.after_optimizer),
+            )
+            if not after_step
+            else ()
         ):
             stack.callback(hook.remove)
         if self._rounding is not None:
@@ -69,7 +74,7 @@ class StepObserver:
         stack.enter_context(recomputation.watched())
         stack.enter_context(self._recording)
         stack.enter_context(self.mode.writers.watched())
-        if optimizer_frames():  # the profiler can't see when the step began
+        if optimizer_frames() and not after_step:  # the profiler can't see when the step began
             self._first_step.enter_context(torch.profiler.record_function(profiler_audit.OPTIMIZER))
             stack.callback(self._first_step.close)
         stack.enter_context(dispatch_observer.beneath(self.mode))
@@ -110,7 +115,7 @@ class StepObserver:
             "problems": self.problems,
         }
 
-    def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         with self._guard():
             for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
                 if local(parameter).layout == torch.strided:
@@ -122,7 +127,7 @@ class StepObserver:
                     if self._rounding is not None and parameter.dtype == torch.float32:
                         self._rounding.before_step(parameter)
 
-    def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer_frames() == 1:
             self._first_step.close()
         self.mode.writers.forget()

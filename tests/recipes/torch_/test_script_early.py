@@ -34,9 +34,14 @@ thread.join()
 """
 
 
-@pytest.mark.parametrize("before", ["", "net(inputs)"], ids=["alone", "after a forward of its own"])
-def test_training_in_a_thread_is_unknown_and_warned_of_while_it_trains(run, before):
-    text = HEAD + IN_A_THREAD.format(before=before)
+@pytest.mark.parametrize(("level", "verdict"), [("o1", "proved"), ("o3", "contradicted")])
+def test_training_in_a_thread_is_judged_and_ends_no_script(run, level, verdict):
+    ended = run(HEAD + IN_A_THREAD.format(before=""), f"amp={level}", *(["train.precision=script"] * (level == "o3")))
+    assert (ended.verdict, len(ended.steps)) == (verdict, 12), ended.err
+
+
+def test_training_in_a_thread_after_a_forward_of_the_main_one_is_unknown_and_warned_of(run):
+    text = HEAD + IN_A_THREAD.format(before="net(inputs)")
     ended = run(text, "amp=o1", "require_proof=true")
     reason = "every optimizer step was taken in a thread"
     assert (ended.code, ended.verdict) == (1, "unknown")
