@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ OPTIMIZER = "Optimizer.step#"
 """How the name of torch's range around an optimizer's step begins."""
 
 GAVE_WAY = "the script's own profiler was at work"
+IN_A_THREAD = "torch's profiler starts in the main thread, and a thread trained"
 
 _QUIET = "KINETO_LOG_LEVEL"
 _COMPILING = "(dynamo_timed)"
@@ -63,11 +65,16 @@ class Recording:
 
     def __init__(self) -> None:
         self.profile: Any = None
-        """None where the script's own was at work."""
+        """None where there is none, as `missing` says."""
+        self.missing = ""
         self._patches = contextlib.ExitStack()
 
     def __enter__(self) -> Recording:
         if torch.autograd._profiler_enabled():
+            self.missing = GAVE_WAY
+            return self
+        if threading.current_thread() is not threading.main_thread():  # it prints an error elsewhere
+            self.missing = IN_A_THREAD
             return self
         os.environ.setdefault(_QUIET, "99")  # read once, at the first profiler; else every step prints two lines
         self.profile = torch.autograd.profiler.profile(record_shapes=True)
@@ -87,6 +94,7 @@ class Recording:
         def start(*args: Any, **kwargs: Any) -> Any:
             profile, self.profile = self.profile, None
             if profile is not None:
+                self.missing = GAVE_WAY
                 profile.__exit__(None, None, None)
             return original(*args, **kwargs)
 

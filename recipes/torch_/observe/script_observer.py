@@ -33,8 +33,7 @@ from recipes.trainer.schedule import SPAN, Schedule
 TOLD_AT = 10
 """Optimizer step at which a script is warned whose threads took all of them."""
 IN_A_THREAD = (
-    "every optimizer step was taken in a thread that the script started, and autocast and the observer belong to the "
-    "main one"
+    "no optimizer step was taken in the thread that is observed, the first that called the model or took a step"
 )
 
 

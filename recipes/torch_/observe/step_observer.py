@@ -105,7 +105,7 @@ class StepObserver:
             "unwritten": self.mode.writers.unseen(),
             "tensors": self.mode.writers.used(),
             "audit": profiler_audit.disagreement(calls, seen) if profile is not None else "",
-            "unaudited": "" if profile is not None else profiler_audit.GAVE_WAY,
+            "unaudited": self._recording.missing,
             "optimizer": dict(self._stepped),
             "optimizer_state": dict(self._state),
             "reduced": dict(self.mode.reduced),

@@ -43,15 +43,15 @@ def test_training_in_a_thread_is_judged_and_ends_no_script(run, level, verdict):
 def test_training_in_a_thread_after_a_forward_of_the_main_one_is_unknown_and_warned_of(run):
     text = HEAD + IN_A_THREAD.format(before="net(inputs)")
     ended = run(text, "amp=o1", "require_proof=true")
-    reason = "every optimizer step was taken in a thread"
+    reason = "no optimizer step was taken in the thread that is observed"
     assert (ended.code, ended.verdict) == (1, "unknown")
-    assert f"{reason} that the script started" in ended.result["observed"]["why"]
+    assert f"{reason}, the first that called the model" in ended.result["observed"]["why"]
     (warning,) = [line for line in ended.err.splitlines() if "warning" in line]
     assert warning.startswith(f"script: warning: amp=o1 can't be proved: {reason}")
     assert warning.endswith("it continues, and the run fails at its end (require_proof=true)")
     ended = run(text, "amp=o1")
     assert (ended.code, ended.verdict) == (0, "unknown")
-    assert ended.err.count("main one; it continues, and ends without a proof") == 1
+    assert ended.err.count("took a step; it continues, and ends without a proof") == 1
 
 
 def test_optimizer_steps_alone_in_a_thread_leave_a_proof_as_it_is(run):

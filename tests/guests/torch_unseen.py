@@ -1,0 +1,102 @@
+"""What ran is judged right: steps of every kind, what is no part of training, and sabotage that is never proved."""
+
+
+@guest(o0="proved")
+def a_complex_model():
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    filters = nn.Parameter(torch.randn(8, 8, dtype=torch.complex64))
+    sgd = torch.optim.SGD([*net.parameters(), filters], lr=0.1)
+
+    def loss_of():
+        hidden = torch.fft.fft(net[0](inputs)) @ filters
+        return F.mse_loss(net[1](torch.fft.ifft(hidden).real), targets)
+
+    losses = train(3, loss_of, sgd)
+
+
+@guest(script="proved")
+def complex_products_beside_half_ones():
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    filters = nn.Parameter(torch.randn(8, 8, dtype=torch.complex64))
+    sgd = torch.optim.SGD([*net.parameters(), filters], lr=0.1)
+
+    def loss_of():
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = torch.fft.fft(net[0](inputs).float()) @ filters
+            return F.mse_loss(net[1](torch.fft.ifft(hidden).real), targets)
+
+    losses = train(3, loss_of, sgd)
+
+
+@guest(o0="proved")
+def a_model_in_float64():
+    net, inputs, targets = net.double(), inputs.double(), targets.double()
+    losses = train(3)
+
+
+@guest(script="proved")
+def float32_adapters_on_a_frozen_half_base():
+    base = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).bfloat16().requires_grad_(False)
+    down, up = nn.Linear(64, 2, bias=False), nn.Linear(2, 64, bias=False)
+
+    class Adapted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base, self.down, self.up = base, down, up
+
+        def forward(self, tokens):
+            return self.base(tokens) + self.up(self.down(tokens.float())).to(tokens.dtype)
+
+    adapted, tokens = nn.Sequential(Adapted(), Adapted()), torch.randn(16, 64)
+    adam = torch.optim.AdamW([*down.parameters(), *up.parameters()], lr=0.01)
+
+    def loss_of():
+        with torch.autocast("cpu", torch.bfloat16):
+            return adapted(tokens.bfloat16()).float().square().mean()
+
+    losses = train(3, loss_of, adam)
+
+
+@guest(o0="proved", o1="contradicted")
+def training_without_a_module():
+    weight, last = (torch.randn(8, width, requires_grad=True) for width in (8, 1))
+    adam = torch.optim.Adam([weight, last], lr=0.01)
+    losses = train(6, lambda: F.mse_loss((inputs @ weight).relu() @ last, targets), adam)
+
+
+@guest(o0="proved", o1="proved", fresh=True)
+def a_module_that_compiles_itself():
+    net.compile()
+    losses = train(6)
+
+
+@guest(o0="unknown")
+def a_model_called_from_threads():
+    import concurrent.futures
+
+    pool = concurrent.futures.ThreadPoolExecutor(2)
+
+    def loss_of():
+        return sum(pool.map(lambda half: F.mse_loss(net(half[0]), half[1]), [(inputs, targets), (-inputs, targets)]))
+
+    losses = train(6, loss_of)
+    pool.shutdown()
+
+
+@guest(o0="proved", o1="proved")
+def training_in_a_thread():
+    import threading
+
+    thread = threading.Thread(target=train, args=(6,))
+    thread.start()
+    thread.join()
+
+
+@guest(o0="proved")
+def its_own_count_of_flops():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    with counter:
+        losses = train(6)
+    print(counter.get_total_flops())
