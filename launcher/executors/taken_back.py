@@ -1,4 +1,4 @@
-"""Taking back what was written for another attempt of a run, where that attempt is refused."""
+"""Taking back what was written for another attempt of a run, where that attempt does not start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _RECORDS = ("submission.json", "status.json", "cancelled", "STOP", store.VERDICT
 
 @contextlib.contextmanager
 def taken_back(folder: Path) -> Iterator[None]:
-    """Leave the folder of a run as it was where its next attempt is refused: its state, and the plan that holds."""
+    """Leave the folder of a run as it was where its next attempt is refused, or anything fails before it is submitted:
+    its state, and the plan that holds."""
     arms = [path for path in folder.glob(f"{store.ARMS}/*/*") if path.name in _SCRIPTS]
     requeues = folder.glob("attempts/*/requeued")
     files = [*(folder / name for name in (*_SCRIPTS, *_RECORDS)), folder / "attempts/plan.json", *arms, *requeues]
@@ -30,10 +31,9 @@ def taken_back(folder: Path) -> Iterator[None]:
     before, had_secrets = set(store.attempts(folder)), (folder / store.SECRETS).exists()
     try:
         yield
-    except (UsageError, Refused):
-        now = store.read(Submission, folder / "submission.json")
-        if _is_new(folder, held) and now.queue == "slurm" and not _is_refused(now):
-            raise  # Slurm may have it, as an array of a sweep that it took in part
+    except BaseException as error:  # an interrupt and a full disk too
+        if _is_new(folder, held) and not (isinstance(error, UsageError | Refused) and _is_refused(folder)):
+            raise  # it may have started; Slurm may have it, as an array of a sweep that it took in part
         for path, was in held.items():
             _restore(path, was)
         for number in set(store.attempts(folder)) - before:
@@ -51,13 +51,18 @@ def _is_new(folder: Path, held: dict[Path, tuple[bytes, int] | None]) -> bool:
     return path.is_file() and (was is None or path.read_bytes() != was[0])
 
 
-def _is_refused(submission: Submission) -> bool:
-    return submission.answer is not None and Path(submission.answer).with_suffix(".failed").exists()
+def _is_refused(folder: Path) -> bool:
+    submission = store.read(Submission, folder / "submission.json")
+    return submission.queue != "slurm" or (
+        submission.answer is not None and Path(submission.answer).with_suffix(".failed").exists()
+    )
 
 
 def _restore(path: Path, was: tuple[bytes, int] | None) -> None:
     if was is None:
         path.unlink(missing_ok=True)
+        return
+    if path.is_file() and path.read_bytes() == was[0]:  # a full disk has no room to write it again
         return
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import shlex
@@ -305,21 +306,31 @@ def test_a_copy_of_a_run_that_goes_on_has_none_of_its_processes(tmp_path, progra
     assert main(["cancel", "--now", str(folder)]) == 0
 
 
-def test_a_refused_resume_leaves_the_run_and_its_plan_as_they_were(failed):
+@pytest.mark.parametrize(
+    ("error", "is_submitted"),
+    [
+        (UsageError("Slurm refused the job"), True),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (KeyboardInterrupt(), False),
+    ],
+    ids=["refused", "full-disk", "interrupt"],
+)
+def test_a_resume_that_starts_nothing_leaves_the_run_and_its_plan_as_they_were(failed, error, is_submitted):
     assert main(["resume", failed.name]) == 0
     run = Run(str(failed.parent), failed.name)
 
     def refuse(folders, plans):
-        local_start.record_submission(failed, queue="slurm", first_attempt=3, answer=str(failed / "sbatch.out"))
-        (failed / "sbatch.failed").touch()
-        raise UsageError("Slurm refused the job")
+        if is_submitted:
+            local_start.record_submission(failed, queue="slurm", first_attempt=3, answer=str(failed / "sbatch.out"))
+            (failed / "sbatch.failed").touch()
+        raise error
 
     before = {path: path.read_bytes() for path in failed.rglob("*") if path.is_file()}
-    with pytest.raises(UsageError, match="Slurm refused"):
+    with pytest.raises(type(error)):
         resume_here([run], {"steps": "12"}, {}, is_sweep=False, start=refuse)
-    (failed / "sbatch.failed").unlink()
+    (failed / "sbatch.failed").unlink(missing_ok=True)
     assert before == {path: path.read_bytes() for path in failed.rglob("*") if path.is_file()}
-    assert look([run])[0].state.name == "done"
+    assert look([run])[0].state.name == "done" and not list(failed.parent.glob(".unfinished/*"))
 
 
 def test_two_launchers_do_not_resume_a_run_at_once(failed, capsys):
