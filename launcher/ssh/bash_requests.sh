@@ -227,10 +227,12 @@ on_cancel() { # seconds between TERM and KILL, root and id of each run
 }
 
 forget_code() { # root, plan.json of a run that is deleted: its code goes, unless another run there names it
-  local code
-  [[ $(head -c 2097152 "$2") =~ \"code\":\ \"([0-9a-f]{64})\" ]] && code=${BASH_REMATCH[1]} || return 0
+  local code naming
+  [[ $(head -c 2097152 "$2" 2>/dev/null) =~ \"code\":\ \"([0-9a-f]{64})\" ]] && code=${BASH_REMATCH[1]} || return 0
   rm -f -- "$2"
-  grep -qsF "$code" "$1"/*/plan.json "$1"/.trash/*/*/plan.json || rm -rf -- "$1/.code/$code"
+  naming=$(printf '%s\0' "$1"/*/plan.json "$1"/.trash/*/*/plan.json | xargs -0 grep -lsF "$code")
+  # 123: grep has read them all, and found nothing
+  [ $? != 123 ] || [ -n "$naming" ] || rm -rf -- "$1/.code/$code"
 }
 on_sizes() { # root and id of each run
   while [ $# -gt 0 ]; do
@@ -263,7 +265,7 @@ on_remove() { # whether to end them, whether to delete them at once, root and id
           stop "rm: $run could not be moved to $trash; rm --now deletes it at once"
       fi
       for taken in "$trash"/*/; do # what has been there for a week
-        [ -n "$(find "$taken" -maxdepth 0 -mmin +10080 2>/dev/null)" ] && mine "${taken%/}" || continue
+        [ -n "$(find "$taken" -maxdepth 0 -mmin +10080 2>/dev/null)" ] && mine "$trash" && mine "${taken%/}" || continue
         for run in "$taken"*/; do forget_code "$1" "${run}plan.json"; done
         rm -rf -- "$taken"
       done

@@ -176,6 +176,29 @@ def test_a_running_run_is_seen_where_bash_can_make_no_temporary_file(tmp_path):
     assert f"MARK alive {process.pid} {process.start}\n" in done.stdout
 
 
+def test_rm_there_keeps_code_that_another_of_many_runs_names_and_what_a_link_calls_a_trash(tmp_path):
+    code, outside = tmp_path / ".code" / ("a" * 64), tmp_path / "outside/old"
+    code.mkdir(parents=True)
+    outside.mkdir(parents=True)
+    os.utime(outside, (0, 0))
+    (tmp_path / ".trash").symlink_to(outside.parent)
+    runs = [tmp_path / run_ids.cell_id("20260102-030405-calm-fox", index, 1500) for index in range(1500)]
+    for run in runs:
+        run.mkdir()
+        (run / "plan.json").touch()
+    for run in (runs[0], runs[-1]):
+        store.write_json(run / "plan.json", {"code": code.name})
+
+    def remove(run):
+        text = bash_session.program("remove", ["", "yes", str(tmp_path), run.name], "MARK")
+        subprocess.run(["bash", "-c", "ulimit -s 256 && exec bash --norc -s"], input=text, text=True, check=True)
+
+    remove(runs[0])
+    assert code.exists() and outside.exists() and not runs[0].exists()
+    remove(runs[-1])
+    assert not code.exists() and runs[1].exists()
+
+
 def test_a_request_that_is_cut_off_is_not_carried_out():
     """Without the end of its words `remove` would delete a run root. Nothing is run here: bash only reads it."""
     text = bash_session.program("remove", ["yes", "yes", "/no/such/root", RUN], "mark")
