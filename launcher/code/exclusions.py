@@ -40,7 +40,9 @@ _name = re.compile("|".join(fnmatch.translate(pattern) for pattern in _CREDENTIA
 _result = re.compile("|".join(map(fnmatch.translate, _RESULTS)), re.IGNORECASE)
 _KEY_STARTS_WITHIN = 1024
 """Bytes: other text may come first, as the attributes that openssl writes."""
-_key = re.compile(rb"^[ \t]*(-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File-|openssh-key-v1)", re.MULTILINE)
+PRIVATE_KEYS = "-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File-|openssh-key-v1"
+"""How the lines begin with which private keys do."""
+_key = re.compile(rf"^[ \t]*({PRIVATE_KEYS})".encode(), re.MULTILINE)
 
 
 def is_credential(path: Path, root: Path) -> bool:

@@ -173,13 +173,29 @@ def _below(folder: Path, files: Sequence[Path]) -> list[Path]:
 
 
 def diff(root: Path) -> str:
-    """Uncommitted changes of tracked files in the checkout but for credentials, cut at a size; empty outside git."""
+    """Uncommitted changes of tracked files in the checkout but for credentials, also those that went away, cut at a
+    size; empty outside git."""
     top = git.top_of(root)
     if top is None:
         return ""
-    asked = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
-    changed = git.run(root, *asked, "--name-only", "-z", errors="surrogateescape", head=True).split("\0")
-    secret = [name for name in changed if name and exclusions.is_credential(top / name, top)]
+    asked = (
+        "diff",
+        "HEAD",
+        "--no-color",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--no-renames",
+        "--ignore-submodules=dirty",
+    )
+
+    def names(*further: str) -> list[str]:
+        found = git.run(root, *asked, "--name-only", "-z", *further, errors="surrogateescape", head=True)
+        return [name for name in found.split("\0") if name]
+
+    if not (changed := names()):
+        return ""
+    keys = [name for name in names(f"-G^[ \t]*({exclusions.PRIVATE_KEYS})") if not name.endswith(".py")]
+    secret = {*keys, *(name for name in changed if exclusions.is_credential(top / name, top))}
     others = (":(top)", *(f":(top,exclude,literal){name}" for name in secret))
     text = git.run(root, *asked, "--", *others, head=True)
     if len(text) > MAX_DIFF_BYTES:

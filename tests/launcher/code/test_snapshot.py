@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import subprocess
 import tempfile
@@ -89,6 +90,22 @@ def test_a_diff_for_the_record_holds_no_credential(package: Path) -> None:
         (package / name).write_text(f"changed {name}")
     assert "changed mnist.py" in snapshot.diff(package.parent)
     assert "changed .env" not in snapshot.diff(package.parent)
+
+
+def test_a_diff_for_the_record_holds_no_credential_that_went_away(package: Path) -> None:
+    git = ["git", "-C", str(package.parent), "-c", "user.name=a", "-c", "user.email=a@b"]
+    key = "-----BEGIN OPENSSH PRIVATE KEY-----\nKEY\n-----END OPENSSH PRIVATE KEY-----\n"
+    texts = {"deploy": key, "replaced": f" {key}", "moved": key, "notes.txt": "old\n", "keys.py": key}
+    for name, text in texts.items():
+        (package / name).write_text(text)
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *words], check=True)
+    for name in ("deploy", "notes.txt", "keys.py"):
+        (package / name).unlink()
+    (package / "replaced").write_text("nothing\n")
+    subprocess.run([*git, "mv", "-f", "recipes/moved", "recipes/.env"], check=True)
+    changed = re.findall(r"^--- a/recipes/(.*)$", snapshot.diff(package.parent), re.MULTILINE)
+    assert changed == ["keys.py", "notes.txt"]
 
 
 def test_too_much_is_refused_with_the_files_that_are(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
