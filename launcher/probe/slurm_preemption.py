@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 
+from launcher.errors import Unavailable
 from launcher.probe.facts import Preemptible
 from launcher.probe.slurm_commands import call
 
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
 ENDING = ("REQUEUE", "CANCEL")
 """Modes that end a job; the others halt it."""
+PATIENCE = 10.0
+"""Seconds for the accounts, without which a job can be submitted all the same."""
 
 
 def probe(settings: Mapping[str, str]) -> tuple[Preemptible, ...]:
     """By what `scontrol show config` says. Empty where no job is ended for another, or Slurm doesn't answer."""
     kind = settings.get("PreemptType", "").rpartition("/")[2]
-    if kind == "partition_prio":
-        return tuple(of_partitions(call(["scontrol", "--oneliner", "show", "partition"]).stdout))
-    if kind == "qos":
-        argv = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=Name,Preempt,PreemptMode,GraceTime"]
-        return tuple(of_qos(call(argv).stdout, settings.get("PreemptMode", "")))
+    with contextlib.suppress(Unavailable):
+        if kind == "partition_prio":
+            return tuple(of_partitions(call(["scontrol", "--oneliner", "show", "partition"]).stdout))
+        if kind == "qos":
+            argv = ["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=Name,Preempt,PreemptMode,GraceTime"]
+            return tuple(of_qos(call(argv, timeout=PATIENCE).stdout, settings.get("PreemptMode", "")))
     return ()
 
 

@@ -86,6 +86,11 @@ def test_what_may_be_preempted_is_read_from_partitions_or_qos() -> None:
     assert list(slurm_preemption.of_qos(QOS_SHOWN, "SUSPEND,GANG")) == [low]
 
 
+def test_accounts_that_do_not_answer_refuse_no_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert slurm_preemption.probe({"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE"}) == ()
+
+
 @pytest.mark.parametrize(
     ("by", "changes", "words", "grace", "heard"),
     [
