@@ -28,6 +28,7 @@ from torch.utils import checkpoint
 from torch.utils.data import get_worker_info
 
 from recipes.torch_.compiled_functions import calls_module
+from recipes.torch_.uncompiled import passed_over
 from recipes.trainer.replaced import replaced
 
 _READ = 32
@@ -101,7 +102,7 @@ class AutocastAround:
             finally:
                 region.inside = False
 
-        return _unseen_by_compiler(call)
+        return passed_over(call)
 
     def _around_compile(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """`torch.compile`, whose functions begin a step as modules do: in them no call of a module can be noticed."""
@@ -131,7 +132,7 @@ class AutocastAround:
                 if begun:
                     region.inside = False
 
-        return _unseen_by_compiler(call)
+        return passed_over(call)
 
     def _around_checkpoint(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """What a checkpoint notes of autocast before its modules are called, and computes them again with."""
@@ -161,7 +162,7 @@ class AutocastAround:
                 _, region.inside, region.evaluates, region.without_gradients = before
             return result
 
-        return _unseen_by_compiler(run_backward)
+        return passed_over(run_backward)
 
     def _after(self, original: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
         region = self._region
@@ -173,7 +174,7 @@ class AutocastAround:
                 then()
             return result
 
-        return _unseen_by_compiler(method)
+        return passed_over(method)
 
     def _begin(self, module: nn.Module | None) -> bool:
         """A module or function is called from outside. Whether that is in a region of ours."""
@@ -277,18 +278,6 @@ def _as_float32(original: Callable[..., Any]) -> Callable[..., Any]:
     return numpy
 
 
-def _unseen_by_compiler(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have torch.compile pass over the frame of this function, where it is called by eager code."""
-    assert isinstance(function, types.FunctionType)
-    frames = torch._C._dynamo.eval_frame
-    if hasattr(frames, "skip_code"):  # in torch before 2.6
-        frames.skip_code(function.__code__)
-    else:
-        action = frames._FrameAction
-        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
-    return function
-
-
 for _function in (*vars(AutocastAround).values(), _nesting, _stamp, calls_module):
     if isinstance(_function, types.FunctionType):
-        _unseen_by_compiler(_function)
+        passed_over(_function)

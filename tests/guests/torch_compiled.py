@@ -126,3 +126,34 @@ def exported_and_symbolically_traced():
     text = str(torch.export.export(net, (inputs,)).graph)
     graph = torch.fx.symbolic_trace(net)
     losses += train(2, lambda: F.mse_loss(graph(inputs), targets))
+
+
+@guest(o0="proved")
+def a_compiled_step_of_an_optimizer():
+    import contextlib
+    import io
+    import logging
+
+    torch._logging.set_logs(all=logging.ERROR)  # its lines have the time in them
+
+    @torch.compile(backend="eager")
+    def step():
+        sgd.step()
+
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        for _ in range(4):
+            sgd.zero_grad()
+            with by_hand():
+                loss = F.mse_loss(net(inputs), targets)
+            loss.backward()
+            step()
+    warned = said.getvalue()
+
+
+@guest(o0="proved", o1="proved", fresh=True)
+def the_compiler_is_imported_where_the_script_does():
+    import sys
+
+    losses = train()
+    imported = "torch._dynamo" in sys.modules

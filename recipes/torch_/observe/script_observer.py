@@ -27,6 +27,7 @@ from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.observe.roles import in_backward
 from recipes.torch_.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks
 from recipes.torch_.precision import Precision
+from recipes.torch_.uncompiled import uncompiled
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.schedule import SPAN, Schedule
 
@@ -70,7 +71,10 @@ class ScriptObserver:
         """The script runs in here. A span that an exception ends is not reported."""
         # torch would warn the user of our hook.
         warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
-        hooks = register_optimizer_step_pre_hook(self._steps), register_optimizer_step_post_hook(self._stepped)
+        hooks = (
+            register_optimizer_step_pre_hook(uncompiled(self._steps)),
+            register_optimizer_step_post_hook(uncompiled(self._stepped)),
+        )
         self._await_forward()
         try:
             with self._ending():

@@ -17,6 +17,7 @@ import torch
 from torch.amp import GradScaler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from recipes.torch_.uncompiled import uncompiled
 from recipes.trainer.replaced import replaced
 from recipes.trainer.step_meter import StepMeter
 
@@ -42,7 +43,7 @@ class StepCounter:
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
         """The script runs in this context."""
-        handle = register_optimizer_step_post_hook(torch.compiler.disable(self._stepped))
+        handle = register_optimizer_step_post_hook(uncompiled(self._stepped))
         try:
             with self._engine, replaced(GradScaler, "step", self._noticing_skipped(GradScaler.step)):
                 yield

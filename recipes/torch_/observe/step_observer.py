@@ -31,6 +31,7 @@ from recipes.torch_.observe.flops import Unaccounted
 from recipes.torch_.observe.modules import Modules, local, memory_of, optimizer_frames
 from recipes.torch_.observe.roles import in_backward
 from recipes.torch_.observe.rounding import RoundingObserver
+from recipes.torch_.uncompiled import uncompiled
 
 
 class StepObserver:
@@ -61,8 +62,8 @@ class StepObserver:
         where none can be added: the caller has to call `before_optimizer` and `after_optimizer` then."""
         for hook in (
             (
-                register_optimizer_step_pre_hook(self.before_optimizer),
-                register_optimizer_step_post_hook(self.after_optimizer),
+                register_optimizer_step_pre_hook(uncompiled(self.before_optimizer)),
+                register_optimizer_step_post_hook(uncompiled(self.after_optimizer)),
             )
             if not after_step
             else ()
