@@ -94,14 +94,18 @@ def size(run: Run) -> int:
     return total
 
 
-def told(root: str) -> str:
-    """What is in the trash of a root, and what becomes of it; empty where nothing is."""
+def told(root: str, *, there: bool = False) -> str:
+    """What is in the trash of a root, and what becomes of it; empty where nothing is. `there` is on a host that is
+    asked from another one, whose own trash alone `rm --now` empties."""
     if not (runs := runs_in(root)):
         return ""
     place = os.path.dirname(runs[0].root)
+    freed = "`rm --now` frees the space, and after a week the next `rm` does"
+    if there:
+        freed = "after a week the next `rm` of a run there frees the space, and deleting that folder does at once"
     return (
         f"in the trash {place}: {len(runs)} run{'s' * (len(runs) > 1)}, {units.size(sum(map(size, runs)))}; `mv` to "
-        f"{root} brings one back, `rm --now` frees the space, and after a week the next `rm` does"
+        f"{root} brings one back; {freed}"
     )
 
 

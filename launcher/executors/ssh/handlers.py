@@ -119,7 +119,7 @@ def remove(runs: Sequence[Mapping[str, str]], force: bool, now: bool) -> None:
     there = [run for run in _runs(runs) if run.folder.is_dir()]
     remove_runs(there, force, now=now)
     for root in () if now else sorted({run.root for run in there}):
-        _say(trash.told(root))
+        _say(trash.told(root, there=True))
 
 
 def sizes(runs: Sequence[Mapping[str, str]]) -> list[int]:

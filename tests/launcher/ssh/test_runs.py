@@ -146,6 +146,7 @@ def test_deleting_asks_the_host_and_then_forgets(far):
     assert far.folder(run).is_dir() and far.pointer(run).is_dir()
     removed = far.ok("rm", "--force", run)
     assert removed.out == f"{run}  moved to the trash\n" and f"in the trash {far.root}/.trash: 1 run" in removed.err
+    assert "after a week the next `rm` of a run there" in removed.err and "rm --now" not in removed.err
     assert not far.folder(run).exists() and not far.pointer(run).exists()
     (there,) = far.root.glob(f".trash/*/{run}")
     (record,) = far.pointer(run).parent.glob(f".trash/*/{run}")
