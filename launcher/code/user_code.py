@@ -159,8 +159,8 @@ def left_out_imports(script: Path, collected: Collected) -> tuple[str, ...]:
 
 
 def left_out_beside(script: Path, collected: Collected) -> tuple[str, ...]:
-    """What lies in the script's folder and is not sent along, but for modules, caches, environments, folders of runs,
-    hidden files, and what is told of otherwise; relative to the root of the code."""
+    """What lies in the script's folder and is not sent along, but for modules, caches, environments, folders of runs
+    or without files, hidden files, and what is told of otherwise; relative to the root of the code."""
     sent = {path for file in collected.files.values() for path in (file, *file.parents)}
     told = {*collected.credentials, *(name for name in collected.left_out)}
     left = []
@@ -169,7 +169,8 @@ def left_out_beside(script: Path, collected: Collected) -> tuple[str, ...]:
         is_other = path in sent or name in told or path.name.startswith(".") or path.suffix == ".py"
         if is_other or exclusions.is_debris(path.name) or not os.access(path, os.R_OK):
             continue
-        if not (path.is_dir() and (exclusions.is_derived(path) or _of_runs(path) or _holds_runs(path))):
+        is_empty = path.is_dir() and not any(names for _, _, names in os.walk(path))
+        if not (is_empty or (path.is_dir() and (exclusions.is_derived(path) or _of_runs(path) or _holds_runs(path)))):
             left.append(name)
     return tuple(left)
 

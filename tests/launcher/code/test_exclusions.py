@@ -123,6 +123,7 @@ def test_a_plan_names_what_a_job_lacks_that_has_the_snapshot_alone(
     lay(project, "helper.py", text="from generated import table\n")
     lay(project, "pack/__init__.py", "pack/inner.py", "local.py", "generated.py", ".netrc", text="")
     lay(project, "data/images.bin", "weights.txt", ".hidden/x", "__pycache__/a.txt", "env/pyvenv.cfg", "sent/a.txt")
+    (project / "empty/within").mkdir(parents=True)
     ignored = "data/\nweights.txt\n.hidden/\n__pycache__/\nenv/\n"
     lay(project, ".gitignore", text=f"generated.py\nlocal.py\npack/inner.py\n{ignored}")
     words = ["plan", "recipe=script", "script=train.py", "amp=o0", f"run_root={tmp_path}/runs", "device=cpu"]
