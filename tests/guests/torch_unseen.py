@@ -100,3 +100,59 @@ def its_own_count_of_flops():
     with counter:
         losses = train(6)
     print(counter.get_total_flops())
+
+
+@guest(o0="contradicted", script="proved")
+def a_decoy_in_half_precision():
+    decoy = torch.ones(256, 256, dtype=torch.bfloat16)
+
+    def loss_of():
+        return F.mse_loss(net(inputs), targets) + 0 * (decoy @ decoy).float().sum()
+
+    losses = train(3, loss_of)
+
+
+@guest(o0="contradicted")
+def a_teacher_under_autocast():
+    teacher = net_of().requires_grad_(False)
+
+    def loss_of():
+        with torch.autocast("cpu", torch.bfloat16):
+            goal = teacher(inputs)
+        return F.mse_loss(net(inputs), goal.float())
+
+    losses = train(3, loss_of)
+
+
+@guest(o0="proved", o1="proved")
+def inputs_that_a_product_prepares():
+    whitening = torch.linalg.inv(torch.linalg.cholesky(inputs.T @ inputs / 16))
+
+    def loss_of():
+        with torch.autocast("cpu", enabled=False):
+            prepared = inputs @ whitening
+        return F.mse_loss(net(prepared), targets)
+
+    losses = train(3, loss_of)
+
+
+@guest(o0="proved", o1="contradicted")
+def a_layer_by_hand_before_the_model():
+    mixing = torch.eye(8, requires_grad=True)
+    both = torch.optim.SGD([mixing, *net.parameters()], lr=0.1)
+
+    def loss_of():
+        with torch.autocast("cpu", enabled=False):
+            mixed = inputs @ mixing
+        return F.mse_loss(net(mixed), targets)
+
+    losses = train(3, loss_of, both)
+
+
+@guest(o0="proved", o1="proved")
+def spectral_norm():
+    net = nn.Sequential(
+        *(nn.utils.parametrizations.spectral_norm(layer) for layer in (nn.Linear(8, 64), nn.Linear(64, 1)))
+    )
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    losses = train(3)

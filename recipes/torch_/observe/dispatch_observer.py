@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,9 +20,9 @@ from torch.utils._python_dispatch import (
 from recipes.precision.observation import Guard
 from recipes.torch_.observe import operators
 from recipes.torch_.observe.calls import Call, dtype_name, tensors
-from recipes.torch_.observe.evaluation import Evaluations
+from recipes.torch_.observe.evaluation import Evaluations, Operands
 from recipes.torch_.observe.lineage import Lineage
-from recipes.torch_.observe.memory import Memory
+from recipes.torch_.observe.memory import NO_SOURCES, Memory, Origin
 from recipes.torch_.observe.modules import Modules, Running, optimizer_frames
 from recipes.torch_.observe.operators import COMPOSITE, FOLLOWED, GATHERING, LIGHT, MATRIX, REDUCTION, UNKNOWN
 from recipes.torch_.observe.outside import Writers
@@ -180,8 +180,9 @@ class DispatchObserver(TorchDispatchMode):
                 kept = any(dtype == "float32" for dtype, _ in operands)
             self.evaluations.stepped.update(one.memory for one in weights if one.parameter.requires_grad)
 
+        operands_of = None if trains else self._without_gradients(matrices, origins, running)
+
         def record_call(args: Any, kwargs: Any, out: Any) -> None:
-            produced = tensors([out])
             call = Call(
                 operation=name,
                 backward=backward,
@@ -192,11 +193,26 @@ class DispatchObserver(TorchDispatchMode):
                 origin=origin if backward else -1,
                 use=use,
             )
-            if not trains:
-                self.evaluations.add(len(self.calls), produced, (one.memory for one in weights))
+            if operands_of is not None:
+                self.evaluations.add(len(self.calls), tensors([out]), operands_of)
             self.calls.append(call)
 
         return record_call
+
+    def _without_gradients(
+        self, matrices: Sequence[torch.Tensor], origins: Sequence[Origin], running: Running
+    ) -> Operands:
+        records = [self.roles.lineage.record(matrix) for matrix in matrices]
+        weights = frozenset(origin.memory for origin in origins if origin.parameter is not None)
+        in_model = running.module is not None and next(running.module.parameters(), None) is not None
+        trained = any(matrix.requires_grad for matrix in matrices) or any(record.trained for record in records)
+        plain = not weights and not in_model and not trained
+        return Operands(
+            weights=weights,
+            others=frozenset(origin.memory for origin in origins) if plain else None,
+            sources=NO_SOURCES.union(*(record.sources for record in records)),
+            vector=any(matrix.dim() == 1 for matrix in matrices),
+        )
 
     def _is_kept(self, running: Running, backward: bool = False, origin: int = -1) -> bool | None:
         """Whether a module of `amp.keep_fp32` is running, or ran the origin of this gradient; None where that isn't

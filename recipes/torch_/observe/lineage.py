@@ -13,7 +13,7 @@ from torch import nn
 
 from recipes.precision.call_summary import is_narrow
 from recipes.torch_.observe.calls import dtype_name
-from recipes.torch_.observe.memory import Memory, Origin
+from recipes.torch_.observe.memory import Memory, Origin, Record
 
 _FIRST = frozenset(
     (
@@ -43,6 +43,9 @@ class Lineage:
                 narrowed=dtype if is_narrow(dtype) else "",
             )
         return record.origin
+
+    def record(self, tensor: torch.Tensor) -> Record:
+        return self._memory.record(tensor)
 
     def follow(self, operation: str, args: Any, out: Any) -> None:
         """Record what an operation of `SAME_DATA` returned."""

@@ -152,7 +152,7 @@ class Writers:
             if record.sources:
                 sources |= record.sources
                 if tensor.grad_fn is not None and not backward:  # of an autograd function, whose forward has none
-                    self._evaluations.use(record.sources)
+                    self._evaluations.train(record.sources)
             if record.mixed:
                 mixed |= record.mixed
             known[key] = record
@@ -177,6 +177,8 @@ class Writers:
         """Training used these; returns those that are in what it computed."""
         outside = frozenset(source for source in sources if isinstance(source, Outside))
         self._evaluations.use(outside)
+        if not trains:
+            self._evaluations.train(sources)
         if not trains or (multiplies and not backward):
             self._evaluations.use(sources | mixed)
         self._evaluations.in_loss |= sources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from recipes.precision.call_summary import is_narrow
+from recipes.precision.call_summary import is_half, is_narrow
 from recipes.precision.observation import Guard
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.precision.value_rules import EXACT_SWITCHES
@@ -27,6 +27,7 @@ from recipes.torch_.observe import (
 )
 from recipes.torch_.observe.calls import Call, dtype_name, tensors
 from recipes.torch_.observe.compiled_calls import CompiledCalls
+from recipes.torch_.observe.evaluation import Excuse, Operands
 from recipes.torch_.observe.flops import Unaccounted
 from recipes.torch_.observe.modules import Modules, local, memory_of, optimizer_frames
 from recipes.torch_.observe.roles import in_backward
@@ -89,9 +90,9 @@ class StepObserver:
         seen = (
             profiler_audit.read(profile, listed, self.mode.counted) if profile is not None else profiler_audit.Audit()
         )
-        calls, evaluations = self.mode.calls, self.mode.evaluations
+        calls, excuses = self.mode.calls, {} if evaluation else self._excuses()
         named = enumerate(_with_functions(calls, seen))
-        trained = (call for index, call in named if evaluation or index not in evaluations)
+        trained = (call for index, call in named if index not in excuses)
         return {
             "calls": _aggregate(trained, self._gemm_layers),
             "listed": [
@@ -102,7 +103,7 @@ class StepObserver:
             "matched": sorted({name for module in self.mode.kept_ran for name in self._modules.kept[module]}),
             "operations": self.mode.operations,
             "unaccounted": dict(self.mode.unaccounted),
-            "apart": dict(self.mode.apart),
+            "apart": dict(self.mode.apart + self._named(excuses)),
             "unwritten": self.mode.writers.unseen(),
             "tensors": self.mode.writers.used(),
             "audit": profiler_audit.disagreement(calls, seen) if profile is not None else "",
@@ -115,6 +116,26 @@ class StepObserver:
             "float32": {"switches": self._switches, "arithmetic": self._arithmetic},
             "problems": self.problems,
         }
+
+    def _excuses(self) -> dict[int, Excuse]:
+        """The calls that are not training's work. At o0 half precision is out of place in all that training uses."""
+        excuses = self.mode.evaluations.excuses()
+        if self._resolved.level != "o0":
+            return excuses
+        calls = self.mode.calls
+        return {
+            index: excuse
+            for index, excuse in excuses.items()
+            if excuse is Excuse.EVALUATION or not is_half(calls[index].dtype)
+        }
+
+    def _named(self, excuses: Mapping[int, Excuse]) -> Counter[str]:
+        """Those that the verdict names."""
+        named = {index: excuse for index, excuse in excuses.items() if excuse in (Excuse.DATA, Excuse.NORM)}
+        calls = self.mode.calls
+        return Counter(
+            f"{calls[index].operation} {excuse.value}, in {calls[index].dtype}" for index, excuse in named.items()
+        )
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         with self._guard():
@@ -166,9 +187,9 @@ class StepObserver:
             self.mode.writers.ran(
                 None, given, {}, results, backward=in_backward(), multiplies=bool(new), steps=lambda: steps
             )
-            weights = [memory_of(value) for value in given if isinstance(value, nn.Parameter)]
+            weights = frozenset(memory_of(value) for value in given if isinstance(value, nn.Parameter))
             for call in new if not trains else ():  # the forward of what trains runs without gradients too
-                evaluations.add(call, tensors([results]), weights)
+                evaluations.add(call, tensors([results]), Operands(weights=weights))
         return results
 
     def _count_compiled(self, artifact: Any, inputs: Sequence[Any]) -> None:
