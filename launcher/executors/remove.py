@@ -41,13 +41,13 @@ def remove(
     local = [run for run in chosen if not run_roots.is_remote(run.root)]
     _end(local, force)
     old = [run for root in sorted({run.root for run in chosen}) for run in trash.expired(root)]
-    code = _code_of([*local, *old])
+    code, moment = _code_of([*local, *old]), trash.moment()
     for run in chosen:
         check(run)
         if now:
             delete(run)
         else:
-            trash.put([run])
+            trash.put(run, moment)
         store.clear_unfinished(Path(run.root), run.id)
         say(run)
     trash.delete(old)

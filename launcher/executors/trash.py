@@ -27,21 +27,23 @@ KEPT = 7 * 86400.0
 """Seconds for which a run is kept."""
 
 
-def put(runs: Iterable[Run]) -> None:
-    """Move the folders of runs to the trashes of their roots, without their secrets, which go. Raises
-    `LauncherError`."""
-    now = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    for run in runs:
-        forget_secrets(run)
-        try:
-            taken = _made(run.root) / now
-            with contextlib.suppress(FileExistsError):
-                records.make_folder(taken)
-            run.folder.rename(taken / run.id)
-        except OSError as error:
-            raise LauncherError(
-                f"rm: {run.folder} could not be moved to the trash: {error.strerror}; rm --now deletes it at once"
-            ) from None
+def moment() -> str:
+    """The name of the folder for what one `rm` takes."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+
+
+def put(run: Run, moment: str) -> None:
+    """Move the folder of a run to the trash of its root, without its secrets, which go. Raises `LauncherError`."""
+    forget_secrets(run)
+    try:
+        taken = _made(run.root) / moment
+        with contextlib.suppress(FileExistsError):
+            records.make_folder(taken)
+        run.folder.rename(taken / run.id)
+    except OSError as error:
+        raise LauncherError(
+            f"rm: {run.folder} could not be moved to the trash: {error.strerror}; rm --now deletes it at once"
+        ) from None
 
 
 def forget_secrets(run: Run) -> None:

@@ -244,6 +244,7 @@ on_sizes() { # root and id of each run
 on_remove() { # whether to end them, whether to delete them at once, root and id of each run
   force=$1 now=$2
   shift 2
+  TZ=UTC0 printf -v moment '%(%Y%m%d-%H%M%S)T' -1
   for ((at = 1; at < $#; at += 2)); do
     root=${*:at:1} id=${*:at+1:1}
     run=$root/$id
@@ -260,7 +261,7 @@ on_remove() { # whether to end them, whether to delete them at once, root and id
         forget_code "$1" "$run/plan.json"
         rm -rf -- "$run" || stop "rm: $run could not be deleted"
       else
-        TZ=UTC0 printf -v taken "$trash/%(%Y%m%d-%H%M%S)T" -1
+        taken=$trash/$moment
         mkdir -p -- "$taken" && mine "$trash" && mv -T -- "$run" "$taken/$2" ||
           stop "rm: $run could not be moved to $trash; rm --now deletes it at once"
       fi

@@ -151,6 +151,15 @@ def test_a_removed_run_stays_in_the_trash_without_its_secrets_and_is_brought_bac
     assert [run.folder for run in selection.find("calm-lake", [str(root)]).runs] == cells
 
 
+def test_what_one_rm_took_is_in_one_folder(root, monkeypatch):
+    seconds = iter(range(100))
+    monkeypatch.setattr(time, "strftime", lambda *_: f"20260101-0000{next(seconds):02}")
+    cells = sweep(root, 3)
+    rm.main([SWEEP])
+    (taken,) = (root / ".trash").iterdir()
+    assert sorted(os.listdir(taken)) == [cell.name for cell in cells]
+
+
 def test_what_is_in_the_trash_for_a_week_goes_with_its_code_at_the_next_rm(root):
     code, third = code_of(root, finished(root), "a"), "20260104-030406-wise-owl"
     for name in (OTHER, third):
