@@ -57,7 +57,7 @@ def test_a_script_runs_from_a_snapshot_in_the_folder_where_it_was_typed(project,
     assert "told ['--lr', '0.1', 'a b'] here" in log
     code = root / ".code" / json.loads((run / "plan.json").read_text())["code"] / "script"
     files = [path for path in code.iterdir() if path.is_file()]
-    assert sorted(path.name for path in files) == ["data.txt", "helper.py", "train.py"]
+    assert sorted(path.name for path in files) == ["__pycache__", "data.txt", "helper.py", "train.py"]
     assert all(not path.stat().st_mode & 0o222 for path in files)
 
 
