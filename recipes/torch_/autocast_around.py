@@ -27,7 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import checkpoint
 from torch.utils.data import get_worker_info
 
-from recipes.torch_.compiled_functions import calls_module
+from recipes.torch_.compiled_functions import CompiledFunction
 from recipes.torch_.uncompiled import passed_over
 from recipes.trainer.replaced import replaced
 
@@ -117,14 +117,14 @@ class AutocastAround:
         return compile
 
     def _around_compiled(self, compiled: Callable[..., Any], written: Callable[..., Any]) -> Callable[..., Any]:
-        region = self._region
+        region, function = self._region, CompiledFunction(written)
 
         @functools.wraps(compiled)
         def call(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling() or region.inside:
                 return compiled(*args, **kwargs)
             before, region.compiled = region.compiled, True
-            begun = calls_module(written, args) and self._begin(None)
+            begun = function.calls_module(args) and self._begin(None)
             try:
                 return compiled(*args, **kwargs)
             finally:
@@ -255,7 +255,7 @@ def _nesting() -> int:
 
 def _stamp(module: nn.Module) -> tuple[Any, ...]:
     """What is other once the module's first weight was changed: the cost of all of them would show."""
-    weight = next(module.parameters(), None)
+    weight = _first_weight(module)
     if type(weight) not in (torch.Tensor, nn.Parameter):  # a subclass may do anything when it is asked
         return ()
     try:
@@ -265,6 +265,21 @@ def _stamp(module: nn.Module) -> tuple[Any, ...]:
     if weight.device.type != "cpu" or weight.numel() * weight.element_size() < _READ:
         return stamp
     return (*stamp, ctypes.string_at(stamp[-1], _READ))
+
+
+def _first_weight(module: nn.Module) -> nn.Parameter | None:
+    """Of the module or those in it, without its own methods: scripts give `parameters` other arguments and results."""
+    seen, left = set(), [module]
+    while left:
+        module = left.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        for weight in module._parameters.values():
+            if weight is not None:
+                return weight
+        left += [inner for inner in reversed(module._modules.values()) if inner is not None]
+    return None
 
 
 def _as_float32(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -278,6 +293,6 @@ def _as_float32(original: Callable[..., Any]) -> Callable[..., Any]:
     return numpy
 
 
-for _function in (*vars(AutocastAround).values(), _nesting, _stamp, calls_module):
+for _function in (*vars(AutocastAround).values(), *vars(CompiledFunction).values(), _nesting, _stamp, _first_weight):
     if isinstance(_function, types.FunctionType):
         passed_over(_function)

@@ -11,24 +11,35 @@ import torch
 from torch import nn
 
 
-def calls_module(function: Callable[..., Any], args: Sequence[Any]) -> bool:
-    """Whether it, or a function of the script that it calls, names a module or is given one, or an object with one."""
-    if any(isinstance(argument, nn.Module) for argument in args) or _names_module(function):
-        return True
-    names = _code_names(function)
-    given = [argument for argument in args if not isinstance(argument, torch.Tensor)]
-    return any(isinstance(value, nn.Module) for argument in given for value in _attributes(argument, names, set()))
+class CompiledFunction:
+    """What is known of a function that was compiled."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        is_plain = isinstance(function, (types.FunctionType, types.MethodType, functools.partial))
+        self._function = function if is_plain else function.__call__
+        self._names_module: bool | None = None
+
+    def calls_module(self, args: Sequence[Any]) -> bool:
+        """Whether it, or a function of the script that it calls, names a module or is given one, or an object with one.
+
+        False where the objects that it names don't let themselves be read."""
+        try:
+            if self._names_module is None:
+                self._names_module = any(_is_module(value) for value in _reachable(self._function, set()))
+            return self._names_module or any(map(_is_module, args)) or self._is_given_module(args)
+        except Exception:
+            return False
+
+    def _is_given_module(self, args: Sequence[Any]) -> bool:
+        code = getattr(self._function, "__code__", None)
+        names = frozenset(_names(code) if isinstance(code, types.CodeType) else ())
+        given = [argument for argument in args if not isinstance(argument, torch.Tensor)]
+        return any(_is_module(value) for argument in given for value in _attributes(argument, names, set()))
 
 
-@functools.lru_cache(maxsize=256)
-def _names_module(function: Callable[..., Any]) -> bool:
-    return any(isinstance(value, nn.Module) for value in _reachable(function, set()))
-
-
-@functools.lru_cache(maxsize=256)
-def _code_names(function: Callable[..., Any]) -> frozenset[str]:
-    code = getattr(function, "__code__", None)
-    return frozenset(_names(code) if isinstance(code, types.CodeType) else ())
+def _is_module(value: Any) -> bool:
+    """By its type alone: a proxy may do anything when it is asked for its class."""
+    return issubclass(type(value), nn.Module)
 
 
 def _reachable(value: Any, seen: set[int]) -> Iterator[Any]:

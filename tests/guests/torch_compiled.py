@@ -157,3 +157,31 @@ def the_compiler_is_imported_where_the_script_does():
 
     losses = train()
     imported = "torch._dynamo" in sys.modules
+
+
+@guest(o0=None, o1=None)
+def compiled_objects_that_are_released():
+    import dataclasses
+    import gc
+    import warnings
+    import weakref
+
+    @dataclasses.dataclass
+    class Loss:
+        model: nn.Module
+
+        def __call__(self, inputs, targets):
+            return F.mse_loss(self.model(inputs), targets)
+
+    warnings.simplefilter("error", UserWarning)
+    module = torch.compile(net, backend="eager")
+    losses = train(4, lambda: F.mse_loss(module(inputs), targets))
+    own = net_of()
+    for compiled in (torch.compile(Loss(own), backend="eager"), torch.compile(Loss(own).__call__, backend="eager")):
+        losses += train(3, lambda: compiled(inputs, targets), torch.optim.SGD(own.parameters(), lr=0.1))
+    released = weakref.ref(own)
+    del own, compiled
+    losses += train(4)
+    torch._dynamo.reset()
+    gc.collect()
+    print("released", released() is None)

@@ -298,3 +298,20 @@ def quantization_aware():
             return gradient
 
     losses = train(4, lambda: F.mse_loss(F.linear(net[:2](inputs), Fake.apply(net[2].weight)), targets))
+
+
+@guest(o0="proved", o1="proved")
+def parameters_in_a_list():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = net
+
+        def forward(self, inputs):
+            return self.inner(inputs)
+
+        def parameters(self, recurse=True):
+            return list(super().parameters(recurse))
+
+    model = Model()
+    losses = train(4, lambda: F.mse_loss(model(inputs), targets), torch.optim.SGD(model.parameters(), lr=0.1))

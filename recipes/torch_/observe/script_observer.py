@@ -12,12 +12,12 @@ import contextlib
 import gc
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules import module as hooks_of_all
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -29,6 +29,7 @@ from recipes.torch_.observe.watch import Watch, graphs, layer_look, weight_look,
 from recipes.torch_.precision import Precision
 from recipes.torch_.uncompiled import uncompiled
 from recipes.trainer.profiling import Profiling
+from recipes.trainer.replaced import replaced
 from recipes.trainer.schedule import SPAN, Schedule
 
 TOLD_AT = 10
@@ -36,6 +37,8 @@ TOLD_AT = 10
 IN_A_THREAD = (
     "no optimizer step was taken in the thread that is observed, the first that called the model or took a step"
 )
+
+_OTHER_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks")
 
 
 class ScriptObserver:
@@ -69,15 +72,13 @@ class ScriptObserver:
     @contextlib.contextmanager
     def observing(self) -> Iterator[None]:
         """The script runs in here. A span that an exception ends is not reported."""
-        # torch would warn the user of our hook.
-        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
         hooks = (
             register_optimizer_step_pre_hook(uncompiled(self._steps)),
             register_optimizer_step_post_hook(uncompiled(self._stepped)),
         )
         self._await_forward()
         try:
-            with self._ending():
+            with self._ending(), replaced(hooks_of_all, "_has_any_global_hook", self._others_hook_modules):
                 yield
             unseen = PrecisionObserver(nn.Module(), self.precision.resolved)
             problems = [*self._guard.problems, *([IN_A_THREAD] if self._trained_elsewhere() else [])]
@@ -138,7 +139,8 @@ class ScriptObserver:
         if first and self._in_threads == self.steps:
             self._thread = os.getpid(), threading.get_ident()
         if self.steps == TOLD_AT and self._trained_elsewhere():
-            self.warn(IN_A_THREAD)
+            with self._guard():
+                self.warn(IN_A_THREAD)
         if self._span is not None and not self._is_elsewhere():
             with self._guard():
                 self._span.note_shards()
@@ -209,9 +211,15 @@ class ScriptObserver:
         if ended:
             self._judge()
 
+    def _others_hook_modules(self) -> bool:
+        """Whether the script has hooks on all modules, of which torch warns where it calls a compiled one."""
+        others = [hook for hook in hooks_of_all._global_forward_pre_hooks.values() if hook != self._on_forward]
+        return bool(others or any(getattr(hooks_of_all, name) for name in _OTHER_HOOKS))
+
     def _judge(self) -> None:
         if threading.current_thread() is threading.main_thread():  # another can't end the script
-            self.judge(self.reports)
+            with self._guard():  # which lets a contradiction through, and no error of a full disk or closed stderr
+                self.judge(self.reports)
 
     def _move_on_after(self, optimizer: torch.optim.Optimizer, ends: bool) -> None:
         """A step has ended, and no forward has shown where it began."""
