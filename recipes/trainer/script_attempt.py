@@ -28,9 +28,9 @@ from recipes.trainer.world import rank_and_size
 from recipes.trainer.wrapper import Started, Wrapper
 
 _UNSEEN = (
-    "; its own process took no optimizer step: ranks that a script starts itself are not observed, and "
-    "train.processes=N starts N; Keras on torch steps by optimizers of its own, which are not seen; a script that "
-    "resumed what it had finished takes none"
+    "; no torch optimizer stepped in its own process: updates by hand, by torch.func or by an optimizer that is no "
+    "torch.optim.Optimizer, as fastai's and Keras's, are not seen; ranks that a script starts itself are not observed, "
+    "and train.processes=N starts N; a script that resumed what it had finished takes no step"
 )
 _BEFORE = "in an earlier attempt: "
 _UNKNOWN: dict[str, Any] = {"batch": None, "accumulate": None, "deterministic": None}

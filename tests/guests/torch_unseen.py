@@ -156,3 +156,68 @@ def spectral_norm():
     )
     sgd = torch.optim.SGD(net.parameters(), lr=0.1)
     losses = train(3)
+
+
+@guest(o0="unknown")
+def updates_by_hand():
+    for _ in range(6):
+        with by_hand():
+            loss = F.mse_loss(net(inputs), targets)
+        net.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for weight in net.parameters():
+                weight -= 0.1 * weight.grad
+
+
+@guest(o0="unknown")
+def gradients_of_a_function():
+    weights = {name: weight.detach() for name, weight in net.named_parameters()}
+
+    def loss_of(weights):
+        return F.mse_loss(torch.func.functional_call(net, weights, (inputs,)), targets)
+
+    for _ in range(6):
+        gradients = torch.func.grad(loss_of)(weights)
+        weights = {name: weight - 0.1 * gradients[name] for name, weight in weights.items()}
+
+
+@guest(o0="unknown")
+def an_evolution_strategy():
+    weights = nn.utils.parameters_to_vector(net.parameters()).detach()
+
+    def loss_of(weights):
+        nn.utils.vector_to_parameters(weights, net.parameters())
+        return F.mse_loss(net(inputs), targets)
+
+    with torch.no_grad():
+        for _ in range(3):
+            noise = torch.randn(4, len(weights))
+            losses = torch.stack([loss_of(weights + 0.1 * one) for one in noise])
+            weights = weights - 0.1 * (losses - losses.mean()) @ noise
+
+
+@guest(o0="unknown")
+def an_optimizer_class_of_its_own():
+    class Stepper:
+        def __init__(self, weights):
+            self.weights = list(weights)
+
+        def zero_grad(self):
+            for weight in self.weights:
+                weight.grad = None
+
+        def step(self):
+            for weight in self.weights:
+                weight.data.add_(weight.grad, alpha=-0.1)
+
+    stepper = Stepper(net.parameters())
+    losses = train(6, optimizer=stepper)
+
+
+@guest(script="contradicted")
+def float16_weights_without_a_loss_scale():
+    net = net.half()
+    inputs, targets = inputs.half(), targets.half()
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    losses = train(3)

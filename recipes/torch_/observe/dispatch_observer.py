@@ -28,7 +28,7 @@ from recipes.torch_.observe.operators import COMPOSITE, FOLLOWED, GATHERING, LIG
 from recipes.torch_.observe.outside import Writers
 from recipes.torch_.observe.roles import Roles, in_backward
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class DispatchObserver(TorchDispatchMode):
@@ -77,6 +77,8 @@ class DispatchObserver(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if FakeTensor in types:
+            return func(*args, **kwargs)  # it computes shapes alone
         if any(kind not in _PLAIN for kind in types):
             return NotImplemented  # the subclass runs its own parts, which come here one by one
         run, after = func, None

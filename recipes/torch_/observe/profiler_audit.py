@@ -253,8 +253,15 @@ def _operands(event: Any, positions: Iterable[int]) -> tuple[tuple[str, tuple[in
 
 
 def _floating(event: Any) -> tuple[str, ...]:
+    """The floating dtypes of an operation's tensors; of one on a tensor subclass, which only wraps others, those of the
+    first operation within that has any."""
     dtypes = [tensor.dtype for tensor in _metadata(event.extra_fields.inputs) if _has_memory(tensor)]
-    return tuple(dtype_name(dtype) for dtype in dtypes if dtype.is_floating_point)
+    names = tuple(dtype_name(dtype) for dtype in dtypes if dtype.is_floating_point)
+    return names or next(filter(None, map(_floating, (child for child in event.children if _is_operator(child)))), ())
+
+
+def _is_operator(event: Any) -> bool:
+    return hasattr(event.extra_fields, "inputs")
 
 
 def _metadata(values: Sequence[Any]) -> list[Any]:

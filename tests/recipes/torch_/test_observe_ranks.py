@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import distributed, nn
 from torch._dynamo.utils import counters
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from recipes.precision.levels import Amp
@@ -92,6 +94,24 @@ def sharded_parameters_are_proved(rank: int) -> None:
     assert observed_run["verdict"] == "proved", observed_run["why"]
 
 
+def tensor_parallel(amp: Amp, *, enabled: bool = True) -> dict[str, Any]:
+    """What was observed of layers whose weights are split, so that global products are not those that run."""
+    training = Training(Dense, amp)
+    layers = [name for name, module in training.net.named_modules() if isinstance(module, nn.Linear)]
+    plan = dict(zip(layers, (ColwiseParallel(), RowwiseParallel()), strict=False))
+    training.model = parallelize_module(training.net, init_device_mesh("cpu", (RANKS,)), plan)
+    training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.01)
+    return observed(training, RANKS if enabled else 0)
+
+
+def split_layers_are_judged_by_the_products_that_run(rank: int) -> None:
+    for amp in (Amp(level="o0"), Amp(level="o1"), Amp(level="o1", allow=("linear",))):
+        observed_run = tensor_parallel(amp)
+        assert observed_run["verdict"] == "proved", (amp, observed_run["why"])
+    observed_run = tensor_parallel(Amp(level="o1"), enabled=False)
+    assert observed_run["verdict"] == "contradicted", observed_run["why"]
+
+
 def gradients_reduced_in_half_precision_are_contradicted(rank: int) -> None:
     observed_run = ddp("o2", unseen=True)
     assert observed_run["verdict"] == "contradicted"
@@ -116,6 +136,7 @@ SCENARIOS: dict[str, Any] = {
     "ddp-o0": lambda rank: proved(ddp("o0")),
     "ddp-o1": lambda rank: proved(ddp("o1")),
     "ddp-o2": lambda rank: proved(ddp("o2")),
+    "split-layers": split_layers_are_judged_by_the_products_that_run,
     "reduced-in-half": gradients_reduced_in_half_precision_are_contradicted,
     "sharded": sharded_parameters_are_proved,
     "one-rank-without-autocast": one_rank_in_another_precision_contradicts_all,
