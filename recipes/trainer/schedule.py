@@ -20,6 +20,8 @@ FREE = 2
 """Spans that a change asks for beyond that."""
 LOOK_EVERY = 32
 """Steps of which one, at random, is looked at for a change."""
+_SPARSER = 6
+"""At most 2 ** (this - 1) random spans while the number of steps doubles: all of them are judged and kept."""
 _LEAST, _MOST = 4, 40
 """The least and the largest binary logarithm of the steps between two spans."""
 
@@ -85,7 +87,7 @@ class Schedule:
     def _next(self, steps: int, cost: float, plain: float) -> int:
         """The first random step that the time taken so far pays for."""
         needed = cost / (SHARE * plain)
-        level = min(max(_LEAST, int(needed).bit_length()), _MOST)
+        level = min(max(_LEAST, int(needed).bit_length(), steps.bit_length() - _SPARSER), _MOST)
         block = steps >> level
         while True:
             block += 1

@@ -61,6 +61,18 @@ def an_operator_of_its_own():
     losses = train(4, lambda: F.mse_loss(net[2](my_gelu(net[0](inputs))), targets))
 
 
+@guest(o0="unknown", o1="unknown")
+def an_operator_that_multiplies_matrices_given_as_vectors():
+    from torch.library import custom_op
+
+    @custom_op("mylib::flat_product", mutates_args=())
+    def flat_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy((x.view(-1, 8).numpy() @ y.view(8, 8).numpy()).reshape(-1))
+
+    flat_product.register_autograd(lambda context, gradient: (gradient.clone(), None))
+    losses = train(4, lambda: F.mse_loss(net(flat_product(inputs.view(-1), square.view(-1)).view(-1, 8)), targets))
+
+
 @guest(o0="proved", o1="proved", words=["proof.ignore=[mylib.*]"])
 def an_operator_of_its_own_that_is_ignored():
     from torch.library import custom_op

@@ -107,7 +107,7 @@ class DispatchObserver(TorchDispatchMode):
         if kind == FOLLOWED:
             return func, self._followed(func)
         if kind == UNKNOWN:
-            if not operators.multiplies_none(func, args, kwargs):
+            if not operators.takes_no_tensor(func, args, kwargs):
                 self.unaccounted[str(func)] += 1
             return func, None
         if kind in (REDUCTION, GATHERING):

@@ -66,11 +66,10 @@ def is_light_in_graph(namespace: str, name: str) -> bool:
         return False
 
 
-def multiplies_none(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether no argument of a call is a matrix. An operator that takes functions may have others than these."""
-    return not isinstance(func, HigherOrderOperator) and all(
-        tensor.dim() < 2 for tensor in tensors([*args, *kwargs.values()])
-    )
+def takes_no_tensor(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call is given no tensor. One of a single dimension may hold a matrix, and an operator that takes
+    functions may have other tensors than these."""
+    return not isinstance(func, HigherOrderOperator) and not tensors([*args, *kwargs.values()])
 
 
 def sparse(args: Sequence[Any]) -> str:

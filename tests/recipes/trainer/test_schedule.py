@@ -45,6 +45,12 @@ def test_steps_are_observed_to_the_end_in_at_most_a_hundredth_of_the_time(plain:
     assert run.spans[-1] > 30_000
 
 
+def test_a_long_run_is_observed_to_its_end_in_a_bounded_number_of_spans() -> None:
+    spans = Run(0.01, 0.02).train(2_000_000).spans
+    assert len(spans) < 32 * 17 + 10
+    assert spans[-1] > 1_900_000
+
+
 def test_ranks_of_a_run_share_their_steps_and_other_runs_have_others() -> None:
     one, same, slower, other = (
         Run(0.01, cost, name).train(60_000).spans for cost, name in ((0.05, "a"), (0.05, "a"), (0.3, "a"), (0.05, "b"))
