@@ -52,14 +52,19 @@ the step already (`recipes.precision.rounding`).
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
 
 from recipes.precision.gemm import HALF, OVERRIDES
 from recipes.precision.gemm_layers import NO_LAYERS, Chosen
 from recipes.precision.operations import PADDLE
 from recipes.precision.resolved import ResolvedPrecision
+
+_Returned = TypeVar("_Returned")
 
 
 def call(
@@ -102,13 +107,17 @@ def merged(calls: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Guard:
-    """Runs code that observes: an error in it makes the step unknown, and training goes on.
+    """Runs code that observes: an error in it makes the verdict unknown, and training continues.
 
-    Most of what observers use of the frameworks is private, and any of it may be gone in the next version.
+    Most of what observers use of the frameworks is private, and any of it may be gone in the next version. What
+    isn't an `Exception` passes, and so do the `passing`: they end a script on purpose.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *passing: type[Exception], failed: Callable[[], None] = lambda: None) -> None:
+        """`failed` is called once, at the first error: it ends what is observed."""
         self.problems: list[str] = []
+        self._passing = passing
+        self._failed = failed
 
     def __call__(self) -> Guard:
         return self
@@ -117,12 +126,38 @@ class Guard:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> bool:
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or isinstance(error, self._passing):
             return False
-        problem = f"observing it failed: {type(error).__name__}: {error}"
+        problem = f"observing it failed: {type(error).__name__}: {error}{_place(traceback)}"
         if problem not in self.problems:
             self.problems.append(problem)
+        if len(self.problems) == 1:
+            with self:  # an error in there is another problem
+                self._failed()
         return True  # whatever it is, the step that is observed has nothing to do with it
+
+    def hook(self, function: Callable[..., _Returned]) -> Callable[..., _Returned | None]:
+        """The function as a hook of a framework. It returns None where it fails, and isn't called after a failure."""
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> _Returned | None:
+            if not self.problems:
+                with self:
+                    return function(*args, **kwargs)
+            return None
+
+        return call
+
+
+def _place(traceback: TracebackType | None) -> str:
+    """The innermost line of ours that an error passed, in brackets; empty where there is none."""
+    root, place = Path(__file__).parents[2], ""
+    while traceback is not None:
+        file = Path(traceback.tb_frame.f_code.co_filename)
+        if file.is_relative_to(root / "recipes"):
+            place = f" ({file.relative_to(root)}:{traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return place
 
 
 def head(

@@ -55,9 +55,10 @@ class TorchWrapper(Wrapper):
 
     @contextlib.contextmanager
     def around(self, meter: StepMeter) -> Iterator[None]:
-        meter.disturbed = self.observer.slows_down
+        slows_down = self.observer.guard.hook(self.observer.slows_down)
+        meter.disturbed = lambda: bool(slows_down())
         meter.wait = _wait
-        self._counter = StepCounter(meter)
+        self._counter = StepCounter(meter, self.observer.guard)
         with self._counter.counting(), self.observer.observing(), self._around, self.noticing(Precision):
             if self.mode.mechanism == "autocast_around":
                 around = AutocastAround(self._device.type, self.precision.dtype)

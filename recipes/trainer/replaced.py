@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
+
+from recipes.precision.observation import Guard
 
 
 @contextlib.contextmanager
@@ -19,3 +23,27 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, original)
+
+
+def observed(
+    owner: Any, name: str, guard: Guard, before: Callable[..., Any], after: Callable[..., None]
+) -> AbstractContextManager[None]:
+    """Have `before` and `after` called around each call of a method, with its arguments. The call itself is outside of
+    the guard: its errors are the script's.
+
+    `after` gets what `before` returned and whether the method returned before them; it isn't called after None.
+    """
+    original, before, after = getattr(owner, name), guard.hook(before), guard.hook(after)
+
+    @functools.wraps(original)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        token, returned = before(*args, **kwargs), False
+        try:
+            result = original(*args, **kwargs)
+            returned = True
+        finally:
+            if token is not None:
+                after(token, returned, *args, **kwargs)
+        return result
+
+    return replaced(owner, name, method)

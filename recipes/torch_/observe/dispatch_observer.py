@@ -79,8 +79,11 @@ class DispatchObserver(TorchDispatchMode):
         kwargs = kwargs or {}
         if FakeTensor in types:
             return func(*args, **kwargs)  # it computes shapes alone
-        if any(kind not in _PLAIN for kind in types):
-            return NotImplemented  # the subclass runs its own parts, which come here one by one
+        for kind in types:
+            if kind not in _PLAIN:
+                return NotImplemented  # the subclass runs its own parts, which come here one by one
+        if self.guard.problems:  # the step is unknown already
+            return func(*args, **kwargs)
         run, after = func, None
         with self.guard():
             run, after = self._before(func, args, kwargs)

@@ -43,9 +43,12 @@ class PrecisionObserver:
         self._modules = Modules(model, resolved.amp.keep_fp32)
 
     @contextlib.contextmanager
-    def step(self, number: int, *, evaluation: bool = False, after_step: bool = False) -> Iterator[None]:
+    def step(
+        self, number: int, *, evaluation: bool = False, after_step: bool = False, hooks: bool = True
+    ) -> Iterator[None]:
         """Observe one whole step: forward, backward and optimizer. A step that raises gives no report. It may begin in
-        a closure of the optimizer, or in its hook after the previous step (`after_step`)."""
+        a closure of the optimizer, or in its hook after the previous step (`after_step`). Without `hooks`, the caller
+        tells the current step of optimizers: in a hook, none can be added or removed."""
         missing = dispatch_observer.missing(compiles=any(_is_compiled(module) for module in self._model.modules()))
         if missing:
             yield
@@ -55,7 +58,7 @@ class PrecisionObserver:
         step = StepObserver(self._modules, self._resolved, self._gemm_layers.converted, guard)
         self._current = step
         with guard():
-            step.start(stack, after_step)
+            step.start(stack, after_step, hooks)
         try:
             yield
         finally:

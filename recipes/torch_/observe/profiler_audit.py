@@ -85,9 +85,11 @@ class Recording:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._patches.close()
-        if self.profile is not None:
-            self.profile.__exit__(None, None, None)
+        try:
+            self._patches.close()
+        finally:
+            if self.profile is not None:
+                self.profile.__exit__(None, None, None)
 
     def _giving_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -21,6 +21,7 @@ from torch.nn.modules import module as hooks_of_all
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from recipes.divergence import Diverged
 from recipes.precision.observation import Guard
 from recipes.torch_.observe.modules import Owner, names_of
 from recipes.torch_.observe.observer import PrecisionObserver
@@ -52,7 +53,9 @@ class ScriptObserver:
         self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
         """Called with all reports after each span."""
         self.warn: Callable[[str], None] = lambda why: None
-        """Called once with the reason where threads take the first steps."""
+        """Called with a reason why nothing will be proved: threads take the steps, or observing failed."""
+        self.guard = Guard(Diverged, failed=self._fail)
+        """Around all that is called while the script runs."""
         self._profiling = profiling
         self._schedule = Schedule()
         self._watch = Watch()
@@ -67,52 +70,84 @@ class ScriptObserver:
         self._waits = False
         """A span is about to begin or end."""
         self._span: _Span | None = None
-        self._guard = Guard()
+        self._failed_at = 1
+        """The step in which observing failed."""
+        self._hooks = contextlib.ExitStack()
+        self._on_forward = self.guard.hook(self._called)
 
     @contextlib.contextmanager
     def observing(self) -> Iterator[None]:
         """The script runs in here. A span that an exception ends is not reported."""
-        hooks = (
-            register_optimizer_step_pre_hook(uncompiled(self._steps)),
-            register_optimizer_step_post_hook(uncompiled(self._stepped)),
-        )
-        self._await_forward()
-        try:
-            with self._ending(), replaced(hooks_of_all, "_has_any_global_hook", self._others_hook_modules):
-                yield
-            unseen = PrecisionObserver(nn.Module(), self.precision.resolved)
-            problems = [*self._guard.problems, *([IN_A_THREAD] if self._trained_elsewhere() else [])]
-            if problems:
-                unseen.add_problems(1, problems)
-            if self._watch.change and not self._in_threads:
-                unseen.add_problems(self._changed_at, [f"{self._watch.change}, which no observed step had"])
-            self.reports += [{**report, "extra": True} for report in unseen.reports]
-        finally:
-            for hook in hooks:
-                hook.remove()
-            if self._hook is not None:
-                self._hook.remove()
-            self._profiling.end(self.steps)
-
-    @contextlib.contextmanager
-    def _ending(self) -> Iterator[None]:
-        """Ends the open span, whatever ends the script: a process that exits while torch records it crashes.
-
-        A span without a step, or that an exception ends, is not reported."""
+        self.guard.hook(self._start)()
         try:
             yield
-            if self._span is not None and self.steps >= self._schedule.due:
-                self._close()
+            self.guard.hook(self._close_last)()
+            self.guard.hook(self._add_unseen)()
         finally:
-            if self._span is not None:
-                with self._guard():
-                    self._span.close()
+            with self.guard():
+                self._stop()
+            with self.guard():
+                self._add_problems()
+
+    def _start(self) -> None:
+        hook = self.guard.hook
+        self._hooks.callback(register_optimizer_step_pre_hook(uncompiled(hook(self._steps))).remove)
+        self._hooks.callback(register_optimizer_step_post_hook(uncompiled(hook(self._stepped))).remove)
+        self._hooks.enter_context(replaced(hooks_of_all, "_has_any_global_hook", hook(self._others_hook_modules)))
+        self._await_forward()
+
+    def _stop(self) -> None:
+        """Leave nothing in torch."""
+        with contextlib.ExitStack() as stack:  # each, even if another fails
+            stack.callback(self._stop_recording)
+            stack.callback(self._hooks.close)
+
+    def _stop_recording(self) -> None:
+        """End the span and the profiler: a process that exits while torch records it crashes."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._profiling.end, self.steps)
+            if self._hook is not None:
+                stack.callback(self._hook.remove)
+            span, self._span = self._span, None
+            if span is not None:
+                stack.callback(span.close)
+
+    def _fail(self) -> None:
+        """An error in the observer: nothing more is observed, and nothing will be proved. The optimizers' hooks remain:
+        this may be in one of them, while torch iterates over them."""
+        self._failed_at = max(1, self.steps)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.warn, self.guard.problems[0])
+            self._stop_recording()
+
+    def _add_unseen(self) -> None:
+        """Report why other steps than the observed ones prove nothing."""
+        if self._trained_elsewhere():
+            self._add_problem(1, [IN_A_THREAD])
+        if self._watch.change and not self._in_threads:
+            self._add_problem(self._changed_at, [f"{self._watch.change}, which no observed step had"])
+
+    def _add_problems(self) -> None:
+        """Report errors of the observer."""
+        if self.guard.problems:
+            self._add_problem(self._failed_at, self.guard.problems)
+
+    def _add_problem(self, step: int, problems: list[str]) -> None:
+        unseen = PrecisionObserver(nn.Module(), self.precision.resolved)
+        unseen.add_problems(step, problems)
+        self.reports += [{**report, "extra": True} for report in unseen.reports]
+
+    def _close_last(self) -> None:
+        """Report the last span if a step was taken in it."""
+        if self._span is not None and self.steps >= self._schedule.due:
+            self._close()
 
     def conclude(self) -> None:
-        """End the open span, if a step was taken in it: the script ends its process."""
-        with self._guard():
-            if self._span is not None and self.steps >= self._schedule.due and not self._is_elsewhere():
-                self._close()
+        """The script ends its process."""
+        if not self._is_elsewhere():
+            self.guard.hook(self._close_last)()
+        with self.guard():
+            self._add_problems()
 
     def slows_down(self) -> bool:
         """Whether steps are observed or profiled at the moment."""
@@ -128,9 +163,8 @@ class ScriptObserver:
         return (os.getpid(), threading.get_ident()) != self._thread
 
     def _steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._span is not None and self._span.after_step and not self._is_elsewhere():
-            with self._guard():
-                self._span.before_optimizer(optimizer)
+        if self._span is not None and (not self._span.after_step or not self._is_elsewhere()):
+            self._span.before_optimizer(optimizer)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
@@ -139,26 +173,22 @@ class ScriptObserver:
         if first and self._in_threads == self.steps:
             self._thread = os.getpid(), threading.get_ident()
         if self.steps == TOLD_AT and self._trained_elsewhere():
-            with self._guard():
-                self.warn(IN_A_THREAD)
+            self.warn(IN_A_THREAD)
         if self._span is not None and not self._is_elsewhere():
-            with self._guard():
-                self._span.note_shards()
-                if self._span.after_step:
-                    self._span.after_optimizer(optimizer)
+            self._span.note_shards()
+        if self._span is not None and (not self._span.after_step or not self._is_elsewhere()):
+            self._span.after_optimizer(optimizer)
         if self._span is None or self._profiling.running:  # one profiler at a time
             self._profiling.after(self.steps)
             self._profiling.before(self.steps + 1)
-        with self._guard():
-            if not self._is_elsewhere():
-                self._look_at(optimizer)
+        if not self._is_elsewhere():
+            self._look_at(optimizer)
         ends = self._span is not None and self.steps >= self._span.last
         begins = self._span is None and not self._profiling.running and self.steps + 1 >= self._schedule.due
         if not self._waits and (ends or begins) and (self._span is None or not self._span.after_step):
             self._await_forward()
         elif (ends or begins) and not self._is_elsewhere():
-            with self._guard():
-                self._move_on_after(optimizer, ends)
+            self._move_on_after(optimizer, ends)
             if ends and self._span is None:
                 self._judge()
 
@@ -182,13 +212,13 @@ class ScriptObserver:
         if not graphs() and not self._profiling.running and self._schedule.looks(self.steps):
             self._looking = True
             if self._hook is None:
-                self._hook = register_module_forward_pre_hook(self._on_forward)
+                self._hook = register_module_forward_pre_hook(self._before_forward)
 
     def _await_forward(self) -> None:
         """Hook modules only while a span is about to begin or end: no other step is slower."""
         self._waits = True
         if self._hook is None:
-            self._hook = register_module_forward_pre_hook(self._on_forward)
+            self._hook = register_module_forward_pre_hook(self._before_forward)
 
     def _stop_waiting(self) -> None:
         """The hook stays where something was compiled with it, which would be compiled anew without it."""
@@ -197,29 +227,25 @@ class ScriptObserver:
             self._hook.remove()
             self._hook = None
 
-    def _on_forward(self, module: nn.Module, inputs: Any) -> None:
+    def _before_forward(self, module: nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling() or not (self._waits or self._looking):
             return  # before anything that the compiler can't trace, which would cut the user's graph here for good
-        with self._guard():
-            if (self._span is not None or self._looking) and not self._is_elsewhere():
-                (self._watch.check if self._span is None else self._watch.learn)(layer_look(module, inputs))
-        if not self._waits:
-            return
-        ended = False
-        with self._guard():
-            ended = self._move_on(module)
-        if ended:
+        self._on_forward(module, inputs)
+
+    def _called(self, module: nn.Module, inputs: Any) -> None:
+        if (self._span is not None or self._looking) and not self._is_elsewhere():
+            (self._watch.check if self._span is None else self._watch.learn)(layer_look(module, inputs))
+        if self._waits and self._move_on(module):
             self._judge()
 
     def _others_hook_modules(self) -> bool:
         """Whether the script has hooks on all modules, of which torch warns where it calls a compiled one."""
-        others = [hook for hook in hooks_of_all._global_forward_pre_hooks.values() if hook != self._on_forward]
+        others = [hook for hook in hooks_of_all._global_forward_pre_hooks.values() if hook != self._before_forward]
         return bool(others or any(getattr(hooks_of_all, name) for name in _OTHER_HOOKS))
 
     def _judge(self) -> None:
         if threading.current_thread() is threading.main_thread():  # another can't end the script
-            with self._guard():  # which lets a contradiction through, and no error of a full disk or closed stderr
-                self.judge(self.reports)
+            self.judge(self.reports)
 
     def _move_on_after(self, optimizer: torch.optim.Optimizer, ends: bool) -> None:
         """A step has ended, and no forward has shown where it began."""
@@ -287,7 +313,7 @@ class _Span(PrecisionObserver):
         self._seen: set[int] = set()
         self.add(module)
         self._open = contextlib.ExitStack()
-        self._open.enter_context(self.step(first, after_step=after_step))
+        self._open.enter_context(self.step(first, after_step=after_step, hooks=False))
 
     def close(self) -> None:
         self._open.close()
@@ -308,8 +334,9 @@ class _Span(PrecisionObserver):
             self._current.before_optimizer(optimizer, (), {})
 
     def after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        weights = (weight for group in optimizer.param_groups for weight in group["params"])
-        self._weights.update((weight, Owner(self._own, "", False)) for weight in weights)
+        if self.after_step:
+            weights = (weight for group in optimizer.param_groups for weight in group["params"])
+            self._weights.update((weight, Owner(self._own, "", False)) for weight in weights)
         if self._current is not None:
             self._current.after_optimizer(optimizer, (), {})
 

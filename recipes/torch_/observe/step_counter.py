@@ -7,7 +7,6 @@ skips the step itself. Steps inside a replayed CUDA graph can't be counted.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import sys
 from collections.abc import Iterator
@@ -17,8 +16,9 @@ import torch
 from torch.amp import GradScaler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from recipes.precision.observation import Guard
 from recipes.torch_.uncompiled import uncompiled
-from recipes.trainer.replaced import replaced
+from recipes.trainer.replaced import observed
 from recipes.trainer.step_meter import StepMeter
 
 CAPTURED = "its optimizer steps are part of a CUDA graph, and replays of it call no hook"
@@ -27,14 +27,14 @@ CAPTURED = "its optimizer steps are part of a CUDA graph, and replays of it call
 class StepCounter:
     """Counts the steps of a script's optimizers for `meter`."""
 
-    def __init__(self, meter: StepMeter) -> None:
+    def __init__(self, meter: StepMeter, guard: Guard) -> None:
         self._meter = meter
+        self._guard = guard
         self._scale: float | None = None
         """The loss scale of the current step."""
         self._overflowed: torch.Tensor | None = None
         """Number of steps that fused optimizers skipped, on a GPU."""
-        self._engine = contextlib.ExitStack()
-        """Restores DeepSpeed's engine, once its steps are counted."""
+        self._hooks = contextlib.ExitStack()
         self._missed: int | None = None
         """Steps that the engine had begun before its steps were counted; 0 once added, None without an engine."""
         self._in_engine = False
@@ -43,12 +43,19 @@ class StepCounter:
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
         """The script runs in this context."""
-        handle = register_optimizer_step_post_hook(uncompiled(self._stepped))
+        self._guard.hook(self._start)()
         try:
-            with self._engine, replaced(GradScaler, "step", self._noticing_skipped(GradScaler.step)):
-                yield
+            yield
         finally:
-            handle.remove()
+            with self._guard():
+                self._hooks.close()
+        if self._guard.problems and not self._meter.uncounted:
+            self._meter.uncounted = self._guard.problems[0]
+
+    def _start(self) -> None:
+        handle = register_optimizer_step_post_hook(uncompiled(self._guard.hook(self._stepped)))
+        self._hooks.callback(handle.remove)
+        self._hooks.enter_context(observed(GradScaler, "step", self._guard, self._before_scaler, self._after_scaler))
 
     def skipped_unseen(self) -> int:
         """Steps that a fused optimizer skipped on a GPU, where that isn't known immediately. Waits for the device."""
@@ -73,42 +80,34 @@ class StepCounter:
     def _count_engine(self, kind: Any) -> None:
         """Count by DeepSpeed's own `global_steps` and `skipped_steps`, if the script trains by it: many libraries only
         import it."""
-        original = kind.step
         self._in_engine = _is_called_by(kind)
         self._missed = int(self._in_engine)
+        self._hooks.enter_context(observed(kind, "step", self._guard, self._before_engine, self._after_engine))
 
-        @functools.wraps(original)
-        def step(engine: Any, *args: Any, **kwargs: Any) -> Any:
-            steps, skipped = engine.global_steps, engine.skipped_steps
-            self._in_engine = True
-            try:
-                result = original(engine, *args, **kwargs)
-            finally:
-                self._in_engine = False
-            if count := engine.global_steps - steps:
-                count, self._missed = count + (self._missed or 0), 0
-                skipped = engine.skipped_steps - skipped
-                self._meter.stepped(engine, applied=True, count=count, skipped=skipped, name="DeepSpeed's engine")
-            return result
+    def _before_engine(self, engine: Any, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        self._in_engine = True
+        return engine.global_steps, engine.skipped_steps
 
-        self._engine.enter_context(replaced(kind, "step", step))
+    def _after_engine(self, before: tuple[int, int], returned: bool, engine: Any, *args: Any, **kwargs: Any) -> None:
+        self._in_engine = False
+        steps, skipped = before
+        if returned and (count := engine.global_steps - steps):
+            count, self._missed = count + (self._missed or 0), 0
+            skipped = engine.skipped_steps - skipped
+            self._meter.stepped(engine, applied=True, count=count, skipped=skipped, name="DeepSpeed's engine")
 
-    def _noticing_skipped(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def step(scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            if not scaler.is_enabled():
-                return original(scaler, optimizer, *args, **kwargs)
-            before = self._meter.optimizers.steps_of(optimizer)
-            self._scale = _scale_on_cpu(scaler, optimizer)
-            try:
-                result = original(scaler, optimizer, *args, **kwargs)
-                if self._meter.optimizers.steps_of(optimizer) == before:
-                    self._meter.stepped(optimizer, applied=False, loss_scale=self._scale)
-            finally:
-                self._scale = None
-            return result
+    def _before_scaler(self, scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any) -> int | None:
+        if not scaler.is_enabled():
+            return None
+        self._scale = _scale_on_cpu(scaler, optimizer)
+        return self._meter.optimizers.steps_of(optimizer)
 
-        return step
+    def _after_scaler(
+        self, before: int, returned: bool, scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any
+    ) -> None:
+        scale, self._scale = self._scale, None
+        if returned and self._meter.optimizers.steps_of(optimizer) == before:
+            self._meter.stepped(optimizer, applied=False, loss_scale=scale)
 
 
 def _is_called_by(kind: type[Any]) -> bool:

@@ -58,18 +58,13 @@ class StepObserver:
         self._arithmetic: dict[str, str] = {}
         self._probed: set[bool] = set()
 
-    def start(self, stack: contextlib.ExitStack, after_step: bool = False) -> None:
-        """Begin to observe, until `stack` is closed; `after_step` says that an optimizer's step just ended, in a hook,
-        where none can be added: the caller has to call `before_optimizer` and `after_optimizer` then."""
-        for hook in (
-            (
-                register_optimizer_step_pre_hook(uncompiled(self.before_optimizer)),
-                register_optimizer_step_post_hook(uncompiled(self.after_optimizer)),
-            )
-            if not after_step
-            else ()
-        ):
-            stack.callback(hook.remove)
+    def start(self, stack: contextlib.ExitStack, after_step: bool = False, hooks: bool = True) -> None:
+        """Begin to observe, until `stack` is closed; `after_step` says that an optimizer's step just ended, in a hook.
+        Without `hooks` the caller has to call `before_optimizer` and `after_optimizer`."""
+        if hooks:
+            before, after = (self._guard.hook(each) for each in (self.before_optimizer, self.after_optimizer))
+            stack.callback(register_optimizer_step_pre_hook(uncompiled(before)).remove)
+            stack.callback(register_optimizer_step_post_hook(uncompiled(after)).remove)
         if self._rounding is not None:
             self._rounding.start(stack)
         stack.enter_context(compiled.watched(self._run_compiled))
@@ -138,26 +133,24 @@ class StepObserver:
         )
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        with self._guard():
-            for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-                if local(parameter).layout == torch.strided:
-                    self.mode.evaluations.stepped.add(memory_of(local(parameter)))
-                if parameter.grad is not None:
-                    self.mode.writers.gradient(local(parameter.grad))
-                if parameter.grad is not None and parameter.is_floating_point():
-                    self._stepped[dtype_name(parameter.dtype)] += parameter.numel()
-                    if self._rounding is not None and parameter.dtype == torch.float32:
-                        self._rounding.before_step(parameter)
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            if local(parameter).layout == torch.strided:
+                self.mode.evaluations.stepped.add(memory_of(local(parameter)))
+            if parameter.grad is not None:
+                self.mode.writers.gradient(local(parameter.grad))
+            if parameter.grad is not None and parameter.is_floating_point():
+                self._stepped[dtype_name(parameter.dtype)] += parameter.numel()
+                if self._rounding is not None and parameter.dtype == torch.float32:
+                    self._rounding.before_step(parameter)
 
     def after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer_frames() == 1:
             self._first_step.close()
         self.mode.writers.forget()
-        with self._guard():
-            for entry in optimizer.state.values():
-                for value in entry.values() if isinstance(entry, dict) else ():
-                    if isinstance(value, torch.Tensor) and value.dim() and value.is_floating_point():
-                        self._state[_stored_dtype(local(value))] += local(value).numel()
+        for entry in optimizer.state.values():
+            for value in entry.values() if isinstance(entry, dict) else ():
+                if isinstance(value, torch.Tensor) and value.dim() and value.is_floating_point():
+                    self._state[_stored_dtype(local(value))] += local(value).numel()
 
     def _on_float32(self, device: torch.device) -> None:
         """Float32 is about to be multiplied: record the switches, and once a phase the arithmetic."""

@@ -1,0 +1,86 @@
+"""Raises in the functions of an observer, one after the other, while a script runs under it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from recipes.trainer import script
+from recipes.trainer.script_attempt import ScriptAttempt
+from tests.recipes.wrapped_scripts import WRAPPERS
+
+RECIPES = Path(script.__file__).parents[1]
+SHARED = ("trainer/early.py", "trainer/profiling.py", "trainer/schedule.py")
+THIN = {"__torch_dispatch__", "_before_forward", "counting", "leave", "observing", "__init__"}
+"""Functions that run the script's own code, all that is theirs in hooks; and what is made before the script starts."""
+
+
+class Raising:
+    """Notes the functions of these files that are called from other files, and raises once, in one of them."""
+
+    def __init__(self, files: tuple[str, ...], thin: set[str], place: tuple[str, int] | None = None) -> None:
+        self.places: dict[tuple[str, int], str] = {}
+        """File below recipes/ and first line -> name."""
+        self._files = files
+        self._thin = thin
+        self._place = place
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> None:
+        code, caller = frame.f_code, frame.f_back
+        file = code.co_filename.removeprefix(f"{RECIPES}/")
+        called = caller is not None and caller.f_code.co_filename != code.co_filename
+        if file.startswith(self._files) and code.co_name not in self._thin and called:
+            place = (file, code.co_firstlineno)
+            self.places[place] = code.co_name
+            if place == self._place:
+                raise LookupError("raised by a test")
+
+
+@pytest.fixture
+def faults(tmp_path, monkeypatch, capfd) -> Callable[..., list[str]]:
+    """The functions in these files of a framework in which an error isn't told by the verdict, or reaches the script,
+    which prints what it computed in a line that begins with "weights"."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    begin, end = ScriptAttempt.run, ScriptAttempt._end
+    file = tmp_path / "train.py"
+
+    def printed(text: str) -> list[str]:
+        return [line for line in text.splitlines() if line.startswith("weights")]
+
+    def run(framework, raising, number):
+        monkeypatch.setattr(ScriptAttempt, "run", lambda attempt: sys.settrace(raising) or begin(attempt))
+        monkeypatch.setattr(ScriptAttempt, "_end", lambda *ended, **how: sys.settrace(None) or end(*ended, **how))
+        folder, before = tmp_path / str(number), sys.gettrace()
+        wrapper = getattr(importlib.import_module(f"recipes.{framework}_.script"), WRAPPERS[framework])
+        try:
+            code = script.main(framework, ["amp=o0", "device=cpu", f"run={folder}", f"script={file}"], wrapper)
+        finally:
+            sys.settrace(before)
+        return code, printed(capfd.readouterr().out), json.loads((folder / "result.json").read_text())["observed"]
+
+    def find(framework, text, files, least, thin=THIN):
+        file.write_text(text)
+        alone = printed(subprocess.run([sys.executable, file], capture_output=True, text=True, check=True).stdout)
+        files = (*(f"{framework}_/{name}" for name in files), *SHARED)
+        every, found = Raising(files, thin), []
+        code, weights, observed = run(framework, every, 0)
+        assert (code, weights, observed["verdict"]) == (0, alone, "proved") and alone, observed["why"]
+        for number, (place, name) in enumerate(every.places.items(), 1):
+            code, weights, observed = run(framework, Raising(files, thin, place), number)
+            why = f"observing it failed: LookupError: raised by a test (recipes/{place[0]}:{place[1]})"
+            if (code, weights, observed["verdict"]) != (0, alone, "unknown") or why not in observed["why"]:
+                found.append(f"{name} of {place}: exit code {code}, {observed['verdict']}: {observed['why']}")
+        assert len(every.places) >= least
+        return found
+
+    return find
