@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -73,13 +74,19 @@ def agent(folder: Path, *added: str) -> Iterator[Path]:
     }
     with subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.DEVNULL, env=environment) as process:
         try:
-            while not path.exists():
+            while not _listens(path):
                 time.sleep(0.01)
             for words in added:
                 subprocess.run(["ssh-add", "-q", *words.split()], check=True, capture_output=True, env=environment)
             yield path
         finally:
             process.terminate()
+
+
+def _listens(path: Path) -> bool:
+    """A socket is there before its server listens."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(str(path)) == 0
 
 
 def keys(folder: Path, passphrase: str = "", name: str = "id", kind: str = "ed25519") -> Path:
