@@ -221,3 +221,17 @@ def float16_weights_without_a_loss_scale():
     inputs, targets = inputs.half(), targets.half()
     sgd = torch.optim.SGD(net.parameters(), lr=0.1)
     losses = train(3)
+
+
+@guest(o1="proved")
+def a_small_frozen_teacher_in_half_precision():
+    net = net_of(64)
+    teacher = net_of().bfloat16().requires_grad_(False)
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def loss_of():
+        with torch.no_grad():
+            aims = teacher(inputs.bfloat16())
+        return F.mse_loss(net(inputs), aims)
+
+    losses = train(3, loss_of, sgd)

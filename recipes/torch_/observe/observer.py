@@ -86,8 +86,10 @@ class PrecisionObserver:
         for parameter, owner in owners.items():
             if parameter.is_floating_point():
                 group = "kept" if owner.kept else "norm" if isinstance(owner.module, NORMS) else "other"
-                if adapters:
-                    group = "adapter" if parameter.requires_grad else "frozen"
+                if not parameter.requires_grad and (adapters or self._resolved.level == "o1"):
+                    group = "frozen"  # o1 leaves what no optimizer steps as it was loaded, such as a teacher
+                elif adapters:
+                    group = "adapter"
                 elements[group, dtype_name(local(parameter).dtype)] += parameter.numel()
         head = observation.head(
             number,
