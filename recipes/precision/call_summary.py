@@ -25,7 +25,8 @@ def is_apart(call: Call, rule: Mapping[str, Any]) -> bool:
     if call["dtype"].startswith("complex"):
         return True
     attention = call["functions"] == ["scaled_dot_product_attention"] and call["operation"] in ("bmm", "baddbmm")
-    denied = rule["level"] == "o0" or "scaled_dot_product_attention" in rule["deny"]
+    asked = (*rule["deny"], *rule.get("either", ()))
+    denied = rule["level"] == "o0" or "scaled_dot_product_attention" in asked
     return attention and call["dtype"] == "float32" and rule["device"] == "cpu" and not denied
 
 

@@ -21,9 +21,10 @@ WORDS = {
     "script": ["amp=o1", "train.precision=script"],
 }
 OURS = re.compile(
-    r"(amp=\w+( is emulated)?[: ].*|float32 products .*|script: .*|steps/s not known: .*|[\d,]+ steps of .*)"
+    r"(<frozen runpy>.*|amp=\w+( is emulated)?[: ].*|float32 products .*|script: .*|steps/s not known: .*"
+    r"|[\d,]+ steps of .*)"
 )
-"""A line that the wrapper prints."""
+"""A line that the wrapper prints; and one about the wrapper's module, where it was imported before the fork."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,8 @@ from recipes.precision.gemm import Role
 from recipes.torch_.observe import flops
 from recipes.torch_.observe.calls import Call, ProductUse
 from recipes.torch_.observe.graph_text import RANDOM_STATES, TANGENT, Graph, Product, Value, value_of
-from recipes.torch_.observe.modules import Modules, Owner, memory_of
+from recipes.torch_.observe.memory import memory_of
+from recipes.torch_.observe.modules import Modules, Owner
 from recipes.torch_.observe.roles import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 _SYMBOL = re.compile(r"Sym\((?P<name>\w+)\)")

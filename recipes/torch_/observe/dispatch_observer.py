@@ -64,6 +64,8 @@ class DispatchObserver(TorchDispatchMode):
         self.writers = Writers(memory, lineage, self.evaluations, self.guard)
         self.kept_ran: set[torch.nn.Module] = set()
         """The modules kept in float32 that ran."""
+        self._fakes = False
+        """Everything is computed in fake tensors."""
         self._pauses = 0
         self._modules = modules
         self._on_float32 = on_float32
@@ -75,12 +77,16 @@ class DispatchObserver(TorchDispatchMode):
         """True keeps compiled code compiled: otherwise torch runs it eagerly, and another program is observed."""
         return True
 
+    def __enter__(self) -> Any:
+        self._fakes = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+        return super().__enter__()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if FakeTensor in types:
-            return func(*args, **kwargs)  # it computes shapes alone
+        if FakeTensor in types and not self._fakes:
+            return func(*args, **kwargs)  # another's, for shapes alone, as DTensor computes them
         for kind in types:
-            if kind not in _PLAIN:
+            if kind not in _PLAIN and kind is not FakeTensor:
                 return NotImplemented  # the subclass runs its own parts, which come here one by one
         if self.guard.problems:  # the step is unknown already
             return func(*args, **kwargs)

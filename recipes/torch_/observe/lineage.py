@@ -13,7 +13,7 @@ from torch import nn
 
 from recipes.precision.call_summary import is_narrow
 from recipes.torch_.observe.calls import dtype_name
-from recipes.torch_.observe.memory import Memory, Origin, Record
+from recipes.torch_.observe.memory import Memory, Origin, Record, memory_of
 
 _FIRST = frozenset(
     (
@@ -38,7 +38,7 @@ class Lineage:
         if record.origin is None:
             dtype = dtype_name(tensor.dtype)
             record.origin = Origin(
-                memory=tensor.untyped_storage()._cdata,
+                memory=memory_of(tensor),
                 parameter=tensor if isinstance(tensor, nn.Parameter) else None,
                 narrowed=dtype if is_narrow(dtype) else "",
             )

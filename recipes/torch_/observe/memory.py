@@ -81,14 +81,26 @@ class Memory:
         return iter(self.records.values())
 
     def known(self, tensor: torch.Tensor) -> Record | None:
-        return self.records.get(tensor.untyped_storage()._cdata)
+        return self.records.get(memory_of(tensor))
 
     def record(self, tensor: torch.Tensor) -> Record:
         return self.known(tensor) or self.add(tensor, Record(State.GIVEN))
 
     def add(self, tensor: torch.Tensor, record: Record) -> Record:
-        storage = tensor.untyped_storage()
+        storage = _storage_of(tensor)
         if storage._cdata not in self.records:
             self._references.append(storage._weak_ref())
         self.records[storage._cdata] = record
         return record
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """Identifies a tensor's memory, which its views share, while it exists."""
+    return _storage_of(tensor)._cdata
+
+
+def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """That of the tensor inside, for one of `torch.func`, which has none."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.untyped_storage()

@@ -13,6 +13,8 @@ from torch import nn
 from torch.optim import optimizer
 from torch.utils import checkpoint
 
+from recipes.torch_.observe.memory import memory_of
+
 _ENGINE = "_engine_run_backward"
 """The function that runs a backward: what is below it on the stack called the backward."""
 
@@ -114,11 +116,6 @@ class Modules:
         for owner in sorted(owners, key=lambda owner: (owner.kept, isinstance(owner.module, nn.Linear))):
             for parameter in owner.module.parameters(recurse=False):
                 yield parameter, owner
-
-
-def memory_of(tensor: torch.Tensor) -> int:
-    """Identifies a tensor's memory, which its views share, while it exists."""
-    return tensor.untyped_storage()._cdata
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

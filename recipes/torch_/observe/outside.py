@@ -29,7 +29,7 @@ from recipes.precision.observation import Guard
 from recipes.torch_.observe.calls import tensors
 from recipes.torch_.observe.evaluation import Evaluations
 from recipes.torch_.observe.lineage import Lineage
-from recipes.torch_.observe.memory import NO_SOURCES, Memory, Outside, Record, Sources, State
+from recipes.torch_.observe.memory import NO_SOURCES, Memory, Outside, Record, Sources, State, memory_of
 from recipes.trainer.replaced import replaced
 
 _EXPORTS = ("numpy", "tolist", "data_ptr", "__dlpack__")
@@ -134,9 +134,9 @@ class Writers:
         gradients, trains, trained = torch.is_grad_enabled(), backward, 0
         records, written, known, sources, mixed = self._memory.records, [], {}, NO_SOURCES, NO_SOURCES
         if traits.sends or traits.keywords:
-            written = [tensor.untyped_storage()._cdata for tensor in _dense(traits.written(args, kwargs))]
+            written = [memory_of(tensor) for tensor in _dense(traits.written(args, kwargs))]
         for tensor in _dense(tensors([*args, *kwargs.values()])):
-            key = tensor.untyped_storage()._cdata
+            key = memory_of(tensor)
             record = records.get(key)
             if record is None:
                 record = self._memory.record(tensor)
@@ -168,7 +168,7 @@ class Writers:
             record.mixed |= mixed
         state = State.ALLOCATED if traits.allocates else State.WRITTEN
         for tensor in _dense(tensors([out])):
-            if tensor.untyped_storage()._cdata not in known:
+            if memory_of(tensor) not in known:
                 self._memory.add(tensor, Record(state, sources, trained)).mixed = mixed
         if traits.arrives:
             self._arrives(args[0], backward)

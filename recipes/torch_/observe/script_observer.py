@@ -301,7 +301,7 @@ class _Span(PrecisionObserver):
         self.after_step = after_step
         self._own = nn.Module()
         self._weights: dict[nn.Parameter, Owner] = {}
-        """Those of the optimizers."""
+        """Those of the optimizers, for code without modules."""
         self._shards: dict[nn.Parameter, Owner] = {}
         """Noted before forwards and after steps: a forward without a backward, as in an evaluation, leaves the
         parameters that `fully_shard` gathered in place of the shards that the optimizer steps."""
@@ -347,7 +347,7 @@ class _Span(PrecisionObserver):
     def _owners(self) -> dict[nn.Parameter, Owner]:
         sharded = {owner.module for owner in self._shards.values()}
         whole = {weight: owner for weight, owner in super()._owners().items() if owner.module not in sharded}
-        return {**self._weights, **whole, **self._shards}
+        return {**whole, **self._shards} or self._weights
 
 
 def _modules_of(optimizer: torch.optim.Optimizer) -> list[nn.Module]:

@@ -29,7 +29,8 @@ from recipes.torch_.observe.calls import Call, dtype_name, tensors
 from recipes.torch_.observe.compiled_calls import CompiledCalls
 from recipes.torch_.observe.evaluation import Excuse, Operands
 from recipes.torch_.observe.flops import Unaccounted
-from recipes.torch_.observe.modules import Modules, local, memory_of, optimizer_frames
+from recipes.torch_.observe.memory import memory_of
+from recipes.torch_.observe.modules import Modules, local, optimizer_frames
 from recipes.torch_.observe.roles import in_backward
 from recipes.torch_.observe.rounding import RoundingObserver
 from recipes.torch_.uncompiled import uncompiled

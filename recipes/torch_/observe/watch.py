@@ -51,7 +51,7 @@ class Watch:
 def layer_look(module: nn.Module, inputs: Any) -> Look | None:
     """The dtypes that decide in what a layer multiplies; None for a module without a matrix of its own, and where
     nothing is trained."""
-    weight = module._parameters.get("weight")
+    weight = dict(module._parameters.items()).get("weight")  # TorchScript's has no `get`
     if weight is None or weight.dim() < 2 or not torch.is_grad_enabled():
         return None
     device = weight.device.type
