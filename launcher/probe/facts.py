@@ -11,6 +11,9 @@ from containers.runtime import Runtime
 from launcher.code.snapshot import Code
 from recipes.script_source import Source
 
+INDEX = re.compile(r"[0-9]{1,9}")
+"""The number of a GPU, and its memory in MiB."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:

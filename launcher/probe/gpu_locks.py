@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from containers.devices import VARIABLE
 from containers.words import to_bash
 from launcher import bash_files
-from launcher.probe import gpu_probing
+from launcher.probe.facts import INDEX
 
 REFUSED = 75
 """Exit code of a script whose GPUs are taken, and of a sweep whose first cell's are."""
@@ -68,7 +68,7 @@ def parse(lines: Iterable[str]) -> list[Seen]:
     return [
         Seen(index=int(index), uuid=uuid, holder=holder.rstrip())
         for index, uuid, holder in fields
-        if gpu_probing.INDEX.fullmatch(index)
+        if INDEX.fullmatch(index)
     ]
 
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 
 from launcher.probe import gpu_names
-from launcher.probe.facts import Gpu
+from launcher.probe.facts import INDEX, Gpu
 
 _FIELDS = ("index", "uuid", "name", "memory.total", "driver_version")
 QUERIES = ((*_FIELDS, "compute_cap", "mig.mode.current"), (*_FIELDS, "mig.mode.current"), _FIELDS)
@@ -47,10 +47,6 @@ def with_holders(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
     holders = {gpu.uuid: gpu.holder for gpu in gpu_locks.look()} if gpus else {}
     return tuple(dataclasses.replace(gpu, holder=holders.get(gpu.uuid, "")) for gpu in gpus)
-
-
-INDEX = re.compile(r"[0-9]{1,9}")
-"""The number of a GPU, and its memory in MiB."""
 
 
 def parse(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:
