@@ -15,6 +15,10 @@ _AMPERE = {"float32": 19.5, "tf32": 156.0, **dict.fromkeys(_HALF, 312.0)}
 _HOPPER = {"float32": 67.0, "tf32": 494.7, **dict.fromkeys(_HALF, 989.4)}
 _HOPPER_PCIE = {"float32": 51.0, "tf32": 378.0, **dict.fromkeys(_HALF, 756.0)}
 _HOPPER_NVL = {"float32": 60.0, "tf32": 417.5, **dict.fromkeys(_HALF, 835.5)}
+_RTX_PRO_6000 = {  # these tensor cores do twice and four times the arithmetic of float32
+    edition: {"float32": peak, "tf32": 2 * peak, **dict.fromkeys(_HALF, 4 * peak)}
+    for edition, peak in (("Server", 120.0), ("Workstation", 125.0), ("Max-Q Workstation", 110.0))
+}
 PEAKS: Mapping[str, Mapping[str, float]] = {
     "Tesla T4": {"float32": 8.1, "float16": 65.0},
     "Tesla V100-PCIE-": {"float32": 14.0, "float16": 112.0},
@@ -27,9 +31,15 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
     "NVIDIA H100 NVL": _HOPPER_NVL,
     "NVIDIA H200 NVL": _HOPPER_NVL,
     "NVIDIA H200": _HOPPER,
+    "NVIDIA GH200 ": _HOPPER,
+    "NVIDIA B200": {"float32": 75.0, "tf32": 1100.0, **dict.fromkeys(_HALF, 2250.0)},
+    "NVIDIA GB200": {"float32": 80.0, "tf32": 1250.0, **dict.fromkeys(_HALF, 2500.0)},
+    **{f"NVIDIA RTX PRO 6000 Blackwell {edition}": peaks for edition, peaks in _RTX_PRO_6000.items()},
 }
 """How a GPU's name begins -> dense peak in TFLOP/s, without sparsity, by dtype of the operands; the longest beginning
-counts. Source: NVIDIA's data sheets of these cards."""
+counts. Source: NVIDIA's data sheets of these cards. Those of B200 and GB200 ("Blackwell", the figures of one GPU at
+1,000 W and at 1,200 W) and GH200 give figures with sparsity, which are twice these. Those of RTX PRO 6000 give float32,
+and the whitepaper "NVIDIA RTX Blackwell GPU Architecture" the ratios."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

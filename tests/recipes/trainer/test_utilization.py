@@ -17,6 +17,16 @@ from recipes.trainer.utilization import TokenWork, peak, utilization
         ("NVIDIA A100-SXM4-80GB", "float32", 19.5),
         ("NVIDIA A100 80GB PCIe", "bfloat16", 312.0),
         ("Tesla V100-SXM2-32GB", "float16", 125.0),
+        ("NVIDIA GH200 480GB", "bfloat16", 989.4),
+        ("NVIDIA GH200 144G HBM3e", "tf32", 494.7),
+        ("NVIDIA B200", "bfloat16", 2250.0),
+        ("NVIDIA B200", "tf32", 1100.0),
+        ("NVIDIA GB200", "float16", 2500.0),
+        ("NVIDIA GB200", "float32", 80.0),
+        ("NVIDIA L40S", "bfloat16", 362.05),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "bfloat16", 480.0),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "tf32", 250.0),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "float32", 110.0),
     ],
 )
 def test_the_dense_peak_is_that_of_the_card_and_the_dtype(gpu, dtype, teraflops):
