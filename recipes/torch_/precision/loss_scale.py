@@ -1,7 +1,7 @@
 """Loss scaling: torch's own `GradScaler`, with bad steps counted before it backs off, bounds, and a static mode.
 
-Everything stays on the device. These wait for it: reading `value`, `skipped` and `state_dict`, and the step of an
-optimizer that isn't `fused=True`, for which torch reads one flag back.
+Everything stays on the device. These wait for it: reading `value`, `skipped` and `state_dict`, the step of an optimizer
+that isn't `fused=True`, for which torch reads one flag back, and a fused one's step that makes its state.
 
 `GradScaler` has no public access to its scale as a tensor or to an optimizer's overflow. Only this file reads `_scale`
 and `_per_optimizer_states`.
@@ -86,11 +86,17 @@ class LossScaler(torch.amp.GradScaler):
 
     def step(self, optimizer: Optimizer) -> None:
         """Step unless the gradients overflowed; count it if they did."""
+        before = len(optimizer.state)
         if any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"]):
             super().step(optimizer)
         else:
             self._step_without_gradients(optimizer)
-        self._skipped.add_(self.overflowed(optimizer))
+        overflowed = self.overflowed(optimizer)
+        if len(optimizer.state) > before and overflowed:
+            # A fused kernel initialises nothing then: SGD's momentum, made by `empty_like`, holds whatever was there.
+            for parameter in list(optimizer.state)[before:]:
+                del optimizer.state[parameter]
+        self._skipped.add_(overflowed)
 
     def _step_without_gradients(self, optimizer: Optimizer) -> None:
         """Where `GradScaler` raises: without gradients nothing overflowed."""
