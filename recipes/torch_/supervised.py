@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+import numpy
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from recipes.data.images import Images
 from recipes.torch_.loop import Run, Step
 from recipes.torch_.precision import StepOutcome
 
@@ -98,6 +98,16 @@ def _equally_many(
     while run.world.sum([float(batch is not None)])[0]:
         yield spare if batch is None else batch
         batch = next(own, None)
+
+
+class Images(Protocol):
+    """Images with their labels, as NumPy arrays with one entry each."""
+
+    @property
+    def images(self) -> numpy.ndarray: ...
+
+    @property
+    def labels(self) -> numpy.ndarray: ...
 
 
 def to_device(part: Images, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,6 +10,7 @@ from recipes.precision import verdict
 from recipes.precision.findings import EMULATED, Finding
 from recipes.precision.operators import ignoring
 from recipes.settings import Settings
+from recipes.trainer import proof
 
 _FAULTS = {
     verdict.CONTRADICTED: "is not applied",
@@ -54,7 +55,7 @@ class EarlyVerdict:
         if kind == verdict.PROVED:
             return
         if first and self._settings.require_proof is not False and self._fails(kind):
-            self.reason = f"{problem(level, True, kind, why)}; so the script was ended"
+            self.reason = f"{proof.problem(level, True, kind, why)}; so the script was ended"
             self.observed = {**verdict.observed(reports, share=share), "verdict": kind, "why": why}
             raise NotProved(self.reason)
         for finding in dict.fromkeys(findings):
@@ -85,14 +86,3 @@ class EarlyVerdict:
         else:
             effect = "it continues, and ends without a proof"
         print(f"script: warning: amp={self._settings.amp.level} {_FAULTS[kind]}: {why}; {effect}", file=sys.stderr)
-
-
-def problem(level: str, required: bool, kind: str, why: str) -> str | None:
-    """Why a verdict fails the run, in one sentence; None where it doesn't."""
-    if kind == verdict.CONTRADICTED:
-        return f"what ran was not amp={level}: {why}"
-    if kind == EMULATED and required:
-        return f"amp={level} was emulated: {why} (require_proof=false lets that pass)"
-    if kind == verdict.UNKNOWN and required:
-        return f"nothing proves that amp={level} ran: {why} (require_proof=false lets that pass)"
-    return None

@@ -58,3 +58,14 @@ class Proof:
                 with self.observer.step(step, evaluation=True):
                     return evaluate()
         return evaluate()
+
+
+def problem(level: str, required: bool, kind: str, why: str) -> str | None:
+    """Why a verdict fails the run, in one sentence; None where it doesn't."""
+    if kind == verdict.CONTRADICTED:
+        return f"what ran was not amp={level}: {why}"
+    if kind == EMULATED and required:
+        return f"amp={level} was emulated: {why} (require_proof=false lets that pass)"
+    if kind == verdict.UNKNOWN and required:
+        return f"nothing proves that amp={level} ran: {why} (require_proof=false lets that pass)"
+    return None

@@ -20,7 +20,7 @@ from recipes.precision import gemm_layers
 from recipes.precision.resolved import ResolvedPrecision
 from recipes.result import Result, Status
 from recipes.run_folder import Superseded
-from recipes.trainer import early, replay, result_fields
+from recipes.trainer import proof, replay, result_fields
 from recipes.trainer.device import Device
 from recipes.trainer.profiling import Profiler
 from recipes.trainer.protocols import Evaluate, Executor, Observer, State
@@ -280,7 +280,7 @@ class Run(ABC):
         why = observed["why"]
         if training.done < training.last:
             why += f"; so it ended after step {training.done:,} of {training.last:,}"
-        return early.problem(self.settings.amp.level, self.settings.proof_required, observed["verdict"], why)
+        return proof.problem(self.settings.amp.level, self.settings.proof_required, observed["verdict"], why)
 
 
 def _steps(count: int) -> str:

@@ -17,7 +17,7 @@ from recipes.precision.operators import ignoring
 from recipes.result import Result, Status
 from recipes.run_folder import RunFolder, write_json
 from recipes.trainer import block as blocks
-from recipes.trainer import earlier_attempts, early, leaving, library_records, rank_reports, result_fields
+from recipes.trainer import earlier_attempts, leaving, library_records, proof, rank_reports, result_fields
 from recipes.trainer.early import EarlyVerdict
 from recipes.trainer.main import flush_files
 from recipes.trainer.run import FAILED
@@ -206,7 +206,7 @@ class ScriptAttempt:
         """Why a script that has ended well fails; None if it does not."""
         unmeasured = None if observed["verdict"] == verdict.CONTRADICTED else self._meter.block_problem
         level, required = self._settings.amp.level, self._settings.proof_required
-        return unmeasured or early.problem(level, required, observed["verdict"], observed["why"])
+        return unmeasured or proof.problem(level, required, observed["verdict"], observed["why"])
 
     def _print_profile(self) -> None:
         """Report on a requested profile: the number of the script's steps was not known beforehand."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recipes.trainer import early
+from recipes.trainer import proof
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from recipes.trainer import early
     ],
 )
 def test_a_verdict_fails_a_run_where_it_has_to(kind: str, required: bool, problem: str | None) -> None:
-    assert early.problem("o2", required, kind, "because") == problem
+    assert proof.problem("o2", required, kind, "because") == problem
