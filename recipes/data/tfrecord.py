@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy
 
-from recipes.data import DataError, protobuf
-from recipes.data.protobuf import BYTES, VARINT
+from recipes import protobuf
+from recipes.data import DataError
+from recipes.protobuf import BYTES, VARINT
 
 
 def files(folder: Path, part: str) -> list[Path]:

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from recipes.data import protobuf
-from recipes.data.protobuf import BYTES, FIXED32, VARINT
+from recipes import protobuf
+from recipes.protobuf import BYTES, FIXED32, VARINT
 
 PREFIX = "events.out.tfevents."
 """Start of the names of event files."""
