@@ -155,6 +155,9 @@ def _gpus(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
         for gpu in facts.gpus:
             if gpu.holder:
                 yield advice("gpu", f"GPU {gpu.index} is not free: {gpu.holder}", "gpus=N takes free ones")
+            if gpu.fault:
+                remedy = "reset it when nobody uses it (nvidia-smi --gpu-reset), and replace it if that comes back"
+                yield advice("gpu", f"GPU {gpu.index}: {gpu.fault}", remedy)
     elif host.nvidia_cards:
         message = f"{host.nvidia_cards} NVIDIA cards are on the bus, and there is no nvidia-smi"
         remedy = "install NVIDIA's driver; in a container, start it with its GPUs"

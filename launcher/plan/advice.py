@@ -52,7 +52,7 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
     `dtype` is the half precision in use, float32 at o0; `devices` the number of them on all nodes.
     """
     training = spec.training
-    sentences = list(_advice_on_instances(gpus)) if device == "cuda" else []
+    sentences = [*_advice_on_instances(gpus), *_advice_on_faults(gpus)] if device == "cuda" else []
     epsilons = None if spec.recipe.name == "script" else spec.recipe.epsilons
     sentences += filter(None, [adam_epsilon.advice(training.amp, dtype, epsilons)])
     if device != "cuda" or spec.recipe.name == "script":
@@ -99,6 +99,12 @@ def _advice_on_instances(gpus: Sequence[Gpu]) -> Iterator[str]:
             f"GPU {', '.join(cut)} {'is' if len(cut) == 1 else 'are'} cut into MIG instances: a process sees the first "
             "of them alone, and how much memory that has isn't known here"
         )
+
+
+def _advice_on_faults(gpus: Sequence[Gpu]) -> Iterator[str]:
+    for gpu in gpus:
+        if gpu.fault:
+            yield f"GPU {gpu.index}: {gpu.fault}; it is taken where no other is free"
 
 
 def _advice_on_memory(spec: JobSpec, gpus: Sequence[Gpu], dtype: str, share: int, devices: int) -> Iterator[str]:

@@ -30,7 +30,9 @@ class Gpu:
     partitioned: bool = False
     """MIG is on; a job sees the first instance, a part of the memory and speed."""
     holder: str = ""
-    """Who uses it, in words; empty is nobody."""
+    """Who uses it, or why nobody can, in words; empty is nobody."""
+    fault: str = ""
+    """What is wrong with its memory, in words; it is taken where no other is free."""
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:

@@ -6,7 +6,9 @@ the first folder that everybody may write to, and hold a line with the run and i
 folder can't be opened with O_CREAT (fs.protected_regular), so they are created once, then opened without it.
 
 A GPU with a process but without a lock is not free: people without this launcher use it. Nor is one with much memory in
-use and no visible process, as seen from inside a container, unless a display is attached, which needs some.
+use and no visible process, as seen from inside a container, unless a display is attached, which needs some, or memory
+in use shows no process: where it is the system's too (GH200, GB200), a virtual machine's (vGPU) or Windows' (WSL). A
+GPU that can't be used is not free either; one whose memory had errors is taken where no other is free.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ class Seen:
     index: int
     uuid: str
     holder: str = ""
+    """Or why nobody can use it."""
+    fault: str = ""
 
 
 def look() -> list[Seen]:
@@ -64,11 +68,11 @@ def look() -> list[Seen]:
 
 def parse(lines: Iterable[str]) -> list[Seen]:
     """What `gpu_look` prints."""
-    fields = [f"{line}  ".split(" ", 2) for line in lines]
+    fields = [line.split("|") for line in lines]
     return [
-        Seen(index=int(index), uuid=uuid, holder=holder.rstrip())
-        for index, uuid, holder in fields
-        if INDEX.fullmatch(index)
+        Seen(index=int(cells[0]), uuid=cells[1], holder=cells[2], fault=cells[3])
+        for cells in fields
+        if len(cells) == 4 and INDEX.fullmatch(cells[0])
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import shutil
 import subprocess
@@ -15,24 +16,32 @@ _FIELDS = ("index", "uuid", "name", "memory.total", "driver_version")
 QUERIES = ((*_FIELDS, "compute_cap", "mig.mode.current"), (*_FIELDS, "mig.mode.current"), _FIELDS)
 """For new drivers, up to 470, and up to 418: to a field that it does not know nvidia-smi answers nothing."""
 _SECONDS = 60
+BUSES = "/proc/driver/nvidia/gpus"
 
 
 def listed() -> tuple[tuple[Gpu, ...], str]:
-    """The GPUs of this machine, and why the driver could not list them."""
+    """The GPUs of this machine that answer, and why the driver could list none."""
     if shutil.which("nvidia-smi") is None:
         return (), ""
+    try:
+        gpus, problem = _ask()
+        if problem:  # one that fell off the bus makes a question about all fail
+            gpus = tuple(gpu for bus in _buses() for gpu in _ask(f"--id={bus}")[0])
+    except subprocess.TimeoutExpired:
+        return (), f"nvidia-smi did not answer within {_SECONDS} s"
+    except OSError as error:
+        return (), f"nvidia-smi can't be run: {error.strerror}"
+    return gpus, "" if gpus else problem
+
+
+def _ask(*which: str) -> tuple[tuple[Gpu, ...], str]:
     for fields in QUERIES:
-        try:
-            done = subprocess.run(
-                ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_SECONDS,
-            )
-        except subprocess.TimeoutExpired:
-            return (), f"nvidia-smi did not answer within {_SECONDS} s"
-        except OSError as error:
-            return (), f"nvidia-smi can't be run: {error.strerror}"
+        done = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", *which],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+        )
         output = (done.stdout + done.stderr).decode(errors="replace")
         if done.returncode == 0:
             return parse(output.splitlines(), fields), ""
@@ -41,12 +50,31 @@ def listed() -> tuple[tuple[Gpu, ...], str]:
     return (), f"nvidia-smi failed: {' '.join(output.split())}"
 
 
+def _buses() -> list[str]:
+    """The addresses on the bus of the GPUs that the kernel's module knows, one that was lost among them."""
+    try:
+        return sorted(os.listdir(BUSES))
+    except OSError:  # as in WSL
+        return []
+
+
 def with_holders(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """The same GPUs, with their holders."""
+    """The same GPUs, with their holders and faults, and those that do not answer."""
     from launcher.probe import gpu_locks
 
-    holders = {gpu.uuid: gpu.holder for gpu in gpu_locks.look()} if gpus else {}
-    return tuple(dataclasses.replace(gpu, holder=holders.get(gpu.uuid, "")) for gpu in gpus)
+    seen = {gpu.uuid: gpu for gpu in gpu_locks.look()} if gpus else {}
+    known = {gpu.uuid for gpu in gpus}
+    lost = (
+        Gpu(index=gpu.index, uuid=gpu.uuid, name="unknown", memory_mib=0, capability="", driver=gpus[0].driver)
+        for gpu in seen.values()
+        if gpu.uuid not in known
+    )
+    nothing = gpu_locks.Seen(index=0, uuid="")
+    return tuple(
+        dataclasses.replace(gpu, holder=found.holder, fault=found.fault)
+        for gpu in sorted((*gpus, *lost), key=lambda gpu: gpu.index)
+        for found in (seen.get(gpu.uuid, nothing),)
+    )
 
 
 def parse(lines: Iterable[str], fields: Sequence[str]) -> tuple[Gpu, ...]:

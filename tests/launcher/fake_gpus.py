@@ -33,8 +33,6 @@ def sample(fields, wanted):
             print(", ".join(cell(field, known.get(field, "[N/A]")) for field in fields), flush=True)
 if "--query-gpu" in options:
     fields = options["--query-gpu"].split(",")
-    if "display_active" in fields and (here / "old").exists():
-        sys.exit('Field "display_active" is not a valid field to query.')
     if "noheader" not in options["--format"]:
         print(", ".join(field + (" [" + units[field] + "]" if field in units else "") for field in fields), flush=True)
     wanted = [index for index in options.get("--id", "").split(",") if index]
@@ -42,11 +40,20 @@ if "--query-gpu" in options:
     while "--loop" in options:
         time.sleep(float(options["--loop"]))
         sample(fields, wanted)
-elif "--query-compute-apps" in options:
-    fields = options["--query-compute-apps"].split(",")
-    for line in (here / "processes").read_text().splitlines():
-        uuid, pid, name = line.split(" ", 2)
-        print(", ".join({{"gpu_uuid": uuid, "pid": pid, "process_name": name}}[field] for field in fields))
+elif sys.argv[1:3] == ["-q", "-x"]:
+    print("<nvidia_smi_log>")
+    for index, line in enumerate((here / "gpus").read_text().splitlines()):
+        uuid, used, display = line.split()
+        print(f'<gpu id="00000000:{{index:02X}}:00.0">', f"<display_active>{{display}}</display_active>", sep="\\n")
+        print(f"<uuid>{{uuid}}</uuid>", (here / f"report-{{index}}").read_text(), sep="\\n")
+        print("<fb_memory_usage>", f"<used>{{used}} MiB</used>", "</fb_memory_usage>", "<processes>", sep="\\n")
+        for process in (here / "processes").read_text().splitlines():
+            on, pid, name = process.split(" ", 2)
+            if on == uuid:
+                print("<process_info>", f"<pid>{{pid}}</pid>", "<type>C</type>", sep="\\n")
+                print(f"<process_name>{{name}}</process_name>", "</process_info>", sep="\\n")
+        print("</processes>", "</gpu>", sep="\\n")
+    print("</nvidia_smi_log>")
 else:
     sys.exit(f"Invalid combination of input arguments: {{sys.argv[1:]}}")
 """
@@ -69,6 +76,10 @@ class FakeGpus(NamedTuple):
         with open(self.folder / "processes", "a") as stream:
             stream.write(f"{self.uuids[index]} {pid} {name}\n")
 
+    def report(self, index: int, *lines: str) -> None:
+        """What else the driver reports of a GPU, as lines of XML."""
+        (self.folder / f"report-{index}").write_text("\n".join(lines))
+
     def leave(self) -> None:
         """No process is on any."""
         (self.folder / "processes").write_text("")
@@ -87,6 +98,8 @@ def make(folder: Path, count: int) -> FakeGpus:
     folder.mkdir()
     made = FakeGpus(folder, tuple(f"GPU-{uuid.uuid4()}" for _ in range(count)))
     (folder / "gpus").write_text("".join(f"{name} 4 Disabled\n" for name in made.uuids))
+    for index in range(count):
+        made.report(index)
     made.leave()
     program = folder / "nvidia-smi"
     # Any user has to be able to run it, and not everybody may look into an environment's folder.

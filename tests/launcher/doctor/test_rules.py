@@ -147,11 +147,18 @@ def test_a_gpu_of_unknown_memory_is_described_without_it(changes, memory):
     assert f"1x A100 ({memory}), driver 560.35.03" in messages
 
 
-def test_a_gpu_in_use_is_named():
-    held = dataclasses.replace(TWO_A100.gpus[1], holder="held by mei (run x)")
-    facts = laptop(gpus=(TWO_A100.gpus[0], held))
+@pytest.mark.parametrize(
+    ("change", "message", "remedy"),
+    [
+        ({"holder": "held by mei (run x)"}, "GPU 1 is not free: held by mei (run x)", "gpus=N takes free ones"),
+        ({"fault": "a memory repair failed"}, "GPU 1: a memory repair failed", "reset it when nobody uses it"),
+    ],
+)
+def test_a_gpu_in_use_or_with_a_fault_is_named(change, message, remedy):
+    facts = laptop(gpus=(TWO_A100.gpus[0], dataclasses.replace(TWO_A100.gpus[1], **change)))
     finding = findings(facts=facts)["gpu"]
-    assert finding == ("advice", "GPU 1 is not free: held by mei (run x)", "gpus=N takes free ones")
+    assert finding[:2] == ("advice", message)
+    assert finding[2].startswith(remedy)
 
 
 def test_processes_that_end_at_logout_are_a_problem_over_ssh():

@@ -145,6 +145,9 @@ def test_a_lock_file_that_is_or_becomes_a_link_is_not_written_through(cards: Fak
 
 
 def test_who_is_on_a_gpu_is_a_fact_that_a_plan_can_be_made_from_elsewhere() -> None:
-    lines = ["0 GPU-a ", "1 GPU-b held by mei (run x) since 2026-01-02T03:04:05Z", ""]
     held = "held by mei (run x) since 2026-01-02T03:04:05Z"
-    assert gpu_locks.parse(lines) == [Seen(index=0, uuid="GPU-a"), Seen(index=1, uuid="GPU-b", holder=held)]
+    lines = ["0|GPU-a||", f"1|GPU-b|{held}|odd", ""]
+    assert gpu_locks.parse(lines) == [
+        Seen(index=0, uuid="GPU-a"),
+        Seen(index=1, uuid="GPU-b", holder=held, fault="odd"),
+    ]

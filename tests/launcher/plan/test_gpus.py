@@ -13,7 +13,6 @@ from launcher.commands.plan import summary
 from launcher.errors import Unavailable
 from launcher.executors import stopping
 from launcher.executors.local import start as local_start
-from launcher.probe import gpu_locks
 from launcher.runs import run_roots, selection
 from launcher.runs.store import Run
 from tests.launcher.fake_gpus import FakeGpus
@@ -63,8 +62,15 @@ def test_memory_in_use_without_a_process_counts_unless_a_display_hangs_there(ben
     assert seen(bench.run("gpus=1")) == "1"
     with pytest.raises(Unavailable, match="GPU 0: 7000 MiB in use by processes that are not seen from here"):
         bench.plan("visible_gpus=[0]")
-    (cards.folder / "old").touch()  # a driver that knows no displays is asked without them
-    assert [bool(entry.holder) for entry in gpu_locks.look()] == [True, True, False]
+
+
+def test_a_gpu_with_errors_in_memory_is_taken_last_and_the_plan_says_so(bench: Bench, cards: FakeGpus) -> None:
+    cards.report(0, "<volatile>", "<dram_uncorrectable>32</dram_uncorrectable>", "</volatile>")
+    plan = bench.plan("gpus=2")
+    assert any("GPU 0: 32 uncorrectable memory errors" in sentence for sentence in plan.advice)
+    (folder,) = bench.start(plan)
+    assert seen(folder) == "1,2"
+    assert seen(bench.run("gpus=1")) == "0"
 
 
 def test_a_stranger_who_came_after_the_plan_is_seen_at_the_start(bench: Bench, cards: FakeGpus) -> None:

@@ -58,7 +58,7 @@ def test_a_gpu_whose_number_is_none_is_not_listed(tmp_path, monkeypatch, index):
     """As a driver, or what stands in its place, may print it."""
     row = f"{index}, GPU-a, NVIDIA A100-SXM4-40GB, 40960, 550.54.15, 8.0, Disabled"
     assert listed(tmp_path, monkeypatch, f"echo '{row}'")[0] == ()
-    assert gpu_locks.parse([f"{index} GPU-a "]) == []
+    assert gpu_locks.parse([f"{index}|GPU-a||"]) == []
 
 
 def test_the_memory_of_a_mig_gpu_is_unknown(tmp_path, monkeypatch):
