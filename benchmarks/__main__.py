@@ -1,4 +1,7 @@
-"""`python -m benchmarks [NAME ...] [--save]`: all of them, or those named; exit code 1 where a claim misses."""
+"""`python -m benchmarks [NAME ...] [--save]`: all of them, or those named; exit code 1 where a claim misses.
+
+`python -m benchmarks scripts` tries scripts that nobody here wrote, and has options of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from benchmarks import hardware, places, report
+from benchmarks import hardware, places, report, scripts
 from benchmarks.measure import Measured, Skipped
 from benchmarks.places import OUT, RESULTS
 
@@ -64,6 +67,8 @@ BENCHMARKS = {
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["scripts"]:
+        return scripts.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all where none is named")
     parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results/")
