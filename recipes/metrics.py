@@ -28,7 +28,7 @@ STEP = {
     "skipped": "whether it overflowed, and was not taken",
     "skipped_total": "steps skipped since the run began, this one included",
     "grad_norm": "norm of all gradients, unscaled and before clipping, where it is computed anyway; else null",
-    "memory_bytes": "the most so far on this rank: allocated on a GPU, resident on a CPU; as of when it was written",
+    "memory_bytes": "the most on this rank so far, in timed steps once there are any: on a GPU, or resident on a CPU",
     "timed": "whether its time says anything of the speed: behind the warm-up, and not observed",
     "time": "when it was handed to the device, in seconds since 1970",
 }

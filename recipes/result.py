@@ -43,7 +43,8 @@ class Result:
     (`recipes.trainer.utilization`). For a script also `counted`, the optimizer whose steps these are, or `why` no rate
     is known."""
     peak_memory_bytes: int | None
-    """The most of any rank: of the device's memory on a GPU, of resident memory on a CPU."""
+    """The most of any rank in timed steps: of the device's memory on a GPU, of resident memory on a CPU. Of a script,
+    and of a run without a timed step, in all that ran."""
     loss: dict[str, float | None]
     """first, last."""
     eval: dict[str, Any]
@@ -61,6 +62,9 @@ class Result:
     determinism: Literal["exact", "best_effort"]
     resumed_from: int | None
     """The step of the checkpoint that the last attempt went on from."""
+    startup_memory_bytes: int | None = None
+    """The most of any rank before the first timed step: with compilers and cuDNN's choice of algorithms. Null for a
+    script, and where no step was timed."""
     profile: dict[str, Any] = field(default_factory=dict)
     """tool, steps, instead_of (the steps asked for, where there was no room for them), trace and tensor_core_share;
     empty where nothing was profiled."""

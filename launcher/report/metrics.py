@@ -133,6 +133,7 @@ class Metrics:
     blocks: dict[int, Block] = field(default_factory=dict)
     """Where steps are counted in blocks: by number, from 0."""
     peak_memory: int | None = None
+    """Bytes, in timed steps; of a script in all."""
     of_tokens: bool = False
     """Whether samples are text, and their tokens are counted instead."""
     problems: tuple[str, ...] = ()
@@ -258,7 +259,7 @@ def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
         metrics.skipped += 1
         if len(metrics.overflows) < POINTS:
             metrics.overflows.append(step)
-    if memory is not None and memory > (metrics.peak_memory or 0):
+    if memory is not None and (by_step or row.get("timed")) and memory > (metrics.peak_memory or 0):
         metrics.peak_memory = int(memory)
     if row.get("timed") and seconds is not None:
         metrics.seconds.append(seconds)

@@ -257,6 +257,7 @@ class ResultRecord(NamedTuple):
     observed: Observed = Observed()
     throughput: Throughput = Throughput()
     peak_memory_bytes: int | None = None
+    startup_memory_bytes: int | None = None
     loss: Losses = Losses()
     eval: Mapping[str, float] = {}
     loss_scale: LossScale = LossScale()

@@ -121,7 +121,9 @@ def outcome(result: ResultRecord) -> list[tuple[str, str]]:
     if final is not None:
         rows.append(("loss scale", f"{units.number(final, 8)}, {skipped or 0} steps skipped"))
     if result.peak_memory_bytes is not None:
-        rows.append(("peak memory", units.size(result.peak_memory_bytes)))
+        before = result.startup_memory_bytes or 0
+        more = f", {units.size(before)} before the first timed step" if before > result.peak_memory_bytes else ""
+        rows.append(("peak memory", f"{units.size(result.peak_memory_bytes)}{more}"))
     if profile := profile_of(result):
         rows.append(("profile", profile))
     if verdict := result.observed.verdict:

@@ -103,6 +103,9 @@ class PaddleDevice(Device):
     def gpu_memory(self) -> int:
         return int(paddle.device.cuda.max_memory_allocated())
 
+    def reset_gpu_memory(self) -> None:
+        paddle.device.cuda.reset_max_memory_allocated()
+
     def gpu_name(self) -> str:
         return str(paddle.device.cuda.get_device_name())
 

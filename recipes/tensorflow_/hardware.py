@@ -63,6 +63,10 @@ class TensorFlowDevice(Device):
         gpus = tf.config.list_logical_devices("GPU")
         return max(tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(len(gpus)))
 
+    def reset_gpu_memory(self) -> None:
+        for index in range(len(tf.config.list_logical_devices("GPU"))):
+            tf.config.experimental.reset_memory_stats(f"GPU:{index}")
+
     def gpu_name(self) -> str:
         details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
         return str(details.get("device_name", "GPU"))

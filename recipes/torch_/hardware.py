@@ -40,6 +40,9 @@ class TorchDevice(Device):
     def gpu_memory(self) -> int:
         return torch.cuda.max_memory_allocated(self._device)
 
+    def reset_gpu_memory(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self._device)
+
     def gpu_name(self) -> str:
         return torch.cuda.get_device_name(self._device)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import resource
 import sys
@@ -31,7 +32,11 @@ class Device(ABC):
 
     @abstractmethod
     def gpu_memory(self) -> int:
-        """Peak bytes allocated on the GPU so far."""
+        """Peak bytes allocated on the GPU since the last `reset_gpu_memory`."""
+
+    @abstractmethod
+    def reset_gpu_memory(self) -> None:
+        """Begin the GPU's peak anew, at what is allocated now."""
 
     @abstractmethod
     def gpu_name(self) -> str: ...
@@ -59,8 +64,16 @@ class Device(ABC):
         return float(ended - began)
 
     def peak_memory(self) -> int:
-        """Peak bytes so far: allocated on a GPU, resident in this process on a CPU."""
+        """Peak bytes since the last reset: allocated on a GPU, resident in this process on a CPU."""
         return self.gpu_memory() if self.kind == "cuda" else resident_memory()
+
+    def reset_peak_memory(self) -> None:
+        """Begin the peak anew; without effect on a CPU whose kernel refuses to."""
+        if self.kind == "cuda":
+            self.reset_gpu_memory()
+        else:
+            with contextlib.suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")  # Linux: VmHWM, and with it getrusage's ru_maxrss
 
     def versions(self) -> dict[str, str | None]:
         """result.json's "versions"."""
@@ -74,7 +87,7 @@ class Device(ABC):
 
 
 def resident_memory() -> int:
-    """Peak resident bytes of this process."""
+    """Peak resident bytes of this process since the last reset."""
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage's, by platform
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from recipes.precision.step_outcome import StepOutcome
 from recipes.trainer.device import Device
+from recipes.trainer.peak_memory import PeakMemory
 from recipes.trainer.world import ProcessGroup
 
 
@@ -47,13 +48,15 @@ class Recorder:
         self.skipped = skipped
         """Steps skipped so far, those of earlier attempts included; as of the last flush."""
         self._group = group
+        self.memory = PeakMemory(device)
         self._device = device
         self._batch, self._tokens = batch, tokens
         self._executions: list[_Execution] = []
         self._began: Any = None
 
-    def begin(self) -> None:
-        """An execution begins."""
+    def begin(self, *, timed: bool) -> None:
+        """An execution begins. `timed`: its time and memory count, unless it turns out to compile."""
+        self.memory.enter(timed=timed)
         self._began = self._device.mark()
 
     def end(self, executed: Executed, *, first: int, count: int, epoch: int, timed: bool) -> None:
@@ -86,7 +89,7 @@ class Recorder:
         skipped = self._device.numbers([result.outcome.overflowed for result in results], counts)
         scales = self._device.numbers([result.outcome.loss_scale for result in results], counts)
         norms = self._device.numbers([result.outcome.grad_norm for result in results], counts)
-        memory = self._device.peak_memory()
+        memory = self.memory.peak()
         steps = [(execution, execution.first + offset) for execution in executions for offset in range(execution.count)]
         rows = []
         for index, (execution, number) in enumerate(steps):

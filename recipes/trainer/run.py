@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy
@@ -30,6 +30,9 @@ from recipes.trainer.world import ProcessGroup, table
 
 DONE, FAILED, REFUSED, STOPPED, INTERRUPTED = 0, 1, 2, 85, 130
 HELD_OUT_BATCH = 1000
+
+Memory = Mapping[str, int | None]
+"""The result's fields of memory, in bytes."""
 
 
 class Run(ABC):
@@ -102,7 +105,7 @@ class Run(ABC):
         """Write a failed result with the reason, if training had begun. Not collective."""
         if self._training is not None:
             observed = {"verdict": "unknown", "why": "the run broke off"}
-            memory = self.device.peak_memory()
+            memory = self._training.recorder.memory.fields()
             self._training.profiling.end(self._training.done)
             with contextlib.suppress(Superseded):
                 self._leave_result(reason, observed, memory, self._training.metrics.summary.loss_scale)
@@ -154,11 +157,11 @@ class Run(ABC):
         self._introduce(training, data)
         if training.replay and (verdict := training.replay.not_comparable(training.facts)):
             unknown = {"verdict": "unknown", "why": "nothing was replayed"}
-            self._leave_verdict(verdict, unknown, self.device.peak_memory())
+            self._leave_verdict(verdict, unknown, training.recorder.memory.fields())
             return
         reached = training.run(executor, evaluate)
         observed = training.observed()
-        memory = max(self.world.gather(self.device.peak_memory()))
+        memory = training.recorder.memory.fields(self.world)
         if reached and training.replay and training.done == training.last:
             self._leave_verdict(training.replay.verdict(), observed, memory)
             return
@@ -173,7 +176,7 @@ class Run(ABC):
         if problem and self.world.rank == 0:
             print(f"{self.settings.recipe}: {problem}", file=sys.stderr)
 
-    def _leave_verdict(self, verdict: dict[str, Any], observed: dict[str, Any], memory: int) -> None:
+    def _leave_verdict(self, verdict: dict[str, Any], observed: dict[str, Any], memory: Memory) -> None:
         """End a replay with what it says of the run."""
         self._verdict = verdict
         sentence = f"{verdict['verdict']}: {verdict['why']}"
@@ -182,7 +185,7 @@ class Run(ABC):
         self._leave_result(None if same else sentence, observed, memory, self.precision.scale)
         self.say(sentence)
 
-    def _leave_result(self, reason: str | None, observed: dict[str, Any], memory: int, scale: float | None) -> None:
+    def _leave_result(self, reason: str | None, observed: dict[str, Any], memory: Memory, scale: float | None) -> None:
         """Write the result of a run that failed for this reason, if there is one."""
         status: Status = "failed" if reason is not None else "stopped" if self.exit_code == STOPPED else "done"
         training = self._training
@@ -202,7 +205,7 @@ class Run(ABC):
             effective=result_fields.effective(self.settings, self.mode, self.deterministic),
             observed=observed,
             throughput=self._throughput(summary),
-            peak_memory_bytes=memory,
+            **memory,
             loss={"first": summary.first_loss, "last": summary.last_loss},
             eval=summary.evaluation,
             loss_scale={"final": scale, "skipped_steps": summary.skipped},
@@ -249,7 +252,7 @@ class Run(ABC):
         if training.profiling.note:
             self.say(training.profiling.note)
 
-    def _conclude(self, training: Training, observed: dict[str, Any], memory: int) -> None:
+    def _conclude(self, training: Training, observed: dict[str, Any], memory: Memory) -> None:
         summary = training.metrics.summary
         facts = [f"held-out {name} {value:.4f}" for name, value in summary.evaluation.items()]
         throughput = self._throughput(summary)
@@ -257,7 +260,7 @@ class Run(ABC):
             facts.append(f"{throughput['mean']:,.0f} {throughput['unit']}")
         if throughput.get("mfu") is not None:
             facts.append(f"{throughput['mfu']:.1%} of peak FLOPs")
-        facts.append(f"{memory / 2**20:,.0f} MiB at most")
+        facts.append(f"{(memory['peak_memory_bytes'] or 0) / 2**20:,.0f} MiB at most")
         if summary.skipped:
             facts.append(f"{_steps(summary.skipped)} skipped on overflow")
         self.say(f"{_steps(summary.steps)} in {training.seconds():.1f} s: {', '.join(facts)}")

@@ -142,12 +142,13 @@ class Training:
             count = self._at_once(number, executor.at_once)
             watched = self._planned.intersection(range(number + 1, number + count + 1))
             self.profiling.before(number + 1, count)
-            self.recorder.begin()
+            timed = number >= warm and not (watched or self.profiling.running)
+            self.recorder.begin(timed=timed)
             with contextlib.ExitStack() as observed:
                 for step in sorted(watched):
                     observed.enter_context(self._proof.observer.step(step))
                 executed = executor.execute(shares, within, count)
-            timed = number >= warm and not (watched or executed.prepared or self.profiling.running)
+            timed = timed and not executed.prepared
             self.recorder.end(executed, first=number + 1, count=count, epoch=epoch, timed=timed)
             self.done = number = number + count
             if self._record:
@@ -239,6 +240,7 @@ class Training:
 
     def _end_epoch(self, epoch: int, evaluate: Evaluate | None) -> None:
         self._flush()
+        self.recorder.memory.enter(timed=False)
         rows, self._epoch = self._epoch, []
         held_out = self._proof.evaluated(evaluate, self.done) if evaluate else {}
         if held_out:
@@ -255,6 +257,7 @@ class Training:
         if self.folder is None:
             return None
         self._flush()
+        self.recorder.memory.enter(timed=False)
         progress = dataclasses.replace(
             self._before,
             step=self.done,

@@ -22,7 +22,17 @@ def test_every_field_of_the_schema_is_there(tmp_path):
     written = json.loads((tmp_path / "result.json").read_text())
     assert set(written) == {
         *("schema", "run", "status", "reason", "attempts", "framework", "recipe", "mechanism", "requested"),
-        *("effective", "observed", "throughput", "peak_memory_bytes", "loss", "eval", "loss_scale", "updates"),
+        *(
+            "effective",
+            "observed",
+            "throughput",
+            "peak_memory_bytes",
+            "startup_memory_bytes",
+            "loss",
+            "eval",
+            "loss_scale",
+            "updates",
+        ),
         *("epochs", "steps", "wall_seconds", "world_size", "determinism", "resumed_from", "profile", "versions"),
         *("digests", "hardware", "verify"),
     }

@@ -57,7 +57,7 @@ class Plain(Device):
     def no_gpu(self) -> Any:
         raise AssertionError("it has no GPU")
 
-    wait = gpu_memory = gpu_name = no_gpu
+    wait = gpu_memory = reset_gpu_memory = gpu_name = no_gpu
 
 
 class Observer:

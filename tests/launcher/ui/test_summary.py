@@ -39,6 +39,8 @@ CONTRADICTED = {"verdict": "contradicted", "why": WHY}
     ("values", "rows"),
     [
         ({}, {}),
+        ({"startup_memory_bytes": 2**29}, {}),
+        ({"startup_memory_bytes": 2**30}, {"peak memory": "512 MiB, 1.0 GiB before the first timed step"}),
         ({"observed": CONTRADICTED}, {"proof": f"contradicted: {WHY}"}),
         # The headline has the reason.
         ({"observed": CONTRADICTED, "reason": f"what ran was not amp=o2: {WHY}"}, {"proof": "contradicted"}),

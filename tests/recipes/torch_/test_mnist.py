@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from itertools import chain, repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from recipes import arguments
 from recipes.divergence import PATIENCE
-from recipes.torch_ import loop, mnist
-from recipes.torch_.observe import dispatch_observer
+from recipes.torch_ import loop, mnist, supervised
+from recipes.torch_.hardware import TorchDevice
+from recipes.torch_.observe import dispatch_observer, observer
 from recipes.typed import plain
 from tests.recipes.data.idx_files import write_mnist
 from tests.recipes.torch_.trainers import result, rows, run, start, steps, succeed, type_command
@@ -73,12 +75,32 @@ def test_a_run_tells_people_what_it_does_and_leaves_the_complete_record(tmp_path
     assert record["determinism"] == "exact"
     assert record["throughput"]["warmup_steps"] + record["throughput"]["steps"] == 16
     assert record["digests"]["data"].startswith("sha256:")
-    assert record["peak_memory_bytes"] > 2**26
+    assert record["peak_memory_bytes"] > 2**26 and record["startup_memory_bytes"] > 2**26
     events = [row["event"] for row in rows(folder) if "event" in row]
     assert events == ["start", "checkpoint", "eval", "checkpoint", "checkpoint", "eval", "checkpoint", "end"]
     assert rows(folder)[-1]["step"] == 16, "which `ls` shows until the first row of a resumed run"
     assert [(row["step"], row["epoch"]) for row in steps(folder)] == [(step, step > 8) for step in range(1, 17)]
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-000000015", "step-000000016"]
+
+
+def test_peak_memory_is_that_of_timed_steps(train, monkeypatch, tmp_path):
+    """The first step stands for cuDNN's autotuner; `taken` for what a GPU's allocator counts."""
+    taken: list[int] = []
+    monkeypatch.setattr(TorchDevice, "peak_memory", lambda device: max(taken, default=10))
+    monkeypatch.setattr(TorchDevice, "reset_peak_memory", lambda device: taken.clear())
+    sizes = chain([90], repeat(20))
+    execute, measure, observe = loop._Steps.execute, supervised.measure, observer.PrecisionObserver.step
+
+    def taking(size, function):
+        return lambda *given: (taken.append(size), function(*given))[1]
+
+    monkeypatch.setattr(loop._Steps, "execute", lambda *given: taking(next(sizes), execute)(*given))
+    monkeypatch.setattr(mnist, "measure", taking(80, measure))
+    monkeypatch.setattr(observer.PrecisionObserver, "step", taking(70, observe))
+    assert train("amp=o0", "steps=15", "checkpoint.every=4").code == 0
+    record = result(tmp_path / "run")
+    assert (record["peak_memory_bytes"], record["startup_memory_bytes"]) == (20, 90)
+    assert {row["memory_bytes"] for row in steps(tmp_path / "run") if row["timed"]} == {20}
 
 
 def test_without_a_run_folder_nothing_is_written(tmp_path, train):

@@ -20,8 +20,13 @@ class Fake(Device):
     def numbers(self, values: Sequence[Any], count: Sequence[int]) -> list[Any]:
         return []
 
+    allocated = 7
+
     def gpu_memory(self) -> int:
-        return 7
+        return self.allocated
+
+    def reset_gpu_memory(self) -> None:
+        self.allocated = 1
 
     def gpu_name(self) -> str:
         return "NVIDIA H100"
@@ -38,6 +43,17 @@ def test_a_mark_and_peak_memory_are_the_gpus() -> None:
     assert gpu.seconds(gpu.mark(), gpu.mark()) >= 0 and cpu.seconds(cpu.mark(), cpu.mark()) >= 0
     assert (gpu.waits, cpu.waits) == (2, 0)
     assert gpu.peak_memory() == 7 < 2**20 < cpu.peak_memory()
+
+
+def test_peak_memory_begins_anew() -> None:
+    gpu, cpu = Fake("cuda"), Fake("cpu")
+    large = bytearray(2**28)
+    before = cpu.peak_memory()
+    del large
+    gpu.reset_peak_memory()
+    cpu.reset_peak_memory()
+    assert gpu.peak_memory() == 1
+    assert cpu.peak_memory() < before - 2**27
 
 
 def test_the_result_names_gpu_driver_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:

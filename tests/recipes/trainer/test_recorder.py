@@ -31,6 +31,9 @@ class Device:
     def peak_memory(self) -> int:
         return 7
 
+    def reset_peak_memory(self) -> None:
+        pass
+
 
 ALONE: Any = SimpleNamespace(size=1, sum=list)
 
@@ -38,7 +41,7 @@ ALONE: Any = SimpleNamespace(size=1, sum=list)
 def recorded(tokens: int = 0, **given: Any) -> list[dict[str, Any]]:
     recorder = Recorder(ALONE, Device(), batch=8, skipped=2, tokens=tokens)
     outcome = SimpleNamespace(overflowed=True, loss_scale=4.0, grad_norm=0.5)
-    recorder.begin()
+    recorder.begin(timed=True)
     recorder.end(
         Executed(**{"loss": 1.5, "lr": 0.1, "outcome": outcome, **given}), first=3, count=2, epoch=0, timed=True
     )
