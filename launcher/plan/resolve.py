@@ -12,7 +12,7 @@ from launcher.config.spec import JobSpec
 from launcher.errors import UsageError, placed
 from launcher.plan import advice as plan_advice
 from launcher.plan import container as plan_container
-from launcher.plan import gpu_choice, profilers, requirements, slurm_check, user_script
+from launcher.plan import gpu_choice, profilers, requirements, shell_gpus, slurm_check, user_script
 from launcher.plan.model import PLACEHOLDER, Decided, Plan
 from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
@@ -42,6 +42,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     launch, training = spec.launch, spec.training
     slurm = isinstance(launch.cluster, SlurmCluster)
     _check_place(spec, facts)
+    facts, advice_on_shells_gpus = shell_gpus.restrict(spec, facts)
     gpus, count = gpu_choice.choose(spec, facts)
     device = gpu_choice.device(spec, facts, count)
     processes, devices = gpu_choice.processes(spec, count)
@@ -118,6 +119,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         swept=spec.swept,
         advice=(
             *_advice(spec, facts, count),
+            *advice_on_shells_gpus,
             *_advice_on_shell(spec, left_behind),
             *slurm_check.advice(spec, facts),
             *gpu_choice.advice(spec, facts, count),

@@ -13,6 +13,8 @@ from recipes.script_source import Source
 
 INDEX = re.compile(r"[0-9]{1,9}")
 """The number of a GPU, and its memory in MiB."""
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+"""Variables of a shell that say which GPUs are to be used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,6 +166,8 @@ class Facts:
     gpus: tuple[Gpu, ...] = ()
     gpu_problem: str = ""
     """Why the driver could not list the GPUs."""
+    gpu_variables: dict[str, str] = field(default_factory=dict)
+    """Those of `GPU_VARIABLES` that are set there."""
     run_root: str
     """Absolute, with `~` expanded."""
     run_root_problem: str = ""

@@ -19,7 +19,7 @@ from launcher.config.paths import expanded
 from launcher.config.schema import OWN_FOLDER
 from launcher.errors import Unavailable, UsageError
 from launcher.probe import gpu_probing, pythons
-from launcher.probe.facts import ContainerFacts, Facts, SlurmFacts
+from launcher.probe.facts import GPU_VARIABLES, ContainerFacts, Facts, SlurmFacts
 from launcher.probe.questions import Questions
 from launcher.runs import ownership
 from recipes import cgroup_limits
@@ -60,6 +60,7 @@ def look(asked: Questions) -> Facts:
         packages=packages,
         gpus=gpus,
         gpu_problem=gpu_problem,
+        gpu_variables={name: os.environ[name] for name in GPU_VARIABLES if name in os.environ},
         run_root=str(run_root),
         run_root_problem=_run_root_problem(run_root, asked.shared),
         run_root_filesystem=_filesystem(run_root),
