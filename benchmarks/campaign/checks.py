@@ -22,9 +22,17 @@ from recipes.torch_.precision.tf32 import switch_tf32
 PART = "check"
 MODES = [("o0", "auto"), *((level, dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))]
 REHEARSED = (("o0", "auto"), ("o1", "bfloat16"), ("o2", "float16"))
-BYTES = {"o0": 4 + 4, "o1": 4 + 4 + (2 + 2) / 9, "o2": 2 + 2 + 4, "o3": 2 + 2}
-"""Bytes for a parameter of simplenet at the end of backward, by level: its weight and its gradient; at o1, of the
-last of nine layers, both in half precision too; at o2 the master, as its plain SGD takes gradients as they are."""
+HAS_GRAD_DTYPE = hasattr(torch.Tensor, "grad_dtype")
+"""From torch 2.10 a gradient may have another dtype than its weight."""
+
+
+def bytes_of_parameter(grad_dtype: bool) -> dict[str, float]:
+    """Bytes for a parameter of simplenet at the end of backward, by level: its weight and its gradient; at o1, of the
+    last of nine layers, both in half precision too; at o2 the master, and a copy of the gradient in float32 where
+    torch has no `grad_dtype`: with it plain SGD takes gradients as they are."""
+    return {"o0": 4 + 4, "o1": 4 + 4 + (2 + 2) / 9, "o2": 2 + 2 + 4 + (0 if grad_dtype else 4), "o3": 2 + 2}
+
+
 TOLERANCE = 0.02
 """Relative gap between the losses of o0 and of o1 and o2 after 40 steps of a small net; on a CPU they agree to this."""
 
@@ -181,7 +189,7 @@ def _memory(bench: Bench) -> list[Row]:
     """
     rows = []
     width, layers = (64 if bench.tiny else 8192), 9
-    for level, expected in BYTES.items():
+    for level, expected in bytes_of_parameter(HAS_GRAD_DTYPE).items():
         bench.forget()
         before = torch.cuda.memory_allocated(bench.device) if bench.device.type == "cuda" else 0
         words = (f"amp={level}", "batch=64", f"train.width={width}", f"train.layers={layers}")

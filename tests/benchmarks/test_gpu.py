@@ -11,11 +11,13 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks.campaign import language
+from benchmarks.campaign import checks, language
 from benchmarks.campaign.aims import judge
 from benchmarks.campaign.recipes import simplenet_flops, task
 from benchmarks.campaign.rows import Bench, Budget, Row, Task
 from recipes import arguments
+from recipes.torch_.precision.masters import Masters
+from tests.recipes.torch_ import loops
 
 TINY = Bench(device=torch.device("cpu"), tiny=True, seconds=0.1)
 
@@ -43,6 +45,30 @@ def test_a_rehearsal_runs_every_part_to_its_end_and_proves_and_checks_it(rehears
     assert {row["left_out"] for row in rows} == {"", "not rehearsed"}
     assert {row["more"]["verdict"] for row in rows if "verdict" in row["more"]} == {"proved"}
     assert all(row["passed"] for row in rows if row["part"] == "check" and not row["left_out"])
+
+
+@pytest.mark.parametrize("grad_dtype", [True, False])
+def test_the_bytes_expected_of_a_parameter_are_those_that_a_step_holds(
+    grad_dtype: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `grad_dtype`, which came with torch 2.10, and without."""
+    if grad_dtype and not checks.HAS_GRAD_DTYPE:
+        pytest.skip("came with torch 2.10")
+    monkeypatch.setattr(Masters, "can_share_grads", lambda masters, optimizer: grad_dtype)
+    expected = checks.bytes_of_parameter(grad_dtype)
+    for level in ("o0", "o2", "o3"):
+        precision = loops.of(level, "auto" if level == "o0" else "bfloat16")
+        net = precision.cast(torch.nn.Linear(64, 64, bias=False))
+        optimizer = precision.optimizer(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        held: dict[int, int] = {}
+
+        def count(optimizer: Any, *given: Any, net: Any = net, held: dict[int, int] = held) -> None:
+            for weight in (net.weight, *optimizer.param_groups[0]["params"]):
+                held |= {part.data_ptr(): part.nbytes for part in (weight, weight.grad)}
+
+        optimizer.register_step_pre_hook(count)
+        loops.step(precision, net, optimizer, torch.ones(2, 64))
+        assert sum(held.values()) / 64**2 == expected[level], level
 
 
 def row(part: str, name: str, value: float, **more: Any) -> Row:
