@@ -13,6 +13,9 @@ from recipes.precision.levels import ENOUGH
 
 EXACT_SWITCHES = ("none", "ieee", "highest", "False", "unreadable")
 """Settings that leave float32 products exact; where one is unreadable, the arithmetic shows."""
+PROBE_SIZES = {"cpu": 128, "cuda": 1024}
+"""Rows of the square matrices whose products show how float32 is rounded, by device. A GPU may use no matrix units for
+smaller ones."""
 
 
 def parameters(report: Report) -> Iterator[Finding]:

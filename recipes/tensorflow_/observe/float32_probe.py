@@ -12,23 +12,23 @@ import numpy
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-SIZE = 128
+from recipes.precision.value_rules import PROBE_SIZES
 
 
-def arithmetic() -> dict[str, str]:
-    """`float32`, `tf32` or `bfloat16` for each of `matmul`, `bmm` and `convolution` on the device in use.
+def arithmetic(device: str) -> dict[str, str]:
+    """`float32`, `tf32` or `bfloat16` for each of `matmul`, `bmm` and `convolution` on the device in use, cpu or cuda.
 
     Eager, also where the script builds graphs, to which nothing is added.
     """
     with context.eager_mode():
-        return {name: rounding(multiply) for name, multiply in _PRODUCTS.items()}
+        return {name: rounding(multiply, PROBE_SIZES[device]) for name, multiply in _PRODUCTS.items()}
 
 
-def rounding(multiply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> str:
-    """How `multiply`, a product of two (SIZE, SIZE) float32 matrices, rounds its operands."""
-    if _survives(1 + 2.0**-12, multiply):
+def rounding(multiply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], size: int) -> str:
+    """How `multiply`, a product of two (size, size) float32 matrices, rounds its operands."""
+    if _survives(1 + 2.0**-12, multiply, size):
         return "float32"
-    return "tf32" if _survives(1 + 2.0**-9, multiply) else "bfloat16"
+    return "tf32" if _survives(1 + 2.0**-9, multiply, size) else "bfloat16"
 
 
 def switches(device: str) -> dict[str, str]:
@@ -38,9 +38,9 @@ def switches(device: str) -> dict[str, str]:
     return {"tensor_float_32_execution": str(tf.config.experimental.tensor_float_32_execution_enabled())}
 
 
-def _survives(number: float, multiply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> bool:
-    matrix = tf.fill((SIZE, SIZE), tf.constant(number, tf.float32))
-    return bool(numpy.array_equal(multiply(matrix, tf.eye(SIZE)).numpy(), matrix.numpy()))
+def _survives(number: float, multiply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], size: int) -> bool:
+    matrix = tf.fill((size, size), tf.constant(number, tf.float32))
+    return bool(numpy.array_equal(multiply(matrix, tf.eye(size)).numpy(), matrix.numpy()))
 
 
 def _convolve(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:

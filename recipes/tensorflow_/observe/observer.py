@@ -161,7 +161,7 @@ class PrecisionObserver:
             "optimizer": elements_by_dtype(stepped_by(self._optimizers)),
             "float32": {
                 "switches": {} if exact else float32_probe.switches(self._resolved.device),
-                "arithmetic": {} if exact else float32_probe.arithmetic(),
+                "arithmetic": {} if exact else float32_probe.arithmetic(self._resolved.device),
             },
             "problems": problems,
         }

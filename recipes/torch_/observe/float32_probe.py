@@ -11,11 +11,9 @@ from collections.abc import Callable
 
 import torch
 
+from recipes.precision.value_rules import PROBE_SIZES
 from recipes.torch_.observe.profiler_audit import PROBE
 from recipes.torch_.precision.tf32 import has_new_switches
-
-SIZES = {"cpu": 128, "cuda": 1024}
-"""By device. A GPU doesn't use its matrix units for smaller products."""
 
 
 def arithmetic(device: torch.device) -> dict[str, str]:
@@ -30,7 +28,7 @@ def rounding(multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], dev
         torch.autocast(device.type, enabled=False),
         torch.profiler.record_function(PROBE),
     ):
-        identity = torch.eye(SIZES[device.type], device=device)
+        identity = torch.eye(PROBE_SIZES[device.type], device=device)
         if _survives(1 + 2.0**-12, identity, multiply):
             return "float32"
         return "tf32" if _survives(1 + 2.0**-9, identity, multiply) else "bfloat16"

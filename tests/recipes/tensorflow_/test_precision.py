@@ -12,6 +12,7 @@ from keras import layers
 from tensorflow.python.eager import context
 
 from recipes.precision.levels import Amp, LossScale
+from recipes.tensorflow_.observe import float32_probe
 from recipes.tensorflow_.observe.graphs import dtype_of
 from recipes.tensorflow_.observe.products import base
 from recipes.tensorflow_.precision import Precision, replicas
@@ -131,6 +132,22 @@ def test_o1_adds_up_gradients_and_steps_in_float32():
     arithmetic = {dtype_of(node) for node in nodes if node.op in ("AddV2", "Mul", "RealDiv", "Rsqrt", "Sqrt", "Square")}
     assert "float32" in arithmetic
     assert "bfloat16" not in arithmetic
+
+
+@pytest.mark.parametrize(
+    ("kept", "rounding"), [(tf.float32, "float32"), (tf.float16, "tf32"), (tf.bfloat16, "bfloat16")]
+)
+@pytest.mark.parametrize(("device", "size"), [("cpu", 128), ("cuda", 1024)])
+def test_the_float32_probe_is_large_enough_for_a_gpus_matrix_units(device, size, kept, rounding, monkeypatch):
+    """float16 keeps the 10 bits of TF32."""
+    sizes = set()
+
+    def multiply(left, right):
+        sizes.update((*left.shape, *right.shape))
+        return tf.cast(tf.cast(left, kept), tf.float32) @ right
+
+    monkeypatch.setattr(float32_probe, "_PRODUCTS", {"matmul": multiply})
+    assert (float32_probe.arithmetic(device), sizes) == ({"matmul": rounding}, {size})
 
 
 class FromDataSet(Training):
