@@ -73,22 +73,24 @@ def tasks() -> list[Task]:
         task("simplenet", "o2 float16", "amp=o2", "amp.dtype=float16"),
         checks.published(),
         *kernels.tasks(),
-        *(apart(compiled) for compiled in COMPILED),
+        *(apart(alone) for alone in APART),
     ]
 
 
-COMPILED = [
+APART = [
     task("resnet50", "o1 compiled 256", "amp=o1", "compile=true", "batch=256", estimate=100, rehearsed=False),
     task("resnet50", "o1 compiled 512", "amp=o1", "compile=true", "batch=512", estimate=100, rehearsed=False),
     *language.compiled(),
+    *turns.deterministic(),
 ]
+"""Those that run in processes of their own."""
 
 
 def apart(task: Task) -> Task:
     """Run the task in a process of its own, within the remaining time.
 
-    Some torch compiles only under TF32's older switches, which can't be mixed with the newer ones in one process
-    (`recipes/torch_/precision/tf32.py`); and after some faults a process can't use its GPU any more.
+    What is compiled, and cuBLAS's workspace for deterministic products, stay for a whole process; and after some faults
+    a process can't use its GPU any more.
     """
 
     def run(bench: Bench) -> list[Row]:
@@ -123,7 +125,7 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error("--save with --tiny: the figures of a rehearsal are not kept")
     chosen = [task for task in tasks() if not options.only or task.part in options.only]
     if options.alone:
-        chosen = [task for task in (*COMPILED, *tasks()) if [task.part, task.name] == options.alone][:1]
+        chosen = [task for task in (*APART, *tasks()) if [task.part, task.name] == options.alone][:1]
     if not chosen:
         parser.error(
             f"--only {' '.join(options.only)}: the parts are {', '.join(dict.fromkeys(task.part for task in tasks()))}"

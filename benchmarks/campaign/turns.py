@@ -1,6 +1,6 @@
 """Two versions of the same step in alternation, so that other load on the device affects both alike.
 
-o2 against o1, and o2 as this project does it against o2 written by hand in plain torch.
+o2 against o1, o2 as this project does it against o2 written by hand in plain torch, and deterministic against default.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from torch.nn.functional import cross_entropy
 from benchmarks.campaign.recipes import Captured, capture, step_of
 from benchmarks.campaign.rows import Bench, Row, Task
 from recipes.torch_ import resnet50
+from recipes.torch_.devices import make_repeatable
 
 PART = "by turns"
 ROUNDS, STEPS = 7, 8
 RECIPES = {"simplenet": (), "resnet50": ("batch=256",), "efficientnet": ("batch=256",), "gan": (), "gpt": ()}
 BY_HAND = "resnet50 by hand / o2"
+DETERMINISTIC = {"resnet50": ("batch=256",), "gpt": ()}
 
 
 def of(recipe: str) -> str:
@@ -43,6 +45,34 @@ def tasks() -> list[Task]:
         ),
         Task(part=PART, name=BY_HAND, run=_by_hand, estimate=20),
     ]
+
+
+def deterministic() -> list[Task]:
+    """What `deterministic=true` costs at o2: its time over that of the default. For processes of their own."""
+    return [
+        Task(
+            part=PART,
+            name=f"{recipe} o2 deterministic / default",
+            run=lambda bench, recipe=recipe: [_deterministic(bench, recipe)],
+            estimate=30,
+        )
+        for recipe in DETERMINISTIC
+    ]
+
+
+def _deterministic(bench: Bench, recipe: str) -> Row:
+    def steps(on: bool) -> Callable[[], Any]:
+        words = ("amp=o2", *DETERMINISTIC[recipe], f"deterministic={on}")
+        step = step_of(capture(bench, recipe, words))
+
+        def act() -> None:
+            make_repeatable(on)  # the switches are the process's
+            step()
+
+        return act
+
+    slow, fast = steps(True), steps(False)
+    return row(bench, f"{recipe} o2 deterministic / default", slow, fast)
 
 
 def _levels(bench: Bench, recipe: str) -> list[Row]:
