@@ -73,7 +73,9 @@ class SlurmCluster(Reach):
     constraint: str | None = setting(None, "node features, such as a100&nvlink")
     reservation: str | None = setting(None, "reservation to use")
     time: str | None = setting(None, "time limit, as Slurm writes it: 90, 1:30:00, 2-12:00")
-    cpus: int | None = setting(None, "CPUs per node")
+    cpus: int | None = setting(
+        None, "CPUs per node; null with GPUs is the share that they have of a node of the partition"
+    )
     mem: str | None = setting(None, "memory per node, such as 64G")
     flags: tuple[str, ...] = setting((), "further sbatch flags, one item each, such as --nice=100")
     gpu_flag: Literal["gpus-per-node", "gres"] = setting("gpus-per-node", "sbatch's option for GPUs on this cluster")

@@ -45,6 +45,8 @@ def changes(plan: Plan, assignments: Mapping[str, str]) -> Plan:
     changed = dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words), script=script)
     if ranks := {key: values[key] for key in RANKS if key in values}:
         changed = _with_ranks(changed, **ranks)
+        if "cluster.cpus" in values:
+            changed = dataclasses.replace(changed, cluster=cluster)
     if "parallel" in values:
         changed = dataclasses.replace(changed, mechanism=_mechanism(changed))
     if not {*OF_TORCH}.isdisjoint(values):
@@ -106,6 +108,8 @@ def _with_ranks(plan: Plan, nodes: int | None = None, gpus: int | None = None) -
             if gpus == most:
                 env["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpu_pool)
     gpus = plan.gpus if gpus is None else gpus
+    if slurm and gpus and plan.gpus and gpus != plan.gpus and (cpus := plan.cluster.get("cpus")):
+        plan = dataclasses.replace(plan, cluster={**plan.cluster, "cpus": max(1, cpus * gpus // plan.gpus)})
     return dataclasses.replace(plan, nodes=nodes or plan.nodes, gpus=gpus, processes=max(1, gpus), env=env)
 
 

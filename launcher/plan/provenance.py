@@ -42,6 +42,8 @@ def origins(cell: Cell, spec: JobSpec, plan: Plan) -> list[Origin]:
     asked_for = {**plain(spec.training), **plain(spec.launch)}
     settled = {**asked_for, **plan.settings, "gpus": plan.gpus, "python": plan.python, "name": plan.name}
     settled["run_root"] = plan.run_root
+    if "cpus" in settled["cluster"]:
+        settled["cluster"]["cpus"] = plan.cluster["cpus"]
     if spec.launch.gpus is not None and spec.training.device == "auto":
         places.setdefault("device", f"gpus={spec.launch.gpus}")
     wanted = leaves(asked_for)
@@ -80,6 +82,8 @@ def _place(key: str, value: Any, wanted: Any, places: dict[str, str]) -> str:
         return "the recipe's first"
     if key == "name" and place == "default":
         return "recipe and level" if value != wanted else place
+    if key == "cluster.cpus" and value != wanted:
+        return "a number for each GPU"
     if place == "default" and value != wanted:
         return "found on the host" if wanted is None or wanted == "auto" else "default"
     return place

@@ -44,6 +44,8 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     _check_place(spec, facts)
     facts, advice_on_shells_gpus = shell_gpus.restrict(spec, facts)
     gpus, count = gpu_choice.choose(spec, facts)
+    spec, advice_on_cpus = slurm_check.with_cpus(spec, facts, count)
+    launch = spec.launch
     device = gpu_choice.device(spec, facts, count)
     processes, devices = gpu_choice.processes(spec, count)
     if training.framework == "paddle" and processes > 1 and getattr(training.train, "api", "loop") != "loop":
@@ -127,6 +129,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
             *plan_advice.advice(spec, gpus, device, precision.dtype, launch.nodes * devices),
             *plan_advice.advice_on_gemm(spec, facts, device, launch.nodes * devices),
             *user_script.advice(spec, facts, count, precision),
+            *advice_on_cpus,
             *launch.notes,
         ),
         command=spec.command,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -79,6 +80,28 @@ def check_time(cluster: SlurmCluster, partition: Partition | None = None) -> Non
             "give it more time, or say a smaller cluster.stop_before",
             "cluster.time" if cluster.time is not None else "cluster.stop_before",
         )
+
+
+CPUS_PER_GPU = 4
+"""Where the share of a partition's GPUs isn't known: a process of Python that trains, and three that load its data."""
+
+
+def with_cpus(spec: JobSpec, facts: Facts, gpus: int) -> tuple[JobSpec, tuple[str, ...]]:
+    """The job with CPUs for its GPUs of a node, where it names none, and where their number is from. By itself Slurm
+    gives a job one CPU."""
+    cluster = spec.launch.cluster
+    if not isinstance(cluster, SlurmCluster) or facts.slurm is None or not gpus or cluster.cpus is not None:
+        return spec, ()
+    default = find_partition(cluster, facts.slurm)
+    names = cluster.partition.split(",") if cluster.partition else [default.name] if default else []
+    shares = [known.cpus_per_gpu for known in facts.slurm.partitions if known.name in names and known.cpus_per_gpu]
+    share = min(shares, default=CPUS_PER_GPU)
+    origin = f"the share of a GPU in partition {','.join(names)}" if shares else "no partition shows its share"
+    launch = dataclasses.replace(spec.launch, cluster=dataclasses.replace(cluster, cpus=share * gpus))
+    each = f"{share} CPU{'s' * (share > 1)} for each GPU"
+    return dataclasses.replace(spec, launch=launch), (
+        f"{each} ({origin}); cluster.cpus=N takes another number per node",
+    )
 
 
 def capability(cluster: SlurmCluster, facts: Facts) -> tuple[int, int] | None:

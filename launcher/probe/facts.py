@@ -78,6 +78,8 @@ class Partition:
     cpus_per_node: int
     memory_mib_per_node: int = 0
     """Of the largest; 0 is not known."""
+    cpus_per_gpu: int = 0
+    """Each GPU's share of its node's CPUs, the least of all nodes; 0 is not known."""
     gpu_types: tuple[str, ...] = ()
     """As the site names them in GRES; an empty text for GPUs without a name."""
 

@@ -82,6 +82,9 @@ def read(settings: str, nodes: Sequence[str], hostname: str, environment: dict[s
             nodes=sum(int(row[6]) for row in of_name),
             gpus_per_node=max(slurm_units.gpus(row[4]) for row in of_name),
             gpu_types=tuple(dict.fromkeys(name for row in of_name for name in slurm_units.gpu_types(row[4]))),
+            cpus_per_gpu=min(
+                (_count(row[3]) // gpus for row in of_name if (gpus := slurm_units.gpus(row[4]))), default=0
+            ),
             cpus_per_node=max(_count(row[3]) for row in of_name),
             memory_mib_per_node=max(_count(row[7]) for row in of_name),
         )

@@ -20,7 +20,10 @@ from tests.launcher.slurm.test_text import plan_of
             "2 nodes, 2 GPUs per node, 8 CPUs per node, 64G of memory per node, time limit 4:00:00, partition gpu, "
             "account lab",
         ),
-        ("gpus=1 cluster.time=5", "1 node, 1 GPU per node, time limit 5; the cluster decides cpus, mem, partition"),
+        (
+            "gpus=1 cluster.time=5",
+            "1 node, 1 GPU per node, 2 CPUs per node, time limit 5; the cluster decides mem, partition",
+        ),
         ("gpus=0 cluster.mem=64", "1 node, no GPU, 64M of memory per node; the cluster decides cpus, time, partition"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 
 from launcher import bash_files
 from launcher.errors import UsageError
+from launcher.executors import plan_changes
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.plan.plan_summary import resources
@@ -27,7 +28,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def partition(name: str, **changes: object) -> Partition:
     values = {"default": False, "up": True, "max_minutes": None, "nodes": 2, "gpus_per_node": 4, "cpus_per_node": 8}
-    values["memory_mib_per_node"] = 131072
+    values |= {"memory_mib_per_node": 131072, "cpus_per_gpu": 2}
     return Partition(name=name, **{**values, **changes})  # type: ignore[arg-type]
 
 
@@ -38,7 +39,7 @@ CLUSTER = SlurmFacts(
         partition("gpu", default=True),
         partition("short", max_minutes=5),
         partition("closed", up=False),
-        partition("cpu", gpus_per_node=0),
+        partition("cpu", gpus_per_node=0, cpus_per_gpu=0),
     ),
     max_array_size=1001,
     accounting=True,
@@ -64,7 +65,7 @@ def test_facts_are_read_from_what_the_programs_print() -> None:
     assert facts.partitions[0] == partition(
         "gpu", default=True, gpus_per_node=8, cpus_per_node=16, gpu_types=("", "a100")
     )
-    assert facts.partitions[1] == partition("short", up=False, max_minutes=5, nodes=1, gpus_per_node=0)
+    assert facts.partitions[1] == partition("short", up=False, max_minutes=5, nodes=1, gpus_per_node=0, cpus_per_gpu=0)
     assert (facts.max_array_size, facts.accounting, facts.nodes_are_here) == (42, True, False)
 
 
@@ -210,6 +211,43 @@ def test_gpus_auto_is_what_a_node_of_the_partition_has() -> None:
     for words, gpus, device in (((), 4, "cuda"), (("cluster.partition=cpu",), 0, "cpu"), (("device=cpu",), 0, "cpu")):
         plan = plan_of(*words)
         assert (plan.gpus, plan.settings["device"]) == (gpus, device)
+
+
+@pytest.mark.parametrize(
+    ("words", "cpus", "note"),
+    [
+        (("gpus=4",), 8, "2 CPUs for each GPU (the share of a GPU in partition gpu); cluster.cpus=N takes another"),
+        (("gpus=1", "nodes=2"), 2, "2 CPUs for each GPU"),
+        (
+            ("gpus=2", "cluster.partition=gpu,short"),
+            4,
+            "2 CPUs for each GPU (the share of a GPU in partition gpu,short)",
+        ),
+        (("gpus=4", "cluster.cpus=1"), 1, ""),
+        (("gpus=0",), None, ""),
+    ],
+)
+def test_a_job_gets_cpus_for_its_gpus_and_the_plan_says_where_their_number_is_from(
+    words: tuple[str, ...], cpus: int | None, note: str
+) -> None:
+    plan = plan_of(*words)
+    assert plan.cluster["cpus"] == cpus
+    assert (f"#SBATCH --cpus-per-task={cpus}\n" in render(plan)) == (cpus is not None)
+    notes = [sentence for sentence in plan.advice if "for each GPU" in sentence]
+    assert [sentence[: len(note)] for sentence in notes] == ([note] if note else [])
+
+
+def test_a_resume_with_other_gpus_takes_as_many_cpus_for_each() -> None:
+    plan = plan_of("gpus=4")
+    assert plan_changes.changes(plan, {"gpus": "2"}).cluster["cpus"] == 4
+    assert plan_changes.changes(plan, {"gpus": "2", "cluster.cpus": "3"}).cluster["cpus"] == 3
+
+
+def test_cpus_for_gpus_of_an_unknown_partition_are_a_documented_number() -> None:
+    nowhere = dataclasses.replace(CLUSTER, partitions=(partition("gpu"),))
+    plan = plan_of("gpus=2", facts=dataclasses.replace(LOGIN, slurm=nowhere))
+    assert plan.cluster["cpus"] == 8
+    assert any(note.startswith("4 CPUs for each GPU (no partition shows its share)") for note in plan.advice)
 
 
 FULL = (
