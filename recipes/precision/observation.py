@@ -3,6 +3,7 @@
     {"rank": 0, "world_size": 1, "step": 1,
      "rule": {"level", "dtype", "allow", "deny", "either", "keep_fp32", "masters", "tf32", "device",
               "float32_parameters",                      "either": may run in both dtypes; the last: all are float32
+              "scaled": True,                            only where the level scales the loss
               "lists": "refused",                        only where amp.deny is refused
               "rounding": "stochastic",                  only where it is
               "parallel": "fsdp",                        only where parameters are due in shards
@@ -21,11 +22,13 @@
      "apart": {text: times},                             products that no level is for, as of sparse matrices
      "unwritten": {what: tensors},                       what training used and nothing that was seen wrote
      "tensors": 0,                                       those that training used
+     "old_weights": 0,                                   products with copies of weights that have changed since
      "uncounted": {operation: times},                    calls that follow the rule, of unknown work
      "audit": "",                                        where a second observer disagrees
      "unaudited": "",                                    why there was no second observer
      "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],     or "adapter" | "frozen", where
                                                          the float32 weights that train are few beside frozen half ones
+     "unscaled": True,                                   a loss scale was taken out of gradients; absent if not known
      "optimizer": {dtype: elements},                     what optimizers stepped; empty where no step was taken
      "optimizer_state": {dtype: elements},               what optimizers keep for each weight; a rank's shards of it
      "reduced": {dtype: elements},                       gradients summed over ranks; empty where none were seen
@@ -188,6 +191,8 @@ def head(
         "tf32": resolved.tf32,
         "device": resolved.device,
     }
+    if resolved.loss_scale.mode != "none":
+        rule["scaled"] = True
     if resolved.lists == "refused":
         rule["lists"] = resolved.lists
     if resolved.rounding != "nearest":

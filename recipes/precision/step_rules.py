@@ -28,12 +28,16 @@ def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
         return
     for problem in report["problems"]:
         yield unknown(problem)
+    if report["problems"] and not report["calls"]:
+        return  # nothing else was observed
     for operation, count in sorted(report["unaccounted"].items()):
         yield unknown(_unaccounted(operation, count, report.get("operations", 0)))
     for what, count in sorted(report.get("unwritten", {}).items()):
         yield unknown(
             f"{what}: nothing that was seen wrote {count} of the {report['tensors']} tensors that training used"
         )
+    if count := report.get("old_weights"):
+        yield unknown(f"forward multiplied old copies of weights, made before the weights changed ({times(count)})")
     if report["audit"]:
         yield unknown(f"the two observers disagree: {report['audit']}")
     calls, rule = report["calls"], report["rule"]
@@ -58,6 +62,7 @@ def findings_of(report: Report, share: float = ENOUGH) -> Iterator[Finding]:
         yield from _lists(report)
     yield from value_rules.parameters(report)
     yield from value_rules.reduction(report)
+    yield from value_rules.loss_scale(report)
     yield from value_rules.float32(report)
 
 

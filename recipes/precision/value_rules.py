@@ -56,6 +56,23 @@ def reduction(report: Report) -> Iterator[Finding]:
         )
 
 
+def loss_scale(report: Report) -> Iterator[Finding]:
+    """At o1 float16 gradients have a loss scale, which is taken out of them before the optimizer's step."""
+    rule = report["rule"]
+    half = any(call["backward"] and call["dtype"] == "float16" for call in report["calls"])
+    if (
+        half
+        and rule["level"] == "o1"
+        and rule.get("scaled")
+        and report["optimizer"]
+        and not report.get("unscaled", True)
+    ):
+        yield unknown(
+            "backward ran in float16, and no loss scale was seen: torch.amp.GradScaler shows one, loss_scale=none says "
+            "that none is meant"
+        )
+
+
 def float32(report: Report) -> Iterator[Finding]:
     """Whether float32 products were float32. At o0 not even a switch may allow them to be rounded, unless the switches
     are a script's own."""

@@ -259,12 +259,17 @@ def _stamp(module: nn.Module) -> tuple[Any, ...]:
     if type(weight) not in (torch.Tensor, nn.Parameter):  # a subclass may do anything when it is asked
         return ()
     try:
-        stamp = (id(weight), weight._version, weight.data_ptr())
+        stamp = (
+            id(weight),
+            weight._version,
+            torch._C.TensorBase.data_ptr(weight),
+        )  # no method of it, which is observed
     except RuntimeError:  # without memory, as in `torch.func`, or made in inference mode
         return (id(weight),)
-    if weight.device.type != "cpu" or weight.numel() * weight.element_size() < _READ:
+    if weight.device.type != "cpu":
         return stamp
-    return (*stamp, ctypes.string_at(stamp[-1], _READ))
+    left = weight.untyped_storage().nbytes() - weight.storage_offset() * weight.element_size()
+    return (*stamp, ctypes.string_at(stamp[-1], min(left, _READ)))
 
 
 def _first_weight(module: nn.Module) -> nn.Parameter | None:

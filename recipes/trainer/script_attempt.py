@@ -28,8 +28,8 @@ from recipes.trainer.world import rank_and_size
 from recipes.trainer.wrapper import Started, Wrapper
 
 _UNSEEN = (
-    "; no torch optimizer stepped in its own process: updates by hand, by torch.func or by an optimizer that is no "
-    "torch.optim.Optimizer, as fastai's and Keras's, are not seen; ranks that a script starts itself are not observed, "
+    "; no torch optimizer stepped in its own process, and no weights of a called module were written in place after "
+    "each of several backwards: torch.func's updates are not seen; ranks that a script starts itself are not observed, "
     "and train.processes=N starts N; a script that resumed what it had finished takes no step"
 )
 _BEFORE = "in an earlier attempt: "

@@ -158,9 +158,9 @@ def spectral_norm():
     losses = train(3)
 
 
-@guest(o0="unknown")
+@guest(o0="proved", o1="proved", script="proved")
 def updates_by_hand():
-    for _ in range(6):
+    for _ in range(30):
         with by_hand():
             loss = F.mse_loss(net(inputs), targets)
         net.zero_grad()
@@ -177,7 +177,7 @@ def gradients_of_a_function():
     def loss_of(weights):
         return F.mse_loss(torch.func.functional_call(net, weights, (inputs,)), targets)
 
-    for _ in range(6):
+    for _ in range(300):
         gradients = torch.func.grad(loss_of)(weights)
         weights = {name: weight - 0.1 * gradients[name] for name, weight in weights.items()}
 
@@ -197,7 +197,7 @@ def an_evolution_strategy():
             weights = weights - 0.1 * (losses - losses.mean()) @ noise
 
 
-@guest(o0="unknown")
+@guest(o0="proved", o1="proved")
 def an_optimizer_class_of_its_own():
     class Stepper:
         def __init__(self, weights):
@@ -235,3 +235,46 @@ def a_small_frozen_teacher_in_half_precision():
         return F.mse_loss(net(inputs), aims)
 
     losses = train(3, loss_of, sgd)
+
+
+@guest(script="unknown")
+def autocast_around_the_whole_loop():
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = train(6)
+
+
+@guest(script="unknown")
+def copies_of_weights_that_are_never_made_anew():
+    halves = {name: weight.bfloat16() for name, weight in net.named_parameters()}
+
+    def loss_of():
+        return F.mse_loss(torch.func.functional_call(net, halves, (inputs.bfloat16(),)).float(), targets)
+
+    losses = train(6, loss_of)
+
+
+@guest(script="proved")
+def copies_of_weights_in_each_step():
+    def loss_of():
+        halves = {name: weight.bfloat16() for name, weight in net.named_parameters()}
+        return F.mse_loss(torch.func.functional_call(net, halves, (inputs.bfloat16(),)).float(), targets)
+
+    losses = train(6, loss_of)
+
+
+@guest(script="unknown", words=["amp.dtype=float16"])
+def float16_without_a_loss_scale():
+    def loss_of():
+        with torch.autocast("cpu", torch.float16):
+            return F.mse_loss(net(inputs).float(), targets)
+
+    losses = train(6, loss_of)
+
+
+@guest(script="proved", words=["amp.dtype=float16", "loss_scale=none"])
+def float16_that_is_meant_without_a_loss_scale():
+    def loss_of():
+        with torch.autocast("cpu", torch.float16):
+            return F.mse_loss(net(inputs).float(), targets)
+
+    losses = train(6, loss_of)

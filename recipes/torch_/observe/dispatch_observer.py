@@ -53,6 +53,8 @@ class DispatchObserver(TorchDispatchMode):
         """Full names of the operators that were counted."""
         self.apart: Counter[str] = Counter()
         """Products that no level is for -> times."""
+        self.old = 0
+        """Products of training with copies of weights that had been written since."""
         self.reduced: Counter[str] = Counter()
         """dtype -> elements of gradients that were summed over ranks in it."""
         self.gathered: Counter[str] = Counter()
@@ -61,7 +63,9 @@ class DispatchObserver(TorchDispatchMode):
         lineage = Lineage(memory)
         self.roles = Roles(modules, lineage)
         self.evaluations = Evaluations(memory)
-        self.writers = Writers(memory, lineage, self.evaluations, self.guard)
+        self.writers = Writers(
+            memory, lineage, self.evaluations, self.guard, lambda: self._pauses > 0 or self.in_optimizer()
+        )
         self.kept_ran: set[torch.nn.Module] = set()
         """The modules kept in float32 that ran."""
         self._fakes = False
@@ -106,6 +110,8 @@ class DispatchObserver(TorchDispatchMode):
     def _before(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Callable[[Any, Any, Any], None] | None]:
         """The function to run for an operation, itself or its decomposition, and the one to call afterwards."""
         self.operations += 1
+        if self.writers.exports and not self._pauses:
+            self.writers.runs(args, kwargs)
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = operators.kind_of(func)
@@ -144,6 +150,10 @@ class DispatchObserver(TorchDispatchMode):
             yield
         finally:
             self._pauses -= 1
+
+    def unscaled(self) -> bool:
+        """Whether gradients were divided by a loss scale, as `GradScaler` does it."""
+        return torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default in self._kinds
 
     def in_optimizer(self) -> bool:
         """Whether the optimizer's own arithmetic is running. Its closure's forward and backward are not part of it."""
@@ -187,6 +197,7 @@ class DispatchObserver(TorchDispatchMode):
             if origin >= 0 and self._adapters:
                 kept = self.calls[origin].kept
         elif trains:
+            self.old += any(self.roles.lineage.is_old(matrix) for matrix in matrices)
             if self._adapters and any(one.parameter.dtype == torch.float32 for one in weights):
                 kept = any(dtype == "float32" for dtype, _ in operands)
             self.evaluations.stepped.update(one.memory for one in weights if one.parameter.requires_grad)

@@ -22,6 +22,8 @@ _FIRST = frozenset(
     ).split()
 )
 """Operations that return the data of their first argument, in another dtype, arrangement or range."""
+_COPIES = frozenset(("ToCopyBackward0", "CloneBackward0", "TBackward0", "TransposeBackward0", "ViewBackward0"))
+"""Autograd's names of some."""
 SCALING = frozenset(("mul", "div"))
 """The same where the other factor has fewer elements, as scales have."""
 SAME_DATA = frozenset((*_FIRST, *SCALING, "copy_"))
@@ -42,7 +44,26 @@ class Lineage:
                 parameter=tensor if isinstance(tensor, nn.Parameter) else None,
                 narrowed=dtype if is_narrow(dtype) else "",
             )
+        elif isinstance(tensor, nn.Parameter) and record.origin.parameter is not tensor:  # given the data of another
+            record.origin = replace(record.origin, memory=memory_of(tensor), parameter=tensor)
         return record.origin
+
+    def add_older(self, tensor: torch.Tensor) -> None:
+        """Training uses a tensor that it computed before the step, perhaps a copy of a weight."""
+        weight = _copied(tensor)
+        if weight is not None:
+            writes = self._memory.record(weight).writes
+            origin = Origin(memory=memory_of(weight), parameter=weight, writes=writes)
+            self._memory.record(tensor).origin = origin
+
+    def is_old(self, matrix: torch.Tensor) -> bool:
+        """Whether this is a copy of a weight that has been written since."""
+        record = self._memory.record(matrix)
+        origin = record.origin
+        if origin is None or origin.parameter is None or origin.memory == memory_of(matrix):
+            return False
+        weight = self._memory.records.get(origin.memory)
+        return weight is not None and weight.writes != origin.writes
 
     def record(self, tensor: torch.Tensor) -> Record:
         return self._memory.record(tensor)
@@ -64,7 +85,18 @@ class Lineage:
         dtype = dtype_name(target.dtype)
         if is_narrow(dtype):
             origin = replace(origin, narrowed=dtype)
+        if origin.memory == memory_of(source):
+            origin = replace(origin, writes=self._memory.record(source).writes)
         record.origin = origin
+
+
+def _copied(tensor: torch.Tensor) -> nn.Parameter | None:
+    """The weight that autograd knows this to be a copy of."""
+    node = tensor.grad_fn
+    while node is not None and node.name() in _COPIES:
+        node = node.next_functions[0][0]
+    weight = getattr(node, "variable", None)
+    return weight if isinstance(weight, nn.Parameter) else None
 
 
 def _source(operation: str, args: Any, out: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -13,6 +15,8 @@ Sources = frozenset["int | Outside"]
 """What training may not use unnoticed, by which values were computed: stretches of products without gradients
 (`recipes.torch_.observe.evaluation`) and memory that nothing seen wrote (`recipes.torch_.observe.outside`)."""
 NO_SOURCES: Sources = frozenset()
+_PAGE, _PAGES = 4096, 16384
+"""Bytes that are read of memory in one place, and at how many places at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +27,8 @@ class Origin:
     """Identifies the memory that had it first."""
     parameter: nn.Parameter | None = None
     """The weight that it is."""
+    writes: int = 0
+    """How often the weight had been written when this was made."""
     narrowed: str = ""
     """The dtype of eight bits or fewer that it was rounded to, or is in."""
 
@@ -34,8 +40,22 @@ class State(Enum):
     """It is older than the step, or came from outside torch."""
     ALLOCATED = 2
     """Nobody that was seen."""
-    WRITTEN = 3
+    FILLED = 3
+    """An operation that was seen, with one number."""
+    WRITTEN = 4
     """An operation that was seen."""
+
+
+class Export:
+    """Python can write a tensor's memory without an operation, as through the array of `Tensor.numpy`."""
+
+    __slots__ = ("function", "stamp")
+
+    def __init__(self, function: str, stamp: int | None) -> None:
+        self.function = function
+        """The autograd function in which it was given out; empty for none."""
+        self.stamp = stamp
+        """Of its contents when an operation wrote it last; None where they can't be read."""
 
 
 class Outside:
@@ -48,7 +68,7 @@ class Outside:
 class Record:
     """What is known of one tensor's memory."""
 
-    __slots__ = ("arrived", "mixed", "origin", "sources", "state", "trained", "used")
+    __slots__ = ("arrived", "export", "mixed", "origin", "sources", "state", "trained", "used", "writes")
 
     def __init__(self, state: State, sources: Sources = NO_SOURCES, trained: int = 0) -> None:
         self.state = state
@@ -62,6 +82,9 @@ class Record:
         self.arrived: int | None = None
         """Autograd's number when it came from outside torch; None where that wasn't seen."""
         self.origin: Origin | None = None
+        self.export: Export | None = None
+        self.writes = 0
+        """By operations that were seen."""
 
 
 class Memory:
@@ -97,6 +120,18 @@ class Memory:
 def memory_of(tensor: torch.Tensor) -> int:
     """Identifies a tensor's memory, which its views share, while it exists."""
     return _storage_of(tensor)._cdata
+
+
+def stamp_of(tensor: torch.Tensor) -> int | None:
+    """What is other once the tensor's memory was written: of large memory, most likely. None on a GPU."""
+    storage = _storage_of(tensor)
+    if storage.device.type != "cpu" or not storage.nbytes():
+        return None
+    contents = memoryview((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())).cast("B")
+    stamp = 0
+    for start in range(0, len(contents), max(_PAGE, len(contents) // _PAGES)):
+        stamp = zlib.crc32(contents[start : start + _PAGE], stamp)
+    return stamp
 
 
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:

@@ -115,7 +115,8 @@ class Modules:
         owners = [Owner(module, name, module in self.kept) for module, name in reversed(self.names.items())]
         for owner in sorted(owners, key=lambda owner: (owner.kept, isinstance(owner.module, nn.Linear))):
             for parameter in owner.module.parameters(recurse=False):
-                yield parameter, owner
+                if isinstance(parameter, nn.Parameter):  # else one that `functional_call` has put in its place
+                    yield parameter, owner
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,8 @@ Each tensor that training uses was written by an operation that was seen, or is 
 What is neither:
 
 - memory that was allocated, and read before an operation that was seen wrote it;
+- memory that left torch, as an array of NumPy, and was written there, after values of training left it or in an
+  autograd function;
 - what an autograd function returns, or a gradient in backward, that no operation wrote;
 - a tensor from outside torch, after values of training have left torch in the same forward or the same backward.
 
@@ -29,11 +31,25 @@ from recipes.precision.observation import Guard
 from recipes.torch_.observe.calls import tensors
 from recipes.torch_.observe.evaluation import Evaluations
 from recipes.torch_.observe.lineage import Lineage
-from recipes.torch_.observe.memory import NO_SOURCES, Memory, Outside, Record, Sources, State, memory_of
+from recipes.torch_.observe.memory import (
+    NO_SOURCES,
+    Export,
+    Memory,
+    Outside,
+    Record,
+    Sources,
+    State,
+    memory_of,
+    stamp_of,
+)
 from recipes.trainer.replaced import replaced
 
-_EXPORTS = ("numpy", "tolist", "data_ptr", "__dlpack__")
+_ALIASES = ("numpy", "data_ptr", "__dlpack__")
+"""Methods that give out a tensor's memory."""
+_EXPORTS = ("tolist", *_ALIASES)
 """Methods by which values leave torch without an operation."""
+_FILLS = ("zero", "ones", "full", "fill_", "new_zeros", "new_ones", "new_full")
+"""How the names of operations begin that write one number everywhere."""
 _UPDATES = frozenset("add_ sub_ mul_ div_ lerp_ addcmul_ addcdiv_ clamp_ clamp_min_ clamp_max_ neg_ pow_".split())
 """Operations in place that read what they write."""
 
@@ -50,7 +66,12 @@ class _Traits:
         self.keywords = [argument.name for _, argument in written]
         # Those of collectives don't say what they write.
         self.sends = bool(schema) and any(name in schema.name for name in ("c10d", "fsdp"))
-        self.allocates = name.startswith(("empty", "new_empty"))
+        self.leaves = State.WRITTEN
+        """Who wrote what it returns or writes."""
+        if name.startswith(("empty", "new_empty")):
+            self.leaves = State.ALLOCATED
+        elif name.startswith(_FILLS):
+            self.leaves = State.FILLED
         self.reads = not (
             self.sends or name.endswith("_like") or name.startswith("new_") or name in ("_unsafe_view", "lift_fresh")
         )
@@ -70,8 +91,14 @@ class _Traits:
 class Writers:
     """Follows who wrote the memory of a step's tensors, and what training uses of it."""
 
-    def __init__(self, memory: Memory, lineage: Lineage, evaluations: Evaluations, guard: Guard) -> None:
-        self._memory = memory
+    def __init__(
+        self, memory: Memory, lineage: Lineage, evaluations: Evaluations, guard: Guard, ignores: Callable[[], bool]
+    ) -> None:
+        """`ignores` tells whether compiled code or an optimizer's step runs, which may give out what they like."""
+        self.exports = False
+        """Whether memory has left torch."""
+        self._ignores = ignores
+        self.memory = memory
         self._lineage = lineage
         self._evaluations = evaluations
         self._guard = guard
@@ -82,6 +109,8 @@ class Writers:
         self._pass = 1
         """Number of the forward or backward that runs."""
         self._was_backward = False
+        self.backwards = 0
+        """Those that were followed by something else."""
         self._traits: dict[Any, _Traits] = {}
 
     @contextlib.contextmanager
@@ -90,7 +119,7 @@ class Writers:
         self._first = torch.autograd._get_sequence_nr()
         with contextlib.ExitStack() as stack:
             for name in _EXPORTS:
-                stack.enter_context(replaced(torch.Tensor, name, self._noticing(getattr(torch.Tensor, name))))
+                stack.enter_context(replaced(torch.Tensor, name, self._noticing(name, getattr(torch.Tensor, name))))
             yield
 
     def unseen(self) -> dict[str, int]:
@@ -99,7 +128,7 @@ class Writers:
 
     def used(self) -> int:
         """The tensors that training used."""
-        return sum(record.used for record in self._memory)
+        return sum(record.used for record in self.memory)
 
     def forget(self) -> None:
         """An optimizer stepped, or a backward ended: what comes from outside now is for the next forward."""
@@ -108,9 +137,21 @@ class Writers:
 
     def gradient(self, tensor: torch.Tensor) -> None:
         """An optimizer is about to use this gradient."""
-        record = self._memory.known(tensor) if tensor.layout is torch.strided else None
+        record = self.memory.known(tensor) if tensor.layout is torch.strided else None
+        if record is not None and record.export is not None and self._was_written(tensor, record):
+            self._evaluations.use(frozenset({Outside("a gradient that was written outside torch")}))
         if record is not None and record.arrived is not None and record.state is State.GIVEN:
             self._evaluations.use(frozenset({Outside("a gradient from outside torch")}))
+
+    def runs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """An operation or compiled code is about to run."""
+        for tensor in _dense(tensors([*args, *kwargs.values()])) if self.exports else ():
+            record = self.memory.known(tensor)
+            if record is not None and record.export is not None and record.state is not State.ALLOCATED:
+                function = record.export.function or _running_function()
+                if (function or self._left or tensor.requires_grad) and self._was_written(tensor, record):
+                    of = f" of {function}" if function else ""
+                    _make_outside(record, f"memory{of} that was written outside torch")
 
     def ran(
         self,
@@ -126,20 +167,23 @@ class Writers:
         """An operation ran, or compiled code for None. `multiplies` is of one that multiplies matrices, `steps` tells
         whether an optimizer's step runs."""
         if self._was_backward and not backward:
+            self.backwards += 1
             self.forget()
         self._was_backward = backward
         traits = self._traits.get(func)
         if traits is None:
             traits = self._traits[func] = _Traits(func)
         gradients, trains, trained = torch.is_grad_enabled(), backward, 0
-        records, written, known, sources, mixed = self._memory.records, [], {}, NO_SOURCES, NO_SOURCES
+        records, written, known, sources, mixed = self.memory.records, [], {}, NO_SOURCES, NO_SOURCES
         if traits.sends or traits.keywords:
             written = [memory_of(tensor) for tensor in _dense(traits.written(args, kwargs))]
+        if self.exports:
+            self._stamp(args if func is None else traits.written(args, kwargs))
         for tensor in _dense(tensors([*args, *kwargs.values()])):
             key = memory_of(tensor)
             record = records.get(key)
             if record is None:
-                record = self._memory.record(tensor)
+                record = self.memory.record(tensor)
                 if key not in written and not traits.sends and not traits.arrives:
                     self._first_seen(tensor, record, backward, gradients)
             if record.state is State.ALLOCATED:
@@ -164,12 +208,12 @@ class Writers:
         trained = self._pass if trains else trained
         for key in written:
             record = known[key]
-            record.state, record.trained, record.sources = State.WRITTEN, trained, record.sources | sources
+            record.writes += 1
+            record.state, record.trained, record.sources = traits.leaves, trained, record.sources | sources
             record.mixed |= mixed
-        state = State.ALLOCATED if traits.allocates else State.WRITTEN
         for tensor in _dense(tensors([out])):
             if memory_of(tensor) not in known:
-                self._memory.add(tensor, Record(state, sources, trained)).mixed = mixed
+                self.memory.add(tensor, Record(traits.leaves, sources, trained)).mixed = mixed
         if traits.arrives:
             self._arrives(args[0], backward)
 
@@ -184,18 +228,37 @@ class Writers:
         self._evaluations.in_loss |= sources
         return NO_SOURCES if backward else sources | mixed
 
-    def _noticing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _noticing(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def leave(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             with self._guard():
-                self._leaves(tensor)
+                if type(tensor) in (torch.Tensor, nn.Parameter) and _has_values(tensor) and not self._ignores():
+                    self._leaves(tensor)
+                    if name in _ALIASES and tensor.layout is torch.strided:
+                        self._gives_out(tensor)
             return original(tensor, *args, **kwargs)
 
         return leave
 
+    def _gives_out(self, tensor: torch.Tensor) -> None:
+        record = self.memory.record(tensor)
+        if record.export is None:
+            record.export, self.exports = Export(_running_function(), stamp_of(tensor)), True
+
+    def _was_written(self, tensor: torch.Tensor, record: Record) -> bool:
+        """Whether memory that left torch has changed, or was nothing but one number, as workspaces are."""
+        assert record.export is not None
+        return record.state is State.FILLED or stamp_of(tensor) != record.export.stamp
+
+    def _stamp(self, written: Sequence[Any]) -> None:
+        for tensor in _dense(tensors(written)):
+            record = self.memory.known(tensor)
+            if record is not None and record.export is not None:
+                record.export.stamp = stamp_of(tensor)
+
     def _leaves(self, tensor: torch.Tensor) -> None:
-        if not self._left and type(tensor) in (torch.Tensor, nn.Parameter) and _has_values(tensor):
-            record = self._memory.known(tensor)
+        if not self._left:
+            record = self.memory.known(tensor)
             if record is not None and record.trained == self._pass:
                 self._left = True
             elif self._lineage.origin(tensor).parameter is not None:
@@ -203,7 +266,7 @@ class Writers:
 
     def _arrives(self, tensor: torch.Tensor, backward: bool) -> None:
         """From NumPy or from Python's numbers."""
-        record = self._memory.known(tensor)
+        record = self.memory.known(tensor)
         if record is None or record.state is not State.GIVEN:
             return
         record.arrived = torch.autograd._get_sequence_nr()
@@ -234,6 +297,7 @@ class Writers:
             _make_outside(record, _output_of(node))
         else:
             record.state = State.WRITTEN
+            self._lineage.add_older(tensor)
 
     def _read_unwritten(
         self,

@@ -4,11 +4,15 @@ Observed are spans of two optimizer steps, so that a GAN's generator and discrim
 forward of a module to the first one after the second step, when `Schedule` says and when `Watch` has seen a change.
 Where a step is taken without such a forward, as with a compiled module or none, they are from the end of one step to
 the end of another. All are in the thread that takes the first step.
+
+Where no optimizer steps, but weights are written between one backward and the next forward, as by an optimizer of the
+script's own, each backward counts as a step.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import threading
@@ -17,6 +21,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import graph
+from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as hooks_of_all
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -28,7 +34,7 @@ from recipes.torch_.observe.observer import PrecisionObserver
 from recipes.torch_.observe.roles import in_backward
 from recipes.torch_.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks
 from recipes.torch_.precision import Precision
-from recipes.torch_.uncompiled import uncompiled
+from recipes.torch_.uncompiled import passed_over, uncompiled
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.replaced import replaced
 from recipes.trainer.schedule import SPAN, Schedule
@@ -37,6 +43,15 @@ TOLD_AT = 10
 """Optimizer step at which a script is warned whose threads took all of them."""
 IN_A_THREAD = (
     "no optimizer step was taken in the thread that is observed, the first that called the model or took a step"
+)
+
+BY_HAND = 4
+"""Forwards after which weights were written by hand, and by no optimizer, that show how a script trains."""
+MOST_FORWARDS = 256
+"""Forwards in a span without a step after which observing them ends: it takes time and memory."""
+NO_STEP = (
+    f"no step was seen in {MOST_FORWARDS} forwards: no torch.optim.Optimizer stepped, and no weight was written in "
+    "place between a backward and the next forward"
 )
 
 _OTHER_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks")
@@ -70,6 +85,8 @@ class ScriptObserver:
         self._waits = False
         """A span is about to begin or end."""
         self._span: _Span | None = None
+        self._counts_backwards = False
+        """The script steps by hand."""
         self._failed_at = 1
         """The step in which observing failed."""
         self._hooks = contextlib.ExitStack()
@@ -244,8 +261,10 @@ class ScriptObserver:
         return bool(others or any(getattr(hooks_of_all, name) for name in _OTHER_HOOKS))
 
     def _judge(self) -> None:
+        """A span has ended: judging it is a part of its cost."""
         if threading.current_thread() is threading.main_thread():  # another can't end the script
             self.judge(self.reports)
+        self._schedule.end(self.steps)
 
     def _move_on_after(self, optimizer: torch.optim.Optimizer, ends: bool) -> None:
         """A step has ended, and no forward has shown where it began."""
@@ -266,6 +285,13 @@ class ScriptObserver:
         if self._is_elsewhere():  # a data loader's process has modules too
             return False
         if self._span is not None:
+            self._span.called(module)
+            if self._span.by_hand >= BY_HAND and not self._counts_backwards:
+                self.steps += self._span.by_hand
+                self._count_backwards()
+            elif self._span.forwards >= MOST_FORWARDS:
+                self._give_up()
+                return True
             # In inference mode the end of a dispatch mode would be undone where inference mode ends.
             if self.steps < self._span.last or torch.is_inference_mode_enabled():
                 self._span.add(module)
@@ -280,13 +306,34 @@ class ScriptObserver:
             self._watch.learn(layer_look(module, ()))
         return False
 
+    def _count_backwards(self) -> None:
+        self._counts_backwards = True
+        ended = self.guard.hook(self._backward_ended)
+        for owner in (graph, torch.autograd):
+            run_backward = _followed_by(owner._engine_run_backward, ended)
+            self._hooks.enter_context(replaced(owner, "_engine_run_backward", run_backward))
+
+    def _backward_ended(self) -> None:
+        if self._is_elsewhere():
+            return
+        self.steps += 1
+        if self._span is None and not self._profiling.running and self.steps + 1 >= self._schedule.due:
+            self._await_forward()
+
+    def _give_up(self) -> None:
+        """Forwards follow each other without a step."""
+        assert self._span is not None
+        self._span.close()
+        self._span = None
+        self._stop_waiting()
+        self._add_problem(self.steps + 1, [NO_STEP])
+
     def _close(self) -> None:
         assert self._span is not None
         self._span.close()
         later = {"extra": True} if self._schedule.spans > 1 else {}
         self.reports += [{**report, **later} for report in self._span.reports]
         self._span = None
-        self._schedule.end(self.steps)
         self._watch.observed()
         self._changed_at = 0
 
@@ -299,9 +346,14 @@ class _Span(PrecisionObserver):
         super().__init__(module, precision.resolved, precision.gemm_layers)
         self.last = first + SPAN - 1
         self.after_step = after_step
+        self.forwards = 0
+        """Of the module that it began with, while no optimizer has stepped."""
+        self.by_hand = 0
+        """Those that followed a backward after which weights were written."""
+        self._first, self._steps = module, False
         self._own = nn.Module()
         self._weights: dict[nn.Parameter, Owner] = {}
-        """Those of the optimizers, for code without modules."""
+        """Those of the optimizers, for code without modules and where modules compute with other weights."""
         self._shards: dict[nn.Parameter, Owner] = {}
         """Noted before forwards and after steps: a forward without a backward, as in an evaluation, leaves the
         parameters that `fully_shard` gathered in place of the shards that the optimizer steps."""
@@ -329,14 +381,20 @@ class _Span(PrecisionObserver):
             names[inner] = self._cast_names.get(inner, names.get(inner, name))
         self.note_shards()
 
+    def called(self, module: nn.Module) -> None:
+        """A module is called, perhaps because a step by hand has ended."""
+        if module is self._first and not self._steps and self._current is not None:
+            self.forwards += 1
+            self.by_hand += self._current.stepped_by_hand()
+
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._steps = True
         if self._current is not None:
             self._current.before_optimizer(optimizer, (), {})
 
     def after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        if self.after_step:
-            weights = (weight for group in optimizer.param_groups for weight in group["params"])
-            self._weights.update((weight, Owner(self._own, "", False)) for weight in weights)
+        weights = (weight for group in optimizer.param_groups for weight in group["params"])
+        self._weights.update((weight, Owner(self._own, "", False)) for weight in weights)
         if self._current is not None:
             self._current.after_optimizer(optimizer, (), {})
 
@@ -348,6 +406,17 @@ class _Span(PrecisionObserver):
         sharded = {owner.module for owner in self._shards.values()}
         whole = {weight: owner for weight, owner in super()._owners().items() if owner.module not in sharded}
         return {**whole, **self._shards} or self._weights
+
+
+def _followed_by(run_backward: Callable[..., Any], ended: Callable[[], None]) -> Callable[..., Any]:
+    @functools.wraps(run_backward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = run_backward(*args, **kwargs)
+        if kwargs.get("accumulate_grad") and not is_dynamo_compiling():
+            ended()
+        return result
+
+    return passed_over(run)
 
 
 def _modules_of(optimizer: torch.optim.Optimizer) -> list[nn.Module]:

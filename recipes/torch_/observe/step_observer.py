@@ -55,6 +55,9 @@ class StepObserver:
         self._stepped: Counter[str] = Counter()
         self._rounding = RoundingObserver(guard) if resolved.rounding != "nearest" else None
         self._state: Counter[str] = Counter()
+        self._writes: dict[nn.Parameter, int] = {}
+        """How often each weight had been written when a step by hand was looked for."""
+        self._backwards = 0
         self._switches: dict[str, str] = {}
         self._arithmetic: dict[str, str] = {}
         self._probed: set[bool] = set()
@@ -102,8 +105,10 @@ class StepObserver:
             "apart": dict(self.mode.apart + self._named(excuses)),
             "unwritten": self.mode.writers.unseen(),
             "tensors": self.mode.writers.used(),
+            "old_weights": self.mode.old,
             "audit": profiler_audit.disagreement(calls, seen) if profile is not None else "",
             "unaudited": self._recording.missing,
+            "unscaled": self.mode.unscaled(),
             "optimizer": dict(self._stepped),
             "optimizer_state": dict(self._state),
             "reduced": dict(self.mode.reduced),
@@ -144,6 +149,19 @@ class StepObserver:
                 if self._rounding is not None and parameter.dtype == torch.float32:
                     self._rounding.before_step(parameter)
 
+    def stepped_by_hand(self) -> bool:
+        """Whether a backward has ended and weights were written after it, since this was asked last."""
+        memory, backwards = self.mode.writers.memory, self.mode.writers.backwards
+        writes = {weight: memory.record(local(weight)).writes for weight in self._modules.owners()}
+        written = [weight for weight, count in writes.items() if count > self._writes.get(weight, 0)]
+        stepped = bool(written) and backwards > self._backwards
+        self._writes, self._backwards = writes, backwards
+        for weight in written if stepped else ():
+            self.mode.evaluations.stepped.add(memory_of(local(weight)))
+            if weight.is_floating_point():
+                self._stepped[dtype_name(weight.dtype)] += weight.numel()
+        return stepped
+
     def after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer_frames() == 1:
             self._first_step.close()
@@ -172,6 +190,7 @@ class StepObserver:
             with self._guard():
                 steps = self.mode.in_optimizer()
                 trains = steps or in_backward()
+                self.mode.writers.runs(inputs, {})
                 if not steps:
                     self._count_compiled(artifact, inputs)
             given = list(inputs)  # which the code empties

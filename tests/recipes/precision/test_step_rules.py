@@ -25,6 +25,7 @@ def test_an_honest_report_is_proved_and_says_what_ran(level):
         ({"problems": ["no second observer: why"]}, "step 1: no second observer: why"),
         ({"unaccounted": {"mylib.mm": 3}}, "proof.ignore=[mylib.*]"),
         ({"unaccounted": {"aten._trilinear.default": 3}}, "aten._trilinear.default can't be counted (3 calls)"),
+        ({"old_weights": 2}, "forward multiplied old copies of weights, made before the weights changed (2 calls)"),
         ({"audit": "this and that"}, "the two observers disagree: this and that"),
         ({"calls": []}, "no matrix product or convolution was seen in forward"),
         ({"calls": [call(False)]}, "no matrix product or convolution was seen in backward"),

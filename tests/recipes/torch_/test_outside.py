@@ -87,6 +87,12 @@ return result"""
 WORKSPACE = """result = torch.empty(8, 64)
 result.numpy()[:] = product(inputs, weight)
 return result.clone()"""
+ZEROS = WORKSPACE.replace("empty", "zeros").removesuffix(".clone()")
+RESULT = ZEROS.replace("torch.zeros(8, 64)", "(inputs @ weight.T).float()").replace(
+    "result.numpy", "result.detach().numpy"
+)
+IN_LAYER = """(result := torch.zeros(8, 64), result.numpy().__setitem__(slice(None), product(inputs, self.weight)),
+    result + 0 * super().forward(inputs))[-1]"""
 OLDER = "old_array[:] = product(inputs, weight)\nreturn old"
 
 
@@ -103,6 +109,10 @@ OLDER = "old_array[:] = product(inputs, weight)\nreturn old"
         ({"forward": "return torch.from_dlpack(product(inputs, weight))"}, "Outside"),
         ({"forward": CTYPES}, "the output of Outside"),
         ({"forward": WORKSPACE}, "memory that Outside read as it was allocated"),
+        ({"forward": ZEROS}, "memory of Outside that was written outside torch"),
+        ({"forward": CTYPES.replace("empty", "zeros")}, "memory of Outside"),
+        ({"forward": RESULT}, "memory of Outside"),
+        ({"layer": IN_LAYER}, "memory that was written outside torch"),
         ({"forward": OLDER}, "the output of Outside"),
         ({"forward": OLDER + ".clone()"}, "what Outside used"),
         (
@@ -114,8 +124,13 @@ OLDER = "old_array[:] = product(inputs, weight)\nreturn old"
             {"between": "net[0].weight.grad = torch.from_numpy(net[0].weight.grad.numpy() @ numpy.eye(32, dtype='f'))"},
             "a gradient from outside torch",
         ),
+        (
+            {"between": "net[0].weight.grad.numpy()[:] = net[0].weight.grad.numpy() @ numpy.eye(32, dtype='f') * 2"},
+            "a gradient that was written outside torch",
+        ),
     ],
-    ids="from_numpy lists frombuffer dlpack ctypes workspace older copy backward no-function gradient".split(),
+    ids="from_numpy lists frombuffer dlpack ctypes workspace zeros zeros-ctypes result layer older copy backward "
+    "no-function gradient gradient-in-place".split(),
 )
 def test_what_is_computed_outside_torch_is_unknown(run, parts, named, half):
     ended = run(half, **parts)
@@ -134,6 +149,8 @@ inputs = torch.tensor(images[:8] + action)"""
         {},
         {"after": "kept.append(outputs.detach().float().numpy()); print(loss.item(), net[0].weight.tolist()[0])"},
         {"between": "kept.append(outputs.detach().float().numpy())"},
+        {"layer": "kept.append(inputs.detach().numpy()) or super().forward(inputs)"},
+        {"before": "old.zero_()[:, :32].numpy()[:] = inputs\ninputs = old[:, :32]"},
         {"before": "inputs.requires_grad_()\ninputs = inputs.view(8, 32)"},
         {"before": ACTION},
         {"before": "inputs = torch.cat([torch.empty(0, 32), inputs + torch.empty_like(inputs).normal_()])"},
@@ -141,7 +158,8 @@ inputs = torch.tensor(images[:8] + action)"""
         {"forward": "return inputs @ weight.T * torch.tensor(2.0)"},
         {"layer": "nn.functional.linear(inputs, self.weight) * torch.tensor([1.0, 2.0] * 32)"},
     ],
-    ids="seen metrics-after metrics-before input-gradients action noise beta=0 number constant".split(),
+    ids="seen metrics-after metrics-before metrics-inside buffer input-gradients action noise beta=0 number "
+    "constant".split(),
 )
 def test_data_and_what_is_logged_are_no_work_outside_torch(run, parts):
     ended = run(**parts)
