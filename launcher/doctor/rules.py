@@ -138,7 +138,7 @@ def _python(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
         yield problem("python", f"{message}, and not {framework}", f"pip install {framework} there, or say python=")
     else:
         yield ok("python", message)
-        message, remedy = requirements.build_problem(framework, facts.packages[framework], facts.gpus)
+        message, remedy = requirements.build_problem(framework, facts, facts.gpus)
         if message and spec.training.device != "cpu" and spec.launch.gpus != 0:
             yield problem("cuda", message, remedy)
 

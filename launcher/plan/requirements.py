@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Collection, Sequence
 
 from launcher.config.spec import JobSpec
@@ -115,24 +116,53 @@ def image_packages(spec: JobSpec, facts: Facts) -> tuple[dict[str, str] | None, 
 def check_build(spec: JobSpec, facts: Facts, gpus: Sequence[Gpu]) -> None:
     """Refuse a framework's build that can't use these GPUs of this host. What `cluster.setup` loads isn't known."""
     framework = spec.training.framework
-    problem, remedy = build_problem(framework, facts.packages.get(framework, ""), gpus)
+    problem, remedy = build_problem(framework, facts, gpus)
     if problem and not spec.launch.cluster.setup:
         raise SettingsError(f"framework={framework}: {problem}; {remedy}", "framework")
 
 
-def build_problem(framework: str, version: str, gpus: Sequence[Gpu]) -> tuple[str, str]:
-    """Why a framework's build, by its version, can't use the GPUs, and the remedy; empty where it can."""
-    from containers.catalogue import least_driver, parse
+def build_problem(framework: str, facts: Facts, gpus: Sequence[Gpu]) -> tuple[str, str]:
+    """Why this Python's build of a framework can't use the GPUs, and the remedy; empty where it can. As torch itself
+    tells, or its version."""
+    from containers.catalogue import Needs, cuda_problem, least_driver, parse
 
-    _, _, build = version.partition("+")
-    if gpus and build == "cpu":
+    if not gpus:
+        return "", ""
+    version = facts.packages.get(framework, "")
+    build = facts.torch_build if framework == "torch" else None
+    suffix = re.search(r"\+cu(\d\d)(\d)", version)
+    cuda = build.cuda if build else f"{suffix[1]}.{suffix[2]}" if suffix else ""
+    if version.endswith("+cpu") or (build and not cuda):
         problem = f"{framework} {version} is a build without CUDA, and there are GPUs"
-        build = "paddlepaddle-gpu instead of paddlepaddle" if framework == "paddle" else f"{framework}'s build for CUDA"
-        return problem, f"install {build}, or say device=cpu"
-    if not gpus or not build.startswith("cu") or not build[2:4].isdecimal() or not gpus[0].driver[:1].isdecimal():
+        other = "paddlepaddle-gpu instead of paddlepaddle" if framework == "paddle" else f"{framework}'s build for CUDA"
+        return problem, f"install {other}, or say device=cpu"
+    if not cuda:
         return "", ""
-    needed, driver = least_driver((int(build[2:4]),)), gpus[0].driver
-    if needed is None or parse(driver) >= needed:
+    for gpu in gpus:
+        capability = gpu.compute_capability
+        if capability is None:
+            continue
+        lacks = cuda_problem(cuda, Needs(capability=capability))
+        if build and build.architectures:
+            has = any(_runs(name, capability) for name in build.architectures)
+            lacks = "" if has else f"it has code for {', '.join(build.architectures)}"
+        if lacks:
+            problem = f"{framework} {version} for CUDA {cuda} does not run on {gpu.name} (compute capability "
+            return f"{problem}{gpu.capability}): {lacks}", "install a build for another CUDA, or another version"
+    needed, driver = least_driver(parse(cuda)), gpus[0].driver
+    if needed is None or not driver[:1].isdecimal() or parse(driver) >= needed:
         return "", ""
-    problem = f"{framework} {version} is for CUDA {build[2:4]}, which needs driver {needed[0]}.{needed[1]}"
+    problem = f"{framework} {version} is for CUDA {cuda}, which needs driver {needed[0]}.{needed[1]}"
     return f"{problem}, and this host has {driver}", "install a newer driver, or a build for an older CUDA"
+
+
+def _runs(name: str, capability: tuple[int, int]) -> bool:
+    """Whether code of that name runs on a GPU: binaries on later ones of their major number, PTX on all later ones, and
+    code for one architecture alone on that (NVIDIA, CUDA C++ Programming Guide, "Application Compatibility")."""
+    code = re.fullmatch(r"(sm|compute)_([0-9]{1,3})([0-9])([a-z]?)", name)
+    if code is None:
+        return False
+    own = (int(code[2]), int(code[3]))
+    if code[4] == "a":
+        return capability == own
+    return capability >= own and (code[1] == "compute" or capability[0] == own[0])

@@ -44,6 +44,16 @@ class Gpu:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TorchBuild:
+    """What a torch was built for."""
+
+    cuda: str
+    """As `13.0`; empty for a build without CUDA."""
+    architectures: tuple[str, ...] = ()
+    """What it has code for, as `sm_80`, or `compute_90` for code that the driver compiles."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
     """A user's script on this machine."""
 
@@ -165,6 +175,8 @@ class Facts:
     """Empty where that Python could not be run."""
     packages: dict[str, str] = field(default_factory=dict)
     """Framework package -> version, of those that this Python can import."""
+    torch_build: TorchBuild | None = None
+    """Of this Python's torch, on a host with GPUs; None where it could not be asked."""
     gpus: tuple[Gpu, ...] = ()
     gpu_problem: str = ""
     """Why the driver could not list the GPUs."""

@@ -18,7 +18,7 @@ from launcher.config import job_environment
 from launcher.config.paths import expanded
 from launcher.config.schema import OWN_FOLDER
 from launcher.errors import Unavailable, UsageError
-from launcher.probe import gpu_probing, pythons
+from launcher.probe import gpu_probing, pythons, torch_build
 from launcher.probe.facts import GPU_VARIABLES, ContainerFacts, Facts, SlurmFacts
 from launcher.probe.questions import Questions
 from launcher.runs import ownership
@@ -58,6 +58,7 @@ def look(asked: Questions) -> Facts:
         python=python,
         python_version=version,
         packages=packages,
+        torch_build=torch_build.look(python) if gpus and "torch" in packages and not asked.slurm else None,
         gpus=gpus,
         gpu_problem=gpu_problem,
         gpu_variables={name: os.environ[name] for name in GPU_VARIABLES if name in os.environ},

@@ -122,7 +122,7 @@ def test_a_host_without_a_fault_has_nothing_to_mend(words, facts, host):
         (
             "2.13.0+cu130",
             "560.35.03",
-            "torch 2.13.0+cu130 is for CUDA 13, which needs driver 580.65, and this host has 560.35.03",
+            "torch 2.13.0+cu130 is for CUDA 13.0, which needs driver 580.65, and this host has 560.35.03",
         ),
         ("2.13.0+cu130", "580.82.07", ""),
         ("2.6.0+cu126", "535.104.05", ""),

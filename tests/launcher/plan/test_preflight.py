@@ -8,7 +8,7 @@ import pytest
 
 from launcher.errors import UsageError
 from launcher.plan.resolve import resolve
-from launcher.probe.facts import Facts
+from launcher.probe.facts import Facts, TorchBuild
 from tests.launcher.hosts import LAPTOP, TWO_A100, TWO_V100, gpu, spec_of
 
 ONE_V100 = dataclasses.replace(TWO_V100, gpus=TWO_V100.gpus[:1])
@@ -90,7 +90,7 @@ def test_paddles_cpu_build_is_refused_on_gpus_with_the_package_for_them() -> Non
             ONE_V100,
             "2.13.0+cu130",
             "",
-            "is for CUDA 13, which needs driver 580.65, and this host has 560.35.03; install",
+            "does not run on Tesla V100-SXM2-32GB (compute capability 7.0): it needs compute capability 7.5",
         ),
         (ONE_V100, "2.13.0+cpu", "device=cpu gpus=0", ""),
         (ONE_V100, "2.13.0+cpu", "cluster.setup=[load_torch]", ""),
@@ -107,6 +107,49 @@ def test_a_torch_that_cannot_shard_or_use_the_gpus_is_refused(
         return
     with pytest.raises(UsageError) as refused:
         resolve(spec, there)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "architectures", "capability", "driver", "says"),
+    [
+        (
+            "13.0",
+            "sm_75 sm_80",
+            "8.0",
+            "550.54.15",
+            "is for CUDA 13.0, which needs driver 580.65, and this host has 550",
+        ),
+        (
+            "12.8",
+            "sm_75 sm_80 sm_90",
+            "7.0",
+            "570.86.15",
+            "(compute capability 7.0): it has code for sm_75, sm_80, sm_9",
+        ),
+        ("12.6", "sm_80 sm_90", "10.0", "580.82.07", "(compute capability 10.0): it has code for sm_80, sm_90"),
+        ("12.6", "sm_86", "8.0", "580.82.07", "(compute capability 8.0): it has code for sm_86"),
+        ("12.8", "sm_100a sm_120", "10.3", "580.82.07", "(compute capability 10.3): it has code for"),
+        ("12.9", "sm_90a", "9.0", "580.82.07", ""),
+        ("12.9", "sm_100f", "10.3", "580.82.07", ""),
+        ("12.6", "sm_80 compute_90", "12.0", "580.82.07", ""),
+        ("12.6", "sm_80 sm_86", "8.9", "580.82.07", ""),
+        ("12.6", "", "8.0", "580.82.07", ""),
+        ("12.6", "odd", "8.0", "580.82.07", "it has code for odd"),
+        ("", "", "8.0", "580.82.07", "torch 2.13.0 is a build without CUDA"),
+    ],
+)
+def test_what_torch_itself_tells_of_its_build_is_held_against_gpu_and_driver(
+    cuda: str, architectures: str, capability: str, driver: str, says: str
+) -> None:
+    card = dataclasses.replace(ONE_A100.gpus[0], capability=capability, driver=driver)
+    build = TorchBuild(cuda=cuda, architectures=tuple(architectures.split()))
+    facts = dataclasses.replace(ONE_A100, gpus=(card,), packages={"torch": "2.13.0"}, torch_build=build)
+    if not says:
+        resolve(spec_of(), facts)
+        return
+    with pytest.raises(UsageError) as refused:
+        resolve(spec_of(), facts)
     assert says in str(refused.value)
 
 
