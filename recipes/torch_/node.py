@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from recipes.trainer import node, rendezvous
+from recipes.trainer import interfaces, node, rendezvous
 from recipes.trainer.world import PlacementError, RankInfo, host_and_port, speak, visible_gpus
 
 
@@ -26,6 +26,10 @@ def join(addresses: tuple[str, ...], number: int) -> Sequence[str]:
     except PlacementError as error:
         speak(str(error), number == 0 or not error.of_all)
         raise SystemExit(1) from None
+    # By itself Gloo listens on what the host's own name means there, which is 127.0.1.1 on Debian.
+    others = [address for index, address in enumerate(addresses) if index != number]
+    if others and (interface := interfaces.toward(host_and_port(others[0])[0])):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     head, port = host_and_port(addresses[0])
     return (f"--nnodes={len(addresses)}", f"--node-rank={number}", f"--master-addr={head}", f"--master-port={port}")
 
