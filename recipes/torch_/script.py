@@ -23,7 +23,6 @@ from recipes.torch_.observe.step_counter import StepCounter
 from recipes.torch_.precision import Precision
 from recipes.torch_.precision.tf32 import switch_tf32
 from recipes.trainer import script as shared
-from recipes.trainer.early import EarlyVerdict
 from recipes.trainer.profiling import Profiling
 from recipes.trainer.step_meter import StepMeter
 from recipes.trainer.wrapper import Started, Wrapper
@@ -68,15 +67,8 @@ class TorchWrapper(Wrapper):
                 _set(name, value)
             yield
 
-    def tell_early(self, early: EarlyVerdict) -> None:
-        super().tell_early(early)
-        self.observer.warn = early.warn
-
     def give_way(self) -> None:
         self._around.close()
-
-    def conclude(self) -> None:
-        self.observer.conclude()
 
     def skipped_unseen(self) -> int:
         return self._counter.skipped_unseen()

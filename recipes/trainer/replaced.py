@@ -31,19 +31,20 @@ def observed(
     """Have `before` and `after` called around each call of a method, with its arguments. The call itself is outside of
     the guard: its errors are the script's.
 
-    `after` gets what `before` returned and whether the method returned before them; it isn't called after None.
+    `after` gets before them what `before` returned, and a tuple of what the method returned, empty where it raised; it
+    isn't called after None.
     """
     original, before, after = getattr(owner, name), guard.hook(before), guard.hook(after)
 
     @functools.wraps(original)
     def method(*args: Any, **kwargs: Any) -> Any:
-        token, returned = before(*args, **kwargs), False
+        token = before(*args, **kwargs)
+        returned: tuple[Any, ...] = ()
         try:
-            result = original(*args, **kwargs)
-            returned = True
+            returned = (original(*args, **kwargs),)
         finally:
             if token is not None:
                 after(token, returned, *args, **kwargs)
-        return result
+        return returned[0]
 
     return replaced(owner, name, method)

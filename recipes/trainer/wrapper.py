@@ -45,6 +45,11 @@ class Observer(Protocol):
     reports: list[dict[str, Any]]
     judge: Callable[[Sequence[dict[str, Any]]], None]
     """Called with all reports after each span of observed steps; an exception from it ends the script."""
+    warn: Callable[[str], None]
+    """Called with a reason why nothing will be proved, as an error in the observer."""
+
+    def conclude(self) -> None:
+        """The script ends its process within a call: an observed step that is over counts."""
 
 
 class Wrapper(ABC):
@@ -91,11 +96,11 @@ class Wrapper(ABC):
     def tell_early(self, early: EarlyVerdict) -> None:
         """Let the observed steps be judged while the script runs."""
         self.early = early
-        self.observer.judge = early.judge
+        self.observer.judge, self.observer.warn = early.judge, early.warn
 
     def conclude(self) -> None:
-        """The script ends its process within a call: an observed step that is over counts."""
-        return
+        """The script ends its process within a call."""
+        self.observer.conclude()
 
     def reports(self) -> list[dict[str, Any]]:
         """The reports (`recipes.precision.observation`) of this rank, once the script has ended."""

@@ -12,6 +12,7 @@ from types import FrameType
 
 import pytest
 
+from recipes.precision.observation import Guard
 from recipes.trainer import script
 from recipes.trainer.script_attempt import ScriptAttempt
 from tests.recipes.wrapped_scripts import WRAPPERS
@@ -45,14 +46,24 @@ class Raising:
 
 @pytest.fixture
 def faults(tmp_path, monkeypatch, capfd) -> Callable[..., list[str]]:
-    """The functions in these files of a framework in which an error isn't told by the verdict, or reaches the script,
-    which prints what it computed in a line that begins with "weights"."""
+    """The functions in these files of a framework in which an error isn't told by the verdict, or reaches a script; and
+    the hooks that no script calls. Each script has its verdict, and prints what it computed in a line that begins with
+    "weights"."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    begin, end = ScriptAttempt.run, ScriptAttempt._end
+    begin, end, register = ScriptAttempt.run, ScriptAttempt._end, Guard.hook
     file = tmp_path / "train.py"
+    registered: dict[tuple[str, int], str] = {}
+
+    def hook(guard, function):
+        if (code := getattr(function, "__code__", None)) and code.co_name != "<lambda>":
+            place = code.co_filename.removeprefix(f"{RECIPES}/"), code.co_firstlineno
+            registered[place] = code.co_name
+        return register(guard, function)
+
+    monkeypatch.setattr(Guard, "hook", hook)
 
     def printed(text: str) -> list[str]:
         return [line for line in text.splitlines() if line.startswith("weights")]
@@ -60,7 +71,7 @@ def faults(tmp_path, monkeypatch, capfd) -> Callable[..., list[str]]:
     def run(framework, raising, number):
         monkeypatch.setattr(ScriptAttempt, "run", lambda attempt: sys.settrace(raising) or begin(attempt))
         monkeypatch.setattr(ScriptAttempt, "_end", lambda *ended, **how: sys.settrace(None) or end(*ended, **how))
-        folder, before = tmp_path / str(number), sys.gettrace()
+        folder, before = tmp_path / number, sys.gettrace()
         wrapper = getattr(importlib.import_module(f"recipes.{framework}_.script"), WRAPPERS[framework])
         try:
             code = script.main(framework, ["amp=o0", "device=cpu", f"run={folder}", f"script={file}"], wrapper)
@@ -68,19 +79,28 @@ def faults(tmp_path, monkeypatch, capfd) -> Callable[..., list[str]]:
             sys.settrace(before)
         return code, printed(capfd.readouterr().out), json.loads((folder / "result.json").read_text())["observed"]
 
-    def find(framework, text, files, least, thin=THIN):
-        file.write_text(text)
-        alone = printed(subprocess.run([sys.executable, file], capture_output=True, text=True, check=True).stdout)
-        files = (*(f"{framework}_/{name}" for name in files), *SHARED)
-        every, found = Raising(files, thin), []
-        code, weights, observed = run(framework, every, 0)
-        assert (code, weights, observed["verdict"]) == (0, alone, "proved") and alone, observed["why"]
-        for number, (place, name) in enumerate(every.places.items(), 1):
-            code, weights, observed = run(framework, Raising(files, thin, place), number)
-            why = f"observing it failed: LookupError: raised by a test (recipes/{place[0]}:{place[1]})"
-            if (code, weights, observed["verdict"]) != (0, alone, "unknown") or why not in observed["why"]:
-                found.append(f"{name} of {place}: exit code {code}, {observed['verdict']}: {observed['why']}")
-        assert len(every.places) >= least
-        return found
+    def find(framework, scripts, files, thin=()):
+        files, thin = (*(f"{framework}_/{name}" for name in files), *SHARED), {*THIN, *thin}
+        called, found = set(), []
+        for text, verdict in scripts.items():
+            file.write_text(text)
+            alone = printed(subprocess.run([sys.executable, file], capture_output=True, text=True, check=True).stdout)
+            every = Raising(files, thin)
+            code, weights, observed = run(framework, every, f"{len(called)}-")
+            assert (code, weights, observed["verdict"]) == (0, alone, verdict) and alone, observed["why"]
+            for place in every.places.keys() - called:
+                called.add(place)
+                try:
+                    code, weights, observed = run(framework, Raising(files, thin, place), str(len(called)))
+                except LookupError:
+                    code, observed = None, {"verdict": "", "why": ""}
+                why = f"observing it failed: LookupError: raised by a test (recipes/{place[0]}:{place[1]})"
+                if (code, weights, observed["verdict"]) != (0, alone, "unknown") or why not in observed["why"]:
+                    seen = f"exit code {code}, {observed['verdict']}: {observed['why']}"
+                    found.append(f"{every.places[place]} of {place}: {seen}")
+        never = {
+            place: name for place, name in registered.items() if place[0].startswith(files) and place not in called
+        }
+        return [*found, *(f"{name} of {place} is never called" for place, name in never.items())]
 
     return find

@@ -32,7 +32,7 @@ class GraphObserver(PrecisionObserver):
         guard = Guard()
         report: dict[str, Any] = {}
         with guard():
-            report = self._graph_report()
+            report = {**self._head(number, evaluation), **self._graph_report()}
         self._add_report(number, evaluation, report, guard)
 
     def _graph_report(self) -> dict[str, Any]:

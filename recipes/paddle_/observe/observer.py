@@ -72,11 +72,11 @@ class PrecisionObserver:
     @contextlib.contextmanager
     def step(self, number: int, *, evaluation: bool = False) -> Iterator[None]:
         """Observe one whole step: forward, backward and optimizer. A step that raises is not reported."""
-        guard = Guard()
+        guard = self._guard()
         calls = StepCalls(self._is_kept, guard, self._resolved.device)
         stack = contextlib.ExitStack()
         with guard():
-            self._start(calls, stack)
+            self._start(calls, stack, guard)
         report: dict[str, Any] = {}
         kernels: dict[str, Counter[str]] = {}
         try:
@@ -85,12 +85,16 @@ class PrecisionObserver:
             with guard(), stack:
                 kernels = kernel_counts()
         with guard():
-            report = self._report(calls, kernels)
+            report = {} if guard.problems else {**self._head(number, evaluation), **self._report(calls, kernels)}
         self._add_report(number, evaluation, report, guard)
 
-    def _start(self, calls: StepCalls, stack: contextlib.ExitStack) -> None:
+    def _guard(self) -> Guard:
+        """For one step: an error in observing it concerns no other."""
+        return Guard()
+
+    def _start(self, calls: StepCalls, stack: contextlib.ExitStack, guard: Guard) -> None:
         stack.enter_context(calls.recording(self._on_layer))
-        stack.enter_context(self._recording_steps(calls))
+        stack.enter_context(self._recording_steps(calls, guard))
         stack.callback(paddle.set_flags, paddle.get_flags(list(FLAGS)))
         core.clear_low_precision_op_list()
         paddle.set_flags(FLAGS)
@@ -109,13 +113,11 @@ class PrecisionObserver:
 
     def _add_report(self, number: int, evaluation: bool, report: dict[str, Any], guard: Guard) -> None:
         """Add the step's report. Where observing it failed, only that: the rest of the report may lack something."""
-        self.reports.append(
-            {**self._head(number, evaluation), **({"problems": guard.problems} if guard.problems else report)}
-        )
+        self.reports.append(self._failed(number, guard.problems, evaluation) if guard.problems else report)
 
-    def _recording_steps(self, calls: StepCalls) -> contextlib.AbstractContextManager[None]:
+    def _recording_steps(self, calls: StepCalls, guard: Guard) -> contextlib.AbstractContextManager[None]:
         """Optimizer steps in this context are recorded."""
-        return around_optimizer_steps(calls.step)
+        return around_optimizer_steps(guard, calls.step)
 
     def _on_layer(self, layer: nn.Layer) -> None:
         """Called before each layer is called."""
@@ -154,14 +156,20 @@ class PrecisionObserver:
             if any(id(inner) in called for layer in layers for inner in layer.sublayers(include_self=True))
         ]
 
-    def _head(self, number: int, evaluation: bool = False) -> dict[str, Any]:
+    def _failed(self, number: int, problems: list[str], evaluation: bool = False) -> dict[str, Any]:
+        """The report of a step that could not be observed."""
+        return {**self._head(number, evaluation, parameters=[]), "problems": problems}
+
+    def _head(
+        self, number: int, evaluation: bool = False, parameters: list[dict[str, Any]] | None = None
+    ) -> dict[str, Any]:
         rank, size = rank_and_size("paddle")
         return observation.head(
             number,
             self._resolved,
             rank=rank,
             world_size=size,
-            parameters=self._parameters(),
+            parameters=self._parameters() if parameters is None else parameters,
             evaluation=evaluation,
         )
 

@@ -8,18 +8,18 @@ where one ran, the report says so, and nothing is proved.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import paddle
 from paddle import nn
 
+from recipes.divergence import Diverged
 from recipes.paddle_.observe.observer import PrecisionObserver
 from recipes.paddle_.observe.step_calls import StepCalls, around_optimizer_steps
 from recipes.paddle_.precision import Precision
-from recipes.trainer.replaced import replaced
+from recipes.precision.observation import Guard
+from recipes.trainer.replaced import observed, replaced
 from recipes.trainer.schedule import SPAN, Schedule
 from recipes.trainer.step_meter import StepMeter
 
@@ -36,14 +36,19 @@ class ScriptObserver(PrecisionObserver):
         """Optimizer steps so far, without those of static graphs."""
         self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
         """Called with all reports after each span, and with a report that static graphs were not observed."""
+        self.warn: Callable[[str], None] = lambda why: None
+        """Called with a reason why nothing will be proved: observing failed."""
         self.static = False
         """A static graph was executed."""
+        self.guard = Guard(Diverged, failed=self._fail)
+        """Around all that is called while the script runs."""
+        self._failed_at = 1
+        """The step in which observing failed."""
         self._meter: StepMeter
-        self._stepping: Any = None
-        """The optimizer that steps now."""
         self._schedule = Schedule()
         self._span: contextlib.ExitStack | None = None
         self._waiting = contextlib.ExitStack()
+        self._patches = contextlib.ExitStack()
         self._recorded: StepCalls | None = None
         """Of the current span."""
         self._called: dict[int, nn.Layer] = {}
@@ -62,93 +67,117 @@ class ScriptObserver(PrecisionObserver):
     def _kept(self) -> Mapping[str, Sequence[nn.Layer]]:
         return self._precision.kept
 
+    def _guard(self) -> Guard:
+        return self.guard
+
     @contextlib.contextmanager
     def observing(self, meter: StepMeter) -> Iterator[None]:
-        """The script runs in this context, its steps reported to `meter`. A span in which it raises is not reported."""
+        """The script runs in this context, its steps reported to `meter`."""
         self._meter = meter
         meter.disturbed = lambda: self._span is not None
-        with contextlib.ExitStack() as patches:
-            patches.enter_context(around_optimizer_steps(self._before_step, self._after_step))
-            executor = paddle.static.Executor
-            patches.enter_context(replaced(executor, "run", self._noting_static(executor.run)))
-            scaler = paddle.amp.GradScaler
-            for name in ("step", "minimize"):
-                patches.enter_context(replaced(scaler, name, self._noting_scaler(getattr(scaler, name))))
-            patches.push(self._end)
-            self._begin()
+        self.guard.hook(self._begin_observing)()
+        try:
             yield
+        finally:
+            self.conclude()
+            with self.guard():
+                self._patches.close()
+
+    def conclude(self) -> None:
+        """Report what was observed: the script ends."""
+        with self.guard():
+            self._close_last()
         if self.static:
             self.reports[:] = [self._unseen_graphs()]
+        if self.guard.problems:
+            self._meter.uncounted = self._meter.uncounted or self.guard.problems[0]
+            self.reports[:] = [self._failed(self._failed_at, self.guard.problems)]
+
+    def _begin_observing(self) -> None:
+        enter, guard = self._patches.enter_context, self.guard
+        enter(around_optimizer_steps(guard, self._before_step, self._after_step))
+        enter(observed(paddle.static.Executor, "run", guard, self._before_graph, self._after_graph))
+        for name in ("step", "minimize"):
+            enter(observed(paddle.amp.GradScaler, name, guard, self._before_scaler, lambda *scaled: None))
+        self._begin()
+
+    def _fail(self) -> None:
+        """An error in the observer: nothing more is observed, and nothing will be proved."""
+        self._failed_at = max(1, self.steps)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.warn, self.guard.problems[0])
+            stack.callback(self._stop_observing)
+
+    def _stop_observing(self) -> None:
+        span, self._span = self._span, None
+        with self._waiting, span or contextlib.ExitStack():
+            pass
+
+    def _add_report(self, number: int, evaluation: bool, report: dict[str, Any], guard: Guard) -> None:
+        if report:
+            self.reports.append(report)
 
     def _unseen_graphs(self) -> dict[str, Any]:
-        return {**self._head(1), "problems": [STATIC]}
+        return self._failed(1, [STATIC])
 
     def _before_step(self, optimizer: Any) -> None:
-        self._stepping = optimizer
         if self._recorded is not None:
             self._recorded.step(optimizer)
 
-    def _after_step(self) -> None:
+    def _after_step(self, optimizer: Any) -> None:
         """End the span that is over, and wait for the start of the next one where it is due."""
         self.steps += 1
-        self._meter.stepped(self._stepping, applied=True)
+        self._meter.stepped(optimizer, applied=True)
         if self._span is not None and self.steps >= self._schedule.due + SPAN - 1:
-            self._span.close()
-            self._span = None
+            self._stop_observing()
             self._schedule.end(self.steps)
             self.judge(self.reports)
         if self._span is None and self.steps + 1 == self._schedule.due:
             self._await_layer()
 
-    def _noting_static(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            self._meter.uncounted = "static graphs were executed, whose optimizer steps can't be counted"
-            result = method(*args, **kwargs)
-            if not self.static:
-                self.static = True
-                self.judge([self._unseen_graphs()])
-            return result
+    def _before_graph(self, *args: Any, **kwargs: Any) -> bool:
+        self._meter.uncounted = "static graphs were executed, whose optimizer steps can't be counted"
+        return True
 
-        return run
+    def _after_graph(self, *args: Any, **kwargs: Any) -> None:
+        if not self.static:
+            self.static = True
+            self.judge([self._unseen_graphs()])
 
-    def _noting_scaler(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def step(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            self._meter.skips_unknown |= scaler.is_enable()  # the optimizer's kernel skips what overflowed
-            return method(scaler, *args, **kwargs)
-
-        return step
+    def _before_scaler(self, scaler: Any, *args: Any, **kwargs: Any) -> None:
+        self._meter.skips_unknown |= scaler.is_enable()  # the optimizer's kernel skips what overflowed
 
     def _await_layer(self) -> None:
         """Start the span at the next call of a layer. Calls are looked at only where a span is due."""
-        original = nn.Layer.__call__
+        original, begun = nn.Layer.__call__, self.guard.hook(self._begin_at)
 
         def call(layer: nn.Layer, *inputs: Any, **named: Any) -> Any:
-            if not paddle.is_grad_enabled() or not paddle.in_dynamic_mode():
-                return original(layer, *inputs, **named)
-            self._waiting.close()
-            self._begin()
-            return layer(*inputs, **named)
+            return layer(*inputs, **named) if begun() else original(layer, *inputs, **named)
 
         self._waiting.enter_context(replaced(nn.Layer, "__call__", call))
+
+    def _begin_at(self) -> bool:
+        """Start the span unless this is no part of a step; returns whether it was started."""
+        if not paddle.is_grad_enabled() or not paddle.in_dynamic_mode():
+            return False
+        self._waiting.close()
+        self._begin()
+        return not self.guard.problems
 
     def _begin(self) -> None:
         self._schedule.begin(self.steps)
         self._span = contextlib.ExitStack()
         self._span.enter_context(self.step(self._schedule.due))
 
-    def _end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def _close_last(self) -> None:
         """End the current span with the script. A later span without a step says nothing."""
-        self._waiting.close()
-        if self._span is None:
-            return
-        self._span.__exit__(kind, error, trace)
-        if error is None and 1 < self._schedule.due > self.steps:
-            self.reports.pop()
+        reports = len(self.reports)
+        self._stop_observing()
+        if 1 < self._schedule.due > self.steps:
+            del self.reports[reports:]
 
     @contextlib.contextmanager
-    def _recording_steps(self, calls: StepCalls) -> Iterator[None]:
+    def _recording_steps(self, calls: StepCalls, guard: Guard) -> Iterator[None]:
         self._recorded = calls
         try:
             yield

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import paddle
@@ -15,7 +15,7 @@ from paddle.base import core
 from recipes.paddle_.precision.base import dtype_name
 from recipes.precision import observation
 from recipes.precision.observation import Guard
-from recipes.trainer.replaced import replaced
+from recipes.trainer.replaced import observed
 
 COLUMNS = ("float16", "bfloat16", "float32", "other")
 """Dtypes of the counts that Paddle keeps of each operation."""
@@ -43,37 +43,36 @@ class StepCalls:
 
     def step(self, optimizer: Any) -> None:
         """Record a step that the optimizer is about to take."""
-        with self._guard():
-            self.stepped.update(stepped_elements(optimizer))
+        self.stepped.update(stepped_elements(optimizer))
 
-    @contextlib.contextmanager
-    def recording(self, on_layer: Callable[[nn.Layer], None]) -> Iterator[None]:
+    def recording(self, on_layer: Callable[[nn.Layer], None]) -> AbstractContextManager[None]:
         """Record every call of a layer in this context; `on_layer` is called with each layer before."""
-        original = nn.Layer.__call__
 
-        def call(layer: nn.Layer, *inputs: Any, **named: Any) -> Any:
+        def begin(layer: nn.Layer, *inputs: Any, **named: Any) -> tuple[dict[str, Counter[str]] | None] | None:
             if not paddle.in_dynamic_mode():
-                return original(layer, *inputs, **named)
-            before: dict[str, Counter[str]] | None = None
-            with self._guard():
-                on_layer(layer)
-                self.called.add(id(layer))
-                before = kernel_counts() if not self._depth and layer.parameters() else None
+                return None
+            on_layer(layer)
+            self.called.add(id(layer))
+            before = kernel_counts() if not self._depth and layer.parameters() else None
             self._depth += 1
-            try:
-                output = original(layer, *inputs, **named)
-            finally:
-                self._depth -= 1
-            with self._guard():
-                if before is not None:
-                    for name, counts in kernel_counts().items():
-                        self.inside.setdefault(name, Counter()).update(counts - before.get(name, Counter()))
-                if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
-                    self._product(layer, next(iter((*inputs, *named.values()))), output)
-            return output
+            return (before,)
 
-        with replaced(nn.Layer, "__call__", call):
-            yield
+        def end(
+            begun: tuple[dict[str, Counter[str]] | None], returned: tuple[Any, ...], *args: Any, **named: Any
+        ) -> None:
+            self._depth -= 1
+            if returned:
+                self._record(begun[0], *args, *named.values(), output=returned[0])
+
+        return observed(nn.Layer, "__call__", self._guard, begin, end)
+
+    def _record(self, before: dict[str, Counter[str]] | None, layer: nn.Layer, *inputs: Any, output: Any) -> None:
+        """Record a call of a layer; `before` are the counts at its start, of one that no other layer called."""
+        if before is not None:
+            for name, counts in kernel_counts().items():
+                self.inside.setdefault(name, Counter()).update(counts - before.get(name, Counter()))
+        if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+            self._product(layer, inputs[0], output)
 
     def _product(self, layer: nn.Layer, inputs: paddle.Tensor, output: paddle.Tensor) -> None:
         operation, function, work = _work(layer, output)
@@ -102,10 +101,9 @@ class StepCalls:
         products = 1 + (not inputs.stop_gradient)
 
         def on_gradient(gradient: paddle.Tensor) -> None:
-            with self._guard():
-                record(gradient, products, backward=True)
+            record(gradient, products, backward=True)
 
-        output.register_hook(on_gradient)
+        output.register_hook(self._guard.hook(on_gradient))
 
 
 def stepped_elements(optimizer: Any) -> Counter[str]:
@@ -143,33 +141,33 @@ def kernel_counts() -> dict[str, Counter[str]]:
 
 
 @contextlib.contextmanager
-def around_optimizer_steps(before: Callable[[Any], None], after: Callable[[], None] = lambda: None) -> Iterator[None]:
+def around_optimizer_steps(
+    guard: Guard, before: Callable[[Any], None], after: Callable[[Any], None] = lambda optimizer: None
+) -> Iterator[None]:
     """Call `before` with the optimizer before each eager optimizer step in this context, and `after` after it.
 
     A step is a call of `step`, or of `minimize`, which `paddle.Model` calls. One may call the other: that is one step.
     """
     within = False
 
-    def observed(method: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            nonlocal within
-            if within or not paddle.in_dynamic_mode():
-                return method(optimizer, *args, **kwargs)
-            before(optimizer)
-            within = True
-            try:
-                return method(optimizer, *args, **kwargs)
-            finally:
-                within = False
-                after()
+    def begin(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal within
+        if within or not paddle.in_dynamic_mode():
+            return None
+        before(optimizer)
+        within = True
+        return optimizer
 
-        return step
+    def end(optimizer: Any, returned: tuple[Any, ...], *args: Any, **kwargs: Any) -> None:
+        nonlocal within
+        within = False
+        if returned:
+            after(optimizer)
 
     with contextlib.ExitStack() as patches:
         for kind in (paddle.optimizer.Optimizer, *_subclasses(paddle.optimizer.Optimizer)):
             for name in {"step", "minimize"} & vars(kind).keys():
-                patches.enter_context(replaced(kind, name, observed(getattr(kind, name))))
+                patches.enter_context(observed(kind, name, guard, begin, end))
         yield
 
 

@@ -88,7 +88,9 @@ class StepCounter:
         self._in_engine = True
         return engine.global_steps, engine.skipped_steps
 
-    def _after_engine(self, before: tuple[int, int], returned: bool, engine: Any, *args: Any, **kwargs: Any) -> None:
+    def _after_engine(
+        self, before: tuple[int, int], returned: tuple[Any, ...], engine: Any, *args: Any, **kwargs: Any
+    ) -> None:
         self._in_engine = False
         steps, skipped = before
         if returned and (count := engine.global_steps - steps):
@@ -103,7 +105,13 @@ class StepCounter:
         return self._meter.optimizers.steps_of(optimizer)
 
     def _after_scaler(
-        self, before: int, returned: bool, scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any
+        self,
+        before: int,
+        returned: tuple[Any, ...],
+        scaler: GradScaler,
+        optimizer: Optimizer,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         scale, self._scale = self._scale, None
         if returned and self._meter.optimizers.steps_of(optimizer) == before:

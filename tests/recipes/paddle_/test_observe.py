@@ -179,7 +179,7 @@ def test_what_paddles_model_steps_is_seen():
     model = paddle.Model(net)
     high_level_api.prepare(precision, model, paddle.optimizer.SGD(0.1, parameters=net.parameters()), nn.MSELoss())
     batch = numpy.ones((3, 4), numpy.float32), numpy.ones((3, 2), numpy.float32)
-    with around_optimizer_steps(lambda optimizer: stepped.append(stepped_elements(optimizer))):
+    with around_optimizer_steps(Guard(), lambda optimizer: stepped.append(stepped_elements(optimizer))):
         high_level_api.train_batch(precision, model, *batch)
     assert stepped == [{"float32": 4 * 2 + 2}]
 

@@ -24,10 +24,11 @@ for step in range(27):
     optimizer.zero_grad()
     (inputs @ weight).square().mean().backward()
     optimizer.step()
+torch.nn.modules.module._has_any_global_hook()  # as a call of a compiled module
 print("weights", [value.hex() for value in (*net.weight.flatten().tolist(), *weight.flatten().tolist())])
 """
 
 
 def test_an_error_in_the_observer_leaves_the_script_alone_and_is_named_in_the_verdict(faults):
     files = ("profiling.py", *(f"observe/{name}.py" for name in PARTS))
-    assert not (found := faults("torch", SCRIPT, files, 30)), "\n".join(found)
+    assert not (found := faults("torch", {SCRIPT: "proved"}, files)), "\n".join(found)
