@@ -79,17 +79,26 @@ class TensorFlowWrapper(Wrapper):
     @contextlib.contextmanager
     def around(self, meter: StepMeter) -> Iterator[None]:
         before = keras.config.dtype_policy()
-        counter = StepCounter(meter, self.observer, self.profiling, waits=self.device.kind == "cuda")
+        self._counter = StepCounter(meter, self.observer, self.profiling, waits=self.device.kind == "cuda")
         meter.disturbed = lambda: self.profiling.running
-        with self.observer.observing(), counter.counting(), self.noticing(Precision), contextlib.ExitStack() as stack:
+        with (
+            self.observer.observing(),
+            self._counter.counting(),
+            self.noticing(Precision),
+            contextlib.ExitStack() as stack,
+        ):
             stack.callback(keras.config.set_dtype_policy, before)
             if not self.own:
                 keras.config.set_dtype_policy(self.precision.policy)
-                stack.enter_context(once_imported("tf_keras", self._set_older_policy))
+                stack.enter_context(once_imported("tf_keras", self.observer.guard.hook(self._set_older_policy)))
             yield
 
     def _set_older_policy(self, library: Any) -> None:
         library.mixed_precision.set_global_policy(self.precision.policy)
+
+    def conclude(self) -> None:
+        self._counter.conclude()
+        super().conclude()
 
     def give_way(self) -> None:
         keras.config.set_dtype_policy("float32")

@@ -13,11 +13,12 @@ from types import FrameType
 import pytest
 
 from recipes.precision.observation import Guard
-from recipes.trainer import script
+from recipes.trainer import script, script_attempt
 from recipes.trainer.script_attempt import ScriptAttempt
 from tests.recipes.wrapped_scripts import WRAPPERS
 
 RECIPES = Path(script.__file__).parents[1]
+BELOW = f"{RECIPES}/"
 SHARED = ("trainer/early.py", "trainer/profiling.py", "trainer/schedule.py")
 THIN = {"__torch_dispatch__", "_before_forward", "counting", "leave", "observing", "__init__"}
 """Functions that run the script's own code, all that is theirs in hooks; and what is made before the script starts."""
@@ -35,7 +36,9 @@ class Raising:
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> None:
         code, caller = frame.f_code, frame.f_back
-        file = code.co_filename.removeprefix(f"{RECIPES}/")
+        if not code.co_filename.startswith(BELOW):  # as nearly all
+            return
+        file = code.co_filename.removeprefix(BELOW)
         called = caller is not None and caller.f_code.co_filename != code.co_filename
         if file.startswith(self._files) and code.co_name not in self._thin and called:
             place = (file, code.co_firstlineno)
@@ -59,11 +62,12 @@ def faults(tmp_path, monkeypatch, capfd) -> Callable[..., list[str]]:
 
     def hook(guard, function):
         if (code := getattr(function, "__code__", None)) and code.co_name != "<lambda>":
-            place = code.co_filename.removeprefix(f"{RECIPES}/"), code.co_firstlineno
+            place = code.co_filename.removeprefix(BELOW), code.co_firstlineno
             registered[place] = code.co_name
         return register(guard, function)
 
     monkeypatch.setattr(Guard, "hook", hook)
+    monkeypatch.setattr(script_attempt, "flush_files", lambda: None)  # which looks at all objects of this process
 
     def printed(text: str) -> list[str]:
         return [line for line in text.splitlines() if line.startswith("weights")]

@@ -91,7 +91,7 @@ class ScriptObserver(PrecisionObserver):
             self.reports[:] = [self._unseen_graphs()]
         if self.guard.problems:
             self._meter.uncounted = self._meter.uncounted or self.guard.problems[0]
-            self.reports[:] = [self._failed(self._failed_at, self.guard.problems)]
+            self.reports.append({**self._failed(self._failed_at, self.guard.problems), "extra": True})
 
     def _begin_observing(self) -> None:
         enter, guard = self._patches.enter_context, self.guard

@@ -54,7 +54,7 @@ class PrecisionObserver:
         self._world = world
         self._known: dict[str, Reading] = {}
         """The contents of each function, by its name. Of several that first ran together, the first has them all."""
-        self._guard = Guard()
+        self.guard = Guard()
         """For what is done outside of single steps."""
         self._programs: set[Any] = set()
         """XLA's programs that were read."""
@@ -62,7 +62,7 @@ class PrecisionObserver:
         """Numbers of the steps that are being observed."""
         self._evaluation = False
         """An evaluation is being observed."""
-        with self._guard():
+        with self.guard():
             self._begin_to_collect()
 
     def _begin_to_collect(self) -> None:
@@ -83,14 +83,13 @@ class PrecisionObserver:
         try:
             with self._recording(executed, eager, guard):
                 yield
-            report: dict[str, Any] = {}
-            parameters: list[dict[str, Any]] = []
+            reports: list[dict[str, Any]] = []
             with guard():
                 report, parameters = self._report(executed, eager), self._parameters()
-            problems = [*self._guard.problems, *guard.problems]
-            if problems:
-                report = {"problems": problems}  # the rest of the report may lack something
-            self.reports += [{**self._head(step, parameters), **report} for step in self._numbers]
+                reports = [{**self._head(step, parameters), **report} for step in self._numbers]
+            if problems := [*self.guard.problems, *guard.problems]:
+                reports = [self._failed(step, problems) for step in self._numbers]
+            self.reports += reports
         finally:
             self._numbers.clear()
 
@@ -101,9 +100,9 @@ class PrecisionObserver:
             yield
             return
         executed: Counter[str] = Counter()
-        with self._recording(executed, Counter(), self._guard):
+        with self._recording(executed, Counter(), self.guard):
             yield
-        with self._guard():
+        with self.guard():
             self._learn(executed)
 
     @contextlib.contextmanager
@@ -208,6 +207,10 @@ class PrecisionObserver:
         """Part of the names of the operations of layers kept in float32; None if no layer is."""
         return KEPT if self._kept() else None
 
+    def _failed(self, number: int, problems: list[str]) -> dict[str, Any]:
+        """The report of a step that could not be observed: the rest of one may lack something."""
+        return {**self._head(number), "problems": problems}
+
     def _head(self, number: int, parameters: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         resolved = self._resolved
         rank, size = self._rank_and_size()
@@ -243,19 +246,19 @@ def _counting(executed: Counter[str], eager: Counter[str], guard: Guard) -> Iter
     ) -> None:
         if graph is not None:
             return
-        with guard():
-            name = op_type.decode() if isinstance(op_type, bytes) else op_type
-            if context.context().has_function(name):
-                executed[name] += 1
-            elif base(name) in PRODUCTS or may_multiply(name):
-                eager[name] += 1
+        name = op_type.decode() if isinstance(op_type, bytes) else op_type
+        if context.context().has_function(name):
+            executed[name] += 1
+        elif base(name) in PRODUCTS or may_multiply(name):
+            eager[name] += 1
 
-    op_callbacks.add_op_callback(count)
+    callback = guard.hook(count)
+    op_callbacks.add_op_callback(callback)
     try:
         yield
     finally:
         with guard():
-            op_callbacks.remove_op_callback(count)
+            op_callbacks.remove_op_callback(callback)
 
 
 def counted(parameters: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:

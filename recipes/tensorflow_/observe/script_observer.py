@@ -7,7 +7,6 @@ at once, and all of it again at the end.
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -18,6 +17,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from recipes.divergence import Diverged
 from recipes.precision.observation import Guard
 from recipes.tensorflow_.observe import graphs
 from recipes.tensorflow_.observe.graphs import STEPS
@@ -26,7 +26,7 @@ from recipes.tensorflow_.observe.sessions import Sessions
 from recipes.tensorflow_.precision import Precision
 from recipes.tensorflow_.precision.mechanisms import KEPT
 from recipes.trainer.once_imported import once_imported
-from recipes.trainer.replaced import replaced
+from recipes.trainer.replaced import observed, replaced
 from recipes.trainer.world import rank_and_size
 
 WHOLE_RUN = 1
@@ -63,6 +63,8 @@ class ScriptObserver(PrecisionObserver):
         """Step counts of optimizers that are not Keras 3's."""
         self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
         """Called once, with a report of the first steps."""
+        self.warn: Callable[[str], None] = lambda why: None
+        """Called with a reason why nothing will be proved: observing failed."""
         self._judged = False
         self._checks = 0
         self._counters: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
@@ -77,7 +79,9 @@ class ScriptObserver(PrecisionObserver):
         self._evaluating = False
         self._precision = precision
         super().__init__(self._made, self._built, precision.resolved)
-        self.sessions = Sessions(self._read_session, self._ran_session, self._guard)
+        self.guard = Guard(Diverged, failed=lambda: self.warn(self.guard.problems[0]))
+        """Around all that is called while the script runs."""
+        self.sessions = Sessions(self._read_session, self._ran_session, self.guard)
 
     @property
     def precision(self) -> Precision:
@@ -94,22 +98,34 @@ class ScriptObserver(PrecisionObserver):
     def observing(self) -> Iterator[None]:
         """The script runs in this context."""
         with contextlib.ExitStack() as stack:
-            with self._guard():
-                stack.enter_context(_once_begun(self._guarded(context.enable_graph_collection)))
-                stack.enter_context(after(keras.Model, "__init__", self._made.append))
-                self._observe_library(stack, keras, keras.config.dtype_policy)
-                older = self._guarded(
-                    lambda library: self._observe_library(stack, library, library.mixed_precision.global_policy)
-                )
-                stack.enter_context(once_imported("tf_keras", older))
-                stack.enter_context(_naming_kerass_steps())
-                stack.enter_context(after(keras.optimizers.Optimizer, "build", self._guarded(self._on_build)))
-                scaled = self._guarded(self._on_scaling)
-                stack.enter_context(after(keras.optimizers.LossScaleOptimizer, "__init__", scaled))
-                stack.enter_context(tf.variable_creator_scope(self._on_variable))
-                stack.enter_context(self.sessions.observing())
-            stack.enter_context(self.step(WHOLE_RUN))
-            yield
+            self.guard.hook(self._begin_observing)(stack)
+            try:
+                yield
+            finally:
+                self.conclude()
+                with self.guard():
+                    stack.close()
+
+    def _begin_observing(self, stack: contextlib.ExitStack) -> None:
+        hook = self.guard.hook
+        stack.enter_context(_once_begun(hook(context.enable_graph_collection)))
+        stack.enter_context(after(keras.Model, "__init__", hook(self._made.append)))
+        self._observe_library(stack, keras, keras.config.dtype_policy)
+        older = hook(lambda library: self._observe_library(stack, library, library.mixed_precision.global_policy))
+        stack.enter_context(once_imported("tf_keras", older))
+        stack.enter_context(_naming_kerass_steps(self.guard))
+        stack.enter_context(after(keras.optimizers.Optimizer, "build", hook(self._on_build)))
+        stack.enter_context(after(keras.optimizers.LossScaleOptimizer, "__init__", hook(self._on_scaling)))
+        stack.enter_context(tf.variable_creator_scope(self._on_variable))
+        stack.enter_context(self.sessions.observing())
+        stack.enter_context(self._recording(*self._counters, self.guard))
+
+    def conclude(self) -> None:
+        """Report the whole run: the script ends."""
+        with self.guard():
+            self.reports[:] = [] if self.guard.problems else [self._report_so_far()]
+        if self.guard.problems:
+            self.reports[:] = [self._failed(WHOLE_RUN, self.guard.problems)]
 
     def steps(self) -> int:
         """Optimizer steps that were applied, of the optimizer with the most."""
@@ -126,39 +142,29 @@ class ScriptObserver(PrecisionObserver):
     def _ran_session(self, name: str) -> None:
         self._counters[0][name] += 1
 
-    @contextlib.contextmanager
-    def _recording(self, executed: Counter[str], eager: Counter[str], guard: Guard) -> Iterator[None]:
-        self._counters = executed, eager
-        with super()._recording(executed, eager, guard):
-            yield
-
     def executed(self) -> None:
         """Call it after each execution: judges the run so far, once every optimizer has stepped and there were two
         steps."""
         if self._judged or self._evaluating:
             return
-        report: dict[str, Any] = {}
-        with Guard()():  # what fails here may still succeed at the end
-            steps = self.steps()
-            self._checks += steps > 0
-            self._judged = self._checks == MOST_CHECKS  # judge at the end only
-            if steps >= FIRST_STEPS and all(int(optimizer.iterations.numpy()) for optimizer in self._built):
-                self._judged = True
-                report = self._first_report()
-        if report:
-            self.judge([report])
+        steps = self.steps()
+        self._checks += steps > 0
+        self._judged = self._checks == MOST_CHECKS  # judge at the end only
+        if steps >= FIRST_STEPS and all(int(optimizer.iterations.numpy()) for optimizer in self._built):
+            self._judged = True
+            self.judge([{**self._report_so_far(), "grows": True}])
 
-    def _first_report(self) -> dict[str, Any]:
+    def _report_so_far(self) -> dict[str, Any]:
         """The report of the run so far. Nothing counts as read after it.
 
-        So the final report has what failed here, and programs that XLA compiles later for functions that ran before.
+        So a later report has programs that XLA compiles later for functions that ran before.
         """
         before = [Counter(counter) for counter in self._counters]
         known, programs = dict(self._known), set(self._programs)
         self._first_graphs += super()._exported()
         try:
             report = self._report(*before)
-            return {**self._head(WHOLE_RUN, self._parameters()), **report, "grows": True}
+            return {**self._head(WHOLE_RUN, self._parameters()), **report}
         finally:
             self._known, self._programs = known, programs
             super()._exported()  # discards the observer's own arithmetic
@@ -177,26 +183,20 @@ class ScriptObserver(PrecisionObserver):
     def _apart(self, owner: type[Any], name: str) -> AbstractContextManager[None]:
         """Leave what first runs in this method of Keras's models out of the reports: a script may evaluate in another
         precision than it trains in. It counts where the script does nothing else, or executes it elsewhere too."""
-        original = getattr(owner, name)
+        return observed(owner, name, self.guard, self._before_evaluation, self._after_evaluation)
 
-        @functools.wraps(original)
-        def method(*args: Any, **kwargs: Any) -> Any:
-            if self._evaluating:
-                return original(*args, **kwargs)
-            before = Counter(self._counters[0])
-            with self._guard():
-                self._first_graphs += super(ScriptObserver, self)._exported()
-            self._evaluating = True
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._evaluating = False
-                with self._guard():
-                    self._evaluated_graphs += super(ScriptObserver, self)._exported()
-                self._first_evaluated |= self._counters[0].keys() - before.keys()
-                self._evaluated += self._counters[0] - before
+    def _before_evaluation(self, *args: Any, **kwargs: Any) -> Counter[str] | None:
+        if self._evaluating:
+            return None
+        self._first_graphs += super()._exported()
+        self._evaluating = True
+        return Counter(self._counters[0])
 
-        return replaced(owner, name, method)
+    def _after_evaluation(self, before: Counter[str], *args: Any, **kwargs: Any) -> None:
+        self._evaluating = False
+        self._evaluated_graphs += super()._exported()
+        self._first_evaluated |= self._counters[0].keys() - before.keys()
+        self._evaluated += self._counters[0] - before
 
     def _begin_to_collect(self) -> None:
         """Not yet: it initialises TensorFlow's devices, and before that a script may choose its strategy over several
@@ -215,8 +215,8 @@ class ScriptObserver(PrecisionObserver):
                 self._chosen.append(weakref.ref(layer))
 
         layer = library.layers.Layer
-        stack.enter_context(after(layer, "__init__", self._guarded(on_layer)))
-        stack.enter_context(_naming_chosen_layers(layer, self._guard))
+        stack.enter_context(after(layer, "__init__", self.guard.hook(on_layer)))
+        stack.enter_context(_naming_chosen_layers(layer, self.guard))
         for name in ("evaluate", "predict"):
             stack.enter_context(self._apart(library.Model, name))
 
@@ -228,21 +228,16 @@ class ScriptObserver(PrecisionObserver):
 
     def _on_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
         variable = next_creator(**kwargs)
-        with self._guard():
-            name = variable.name.split("/")[-1].split(":")[0]
-            if variable.trainable and variable.dtype.is_floating:
-                self._variables.append(weakref.ref(variable))
-            elif tf.executing_eagerly() and not variable.trainable and variable.dtype == tf.int64 and name in COUNTS:
-                self.counters.append(variable)  # not of a graph of TensorFlow 1, where only sessions read it
-            self._older_scales |= name == OLDER_SCALE
+        self.guard.hook(self._note_variable)(variable)
         return variable
 
-    def _guarded(self, callback: Callable[..., Any]) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
-            with self._guard():
-                callback(*arguments)
-
-        return call
+    def _note_variable(self, variable: tf.Variable) -> None:
+        name = variable.name.split("/")[-1].split(":")[0]
+        if variable.trainable and variable.dtype.is_floating:
+            self._variables.append(weakref.ref(variable))
+        elif tf.executing_eagerly() and not variable.trainable and variable.dtype == tf.int64 and name in COUNTS:
+            self.counters.append(variable)  # not of a graph of TensorFlow 1, where only sessions read it
+        self._older_scales |= name == OLDER_SCALE
 
     def _on_build(self, optimizer: keras.Optimizer) -> None:
         if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and optimizer not in self._built:
@@ -310,17 +305,21 @@ def after(owner: type[Any], name: str, callback: Callable[[Any], None]) -> Abstr
     return replaced(owner, name, method)
 
 
-def _naming_kerass_steps() -> AbstractContextManager[None]:
+def _naming_kerass_steps(guard: Guard) -> AbstractContextManager[None]:
     """Name Keras's loop over the steps of one execution like ours: it is not a loop of the model."""
-    original = tf.while_loop
+    original, is_of_steps = tf.while_loop, guard.hook(_is_kerass_step)
 
     def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
-        name, module = getattr(body, "__qualname__", ""), getattr(body, "__module__", "")
-        if "multi_step_on_iterator" in name and module.startswith("keras."):
+        if is_of_steps(body):
             kwargs["name"] = STEPS
         return original(cond, body, *args, **kwargs)
 
     return replaced(tf, "while_loop", while_loop)
+
+
+def _is_kerass_step(body: Any) -> bool:
+    name, module = getattr(body, "__qualname__", ""), getattr(body, "__module__", "")
+    return "multi_step_on_iterator" in name and module.startswith("keras.")
 
 
 def _naming_chosen_layers(owner: type[Any], guard: Guard) -> AbstractContextManager[None]:
@@ -329,20 +328,21 @@ def _naming_chosen_layers(owner: type[Any], guard: Guard) -> AbstractContextMana
     Not those of a layer that contains half-precision layers, which would get it too, nor of one of tf_keras that is
     about to make its variables, whose names would have the scope.
     """
-    original = owner.__call__
+    original, is_float32 = owner.__call__, guard.hook(_is_chosen)
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        float32 = False
-        with guard():
-            float32 = (
-                getattr(self, _CHOSEN, False)
-                and (self.built or isinstance(self, keras.Layer))
-                and all(layer.compute_dtype == "float32" for layer in self._flatten_layers())
-            )
-        with tf.name_scope(KEPT) if float32 else contextlib.nullcontext():
+        with tf.name_scope(KEPT) if is_float32(self) else contextlib.nullcontext():
             return original(self, *args, **kwargs)
 
     return replaced(owner, "__call__", call)
+
+
+def _is_chosen(layer: Any) -> bool:
+    return (
+        getattr(layer, _CHOSEN, False)
+        and (layer.built or isinstance(layer, keras.Layer))
+        and all(inner.compute_dtype == "float32" for inner in layer._flatten_layers())
+    )
 
 
 @contextlib.contextmanager

@@ -45,6 +45,16 @@ class _Fetched:
     trains: TrainOperation | None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Begun:
+    """A run of a session."""
+
+    key: Any
+    """The size of its graph, feeds and fetches."""
+    asking: Any
+    """The options that ask for its graphs, at its first run; else None."""
+
+
 class Sessions:
     """Reads what sessions run."""
 
@@ -71,34 +81,40 @@ class Sessions:
 
     def observing(self) -> AbstractContextManager[None]:
         """Sessions run in this context."""
-        original, sessions = BaseSession.run, self
+        original, begin, end = BaseSession.run, self._guard.hook(self._begin), self._guard.hook(self._end)
 
         @functools.wraps(original)
         def run(self: Any, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
-            key: Any = None
-            with sessions._guard():
-                key = self.graph.version, _names(tf.nest.flatten(fetches)), frozenset(_names(feed_dict or {}))
-            if key is None:
-                return original(self, fetches, feed_dict, options, run_metadata)
-            known = sessions._known.setdefault(self, {})
-            if key in known:
+            begun = begin(self, fetches, feed_dict or {}, options)
+            if begun is None or begun.asking is None:
                 result = original(self, fetches, feed_dict, options, run_metadata)
-            else:
-                asking, told = tf.compat.v1.RunOptions(), tf.compat.v1.RunMetadata()
-                asking.MergeFrom(options or asking)
-                asking.output_partition_graphs = True
-                result = original(self, fetches, feed_dict, asking, told)
-                with sessions._guard():
-                    known[key] = sessions._first(told, feed_dict or {})
-                if run_metadata is not None:
-                    if options is None or not options.output_partition_graphs:
-                        told.ClearField("partition_graphs")
-                    run_metadata.CopyFrom(told)
-            if key in known:
-                sessions._ran(self, known[key])
+                end(self, begun, None, {})
+                return result
+            told = tf.compat.v1.RunMetadata()
+            result = original(self, fetches, feed_dict, begun.asking, told)
+            end(self, begun, told, feed_dict or {})
+            if run_metadata is not None:
+                if options is None or not options.output_partition_graphs:
+                    told.ClearField("partition_graphs")
+                run_metadata.CopyFrom(told)
             return result
 
         return replaced(BaseSession, "run", run)
+
+    def _begin(self, session: Any, fetches: Any, feeds: Mapping[Any, Any], options: Any) -> _Begun:
+        key = session.graph.version, _names(tf.nest.flatten(fetches)), frozenset(_names(feeds))
+        asking = None
+        if key not in self._known.setdefault(session, {}):
+            asking = tf.compat.v1.RunOptions()
+            asking.MergeFrom(options or asking)
+            asking.output_partition_graphs = True
+        return _Begun(key=key, asking=asking)
+
+    def _end(self, session: Any, begun: _Begun, told: Any, feeds: Mapping[Any, Any]) -> None:
+        known = self._known[session]
+        if told is not None:
+            known[begun.key] = self._first(told, feeds)
+        self._ran(session, known[begun.key])
 
     def _first(self, told: Any, feeds: Mapping[Any, Any]) -> _Fetched:
         """Read what ran for the first time."""

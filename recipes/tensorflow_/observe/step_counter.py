@@ -8,12 +8,10 @@ only the first executions of a function are read, and later ones are assumed to 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -24,7 +22,7 @@ from recipes.tensorflow_.observe.script_observer import ScriptObserver, after
 from recipes.tensorflow_.observe.sessions import TrainOperation
 from recipes.trainer.library_records import held_out_names
 from recipes.trainer.profiling import Profiling
-from recipes.trainer.replaced import replaced
+from recipes.trainer.replaced import observed, replaced
 from recipes.trainer.step_meter import StepMeter
 
 FIRST_EXECUTIONS = 3
@@ -40,6 +38,8 @@ class StepCounter:
         """`waits`: reading a count waits for the device."""
         self._meter = meter
         self._observer = observer
+        self._guard = observer.guard
+        self._hooks = contextlib.ExitStack()
         self._profiling = profiling
         self._number = 0
         """Steps of the optimizer with the most."""
@@ -54,38 +54,38 @@ class StepCounter:
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
         """The script runs in this context."""
-        optimizer = keras.optimizers.Optimizer
-        with (
-            after(optimizer, "__init__", self._made),
-            self._counted(Function, "__call__"),
-            self._counted(optimizer, "apply"),
-            self._calling("on_train_batch_end", self._on_batch),
-            self._calling("on_epoch_end", self._on_epoch),
-            replaced(self._observer.sessions, "stepped", self._on_session),
-        ):
-            try:
-                yield
-            finally:
-                self._profiling.end(self._number)
-                self._conclude()
+        self._guard.hook(self._start)()
+        try:
+            yield
+        finally:
+            self.conclude()
+            with self._guard():
+                self._hooks.close()
 
-    def _calling(self, name: str, callback: Callable[[Mapping[str, Any]], None]) -> AbstractContextManager[None]:
-        """Call `callback` with the logs that Keras passes to this method of its callbacks."""
-        original = getattr(keras.callbacks.CallbackList, name)
+    def conclude(self) -> None:
+        """Count what could not be counted one by one: the script ends."""
+        with self._guard():
+            self._profiling.end(self._number)
+            self._conclude()
+        if self._guard.problems and not self._meter.uncounted:
+            self._meter.uncounted = self._guard.problems[0]
 
-        @functools.wraps(original)
-        def method(callbacks: Any, number: int, logs: Any = None) -> Any:
-            callback(logs or {})
-            return original(callbacks, number, logs)
+    def _start(self) -> None:
+        optimizer, enter = keras.optimizers.Optimizer, self._hooks.enter_context
+        enter(after(optimizer, "__init__", self._guard.hook(self._made)))
+        for owner, name in ((Function, "__call__"), (optimizer, "apply")):
+            enter(observed(owner, name, self._guard, self._before_execution, self._after_execution))
+        for name, callback in (("on_train_batch_end", self._on_batch), ("on_epoch_end", self._on_epoch)):
+            enter(observed(keras.callbacks.CallbackList, name, self._guard, callback, lambda *called: None))
+        enter(replaced(self._observer.sessions, "stepped", self._on_session))
 
-        return replaced(keras.callbacks.CallbackList, name, method)
-
-    def _on_batch(self, logs: Mapping[str, Any]) -> None:
+    def _on_batch(self, callbacks: Any, number: int, logs: Mapping[str, Any] | None = None) -> None:
         """The loss is Keras's: the mean over the epoch so far."""
-        if not self._waits and "loss" in logs:
+        if not self._waits and logs and "loss" in logs:
             self._meter.report_loss(float(logs["loss"]))
 
-    def _on_epoch(self, logs: Mapping[str, Any]) -> None:
+    def _on_epoch(self, callbacks: Any, number: int, logs: Mapping[str, Any] | None = None) -> None:
+        logs = logs or {}
         if "loss" in logs:
             self._meter.report_loss(float(logs["loss"]))
         if values := {measure: float(logs[name]) for measure, name in held_out_names(logs).items()}:
@@ -102,26 +102,24 @@ class StepCounter:
     def _made(self, optimizer: keras.Optimizer) -> None:
         self._optimizers.append(weakref.ref(optimizer))
 
-    def _counted(self, owner: type[Any], name: str) -> AbstractContextManager[None]:
-        original = getattr(owner, name)
-
-        @functools.wraps(original)
-        def method(what: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._within or threading.get_ident() != self._thread or not tf.executing_eagerly():
-                return original(what, *args, **kwargs)
-            return self._execute(what, lambda: original(what, *args, **kwargs))
-
-        return replaced(owner, name, method)
-
-    def _execute(self, what: Any, execute: Callable[[], Any]) -> Any:
-        executions, deltas = self._seen.get(what, (0, []))
+    def _before_execution(self, what: Any, *args: Any, **kwargs: Any) -> tuple[dict[int, _Count] | None] | None:
+        """The counts before it, None where they aren't read."""
+        if self._within or threading.get_ident() != self._thread or not tf.executing_eagerly():
+            return None
+        executions, _ = self._seen.get(what, (0, []))
         reads = executions < (1 if self._profiling.running else FIRST_EXECUTIONS) or not self._waits
-        before = self._counts() if reads else None
+        begun = (self._counts() if reads else None,)
         self._within = True
-        try:
-            result = execute()
-        finally:
-            self._within = False
+        return begun
+
+    def _after_execution(
+        self, begun: tuple[dict[int, _Count] | None], returned: tuple[Any, ...], what: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        self._within = False
+        if not returned:
+            return
+        (before,) = begun
+        executions, deltas = self._seen.get(what, (0, []))
         if before is not None:
             deltas = [_between(before.get(number), after) for number, after in self._counts().items()]
         self._seen[what] = executions + 1, deltas
@@ -136,7 +134,6 @@ class StepCounter:
         self._profiling.after(self._number)
         self._profiling.between(self._number + 1)
         self._observer.executed()
-        return result
 
     def _counts(self) -> dict[int, _Count]:
         """The step count of each optimizer by its id; of one that is not Keras 3's by the id of its counter."""

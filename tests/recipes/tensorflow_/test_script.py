@@ -377,18 +377,6 @@ def test_operations_judged_early_are_counted_once_at_the_end(run):
     assert 0.05 < share < 0.15, "a tenth of the work, which was observed before the first judgement"
 
 
-def test_graphs_that_the_first_judgement_could_not_read_are_read_at_the_end(run, monkeypatch):
-    """The product that contradicts the level runs before the first judgement, other graphs after it."""
-    half = "tf.function(lambda x: tf.matmul(x, x, transpose_a=True))(tf.cast(inputs, tf.bfloat16))"
-    text = f"{LOOP}tf.function(step.python_function)(inputs, targets)".replace("for _", f"{half}\nfor _")
-    context.export_run_metadata()  # graphs of earlier tests
-    first_fails = mock.Mock(wraps=graphs.read, side_effect=[KeyError("a node"), mock.DEFAULT])
-    monkeypatch.setattr(graphs, "read", first_fails)
-    code, _, result = run(text, "amp=o0")
-    assert (first_fails.call_count, code, result["observed"]["verdict"]) == (2, 1, "contradicted"), result["observed"]
-    assert "MatMul in bfloat16" in result["observed"]["why"]
-
-
 @pytest.mark.parametrize("level", ["o1", "o2"])
 def test_a_smaller_last_batch_and_several_steps_at_once_change_nothing_of_what_is_proved(run, level):
     """Of how many samples a graph is, is then unknown, and the steps are a loop of Keras's."""
