@@ -9,6 +9,7 @@ import json
 import math
 import os
 import statistics
+import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -166,6 +167,7 @@ class MetricsWriter:
             for row in read(path):
                 self.summary.add(row)
         self._file = open(path, "ab", opener=records.record)  # noqa: SIM115 (stays open for the whole run)
+        weakref.finalize(self, self._file.close)
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write whole lines, all of them at once."""

@@ -19,6 +19,9 @@ from recipes.trainer.library_records import Records
 from recipes.trainer.step_meter import StepMeter
 
 
+pytestmark = pytest.mark.filterwarnings("error")  # also of files that are left open
+
+
 class Optimizer:
     pass
 
