@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from recipes.result import Result, Status
 from recipes.run_folder import RunFolder, write_json
 from recipes.trainer import block as blocks
 from recipes.trainer import earlier_attempts, leaving, library_records, proof, rank_reports, result_fields
+from recipes.trainer.earlier_attempts import Earlier
 from recipes.trainer.early import EarlyVerdict
 from recipes.trainer.main import flush_files
 from recipes.trainer.run import FAILED
@@ -32,7 +32,6 @@ _UNSEEN = (
     "each of several backwards: torch.func's updates are not seen; ranks that a script starts itself are not observed, "
     "and train.processes=N starts N; a script that resumed what it had finished takes no step"
 )
-_BEFORE = "in an earlier attempt: "
 _UNKNOWN: dict[str, Any] = {"batch": None, "accumulate": None, "deterministic": None}
 """Settings that only the script knows."""
 
@@ -50,7 +49,7 @@ class ScriptAttempt:
         self._rank, self._size = rank_and_size(chosen.settings.framework)
         self._folder = self._make_folder() if self._rank == 0 else None
         continued = self._folder is not None and not blocks.of(chosen)  # each block of a comparison begins afresh
-        self._before = earlier_attempts.read(self._folder) if continued and self._folder else None
+        self._before = earlier_attempts.read(self._folder) if continued and self._folder else Earlier()
         self._report = rank_reports.path_of(self._run, self._rank) if self._run and self._rank else None
         if self._report:  # of an earlier start
             self._report.unlink(missing_ok=True)
@@ -60,7 +59,6 @@ class ScriptAttempt:
         self._meter.memory = wrapper.device.peak_memory
         self._meter.when_over = lambda: blocks.end_within(blocks.GRACE, self._give_up)
         script_log.receiver.receive = self._meter.log if self._rank == 0 else lambda logged: None
-        self._earlier = _contradiction(self._folder) if self._meter.resumed else {}
         verdict_so_far = EarlyVerdict(chosen.settings, self._rank, resumed=self._meter.resumed)
         if self._run:
             verdict_so_far.ask_to_stop = RunFolder(path=self._run, attempt=0).ask_to_stop
@@ -174,7 +172,6 @@ class ScriptAttempt:
         `first` is the failure of the rank that failed first. The others' reports are awaited for `patience` seconds.
         """
         reports, others, elsewhere = self._wrapper.reports(), [], None
-        earlier = self._before.reports if self._before else []
         observed = self._wrapper.early.observed
         if self._size > 1 and self._run:
             others, elsewhere, theirs = rank_reports.collect(self._run, self._size, patience)
@@ -190,13 +187,13 @@ class ScriptAttempt:
             return failed, observed or {"verdict": "unknown", "why": f"the script failed{asked}"}
         proof = self._settings.proof
         own = [{**report, "step": report["step"] + self._meter.before} for report in (*reports, *others)]
-        if stopped and self._before and self._folder:
+        if stopped and self._folder and not blocks.of(self._started.chosen):
             earlier_attempts.leave(self._folder, own, self._meter.counted)
-        observed = verdict.observed(ignoring([*earlier, *own], proof.ignore), share=proof.share)
-        if self._settings.framework == "torch" and not earlier and not own and not self._meter.steps:
+        observed = self._before.observed(
+            own, lambda reports: verdict.observed(ignoring(reports, proof.ignore), share=proof.share)
+        )
+        if self._settings.framework == "torch" and not self._before.reports and not own and not self._meter.steps:
             observed["why"] += _UNSEEN
-        if observed["verdict"] != verdict.CONTRADICTED and self._earlier:
-            observed = {**observed, **self._earlier}
         if self._program:
             observed = leaving.without_rest(observed, self._program)
         skipped = self._meter.only_skipped
@@ -238,7 +235,7 @@ class ScriptAttempt:
             observed=observed,
             peak_memory_bytes=wrapper.device.peak_memory(),
             epochs=None,
-            **self._meter.result(self._before.counted if self._before else ""),
+            **self._meter.result(self._before.counted),
             wall_seconds=seconds,
             world_size=self._size,
             determinism="best_effort",
@@ -249,16 +246,3 @@ class ScriptAttempt:
             hardware=wrapper.device.hardware(),
         )
         result.write(self._folder.result, record)
-
-
-def _contradiction(folder: RunFolder | None) -> dict[str, str]:
-    """The verdict and reason of an earlier attempt that was contradicted and stopped; else nothing."""
-    try:
-        values = json.loads(folder.result.read_bytes()) if folder else {}
-    except (OSError, ValueError):
-        return {}
-    seen = values.get("observed") or {}
-    if values.get("status") != "stopped" or seen.get("verdict") != verdict.CONTRADICTED:
-        return {}
-    why = str(seen.get("why"))
-    return {"verdict": verdict.CONTRADICTED, "why": why if why.startswith(_BEFORE) else f"{_BEFORE}{why}"}

@@ -87,7 +87,7 @@ class ScriptObserver(PrecisionObserver):
         """Report what was observed: the script ends."""
         with self.guard():
             self._close_last()
-        if self.static:
+        if self.static and not self.guard.problems:
             self.reports[:] = [self._unseen_graphs()]
         if self.guard.problems:
             self._meter.uncounted = self._meter.uncounted or self.guard.problems[0]

@@ -6,15 +6,12 @@ import functools
 import json
 import socket
 import sys
-from unittest import mock
 
 import keras
 import pytest
-from tensorflow.python.eager import context
 
 from recipes import script
 from recipes.tensorflow_ import graph_rewrite
-from recipes.tensorflow_.observe import graphs
 from recipes.tensorflow_.precision import grappler
 from recipes.trainer import rendezvous
 from tests.recipes import forking

@@ -144,6 +144,37 @@ def test_a_contradiction_of_a_stopped_attempt_is_kept_by_the_next_and_ends_none(
     assert (ended.verdict, ended.out.count("did step")) == ("contradicted", 40)
 
 
+REPORT = '{"schema": 1, "counted": "SGD", "reports": [%s]}'
+DAMAGED = {
+    "truncated": '{"schema": 1, "repo',
+    "a list": "[]",
+    "reports that are none": REPORT.replace("[%s]", "7"),
+    "an empty report": REPORT % "{}",
+    "a report that is a text": REPORT % '"step"',
+    "steps that are texts": REPORT % '{"step": "1", "rank": 0, "unaccounted": {}}',
+    "nested too deep": "[" * 200_000,
+    "no text": b"\xff\xfe\x00",
+    "too large": None,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_what_a_damaged_record_of_an_earlier_attempt_loses_is_named_and_the_rest_is_kept(run, tmp_path, damage):
+    for number in (1, 2):
+        (tmp_path / f"run/attempts/{number}").mkdir(parents=True)
+    record, text = tmp_path / "run/attempts/1/reports.json", DAMAGED[damage]
+    record.write_bytes(text.encode() if isinstance(text, str) else text or b"")
+    if text is None:
+        with record.open("r+b") as file:
+            file.truncate(1 << 40)
+    (tmp_path / "run/result.json").write_bytes(record.read_bytes() if text else b'{"status": "stopped", "observed": 7}')
+    ended = run(PLAIN, "amp=o1", environ={"LAUNCHER_ATTEMPT": "2"})
+    assert (ended.code, ended.verdict, ended.result["status"]) == (0, "proved", "done"), ended.err
+    lost = ended.result["observed"]["why"].partition("on 1 rank; ")[2]
+    assert "the verdict of an earlier attempt is lost: result.json is damaged (" in lost
+    assert "what attempt 1 observed is lost: attempts/1/reports.json is damaged (" in lost
+
+
 def test_an_observation_that_no_later_step_can_cure_ends_the_script_if_a_proof_is_required(run, monkeypatch):
     monkeypatch.delattr("torch._C._current_autograd_node")
     ended = run(LONG, "amp=o1", "require_proof=true")

@@ -18,7 +18,6 @@ from recipes.trainer.attempt_rows import AttemptRows
 from recipes.trainer.library_records import Records
 from recipes.trainer.step_meter import StepMeter
 
-
 pytestmark = pytest.mark.filterwarnings("error")  # also of files that are left open
 
 
