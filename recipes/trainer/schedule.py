@@ -44,6 +44,8 @@ class Schedule:
         """Seconds of a step that is not observed."""
         self._spent = 0.0
         self._free = FREE
+        self._block, self._look = -1, 0
+        """The block of steps that was asked for last, and the step of it that is looked at."""
         self._base = 0
         """Steps when the second span ended."""
 
@@ -82,7 +84,10 @@ class Schedule:
 
     def looks(self, steps: int) -> bool:
         """Whether the step after so many is looked at for a change."""
-        return self.spans > 0 and self._slot(LOOK_EVERY.bit_length() - 1, (steps + 1) // LOOK_EVERY) == steps + 1
+        block = (steps + 1) // LOOK_EVERY
+        if block != self._block:
+            self._block, self._look = block, self._slot(LOOK_EVERY.bit_length() - 1, block)
+        return self.spans > 0 and self._look == steps + 1
 
     def _next(self, steps: int, cost: float, plain: float) -> int:
         """The first random step that the time taken so far pays for."""
