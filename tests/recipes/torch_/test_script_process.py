@@ -89,7 +89,16 @@ def test_a_missing_script_is_refused(tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_cuda_is_left_alone_until_the_script_begins(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("words", "dtype"),
+    [
+        (["amp=o0"], "float32"),
+        (["amp=o1"], "bfloat16"),
+        (["amp=o1", "tf32=true"], "bfloat16"),
+        *((["train.precision=script", f"amp=o{level}"], "bfloat16") for level in (1, 2, 3)),
+    ],
+)
+def test_cuda_is_left_alone_until_the_script_begins(tmp_path, monkeypatch, words, dtype):
     """A script may set CUDA_VISIBLE_DEVICES in its first lines, or fork."""
 
     def initialised(*given):
@@ -101,6 +110,6 @@ def test_cuda_is_left_alone_until_the_script_begins(tmp_path, monkeypatch):
     monkeypatch.setattr(nvml, "_capability", lambda index: (9, index))
     monkeypatch.setenv("LOCAL_RANK", "1")
     (tmp_path / "train.py").write_text("")
-    wrapper = TorchWrapper(shared.parse(["amp=o1", "device=auto", f"script={tmp_path / 'train.py'}"], "torch"))
+    wrapper = TorchWrapper(shared.parse([*words, "device=auto", f"script={tmp_path / 'train.py'}"], "torch"))
     with wrapper.around(StepMeter(None)):
-        assert (wrapper.mode.device, wrapper.mode.capability, wrapper.mode.dtype) == ("cuda", (9, 1), "bfloat16")
+        assert (wrapper.mode.device, wrapper.mode.capability, wrapper.mode.dtype) == ("cuda", (9, 1), dtype)
