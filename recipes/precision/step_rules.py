@@ -208,7 +208,23 @@ def _shortfall(short: Sequence[_Part], rule: Mapping[str, Any], share: float) ->
         where = "; on a CPU attention with dropout computes in float32" if rule["device"] == "cpu" else ""
         why = f"torch chooses the kernel of attention{where}"
         return f"{ran} ran in {half}, but {required}; the rest is {describe(others)}: {why}{accept}"
-    return f"{ran} ran in {half}, but {required}; in other dtypes: {describe(others)}{accept}"
+    cudnn = f": {_cudnn_rule(rule)}" if all(map(_by_cudnn_rule, others)) else ""
+    return f"{ran} ran in {half}, but {required}; in other dtypes: {describe(others)}{cudnn}{accept}"
+
+
+def _by_cudnn_rule(call: Call) -> bool:
+    return call["operation"] in ("_cudnn_rnn", "_cudnn_rnn_backward") and call["dtype"] == "float16"
+
+
+def _cudnn_rule(rule: Mapping[str, Any]) -> str:
+    """Why an LSTM or a GRU on CUDA is float16 whatever autocast was asked for, and the way out."""
+    ways = "amp.dtype=float16"
+    if "lists" not in rule:
+        ways += ", or amp.keep_fp32=[NAME] for the layer"
+    return (
+        "torch's autocast gives LSTM, GRU and RNN layers of cuDNN float16, also where it is on for bfloat16; "
+        f"say {ways}"
+    )
 
 
 def _denial(others: Sequence[Call], rule: Mapping[str, Any]) -> Iterator[str]:

@@ -116,6 +116,25 @@ def test_nine_tenths_of_forward_and_of_backward_have_to_be_half_and_the_rest_is_
     check(kind, "linear in float32", report(calls=[*mixed, call(not backward)]))
 
 
+@pytest.mark.parametrize("level", ["o1", "o2"])
+@pytest.mark.parametrize(
+    ("rule", "way"), [({}, "float16, or amp.keep_fp32=[NAME] for the layer"), ({"lists": "refused"}, "float16")]
+)
+def test_a_recurrent_layer_that_autocast_gave_float16_is_named_with_the_way_out(level, rule, way):
+    layers = [
+        call(backward, "float16", operation=f"_cudnn_rnn{'_backward' * backward}", functions=["lstm"])
+        for backward in (False, True)
+    ]
+    kind, why = judged(report(level, rule=rule, calls=layers))
+    assert kind == "contradicted"
+    assert why.endswith(
+        "lstm in float16 (2 calls): torch's autocast gives LSTM, GRU and RNN layers of cuDNN float16, also where it is "
+        f"on for bfloat16; say amp.dtype={way}"
+    )
+    narrow = [call(backward, "float16") for backward in (False, True)]
+    assert "cuDNN" not in judged(report(level, calls=narrow))[1]
+
+
 def test_a_shortfall_says_how_to_ask_for_it():
     narrow, wide = both(flops=889), both("float32", 111, functions=[ATTENTION])
     assert judged(report(calls=[*narrow, *wide]))[1] == (
