@@ -14,6 +14,14 @@ def has_new_switches() -> bool:
 
 
 def switch_tf32(on: bool) -> None:
-    """Set TF32 for matrix products, convolutions and RNNs on CUDA, for the whole process."""
-    torch.backends.cuda.matmul.allow_tf32 = on
+    """Set TF32 for matrix products, convolutions and RNNs on CUDA, for the whole process.
+
+    Whatever was set before: `matmul.allow_tf32` alone would leave a CPU's products at what
+    `set_float32_matmul_precision` made them, and torch's getter raises where the two differ.
+    """
+    if has_new_switches():
+        for above in (torch.backends, torch.backends.cudnn):  # what single operations inherit from
+            if above.fp32_precision != "none":
+                above.fp32_precision = "none"
+    torch.set_float32_matmul_precision("high" if on else "highest")
     torch.backends.cudnn.allow_tf32 = on

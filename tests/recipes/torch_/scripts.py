@@ -89,12 +89,14 @@ def in_process(run_script: Callable[..., Any], folder: Path) -> Callable[..., En
 def fork(
     folder: Path, text: str, *words: str, passed: Sequence[str] = (), ranks: int = 1, attempt: int = 1, **environ: str
 ) -> Ended:
-    """Run an attempt of a script in processes of its own."""
+    """Run an attempt of a script in processes of its own; with TF32=on or off under `switched`."""
     run = folder / "run"
     (run / "attempts" / str(attempt)).mkdir(parents=True, exist_ok=True)
     (folder / "train.py").write_text(textwrap.dedent(text))
     own = [f"script={folder}/train.py", f"run={run}", f"workdir={folder}", "device=cpu"]
     environ = {"LAUNCHER_ATTEMPT": str(attempt), **environ}
-    done = trainers.run([*words, *own, "--", *passed], ranks, trainers.SCRIPT, **environ)
+    done = trainers.run(
+        [*words, *own, "--", *passed], ranks, trainers.SWITCHED if "TF32" in environ else trainers.SCRIPT, **environ
+    )
     result = trainers.result(run) if (run / "result.json").exists() else {}
     return _ended(folder, done.returncode, done.stdout, done.stderr, result)

@@ -9,7 +9,7 @@ import functools
 
 import pytest
 
-from tests.recipes.torch_.scripts import fork
+from tests.recipes.torch_.scripts import PLAIN, fork
 
 LIGHTNING = """\
 import sys
@@ -80,9 +80,29 @@ for inputs, targets in loader:
 """
 
 
+READS_SWITCHES = (
+    PLAIN
+    + """
+read = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+print(*read, torch.get_float32_matmul_precision())
+with torch.backends.cudnn.flags(enabled=True):
+    torch.set_float32_matmul_precision("high")
+"""
+)
+
+
 @pytest.fixture
 def run(tmp_path):
     return functools.partial(fork, tmp_path, HF_HUB_OFFLINE="1")
+
+
+@pytest.mark.parametrize("tf32", ["on", "off"])
+@pytest.mark.parametrize(("text", "passed"), [(READS_SWITCHES, ()), (LIGHTNING, ("bf16-mixed",))])
+def test_libraries_read_the_switches_that_a_run_on_a_gpu_has_set(run, text, passed, tf32):
+    ended = run(text, "amp=o1", passed=passed, TF32=tf32)
+    assert (ended.code, ended.verdict) == (0, "proved"), ended.err
+    if text == READS_SWITCHES:
+        assert ("True True high" if tf32 == "on" else "False False highest") in ended.out
 
 
 @pytest.mark.parametrize(("text", "dtype"), [(LIGHTNING, "float16"), (LIGHTNING, "bfloat16"), (FABRIC, "bfloat16")])

@@ -58,8 +58,24 @@ def switches():
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
+BEFORE = {
+    "nothing": lambda: None,
+    "high": lambda: torch.set_float32_matmul_precision("high"),
+    "medium": lambda: torch.set_float32_matmul_precision("medium"),
+    "all": lambda: setattr(torch.backends, "fp32_precision", "tf32"),
+    "all ieee": lambda: setattr(torch.backends, "fp32_precision", "ieee"),
+    "cudnn": lambda: setattr(torch.backends.cudnn, "fp32_precision", "tf32"),
+    "matmul": lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+}
+"""What a script may have set."""
+
+
+@pytest.mark.parametrize("before", BEFORE)
 @pytest.mark.parametrize("on", [True, False])
-def test_both_kinds_of_switches_can_be_read_after_they_were_set(switches, on):
+def test_both_kinds_of_switches_can_be_read_after_they_were_set(switches, on, before):
+    if before not in ("nothing", "high", "medium") and not has_new_switches():
+        pytest.skip("came with torch 2.9")
+    BEFORE[before]()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         switch_tf32(on)

@@ -15,6 +15,7 @@ from tests.recipes.forking import Forked, environment, run_as_main
 
 MODULE = ("-m", "recipes.torch_.mnist")
 SCRIPT = ("-m", "recipes.torch_.script")
+SWITCHED = (str(Path(__file__).with_name("switched.py")),)
 SUICIDAL = (str(Path(__file__).with_name("suicidal.py")),)
 
 
