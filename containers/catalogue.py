@@ -177,6 +177,13 @@ def cuda_problem(cuda: str, needs: Needs) -> str:
     return ""
 
 
+def needs_compatibility(cuda: str, needs: Needs, own: str = "") -> bool:
+    """Whether this CUDA runs on the driver by NVIDIA's forward compatibility alone; `own` is the driver that came with
+    it. Consumer GPUs have none."""
+    driver, least = parse(needs.driver), least_driver(parse(cuda)) or parse(own)
+    return bool(needs.driver and needs.data_centre) and driver < (min(parse(own), least) if own else least)
+
+
 def _gpu_problem(cuda: str, capability: Version | None, minimum: Version) -> str:
     if capability is None:
         return ""

@@ -73,6 +73,8 @@ class Container:
     """Size of a private /dev/shm; None for the runtime's default."""
     terminal: bool = False
     """Interactive, on the user's terminal."""
+    forward_compatibility: bool = False
+    """Its CUDA needs a newer driver than the host's: the image's own driver libraries for that come first."""
     limits: Mapping[str, int] = field(default_factory=dict)
     """Soft and hard resource limits by the names of prlimit (`memlock`, `stack`); -1 is unlimited."""
 
@@ -104,17 +106,30 @@ def settle(container: Container) -> Container:
         Mount(source=path, target=f"{SECRETS}/{name}", read_only=True) for name, path in container.secrets.items()
     )
     mounts = (*container.mounts, Mount(source=container.cache, target=container.cache), *files)
+    argv = with_compatibility(container.argv) if container.forward_compatibility else container.argv
     return replace(
         container,
         argv=with_exports(
-            with_secrets(container.argv, {name: f"{SECRETS}/{name}" for name in container.secrets}), container.exports
+            with_secrets(argv, {name: f"{SECRETS}/{name}" for name in container.secrets}), container.exports
         ),
         environment={**_ALWAYS, **caches, **who, **container.environment},
         # A folder before mounts inside it: Docker sorts them so, Apptainer does not.
         mounts=tuple(sorted(mounts, key=lambda mount: mount.target.count("/"))),
         secrets={},
         exports="",
+        forward_compatibility=False,
     )
+
+
+COMPATIBILITY = "/usr/local/cuda/compat/lib.real"
+"""Where NVIDIA's images have a newer CUDA driver for older kernel modules, which their entrypoint would switch on."""
+
+
+def with_compatibility(argv: tuple[Word, ...]) -> tuple[Word, ...]:
+    """A command that executes `argv` with those libraries before others, where the image has them. Source: NVIDIA, CUDA
+    Compatibility, "Forward Compatibility"."""
+    path = f"LD_LIBRARY_PATH={COMPATIBILITY}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
+    return ("/bin/sh", "-c", f'[ ! -d {COMPATIBILITY} ] || export "{path}"; exec "$@"', "sh", *argv)
 
 
 def with_secrets(argv: tuple[Word, ...], files: Mapping[str, str]) -> tuple[Word, ...]:

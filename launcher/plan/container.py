@@ -84,6 +84,7 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
         network=launch.container.network,
         ipc=launch.container.ipc,
         shm_bytes=None if launch.container.shm is None else launch.container.shm * 2**20,
+        forward_compatibility=_needs_compatibility(spec, facts, count),
         limits=dict(launch.container.limits),
     )
 
@@ -132,6 +133,7 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
         network=chosen.network,  # type: ignore[arg-type]
         ipc=chosen.ipc,  # type: ignore[arg-type]
         shm_bytes=chosen.shm_bytes,
+        forward_compatibility=chosen.forward_compatibility,
         limits=chosen.limits,
     )
 
@@ -169,11 +171,16 @@ def advice(spec: JobSpec, facts: Facts, count: int) -> tuple[str, ...]:
     """What an image outside the catalogue says of its CUDA, where these GPUs or their driver can't be expected to do
     with it. What is in the image may bring a CUDA of its own, so that nothing is refused."""
     known = facts.containers
-    if known is None or not known.image_cuda or spec.launch.image is None or spec.launch.container.kind == "none":
+    if known is None or spec.launch.image is None or spec.launch.container.kind == "none":
         return ()
     from containers import catalogue, references
 
     if references.release_of(spec.launch.image, spec.launch.image_is) is not None:
+        if not _needs_compatibility(spec, facts, count):
+            return ()
+        own = "its forward compatibility libraries come before this host's driver, which is older than its CUDA needs"
+        return (f"image={spec.launch.image}: {own}",)
+    if not known.image_cuda:
         return ()
     problems = (
         catalogue.cuda_problem(known.image_cuda, needs) for needs in _on_gpus(catalogue.Needs(), spec, facts, count)
@@ -183,6 +190,18 @@ def advice(spec: JobSpec, facts: Facts, count: int) -> tuple[str, ...]:
         for problem in dict.fromkeys(problems)
         if problem
     )
+
+
+def _needs_compatibility(spec: JobSpec, facts: Facts, count: int) -> bool:
+    """Whether the image was accepted as its own libraries let its CUDA run on this host's driver. Slurm's nodes have
+    drivers that are not known here."""
+    from containers import catalogue, references
+
+    assert facts.containers is not None
+    release = references.release_of(spec.launch.image or "", spec.launch.image_is)
+    cuda, own = (release.cuda, release.driver) if release else (facts.containers.image_cuda, "")
+    every = _on_gpus(catalogue.Needs(), spec, facts, count)
+    return bool(cuda) and any(catalogue.needs_compatibility(cuda, needs, own) for needs in every)
 
 
 def _on_gpus(needs: Needs, spec: JobSpec, facts: Facts, count: int) -> Iterator[Needs]:

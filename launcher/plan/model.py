@@ -38,6 +38,8 @@ class ContainerPlan:
     network: str = "host"
     ipc: str = "host"
     shm_bytes: int | None = None
+    forward_compatibility: bool = False
+    """As `containers.description.Container`."""
     limits: dict[str, int] = field(default_factory=dict)
 
 

@@ -163,6 +163,26 @@ def test_the_cuda_version_of_an_own_image_is_checked_against_the_gpus_as_advice(
     assert all(note.startswith(f"image=/images/torch.sif: {says}") for note in about)
 
 
+@pytest.mark.parametrize(
+    ("driver", "image", "words", "counted_on"),
+    [
+        ("470.82.01", "ngc-pytorch:24.10", (), True),  # a branch that NVIDIA supports for it on data-centre GPUs
+        ("535.104.05", "ngc-pytorch:24.10", (), False),  # any driver from 525 on runs CUDA 12
+        ("560.35.03", "ngc-pytorch:24.10", (), False),
+        ("470.82.01", "ngc-pytorch:24.10", ("gpus=0",), False),
+        ("470.82.01", "/images/torch.sif", (), True),
+        ("550.54.15", "/images/torch.sif", (), False),
+    ],
+)
+def test_forward_compatibility_is_switched_on_where_the_plan_counts_on_it(driver, image, words, counted_on) -> None:
+    facts = with_containers(with_gpu("8.0", driver), image="x", image_cuda="12.4.1")
+    plan = plan_of(facts, "container=apptainer", f"image={image}", *words)
+    assert plan.container is not None
+    assert plan.container.forward_compatibility == counted_on
+    assert ("/usr/local/cuda/compat/lib.real" in render(plan.bind("20260102-030405-calm-fox"))) == counted_on
+    assert any("forward compatibility" in note for note in plan.advice) == counted_on
+
+
 def test_the_gpus_of_a_host_do_not_matter_to_a_job_that_gets_none() -> None:
     old = with_containers(with_gpu("8.0", "510.47.03"), image="x")
     assert plan_of(old, "container=docker", "image=ngc-pytorch:24.10", "gpus=0").gpus == 0
