@@ -55,3 +55,13 @@ def updates_by_hand_of_plain_variables():
         return loss
 
     losses = [float(step()) for _ in range(4)]
+
+
+@guest(o0="proved")
+def an_exit_after_training():
+    import os
+
+    model = tf.keras.Sequential([tf.keras.layers.Dense(4)])
+    model.compile(optimizer="sgd", loss="mse")
+    print(model.fit(inputs, targets, batch_size=32, epochs=1, verbose=0).history, flush=True)
+    os._exit(0)

@@ -1,0 +1,71 @@
+"""Loops of Paddle. Each starts Python: Paddle can't be imported in the process that the others are forked from, and
+its import warns, which the launcher keeps quiet."""
+
+# ruff: noqa: F821 - names of head_paddle.py
+
+
+@guest(o0="proved", fresh=True, environ={"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "3"})
+def autocast_in_its_spellings_and_a_scaler():
+    scaler = paddle.amp.GradScaler(enable=False)
+
+    @paddle.amp.auto_cast(enable=False)
+    def loss_of():
+        with paddle.amp.amp_guard(enable=False), paddle.amp.auto_cast(dtype="bfloat16"):
+            return F.mse_loss(net(inputs), targets)
+
+    losses = []
+    for _ in range(3):
+        loss = loss_of()
+        scaler.scale(loss).backward()
+        scaler.minimize(sgd, loss)
+        sgd.clear_grad()
+        losses.append(float(loss))
+
+
+@guest(o0="unknown", fresh=True, environ={"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "3"})
+def a_static_graph():
+    def train_graph():
+        main, start = paddle.static.Program(), paddle.static.Program()
+        with paddle.static.program_guard(main, start):
+            x = paddle.static.data("x", [16, 8])
+            loss = paddle.mean(paddle.static.nn.fc(x, 1) ** 2)
+            paddle.optimizer.SGD(0.1).minimize(loss)
+        executor = paddle.static.Executor()
+        executor.run(start)
+        given = numpy.random.rand(16, 8).astype("float32")
+        return [float(executor.run(main, {"x": given}, [loss])[0]) for _ in range(3)]
+
+    paddle.enable_static()
+    losses = train_graph()
+    paddle.disable_static()
+
+
+@guest(o0="proved", fresh=True, environ={"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "3"})
+def workers_of_a_loader_and_a_closure():
+    class Ones(paddle.io.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return numpy.full(8, index, "float32")
+
+    lbfgs = paddle.optimizer.LBFGS(0.1, max_iter=3, parameters=net.parameters())
+
+    def closure():
+        lbfgs.clear_grad()
+        loss = net(batch).square().mean()
+        loss.backward()
+        return loss
+
+    loader = paddle.io.DataLoader(Ones(), batch_size=2, num_workers=1)
+    losses = []
+    for batch in loader:
+        losses.append(float(lbfgs.step(closure)))
+
+
+@guest(o0="proved", fresh=True, environ={"PYTHONWARNINGS": "ignore", "GLOG_minloglevel": "3"})
+def an_exit_after_its_first_step():
+    import os
+
+    print(train(1), flush=True)
+    os._exit(0)
