@@ -22,7 +22,8 @@ from benchmarks.scripts.table import Row
 
 LIMIT = 900
 """Seconds that one process may take."""
-OFFLINE = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
+ENVIRON = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+"""Nothing is downloaded; hashes are the same; and one thread, so that times mean something on a busy machine."""
 MODES = {"o0": ["amp=o0"], "o1": ["amp=o1"], "script": ["amp=o1", "train.precision=script"]}
 IGNORED = (".git", "__pycache__")
 
@@ -138,7 +139,7 @@ class _Runner:
             argv = [*places.launcher(*words), "--", *arguments]
         else:
             argv = [str(self.python), str(script), *arguments]
-        environ = places.environment(home, **OFFLINE, **row.environ, **own.get("environ", {}))
+        environ = places.environment(home, **ENVIRON, **row.environ, **own.get("environ", {}))
         before = _digests(at)
         began = time.monotonic()
         code = _run(argv, at / row.folder, environ, home / how)
