@@ -9,10 +9,10 @@ from typing import Any
 from recipes.typed import SettingsError, show
 
 PRODUCTS = (
-    "mm bmm _int_mm addmm addbmm baddbmm _addmm_activation _scaled_mm _scaled_mm_v2 _grouped_mm _scaled_grouped_mm "
-    "_scaled_grouped_mm_v2 mv dot vdot addmv addr convolution convolution_backward mkldnn_rnn_layer "
-    "mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward _flash_attention_forward _flash_attention_backward "
-    "_efficient_attention_forward _efficient_attention_backward "
+    "mm bmm _int_mm addmm addbmm baddbmm addmm_ addbmm_ baddbmm_ _addmm_activation _scaled_mm _scaled_mm_v2 "
+    "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2 mv dot vdot addmv addmv_ addr addr_ convolution "
+    "convolution_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward "
+    "_flash_attention_forward _flash_attention_backward _efficient_attention_forward _efficient_attention_backward "
     + " ".join(
         f"_scaled_dot_product_{kernel}{end}"
         for kernel in ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")

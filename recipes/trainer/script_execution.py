@@ -51,6 +51,7 @@ def execute(
     first = [] if getattr(sys.flags, "safe_path", False) else [str(resolved.parents[depth])]
     sys.path[: len(first)] = first
     module = ".".join(resolved.with_suffix("").parts[-depth - 1 :]) if depth else ""
+    sys.orig_argv = [sys.executable, *(["-m", module] if depth else sys.argv[:1]), *passed]
     try:
         _run_as_main(place, source, module)
     except SystemExit as ended:

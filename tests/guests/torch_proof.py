@@ -147,3 +147,23 @@ def python_in_its_place():
     losses = train(12)
     atexit._run_exitfuncs()
     os.execv(sys.executable, [sys.executable, "-c", "print('again')"])
+
+
+@guest(o0="proved", o1="proved")
+def products_that_are_added_in_place():
+    class Linear(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.bfloat16)
+        def forward(ctx, inputs, weight, bias):
+            ctx.save_for_backward(inputs, weight)
+            return torch.addmm(bias, inputs, weight.t())
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cpu")
+        def backward(ctx, gradient):
+            inputs, weight = ctx.saved_tensors
+            of_weight = torch.zeros_like(weight).addmm_(gradient.t(), inputs)
+            of_inputs = torch.zeros_like(inputs)[None].baddbmm_(gradient[None], weight[None])[0]
+            return of_inputs, of_weight, gradient.sum(0)
+
+    losses = train(loss_of=lambda: F.mse_loss(net[2](Linear.apply(net[0](inputs), square, square[0])), targets))

@@ -99,12 +99,12 @@ FORMULAS: dict[str, tuple[tuple[int, ...], Formula | None]] = {
     operation: (positions, formula)
     for positions, formula, operations in (
         ((0, 1), _matrix_product(0), "mm bmm _int_mm"),
-        ((1, 2), _matrix_product(1), "addmm addbmm baddbmm _addmm_activation"),
+        ((1, 2), _matrix_product(1), "addmm addbmm baddbmm addmm_ addbmm_ baddbmm_ _addmm_activation"),
         ((0, 1), _scaled_product, "_scaled_mm _scaled_mm_v2"),
         ((0, 1), _grouped_product, "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2"),
         ((0, 1), _matrix_vector_product(0), "mv dot vdot"),
-        ((1, 2), _matrix_vector_product(1), "addmv"),
-        ((1, 2), _outer_product, "addr"),
+        ((1, 2), _matrix_vector_product(1), "addmv addmv_"),
+        ((1, 2), _outer_product, "addr addr_"),
         ((0, 1), _convolution, "convolution"),
         ((0, 1, 2), _convolution_backward, "convolution_backward"),
         ((0, 1, 2), _attention(0, 1, 1), " ".join(_ATTENTION_KERNELS)),
