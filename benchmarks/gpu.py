@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
+from amp_launcher.metrics import finite
 from benchmarks.campaign import ceilings, checks, kernels, language, turns
 from benchmarks.campaign.aims import Aim, judge
 from benchmarks.campaign.recipes import task
 from benchmarks.campaign.rows import Bench, Budget, Row, Task
-from recipes.metrics import finite
 
 HERE = Path(__file__).parent
 REHEARSAL = "REHEARSAL: tiny sizes, figures that mean nothing"

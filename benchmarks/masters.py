@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from amp_launcher.precision.levels import Amp, LossScale
+from amp_launcher.torch.precision import Precision
 from benchmarks.measure import Measured, Timing, by_turns
-from recipes.precision.levels import Amp, LossScale
-from recipes.torch_.precision import Precision
 
 ROUNDS, PAIRS = 12, 6
 """The placement of memory changes these times by some percent, so several pairs are made."""

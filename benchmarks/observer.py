@@ -15,9 +15,9 @@ import numpy
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from amp_launcher.torch.observe.observer import PrecisionObserver
 from benchmarks.measure import Measured, by_turns, torch_processes
 from benchmarks.steps_gpt import ABOUT, captured
-from recipes.torch_.observe.observer import PrecisionObserver
 
 WORDS = ("amp=o2",)
 BLOCK = 4

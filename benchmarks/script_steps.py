@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
+from amp_launcher.around import wrap as script
+from amp_launcher.around.early import EarlyVerdict
+from amp_launcher.around.step_meter import StepMeter
+from amp_launcher.run_folder import RunFolder
+from amp_launcher.torch.script import TorchWrapper
 from benchmarks.measure import Measured, Timing, by_turns, command
 from benchmarks.places import PYTHON, environment
-from recipes.run_folder import RunFolder
-from recipes.torch_.script import TorchWrapper
-from recipes.trainer import script
-from recipes.trainer.early import EarlyVerdict
-from recipes.trainer.step_meter import StepMeter
 
 STEP = 10e-3
 """Seconds of the step in the claim."""
@@ -56,7 +56,7 @@ def torch_start(folder: Path) -> Measured:
     words = ["amp=o1", "device=cpu", "require_proof=false", f"script={folder / 'train.py'}"]
     environ = environment(folder)
     cases = {
-        "the script in the wrapper": command([PYTHON, "-m", "recipes.torch_.script", *words], folder, environ),
+        "the script in the wrapper": command([PYTHON, "-m", "amp_launcher.torch.script", *words], folder, environ),
         "the script": command([PYTHON, str(folder / "train.py")], folder, environ),
     }
     timings = by_turns(cases, STARTS)

@@ -13,14 +13,14 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
+from amp_launcher.recipes import gpt as recipe
+from amp_launcher.recipes.data import tokens
+from amp_launcher.recipes.gpt.train_torch import Net, RmsNorm
+from amp_launcher.torch.loop import Run
 from benchmarks import steps
 from benchmarks.measure import Measured, Timing, torch_processes
 from benchmarks.steps import HandStep
 from benchmarks.steps_gpt import ABOUT, LIMIT, adam
-from recipes import gpt as recipe
-from recipes.data import tokens
-from recipes.torch_.gpt import Net, RmsNorm
-from recipes.torch_.loop import Run
 
 RANKS = 2
 WORDS = ("amp.dtype=bfloat16", "parallel=fsdp")

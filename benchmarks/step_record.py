@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch
 
+from amp_launcher import metrics
+from amp_launcher.recipes.gpt import train_torch as gpt
+from amp_launcher.step_record import path_of
+from amp_launcher.torch import loop
 from benchmarks.measure import Measured, Timing
-from recipes import metrics
-from recipes.step_record import path_of
-from recipes.torch_ import gpt, loop
 
 ROUNDS, STEPS, WARM = 6, 24, 4
 WORDS = ("amp=o2", "data=stdlib", "batch=16", "train.layers=4", "train.width=128", "train.heads=4", "train.context=128")

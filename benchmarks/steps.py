@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy
 
+from amp_launcher.loop.protocols import Executor
+from amp_launcher.loop.recorder import Executed
+from amp_launcher.loop.training import choose_steps
 from benchmarks.measure import Measured, Skipped, Timing
-from recipes.trainer.protocols import Executor
-from recipes.trainer.recorder import Executed
-from recipes.trainer.training import choose_steps
 
 BLOCK = 4
 """Steps of one side before the other side runs."""
@@ -146,8 +146,8 @@ _HOW = f"one thread, CPU time over blocks of {BLOCK} steps"
 def take_turns(folder: Path, trainer: Trainer, hand: HandWritten) -> Turns:
     """Train as the words say, on the CPU, the hand-written loop taking its turns between the recipe's steps."""
     trainer.module().one_thread()
-    package = f"recipes.{trainer.framework}_"
-    loop, module = (importlib.import_module(f"{package}.{name}") for name in ("loop", trainer.recipe))
+    loop = importlib.import_module(f"amp_launcher.{trainer.framework}.loop")
+    module = importlib.import_module(f"amp_launcher.recipes.{trainer.recipe}.train_{trainer.framework}")
     turns: list[Turns] = []
 
     def train(run: Any) -> None:

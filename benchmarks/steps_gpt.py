@@ -12,18 +12,18 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
+from amp_launcher import arguments
+from amp_launcher.recipes import gpt as recipe
+from amp_launcher.recipes.data import tokens
+from amp_launcher.recipes.gpt import GptSettings
+from amp_launcher.recipes.gpt import train_torch as trainer_of_gpt
+from amp_launcher.recipes.gpt.train_torch import Net
+from amp_launcher.settings import Data
+from amp_launcher.torch import devices
+from amp_launcher.torch.loop import Run
 from benchmarks import steps
 from benchmarks.measure import Measured
 from benchmarks.steps import HandStep
-from recipes import arguments
-from recipes import gpt as recipe
-from recipes.data import tokens
-from recipes.gpt import GptSettings
-from recipes.settings import Data
-from recipes.torch_ import devices
-from recipes.torch_ import gpt as trainer_of_gpt
-from recipes.torch_.gpt import Net
-from recipes.torch_.loop import Run
 
 LIMIT = 1.02
 SIZES = ("steps=130",)

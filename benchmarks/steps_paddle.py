@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amp_launcher.recipes.data import random_regression
+from amp_launcher.recipes.simplenet import STEPS_PER_EPOCH
 from benchmarks import steps
 from benchmarks.measure import Measured
 from benchmarks.steps import HandStep
-from recipes.data import random_regression
-from recipes.simplenet import STEPS_PER_EPOCH
 
 if TYPE_CHECKING:
-    from recipes.paddle_.loop import Run
+    from amp_launcher.paddle.loop import Run
 
 
 def simplenet(folder: Path) -> Measured:
@@ -30,7 +30,7 @@ def _simplenet(run: Run) -> HandStep:
     import paddle
     from paddle.nn.functional import mse_loss
 
-    from recipes.paddle_ import simplenet
+    from amp_launcher.recipes.simplenet import train_paddle as simplenet
 
     hyper = run.settings.train
     data = random_regression.load(run.settings.seed, STEPS_PER_EPOCH * run.settings.batch, hyper.width)

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from amp_launcher.recipes import resnet50 as resnet50_recipe
+from amp_launcher.recipes.data import cifar, imagenet, images, random_regression
+from amp_launcher.recipes.efficientnet import ADAM_EPSILON
+from amp_launcher.recipes.gan import EPSILON, NOISE, RMSPROP_DECAY
+from amp_launcher.recipes.simplenet import STEPS_PER_EPOCH
 from benchmarks.steps import HandStep
-from recipes import resnet50 as resnet50_recipe
-from recipes.data import cifar, imagenet, images, random_regression
-from recipes.efficientnet import ADAM_EPSILON
-from recipes.gan import EPSILON, NOISE, RMSPROP_DECAY
-from recipes.simplenet import STEPS_PER_EPOCH
 
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-    from recipes.tensorflow_.loop import Run
+    from amp_launcher.tensorflow.loop import Run
 
 
 def one_thread() -> None:
@@ -64,7 +64,7 @@ def _mnist(run: Run) -> HandStep:
     import keras
     import tensorflow as tf
 
-    from recipes.tensorflow_ import mnist
+    from amp_launcher.recipes.mnist import train_tensorflow as mnist
 
     hyper = run.settings.train
     inputs, labels = _in_memory(images.load(run.settings.data, run.settings.seed).train)
@@ -81,7 +81,7 @@ def _simplenet(run: Run) -> HandStep:
     import keras
     import tensorflow as tf
 
-    from recipes.tensorflow_ import simplenet
+    from amp_launcher.recipes.simplenet import train_tensorflow as simplenet
 
     hyper = run.settings.train
     data = random_regression.load(run.settings.seed, STEPS_PER_EPOCH * run.settings.batch, hyper.width)
@@ -99,7 +99,7 @@ def _resnet50(run: Run) -> HandStep:
     import keras
     import tensorflow as tf
 
-    from recipes.tensorflow_ import resnet50
+    from amp_launcher.recipes.resnet50 import train_tensorflow as resnet50
 
     hyper, batch = run.settings.train, run.settings.batch
     pixels, named, _ = imagenet.synthetic(run.settings.seed, batch, hyper.image_size, hyper.classes)
@@ -129,7 +129,7 @@ def _efficientnet(run: Run) -> HandStep:
     import keras
     import tensorflow as tf
 
-    from recipes.tensorflow_ import efficientnet
+    from amp_launcher.recipes.efficientnet import train_tensorflow as efficientnet
 
     hyper = run.settings.train
     pixels, labels = _in_memory(cifar.load(run.settings.data, run.settings.seed).train)
@@ -146,7 +146,7 @@ def _gan(run: Run) -> HandStep:
     import keras
     import tensorflow as tf
 
-    from recipes.tensorflow_ import gan
+    from amp_launcher.recipes.gan import train_tensorflow as gan
 
     hyper, count = run.settings.train, run.settings.batch
     real, _ = _in_memory(images.load(run.settings.data, run.settings.seed).train)
@@ -206,7 +206,7 @@ def _taken(run: Run) -> HandStep:
 def _in_memory(part: images.Images) -> tuple[tf.Tensor, tf.Tensor]:
     import tensorflow as tf
 
-    from recipes.tensorflow_.supervised import channels_last
+    from amp_launcher.tensorflow.supervised import channels_last
 
     return tf.constant(channels_last(part.images)), tf.constant(part.labels)
 

@@ -7,19 +7,19 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, interpolate, mse_loss
 
+from amp_launcher.recipes import resnet50 as resnet50_recipe
+from amp_launcher.recipes.data import cifar, images, random_regression
+from amp_launcher.recipes.efficientnet import ADAM_EPSILON
+from amp_launcher.recipes.efficientnet import train_torch as efficientnet_trainer
+from amp_launcher.recipes.gan import EPSILON, NOISE, RMSPROP_DECAY
+from amp_launcher.recipes.gan import train_torch as gan_trainer
+from amp_launcher.recipes.mnist import train_torch as mnist_trainer
+from amp_launcher.recipes.resnet50 import train_torch as resnet50_trainer
+from amp_launcher.recipes.simplenet import STEPS_PER_EPOCH
+from amp_launcher.recipes.simplenet import train_torch as simplenet_trainer
+from amp_launcher.torch.loop import Run
+from amp_launcher.torch.supervised import draw_glorot, to_device
 from benchmarks.steps import HandStep
-from recipes import resnet50 as resnet50_recipe
-from recipes.data import cifar, images, random_regression
-from recipes.efficientnet import ADAM_EPSILON
-from recipes.gan import EPSILON, NOISE, RMSPROP_DECAY
-from recipes.simplenet import STEPS_PER_EPOCH
-from recipes.torch_ import efficientnet as efficientnet_trainer
-from recipes.torch_ import gan as gan_trainer
-from recipes.torch_ import mnist as mnist_trainer
-from recipes.torch_ import resnet50 as resnet50_trainer
-from recipes.torch_ import simplenet as simplenet_trainer
-from recipes.torch_.loop import Run
-from recipes.torch_.supervised import draw_glorot, to_device
 
 CPU = torch.device("cpu")
 

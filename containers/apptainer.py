@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from containers.description import Container, Mount
-from containers.devices import visibility
-from containers.engines import mount_fields
-from containers.runtime import Runtime, Wrapped, limited
-from containers.words import EnvArg, Word
+from launcher.containers.description import Container, Mount
+from launcher.containers.devices import visibility
+from launcher.containers.engines import mount_fields
+from launcher.containers.runtime import Runtime, Wrapped, limited
+from launcher.containers.words import EnvArg, Word
 
 # The first versions with --no-eval. Earlier ones evaluate every value in a shell inside the container.
 _NO_EVAL = {"apptainer": (1, 1), "singularity": (3, 10)}

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from recipes.typed import SettingsError, nearest
+from amp_launcher.typed import SettingsError, nearest
 
 Version = tuple[int, ...]
 
@@ -90,7 +90,7 @@ def is_data_centre(gpu_name: str) -> bool:
 @functools.cache
 def releases() -> tuple[Release, ...]:
     """Every image, line by line, oldest first."""
-    text = pkgutil.get_data("containers", "ngc.json")  # which may lie in a zip
+    text = pkgutil.get_data("launcher.containers", "ngc.json")  # which may lie in a zip
     assert text is not None
     table = json.loads(text)
     return tuple(_release(line, release, table) for line, images in table["images"].items() for release in images)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
-from containers.words import EnvArg, Word
+from launcher.containers.words import EnvArg, Word
 
 Devices = tuple[str, ...] | Literal["job"] | None
 """GPUs by index or UUID, in the order of the job's numbering; `job` for those of the scheduler; empty for none of the

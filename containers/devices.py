@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from containers.description import Devices
-from containers.words import EnvArg, EnvArgs, Word
+from launcher.containers.description import Devices
+from launcher.containers.words import EnvArg, EnvArgs, Word
 
 VARIABLE = "LAUNCHER_GPUS"
 

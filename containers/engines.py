@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from containers.description import Container, Mount
-from containers.devices import visibility
-from containers.runtime import GRACE, Runtime, Wrapped
-from containers.words import EnvArg, Word, prefixed
+from launcher.containers.description import Container, Mount
+from launcher.containers.devices import visibility
+from launcher.containers.runtime import GRACE, Runtime, Wrapped
+from launcher.containers.words import EnvArg, Word, prefixed
 
 
 def wrap(container: Container, runtime: Runtime) -> Wrapped:

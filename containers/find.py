@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from containers.runtime import Kind, Runtime
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
+from launcher.containers.runtime import Kind, Runtime
 
 Ask = Callable[[Sequence[str]], str | None]
 """Runs an argument list on the host: its standard output, or None if it failed or isn't installed."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from containers.images import ImageRecipe
-from recipes.typed import SettingsError, nearest
+from amp_launcher.typed import SettingsError, nearest
+from launcher.containers.images import ImageRecipe
 
 _DIGITS = "scikit-learn==1.5.2"  # holds the small data set that needs no download
 

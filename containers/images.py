@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from containers import references
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
+from launcher.containers import references
 
 Format = Literal["docker", "singularity"]
 SUFFIXES: dict[Format, str] = {"docker": "Dockerfile", "singularity": "def"}

@@ -9,11 +9,11 @@ import posixpath
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from containers import apptainer, pyxis
-from containers.description import SECRETS, Container, Mount, settle
-from containers.runtime import ALIASES, KINDS, Runtime
-from containers.variables import JOB_PREFIXES, OWNED, RUNTIME_PREFIXES, SHELL
-from recipes.typed import SettingsError, not_a_choice, refuse_control_characters
+from amp_launcher.typed import SettingsError, not_a_choice, refuse_control_characters
+from launcher.containers import apptainer, pyxis
+from launcher.containers.description import SECRETS, Container, Mount, settle
+from launcher.containers.runtime import ALIASES, KINDS, Runtime
+from launcher.containers.variables import JOB_PREFIXES, OWNED, RUNTIME_PREFIXES, SHELL
 
 _SYSTEM = ("/", "/proc", "/sys", "/dev")
 # The longest string of an argument list or environment in Linux, with its zero byte.

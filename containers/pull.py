@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from containers import registry, store
-from containers.find import Ask, check_image, find_image
-from containers.references import Image
-from containers.registry import NGC_USER, Credentials, is_loopback
-from containers.registry import PullError as PullError
-from containers.runtime import Runtime
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
+from launcher.containers import registry, store
+from launcher.containers.find import Ask, check_image, find_image
+from launcher.containers.references import Image
+from launcher.containers.registry import NGC_USER, Credentials, is_loopback
+from launcher.containers.registry import PullError as PullError
+from launcher.containers.runtime import Runtime
 
 Say = Callable[[str], None]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from containers.description import Container
-from containers.devices import visibility
-from containers.runtime import Runtime, Wrapped, limited
-from containers.words import Word
+from launcher.containers.description import Container
+from launcher.containers.devices import visibility
+from launcher.containers.runtime import Runtime, Wrapped, limited
+from launcher.containers.words import Word
 
 # These would also affect srun and enroot, which start the container, so `env` sets them inside it.
 _INSIDE = ("HOME", "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD")

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from containers import catalogue
-from containers.catalogue import Release
-from containers.runtime import Kind
-from recipes.typed import SettingsError, nearest
+from amp_launcher.typed import SettingsError, nearest
+from launcher.containers import catalogue
+from launcher.containers.catalogue import Release
+from launcher.containers.runtime import Kind
 
 Form = Literal["registry", "sif", "squashfs", "sandbox"]
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import IO, Any
 
-from containers.references import Image
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
+from launcher.containers.references import Image
 
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 _MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from containers.words import Word
+from launcher.containers.words import Word
 
 Kind = Literal["none", "docker", "podman", "apptainer", "pyxis"]
 KINDS: tuple[Kind, ...] = ("none", "docker", "podman", "apptainer", "pyxis")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from containers import apptainer, engines, pyxis
-from containers.description import Container, settle
-from containers.runtime import Runtime, Wrapped
+from launcher.containers import apptainer, engines, pyxis
+from launcher.containers.description import Container, settle
+from launcher.containers.runtime import Runtime, Wrapped
 
 _RENDERERS = {"docker": engines.wrap, "podman": engines.wrap, "apptainer": apptainer.wrap, "pyxis": pyxis.wrap}
 

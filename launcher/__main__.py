@@ -124,10 +124,10 @@ def _dispatch(words: list[str]) -> int:
 
 def _check_first(words: list[str]) -> None:
     """Raises `UsageError` unless the first word, which is neither a verb nor key=value, is a script."""
+    from amp_launcher.typed import nearest
     from launcher.config import script_word
     from launcher.config.parse import is_key
     from launcher.errors import UsageError
-    from recipes.typed import nearest
 
     first, *rest = words
     if script_word.is_script(first):

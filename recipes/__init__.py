@@ -1,1 +1,1 @@
-"""Training jobs. What lies directly here is standard library only; frameworks live in `torch_` and its like."""
+"""Training jobs to read and to copy, a folder each. `amp_launcher.recipes` is this folder, wherever it is installed."""

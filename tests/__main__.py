@@ -40,10 +40,14 @@ def without(*folders: str) -> list[str]:
 
 PARTS = {
     "starts": tests("-m", "not testbed", *STARTS, *PLANS),
-    "rest": tests("-m", "not testbed", *without("tests/recipes", "tests/guests", "tests/benchmarks", *STARTS, *PLANS)),
-    "torch": tests("tests/recipes/torch_", "tests/benchmarks"),
-    "recipes": tests("tests/recipes", "tests/guests", *without("tests/recipes/torch_")),
-    "slurm": tests("-m", "testbed", *without("tests/recipes", "tests/guests", "tests/benchmarks", *STARTS, *HOSTS)),
+    "rest": tests(
+        "-m", "not testbed", *without("tests/amp_launcher", "tests/guests", "tests/benchmarks", *STARTS, *PLANS)
+    ),
+    "torch": tests("tests/amp_launcher/torch", "tests/benchmarks"),
+    "recipes": tests("tests/amp_launcher", "tests/guests", *without("tests/amp_launcher/torch")),
+    "slurm": tests(
+        "-m", "testbed", *without("tests/amp_launcher", "tests/guests", "tests/benchmarks", *STARTS, *HOSTS)
+    ),
     "hosts": tests("-m", "testbed", *HOSTS),
     "types": ["mypy"],
 }

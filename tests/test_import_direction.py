@@ -1,4 +1,5 @@
-"""Imports point one way: launcher -> containers, launcher -> the standard-library part of recipes, nothing back."""
+"""Imports point one way: launcher -> containers and recipes -> amp_launcher, nothing back; the launcher loads its
+standard-library part."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ ROOMS = (
     "compare commands __main__"
 ).split()
 """What lies in launcher/, from the bottom up: a file imports only from its own room and those before it."""
-FRAMEWORKS = {"torch": "torch_", "tensorflow": "tensorflow_", "keras": "tensorflow_", "paddle": "paddle_"}
+FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "paddle": "paddle"}
 LAUNCHER_ONLY = {"hydra", "omegaconf", "submitit", "fabric", "yaml", "rich"}
 
 
@@ -28,8 +29,11 @@ def imports(path: Path, *, at_import: bool = False) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports of this project are absolute"
-            yield from (f"{node.module}.{name.name}" for name in node.names)
+            home = path.relative_to(ROOT).parent.parts
+            assert node.level == 0 or home[0] == "recipes", "imports are absolute, but for those of recipes"
+            above = ".".join(home[: len(home) + 1 - node.level]) if node.level else ""
+            module = ".".join(part for part in (above, node.module) if part)
+            yield from (f"{module}.{name.name}" for name in node.names)
 
 
 def files(folder: str) -> list[Path]:
@@ -42,10 +46,16 @@ def top(module: str) -> str:
     return module.split(".")[0]
 
 
+OF_FRAMEWORKS = re.compile(r"amp_launcher\.((torch|tensorflow|paddle)(\.|$)|recipes\.\w+\.train_)")
 FORBIDDEN = {
-    "launcher": lambda module: top(module) in FRAMEWORKS or re.match(r"recipes\.\w+_(\.|$)", module),
-    "containers": lambda module: top(module) in {*FRAMEWORKS, "launcher"} or re.match(r"recipes\.\w+_(\.|$)", module),
+    "launcher": lambda module: top(module) in {*FRAMEWORKS, "recipes", "containers"} or OF_FRAMEWORKS.match(module),
+    "containers": lambda module: (
+        top(module) in {*FRAMEWORKS, "recipes"}
+        or OF_FRAMEWORKS.match(module)
+        or re.match(r"launcher\.(?!containers\b)", module)
+    ),
     "recipes": lambda module: top(module) in {"launcher", "containers", *LAUNCHER_ONLY},
+    "amp_launcher": lambda module: top(module) in {"launcher", "containers", "recipes", *LAUNCHER_ONLY},
 }
 
 
@@ -55,16 +65,20 @@ def test_the_launcher_imports_no_framework_and_the_training_side_nothing_of_the_
 
 
 def test_a_framework_is_imported_only_in_its_own_folder() -> None:
-    for path in files("recipes"):
+    for path in (*files("recipes"), *files("amp_launcher")):
         for module in imports(path):
             home = FRAMEWORKS.get(top(module))
-            assert home is None or home in path.relative_to(ROOT).parts, f"{path} imports {module}"
+            mine = (*path.relative_to(ROOT).parts, path.stem.removeprefix("train_"))
+            assert home is None or home in mine, f"{path} imports {module}"
 
 
 def test_recipes_and_their_precision_rules_load_with_the_standard_library_only() -> None:
-    for path in (*(ROOT / "recipes").glob("*.py"), *(ROOT / "recipes" / "precision").glob("*.py")):
+    paths = [
+        path for place in ("", "precision", "job", "around") for path in (ROOT / "amp_launcher" / place).glob("*.py")
+    ]
+    for path in (*paths, *(ROOT / "recipes").glob("*/__init__.py")):
         for module in imports(path, at_import=True):
-            assert top(module) in {*sys.stdlib_module_names, "recipes"}, f"{path} imports {module}"
+            assert top(module) in {*sys.stdlib_module_names, "amp_launcher", "recipes"}, f"{path} imports {module}"
 
 
 def test_rooms_of_the_launcher_import_one_way() -> None:
@@ -83,7 +97,9 @@ def test_every_file_of_the_launcher_is_in_a_room() -> None:
     assert names - {"__init__"} == set(ROOMS)
 
 
-@pytest.mark.parametrize("package", ["recipes", "recipes.torch_", "recipes.tensorflow_", "recipes.paddle_"])
+@pytest.mark.parametrize(
+    "package", ["amp_launcher", "amp_launcher.torch", "amp_launcher.tensorflow", "amp_launcher.paddle"]
+)
 def test_rooms_and_files_of_a_recipes_package_import_one_way(package: str) -> None:
     """Each room, or file beside the rooms, counts as one; inside a framework, observation stands on precision."""
     parts = package.split(".")
@@ -93,7 +109,7 @@ def test_rooms_and_files_of_a_recipes_package_import_one_way(package: str) -> No
 
 
 def test_no_two_files_of_recipes_and_containers_import_each_other_by_whatever_way() -> None:
-    for folder in ("recipes", "containers"):
+    for folder in ("recipes", "amp_launcher", "containers"):
         assert _circle(_graph(99, folder)) == []
 
 
@@ -121,7 +137,9 @@ def _circle(graph: dict[str, set[str]]) -> list[str]:
 
 
 def test_every_room_says_in_a_line_what_it_is() -> None:
-    for path in (path for part in ("launcher", "recipes") for path in (ROOT / part).rglob("__init__.py")):
+    for path in (
+        path for part in ("launcher", "amp_launcher", "recipes") for path in (ROOT / part).rglob("__init__.py")
+    ):
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
 
 

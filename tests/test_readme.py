@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from amp_launcher.precision.levels import LEVELS, LossScale
+from amp_launcher.precision.resolved import resolve_scale
+from amp_launcher.precision.support import support_for
+from amp_launcher.recipe import NAMES, find
 from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import make
 from launcher.config.sweep import cells
-from recipes.precision.levels import LEVELS, LossScale
-from recipes.precision.resolved import resolve_scale
-from recipes.precision.support import support_for
-from recipes.recipe import NAMES, find
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

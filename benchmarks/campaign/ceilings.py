@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import torch
 
+from amp_launcher.recipes.simplenet import RECIPE as SIMPLENET
+from amp_launcher.recipes.simplenet import SimplenetSettings
+from amp_launcher.torch.precision.tf32 import switch_tf32
 from benchmarks.campaign.rows import Bench, Row, Task, median
-from recipes.simplenet import RECIPE as SIMPLENET
-from recipes.simplenet import SimplenetSettings
-from recipes.torch_.precision.tf32 import switch_tf32
 
 PART = "ceiling"
 SQUARE = (8192, 8192, 8192)

@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from amp_launcher.precision.levels import Amp, LossScale
+from amp_launcher.recipes.mnist import train_torch as mnist
+from amp_launcher.recipes.simplenet import train_torch as simplenet
+from amp_launcher.torch import loop
+from amp_launcher.torch.observe import float32_probe
+from amp_launcher.torch.precision import Precision
+from amp_launcher.torch.precision.tf32 import switch_tf32
 from benchmarks.campaign.recipes import capture, data_of, quietly, step_of
 from benchmarks.campaign.rows import Bench, Row, Task
-from recipes.precision.levels import Amp, LossScale
-from recipes.torch_ import loop, mnist, simplenet
-from recipes.torch_.observe import float32_probe
-from recipes.torch_.precision import Precision
-from recipes.torch_.precision.tf32 import switch_tf32
 
 PART = "check"
 MODES = [("o0", "auto"), *((level, dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))]
@@ -115,7 +117,7 @@ def _published(bench: Bench) -> list[Row]:
 def trained(bench: Bench, recipe: Any, *words: str) -> tuple[int, str, dict[str, Any]]:
     """A whole run of the real trainer: its exit code, its output and its result."""
     with tempfile.TemporaryDirectory(prefix="check-") as folder:
-        name = recipe.__name__.rpartition(".")[2]
+        name = recipe.__name__.split(".")[-2]
         job = [*words, *data_of(name), f"device={bench.device.type}", "checkpoint.every=0", f"run={folder}/run"]
         code, output = quietly(lambda: loop.main(name, recipe.train, job))
         path = Path(folder, "run", "result.json")

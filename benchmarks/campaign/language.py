@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
+from amp_launcher.precision.gemm import FORMATS, ROLES
+from amp_launcher.precision.support import gemm_problem
+from amp_launcher.recipes.gpt import train_torch as gpt
+from amp_launcher.torch.spec import capability_of
 from benchmarks.campaign import recipes, turns
 from benchmarks.campaign.checks import TOLERANCE, row, trained
 from benchmarks.campaign.recipes import capture, step_of
 from benchmarks.campaign.rows import Bench, Row, Task
-from recipes.precision.gemm import FORMATS, ROLES
-from recipes.precision.support import gemm_problem
-from recipes.torch_ import gpt
-from recipes.torch_.spec import capability_of
 
 PART = "gpt"
 SMALL = ("train.layers=4", "train.width=256", "train.heads=4", "train.context=256", "batch=16", "steps=100")

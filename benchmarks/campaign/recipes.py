@@ -12,12 +12,12 @@ from unittest import mock
 
 import torch
 
+from amp_launcher import arguments
+from amp_launcher.precision import verdict
+from amp_launcher.torch import devices
+from amp_launcher.torch.loop import Run
+from amp_launcher.torch.observe.observer import PrecisionObserver
 from benchmarks.campaign.rows import Bench, Row, Task, median
-from recipes import arguments
-from recipes.precision import verdict
-from recipes.torch_ import devices
-from recipes.torch_.loop import Run
-from recipes.torch_.observe.observer import PrecisionObserver
 
 TINY = {
     "simplenet": ("batch=16", "train.width=64"),
@@ -66,7 +66,7 @@ def task(recipe: str, name: str, *words: str, estimate: float = 12.0, rehearsed:
 
 def capture(bench: Bench, recipe: str, words: Sequence[str]) -> Captured:
     """The recipe set up by its trainer, and the arguments that it passes to `Run.fit`."""
-    module = importlib.import_module(f"recipes.torch_.{recipe}")
+    module = importlib.import_module(f"amp_launcher.recipes.{recipe}.train_torch")
     own = TINY[recipe] if bench.tiny else FULL.get(recipe, ())
     keys = {word.partition("=")[0] for word in own}
     asked = [word for word in words if word.partition("=")[0] not in keys]

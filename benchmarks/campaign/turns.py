@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from amp_launcher.recipes.resnet50 import train_torch as resnet50
+from amp_launcher.torch.devices import make_repeatable
 from benchmarks.campaign.recipes import Captured, capture, step_of
 from benchmarks.campaign.rows import Bench, Row, Task
-from recipes.torch_ import resnet50
-from recipes.torch_.devices import make_repeatable
 
 PART = "by turns"
 ROUNDS, STEPS = 7, 8

@@ -20,11 +20,11 @@ import stat
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from amp_launcher import records
 from launcher import safe_files
 from launcher.code import snapshot
 from launcher.errors import UsageError
 from launcher.runs import ownership
-from recipes import records
 
 FOLDER = ".code"
 NAMES = ".names"

@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import recipes
+import amp_launcher
+from amp_launcher import recipes
+from amp_launcher.around.script import in_image
+from amp_launcher.recipe import NAMES
 from launcher.code import snapshot
 from launcher.config.spec import JobSpec
-from recipes.recipe import NAMES
-from recipes.script import in_image
 
 
 def code_root() -> Path:
     """The package of the training side, wherever it is installed."""
-    return Path(recipes.__path__[0]).absolute()
+    return Path(amp_launcher.__path__[0]).absolute()
 
 
 def code_files(specs: Sequence[JobSpec] = ()) -> dict[str, Path]:
     """The files of the training side that the jobs run, by their names in the snapshot."""
     files = snapshot.collect(code_root())
-    if any(spec.recipe.name not in NAMES for spec in specs):
-        for folder in list(recipes.__path__)[1:]:
-            files = {**snapshot.collect(Path(folder)), **files}  # of two with one name, the launcher's own
+    ours, *own = recipes.__path__
+    linked = [Path(ours).resolve()] if Path(ours).is_symlink() else []  # in a checkout
+    more = [Path(folder) for folder in own] if any(spec.recipe.name not in NAMES for spec in specs) else []
+    for folder in (*linked, *more):  # of two files with one name, the launcher's own
+        named = {f"{code_root().name}/{name}": path for name, path in snapshot.collect(folder).items()}
+        files = {**named, **files}
     return files
 
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from amp_launcher.typed import nearest
 from launcher.code import code_store, exclusions, git, snapshot
 from launcher.config.paths import expanded
 from launcher.config.script_text import own_modules
 from launcher.errors import UsageError
 from launcher.runs import run_ids, store
-from recipes.typed import nearest
 
 FOLDER = "script"
 """Their folder in the snapshot, beside this project's own package."""
@@ -195,11 +195,11 @@ def check(named: str, script: Path, *, alone: bool) -> None:
         script.read_bytes()
     except PermissionError:
         raise UsageError(f"script={named} may not be read") from None
-    shadowing = (script.parent / "recipes").is_dir() or (script.parent / "recipes.py").is_file()
+    shadowing = (script.parent / "amp_launcher").is_dir() or (script.parent / "amp_launcher.py").is_file()
     if shadowing and not alone:
         raise UsageError(
-            f"script={named}: the recipes beside it would be taken for this project's own; rename it, or start the "
-            "script with train.bare=true"
+            f"script={named}: the amp_launcher beside it would be imported instead of ours; rename it, or "
+            "start the script with train.bare=true"
         )
 
 

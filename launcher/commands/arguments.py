@@ -58,8 +58,8 @@ def runs_and_keys(verb: str, arguments: Sequence[str], hint: str) -> tuple[list[
 
 def boolean(key: str, text: str) -> bool:
     """The value of a key. Raises `UsageError`."""
-    from recipes.typed import SettingsError
-    from recipes.values import from_text
+    from amp_launcher.typed import SettingsError
+    from amp_launcher.values import from_text
 
     try:
         return bool(from_text(text, bool, key))
@@ -84,7 +84,7 @@ def split(words: Sequence[str], own: Sequence[str] = ()) -> tuple[list[str], lis
         if not equals:
             continue
         if key != "run_root":
-            from recipes.typed import nearest
+            from amp_launcher.typed import nearest
 
             known = (*own, "run_root")
             raise UsageError(f"unknown key {key} in {word}{nearest(key, known)} (known here: {', '.join(known)})")

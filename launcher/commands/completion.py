@@ -100,9 +100,9 @@ def _flags(verb: str) -> Iterable[str]:
 
 
 def _keys(given: Sequence[str]) -> Iterable[str]:
+    from amp_launcher.recipe import NAMES, find
+    from amp_launcher.typed import fields_of
     from launcher.config.schema import GROUPS, known_keys
-    from recipes.recipe import NAMES, find
-    from recipes.typed import fields_of
 
     recipes = ["script" for word in given if is_script(word)]
     recipes += [word.removeprefix("recipe=") for word in given if word.startswith("recipe=")]
@@ -138,9 +138,9 @@ def _values(key: str) -> list[str]:
 
 def _of_images(given: Sequence[str]) -> list[str]:
     """What may follow `image` and these words."""
-    from containers import catalogue
-    from containers.image_recipes import RECIPES
     from launcher.commands.image import KEYS
+    from launcher.containers import catalogue
+    from launcher.containers.image_recipes import RECIPES
 
     if not given:
         return list(KEYS)

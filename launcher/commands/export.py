@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-import recipes
+import amp_launcher
 from launcher.commands.arguments import Parser, single, split
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
@@ -22,11 +22,11 @@ sys.path[:] = filter(None, sys.path)
 import runpy, signal, types
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-recipes = sys.modules["recipes"] = types.ModuleType("recipes")
-recipes.__path__ = [sys.argv.pop(1)]
-runpy.run_module("recipes.torch_.export", run_name="__main__", alter_sys=True)
+own = sys.modules["amp_launcher"] = types.ModuleType("amp_launcher")
+own.__path__ = [sys.argv.pop(1)]
+runpy.run_module("amp_launcher.torch.export", run_name="__main__", alter_sys=True)
 """
-"""Runs recipes/torch_/export.py of a folder `recipes`, without the packages beside it or the current folder. Until that
+"""Runs torch/export.py of a folder `amp_launcher`, without the packages beside it or the current folder. Until that
 module handles Ctrl-C, Ctrl-C ends the process without a traceback."""
 OWN = ("step", "python", "overwrite")
 
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
     step = f"-step-{own['step']}" if "step" in own else ""
     file = expanded(names[of_run] if len(names) > of_run else f"{run.id}{step}.safetensors").absolute()
     given = [f"{key}={own[key]}" for key in ("step", "overwrite") if key in own]
-    folder = os.path.abspath(recipes.__path__[0])
+    folder = os.path.abspath(amp_launcher.__path__[0])
     _become([_python(run, plan, own.get("python")), "-c", _START, folder, f"run={run.folder}", f"file={file}", *given])
 
 

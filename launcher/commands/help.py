@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from amp_launcher.recipe import NAMES, DataLayout, find, own_names
+from amp_launcher.settings import Settings
+from amp_launcher.typed import SettingsError, described, show
 from launcher.config.paths import conf_folder
 from launcher.config.schema import CLUSTERS, GROUPS, Launch
-from recipes.recipe import NAMES, DataLayout, find, own_names
-from recipes.settings import Settings
-from recipes.typed import SettingsError, described, show
 
 _USAGE = """\
 Check a job and start it. On this machine the command stays and shows progress; Ctrl-C asks the run to save and stop,

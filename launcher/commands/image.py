@@ -11,13 +11,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from containers import catalogue, find, image_recipes, images, preflight, references
-from containers.catalogue import Release
+from amp_launcher.typed import SettingsError, not_a_choice
 from launcher.config.paths import expanded
 from launcher.config.schema import Container
+from launcher.containers import catalogue, find, image_recipes, images, preflight, references
+from launcher.containers.catalogue import Release
 from launcher.errors import Unavailable, UsageError
 from launcher.ui.tables import pairs, table
-from recipes.typed import SettingsError, not_a_choice
 
 HELP = """\
 Container images: the catalogue, and recipes to build or pull one.
@@ -169,7 +169,7 @@ def _format(text: str) -> images.Format:
 
 
 def _pull(names: Sequence[str], options: dict[str, str]) -> int:
-    from containers import pull
+    from launcher.containers import pull
 
     image = references.resolve(_one(names, "pull"))
     kind = options.get("container")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from containers.words import to_bash
+from amp_launcher.typed import SettingsError, build, leaves, plain, show
 from launcher import admit
 from launcher.compare import experiments
 from launcher.compare.experiments import ExperimentRequest
@@ -18,6 +18,7 @@ from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.schema import SlurmCluster, defaults
 from launcher.config.spec import JobSpec
+from launcher.containers.words import to_bash
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import dependency
 from launcher.plan import published_text, user_script
@@ -31,7 +32,6 @@ from launcher.runs import address
 from launcher.script import render, trainer_command
 from launcher.ssh.probe_client import probe_each
 from launcher.ui.tables import pairs, table, width_of, wrapped
-from recipes.typed import SettingsError, build, leaves, plain, show
 
 HELP = """\
 Show what `run` would start, without starting it.

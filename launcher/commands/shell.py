@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from amp_launcher.typed import nearest
 from launcher.code import code_store
 from launcher.commands.arguments import single
 from launcher.config import job_environment, request
@@ -29,7 +30,6 @@ from launcher.runs import address as addresses
 from launcher.runs import ownership, run_roots, store
 from launcher.runs.address import Address
 from launcher.script import interactive
-from recipes.typed import nearest
 
 HELP = """\
 Open a terminal in the container and environment that a job would have, on its cluster.

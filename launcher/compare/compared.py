@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from amp_launcher.typed import SettingsError, build
 from launcher import units
 from launcher.compare.paired import MeasuredArm, compare, ratios
 from launcher.compare.published import measured
@@ -30,7 +31,6 @@ from launcher.runs import arms, run_ids, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
 from launcher.ui import summary, tables
-from recipes.typed import SettingsError, build
 
 
 def document(title: str, folder: Path, state: State, plan: PlanRecord) -> Document:

@@ -17,15 +17,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from amp_launcher.around.script import in_image
+from amp_launcher.typed import SettingsError, at_least, fields_of, leaves, plain, show, unknown_key
+from amp_launcher.values import from_text
 from launcher.config.parse import Override
 from launcher.config.schema import OWN_FOLDER, TRAINING_KEYS, Launch, text_key
 from launcher.errors import UsageError
 from launcher.plan import user_script
 from launcher.plan.model import Compare, Plan, Published
 from launcher.runs import arms
-from recipes.script import in_image
-from recipes.typed import SettingsError, at_least, fields_of, leaves, plain, show, unknown_key
-from recipes.values import from_text
 
 if TYPE_CHECKING:
     from launcher.config.spec import JobSpec

@@ -24,6 +24,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from amp_launcher import result
+from amp_launcher.metrics import RATES, finite
+from amp_launcher.precision.findings import WORST_FIRST
+from amp_launcher.result import Result
 from launcher.compare.compared import settings_of
 from launcher.compare.intervals import CONFIDENCE
 from launcher.compare.paired import MeasuredArm, compare
@@ -35,10 +39,6 @@ from launcher.runs import arms, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import Name, State
 from launcher.ui import tables
-from recipes import result
-from recipes.metrics import RATES, finite
-from recipes.precision.findings import WORST_FIRST
-from recipes.result import Result
 
 _STATUS: Mapping[str, Literal["done", "failed", "stopped"]] = {
     "done": "done",

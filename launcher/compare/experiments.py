@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from amp_launcher.typed import SettingsError, build, nearest
 from launcher.compare import comparison
 from launcher.config.compose import Composer
 from launcher.config.parse import is_key, parse
@@ -38,7 +39,6 @@ from launcher.config.spec import make
 from launcher.config.sweep import cells, without_half
 from launcher.errors import UsageError, attempts, first_of
 from launcher.plan.model import Compare, Published
-from recipes.typed import SettingsError, build, nearest
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from amp_launcher.precision.levels import LEVELS
+from amp_launcher.typed import leaves, not_a_choice
 from launcher.config.paths import conf_folder
 from launcher.config.schema import GROUPS
 from launcher.config.shipped import CONFIG
 from launcher.errors import UsageError
-from recipes.precision.levels import LEVELS
-from recipes.typed import leaves, not_a_choice
 
 if TYPE_CHECKING:
     from launcher.config.files import Place

@@ -12,14 +12,14 @@ from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
+from amp_launcher.recipe import NAMES, find
+from amp_launcher.settings import Profile
+from amp_launcher.typed import fields_of, show
 from launcher.config import files, shipped
 from launcher.config.files import Place, refused
 from launcher.config.paths import conf_folder
 from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Container
 from launcher.config.shipped import CONFIG, DECIDES
-from recipes.recipe import NAMES, find
-from recipes.settings import Profile
-from recipes.typed import fields_of, show
 
 CHOOSABLE = tuple(group for group in DECIDES if group != "data")
 """Groups that a folder's config.yaml may choose a file of; data sets depend on the recipe."""

@@ -16,11 +16,11 @@ import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from containers.variables import DEVICES, JOB_PREFIXES, LAUNCHER_PREFIXES, RENDEZVOUS, RUNTIME_PREFIXES, SHELL
-from containers.words import to_bash
+from amp_launcher.around import plain_start
+from launcher.containers.variables import DEVICES, JOB_PREFIXES, LAUNCHER_PREFIXES, RENDEZVOUS, RUNTIME_PREFIXES, SHELL
+from launcher.containers.words import to_bash
 from launcher.errors import UsageError
 from launcher.runs.store import SECRETS
-from recipes import plain_start
 
 FILE = ".environment"
 """Of a run folder: lines of bash that export the variables that are passed on."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from amp_launcher.recipe import NAMES, find, own_names
+from amp_launcher.typed import SettingsError, fields_of, nearest, not_a_choice, show
 from launcher.config.compose import Composer
 from launcher.config.parse import Override
 from launcher.config.schema import REQUIRED_GROUPS, annotation_of, known_keys
 from launcher.errors import UsageError
-from recipes.recipe import NAMES, find, own_names
-from recipes.typed import SettingsError, fields_of, nearest, not_a_choice, show
 
 _LEVEL_OF = {
     **dict.fromkeys(("bf16", "bfloat16"), "amp=bf16-mixed, or amp=bf16-true"),

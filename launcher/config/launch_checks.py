@@ -6,13 +6,13 @@ import re
 import shlex
 from typing import Any
 
+from amp_launcher.around.script import NGC_TENSORFLOW1, in_image
+from amp_launcher.precision.gemm import HALF, OVERRIDES
+from amp_launcher.settings import Settings
+from amp_launcher.typed import SettingsError, not_a_choice, plain, refuse_control_characters, show
 from launcher.config import job_environment
 from launcher.config.schema import ALIASES, Container, Launch, SlurmCluster, SshCluster
 from launcher.runs import address as addresses
-from recipes.precision.gemm import HALF, OVERRIDES
-from recipes.script import NGC_TENSORFLOW1, in_image
-from recipes.settings import Settings
-from recipes.typed import SettingsError, not_a_choice, plain, refuse_control_characters, show
 
 _GRAPH_REWRITE = re.compile(r"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_(?:[A-Z]+LIST_(?:ADD|REMOVE)|LEVEL)")
 """TensorFlow's own variables for the lists of its graph rewrite, which a trainer sets from `amp`."""

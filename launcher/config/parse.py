@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from amp_launcher.recipe import find
+from amp_launcher.typed import SettingsError, convert, fields_of, refuse_control_characters, unknown_key
+from amp_launcher.values import CHOICE, read, split, unquoted
 from launcher.config import placeholders
 from launcher.config.schema import ALIASES, GROUPS, annotation_of, text_key
 from launcher.errors import UsageError
-from recipes.recipe import find
-from recipes.typed import SettingsError, convert, fields_of, refuse_control_characters, unknown_key
-from recipes.values import CHOICE, read, split, unquoted
 
 _SHAPE = re.compile(r"(?P<prefix>\+\+|\+|~)?(?P<key>[^=~+][^=]*?)(?:=(?P<text>.*))?", re.DOTALL)
 

@@ -39,7 +39,7 @@ def own_folders() -> tuple[Path, ...]:
 def add_own_recipes(folder: Path) -> None:
     """Make the recipes that a folder of configuration has in `recipes/` known."""
     if (folder / "recipes").is_dir():
-        from recipes.recipe import add_folder
+        from amp_launcher.recipe import add_folder
 
         add_folder((folder / "recipes").absolute())
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from recipes.typed import SettingsError, nearest
+from amp_launcher.typed import SettingsError, nearest
 
 KEY = "sweep."
 NAME = re.compile(r"[A-Za-z0-9_-]+")

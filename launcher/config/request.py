@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from amp_launcher.around.script import in_image
+from amp_launcher.settings import Settings
 from launcher.config import script_text, script_word
 from launcher.config.compose import Composer
 from launcher.config.parse import PASSED, Override, is_key, parse, passed
@@ -18,8 +20,6 @@ from launcher.config.sweep import Cell, by_level, cells
 from launcher.errors import UsageError, of_each
 from launcher.runs import address as addresses
 from launcher.runs.arms import label_of
-from recipes.script import in_image
-from recipes.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

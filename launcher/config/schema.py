@@ -6,8 +6,8 @@ import functools
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
-from recipes.settings import Settings
-from recipes.typed import SettingsError, at_least, described, fields_of, is_group, is_text, plain, setting
+from amp_launcher.settings import Settings
+from amp_launcher.typed import SettingsError, at_least, described, fields_of, is_group, is_text, plain, setting
 
 OWN_FOLDER = "run"
 """As `workdir=run`: a folder of the run's own."""

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from amp_launcher.around.script_source import parsed
 from launcher.errors import UsageError
-from recipes.script_source import parsed
 
 _IN = {
     "torch": "torch",
@@ -28,6 +28,8 @@ _KERAS_SET = re.compile(
     re.M,
 )
 """`os.environ["KERAS_BACKEND"] = "torch"`, or by `setdefault`."""
+_FORMER = re.compile(r"recipes\.(?:(torch|tensorflow|paddle)_|job)\b")
+"""What scripts imported of this project when its package was `recipes`."""
 MOST_FILES = 500
 """Largest number of a project's modules that are searched for its framework."""
 
@@ -53,6 +55,17 @@ def check(named: str, path: Path, *, exactly: bool) -> None:
         raise UsageError(f"script={named} is not Python: its first line is {first}")
     if failure and (exactly or not path.suffix):
         raise UsageError(f"script={named} can't be read as Python: {failure}")
+
+
+def refuse_former_names(named: str, script: Path) -> None:
+    """Refuse a script that imports this project by the name that its package had. Raises `UsageError`."""
+    if (script.parent / "recipes").is_dir() or (script.parent / "recipes.py").is_file():
+        return  # the script's own
+    for path in (script, *itertools.islice(own_modules(script), MOST_FILES)):
+        for level, name in imported(path):
+            if not level and (former := _FORMER.match(name)):
+                now = f"amp_launcher.{former[1] or 'job'}"
+                raise UsageError(f"script={named}: {path.name} imports {former[0]}, which is {now} now")
 
 
 def _names_shell(first: str) -> bool:

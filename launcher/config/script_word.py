@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from amp_launcher.around.script import in_image
+from amp_launcher.typed import nearest
 from launcher.config.schema import GROUPS, annotation_of
 from launcher.errors import UsageError
-from recipes.script import in_image
-from recipes.typed import nearest
 
 _NO_WORD = re.compile(r"~|\+{0,2}(?:env|secrets)\.[^.]+$")
 """Overrides without `=`: those that remove a value, and those that pass a variable of this shell."""

@@ -10,8 +10,8 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from amp_launcher import records
 from launcher.config import job_environment
-from recipes import records
 
 FILE = ".shell"
 """Of a run folder, of mode 0600."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from amp_launcher.precision.levels import MODES, PRESETS, Amp
+from amp_launcher.recipe import NAMES, find
+from amp_launcher.settings import Data, Profile
+from amp_launcher.typed import fields_of, plain
 from launcher.config.schema import CLUSTERS, Container, defaults
-from recipes.precision.levels import MODES, PRESETS, Amp
-from recipes.recipe import NAMES, find
-from recipes.settings import Data, Profile
-from recipes.typed import fields_of, plain
 
 CONFIG = "config"
 """The file that holds for every job, without its `.yaml`."""

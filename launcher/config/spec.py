@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from amp_launcher import settings
+from amp_launcher.precision import checks
+from amp_launcher.recipe import Recipe, find
+from amp_launcher.settings import Profile, Settings
+from amp_launcher.typed import NotText, SettingsError, build, fields_of, leaves, mapping, not_a_choice, show
 from launcher.config import launch_checks, placeholders
 from launcher.config.key_checks import meant_key
 from launcher.config.parse import COMMAND_LINE, Override, typed_words
 from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Container, Launch, known_keys
 from launcher.config.sweep import Cell
 from launcher.errors import UsageError, placed
-from recipes import settings
-from recipes.precision import checks
-from recipes.recipe import Recipe, find
-from recipes.settings import Profile, Settings
-from recipes.typed import NotText, SettingsError, build, fields_of, leaves, mapping, not_a_choice, show
 
 if TYPE_CHECKING:
     from launcher.config.files import Place
@@ -152,10 +152,10 @@ def _trainer_words(overrides: tuple[Override, ...], training: Settings) -> tuple
 
 def _check_precision(spec: JobSpec) -> None:
     training = spec.training
-    if training.framework not in spec.recipe.trainers:
+    if training.framework not in spec.recipe.frameworks:
         raise SettingsError(
             f"framework={training.framework}: recipe {spec.recipe.name} is available in "
-            f"{', '.join(spec.recipe.trainers)}",
+            f"{', '.join(spec.recipe.frameworks)}",
             "framework",
         )
     checks.check(training.amp, training.loss_scale, training.framework)

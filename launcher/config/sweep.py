@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from amp_launcher.typed import leaves, show
 from launcher.config import key_checks
 from launcher.config.compose import Composed, Composer
 from launcher.config.parse import MOST_CELLS, Override, choosing_word, read_train
 from launcher.config.schema import defaults
 from launcher.errors import UsageError
-from recipes.typed import leaves, show
 
 if TYPE_CHECKING:
     from launcher.config.files import Place

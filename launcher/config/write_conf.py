@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from amp_launcher.precision.levels import LEVELS, MODES, PRESETS, Amp, Framework, LossScale, Name
+from amp_launcher.precision.support import support_for
+from amp_launcher.recipe import NAMES, find
+from amp_launcher.settings import Profile, Settings
+from amp_launcher.typed import fields_of, is_group, plain
 from launcher.config.paths import conf_folder
 from launcher.config.schema import CLUSTERS, Container, Launch
 from launcher.config.shipped import CONFIG, DECIDES, class_of, defaults_of
-from recipes.precision.levels import LEVELS, MODES, PRESETS, Amp, Framework, LossScale, Name
-from recipes.precision.support import support_for
-from recipes.recipe import NAMES, find
-from recipes.settings import Profile, Settings
-from recipes.typed import fields_of, is_group, plain
 
 WIDTH = 120
 ENGINE_LIMITS = {"memlock": -1, "stack": 64 * 2**20}
@@ -114,7 +114,7 @@ def _about(group: str, name: str, cls: type) -> str:
 
 def _of_recipe(name: str) -> str:
     recipe = find(name)
-    about = [_doc(recipe.settings), f"framework: {', '.join(recipe.trainers)}"]
+    about = [_doc(recipe.settings), f"framework: {', '.join(recipe.frameworks)}"]
     if recipe.data:
         about.append(f"batch: {recipe.batch} samples and epochs: {recipe.epochs} unless set")
     for data, layout in recipe.data.items():

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from amp_launcher.typed import SettingsError, build
 from launcher import admit, units
 from launcher.admit import Refused
 from launcher.config.schema import SlurmCluster
@@ -26,7 +27,6 @@ from launcher.runs.states import Seen
 from launcher.runs.store import Run
 from launcher.ssh.probe_client import probe
 from launcher.ui import hints, summary, tables
-from recipes.typed import SettingsError, build
 
 QUEUED_FOR = 60.0
 """Seconds that the job may wait for its turn."""

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from containers import find
-from containers.runtime import ALIASES
+from amp_launcher.typed import SettingsError
 from launcher import units
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
+from launcher.containers import find
+from launcher.containers.runtime import ALIASES
 from launcher.plan import requirements
 from launcher.plan.slurm_check import find_partition
 from launcher.probe.facts import Facts, Gpu
 from launcher.probe.health import Host
-from recipes.typed import SettingsError
 
 Level = Literal["ok", "advice", "problem"]
 MIB = 2**20

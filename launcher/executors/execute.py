@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import launcher
+from amp_launcher import records
 from launcher.code import code_store, snapshot
 from launcher.code.snapshot import Code, Origin
 from launcher.config import job_environment, shell_record
@@ -23,7 +24,6 @@ from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.runs import ownership, run_ids, run_roots, store
 from launcher.runs.schema import Status
 from launcher.script import comparison, render
-from recipes import records
 
 MAX_NAMES_TRIED = 100
 _PARTS = ("code", "script")

@@ -1,6 +1,6 @@
 """Any Python function as a run: `executor.submit(train, lr=0.1)`, here or on a shared file system.
 
-The function becomes a plan like others, whose command loads it: see `recipes.function`.
+The function becomes a plan like others, whose command loads it: see `amp_launcher.job.function`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 import cloudpickle
 from submitit.core.utils import DelayedSubmission
 
-import recipes
+import amp_launcher
+from amp_launcher.job import function
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, UsageError
 from launcher.executors.job import RunJob
@@ -30,9 +31,8 @@ from launcher.probe.inputs import with_inputs
 from launcher.probe.questions import questions
 from launcher.runs import ownership, store
 from launcher.runs.schema import PlanRecord
-from recipes import function
 
-SCRIPT = str(Path(recipes.__path__[0], "function.py").absolute())
+SCRIPT = str(Path(amp_launcher.__path__[0], "job", "function.py").absolute())
 WORDS = ("recipe=script", f"script={SCRIPT}", "train.bare=true", "train.precision=script", "require_proof=false")
 """The job of any function."""
 _ASK = "import sys, cloudpickle; print('%d.%d' % sys.version_info[:2])"
@@ -79,7 +79,7 @@ def planned(spec: JobSpec) -> tuple[Plan, Facts]:
     facts = with_inputs(look(questions([spec])), ())
     facts = dataclasses.replace(
         facts,
-        scripts={SCRIPT: Script(path=SCRIPT, name="recipes/function.py", root=str(Path(SCRIPT).parent))},
+        scripts={SCRIPT: Script(path=SCRIPT, name="amp_launcher/job/function.py", root=str(Path(SCRIPT).parent))},
         packages={spec.training.framework: "", **facts.packages},  # whether it uses one is its own affair
     )
     plan = dataclasses.replace(resolve(spec, facts), processes=1, words=(), name=spec.launch.name or "")

@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from amp_launcher import settings as trainer_settings
+from amp_launcher.precision.support import support_for
+from amp_launcher.recipe import NAMES, find
+from amp_launcher.typed import SettingsError, nearest, refuse_control_characters, show
+from amp_launcher.values import from_text
 from launcher.config.schema import ALIASES, REACH, annotation_of
 from launcher.errors import UsageError
 from launcher.plan import record
 from launcher.plan.model import Plan
-from recipes import settings as trainer_settings
-from recipes.precision.support import support_for
-from recipes.recipe import NAMES, find
-from recipes.typed import SettingsError, nearest, refuse_control_characters, show
-from recipes.values import from_text
 
 CHANGEABLE = ("epochs", "steps", "checkpoint.every", "checkpoint.keep", "require_proof")
 RANKS = ("nodes", "gpus")

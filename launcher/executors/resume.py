@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from amp_launcher.precision.support import sharding_problem
+from amp_launcher.typed import SettingsError, build
 from launcher.code import code_store
 from launcher.config import job_environment, shell_record
 from launcher.config.schema import CLUSTERS, SlurmCluster
@@ -27,8 +29,6 @@ from launcher.probe import gpu_locks, pythons
 from launcher.runs import ownership, run_ids, run_roots, store
 from launcher.runs.states import Seen
 from launcher.runs.store import Damaged, Run
-from recipes.precision.support import sharding_problem
-from recipes.typed import SettingsError, build
 
 NAMED = 8
 """Largest number of variables that a refusal names."""
@@ -130,7 +130,7 @@ def check_place(plan: Plan) -> None:
 def with_images(plans: Sequence[Plan]) -> list[Plan]:
     """The plans with the images that their names mean now. Each image is asked for once. Raises `UsageError` for one
     that this host no longer has."""
-    from containers import find
+    from launcher.containers import find
 
     known: dict[Any, find.LocalImage] = {}
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from amp_launcher import records
 from launcher.executors import backends
 from launcher.runs import ownership, processes, run_roots, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
-from recipes import records
 
 STOP_GRACE = 30.0
 """Seconds that a run has to save and end, where its plan gives none."""

@@ -16,11 +16,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from amp_launcher import records
 from launcher import units
 from launcher.errors import LauncherError, UsageError
 from launcher.runs import ownership, selection
 from launcher.runs.store import ARMS, SECRETS, Run
-from recipes import records
 
 FOLDER = ".trash"
 KEPT = 7 * 86400.0

@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from amp_launcher import records, step_record
+from amp_launcher.loop import checkpoint
+from amp_launcher.settings import Profile
+from amp_launcher.typed import nearest, plain
 from launcher.config import job_environment
 from launcher.config.launch_checks import LONGEST_NAME
 from launcher.config.schema import REACH
@@ -20,10 +24,6 @@ from launcher.plan.model import PLACEHOLDER, Plan, ReplayPlan
 from launcher.runs import ownership, run_ids, store
 from launcher.runs.schema import ResultRecord
 from launcher.runs.store import SECRETS, Run
-from recipes import records, step_record
-from recipes.settings import Profile
-from recipes.trainer import checkpoint
-from recipes.typed import nearest, plain
 
 ORIGINAL = "original"
 """Folder of a replay with what it is compared with: the run's record, and the checkpoint of the last step."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from amp_launcher import settings
+from amp_launcher.precision import adam_epsilon, gemm_layers
+from amp_launcher.precision.gemm import FORMATS, HALF, library_problem, needed
+from amp_launcher.recipe import Layer
+from amp_launcher.typed import SettingsError
 from launcher.config.spec import JobSpec
 from launcher.plan.requirements import image_packages
 from launcher.probe.facts import Facts, Gpu
-from recipes import settings
-from recipes.precision import adam_epsilon, gemm_layers
-from recipes.precision.gemm import FORMATS, HALF, library_problem, needed
-from recipes.recipe import Layer
-from recipes.typed import SettingsError
 
 NAMED = 4
 """Layers that a sentence names; the others are counted."""

@@ -7,21 +7,21 @@ import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from containers.description import Container, Devices, Mount, User
-from containers.runtime import ALIASES, Runtime
-from containers.words import EnvArg, Word
+from amp_launcher.typed import SettingsError
 from launcher.config import job_environment
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
+from launcher.containers.description import Container, Devices, Mount, User
+from launcher.containers.runtime import ALIASES, Runtime
+from launcher.containers.words import EnvArg, Word
 from launcher.errors import Unavailable
 from launcher.plan import slurm_check, user_script
 from launcher.plan.model import ContainerPlan, Plan
 from launcher.probe.facts import Facts
-from recipes.typed import SettingsError
 
 if TYPE_CHECKING:
-    from containers.catalogue import Needs
-    from containers.runtime import Wrapped
+    from launcher.containers.catalogue import Needs
+    from launcher.containers.runtime import Wrapped
 
 CACHE = ".cache"
 """Folder of a run root for what outlives containers: compiled kernels, downloads, the job's HOME."""
@@ -45,7 +45,7 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
     if kind == "none":
         return None
     # Here and below: jobs without a container don't wait for what only those with one need.
-    from containers import find, preflight
+    from launcher.containers import find, preflight
 
     if launch.image is None:
         raise SettingsError(
@@ -92,7 +92,7 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
 def check(plan: Plan, facts: Facts) -> None:
     """Refuse a container that its runtime can't carry exactly. Raises `SettingsError`."""
     if plan.container is not None:
-        from containers import preflight
+        from launcher.containers import preflight
 
         preflight.check_names([*plan.env, *plan.passed], "env")
         preflight.check_names(plan.secrets, "secrets")
@@ -140,7 +140,7 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
 
 def wrapped(plan: Plan, argv: tuple[Word, ...]) -> Wrapped:
     """How a plan's container is started with this command."""
-    from containers.runtimes import wrap
+    from launcher.containers.runtimes import wrap
 
     assert plan.container is not None
     return wrap(describe(plan, argv), plan.container.runtime)
@@ -148,7 +148,7 @@ def wrapped(plan: Plan, argv: tuple[Word, ...]) -> Wrapped:
 
 def _check_release(spec: JobSpec, facts: Facts, image: str, count: int) -> None:
     """Refuse an image of the catalogue that can't do this job here, naming the nearest release that would."""
-    from containers import catalogue, references
+    from launcher.containers import catalogue, references
 
     release = references.release_of(image, spec.launch.image_is)
     if release is None:
@@ -173,7 +173,7 @@ def advice(spec: JobSpec, facts: Facts, count: int) -> tuple[str, ...]:
     known = facts.containers
     if known is None or spec.launch.image is None or spec.launch.container.kind == "none":
         return ()
-    from containers import catalogue, references
+    from launcher.containers import catalogue, references
 
     if references.release_of(spec.launch.image, spec.launch.image_is) is not None:
         if not _needs_compatibility(spec, facts, count):
@@ -195,7 +195,7 @@ def advice(spec: JobSpec, facts: Facts, count: int) -> tuple[str, ...]:
 def _needs_compatibility(spec: JobSpec, facts: Facts, count: int) -> bool:
     """Whether the image was accepted as its own libraries let its CUDA run on this host's driver. Slurm's nodes have
     drivers that are not known here."""
-    from containers import catalogue, references
+    from launcher.containers import catalogue, references
 
     assert facts.containers is not None
     release = references.release_of(spec.launch.image or "", spec.launch.image_is)
@@ -206,7 +206,7 @@ def _needs_compatibility(spec: JobSpec, facts: Facts, count: int) -> bool:
 
 def _on_gpus(needs: Needs, spec: JobSpec, facts: Facts, count: int) -> Iterator[Needs]:
     """The same on each GPU that the job may get, as far as these are known before it starts."""
-    from containers import catalogue
+    from launcher.containers import catalogue
 
     if not count:
         return
@@ -225,7 +225,7 @@ def _on_gpus(needs: Needs, spec: JobSpec, facts: Facts, count: int) -> Iterator[
 
 
 def _mount(text: str, facts: Facts) -> Mount:
-    from containers import preflight
+    from launcher.containers import preflight
 
     mount = preflight.parse_mount(text)
     source = facts.home + mount.source[1:] if mount.source.startswith("~/") else mount.source

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from amp_launcher.precision.levels import Device
+from amp_launcher.typed import SettingsError, show
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable
 from launcher.plan import slurm_check
 from launcher.probe import gpu_locks as shared_gpus
 from launcher.probe.facts import Facts, Gpu
-from recipes.precision.levels import Device
-from recipes.typed import SettingsError, show
 
 
 def choose(spec: JobSpec, facts: Facts) -> tuple[tuple[Gpu, ...], int]:

@@ -7,12 +7,12 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
-from containers.description import Devices, Mount, User
-from containers.runtime import Runtime
+from amp_launcher.arguments import SCHEMA
+from amp_launcher.typed import setting
 from launcher.code import code_store
+from launcher.containers.description import Devices, Mount, User
+from launcher.containers.runtime import Runtime
 from launcher.runs.store import ARMS
-from recipes.arguments import SCHEMA
-from recipes.typed import setting
 
 PLACEHOLDER = "RUN_ID"
 """Stands for the run id until submission."""
@@ -20,7 +20,7 @@ PLACEHOLDER = "RUN_ID"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContainerPlan:
-    """A job's container, resolved: what `containers.description` needs beyond the command."""
+    """A job's container, resolved: what `launcher.containers.description` needs beyond the command."""
 
     runtime: Runtime
     image: str

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from amp_launcher.precision.gemm import FORMATS, HALF
 from launcher.plan.model import Plan
-from recipes.precision.gemm import FORMATS, HALF
 
 
 def summary(plan: Plan) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from amp_launcher.typed import SettingsError
 from launcher.config.schema import Launch
 from launcher.config.spec import JobSpec
 from launcher.probe.facts import Facts
-from recipes.typed import SettingsError
 
 FOLDER = "profile"
 """Folder of a run for what profilers leave."""
@@ -83,7 +83,7 @@ def check(spec: JobSpec, facts: Facts, device: str) -> None:
 def _has_dlprof(launch: Launch) -> bool:
     if launch.image is None and launch.image_is is None:
         return False
-    from containers import references
+    from launcher.containers import references
 
     release = references.release_of(launch.image, launch.image_is)
     return release is not None and release.dlprof

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from amp_launcher.typed import leaves, plain
 from launcher.config.schema import TRAINING_KEYS, defaults
 from launcher.config.shipped import DECIDES
 from launcher.config.spec import JobSpec
 from launcher.config.sweep import Cell
 from launcher.plan.model import Plan
-from recipes.typed import leaves, plain
 
 _DECIDING = {key if group == "recipe" else f"{group}.{key}" for group, key in DECIDES.items()}
 """Keys that are the choice of a file: they are asked for even where they equal the default."""

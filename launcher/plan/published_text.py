@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from containers.runtime import ALIASES, Runtime
+from amp_launcher.around import script
 from launcher.config.schema import LocalCluster
 from launcher.config.spec import JobSpec
+from launcher.containers.runtime import ALIASES, Runtime
 from launcher.probe.facts import ContainerFacts, Facts, Gpu
-from recipes import script
 
 RUNTIMES: Mapping[str, Runtime] = {
     "docker": Runtime(kind="docker", command=("docker",), version=(28, 0)),

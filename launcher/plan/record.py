@@ -8,16 +8,16 @@ import os
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from amp_launcher.arguments import SCHEMA
+from amp_launcher.precision.levels import Framework
+from amp_launcher.recipe import NAMES, find
+from amp_launcher.settings import Settings
+from amp_launcher.typed import SettingsError, build, convert, not_a_choice, plain, show
 from launcher.config.schema import CLUSTERS
 from launcher.errors import UsageError
 from launcher.plan.model import Plan
 from launcher.runs.decode import decode
 from launcher.runs.schema import PlanRecord
-from recipes.arguments import SCHEMA
-from recipes.precision.levels import Framework
-from recipes.recipe import NAMES, find
-from recipes.settings import Settings
-from recipes.typed import SettingsError, build, convert, not_a_choice, plain, show
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -69,7 +69,10 @@ def _check_whole(plan: Plan) -> None:
     slurm = plan.cluster["kind"] == "slurm"
     for key, right in (
         ("queue", plan.queue == ("slurm" if slurm else "direct")),
-        ("framework", plan.framework in (find(plan.recipe).trainers if plan.recipe in NAMES else get_args(Framework))),
+        (
+            "framework",
+            plan.framework in (find(plan.recipe).frameworks if plan.recipe in NAMES else get_args(Framework)),
+        ),
         ("nodes", plan.nodes == 1 or (slurm and plan.nodes > 1)),
         ("processes", plan.processes >= 1),
         ("gpus", plan.gpus >= 0),

@@ -6,13 +6,13 @@ import fnmatch
 import re
 from collections.abc import Collection, Sequence
 
+from amp_launcher.precision.gemm import ADD_TO_IMAGE, FORMATS, HALF, INSTALL, library_problem
+from amp_launcher.precision.support import sharding_problem
+from amp_launcher.recipe import DataLayout
+from amp_launcher.typed import SettingsError
 from launcher.config.spec import JobSpec
 from launcher.probe.facts import Facts, Gpu
 from launcher.probe.questions import data_files
-from recipes.precision.gemm import ADD_TO_IMAGE, FORMATS, HALF, INSTALL, library_problem
-from recipes.precision.support import sharding_problem
-from recipes.recipe import DataLayout
-from recipes.typed import SettingsError
 
 
 def check_data(spec: JobSpec, facts: Facts) -> None:
@@ -124,7 +124,7 @@ def check_build(spec: JobSpec, facts: Facts, gpus: Sequence[Gpu]) -> None:
 def build_problem(framework: str, facts: Facts, gpus: Sequence[Gpu]) -> tuple[str, str]:
     """Why this Python's build of a framework can't use the GPUs, and the remedy; empty where it can. As torch itself
     tells, or its version."""
-    from containers.catalogue import Needs, cuda_problem, least_driver, parse
+    from launcher.containers.catalogue import Needs, cuda_problem, least_driver, parse
 
     if not gpus:
         return "", ""

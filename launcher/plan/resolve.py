@@ -5,6 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from amp_launcher import settings
+from amp_launcher.around import script
+from amp_launcher.precision import resolved
+from amp_launcher.precision.resolved import ResolvedPrecision
+from amp_launcher.settings import Settings
+from amp_launcher.typed import SettingsError, plain, refuse_control_characters
 from launcher.config import job_environment, placeholders
 from launcher.config.launch_checks import LONGEST_NAME
 from launcher.config.schema import SlurmCluster
@@ -17,11 +23,6 @@ from launcher.plan.model import PLACEHOLDER, Decided, Plan
 from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
 from launcher.runs.store import SECRETS
-from recipes import script, settings
-from recipes.precision import resolved
-from recipes.precision.resolved import ResolvedPrecision
-from recipes.settings import Settings
-from recipes.typed import SettingsError, plain, refuse_control_characters
 
 
 def resolve(spec: JobSpec, facts: Facts) -> Plan:
@@ -89,7 +90,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         precision=_decided(spec, precision),
         settings=plain(settled),
         words=_with_absolute_folder(spec.words, settled),
-        trainer=spec.recipe.trainers[training.framework],
+        trainer=spec.recipe.trainer(training.framework),
         python=facts.python,
         code=facts.code.digest,
         shared=facts.uid if launch.share == "group" else None,

@@ -10,10 +10,10 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
+from amp_launcher.typed import SettingsError, show
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.probe.facts import GPU_VARIABLES, Facts, Gpu
-from recipes.typed import SettingsError, show
 
 CUDA, ORDER, *SLURM = GPU_VARIABLES
 

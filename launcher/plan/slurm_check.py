@@ -7,13 +7,13 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
+from amp_launcher.typed import SettingsError, nearest
 from launcher.config import slurm_units
 from launcher.config.schema import Cluster, SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.plan.model import Preemption
 from launcher.probe import gpu_names
 from launcher.probe.facts import Facts, Partition, SlurmFacts
-from recipes.typed import SettingsError, nearest
 
 # Decided by the launcher: how a run is found, stopped and resumed rests on them.
 OURS = (

@@ -7,19 +7,19 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from amp_launcher.around import script
+from amp_launcher.around.script import IN_IMAGE, NGC_TENSORFLOW1, in_image
+from amp_launcher.around.script_source import Source
+from amp_launcher.typed import SettingsError, show
 from launcher import admit
 from launcher.config.schema import OWN_FOLDER, Launch
 from launcher.plan.model import Plan, ScriptPlan
 from launcher.runs import address as addresses
-from recipes import script
-from recipes.script import IN_IMAGE, NGC_TENSORFLOW1, in_image
-from recipes.script_source import Source
-from recipes.typed import SettingsError, show
 
 if TYPE_CHECKING:
+    from amp_launcher.precision.resolved import ResolvedPrecision
     from launcher.config.spec import JobSpec
     from launcher.probe.facts import Facts, Script
-    from recipes.precision.resolved import ResolvedPrecision
 
 _NAMED = 8
 """Largest number of files that a note names."""
@@ -153,7 +153,7 @@ def is_ngc_tensorflow1(spec: JobSpec) -> bool:
     launch, training = spec.launch, spec.training
     if launch.image is None and launch.image_is is None:
         return False
-    from containers import catalogue, references
+    from launcher.containers import catalogue, references
 
     release = references.release_of(launch.image, launch.image_is)
     depends = training.framework == "tensorflow" and training.train.bare and training.train.precision != "script"

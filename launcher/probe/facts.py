@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from containers.runtime import Runtime
+from amp_launcher.around.script_source import Source
 from launcher.code.snapshot import Code
-from recipes.script_source import Source
+from launcher.containers.runtime import Runtime
 
 INDEX = re.compile(r"[0-9]{1,9}")
 """The number of a GPU, and its memory in MiB."""
@@ -141,7 +141,7 @@ class ContainerFacts:
     image_pull: str = ""
     """The reference by digest that `image pull` has to fetch; only if that was requested."""
     image_identity: str = ""
-    """As `containers.find.LocalImage`."""
+    """As `launcher.containers.find.LocalImage`."""
     image_architecture: str = ""
     image_cuda: str = ""
     """Version of CUDA that the image declares; empty without one."""

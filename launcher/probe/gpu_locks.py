@@ -17,9 +17,9 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from containers.devices import VARIABLE
-from containers.words import to_bash
 from launcher import bash_files
+from launcher.containers.devices import VARIABLE
+from launcher.containers.words import to_bash
 from launcher.probe.facts import INDEX
 
 REFUSED = 75

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from amp_launcher.typed import SettingsError
+from amp_launcher.world import cgroup_limits
 from launcher.code.snapshot import Code
 from launcher.config import job_environment
 from launcher.config.paths import expanded
@@ -22,8 +24,6 @@ from launcher.probe import gpu_probing, pythons, torch_build
 from launcher.probe.facts import GPU_VARIABLES, ContainerFacts, Facts, SlurmFacts
 from launcher.probe.questions import Questions
 from launcher.runs import ownership
-from recipes import cgroup_limits
-from recipes.typed import SettingsError
 
 PYTHON = "python3"
 """An image's, unless `python` names another."""
@@ -124,8 +124,8 @@ def _slurm() -> SlurmFacts:
 
 def _containers(asked: Questions) -> ContainerFacts:
     """The runtimes of this host, and its copy of the image. Raises `UsageError` for an invalid image."""
-    from containers import find, pull, references
-    from containers.runtime import ALIASES, Runtime
+    from launcher.containers import find, pull, references
+    from launcher.containers.runtime import ALIASES, Runtime
     from launcher.probe import image_packages
 
     kind: Any = ALIASES.get(asked.container, asked.container)

@@ -10,10 +10,10 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from containers import find
-from containers.find import Ask, LocalImage
-from containers.runtime import Runtime
 from launcher.config import job_environment
+from launcher.containers import find
+from launcher.containers.find import Ask, LocalImage
+from launcher.containers.runtime import Runtime
 from launcher.probe import pythons
 from launcher.runs import run_roots, store
 

@@ -8,13 +8,13 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from amp_launcher.around import script_source
 from launcher.code import job_files, snapshot, user_code
 from launcher.config import job_environment, script_text
 from launcher.config.paths import expanded
 from launcher.config.spec import JobSpec
 from launcher.probe.facts import Facts, Script
 from launcher.runs import address as addresses
-from recipes import script_source
 
 PROFILERS = ("nsys", "ncu", "dlprof")
 """NVIDIA's profilers that start the trainer themselves."""
@@ -53,6 +53,7 @@ def _scripts(specs: Sequence[JobSpec]) -> tuple[dict[str, Script], dict[str, Pat
         path = user_code.absolute(named)
         user_code.check(named, path, alone=bare)
         script_text.check(named, path, exactly=any(_starts_here(spec) for spec in specs if spec.launch.script == named))
+        script_text.refuse_former_names(named, path)
         collected = user_code.collect(path, job_files.included(specs, named))
         files.update(collected.files)
         by_name[named] = Script(

@@ -6,10 +6,10 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from amp_launcher.precision.gemm import HALF
 from launcher.code import job_files
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
-from recipes.precision.gemm import HALF
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

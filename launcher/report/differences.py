@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from amp_launcher.typed import leaves
 from launcher import admit
 from launcher.code import code_store
 from launcher.report.document import Table, text
 from launcher.report.read import Evidence, group_of
 from launcher.runs import ownership
-from recipes.typed import leaves
 
 MOST_RUNS = 8
 """Columns that can be read side by side."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from amp_launcher.shown import show
 from launcher import safe_files
 from launcher.runs import store
 from launcher.runs.schema import PlanRecord, Status
 from launcher.runs.states import State, of_status
 from launcher.runs.store import ARMS, BLOCK, FAILED, Files, Run
-from recipes.shown import show
 
 RESULT = "result.json"
 LONGEST = 160

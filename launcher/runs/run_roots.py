@@ -7,8 +7,8 @@ import functools
 import os
 from pathlib import Path
 
+from amp_launcher import records
 from launcher.errors import UsageError
-from recipes import records
 
 
 def known() -> list[str]:

@@ -243,7 +243,7 @@ class Verified(NamedTuple):
 
 
 class ResultRecord(NamedTuple):
-    """result.json, as `recipes.result` writes it, and a comparison's job."""
+    """result.json, as `amp_launcher.result` writes it, and a comparison's job."""
 
     status: str | None = None
     reason: str | None = None

@@ -20,13 +20,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from amp_launcher import records
 from launcher import admit, safe_files
 from launcher.errors import UsageError
 from launcher.runs import ownership, run_roots
 from launcher.runs.decode import decode
 from launcher.runs.ownership import MINE, Owner
 from launcher.runs.schema import Cancelled, Failed, ResultRecord, Status, Stopped, Submission
-from recipes import records
 
 T = TypeVar("T")
 

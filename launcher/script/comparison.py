@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from containers.runtime import Runtime
-from containers.words import EnvArg, Word, to_bash
+from launcher.containers.runtime import Runtime
+from launcher.containers.words import EnvArg, Word, to_bash
 from launcher.plan import container
 from launcher.plan.model import Plan
 
@@ -27,7 +27,7 @@ def command(plan: Plan) -> list[str]:
     if plan.container is None:
         # From where no other launcher lies, which would come first.
         return ['cd "$LAUNCHER_RUN" || exit 1', f'PYTHONPATH="$LAUNCHER_RUN/{LAUNCHER}" {" ".join(map(to_bash, argv))}']
-    from containers.runtimes import wrap  # which jobs without a container do without
+    from launcher.containers.runtimes import wrap  # which jobs without a container do without
 
     described = container.describe(dataclasses.replace(plan, nodes=1, secrets={}), argv)
     described = dataclasses.replace(

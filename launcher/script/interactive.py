@@ -12,13 +12,13 @@ import dataclasses
 import shlex
 from collections.abc import Sequence
 
-from containers.description import Container, Mount
-from containers.devices import JOB_GPUS, needs_job_gpus
-from containers.runtimes import wrap
-from containers.words import to_bash
 from launcher import bash_files
 from launcher.code import code_store
 from launcher.config import job_environment
+from launcher.containers.description import Container, Mount
+from launcher.containers.devices import JOB_GPUS, needs_job_gpus
+from launcher.containers.runtimes import wrap
+from launcher.containers.words import to_bash
 from launcher.plan import container as plan_container
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.probe import gpu_locks

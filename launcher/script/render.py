@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from containers.runtime import GRACE
-from containers.words import Word, to_bash
 from launcher import bash_files
 from launcher.config import job_environment
+from launcher.containers.runtime import GRACE
+from launcher.containers.words import Word, to_bash
 from launcher.plan import user_script
 from launcher.plan.model import Plan
 from launcher.plan.plan_summary import mode

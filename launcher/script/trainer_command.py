@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from containers.devices import JOB_GPUS, needs_job_gpus
-from containers.runtime import Wrapped
-from containers.words import EnvArg, Word, to_bash
+from launcher.containers.devices import JOB_GPUS, needs_job_gpus
+from launcher.containers.runtime import Wrapped
+from launcher.containers.words import EnvArg, Word, to_bash
 from launcher.plan import container, profilers
 from launcher.plan.model import Plan
 
-NODES = {"torch": "recipes.torch_.node", "tensorflow": "recipes.tensorflow_.node"}
+NODES = {"torch": "amp_launcher.torch.node", "tensorflow": "amp_launcher.tensorflow.node"}
 """Modules that make what they start a part of a job on several nodes."""
 
 
@@ -36,11 +36,11 @@ def _lines(plan: Plan) -> list[tuple[Word, ...]]:
     python = (*profilers.prefix(plan.settings, plan.run_dir, bare=bare), plan.python)
     if plan.processes == 1 and plan.nodes == 1:
         return [(*python, *own[0]), *own[1:]]
-    if plan.framework == "paddle":  # which starts files alone, as `recipes/paddle_/rank.py MODULE ...`
+    if plan.framework == "paddle":  # which starts files alone, as `amp_launcher/paddle/rank.py MODULE ...`
         launch = ("-m", "paddle.distributed.launch", f"--nproc_per_node={plan.processes}")
         return [
             (*python, *launch, f"--log_dir={plan.run_dir}/{RANKS}"),
-            (f"{plan.code_dir}/recipes/paddle_/rank.py", own[0][1]),
+            (f"{plan.code_dir}/amp_launcher/paddle/rank.py", own[0][1]),
             *own[1:],
         ]
     torchrun, per_node = ("-m", "torch.distributed.run"), f"--nproc-per-node={plan.processes}"

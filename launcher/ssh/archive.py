@@ -8,9 +8,10 @@ import io
 import zipfile
 from pathlib import Path
 
-import containers
+import amp_launcher
 import launcher
-import recipes
+from amp_launcher import recipes
+from launcher import containers
 
 EXCLUDED = (
     "launcher/config/files.py",
@@ -26,6 +27,8 @@ EXCLUDED = (
     "launcher/ssh/strict_connection.py",
 )
 """Modules that import Hydra, submitit or fabric. All others import the standard library only at load time."""
+OF_FRAMEWORKS = {"torch", "tensorflow", "paddle"}
+"""Folders of amp_launcher that the launcher imports nothing of."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -39,13 +42,12 @@ def archive() -> tuple[str, bytes]:
 
 def _packed() -> bytes:
     paths: dict[str, Path] = {}
-    for package in (launcher, containers, recipes):
+    for package in (launcher, containers, amp_launcher, recipes):
         root = Path(package.__path__[0])
         for path in (*root.rglob("*.py"), *root.rglob("*.json"), *root.rglob("*.sh")):
             inside = path.relative_to(root)
-            # Folders of frameworks end in an underscore; the launcher imports none of them.
-            if not any(part.endswith("_") for part in inside.parts[:-1]):
-                paths[str(Path(root.name) / inside)] = path
+            if not OF_FRAMEWORKS.intersection(inside.parts) and not inside.name.startswith("train_"):
+                paths[str(Path(*package.__name__.split(".")) / inside)] = path
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as out:
         for name in sorted(paths.keys() - set(EXCLUDED)):

@@ -9,9 +9,9 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 
-from containers.words import to_bash
 from launcher import admit, bash_files
 from launcher.admit import Refused
+from launcher.containers.words import to_bash
 from launcher.errors import UsageError
 from launcher.runs.address import Address
 from launcher.ssh import transport

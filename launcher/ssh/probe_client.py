@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from amp_launcher.typed import SettingsError, build, plain
 from launcher import admit
 from launcher.admit import Refused
 from launcher.config.spec import JobSpec
@@ -14,7 +15,6 @@ from launcher.probe.host import look
 from launcher.probe.inputs import with_inputs
 from launcher.probe.questions import questions
 from launcher.runs import address as addresses
-from recipes.typed import SettingsError, build, plain
 
 
 def probe(specs: Sequence[JobSpec], *, starting: bool = False) -> Facts:

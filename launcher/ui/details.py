@@ -91,7 +91,7 @@ def _arms(folder: Path, plan: PlanRecord, comparison: State, result: ResultRecor
 
 def _rate(arm: ComparedArm) -> str:
     """The throughput of a comparison's arm with its unit; empty where it is not known."""
-    from recipes.metrics import RATES  # and the dataclasses that a listing does without
+    from amp_launcher.metrics import RATES  # and the dataclasses that a listing does without
 
     rates = ((getattr(arm, key), unit) for key, unit in RATES)
     return next((f"{units.number(rate)} {unit}" for rate, unit in rates if rate is not None), "")

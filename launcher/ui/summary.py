@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from amp_launcher.shown import show
 from launcher import units
 from launcher.runs import log_tail, run_ids, run_roots, store
 from launcher.runs.schema import PlanRecord, ResultRecord
 from launcher.runs.states import State
 from launcher.ui import hints, tables
 from launcher.ui.tables import Column
-from recipes.shown import show
 
 WAITING = 0.02
 """Share of the steps' time spent waiting for data from which on it is shown."""

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
 
 
 class DataError(SettingsError):

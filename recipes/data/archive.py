@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from recipes.data import DownloadError
-from recipes.data.download import CHUNK
+from . import DownloadError
+from .download import CHUNK
 
 SLACK = 2**20
 """Bytes that an archive may have in addition to its known files, for headers and small files."""

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+from amp_launcher.loop import sampling
+from amp_launcher.settings import Data
 
-from recipes import sampling
-from recipes.data import DataError, archive, digest, download
-from recipes.data.images import Images
-from recipes.settings import Data
+from . import DataError, archive, digest, download
+from .images import Images
 
 SHAPE = (3, 32, 32)
 CLASSES = 100

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from recipes.data import DownloadError
+from . import DownloadError
 
 CHUNK = 2**20
 TIMEOUT = 30

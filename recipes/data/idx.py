@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy
 
-from recipes.data import DataError, download
+from . import DataError, download
 
 UNSIGNED_BYTES = 0x08
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")

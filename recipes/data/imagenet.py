@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+from amp_launcher.loop import sampling
+from amp_launcher.settings import Data
+from amp_launcher.typed import SettingsError
+from amp_launcher.world import cgroup_limits
 
-from recipes import cgroup_limits, sampling
-from recipes.data import DataError, digest, tfrecord
-from recipes.settings import Data
-from recipes.typed import SettingsError
+from . import DataError, digest, tfrecord
 
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
+from amp_launcher.loop import sampling
+from amp_launcher.recipe import MNIST_FILES
+from amp_launcher.settings import Data
+from amp_launcher.typed import SettingsError
 
-from recipes import sampling
-from recipes.data import DataError, digest, idx
-from recipes.recipe import MNIST_FILES
-from recipes.settings import Data
-from recipes.typed import SettingsError
+from . import DataError, digest, idx
 
 SIDE = 28
 CLASSES = 10

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy
 
-from recipes.data import digest
+from . import digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

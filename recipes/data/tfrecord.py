@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy
+from amp_launcher import protobuf
+from amp_launcher.protobuf import BYTES, VARINT
 
-from recipes import protobuf
-from recipes.data import DataError
-from recipes.protobuf import BYTES, VARINT
+from . import DataError
 
 
 def files(folder: Path, part: str) -> list[Path]:

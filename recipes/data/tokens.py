@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
+from amp_launcher.settings import Data
+from amp_launcher.typed import SettingsError
 
-from recipes.data import DataError, digest
-from recipes.gpt import TOKEN_FILES, GptSettings, check_length, check_size
-from recipes.settings import Data
-from recipes.typed import SettingsError
+from ..gpt import TOKEN_FILES, GptSettings, check_length, check_size
+from . import DataError, digest
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))
 LEFT_OUT = ("site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test")

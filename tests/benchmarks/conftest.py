@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from recipes.gpt import TOKEN_FILES
+from amp_launcher.recipes.gpt import TOKEN_FILES
 
 
 @pytest.fixture(scope="session")

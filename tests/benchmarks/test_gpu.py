@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from amp_launcher import arguments
+from amp_launcher.torch.precision.masters import Masters
 from benchmarks import gpu
 from benchmarks.campaign import checks, language
 from benchmarks.campaign.aims import judge
 from benchmarks.campaign.recipes import simplenet_flops, task
 from benchmarks.campaign.rows import Bench, Budget, Row, Task
-from recipes import arguments
-from recipes.torch_.precision.masters import Masters
-from tests.recipes.torch_ import loops
+from tests.amp_launcher.torch import loops
 
 TINY = Bench(device=torch.device("cpu"), tiny=True, seconds=0.1)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from amp_launcher.loop.recorder import Executed
 from benchmarks import script_steps, steps
 from benchmarks.steps import BLOCK, Turns
-from recipes.trainer.recorder import Executed
 
 PER_EPOCH = 100
 

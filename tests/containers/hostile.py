@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from containers.apptainer import LOSING
+from launcher.containers.apptainer import LOSING
 
 TABLE = (
     *("", " ", "  two  spaces  ", "it's", 'say "hi"', "'", '"', "\\", "\\\\", "\\n", "a\\", "`id`", "$(id)"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from containers.words import EnvArg, Word
+from launcher.containers.words import EnvArg, Word
 
 
 def devices(argv: Sequence[str]) -> str:

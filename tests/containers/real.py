@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from containers.description import Container, Mount, User
-from containers.devices import JOB_GPUS, needs_job_gpus
-from containers.runtime import Runtime, Wrapped
-from containers.runtimes import wrap
-from containers.words import to_bash
+from launcher.containers.description import Container, Mount, User
+from launcher.containers.devices import JOB_GPUS, needs_job_gpus
+from launcher.containers.runtime import Runtime, Wrapped
+from launcher.containers.runtimes import wrap
+from launcher.containers.words import to_bash
 from tests.testbed.facts import Testbed
 
 PROBE = Path(__file__).with_name("probe.py")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from containers.description import Container, Mount, User
-from containers.runtime import Runtime
-from containers.words import EnvArg
+from launcher.containers.description import Container, Mount, User
+from launcher.containers.runtime import Runtime
+from launcher.containers.words import EnvArg
 
 RUN = "/data/runs/20260102-030405-calm-fox"
 CODE = "/data/runs/.code/c0de"
@@ -34,7 +34,7 @@ FULL = Container(
     image="",
     argv=(
         *("python3", "-m", "torch.distributed.run", "--nnodes=2", EnvArg("SLURM_NODEID", "--node-rank=")),
-        *("-m", "recipes.torch_.mnist", "amp=o2", "batch=512", f"run={RUN}"),
+        *("-m", "amp_launcher.recipes.mnist.train_torch", "amp=o2", "batch=512", f"run={RUN}"),
     ),
     environment={"LAUNCHER_RUN_ID": "20260102-030405-calm-fox", "NOTE": 'it\'s $HOME, `id` "quoted"'},
     passed=("LAUNCHER_ATTEMPT", "MASTER_ADDR"),

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from containers import catalogue
-from containers.catalogue import Needs, check, find, lacks, lines, parse, releases
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
+from launcher.containers import catalogue
+from launcher.containers.catalogue import Needs, check, find, lacks, lines, parse, releases
 
 
 def test_every_row_is_complete_and_names_its_source() -> None:

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from containers.description import COMPATIBILITY, Mount
-from containers.runtimes import wrap
-from containers.words import to_bash
+from launcher.containers.description import COMPATIBILITY, Mount
+from launcher.containers.runtimes import wrap
+from launcher.containers.words import to_bash
 from tests.containers import samples
 from tests.containers.real import Place, image_of
 from tests.containers.test_equivalence import WAYS, runtime_of

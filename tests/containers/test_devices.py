@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from containers.description import Devices
-from containers.devices import JOB_GPUS, VARIABLE, needs_job_gpus
-from containers.runtimes import wrap
-from containers.words import to_bash
+from launcher.containers.description import Devices
+from launcher.containers.devices import JOB_GPUS, VARIABLE, needs_job_gpus
+from launcher.containers.runtimes import wrap
+from launcher.containers.words import to_bash
 from tests.containers.readers import devices as given
 from tests.containers.readers import fill, variable
 from tests.containers.samples import FULL, IMAGES, RUNTIMES

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from containers import preflight
-from containers.apptainer import LOSING
-from containers.description import Mount
-from containers.runtime import Runtime
-from containers.words import EnvArg
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
+from launcher.containers import preflight
+from launcher.containers.apptainer import LOSING
+from launcher.containers.description import Mount
+from launcher.containers.runtime import Runtime
+from launcher.containers.words import EnvArg
 from tests.containers.hostile import LONG, TABLE, VALUES
 from tests.containers.real import APPTAINER, CONTAINED, DOCKER, PODMAN, Place, contrary_of, image_of
 from tests.testbed.facts import Testbed

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from containers.find import LocalImage, architecture, ask_here, check_image, find_image, installed, version
-from containers.runtime import Kind, Runtime
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
+from launcher.containers.find import LocalImage, architecture, ask_here, check_image, find_image, installed, version
+from launcher.containers.runtime import Kind, Runtime
 from tests.containers.samples import APPTAINER, DOCKER, PYXIS
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from containers.image_recipes import CPU, PYTORCH, RECIPES, find
-from containers.images import Format, ImageRecipe, build_argv, file_name, render
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
+from launcher.containers.image_recipes import CPU, PYTORCH, RECIPES, find
+from launcher.containers.images import Format, ImageRecipe, build_argv, file_name, render
 from tests import golden
 from tests.containers.real import Place
 from tests.testbed.facts import Testbed

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from containers.runtime import Runtime
+from launcher.containers.runtime import Runtime
 from tests.containers.readers import devices
 from tests.containers.real import APPTAINER, Place
 

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from containers.description import Container
-from containers.runtime import Runtime
-from containers.runtimes import wrap
+from launcher.containers.description import Container
+from launcher.containers.runtime import Runtime
+from launcher.containers.runtimes import wrap
 from tests.containers.readers import fill
 from tests.containers.real import CONTAINED, PODMAN, PYTHON, Place, image_of
 from tests.testbed.bed import wait_until

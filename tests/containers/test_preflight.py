@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from containers.description import Mount
-from containers.preflight import check, check_names, choose, parse_mount
-from containers.runtime import Runtime
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
+from launcher.containers.description import Mount
+from launcher.containers.preflight import check, check_names, choose, parse_mount
+from launcher.containers.runtime import Runtime
 from tests.containers.samples import APPTAINER, DOCKER, FULL, IMAGES, PYXIS, RUNTIMES, SINGULARITY_3_8
 
 BROKEN = dataclasses.replace(DOCKER, problem="the engine does not answer")

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from containers.find import ask_here, find_image, installed
-from containers.pull import Pulled, PullError, pull, stored
-from containers.references import resolve
-from containers.registry import Credentials
-from containers.runtime import Runtime
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
+from launcher.containers.find import ask_here, find_image, installed
+from launcher.containers.pull import Pulled, PullError, pull, stored
+from launcher.containers.references import resolve
+from launcher.containers.registry import Credentials
+from launcher.containers.runtime import Runtime
 from tests.containers.registry_server import PASSWORD, USER, Registry
 from tests.testbed.bed import wait_until
 from tests.testbed.facts import Testbed
@@ -65,10 +65,10 @@ def get(image: Registry | str, runtime: Runtime, cache: Path, **more: Any) -> Pu
 PULL = """
 import json, sys
 from pathlib import Path
-from containers.find import architecture, ask_here, installed
-from containers.pull import pull
-from containers.references import resolve
-from recipes.typed import plain
+from launcher.containers.find import architecture, ask_here, installed
+from launcher.containers.pull import pull
+from launcher.containers.references import resolve
+from amp_launcher.typed import plain
 
 name, kind, cache = sys.argv[1:]
 runtime = installed(ask_here)[kind]

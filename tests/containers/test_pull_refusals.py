@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from containers.find import find_image
-from containers.pull import PullError, read_key
-from containers.registry import NGC_USER, Credentials
-from containers.runtime import Kind, Runtime
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
+from launcher.containers.find import find_image
+from launcher.containers.pull import PullError, read_key
+from launcher.containers.registry import NGC_USER, Credentials
+from launcher.containers.runtime import Kind, Runtime
 from tests.containers.registry_server import USER, Registry
 from tests.containers.test_pull import files, get
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from containers import preflight
-from containers.description import Container, Mount, User
-from containers.runtime import Runtime
-from containers.runtimes import wrap
-from containers.words import EnvArg
+from launcher.containers import preflight
+from launcher.containers.description import Container, Mount, User
+from launcher.containers.runtime import Runtime
+from launcher.containers.runtimes import wrap
+from launcher.containers.words import EnvArg
 from tests.containers.hostile import LONG, TABLE
 from tests.containers.real import PROBE, PYTHON, script
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from containers.references import local_name, resolve
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
+from launcher.containers.references import local_name, resolve
 from tests.containers.hostile import TABLE, TEXT
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4

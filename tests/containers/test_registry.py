@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from containers import registry
-from containers.find import ask_here
-from containers.pull import pull
-from containers.references import resolve
-from containers.registry import Credentials, PullError, check_target, is_loopback
-from containers.runtime import Kind, Runtime
-from recipes.typed import SettingsError
+from amp_launcher.typed import SettingsError
+from launcher.containers import registry
+from launcher.containers.find import ask_here
+from launcher.containers.pull import pull
+from launcher.containers.references import resolve
+from launcher.containers.registry import Credentials, PullError, check_target, is_loopback
+from launcher.containers.runtime import Kind, Runtime
 from tests.containers.registry_server import INDEX, PASSWORD, USER
 
 KEY = Credentials(user=USER, password=PASSWORD)

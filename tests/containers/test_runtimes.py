@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from containers.description import Container, Mount
-from containers.runtimes import wrap
-from containers.words import to_bash
+from launcher.containers.description import Container, Mount
+from launcher.containers.runtimes import wrap
+from launcher.containers.words import to_bash
 from tests import golden
 from tests.containers.samples import DOCKER, FULL, IMAGES, RUNTIMES
 

@@ -16,8 +16,8 @@ DIGEST = "sha256:" + "5" * 64
 TRIED = """
 import sys
 from pathlib import Path
-from containers import pull, references, store
-from containers.runtime import Runtime
+from launcher.containers import pull, references, store
+from launcher.containers.runtime import Runtime
 cache, what = Path(sys.argv[1]), sys.argv[2]
 digest = "sha256:" + "5" * 64
 try:

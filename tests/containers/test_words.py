@@ -5,7 +5,7 @@ import subprocess
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from containers.words import EnvArg, EnvArgs, Word, to_bash
+from launcher.containers.words import EnvArg, EnvArgs, Word, to_bash
 from tests.containers.readers import fill
 
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs",), exclude_characters="\x7f"), max_size=40)

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from tests.recipes import forking
+from tests.amp_launcher import forking
 
 forking.preload(
     "torch._dynamo",
-    "recipes.torch_.observe.script_observer",
-    "recipes.torch_.precision",
-    "recipes.tensorflow_.observe.step_counter",
-    "recipes.trainer.script",
+    "amp_launcher.torch.observe.script_observer",
+    "amp_launcher.torch.precision",
+    "amp_launcher.tensorflow.observe.step_counter",
+    "amp_launcher.around.wrap",
 )

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.amp_launcher.forking import Forked, environment, run_as_main
 from tests.guests import state
 from tests.guests.reading import Guest
-from tests.recipes.forking import Forked, environment, run_as_main
 
 WORDS = {
     "o0": ["amp=o0"],
@@ -49,7 +49,7 @@ def alone(guest: Guest, folder: Path, *, by_hand: bool) -> Left:
 def under_launcher(guest: Guest, folder: Path, mode: str) -> Left:
     """Run it under the wrapper, in a mode of `WORDS`."""
     words = [*WORDS[mode], "require_proof=false", "device=cpu", *guest.words]
-    module = ("-m", f"recipes.{guest.framework}_.script")
+    module = ("-m", f"amp_launcher.{guest.framework}.script")
     place = [f"run={folder / 'run'}", f"workdir={folder / 'at'}", f"script={folder / 'at' / 'train.py'}"]
     return _run(guest, folder, mode == "script", lambda file: module, [*words, *place])
 

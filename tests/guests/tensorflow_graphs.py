@@ -96,7 +96,7 @@ def the_frameworks_own_rewrite_for_gpus_does_nothing_on_a_cpu():
 
 @guest(script="proved")
 def our_rewrite_in_a_session_with_a_configuration():
-    from recipes.tensorflow_.graph_rewrite import enable
+    from amp_launcher.tensorflow.graph_rewrite import enable
 
     tf1.disable_eager_execution()
     x, y, loss = linear()
@@ -107,7 +107,7 @@ def our_rewrite_in_a_session_with_a_configuration():
 
 @guest(script=None)
 def our_rewrite_refuses_gradients_of_a_tape_without_a_scaled_loss():
-    from recipes.tensorflow_.graph_rewrite import enable
+    from amp_launcher.tensorflow.graph_rewrite import enable
 
     weights = tf.Variable(tf.zeros((16, 4)))
     optimizer = enable(tf.keras.optimizers.SGD(0.01))

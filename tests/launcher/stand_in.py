@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from containers import variables
 from launcher.code import code_store
 from launcher.config import job_environment
+from launcher.containers import variables
 from launcher.executors import execute
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve

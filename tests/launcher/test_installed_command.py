@@ -12,7 +12,7 @@ import pytest
 COMMAND = Path(sys.executable).with_name("amp-launcher")
 MODULES = (
     *("json", "typing", "site", "sitecustomize", "hydra", "hydra_plugins/one", "omegaconf", "yaml", "rich", "submitit"),
-    *("launcher", "containers", "recipes", "recipes_more", "torch", "numpy"),
+    *("launcher", "amp_launcher", "containers", "recipes", "torch", "numpy"),
 )
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import launcher
+from amp_launcher.typed import plain
 from launcher.__main__ import main
 from launcher.commands import VERBS
 from launcher.commands.completion import candidates
 from launcher.runs import run_roots, store
-from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP
 from tests.launcher.terminal import Terminal
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.amp_launcher.forking import environment
 from tests.launcher import warm
 from tests.launcher.run_folders import until
-from tests.recipes.forking import environment
 
 WAITS = """
 import os, signal, sys, time
@@ -23,10 +23,10 @@ time.sleep(300)
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 85), (signal.SIGTERM, -15), (signal.SIGKILL, -9)])
 def test_signals_reach_the_program_and_its_end_is_seen(tmp_path, number, code):
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "__init__.py").touch()
-    (tmp_path / "recipes" / "torch_.py").write_text(WAITS)
-    argv = [warm.python(), "-m", "recipes.torch_"]
+    (tmp_path / "amp_launcher").mkdir()
+    (tmp_path / "amp_launcher" / "__init__.py").touch()
+    (tmp_path / "amp_launcher" / "torch.py").write_text(WAITS)
+    argv = [warm.python(), "-m", "amp_launcher.torch"]
     more = environment(PYTHONPATH=str(tmp_path))
     with subprocess.Popen(argv, env=more, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

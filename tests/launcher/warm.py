@@ -1,4 +1,4 @@
-"""A Python for real runs: a process that has imported the framework does `python -m recipes...` for it.
+"""A Python for real runs: a process that has imported the framework does `python -m amp_launcher...` for it.
 
 Importing torch, and what torch imports at the first step of an optimizer, takes several times longer than the runs of
 most tests. The run's own process is one that waits: it passes signals on, ends as the program does, and takes it along
@@ -18,8 +18,8 @@ from pathlib import Path
 
 SERVER = Path(__file__).with_name("warm_server.py")
 IMPORTED = {
-    "torch_": ("torch", "torch._dynamo", "torch.distributed.launcher.api", "sklearn.datasets"),
-    "tensorflow_": ("tensorflow", "keras", "sklearn.datasets"),
+    "torch": ("torch", "torch._dynamo", "torch.distributed.launcher.api", "sklearn.datasets"),
+    "tensorflow": ("tensorflow", "keras", "sklearn.datasets"),
 }
 """What is imported for recipes of each framework: nothing of the run's own code."""
 CLIENT = """#!{python} -IS
@@ -29,7 +29,9 @@ if argv[:1] == ["-u"]:
     os.environ["PYTHONUNBUFFERED"] = argv.pop(0)
 name = argv[1] if argv[:1] == ["-m"] else ""
 sockets = {sockets!r}
-framework = "torch_" if name == "torch.distributed.run" else name.split(".")[1] if name[:8] == "recipes." else ""
+first, *words = name.replace("train_", "").split(".")
+framework = next((word for word in words if word in sockets), "") if first == "amp_launcher" else ""
+framework = "torch" if name == "torch.distributed.run" else framework
 if framework not in sockets:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 passed_on = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]

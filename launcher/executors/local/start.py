@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from amp_launcher import records
 from launcher import bash_files
 from launcher.errors import Unavailable
 from launcher.executors import dependency, interrupts
@@ -17,7 +18,6 @@ from launcher.plan.model import Plan
 from launcher.probe import gpu_locks
 from launcher.runs import processes, run_ids, store
 from launcher.runs.schema import Status, Submission
-from recipes import records
 
 GPUS_TIMEOUT = 60.0
 """Seconds to wait for a run to say whether it has its GPUs."""

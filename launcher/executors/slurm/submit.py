@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import launcher
-from containers.words import to_bash
+from amp_launcher import records
+from launcher.containers.words import to_bash
 from launcher.errors import LauncherError, Unavailable, UsageError
 from launcher.executors import dependency, interrupts
 from launcher.executors.local.start import next_attempt, record_submission
@@ -28,7 +29,6 @@ from launcher.runs import ownership, processes, run_ids, store
 from launcher.runs.schema import Submission
 from launcher.script import render
 from launcher.script.slurm_header import header, shape
-from recipes import records
 
 SAY_AFTER = 5.0
 """Seconds without an answer after which a message says so: a full controller makes sbatch retry."""

@@ -19,6 +19,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from amp_launcher.typed import plain
 from launcher import admit, safe_files
 from launcher.admit import Refused
 from launcher.code import code_store
@@ -41,7 +42,6 @@ from launcher.ssh import failures, run_answer
 from launcher.ssh.bash_session import BashSession, bytes_of, nanoseconds, number, text_of
 from launcher.ssh.failures import Unreachable
 from launcher.ssh.methods import MOST_FILES
-from recipes.typed import plain
 
 LARGEST_LOG = 2**40
 HELP = "until then it runs bare scripts only (recipe=script train.bare=true)"

@@ -32,9 +32,9 @@ def hello() -> dict[str, Any]:
 
 def probe(asked: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of this host, and the state of the files and images that a request names."""
+    from amp_launcher.typed import build, plain
     from launcher.probe.host import look as look_around
     from launcher.probe.questions import Questions
-    from recipes.typed import build, plain
 
     answer: dict[str, Any] = plain(look_around(build(Questions, asked)))
     return answer
@@ -42,8 +42,8 @@ def probe(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def examine(run_root: str) -> dict[str, Any]:
     """The state of this machine, for `doctor`."""
+    from amp_launcher.typed import plain
     from launcher.probe import health
-    from recipes.typed import plain
 
     return dict(plain(health.look(run_root)))
 

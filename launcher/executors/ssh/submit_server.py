@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from amp_launcher import records
 from launcher.code import code_store
 from launcher.config import job_environment
 from launcher.errors import UsageError, of_system
@@ -20,7 +21,6 @@ from launcher.executors.ssh.message import unpacked, unpacked_files
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.runs import ownership, store
-from recipes import records
 
 RECEIVED = ".received"
 """Folder for the files of a snapshot that arrives; its lock is `.received.lock`."""

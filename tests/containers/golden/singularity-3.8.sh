@@ -39,7 +39,7 @@ prlimit \
   --nnodes=2 \
   --node-rank="$SLURM_NODEID" \
   -m \
-  recipes.torch_.mnist \
+  amp_launcher.recipes.mnist.train_torch \
   amp=o2 \
   batch=512 \
   run=/data/runs/20260102-030405-calm-fox

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from amp_launcher.loop import checkpoint
+from amp_launcher.torch import state
 from launcher.runs import store
-from recipes.torch_ import state
-from recipes.trainer import checkpoint
 
 from .. import run_folders
 from ..run_folders import NAME, finished, launcher

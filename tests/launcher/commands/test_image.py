@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from containers import catalogue
 from launcher.__main__ import main
+from launcher.containers import catalogue
 
 
 @pytest.mark.parametrize("lines", [[], ["ngc-tensorflow1"]])

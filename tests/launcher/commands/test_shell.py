@@ -49,9 +49,11 @@ def test_the_folder_behind_a_flag_is_no_run(opened, tmp_path):
 
 def test_here_it_has_the_variables_the_code_and_the_python_of_a_job(opened, tmp_path):
     shell = opened("amp=o2", "env.GREETING=hello, $(id)", "cluster.setup=['export FROM_SETUP=yes']")
-    shell.expect("the trainer by hand: python -m recipes.torch_.mnist amp=o2 batch=128")
+    shell.expect("the trainer by hand: python -m amp_launcher.recipes.mnist.train_torch amp=o2 batch=128")
     assert shell.ask('echo "$GREETING $FROM_SETUP"') == "hello, $(id) yes"
-    assert shell.ask("python -c 'import recipes; print(recipes.__file__)'").startswith(f"{tmp_path}/runs/.code/")
+    assert shell.ask("python -c 'import amp_launcher as own; print(own.__file__)'").startswith(
+        f"{tmp_path}/runs/.code/"
+    )
     assert shell.ask("echo ${LAUNCHER_RUN_ID-none}") == "none"
     shell.type("exit 7")
     assert shell.wait() == 7
@@ -72,7 +74,7 @@ def test_the_code_of_an_open_terminal_outlives_the_last_run_of_it(opened, tmp_pa
         return capsys.readouterr().err
 
     assert "is kept: a `shell` is open in it" in delete_one()
-    assert shell.ask("python -c 'import recipes; print(recipes.__file__)'").startswith(str(code))
+    assert shell.ask("python -c 'import amp_launcher as own; print(own.__file__)'").startswith(str(code))
     shell.close()  # the window is closed: it can't take its mark away
     until(lambda: not delete_one() and not list((root / ".code").iterdir()))
 
@@ -112,7 +114,9 @@ def test_in_a_container_it_has_the_image_the_variables_and_the_mounts(bed, opene
     limits = ["container.limits=null"] if runtime == "docker" else []
     shell = opened(f"container={runtime}", f"image={name}", f"mounts=['{data}:/data:ro']", "env.A=x, $(id)", *limits)
     assert shell.ask("cat /data/word; echo; echo $A; tty | cut -c1-5") == "mellon\nx, $(id)\n/dev/"
-    assert shell.ask("python3 -c 'import recipes; print(recipes.__file__)'").startswith(f"{tmp_path}/runs/.code/")
+    assert shell.ask("python3 -c 'import amp_launcher as own; print(own.__file__)'").startswith(
+        f"{tmp_path}/runs/.code/"
+    )
     shell.type("exit")
     assert shell.wait() == 0
 
@@ -159,7 +163,7 @@ def test_over_ssh_it_is_the_hosts_and_a_port_of_it_is_here(bed, opened, over_ssh
     shell = opened(*over_ssh, "env.A=x, $(id)", "--forward", f"{here}:{port}")
     assert shell.ask("id -un; echo $A") == f"{bed.user.name}\nx, $(id)"
     root = over_ssh[-1].partition("=")[2]
-    assert shell.ask("python -c 'import recipes; print(recipes.__file__)'").startswith(f"{root}/.code/")
+    assert shell.ask("python -c 'import amp_launcher as own; print(own.__file__)'").startswith(f"{root}/.code/")
     shell.ask(f"mkdir {root}/web; echo of the host >{root}/web/word")
     shell.type(f"python -m http.server {port} --bind 127.0.0.1 --directory {root}/web >/dev/null 2>&1 &")
     address = f"http://127.0.0.1:{here}/word"
@@ -171,7 +175,7 @@ def test_over_ssh_it_is_the_hosts_and_a_port_of_it_is_here(bed, opened, over_ssh
 def test_over_ssh_in_a_container(bed, opened, over_ssh):
     shell = opened(*over_ssh[:3], over_ssh[-1], "container=apptainer", f"image={bed.images['python'].sandbox}")
     assert shell.ask("id -un; tty | cut -c1-5") == f"{bed.user.name}\n/dev/"
-    assert "/.code/" in shell.ask("python3 -c 'import recipes; print(recipes.__file__)'")
+    assert "/.code/" in shell.ask("python3 -c 'import amp_launcher as own; print(own.__file__)'")
 
 
 def test_behind_a_login_node_it_is_srun_there_and_a_port_of_the_node_is_here(bed, opened, over_ssh, free_port):

@@ -43,13 +43,13 @@ if __name__ == "__main__":
 
 def own_recipe(folder):
     """`simplenet` as a person's own recipe, in which a bit flips after step 11 while the file $FAULT is there."""
-    for name in ("recipe", "recipes/torch_"):
+    for name in ("recipe", "recipes/faulty"):
         (folder / name).mkdir(parents=True)
     (folder / "recipe" / "faulty.yaml").write_text("recipe: faulty\n")
-    plain = (RECIPES / "simplenet.py").read_text().replace("simplenet", "faulty")
-    (folder / "recipes" / "faulty.py").write_text(plain)
-    torch = (RECIPES / "torch_" / "simplenet.py").read_text().split('\n\nif __name__ == "__main__":')[0]
-    (folder / "recipes" / "torch_" / "faulty.py").write_text(torch.replace("simplenet", "faulty") + FLIP)
+    plain = (RECIPES / "simplenet" / "__init__.py").read_text().replace("simplenet", "faulty")
+    (folder / "recipes" / "faulty" / "__init__.py").write_text(plain)
+    torch = (RECIPES / "simplenet" / "train_torch.py").read_text().split('\n\nif __name__ == "__main__":')[0]
+    (folder / "recipes" / "faulty" / "train_torch.py").write_text(torch.replace("simplenet", "faulty") + FLIP)
     return folder
 
 

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from containers.description import User
-from containers.runtime import Runtime
+from amp_launcher.loop.training import choose_steps
+from amp_launcher.metrics import warm_up
 from launcher.compare import comparison
 from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.spec import make
 from launcher.config.sweep import by_level, cells
+from launcher.containers.description import User
+from launcher.containers.runtime import Runtime
 from launcher.errors import UsageError
 from launcher.executors.plan_changes import changes
 from launcher.plan import record
@@ -27,8 +29,6 @@ from launcher.script import comparison as comparison_script
 from launcher.script import render
 from launcher.ssh.probe_client import probe_each
 from launcher.ui import summary
-from recipes.metrics import warm_up
-from recipes.trainer.training import choose_steps
 from tests import golden
 from tests.launcher.hosts import LAPTOP, TWO_A100
 

@@ -7,12 +7,12 @@ import json
 
 import pytest
 
+from amp_launcher.result import Result
 from launcher.compare import conclusion
 from launcher.executors import backends
 from launcher.runs import store
 from launcher.runs.states import State
 from launcher.runs.store import Run
-from recipes.result import Result
 
 from .folders import NOISE, TWICE, arm, change, plan_of
 

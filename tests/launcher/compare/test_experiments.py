@@ -9,13 +9,13 @@ import re
 
 import pytest
 
+from amp_launcher.typed import plain
 from launcher.commands import compare
 from launcher.commands import plan as plan_verb
 from launcher.commands import run as run_verb
 from launcher.compare import comparison, experiments, intervals, planning, published
 from launcher.config.paths import conf_folder
 from launcher.errors import UsageError
-from recipes.typed import plain
 from tests.launcher.hosts import LAPTOP, TWO_A100
 
 KEY = "experiment="

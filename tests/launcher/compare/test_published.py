@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from amp_launcher.typed import plain as as_plain
 from launcher.plan.model import Published, PublishedArm
 from launcher.report.document import Table
-from recipes.typed import plain as as_plain
 
 from .folders import NOISE, change, document, plan_of
 

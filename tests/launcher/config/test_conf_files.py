@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from amp_launcher.precision.levels import MODES
+from amp_launcher.typed import leaves
 from launcher.commands.plan import is_chosen
 from launcher.config import files
 from launcher.config.compose import Composer
@@ -24,8 +26,6 @@ from launcher.config.sweep import Cell, cells
 from launcher.config.write_conf import files as written
 from launcher.plan.provenance import Origin, origins
 from launcher.plan.resolve import resolve
-from recipes.precision.levels import MODES
-from recipes.typed import leaves
 from tests.launcher.hosts import LAPTOP, spec_of
 
 PATHS = written()

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from amp_launcher.typed import plain
 from launcher.__main__ import main
 from launcher.config.paths import conf_folder
 from launcher.config.request import compose, take_apart
-from recipes.typed import plain
 from tests.launcher.config.conftest import Refusal
 from tests.launcher.hosts import LAPTOP
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from amp_launcher.around import plain_start
 from launcher.__main__ import main
 from launcher.commands import shell
 from launcher.config import job_environment
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.plan.resolve import resolve
-from recipes import plain_start
 from tests.launcher.config.conftest import Refusal
 from tests.launcher.hosts import LAPTOP, spec_of
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from amp_launcher.typed import plain
 from launcher.__main__ import main
 from launcher.commands.completion import candidates
 from launcher.config.paths import conf_folder
-from recipes.typed import plain
 from tests.launcher import warm
 from tests.launcher.config.conftest import Refusal
 from tests.launcher.hosts import LAPTOP
@@ -131,9 +131,9 @@ def test_a_folder_that_is_named_and_none_is_refused(refusal: Refusal, monkeypatc
     assert "LAUNCHER_CONFIG_DIR=/nowhere is not a folder" in refusal("plan")
 
 
-def mine(part: str) -> str:
+def mine(part: str = "__init__") -> str:
     """A part of `simplenet` as a recipe of one's own."""
-    return (conf_folder().parent / "recipes" / part / "simplenet.py").read_text().replace("simplenet", "mine")
+    return (conf_folder().parent / "recipes" / "simplenet" / f"{part}.py").read_text().replace("simplenet", "mine")
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -147,7 +147,7 @@ def launch(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_has_the_keys_of_a_recipe_of_ones_own(own: Path, tmp_path: Path) -> None:
-    write(own, {"recipes/mine.py": mine(""), "recipes/broken.py": "1 / 0\nRECIPE: int = 0\n"})
+    write(own, {"recipes/mine/__init__.py": mine(), "recipes/broken/__init__.py": "1 / 0\nRECIPE: int = 0\n"})
     screen = launch(tmp_path, "run", "--help").stdout
     assert "\nkeys of recipe=mine (batch=2048, epochs=2 unless named):\n  data=synthetic" in screen
     assert "\nrecipe=broken can't be imported: ZeroDivisionError" in screen
@@ -158,8 +158,14 @@ def test_a_file_of_a_recipe_or_an_experiment_has_the_keys_of_the_whole_job(own: 
     assert config("recipe=fast", "experiment=short") > {"recipe: mnist", "lr: 2.5", "steps: 3"}
 
 
+def test_a_recipe_that_lies_where_recipes_did_is_told_where_they_do(own: Path, tmp_path: Path) -> None:
+    write(own, {"recipe/mine.yaml": "recipe: mine\n", "recipes/mine.py": "from recipes.recipe import Recipe\n"})
+    told = launch(tmp_path, "plan", "recipe=mine").stderr
+    assert f"move {own}/recipes/mine.py to mine/__init__.py there, torch_/mine.py to mine/train_torch.py" in told
+
+
 def test_half_a_recipe_of_ones_own_is_refused_with_what_it_lacks(own: Path, tmp_path: Path) -> None:
-    write(own, {"recipes/mine.py": mine("")})
+    write(own, {"recipes/mine/__init__.py": mine()})
     lacks_its_file = "recipe=mine has no file recipe/mine.yaml beside recipes/; write one: `recipe: "
     assert lacks_its_file in launch(tmp_path, "plan", "recipe=mine").stderr
     write(own, {"recipe/mine.yaml": "train: {lr: 1.0}\n"})
@@ -168,7 +174,7 @@ def test_half_a_recipe_of_ones_own_is_refused_with_what_it_lacks(own: Path, tmp_
 
 
 def test_a_recipe_of_ones_own_trains_is_proved_and_goes_on(own: Path, tmp_path: Path) -> None:
-    write(own, {"recipes/mine.py": mine(""), "recipes/torch_/mine.py": mine("torch_")})
+    write(own, {"recipes/mine/__init__.py": mine(), "recipes/mine/train_torch.py": mine("train_torch")})
     write(own, {"recipe/mine.yaml": "recipe: mine\n"})
     words = ["recipe=mine", "amp=o1", "batch=16", "steps=3", "train.width=32", "telemetry.every=0"]
     words += ["env.OMP_NUM_THREADS=1", f"run_root={tmp_path}/runs", f"python={warm.python()}"]
@@ -176,11 +182,11 @@ def test_a_recipe_of_ones_own_trains_is_proved_and_goes_on(own: Path, tmp_path: 
     assert first.returncode == 0, first.stdout + first.stderr
     assert "proved: bfloat16" in first.stdout
     (run,) = (path for path in (tmp_path / "runs").iterdir() if path.name[:1].isdigit())
-    (own / "recipes" / "mine.py").unlink()  # the run has its own copy
+    (own / "recipes" / "mine" / "__init__.py").unlink()  # the run has its own copy
     again = launch(tmp_path, "resume", run.name, "steps=5", f"run_root={tmp_path}/runs")
     assert again.returncode == 0, again.stdout + again.stderr
     assert "recipe=mine is not one of mnist" in launch(tmp_path, *words).stderr
-    write(own, {"recipes/mine.py": "1 / 0\nRECIPE = None\n"})
+    write(own, {"recipes/mine/__init__.py": "1 / 0\nRECIPE = None\n"})
     refused = launch(tmp_path, *words)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "recipe=mine can't be imported: ZeroDivisionError" in refused.stderr

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amp_launcher.typed import show
+from amp_launcher.values import read
 from launcher.config.compose import Composer
 from launcher.config.parse import parse
 from launcher.config.sweep import cells
-from recipes.typed import show
-from recipes.values import read
 from tests.launcher.hosts import spec_of
 
 COMPOSER = Composer()

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from amp_launcher.recipe import find
+from amp_launcher.typed import fields_of
 from launcher.__main__ import main
 from launcher.commands.completion import candidates
 from launcher.config import request
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError
-from recipes.recipe import find
-from recipes.typed import fields_of
 from tests.launcher.config.conftest import Refusal
 
 TORCH = "import torch\n"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from amp_launcher import arguments
+from amp_launcher.precision.levels import MODES, PRESETS
+from amp_launcher.typed import SettingsError
 from launcher.config import request
 from launcher.config.compose import Composer
 from launcher.errors import UsageError
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
-from recipes import arguments
-from recipes.precision.levels import MODES, PRESETS
-from recipes.typed import SettingsError
 from tests.launcher.hosts import LAPTOP, TWO_A100, spec_of
 
 REWRITE = "env.TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE"

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amp_launcher import arguments
+from amp_launcher import settings as trainer_settings
+from amp_launcher.recipe import find
+from amp_launcher.settings import Settings
+from amp_launcher.typed import SettingsError, convert, fields_of, is_group, is_text, refuse_control_characters
+from amp_launcher.values import from_text
 from launcher.config.compose import Composer
 from launcher.config.parse import parse, read_train
 from launcher.errors import UsageError
-from recipes import arguments
-from recipes import settings as trainer_settings
-from recipes.recipe import find
-from recipes.settings import Settings
-from recipes.typed import SettingsError, convert, fields_of, is_group, is_text, refuse_control_characters
-from recipes.values import from_text
 from tests.launcher.hosts import spec_of
 
 COMPOSER = Composer()

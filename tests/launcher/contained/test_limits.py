@@ -6,16 +6,16 @@ import os
 import subprocess
 from pathlib import Path
 
+from amp_launcher.world import cgroup_limits
 from launcher import bash_files
 from launcher.script import telemetry
-from recipes import cgroup_limits
 from tests.testbed.facts import Testbed
 
 ROOT = Path(__file__).parents[3]
 LIMIT = 256 * 2**20
 INSIDE = """
 import os, subprocess
-from recipes import cgroup_limits
+from amp_launcher.world import cgroup_limits
 held = bytearray(os.urandom(1)) * (64 * 2**20)
 sampled = subprocess.run(["bash", "/sampler"], stdout=subprocess.PIPE, text=True, check=True).stdout
 print(cgroup_limits.cpus(), cgroup_limits.memory())
@@ -28,7 +28,7 @@ def test_cpus_and_memory_are_those_of_the_container(testbed: Testbed, tmp_path: 
     sample = "limit=0 group='' used='' idle_files=''; find_memory_limit; sample_host"
     (tmp_path / "sampler").write_text(f"set -u\n{functions}\n{sample}\n")
     limits = ["--cpus=0.5", f"--memory={LIMIT}", "--ulimit=nofile=1024", "--network=none"]
-    mounts = [f"--volume={ROOT / 'recipes'}:/code/recipes:ro", f"--volume={tmp_path / 'sampler'}:/sampler:ro"]
+    mounts = [f"--volume={ROOT / 'amp_launcher'}:/code/amp_launcher:ro", f"--volume={tmp_path / 'sampler'}:/sampler:ro"]
     command = ["docker", "run", "--rm", *limits, *mounts, "--workdir=/code", testbed.images["python"].docker]
     argv, environment = [*command, "/usr/bin/python3", "-c", INSIDE], {**os.environ, **testbed.environment}
     run = subprocess.run(argv, env=environment, capture_output=True, text=True)

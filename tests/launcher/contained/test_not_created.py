@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from amp_launcher.loop import result_fields
 from launcher.__main__ import main
 from launcher.code import code_store
 from launcher.errors import UsageError
@@ -16,7 +17,6 @@ from launcher.executors import execute, resume
 from launcher.plan import record
 from launcher.plan.resolve import resolve
 from launcher.runs import store
-from recipes.trainer import result_fields
 from tests.launcher.contained.conftest import until
 from tests.launcher.contained.test_text import with_containers
 from tests.launcher.hosts import LAPTOP, spec_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from containers.runtime import Runtime
+from launcher.containers.runtime import Runtime
 from launcher.errors import Unavailable, UsageError
 from launcher.plan.model import Plan
 from launcher.plan.record import from_json, to_json

@@ -14,6 +14,7 @@ import cloudpickle
 import pytest
 from submitit.core.utils import FailedJobError
 
+from amp_launcher.job import function
 from launcher.__main__ import main
 from launcher.errors import LauncherError, UsageError
 from launcher.executors.base import PlanExecutor
@@ -24,7 +25,6 @@ from launcher.executors.ssh.executor import SshExecutor
 from launcher.runs import selection, store
 from launcher.runs.decode import decode
 from launcher.runs.schema import PlanRecord, Provenance, Status, Submission
-from recipes import function
 
 
 def scaled(value: float, lr: float = 1.0) -> dict[str, float]:

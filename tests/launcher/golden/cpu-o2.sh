@@ -10,7 +10,7 @@ LAUNCHER_CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae
 
 trainer() {
   cd "$LAUNCHER_CODE" || exit 1
-  /opt/venv/bin/python -m recipes.torch_.mnist \
+  /opt/venv/bin/python -m amp_launcher.recipes.mnist.train_torch \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 

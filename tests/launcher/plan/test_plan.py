@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from amp_launcher import arguments
+from amp_launcher.typed import plain
 from launcher.errors import UsageError
 from launcher.plan.model import Decided, Plan
 from launcher.plan.plan_summary import summary
@@ -14,8 +16,6 @@ from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
 from launcher.script.render import render
 from launcher.script.trainer_command import command
-from recipes import arguments
-from recipes.typed import plain
 from tests import golden
 from tests.launcher.hosts import KEPLER, LAPTOP, TWO_A100, TWO_V100, spec_of
 
@@ -98,7 +98,7 @@ def test_a_damaged_plan_is_refused_in_a_sentence(damage, says):
 def test_the_words_typed_reach_the_trainer_by_the_run_folder_alone(tmp_path: Path) -> None:
     words = ("amp=o2", "batch=512", "train.lr=0.5", "loss_scale=tf", "amp.deny=[conv2d,softmax]", "seed=3")
     plan = resolve(spec_of(*words), LAPTOP)
-    assert command(plan)[1:] == ("-m", "recipes.torch_.mnist", f"run={plan.run_dir}")
+    assert command(plan)[1:] == ("-m", "amp_launcher.recipes.mnist.train_torch", f"run={plan.run_dir}")
     (tmp_path / "plan.json").write_text(json.dumps(to_json(plan)))
     read = arguments.parse([f"run={tmp_path}"], "mnist", "torch").settings
     assert read == dataclasses.replace(arguments.parse(words, "mnist", "torch").settings, device="cpu")
@@ -238,7 +238,11 @@ def test_two_gpus_are_two_processes_of_paddles_own_launcher_for_its_dynamic_grap
     assert (plan.processes, plan.gpus) == (2, 2)
     assert command(plan)[1:] == (
         *("-m", "paddle.distributed.launch", "--nproc_per_node=2", f"--log_dir={plan.run_dir}/ranks"),
-        *(f"{plan.code_dir}/recipes/paddle_/rank.py", "recipes.paddle_.simplenet", f"run={plan.run_dir}"),
+        *(
+            f"{plan.code_dir}/amp_launcher/paddle/rank.py",
+            "amp_launcher.recipes.simplenet.train_paddle",
+            f"run={plan.run_dir}",
+        ),
     )
     with pytest.raises(UsageError, match=r"train\.api=static runs in one process; say gpus=1, or train\.api=loop"):
         resolve(spec_of(*words, "amp=o0", "train.api=static"), facts)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from amp_launcher.around import script_execution
 from launcher.errors import UsageError
 from launcher.plan.model import Plan
 from launcher.plan.record import to_json
@@ -17,7 +18,6 @@ from launcher.plan.user_script import start_folder
 from launcher.probe.facts import Facts
 from launcher.script.render import render
 from launcher.script.trainer_command import lines
-from recipes.trainer import script_execution
 from tests.launcher.contained.test_text import with_containers
 from tests.launcher.hosts import LAPTOP
 from tests.launcher.plan.test_user_script import BARE, plan_of, specs_of, with_script, wrapped

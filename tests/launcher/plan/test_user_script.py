@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from amp_launcher.around import wrap as shared_script
+from amp_launcher.around.script_source import Source
+from amp_launcher.around.wrapper import Started
 from launcher.config import request
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError
@@ -22,9 +26,6 @@ from launcher.probe.facts import Facts, Script
 from launcher.script.render import render
 from launcher.script.trainer_command import command, lines
 from launcher.ssh.probe_client import probe
-from recipes.script_source import Source
-from recipes.trainer import script as shared_script
-from recipes.trainer.wrapper import Started
 from tests.launcher.hosts import LAPTOP, TWO_A100
 
 HERE = Script(path="/home/mei/project/train.py", name="script/train.py")
@@ -60,7 +61,7 @@ def wrapped(plan: Plan, folder: Path) -> Started:
 def test_the_wrapper_reads_the_level_the_file_and_its_arguments_in_the_run_folder(code: Path) -> None:
     plan = plan_of("amp=o2", "train.precision=script", "--", "--lr", "0.1", "data/")
     run = "run=/home/mei/launcher-runs/RUN_ID"
-    assert command(plan) == ("/opt/venv/bin/python", "-m", "recipes.torch_.script", run)
+    assert command(plan) == ("/opt/venv/bin/python", "-m", "amp_launcher.torch.script", run)
     started = wrapped(plan, code)
     assert (started.chosen.settings.amp.level, started.arguments) == ("o2", ("--lr", "0.1", "data/"))
     assert (started.file, started.workdir) == (code / "script" / "train.py", Path("/home/mei/project"))
@@ -162,7 +163,7 @@ def test_the_prober_reads_the_script_and_its_inputs_and_the_snapshot_holds_it(pr
     facts = probe([spec])
     assert facts.scripts["train.py"].source == Source(asks=True)
     assert facts.missing == ("gone",)
-    assert {"script/train.py", "recipes/script.py"} <= set(facts.code.files)
+    assert {"script/train.py", "amp_launcher/around/script.py"} <= set(facts.code.files)
     assert resolve(spec, dataclasses.replace(facts, missing=())).mechanism == "half_model_fp32_masters"
 
 
@@ -175,11 +176,30 @@ def test_a_script_that_is_not_there_is_refused_before_queueing(project: Path, na
         probe(specs_of("recipe=script", f"script={named}"))
 
 
-def test_recipes_beside_a_script_would_be_taken_for_ours(project: Path) -> None:
+def test_a_package_of_our_name_beside_a_script_would_be_imported_for_ours(project: Path) -> None:
     (project / "recipes").mkdir()
-    with pytest.raises(UsageError, match="would be taken for this project's own"):
+    probe(specs_of("recipe=script", "script=train.py"))
+    (project / "amp_launcher").mkdir()
+    with pytest.raises(UsageError, match="would be imported instead of ours"):
         probe(specs_of("recipe=script", "script=train.py"))
     probe(specs_of("recipe=script", "script=train.py", *BARE))
+
+
+@pytest.mark.parametrize(
+    ("line", "former", "now"),
+    [
+        ("from recipes import job", "recipes.job", "amp_launcher.job"),
+        ("from recipes.torch_.precision import Precision", "recipes.torch_", "amp_launcher.torch"),
+    ],
+)
+def test_a_script_that_imports_this_project_by_its_former_name_is_told_the_new_one(
+    project: Path, line: str, former: str, now: str
+) -> None:
+    (project / "train.py").write_text(f"{line}\nimport torch\n")
+    with pytest.raises(UsageError, match=re.escape(f"train.py imports {former}, which is {now} now")):
+        probe(specs_of("recipe=script", "script=train.py"))
+    (project / "recipes").mkdir()  # its own
+    probe(specs_of("recipe=script", "script=train.py"))
 
 
 def test_all_attempts_are_one_run_of_a_configured_tracker() -> None:

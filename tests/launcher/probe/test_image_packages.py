@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from containers.find import LocalImage
+from launcher.containers.find import LocalImage
 from launcher.probe import image_packages
 from tests.containers.samples import APPTAINER, DOCKER, PYXIS
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from amp_launcher.typed import plain
 from launcher.plan.model import Published, PublishedArm
 from launcher.report import page
 from launcher.runs import store
-from recipes.typed import plain
 from tests.launcher.compare import folders as comparisons
 
 from . import folders

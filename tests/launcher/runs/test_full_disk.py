@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from amp_launcher import metrics, run_folder
+from amp_launcher.loop import checkpoint
 from launcher.runs import selection, store
-from recipes import metrics, run_folder
-from recipes.trainer import checkpoint
 from tests.launcher.run_folders import launcher
 from tests.launcher.stand_in import lay
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from containers.description import User as ContainerUser
-from containers.runtime import Runtime
+from amp_launcher import run_folder
+from amp_launcher.loop import checkpoint
+from amp_launcher.metrics import MetricsWriter
+from launcher.containers.description import User as ContainerUser
+from launcher.containers.runtime import Runtime
 from launcher.errors import UsageError
 from launcher.executors import execute
 from launcher.plan.model import ContainerPlan
 from launcher.runs import selection, store
-from recipes import run_folder
-from recipes.metrics import MetricsWriter
-from recipes.trainer import checkpoint
 from tests.launcher import users
 from tests.launcher.stand_in import lay
 from tests.launcher.users import GROUP, User

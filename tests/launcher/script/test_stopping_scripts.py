@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from amp_launcher import metrics
 from launcher.executors import stopping
 from launcher.runs.store import Run
-from recipes import metrics
 from tests.launcher import warm
 from tests.launcher.run_folders import command, state, until
 
@@ -49,7 +49,7 @@ torch.save({"step": step}, saved)
 print("saved", step, flush=True)
 """
 RANKS = """\
-from recipes import job
+from amp_launcher import job
 distributed.init_process_group("gloo")
 net = nn.parallel.DistributedDataParallel(net)
 step = 0

@@ -18,19 +18,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from recipes import sampling
-from recipes.arguments import Arguments
-from recipes.precision import observation
-from recipes.precision.resolved import ResolvedPrecision, resolve
-from recipes.precision.step_outcome import StepOutcome
-from recipes.settings import Settings
-from recipes.trainer import checkpoint
-from recipes.trainer import main as trainer
-from recipes.trainer import run as shared
-from recipes.trainer.device import Device
-from recipes.trainer.progress import Progress, restored, to_dict
-from recipes.trainer.recorder import Executed
-from recipes.trainer.world import ProcessGroup, RankInfo
+from amp_launcher.arguments import Arguments
+from amp_launcher.loop import checkpoint, sampling
+from amp_launcher.loop import main as trainer
+from amp_launcher.loop import run as shared
+from amp_launcher.loop.progress import Progress, restored, to_dict
+from amp_launcher.loop.recorder import Executed
+from amp_launcher.precision import observation
+from amp_launcher.precision.resolved import ResolvedPrecision, resolve
+from amp_launcher.precision.step_outcome import StepOutcome
+from amp_launcher.settings import Settings
+from amp_launcher.world.device import Device
+from amp_launcher.world.world import ProcessGroup, RankInfo
 
 SAMPLES = 512
 FILE = "state.json"

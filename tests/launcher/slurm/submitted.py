@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.amp_launcher.torch.trainers import result
 from tests.launcher.slurm.bench import end_all, ended
 from tests.launcher.slurm.trainers import LONG, output_of
-from tests.recipes.torch_.trainers import result
 from tests.testbed.facts import Testbed
 
 CHECKOUT = str(Path(__file__).parents[3])

@@ -25,6 +25,7 @@ from launcher.executors import execute, stopping
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from launcher.runs.store import Run
+from tests.amp_launcher.torch.trainers import result, rows
 from tests.launcher.slurm.bench import Bench, cluster_of, ended, job_of, state, until
 from tests.launcher.slurm.trainers import (
     EVERY,
@@ -45,7 +46,6 @@ from tests.launcher.slurm.trainers import (
     submitting,
 )
 from tests.launcher.stand_in import make_program
-from tests.recipes.torch_.trainers import result, rows
 from tests.testbed.facts import Testbed
 
 Story = Callable[..., None]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from launcher.runs import store
+from tests.amp_launcher.torch.trainers import rows, steps
 from tests.launcher.slurm.bench import ended
 from tests.launcher.slurm.submitted import Submitted, submitted_by
 from tests.launcher.slurm.trainers import LONG, ask_as_before_a_time_limit, output_of, saved
-from tests.recipes.torch_.trainers import rows, steps
 
 DIGITS = ("nodes=2", "amp=o1", "data=digits", "batch=32")
 GPT = (
@@ -28,7 +28,7 @@ HALF = f"""\
 [ -n "${{SLURMD_NODENAME-}}" ] || exec {sys.executable} "$@"
 exec {sys.executable} -c '
 import runpy, sys
-from recipes.trainer import rendezvous
+from amp_launcher.world import rendezvous
 rendezvous.PATIENCE = 2.0
 del sys.argv[:2]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

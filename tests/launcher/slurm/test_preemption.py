@@ -17,7 +17,7 @@ from tests.launcher.slurm.trainers import LATER, LONG
 SCRIPT = """\
 import os, time, torch
 from torch import distributed, nn
-from recipes import job
+from amp_launcher import job
 if "RANK" in os.environ:
     distributed.init_process_group("gloo")
 rank = int(os.environ.get("RANK", "0"))

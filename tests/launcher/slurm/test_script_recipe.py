@@ -10,12 +10,12 @@ from pathlib import Path
 
 from launcher.probe.slurm_commands import call
 from launcher.runs.states import State
+from tests.amp_launcher.torch.trainers import result, rows
 from tests.launcher import warm
 from tests.launcher.real_scripts import ENDLESS, FOLDER, goes_on, printed
 from tests.launcher.slurm.bench import ended, job_of, state, until
 from tests.launcher.slurm.submitted import Submitted, submitted_by
 from tests.launcher.slurm.trainers import LATER, LONG, ask_as_before_a_time_limit, python
-from tests.recipes.torch_.trainers import result, rows
 
 UNPROVED = ("require_proof=false", "amp=o0")
 BARE = ("train.bare=true", *UNPROVED)
@@ -76,7 +76,7 @@ saved = pathlib.Path(os.environ["LAUNCHER_CHECKPOINT_DIR"], "saved")
 print("begun", flush=True)
 if saved.exists():
     time.sleep(3600)
-from recipes import job
+from amp_launcher import job
 net = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 while not job.should_stop():

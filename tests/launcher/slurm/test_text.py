@@ -332,7 +332,7 @@ def test_a_script_that_a_login_node_submits_starts_in_a_folder_of_its_own(words:
 
 def test_a_script_in_tensorflow_on_several_nodes_gets_tf_config() -> None:
     text = render(script_plan_of("framework=tensorflow", "gpus=0", "nodes=2", facts=WITH_TENSORFLOW))
-    assert '-m recipes.tensorflow_.node --workers="$LAUNCHER_WORKERS" --number="$SLURM_NODEID"' in text
+    assert '-m amp_launcher.tensorflow.node --workers="$LAUNCHER_WORKERS" --number="$SLURM_NODEID"' in text
     assert "\nset_rendezvous\n" in text
     assert "torch.distributed.run" not in text
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from launcher.runs import store
 from launcher.script import telemetry
+from tests.amp_launcher.torch.trainers import result, rows
 from tests.launcher.slurm.bench import ended, state, until
 from tests.launcher.slurm.trainers import (
     EVERY,
@@ -20,7 +21,6 @@ from tests.launcher.slurm.trainers import (
     saved,
     submitting,
 )
-from tests.recipes.torch_.trainers import result, rows
 from tests.testbed.facts import Testbed
 
 RANKS = [["rank", "host", "device", "GPU", "visible", "GPUs"], ["0", "n1", "cpu", "-", "none"]]

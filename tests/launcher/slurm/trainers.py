@@ -27,9 +27,9 @@ from launcher.plan.resolve import resolve
 from launcher.probe.slurm_commands import call
 from launcher.runs import selection, store
 from launcher.ssh.probe_client import probe
+from tests.amp_launcher.torch import trainers
 from tests.launcher.hosts import spec_of
 from tests.launcher.slurm.bench import end_all, job_of, state, until
-from tests.recipes.torch_ import trainers
 from tests.testbed.facts import Testbed
 
 STEPS = 24
@@ -44,7 +44,7 @@ LONG = 180.0
 LATER = '[ "$LAUNCHER_ATTEMPT" = 1 ] || PACE=0 PACE_SAVE=0'
 """Of the setup: only the first attempt takes its time."""
 WITH_PACE = f'export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{PACED}"'
-WITH_PLAIN = f'[ "$1 $2" != "-m recipes.torch_.mnist" ] || {{ shift 2; set -- {PLAIN} "$@"; }}'
+WITH_PLAIN = f'[ "$1 $2" != "-m amp_launcher.recipes.mnist.train_torch" ] || {{ shift 2; set -- {PLAIN} "$@"; }}'
 
 
 def python(folder: Path, before: str = WITH_PACE, real: str | Path = sys.executable) -> Path:

@@ -15,10 +15,12 @@ def test_every_module_in_the_zip_loads_from_it_with_nothing_but_the_standard_lib
     digest, zipped = archive()
     path = tmp_path / f"agent-{digest}.zip"
     path.write_bytes(zipped)
-    # What lies deeper in recipes may need numpy; what the launcher imports of it is loaded along with that.
+    # What lies deeper in amp_launcher may need numpy; what the launcher imports of it is loaded along with that.
     packed = zipfile.ZipFile(io.BytesIO(zipped)).namelist()
     names = [
-        name for name in packed if name.endswith(".py") and not (name.startswith("recipes/") and name.count("/") > 1)
+        name
+        for name in packed
+        if name.endswith(".py") and not (name.startswith("amp_launcher/") and name.count("/") > 1)
     ]
     modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in names]
     program = (
@@ -29,7 +31,7 @@ def test_every_module_in_the_zip_loads_from_it_with_nothing_but_the_standard_lib
         "    assert callable(getattr(importlib.import_module(module), function)), path\n"
         "foreign = {'hydra', 'omegaconf', 'submitit', 'fabric', 'paramiko', 'yaml', 'rich', 'torch', 'numpy'}\n"
         "assert not foreign & sys.modules.keys(), foreign & sys.modules.keys()\n"
-        "from containers import catalogue; assert catalogue.releases()  # data files come along\n"
+        "from launcher.containers import catalogue; assert catalogue.releases()  # data files come along\n"
     )
     done = subprocess.run([sys.executable, "-S", "-E", "-c", program], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -10,12 +10,12 @@ import sys
 
 import pytest
 
+from amp_launcher.typed import build
 from launcher.config.schema import SshCluster
 from launcher.runs import address as addresses
 from launcher.runs import remote_record
 from launcher.runs.address import Address
 from launcher.ssh import bootstrap, host, remote_status
-from recipes.typed import build
 from tests.launcher import run_folders
 from tests.launcher.ssh.hostile import answering
 from tests.launcher.ssh.victim import BAD, LATE, NAMES, OTHER, REFUSED, RUN, SECONDS, UNHURRIED, pointer_to

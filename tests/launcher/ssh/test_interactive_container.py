@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
-from containers import image_recipes, images
 from launcher.__main__ import main
+from launcher.containers import image_recipes, images
 from launcher.script import telemetry
 from launcher.ssh.host import close_all
 from tests.launcher import fake_gpus, terminal

@@ -43,7 +43,7 @@ def test_a_remote_run_is_started_listed_logged_and_recorded_here(far, monkeypatc
     assert "it has 1" in far.refused("logs", "--attempt", "3", run)
     plan = store.read_or_empty(far.folder(run) / "plan.json")
     assert plan["words"] == ["amp=o1", "batch=64", "steps=2"]
-    levels = "recipes/precision/levels.py"
+    levels = "amp_launcher/precision/levels.py"
     code = far.root / ".code" / plan["code"]
     assert (code / levels).read_bytes() == (Path(__file__).parents[3] / levels).read_bytes()
     assert store.read_or_empty(far.folder(run) / "provenance.json")["code"]["digest"] == plan["code"]

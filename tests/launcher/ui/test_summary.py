@@ -1,11 +1,11 @@
 import pytest
 
+from amp_launcher import run_folder
 from launcher.runs import log_tail, store
 from launcher.runs.decode import decode
 from launcher.runs.schema import ResultRecord
 from launcher.runs.states import State
 from launcher.ui import summary
-from recipes import run_folder
 from tests.launcher.run_folders import SWEEP, finished, make, result, state, sweep
 
 STARTED = "2026-01-02T03:04:05Z"
@@ -207,7 +207,7 @@ Traceback (most recent call last):
     raise ChildFailedError(
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 ============================================================
-recipes.torch_.mnist FAILED
+amp_launcher.recipes.mnist.train_torch FAILED
 ------------------------------------------------------------
 Root Cause (first observed failure):
   host      : n1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from recipes.data.download import Published
+from amp_launcher.recipes.data.download import Published
 
 Server = http.server.ThreadingHTTPServer
 

@@ -9,9 +9,9 @@ import tarfile
 import numpy
 import pytest
 
-from recipes.data import cifar
-from recipes.settings import Data
-from recipes.typed import SettingsError
+from amp_launcher.recipes.data import cifar
+from amp_launcher.settings import Data
+from amp_launcher.typed import SettingsError
 from tests.recipes.data.cifar_files import write_binary, write_python
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from recipes.data import download
-from recipes.data.archive import unpack
-from recipes.data.download import Published, fetch, locked
-from recipes.typed import SettingsError
+from amp_launcher.recipes.data import download
+from amp_launcher.recipes.data.archive import unpack
+from amp_launcher.recipes.data.download import Published, fetch, locked
+from amp_launcher.typed import SettingsError
 
 CONTENT = random.Random(0).randbytes(3_000_000)
 SPAWN = multiprocessing.get_context("spawn")

@@ -7,8 +7,8 @@ import gzip
 import numpy
 import pytest
 
-from recipes.data import idx
-from recipes.typed import SettingsError
+from amp_launcher.recipes.data import idx
+from amp_launcher.typed import SettingsError
 from tests.recipes.data.idx_files import encode
 
 IMAGES = numpy.arange(24, dtype=numpy.uint8).reshape(2, 3, 4)

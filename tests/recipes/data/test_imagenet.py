@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from recipes.data import imagenet, tfrecord
-from recipes.data.imagenet import _random_box
-from recipes.settings import Data
-from recipes.typed import SettingsError
+from amp_launcher.recipes.data import imagenet, tfrecord
+from amp_launcher.recipes.data.imagenet import _random_box
+from amp_launcher.settings import Data
+from amp_launcher.typed import SettingsError
 from tests.recipes.data.image_files import encoded, example, write_folders, write_records
 
 

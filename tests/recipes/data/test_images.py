@@ -8,9 +8,9 @@ import numpy
 import pytest
 from sklearn.datasets import load_digits
 
-from recipes.data import idx, images
-from recipes.settings import Data
-from recipes.typed import SettingsError
+from amp_launcher.recipes.data import idx, images
+from amp_launcher.settings import Data
+from amp_launcher.typed import SettingsError
 from tests.recipes.data.idx_files import encode, write_mnist
 
 

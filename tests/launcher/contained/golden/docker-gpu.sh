@@ -58,7 +58,7 @@ trainer() {
     /run/launcher/KEY \
     python3 \
     -m \
-    recipes.torch_.mnist \
+    amp_launcher.recipes.mnist.train_torch \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 

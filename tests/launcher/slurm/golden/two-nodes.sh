@@ -30,8 +30,8 @@ LAUNCHER_CODE=/home/mei/launcher-runs/.code/e3b0c44298fc1c149afbf4c8996fb92427ae
 
 trainer() {
   cd "$LAUNCHER_CODE" || exit 1
-  exec /opt/venv/bin/python -m recipes.torch_.node --workers="$LAUNCHER_WORKERS" --number="$SLURM_NODEID" -m torch.distributed.run --nproc-per-node=2 \
-    -m recipes.torch_.mnist \
+  exec /opt/venv/bin/python -m amp_launcher.torch.node --workers="$LAUNCHER_WORKERS" --number="$SLURM_NODEID" -m torch.distributed.run --nproc-per-node=2 \
+    -m amp_launcher.recipes.mnist.train_torch \
     run=/home/mei/launcher-runs/20260102-030405-calm-fox
 }
 

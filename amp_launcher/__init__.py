@@ -1,0 +1,1 @@
+"""What runs inside a training process. What lies directly here is standard library only."""

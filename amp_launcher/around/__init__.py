@@ -1,0 +1,1 @@
+"""Around a user's own script: counting its steps, an early verdict, stopping it, its logs."""

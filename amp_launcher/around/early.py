@@ -1,0 +1,88 @@
+"""Judges a user's script while it runs. A contradiction at its first observed steps ends it; later ones never do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from amp_launcher.loop import proof
+from amp_launcher.precision import verdict
+from amp_launcher.precision.findings import EMULATED, Finding
+from amp_launcher.precision.operators import ignoring
+from amp_launcher.settings import Settings
+
+_FAULTS = {
+    verdict.CONTRADICTED: "is not applied",
+    EMULATED: "is emulated",
+    verdict.UNKNOWN: "can't be proved",
+}
+MOST_WARNINGS = 5
+"""The most reasons that are printed while a script runs; the result has the others."""
+
+
+class NotProved(BaseException):
+    """Ends a script at its first observed steps. Not an `Exception`, which many scripts catch and log."""
+
+
+class EarlyVerdict:
+    """The verdict on one rank of a script while it runs."""
+
+    def __init__(self, settings: Settings, rank: int, *, resumed: bool = False) -> None:
+        """`resumed` says that an earlier attempt trained already."""
+        self.reason = ""
+        """Why the script was ended; empty if it was not."""
+        self.observed: dict[str, Any] = {}
+        """result.json's "observed" at that moment."""
+        self.ask_to_stop: Callable[[], None] = lambda: None
+        """Asks all ranks of the run to save and stop."""
+        self.stops = False
+        """Whether that was asked, because of a contradiction."""
+        self._settings = settings
+        self._rank = rank
+        self._may_end = not resumed
+        self._known: set[Finding] = set()
+        self._warnings = 0
+
+    def judge(self, reports: Sequence[dict[str, Any]]) -> None:
+        """Judge all reports of this rank so far. Raises `NotProved` for the first of them if it fails the run; warns of
+        later reasons, and of those that don't fail it."""
+        level, share, first = self._settings.amp.level, self._settings.proof.share, self._may_end
+        self._may_end = False
+        reports = ignoring(reports, self._settings.proof.ignore)
+        findings = verdict.findings_so_far(reports, share, one_rank=True)
+        kind, why = verdict.conclude(reports, findings)
+        if kind == verdict.PROVED:
+            return
+        if first and self._settings.require_proof is not False and self._fails(kind):
+            self.reason = f"{proof.problem(level, True, kind, why)}; so the script was ended"
+            self.observed = {**verdict.observed(reports, share=share), "verdict": kind, "why": why}
+            raise NotProved(self.reason)
+        for finding in dict.fromkeys(findings):
+            if finding not in self._known:
+                self._known.add(finding)
+                self._warn(*finding)
+
+    def warn(self, why: str) -> None:
+        """Warn of a reason why nothing will be proved that does not end the script: it can't be ended from a thread."""
+        self._warn(verdict.UNKNOWN, why)
+
+    def _fails(self, kind: str) -> bool:
+        return kind == verdict.CONTRADICTED or self._settings.proof_required
+
+    def _warn(self, kind: str, why: str) -> None:
+        if kind == verdict.CONTRADICTED and self._settings.proof.stop and not self.stops:
+            self.stops = True
+            self.ask_to_stop()
+        self._warnings += 1
+        if self._rank or self._warnings > MOST_WARNINGS:
+            return
+        if self.stops and kind == verdict.CONTRADICTED:
+            effect = "so it is asked to save and stop (proof.stop=true), and the run fails"
+        elif kind == verdict.CONTRADICTED:
+            effect = "it continues, and the run fails at its end (proof.stop=true would stop it)"
+        elif self._fails(kind):
+            effect = "it continues, and the run fails at its end (require_proof=true)"
+        else:
+            effect = "it continues, and ends without a proof"
+        print(f"script: warning: amp={self._settings.amp.level} {_FAULTS[kind]}: {why}; {effect}", file=sys.stderr)

@@ -1,0 +1,361 @@
+"""Measures a user's script by the optimizer steps that its framework's hooks report, without waiting for the device.
+
+Rows, rate and updates are those of the first optimizer that stepped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from amp_launcher import metrics
+from amp_launcher.around.attempt_rows import AttemptRows, Row
+from amp_launcher.around.block import Block, BlockOver
+from amp_launcher.around.library_records import Records
+from amp_launcher.around.logged_values import LoggedValues
+from amp_launcher.around.schedule import SPAN
+from amp_launcher.around.step_timer import StepTimer
+from amp_launcher.around.stepped_optimizers import SteppedOptimizers
+from amp_launcher.job.logged import Logged
+from amp_launcher.loop.divergence import Detector
+from amp_launcher.run_folder import RunFolder
+
+FLUSH_EVERY = 1.0
+"""Seconds between two writes."""
+NO_STEP = "no optimizer step was seen"
+LOGGED = "job.log"
+"""The counted thing where no optimizer steps are counted."""
+
+
+class StepMeter:
+    """Counts the optimizer steps of one attempt, and writes their rows if it has a folder."""
+
+    def __init__(
+        self,
+        folder: RunFolder | None,
+        *,
+        world_size: int = 1,
+        detector: Detector | None = None,
+        block: Block | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """`detector` checks the logged losses. Raises `OSError` where metrics.jsonl can't be written.
+
+        With a `block`, `stepped` raises `BlockOver` at its last step and at every later call.
+        """
+        self.disturbed: Callable[[], bool] = lambda: False
+        """Whether something slows the steps down at the moment, such as an observer."""
+        self.memory: Callable[[], int | None] = lambda: None
+        """Peak memory so far, in bytes."""
+        self.uncounted = ""
+        """Why the steps can't be counted one by one; empty where they can."""
+        self.skips_unknown = False
+        """Whether steps may have been skipped without being reported."""
+        self.awaits_loss = False
+        """Whether the framework reports the loss of a step after it: its row is written only then."""
+        self.total: int | None = None
+        """The number of steps, where it is known and they were not counted one by one."""
+        self.wait: Callable[[], None] = lambda: None
+        """Waits for the device, at the first and the last timed step of a block."""
+        self.when_over: Callable[[], None] = lambda: None
+        """Called once at the last step of a block."""
+        self.over = False
+        """Whether all steps of the block were taken."""
+        self._block = block
+        self._rows = AttemptRows(folder, world_size, block)
+        self._logged = LoggedValues(detector)
+        self._process = os.getpid()
+        self._clock = clock
+        self._lock = threading.RLock()
+        self.optimizers = SteppedOptimizers()
+        self._count = 0
+        """Rows of this attempt."""
+        self._shift = self._rows.before
+        """The number of a step minus its count in this attempt."""
+        self._skipped = self._rows.skipped_before
+        self._unseen = 0
+        """Skipped steps that were reported as applied."""
+        self._timer = StepTimer(clock)
+        self._is_own = False
+        """Whether the newest row is a logged step's, added before any step was counted."""
+        self._flushed = clock()
+
+    def stepped(
+        self,
+        optimizer: Any,
+        applied: bool,
+        *,
+        loss_scale: float | None = None,
+        count: int = 1,
+        skipped: int = 0,
+        name: str = "",
+    ) -> None:
+        """Count a step of this optimizer that has ended, or the `count` steps of one execution.
+
+        `applied` is false for a step that was skipped because gradients overflowed; `skipped` is the number of such
+        steps among `count`. `name` is the optimizer's name, by default its type's. Raises `Diverged` where a loss was
+        logged before its step and is NaN or Inf for good.
+        """
+        if os.getpid() != self._process:
+            return  # a process that the script forked
+        if self.over:
+            raise BlockOver
+        with self._lock:
+            if self.optimizers.stepped(optimizer, count, name):
+                self._add(count, skipped=skipped if applied else count, loss_scale=loss_scale)
+                self._end_block_if_due()
+
+    def log(self, logged: Logged) -> None:
+        """Add logged values to the row of their step. Where no steps are counted, each logged step gets a row.
+
+        Raises `Diverged` where the loss is NaN or Inf for good.
+        """
+        if os.getpid() != self._process or self.over:
+            return
+        with self._lock:
+            if "accuracy" in logged.more:
+                self._rows.evaluated(logged.step, {"accuracy": logged.more["accuracy"]})
+            if self._counts_nothing:
+                if logged.step != self._logged.last_step:
+                    self._add_own(logged.step)
+                self._join(logged)
+                self._end_block_if_due()
+            elif self._rows.newest is not None and self._logged.belongs_to_newest_row(logged.step):
+                self._join(logged)
+            else:
+                self._logged.keep(logged)
+
+    def report_loss(self, loss: float) -> None:
+        """Record the framework's loss of the newest step, unless the script has logged one."""
+        with self._lock:
+            newest = self._rows.newest
+            if newest is not None and newest["loss"] is None:
+                newest["loss"] = loss
+
+    def evaluated(self, measures: Mapping[str, float]) -> None:
+        """Record the framework's held-out `accuracy` or `loss`."""
+        with self._lock:
+            self._rows.evaluated(self._shift + self._count, measures)
+
+    def adopt(self, records: Records) -> None:
+        """Add a library's own records of this attempt's steps, unless the script logs values itself.
+
+        The last saved step relates the library's numbers to ours, since it may have resumed from an older checkpoint.
+        """
+        with self._lock:
+            if self._logged.any or self._counts_nothing:
+                return
+            self.flush(hold=False)
+            if self._block is not None:
+                shift = 0  # it began afresh
+            elif records.saved is not None and records.saved[0] == self._rows.before + self._count:
+                shift = self._rows.before  # the last step was saved: no clock is needed
+            elif records.saved is not None:
+                shift = records.saved[0] - self._rows.ended_by(records.saved[1])
+            elif self._rows.before == 0:
+                shift = 0
+            else:
+                return
+            if self._block is not None or shift < 0:  # as after another Trainer in the same script
+                self._rows.rewrite(lambda at, row: _completed(row, row["step"], records.steps.get(at + 1 + shift, {})))
+                return
+            first = shift + 1
+            self._rows.rewrite(lambda at, row: _completed(row, first + at, records.steps.get(first + at, {})), first)
+            self._shift = shift
+            for step, measures in records.evaluations:
+                if step > shift:
+                    self._rows.evaluated(step, measures)
+
+    def finish(self, skipped: int = 0) -> None:
+        """Complete the rows after the script has ended. `skipped` is the number of skipped steps that were reported as
+        applied, because it was not known at that time."""
+        with self._lock:
+            self._unseen = skipped
+            newest, kept = self._rows.newest, self._logged.take_kept()
+            if kept is not None and newest is not None:  # of a step that was never taken
+                self._join(dataclasses.replace(kept, step=newest["step"], loss=newest["loss"], samples=None))
+            self.flush(hold=False)
+            if counts := self._timer.end():
+                self._rows.rewrite(lambda at, row: {**row, "timed": counts[at]})
+
+    def flush(self, *, hold: bool = True) -> None:
+        """Write the buffered rows. With `hold`, the newest is kept back where values may still be added to it."""
+        with self._lock:
+            self._flushed = self._clock()
+            more = self.awaits_loss or self._logged.any or "amp_launcher.job" in sys.modules
+            self._rows.write(self.memory(), hold=hold and more)
+
+    def close(self) -> None:
+        """Write the buffered rows. Another thread that reports a step from then on waits until the process ends."""
+        self._lock.acquire()
+        self.flush(hold=False)
+
+    def end_block(self) -> None:
+        """Record that the steps of this block are valid, even if the script ended before its last one."""
+        if self._block:
+            self._rows.block_ended(self._block.number)
+
+    @property
+    def block_problem(self) -> str | None:
+        """Why a block of a comparison has no measured step; None if it has one, and outside a comparison."""
+        if self._block is None or self._timer.timed:
+            return None
+        if not self.counted:
+            return f"nothing can be compared: {self.uncounted or NO_STEP}"
+        return "nothing can be compared: the script ended before a step after the warm-up was timed"
+
+    @property
+    def counted(self) -> str:
+        """The name of what was counted, such as `AdamW, the first of 2 optimizers`; empty where nothing was."""
+        if self._counts_nothing:
+            return LOGGED if self._logged.any else ""
+        return self.optimizers.name
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of all attempts; None where they can't be counted."""
+        if self._logged.any and self._counts_nothing:
+            return self._rows.summary.last_step
+        return self.total if self.uncounted else self._rows.summary.steps
+
+    @property
+    def only_skipped(self) -> int:
+        """The number of steps of the script's only optimizer if all of them were skipped; otherwise 0."""
+        updates = self.result()["updates"]
+        return updates["attempted"] if updates["applied"] == 0 and self.optimizers.count == 1 else 0
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier attempt took more steps than are observed first. Each block of a comparison is new."""
+        return self._block is None and self._rows.before > SPAN
+
+    @property
+    def before(self) -> int:
+        """The steps of the run before the first one of this attempt."""
+        return self._shift
+
+    def result(self, earlier: str = "") -> dict[str, Any]:
+        """The fields of `amp_launcher.result.Result` that are derived from steps. `earlier` is what earlier attempts
+        counted, for one that counted nothing."""
+        summary, steps = self._rows.summary, self.steps
+        throughput = summary.throughput()
+        if counted := self.counted or (summary.steps and not self.uncounted and earlier):
+            throughput["counted"] = counted
+        else:
+            throughput = {"unit": None, "mean": None, "why": self.uncounted or NO_STEP}
+        skipped = summary.skipped + self._unseen
+        applied = None if steps is None or self.skips_unknown else steps - skipped
+        return {
+            "throughput": throughput,
+            "loss": {"first": summary.first_loss, "last": summary.last_loss},
+            "eval": summary.evaluation,
+            "loss_scale": {"final": summary.loss_scale, "skipped_steps": skipped} if summary.loss_scale else {},
+            "updates": {"attempted": steps, "applied": applied},
+            "steps": steps,
+        }
+
+    def sentence(self) -> str:
+        """The number of steps and their rate in one line, for people."""
+        throughput = self.result()["throughput"]
+        if not self.counted:
+            return f"steps/s not known: {throughput['why']}"
+        rate = "too few steps for a rate"
+        if throughput["mean"] is not None:
+            deciles = f"p10 {throughput['p10']:.4g}, p90 {throughput['p90']:.4g}"
+            rate = f"{throughput['mean']:.4g} {throughput['unit']} ({deciles})"
+        return f"{self.steps:,} steps of {self.counted}: {rate}"
+
+    @property
+    def _counts_nothing(self) -> bool:
+        """Whether there are no counted steps, so that logged ones may take their place."""
+        return bool(self.uncounted) or not self.optimizers.any
+
+    def _add(self, count: int, *, skipped: int, loss_scale: float | None) -> None:
+        """Add rows for `count` steps that ended together; the first `skipped` of them were not applied."""
+        self._lap(count)
+        if self._block:
+            count = min(count, self._block.steps - self._count)
+        own = self._rows.newest if self._is_own else None
+        self._is_own = False
+        if own is not None:  # logged before the first step
+            own.update(skipped=skipped > 0, loss_scale=loss_scale)
+            self._skipped += skipped > 0
+        for index in range(own is not None, count):
+            self._add_row(index < skipped, loss_scale)
+        if (kept := self._logged.take_kept()) is not None:
+            self._join(kept)
+        self._flush_if_due()
+
+    def _add_own(self, step: int) -> None:
+        """Add a row for a logged step, where no steps are counted."""
+        last = self._logged.last_step
+        covers = 1 if last is None else max(1, step - last)
+        self._lap(covers)
+        self._flush_if_due()
+        self._add_row(False, None, covers)
+        self._is_own = True
+
+    def _lap(self, count: int) -> None:
+        """`count` steps end now."""
+        if self._block and any(self._count < edge <= self._count + count for edge in self._block.edges):
+            self.wait()
+        self._timer.lap(count, self.disturbed())
+
+    def _end_block_if_due(self) -> None:
+        if self._block and self._count >= self._block.steps:
+            self.over = True
+            self.when_over()
+            raise BlockOver
+
+    def _flush_if_due(self) -> None:
+        if self._clock() - self._flushed >= FLUSH_EVERY:
+            self.flush()
+
+    def _add_row(self, skipped: bool, loss_scale: float | None, covers: int = 1) -> None:
+        """Add a row for a step, or for the last of the steps that it `covers`."""
+        self._count += 1
+        self._skipped += skipped
+        seconds, timed = self._timer.seconds, self._timer.counts()
+        self._logged.row_added(covers, seconds, timed)
+        self._rows.add(
+            {
+                **dict.fromkeys(metrics.STEP),
+                "step": self._shift + self._count,
+                "seconds": seconds,
+                "steps_per_second": None if seconds is None else 1 / seconds,
+                "loss_scale": loss_scale,
+                "skipped": skipped,
+                "skipped_total": self._skipped,
+                "timed": timed,
+                "time": time.time(),
+            }
+        )
+
+    def _join(self, logged: Logged) -> None:
+        """Add logged values to the newest row, which gets the script's own number of the step."""
+        row = self._rows.newest
+        assert row is not None
+        shift = logged.step - self._count
+        # With a smaller number the script counts something else, such as epochs. Steps of a block keep our numbers.
+        if shift >= -1 and self._block is None:
+            if shift != self._shift and not self._logged.any:
+                self._renumber(shift)
+            self._shift, row["step"] = shift, logged.step
+        self._logged.join(row, logged)
+
+    def _renumber(self, shift: int) -> None:
+        """Give the steps of this attempt the script's numbers. Rows of the previous attempt with the same numbers are
+        dropped: the script resumed from an older checkpoint and takes those steps again."""
+        first = shift + 1
+        if self._count > 1 or first <= self._rows.before:
+            self._rows.rewrite(lambda at, row: {**row, "step": first + at}, first)
+
+
+def _completed(row: Row, step: int, recorded: Mapping[str, float]) -> Row:
+    """The row with this step's number, and a library's recorded values where it has none."""
+    return {**row, "step": step, **{key: value for key, value in recorded.items() if row[key] is None}}

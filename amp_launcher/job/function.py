@@ -1,0 +1,104 @@
+"""What runs a Python function as a job: `python job/function.py NAME SHA256`; LAUNCHER_SPEC names the run's plan.
+
+The function and its arguments are in `function.pkl` of the run folder, its result goes into `function-result.pkl`. Both
+are cloudpickles, which can run anything when they are read: so each is read only where it is the caller's own file that
+nobody else may write or read, and the former only with the digest that the plan names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import sys
+import traceback
+
+CALL, RESULT = "function.pkl", "function-result.pkl"
+
+
+def read_own(path: str) -> bytes:
+    """The content of a pickle. Raises `PermissionError` where anyone but the caller could have written it."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as stream:
+        status = os.fstat(stream.fileno())
+        if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077:
+            raise PermissionError(f"{path} is not a file of yours alone (mode 0600), so it is not loaded")
+        return stream.read()
+
+
+def read_call(run: str, digest: str) -> bytes:
+    """The pickle of a run's call, which has that SHA-256. Raises `PermissionError` for any other."""
+    content = read_own(f"{run}/{CALL}")
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise PermissionError(f"{run}/{CALL} is not what was submitted, so it is not loaded")
+    return content
+
+
+def write_own(path: str, content: bytes) -> None:
+    """Write a pickle aside, for its owner alone, and rename it."""
+    with open(os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as stream:
+        stream.write(content)
+    os.replace(f"{path}.new", path)
+
+
+def run_folder(plan: str) -> str:
+    """The run folder of a plan: RUN/plan.json or, after a resume, RUN/attempts/N/plan.json."""
+    folder = os.path.dirname(plan)
+    under, number = os.path.split(folder)
+    resumed = os.path.basename(under) == "attempts" and number.isdigit()
+    return os.path.dirname(under) if resumed else folder
+
+
+def outcome_of(name: str, content: bytes) -> tuple[bytes, str]:
+    """The pickled outcome of a call, and why it failed: what it raised, or why its result can't be pickled."""
+    import cloudpickle
+
+    try:
+        function, arguments, named = cloudpickle.loads(content)
+        result = function(*arguments, **named)
+    except Exception as error:  # whatever it raises is its outcome
+        beyond_here = error.__traceback__ and error.__traceback__.tb_next
+        text = "".join(traceback.format_exception(type(error), error, beyond_here))
+        reason = f"{type(error).__name__}: {error}"
+    else:
+        try:
+            return cloudpickle.dumps(("success", result)), ""
+        except Exception as error:  # pickling runs whatever code the result brings
+            kind, why = type(result).__name__, f"{type(error).__name__}: {error}"
+            reason = f"{name} returned a value of type {kind}, which can't be pickled: {why}"
+            text = f"{reason}\n"
+    sys.stderr.write(text)
+    return cloudpickle.dumps(("error", text)), reason
+
+
+def leave_reason(run: str, reason: str) -> None:
+    """Leave why this attempt failed for those who list the run, who unpickle nothing."""
+    path = f"{run}/attempts/{os.environ.get('LAUNCHER_ATTEMPT')}/failed.json"
+    with contextlib.suppress(FileNotFoundError):  # run by hand, it is no attempt
+        with open(f"{path}.new", "w", encoding="utf-8") as stream:
+            json.dump({"schema": 1, "rank": 0, "reason": reason}, stream)
+        os.replace(f"{path}.new", path)
+
+
+def main(name: str, digest: str) -> int:
+    """Call the function of this run. Returns the exit code."""
+    # Modules are found from the folder that it starts in, as with `python -m`; never beside this file.
+    sys.path[0] = os.getcwd()
+    run = run_folder(os.environ["LAUNCHER_SPEC"])
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{run}/{RESULT}")  # an earlier attempt's, which must not pass for this one's
+    try:
+        pickled, reason = outcome_of(name, read_call(run, digest))
+    except SystemExit as ended:
+        if isinstance(ended.code, str):  # a number is the exit code, which the run's script reports
+            leave_reason(run, f"SystemExit: {ended.code}")
+        raise
+    write_own(f"{run}/{RESULT}", pickled)
+    if reason:
+        leave_reason(run, reason)
+    return 1 if reason else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""The verdict on the observed steps of a run over all ranks, while it trains and at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from amp_launcher.loop.protocols import Evaluate, Observer
+from amp_launcher.precision import verdict
+from amp_launcher.precision.findings import EMULATED
+from amp_launcher.precision.operators import ignoring
+from amp_launcher.settings import Settings
+from amp_launcher.world.world import ProcessGroup
+
+
+@dataclass(kw_only=True, slots=True)
+class Proof:
+    """The reports of all steps observed since the run began. Every method is collective."""
+
+    settings: Settings
+    group: ProcessGroup
+    observer: Observer
+    before: Sequence[dict[str, Any]]
+    """The reports of earlier attempts."""
+    say: Callable[[str], None]
+    """Prints a line for people."""
+    reported_unknown: bool = False
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Those of all ranks."""
+        by_rank = self.group.gather(self.observer.reports)
+        seen = [*self.before, *(report for reports in by_rank for report in reports)]
+        return ignoring(seen, self.settings.proof.ignore)
+
+    def judged(self, planned: Collection[int]) -> dict[str, Any]:
+        """result.json's "observed". It is unknown if a step of `planned` was not observed."""
+        return verdict.observed(self.reports(), planned, self.settings.proof.share)
+
+    def is_hopeless(self) -> bool:
+        """Whether no later step can still prove the mode. Where no proof is required, that is printed once instead."""
+        kind, why = self.group.broadcast(verdict.judge_so_far(self.reports(), self.settings.proof.share))
+        if kind in (verdict.UNKNOWN, EMULATED) and not self.settings.proof_required:
+            if not self.reported_unknown:
+                self.say(f"no proof: {why} (require_proof=false lets that pass)")
+            self.reported_unknown = True
+            return False
+        return kind != verdict.PROVED
+
+    def evaluated(self, evaluate: Evaluate, step: int) -> Mapping[str, float]:
+        """The held-out measures after this step. The first evaluation is observed where it alone may match an entry of
+        the lists."""
+        amp = self.settings.amp
+        if amp.allow or amp.deny or amp.infer or amp.clear or amp.keep_fp32:
+            reports = self.reports()
+            open_entries = verdict.unmatched(reports) and not any(report.get("evaluation") for report in reports)
+            if self.group.broadcast(bool(open_entries)):
+                with self.observer.step(step, evaluation=True):
+                    return evaluate()
+        return evaluate()
+
+
+def problem(level: str, required: bool, kind: str, why: str) -> str | None:
+    """Why a verdict fails the run, in one sentence; None where it doesn't."""
+    if kind == verdict.CONTRADICTED:
+        return f"what ran was not amp={level}: {why}"
+    if kind == EMULATED and required:
+        return f"amp={level} was emulated: {why} (require_proof=false lets that pass)"
+    if kind == verdict.UNKNOWN and required:
+        return f"nothing proves that amp={level} ran: {why} (require_proof=false lets that pass)"
+    return None

@@ -1,0 +1,130 @@
+"""One row for every optimizer step without synchronizing the device: values stay there until they are written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from amp_launcher.loop.peak_memory import PeakMemory
+from amp_launcher.precision.step_outcome import StepOutcome
+from amp_launcher.world.device import Device
+from amp_launcher.world.world import ProcessGroup
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Executed:
+    """Results of an execution of one or more steps: scalars, or vectors of one value a step, on the device."""
+
+    loss: Any
+    """Mean over this rank's samples; or several losses by name, whose sum is the step's."""
+    lr: Any
+    """A number, or a value on the device."""
+    outcome: StepOutcome
+    waited: float | None = None
+    """Seconds that this rank waited for data; None where all data is on the device."""
+    prepared: bool = False
+    """Whether it included compilation, so that its time says nothing of the speed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Execution:
+    first: int
+    count: int
+    epoch: int
+    executed: Executed
+    began: Any
+    ended: Any
+    timed: bool
+    time: float
+
+
+class Recorder:
+    """Times executions of one or more steps and keeps their results until `flush`."""
+
+    def __init__(self, group: ProcessGroup, device: Device, batch: int, skipped: int = 0, tokens: int = 0) -> None:
+        """`batch` is in samples, of `tokens` each where they are text."""
+        self.skipped = skipped
+        """Steps skipped so far, those of earlier attempts included; as of the last flush."""
+        self._group = group
+        self.memory = PeakMemory(device)
+        self._device = device
+        self._batch, self._tokens = batch, tokens
+        self._executions: list[_Execution] = []
+        self._began: Any = None
+
+    def begin(self, *, timed: bool) -> None:
+        """An execution begins. `timed`: its time and memory count, unless it turns out to compile."""
+        self.memory.enter(timed=timed)
+        self._began = self._device.mark()
+
+    def end(self, executed: Executed, *, first: int, count: int, epoch: int, timed: bool) -> None:
+        """The execution of `count` steps from number `first` on, counted from 1, has ended.
+
+        `timed`: its time counts for the rate.
+        """
+        self._executions.append(
+            _Execution(
+                first=first,
+                count=count,
+                epoch=epoch,
+                executed=executed,
+                began=self._began,
+                ended=self._device.mark(),
+                timed=timed,
+                time=time.time(),
+            )
+        )
+
+    def flush(self) -> list[dict[str, Any]]:
+        """The rows of the steps since the last flush, the losses averaged over the ranks. Collective."""
+        executions, self._executions = self._executions, []
+        if not executions:
+            return []
+        counts = [execution.count for execution in executions]
+        results = [execution.executed for execution in executions]
+        losses = self._losses(results, counts)
+        rates = self._device.numbers([result.lr for result in results], counts)
+        skipped = self._device.numbers([result.outcome.overflowed for result in results], counts)
+        scales = self._device.numbers([result.outcome.loss_scale for result in results], counts)
+        norms = self._device.numbers([result.outcome.grad_norm for result in results], counts)
+        memory = self.memory.peak()
+        steps = [(execution, execution.first + offset) for execution in executions for offset in range(execution.count)]
+        rows = []
+        for index, (execution, number) in enumerate(steps):
+            seconds = max(self._device.seconds(execution.began, execution.ended), 1e-9) / execution.count
+            self.skipped += bool(skipped[index])
+            named = {name: values[index] for name, values in losses.items()}
+            row = {
+                "step": number,
+                "epoch": execution.epoch,
+                "loss": sum(named.values()),
+                "lr": rates[index],
+                "seconds": seconds,
+                "samples_per_second": self._batch / seconds,
+                "loss_scale": scales[index],
+                "skipped": bool(skipped[index]),
+                "skipped_total": self.skipped,
+                "grad_norm": norms[index],
+                "memory_bytes": memory,
+                "timed": execution.timed,
+                "time": execution.time,
+            }
+            if self._tokens:
+                row["tokens_per_second"] = self._batch * self._tokens / seconds
+            if len(named) > 1:
+                row["losses"] = named
+            if execution.executed.waited is not None:
+                row["data_seconds"] = execution.executed.waited / execution.count
+            rows.append(row)
+        return rows
+
+    def _losses(self, results: Sequence[Executed], counts: Sequence[int]) -> dict[str, list[float]]:
+        """Every loss by name, averaged over the ranks, step by step."""
+        by_name = [result.loss if isinstance(result.loss, Mapping) else {"loss": result.loss} for result in results]
+        means = {}
+        for name in by_name[0]:
+            totals = self._group.sum(self._device.numbers([losses[name] for losses in by_name], counts))
+            means[name] = [total / self._group.size for total in totals]
+        return means

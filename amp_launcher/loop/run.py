@@ -1,0 +1,290 @@
+"""One execution of a recipe by this process: its messages and its result."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy
+
+from amp_launcher import result, run_folder, settings
+from amp_launcher.arguments import Arguments
+from amp_launcher.loop import proof, replay, result_fields
+from amp_launcher.loop.divergence import Detector
+from amp_launcher.loop.profiling import Profiler
+from amp_launcher.loop.protocols import Evaluate, Executor, Observer, State
+from amp_launcher.loop.training import Training
+from amp_launcher.loop.utilization import TokenWork, utilization
+from amp_launcher.metrics import Summary
+from amp_launcher.precision import gemm_layers
+from amp_launcher.precision.resolved import ResolvedPrecision
+from amp_launcher.result import Result, Status
+from amp_launcher.run_folder import Superseded
+from amp_launcher.world.device import Device
+from amp_launcher.world.world import ProcessGroup, table
+
+DONE, FAILED, REFUSED, STOPPED, INTERRUPTED = 0, 1, 2, 85, 130
+HELD_OUT_BATCH = 1000
+
+Memory = Mapping[str, int | None]
+"""The result's fields of memory, in bytes."""
+
+
+class Run(ABC):
+    """The settings, the resolved precision and this process's rank.
+
+    Each framework's own `Run` adds how a model is wrapped and what one step is made of.
+    """
+
+    framework: str
+    precision: Any
+    """The framework's `Precision`."""
+
+    def __init__(self, chosen: Arguments, world: ProcessGroup, device: Device, devices: int, began: float) -> None:
+        """`devices` is the number of devices over all ranks; `began` the process's start on the monotonic clock."""
+        self.settings = chosen.settings
+        settings.check(self.settings, devices)
+        self.world = world
+        self.device = device
+        self.exit_code = DONE
+        self.deterministic = False
+        self._devices = devices
+        self._chosen = chosen
+        self._began = began
+        self._training: Training | None = None
+        self._data_digest = ""
+        self._work: TokenWork | None = None
+        self._verdict: dict[str, Any] = {}
+
+    @classmethod
+    @abstractmethod
+    def join(cls, chosen: Arguments, began: float) -> Run:
+        """Join the other ranks of the job, and make the run. Raises `SettingsError` and `PlacementError`."""
+
+    @property
+    def mode(self) -> ResolvedPrecision:
+        """The resolved precision."""
+        resolved: ResolvedPrecision = self.precision.resolved
+        return resolved
+
+    @property
+    def training(self) -> bool:
+        """Whether training has begun: a step may have run."""
+        return self._training is not None
+
+    def held_out(self, count: int, at_once: int = HELD_OUT_BATCH) -> Iterator[numpy.ndarray]:
+        """This process's share of the indices of `count` held-out samples, at most `at_once` at a time."""
+        own = numpy.arange(self.world.rank, count, self.world.size)
+        for first in range(0, len(own), at_once):
+            yield own[first : first + at_once]
+
+    def profiler(self) -> Profiler | None:
+        """The profiler, if one was asked for and the framework has it."""
+        return None
+
+    @property
+    def converted(self) -> gemm_layers.Chosen | None:
+        """The linear layers that `amp.gemm` converted and left out; None at half."""
+        return None
+
+    def say(self, text: str) -> None:
+        """A line for people, from rank 0."""
+        if self.world.rank == 0:
+            print(text, flush=True)
+
+    def leave_first_failure(self, reason: str, trace: str = "") -> None:
+        """The same where another rank may have failed first: the first one's reason is recorded."""
+        self.leave_failure(run_folder.first_failure(self._chosen.run, self.world.rank, reason, trace=trace))
+
+    def leave_failure(self, reason: str) -> None:
+        """Write a failed result with the reason, if training had begun. Not collective."""
+        if self._training is not None:
+            observed = {"verdict": "unknown", "why": "the run broke off"}
+            memory = self._training.recorder.memory.fields()
+            self._training.profiling.end(self._training.done)
+            with contextlib.suppress(Superseded):
+                self._leave_result(reason, observed, memory, self._training.metrics.summary.loss_scale)
+
+    def _train(
+        self,
+        *,
+        state: State,
+        observer: Observer,
+        executor: Executor,
+        evaluate: Evaluate | None,
+        samples: int,
+        data: str,
+        data_digest: str,
+        same_data: bool = False,
+        work: TokenWork | None = None,
+    ) -> None:
+        """Train to the end, or until asked to stop, and write the result; sets `exit_code`."""
+        self._data_digest, self._work = data_digest, work
+        training = self._training = Training(
+            settings=self.settings,
+            group=self.world,
+            device=self.device,
+            state=state,
+            observer=observer,
+            divergence=Detector(
+                level=self.settings.amp.level,
+                mechanism=self.mode.mechanism,
+                dtype=self.mode.dtype,
+                scale=self.mode.loss_scale,
+            ),
+            folder=self._chosen.run,
+            samples=samples,
+            exact=self.deterministic,
+            seconds=lambda: time.monotonic() - self._began,
+            say=self.say,
+            profiler=self.profiler(),
+            data_digest=data_digest if same_data else "",
+            tokens=work.per_sample if work else 0,
+            facts={
+                "cpu": self.device.hardware()["cpu"],
+                "data": data_digest,
+                "parallel": self.mode.parallel,
+                "code": self._chosen.plan.get("code"),
+                "versions": self.device.versions(),
+            },
+            request=replay.request_of(self._chosen.plan),
+        )
+        self._introduce(training, data)
+        if training.replay and (verdict := training.replay.not_comparable(training.facts)):
+            unknown = {"verdict": "unknown", "why": "nothing was replayed"}
+            self._leave_verdict(verdict, unknown, training.recorder.memory.fields())
+            return
+        reached = training.run(executor, evaluate)
+        observed = training.observed()
+        memory = training.recorder.memory.fields(self.world)
+        if reached and training.replay and training.done == training.last:
+            self._leave_verdict(training.replay.verdict(), observed, memory)
+            return
+        if not reached:
+            self.exit_code = STOPPED
+            self._leave_result(None, observed, memory, self.precision.scale)
+            return
+        problem = self._proof_problem(observed, training)
+        self.exit_code = FAILED if problem else DONE
+        self._leave_result(problem, observed, memory, self.precision.scale)
+        self._conclude(training, observed, memory)
+        if problem and self.world.rank == 0:
+            print(f"{self.settings.recipe}: {problem}", file=sys.stderr)
+
+    def _leave_verdict(self, verdict: dict[str, Any], observed: dict[str, Any], memory: Memory) -> None:
+        """End a replay with what it says of the run."""
+        self._verdict = verdict
+        sentence = f"{verdict['verdict']}: {verdict['why']}"
+        same = verdict["verdict"] == replay.SAME
+        self.exit_code = DONE if same else FAILED
+        self._leave_result(None if same else sentence, observed, memory, self.precision.scale)
+        self.say(sentence)
+
+    def _leave_result(self, reason: str | None, observed: dict[str, Any], memory: Memory, scale: float | None) -> None:
+        """Write the result of a run that failed for this reason, if there is one."""
+        status: Status = "failed" if reason is not None else "stopped" if self.exit_code == STOPPED else "done"
+        training = self._training
+        if training is None or training.folder is None or self.world.rank:
+            return
+        training.event("end", step=training.done, status=status)
+        summary = training.metrics.summary
+        record = Result(
+            run=os.environ.get("LAUNCHER_RUN_ID") or training.folder.path.resolve().name,
+            status=status,
+            reason=reason,
+            attempts=training.attempt,
+            framework=self.framework,
+            recipe=self.settings.recipe,
+            mechanism=self.mode.mechanism,
+            requested=result_fields.requested(self.settings),
+            effective=result_fields.effective(self.settings, self.mode, self.deterministic),
+            observed=observed,
+            throughput=self._throughput(summary),
+            **memory,
+            loss={"first": summary.first_loss, "last": summary.last_loss},
+            eval=summary.evaluation,
+            loss_scale={"final": scale, "skipped_steps": summary.skipped},
+            updates={"attempted": summary.steps, "applied": summary.steps - summary.skipped},
+            epochs=self.settings.epochs,
+            steps=summary.steps,
+            wall_seconds=training.seconds(),
+            world_size=self._devices,
+            determinism="exact" if training.exact else "best_effort",
+            resumed_from=training.first if training.resumed_from else None,
+            profile=training.profiling.record,
+            verify=self._verdict,
+            versions=self.device.versions(),
+            digests=result_fields.digests(self._chosen.plan, self._data_digest),
+            hardware=self.device.hardware(),
+        )
+        training.check_ours()
+        result.write(training.folder.result, record)
+
+    def _introduce(self, training: Training, data: str) -> None:
+        settings = self.settings
+        if len(self.world.members) > 1:
+            self.say(table(self.world.members))
+        repeats = "deterministic" if self.deterministic else "not deterministic"
+        self.say(f"{settings.recipe} on {data}")
+        self.say(f"{self.device.where()}, seed {settings.seed}, {repeats}")
+        for line in result_fields.mode_lines(settings, self.mode):
+            self.say(line)
+        if chosen := self.converted:
+            self.say(gemm_layers.line(settings.amp.gemm, *chosen))
+        parts = [f"batch {settings.batch}"]
+        if self._devices > 1:
+            parts.append(f"over {self._devices} {'ranks' if self._devices == self.world.size else 'devices'}")
+            if self.mode.framework == "torch":
+                parts.append(f"by {self.mode.parallel}")
+        elif self.mode.parallel == "fsdp":
+            parts.append("on one rank, which holds all shards")
+        if settings.accumulate > 1:
+            parts.append(f"in {settings.accumulate} micro-batches")
+        self.say(f"{' '.join(parts)}, {_steps(training.last)}")
+        if training.replay:
+            asked = training.replay.request
+            self.say(f"replay of steps {asked.first + 1} to {asked.step} of {asked.run}")
+        if training.profiling.note:
+            self.say(training.profiling.note)
+
+    def _conclude(self, training: Training, observed: dict[str, Any], memory: Memory) -> None:
+        summary = training.metrics.summary
+        facts = [f"held-out {name} {value:.4f}" for name, value in summary.evaluation.items()]
+        throughput = self._throughput(summary)
+        if throughput["mean"] is not None:
+            facts.append(f"{throughput['mean']:,.0f} {throughput['unit']}")
+        if throughput.get("mfu") is not None:
+            facts.append(f"{throughput['mfu']:.1%} of peak FLOPs")
+        facts.append(f"{(memory['peak_memory_bytes'] or 0) / 2**20:,.0f} MiB at most")
+        if summary.skipped:
+            facts.append(f"{_steps(summary.skipped)} skipped on overflow")
+        self.say(f"{_steps(summary.steps)} in {training.seconds():.1f} s: {', '.join(facts)}")
+        self.say(f"amp={self.settings.amp.level} {observed['verdict']}: {observed['why']}")
+        if training.folder:
+            self.say(f"result in {training.folder.result}")
+
+    def _throughput(self, summary: Summary) -> dict[str, Any]:
+        """result.json's "throughput"."""
+        throughput = summary.throughput()
+        if self._work is None:
+            return throughput
+        dtype = "tf32" if self.mode.dtype == "float32" and self.mode.tf32 else self.mode.dtype
+        gpu, gemm = self.device.hardware()["gpu"], self.mode.gemm
+        share = utilization(throughput["mean"], self._work, gpu, dtype, self._devices, gemm)
+        return {**throughput, "unit": "tokens/s", "mfu": share, "flops_per_token": self._work.flops}
+
+    def _proof_problem(self, observed: dict[str, Any], training: Training) -> str | None:
+        """Why the proof fails the run, in one sentence."""
+        why = observed["why"]
+        if training.done < training.last:
+            why += f"; so it ended after step {training.done:,} of {training.last:,}"
+        return proof.problem(self.settings.amp.level, self.settings.proof_required, observed["verdict"], why)
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' * (count != 1)}"

@@ -1,0 +1,119 @@
+"""Which linear layers of a model `amp.gemm` converts, and which it leaves in half precision, with the reason."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from amp_launcher.precision.gemm import FORMATS
+from amp_launcher.precision.levels import Amp
+from amp_launcher.typed import SettingsError, nearest
+
+NAMED = 4
+"""Layers that a sentence names; the others are counted."""
+
+
+class Linear(NamedTuple):
+    """A linear layer's sizes."""
+
+    inputs: int
+    outputs: int
+    rows: int = 0
+    """Of a micro-batch on one device; 0 where that isn't known."""
+    unfit: str = ""
+    """Why it can't be converted; empty where it can."""
+
+
+class Chosen(NamedTuple):
+    """Which linear layers of a model a format converts."""
+
+    converted: tuple[str, ...]
+    left_out: Mapping[str, str]
+    """By name, why not."""
+
+
+NO_LAYERS = Chosen((), {})
+
+
+def choose(amp: Amp, layers: Mapping[str, Linear], model: str) -> Chosen:
+    """The layers that `amp.gemm` converts, of `layers` by their names in `model`, which an error names.
+
+    Without `amp.gemm_exclude` the last of them, the output layer, stays: logits have the widest range, and the loss is
+    computed from them. Raises `SettingsError` for a pattern that names no layer, for sizes that the format can't take,
+    and where no layer is left.
+    """
+    exclude, asked = amp.gemm_exclude, f"amp.gemm={amp.gemm}"
+    half = f"amp={amp.level}" if amp.preset else "amp.gemm=half"
+    if not layers:
+        raise SettingsError(f"{asked}: {model} has no linear layers; say {half}", "amp.gemm")
+    for pattern in exclude or ():
+        if not any(_within(layer, pattern) for layer in layers):
+            known = some(list(layers))
+            raise SettingsError(
+                f"amp.gemm_exclude: {pattern} names no linear layer of {model}{nearest(pattern, layers)} "
+                f"(linear layers: {known})",
+                "amp.gemm_exclude",
+            )
+    left_out = {}
+    for layer, sizes in layers.items():
+        if exclude is None and layer == list(layers)[-1]:
+            left_out[layer] = "the output layer"
+        elif pattern := next((name for name in exclude or () if _within(layer, name)), ""):
+            left_out[layer] = f"amp.gemm_exclude={pattern}"
+        elif pattern := next((name for name in amp.keep_fp32 if _within(layer, name)), ""):
+            left_out[layer] = f"amp.keep_fp32={pattern}"
+        elif sizes.unfit:
+            left_out[layer] = sizes.unfit
+    converted = {layer: sizes for layer, sizes in layers.items() if layer not in left_out}
+    if not converted:
+        why = "; ".join(f"{layer}: {reason}" for layer, reason in list(left_out.items())[:NAMED])
+        instead = "" if exclude == () else ", or amp.gemm_exclude=[] to leave out none"
+        raise SettingsError(
+            f"{asked} has nothing to convert: every linear layer of {model} is left out ({why}); say {half}{instead}",
+            "amp.gemm" if exclude is None else "amp.gemm_exclude",
+        )
+    _refuse_sizes(amp, converted, model)
+    return Chosen(tuple(converted), left_out)
+
+
+def _refuse_sizes(amp: Amp, layers: Mapping[str, Linear], model: str) -> None:
+    name, multiple = amp.gemm, FORMATS[amp.gemm].multiple
+    odd = [f"{layer} {sizes.inputs} -> {sizes.outputs}" for layer, sizes in layers.items() if _odd(sizes, multiple)]
+    if odd:
+        raise SettingsError(
+            f"amp.gemm={name} needs inputs and outputs in multiples of {multiple}, and {model} has {some(odd)}; "
+            "change the sizes, or name these layers in amp.gemm_exclude",
+            "amp.gemm",
+        )
+    rows = {sizes.rows for sizes in layers.values() if sizes.rows % multiple}
+    if rows and FORMATS[name].rows_matter:
+        level = f"amp={amp.level} " if amp.preset else ""
+        raise SettingsError(
+            f"amp.gemm={name} sums a weight's gradient over the rows of a micro-batch, which must be a multiple of "
+            f"{multiple}, and {model} has {min(rows)} on a device; change batch, or say "
+            f"{level}amp.gemm=fp8-rowwise-gw-hp, which sums in bfloat16",
+            "batch",
+        )
+
+
+def _odd(layer: Linear, multiple: int) -> bool:
+    return bool(layer.inputs % multiple or layer.outputs % multiple)
+
+
+def _within(layer: str, pattern: str) -> bool:
+    """Whether the pattern names the layer or a module that it is in."""
+    parts = layer.split(".")
+    return any(fnmatch.fnmatchcase(".".join(parts[: end + 1]), pattern) for end in range(len(parts)))
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few, and how many more."""
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def line(name: str, converted: Sequence[str], left_out: Mapping[str, str]) -> str:
+    """The choice for people, in one line."""
+    kept = some([f"{layer} ({why})" for layer, why in left_out.items()])
+    count = f"{len(converted)} linear layer{'s' * (len(converted) != 1)}"
+    return f"amp.gemm={name}: {count} converted; left in half precision: {kept or 'none'}"

@@ -1,0 +1,92 @@
+"""Loss scalers that torch and TensorFlow share: no scale at all, and a scale for each optimizer.
+
+A framework's scaler of one optimizer has `value`, `skipped`, `update`, `state_dict` and `load_state_dict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from amp_launcher.precision.checks import check_saved_scale
+from amp_launcher.precision.levels import LossScale
+from amp_launcher.typed import SettingsError, plain
+
+
+class NoScale:
+    """No loss scaling: every step is taken."""
+
+    value = None
+    skipped = 0
+
+    def add(self, optimizer: Any) -> None:
+        pass
+
+    def of(self, optimizer: Any) -> Any:
+        return self
+
+    def update(self) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state:
+            raise SettingsError("loss_scale=none, and the checkpoint was saved with a loss scale", "loss_scale.mode")
+
+
+class ScalePerOptimizer:
+    """A loss scale for each optimizer, moved by that optimizer's overflows alone."""
+
+    def __init__(self, settings: LossScale, make: Callable[[], Any]) -> None:
+        """`make` makes the scaler of one optimizer."""
+        self._settings = settings
+        self._make = make
+        self._optimizers: list[Any] = []
+        self._scalers: dict[int, Any] = {}
+        """By the id of an optimizer, which `_optimizers` keeps alive."""
+
+    @property
+    def value(self) -> float:
+        """The lowest scale. Waits for the device."""
+        return min((scaler.value for scaler in self._scalers.values()), default=self._settings.init)
+
+    @property
+    def skipped(self) -> int:
+        """Optimizer steps skipped so far, over all optimizers. Waits for the device."""
+        return sum(scaler.skipped for scaler in self._scalers.values())
+
+    def add(self, optimizer: Any) -> None:
+        """Make the scale of an optimizer."""
+        self._optimizers.append(optimizer)
+        self._scalers[id(optimizer)] = self._make()
+
+    def of(self, optimizer: Any) -> Any:
+        """The scaler of an optimizer; None is the only one. Raises `RuntimeError` where it isn't clear which."""
+        if optimizer is None and len(self._scalers) == 1:
+            return next(iter(self._scalers.values()))
+        if optimizer is None:
+            raise RuntimeError(
+                f"loss_scale.per_optimizer=true with {len(self._scalers)} optimizers: say whose loss it is, as in "
+                "precision.backward(loss, optimizer)"
+            )
+        if id(optimizer) not in self._scalers:
+            raise RuntimeError("this optimizer has no loss scale; call precision.optimizer(model, optimizer) first")
+        return self._scalers[id(optimizer)]
+
+    def update(self) -> None:
+        """Move the scales."""
+        for scaler in self._scalers.values():
+            scaler.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scales in the order in which the optimizers were added. Waits for the device."""
+        scalers = [scaler.state_dict() for scaler in self._scalers.values()]
+        return {"settings": plain(self._settings), "optimizers": scalers}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore saved scales. Raises `SettingsError` where they were saved under other settings."""
+        check_saved_scale(self._settings, state, self.state_dict())
+        for scaler, saved in zip(self._scalers.values(), state["optimizers"], strict=True):
+            scaler.load_state_dict(saved)

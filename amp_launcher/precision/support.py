@@ -1,0 +1,119 @@
+"""The support matrix: the mechanism that carries a level out in a framework on a device, or why there is none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from amp_launcher.precision.gemm import FORMATS, older
+
+Lists = Literal["applied", "observed", "refused"]
+"""How `amp.deny` is treated. Where a script or its library applies the precision, an operation on the list may run in
+float32, which is only observed; where the precision is applied around a script, the list is refused."""
+
+SHARDING_TORCH = (2, 9)
+STOCHASTIC_SHARDS = (
+    "amp.rounding=stochastic with parallel=fsdp: shards of half-precision weights are stepped as they are; say "
+    "parallel=ddp, or amp=o2"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Support:
+    """One cell of the support matrix."""
+
+    mechanism: str = ""
+    unsupported: str = ""
+    """Why there is no mechanism, and what to do instead."""
+    lists: Lists = "applied"
+
+
+def support_for(
+    framework: str,
+    level: str,
+    dtype: str,
+    xla: bool,
+    device: str,
+    master_weights: bool | None = None,
+    rounding: str = "nearest",
+    parallel: str | None = None,
+) -> Support:
+    """The mechanism of `level` in `framework`, with the dtype resolved (`float32` at o0) and a known device.
+
+    Where `rounding` is stochastic, `precision.checks` has refused all but o3 in bfloat16 in torch. `parallel`
+    is ddp or fsdp in torch; None is ddp there, and all that the other frameworks have.
+    """
+    why = _unsupported(framework, level, dtype, xla, device, rounding, parallel)
+    if why:
+        return Support(unsupported=why)
+    if level == "o0":
+        return Support(mechanism="float32")
+    if framework == "tensorflow":
+        return Support(mechanism="grappler" if level == "o1" else "keras_policy")
+    without_masters = level == "o2" and master_weights is False
+    if framework == "torch":
+        if rounding == "stochastic":
+            return Support(mechanism="half_model_stochastic")
+        with_masters = "sharded_fp32_masters" if parallel == "fsdp" else "half_model_fp32_masters"
+        by_level = {"o1": "autocast", "o2": with_masters, "o3": "half_model"}
+        return Support(mechanism="half_model_no_masters" if without_masters else by_level[level])
+    by_level = {"o1": "auto_cast", "o2": "decorate_auto_cast", "o3": "decorate_no_masters"}
+    return Support(mechanism=by_level["o3" if without_masters else level])
+
+
+def sharding_problem(torch: str) -> str:
+    """Why that version of torch can't shard a model (parallel=fsdp); empty where it can. Older ones don't train on a
+    CPU this way, or have `fully_shard` elsewhere."""
+    first = ".".join(map(str, SHARDING_TORCH))
+    return (
+        f"parallel=fsdp needs torch {first} or newer, and this is {torch}; say parallel=ddp"
+        if older(torch, SHARDING_TORCH)
+        else ""
+    )
+
+
+def gemm_problem(gemm: str, device: str, capability: tuple[int, int] | None) -> str:
+    """Why a number format of `precision.gemm` has no kernels in torch; empty where it has. `capability` None is
+    not known."""
+    wanted, named = FORMATS[gemm], f"amp.gemm={gemm}"
+    if device == "cpu" and not wanted.cpu:
+        return f"{named} has no kernels for a CPU; say amp=fp8, which has"
+    if capability is None:
+        return ""
+    have = ".".join(map(str, capability))
+    if capability < wanted.capability:
+        need = ".".join(map(str, wanted.capability))
+        instead = "amp=fp8" if FORMATS["fp8-tensorwise"].capability <= capability else "amp=o1 or amp=o2"
+        return f"{named} needs compute capability {need}, and this GPU has {have}; say {instead}"
+    if wanted.below is not None and capability >= wanted.below:
+        end = ".".join(map(str, wanted.below))
+        kernels = f"{wanted.mechanism} has no kernels for compute capability {end} and above"
+        return f"{named}: {kernels}, and this GPU has {have}; say amp=fp8"
+    return ""
+
+
+def _unsupported(
+    framework: str, level: str, dtype: str, xla: bool, device: str, rounding: str, parallel: str | None
+) -> str:
+    if parallel and framework != "torch":
+        return f"parallel={parallel} is torch's; leave it out"
+    if parallel == "fsdp" and rounding == "stochastic":
+        return STOCHASTIC_SHARDS
+    if xla and framework == "torch":
+        return "xla=true is TensorFlow's compiler; for torch say compile=true"
+    if xla and framework == "paddle":
+        return "xla=true is TensorFlow's compiler; Paddle has no counterpart here"
+    if level == "o0":
+        return ""
+    if framework == "paddle" and device == "cpu":
+        return "Paddle applies no mixed precision on a CPU; run on a GPU or say amp=o0"
+    if framework == "tensorflow" and level == "o1":
+        if device == "cpu" and dtype == "float16":
+            return "TensorFlow's graph rewrite is bfloat16 only on a CPU; say amp.dtype=bfloat16"
+        if device == "cuda" and dtype == "bfloat16":
+            return "TensorFlow's graph rewrite is float16 only on a GPU; say amp.dtype=float16"
+        if device == "cpu" and xla:
+            return "XLA bypasses the graph rewrite on a CPU and runs float32; say xla=false"
+    elif framework == "tensorflow" and device == "cpu" and xla:
+        return "XLA on a CPU runs half-precision layers in float32; say xla=false"
+    return ""

@@ -1,0 +1,42 @@
+"""Training in TensorFlow with Keras 3. Importing this imports TensorFlow without its messages.
+
+TensorFlow writes to stderr while it is imported, before it can be configured. That output is held back, and shown if
+the import fails.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from amp_launcher.loop import require_framework
+
+
+def _import_quietly() -> None:
+    # 3 hides errors too: without a GPU TensorFlow reports that as one.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if Path("/dev/nvidiactl").exists() else "3")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as held_back:
+        os.dup2(held_back.fileno(), 2)
+        try:
+            import keras  # noqa: F401
+            import tensorflow  # noqa: F401
+        except ImportError as error:
+            os.dup2(stderr, 2)
+            if error.name in ("tensorflow", "keras"):
+                raise require_framework.missing("tensorflow") from None
+            held_back.seek(0)
+            shutil.copyfileobj(held_back, sys.stderr.buffer)
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+if "tensorflow" not in sys.modules:
+    _import_quietly()

@@ -1,0 +1,367 @@
+"""Observes a user's script in TensorFlow from its start to its end, as one step.
+
+Models and optimizers become known as the script makes them. What ran until each of its optimizers has stepped is judged
+at once, and all of it again at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from amp_launcher.around.once_imported import once_imported
+from amp_launcher.around.replaced import observed, replaced
+from amp_launcher.loop.divergence import Diverged
+from amp_launcher.precision.observation import Guard
+from amp_launcher.tensorflow.observe import graphs
+from amp_launcher.tensorflow.observe.graphs import STEPS
+from amp_launcher.tensorflow.observe.observer import NORMS, PrecisionObserver, counted, elements_by_dtype, stepped_by
+from amp_launcher.tensorflow.observe.sessions import Sessions
+from amp_launcher.tensorflow.precision import Precision
+from amp_launcher.tensorflow.precision.mechanisms import KEPT
+from amp_launcher.world.world import rank_and_size
+
+WHOLE_RUN = 1
+"""Number of the one step as which a script is observed."""
+FIRST_STEPS = 2
+"""Optimizer steps before the first judgement, so that both of a GAN's networks were trained."""
+MOST_CHECKS = 50
+"""Executions after the first step in which a second one is looked for: reading step counts waits for the device."""
+COUNTS = ("iteration", "iter", "global_step")
+"""Names of the variables in which optimizers of tf_keras, its legacy ones, and TensorFlow 1's count their steps."""
+OLDER_SCALE = "current_loss_scale"
+"""Name of the variable in which tf_keras has its loss scale."""
+_CHOSEN = "_script_chose_float32"
+"""Attribute of a layer whose dtype the script set to float32."""
+
+
+class ScriptObserver(PrecisionObserver):
+    """Observes a whole script."""
+
+    def __init__(self, precision: Precision, *, scaled_by_keras: bool) -> None:
+        self.scaled_by_keras = scaled_by_keras
+        """Only Keras would scale the loss, so that an optimizer for which it doesn't is a problem."""
+        self._made: list[keras.Model] = []
+        self._built: list[keras.Optimizer] = []
+        self._scaled: set[int] = set()
+        """Ids of the optimizers for which Keras scales the loss."""
+        self._chosen: list[weakref.ref[Any]] = []
+        """Layers whose dtype the script set to float32."""
+        self._older_scales = False
+        """An optimizer of tf_keras scales the loss."""
+        self._variables: list[weakref.ref[tf.Variable]] = []
+        """All trainable variables."""
+        self.counters: list[tf.Variable] = []
+        """Step counts of optimizers that are not Keras 3's."""
+        self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
+        """Called once, with a report of the first steps."""
+        self.warn: Callable[[str], None] = lambda why: None
+        """Called with a reason why nothing will be proved: observing failed."""
+        self._judged = False
+        self._checks = 0
+        self._counters: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        """The functions that were executed so far, and the products outside of them."""
+        self._first_graphs: list[Any] = []
+        """Those that ran before the first judgement. TensorFlow exports each once, and the final report has all."""
+        self._evaluated: Counter[str] = Counter()
+        """The functions that evaluations executed."""
+        self._first_evaluated: set[str] = set()
+        """Those of them that nothing had executed before."""
+        self._evaluated_graphs: list[Any] = []
+        self._evaluating = False
+        self._precision = precision
+        super().__init__(self._made, self._built, precision.resolved)
+        self.guard = Guard(Diverged, failed=lambda: self.warn(self.guard.problems[0]))
+        """Around all that is called while the script runs."""
+        self.sessions = Sessions(self._read_session, self._ran_session, self.guard)
+
+    @property
+    def precision(self) -> Precision:
+        return self._precision
+
+    @precision.setter
+    def precision(self, precision: Precision) -> None:
+        """The script has made its own, and scales the loss by it."""
+        self._precision = precision
+        self._resolved = precision.resolved
+        self.scaled_by_keras = False
+
+    @contextlib.contextmanager
+    def observing(self) -> Iterator[None]:
+        """The script runs in this context."""
+        with contextlib.ExitStack() as stack:
+            self.guard.hook(self._begin_observing)(stack)
+            try:
+                yield
+            finally:
+                self.conclude()
+                with self.guard():
+                    stack.close()
+
+    def _begin_observing(self, stack: contextlib.ExitStack) -> None:
+        hook = self.guard.hook
+        stack.enter_context(_once_begun(hook(context.enable_graph_collection)))
+        stack.enter_context(after(keras.Model, "__init__", hook(self._made.append)))
+        self._observe_library(stack, keras, keras.config.dtype_policy)
+        older = hook(lambda library: self._observe_library(stack, library, library.mixed_precision.global_policy))
+        stack.enter_context(once_imported("tf_keras", older))
+        stack.enter_context(_naming_kerass_steps(self.guard))
+        stack.enter_context(after(keras.optimizers.Optimizer, "build", hook(self._on_build)))
+        stack.enter_context(after(keras.optimizers.LossScaleOptimizer, "__init__", hook(self._on_scaling)))
+        stack.enter_context(tf.variable_creator_scope(self._on_variable))
+        stack.enter_context(self.sessions.observing())
+        stack.enter_context(self._recording(*self._counters, self.guard))
+
+    def conclude(self) -> None:
+        """Report the whole run: the script ends."""
+        with self.guard():
+            self.reports[:] = [] if self.guard.problems else [self._report_so_far()]
+        if self.guard.problems:
+            self.reports[:] = [self._failed(WHOLE_RUN, self.guard.problems)]
+
+    def steps(self) -> int:
+        """Optimizer steps that were applied, of the optimizer with the most."""
+        counts = [*(optimizer.iterations for optimizer in self._built), *self.counters]
+        return max([self.sessions.steps, *(int(count.numpy()) for count in counts)])
+
+    def counts(self) -> bool:
+        """Whether the script's steps are counted: not without an optimizer, and not always in TensorFlow 1's style."""
+        return bool(self._built or self.counters or self.sessions.steps)
+
+    def _read_session(self, name: str, graph: Any) -> None:
+        self._known[name] = graphs.read([graph], self._listed_names(), self._kept_scope())
+
+    def _ran_session(self, name: str) -> None:
+        self._counters[0][name] += 1
+
+    def executed(self) -> None:
+        """Call it after each execution: judges the run so far, once every optimizer has stepped and there were two
+        steps."""
+        if self._judged or self._evaluating:
+            return
+        steps = self.steps()
+        self._checks += steps > 0
+        self._judged = self._checks == MOST_CHECKS  # judge at the end only
+        if steps >= FIRST_STEPS and all(int(optimizer.iterations.numpy()) for optimizer in self._built):
+            self._judged = True
+            self.judge([{**self._report_so_far(), "grows": True}])
+
+    def _report_so_far(self) -> dict[str, Any]:
+        """The report of the run so far. Nothing counts as read after it.
+
+        So a later report has programs that XLA compiles later for functions that ran before.
+        """
+        before = [Counter(counter) for counter in self._counters]
+        known, programs = dict(self._known), set(self._programs)
+        self._first_graphs += super()._exported()
+        try:
+            report = self._report(*before)
+            return {**self._head(WHOLE_RUN, self._parameters()), **report}
+        finally:
+            self._known, self._programs = known, programs
+            super()._exported()  # discards the observer's own arithmetic
+            for counter, was in zip(self._counters, before, strict=True):
+                counter.clear()
+                counter.update(was)
+
+    def _exported(self) -> list[Any]:
+        return [*self._first_graphs, *([] if self._trained() else self._evaluated_graphs), *super()._exported()]
+
+    def _trained(self) -> Counter[str]:
+        """The functions that were executed outside of evaluations; none where these can't be told apart."""
+        trained = self._counters[0] - self._evaluated
+        return Counter() if self._first_evaluated & trained.keys() else trained
+
+    def _apart(self, owner: type[Any], name: str) -> AbstractContextManager[None]:
+        """Leave what first runs in this method of Keras's models out of the reports: a script may evaluate in another
+        precision than it trains in. It counts where the script does nothing else, or executes it elsewhere too."""
+        return observed(owner, name, self.guard, self._before_evaluation, self._after_evaluation)
+
+    def _before_evaluation(self, *args: Any, **kwargs: Any) -> Counter[str] | None:
+        if self._evaluating:
+            return None
+        self._first_graphs += super()._exported()
+        self._evaluating = True
+        return Counter(self._counters[0])
+
+    def _after_evaluation(self, before: Counter[str], *args: Any, **kwargs: Any) -> None:
+        self._evaluating = False
+        self._evaluated_graphs += super()._exported()
+        self._first_evaluated |= self._counters[0].keys() - before.keys()
+        self._evaluated += self._counters[0] - before
+
+    def _begin_to_collect(self) -> None:
+        """Not yet: it initialises TensorFlow's devices, and before that a script may choose its strategy over several
+        processes, memory growth and the like."""
+
+    def _rank_and_size(self) -> tuple[int, int]:
+        return rank_and_size("tensorflow")
+
+    def _observe_library(self, stack: contextlib.ExitStack, library: Any, policy: Callable[[], Any]) -> None:
+        """Observe layers and evaluations of Keras 3 or tf_keras, whose global policy is `policy()`."""
+
+        def on_layer(layer: Any) -> None:
+            """Note a layer that the script set to float32, by `dtype="float32"`, as is advised for the last layer."""
+            if layer.compute_dtype == "float32" and policy().compute_dtype != "float32":
+                setattr(layer, _CHOSEN, True)
+                self._chosen.append(weakref.ref(layer))
+
+        layer = library.layers.Layer
+        stack.enter_context(after(layer, "__init__", self.guard.hook(on_layer)))
+        stack.enter_context(_naming_chosen_layers(layer, self.guard))
+        for name in ("evaluate", "predict"):
+            stack.enter_context(self._apart(library.Model, name))
+
+    def _kept(self) -> Collection[str]:
+        return self._precision.kept
+
+    def _kept_scope(self) -> str | None:
+        return KEPT if self._chosen else super()._kept_scope()
+
+    def _on_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+        variable = next_creator(**kwargs)
+        self.guard.hook(self._note_variable)(variable)
+        return variable
+
+    def _note_variable(self, variable: tf.Variable) -> None:
+        name = variable.name.split("/")[-1].split(":")[0]
+        if variable.trainable and variable.dtype.is_floating:
+            self._variables.append(weakref.ref(variable))
+        elif tf.executing_eagerly() and not variable.trainable and variable.dtype == tf.int64 and name in COUNTS:
+            self.counters.append(variable)  # not of a graph of TensorFlow 1, where only sessions read it
+        self._older_scales |= name == OLDER_SCALE
+
+    def _on_build(self, optimizer: keras.Optimizer) -> None:
+        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer) and optimizer not in self._built:
+            self._built.append(optimizer)
+
+    def _on_scaling(self, optimizer: keras.optimizers.LossScaleOptimizer) -> None:
+        self._scaled.add(id(optimizer.inner_optimizer))
+
+    def _report(self, executed: Counter[str], eager: Counter[str]) -> dict[str, Any]:
+        report = super()._report(self._trained() or executed, eager)
+        if not self._built and self.steps():
+            report["optimizer"] = elements_by_dtype(self._trainable())
+        if self.scaled_by_keras:
+            unscaled = [f"optimizer {type(made).__name__}" for made in self._built if id(made) not in self._scaled]
+            if not self._built and not self._older_scales:
+                unscaled = ["its optimizer"]
+            if unscaled:
+                problem = f"nothing scaled the loss of {unscaled[0]}, and small float16 gradients vanish"
+                report["problems"] = [*report["problems"], problem]
+        return report
+
+    def _parameters(self) -> list[dict[str, Any]]:
+        """The parameters that optimizers step, each once: a model may be part of another, or not be trained.
+
+        In scripts without Keras 3's optimizers, all trainable variables.
+        """
+        stepped = {id(variable): variable for variable in stepped_by(self._built)}
+        if not stepped:
+            layers = [layer for reference in self._chosen if (layer := reference()) is not None]
+            weights = (weight for layer in layers for weight in layer.trainable_weights)
+            kept = {id(weight.value if isinstance(weight, keras.Variable) else weight) for weight in weights}
+            return counted(("kept" if id(variable) in kept else "other", variable) for variable in self._trainable())
+        groups = {
+            id(variable): _group(layer)
+            for model in self._made
+            for layer in model._flatten_layers()
+            for variable in layer._trainable_variables
+        }
+        return counted((groups.get(number, "other"), variable) for number, variable in stepped.items())
+
+    def _trainable(self) -> list[tf.Variable]:
+        alive = [variable for reference in self._variables if (variable := reference()) is not None]
+        return list({id(variable): variable for variable in (*alive, *self.sessions.trainable())}.values())
+
+
+def _group(layer: keras.Layer) -> str:
+    if type(layer).__name__ in NORMS:
+        return "norm"
+    return "kept" if getattr(layer, _CHOSEN, False) else "other"
+
+
+def after(owner: type[Any], name: str, callback: Callable[[Any], None]) -> AbstractContextManager[None]:
+    """Call `callback` with the object after each call of this method.
+
+    The method has no `__wrapped__`: Keras reads the arguments of an `__init__` by inspect.signature, which follows
+    it, and by inspect.getfullargspec, which does not, and takes the two to agree.
+    """
+    original = getattr(owner, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        callback(self)
+        return result
+
+    return replaced(owner, name, method)
+
+
+def _naming_kerass_steps(guard: Guard) -> AbstractContextManager[None]:
+    """Name Keras's loop over the steps of one execution like ours: it is not a loop of the model."""
+    original, is_of_steps = tf.while_loop, guard.hook(_is_kerass_step)
+
+    def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_of_steps(body):
+            kwargs["name"] = STEPS
+        return original(cond, body, *args, **kwargs)
+
+    return replaced(tf, "while_loop", while_loop)
+
+
+def _is_kerass_step(body: Any) -> bool:
+    name, module = getattr(body, "__qualname__", ""), getattr(body, "__module__", "")
+    return "multi_step_on_iterator" in name and module.startswith("keras.")
+
+
+def _naming_chosen_layers(owner: type[Any], guard: Guard) -> AbstractContextManager[None]:
+    """Give the operations of layers that the script set to float32 the scope of those of `amp.keep_fp32`.
+
+    Not those of a layer that contains half-precision layers, which would get it too, nor of one of tf_keras that is
+    about to make its variables, whose names would have the scope.
+    """
+    original, is_float32 = owner.__call__, guard.hook(_is_chosen)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with tf.name_scope(KEPT) if is_float32(self) else contextlib.nullcontext():
+            return original(self, *args, **kwargs)
+
+    return replaced(owner, "__call__", call)
+
+
+def _is_chosen(layer: Any) -> bool:
+    return (
+        getattr(layer, _CHOSEN, False)
+        and (layer.built or isinstance(layer, keras.Layer))
+        and all(inner.compute_dtype == "float32" for inner in layer._flatten_layers())
+    )
+
+
+@contextlib.contextmanager
+def _once_begun(begun: Callable[[], None]) -> Iterator[None]:
+    """Call `begun` as soon as TensorFlow's devices are initialised, at once if they are."""
+    if context.context()._initialized:
+        begun()
+        yield
+        return
+    original = context.Context.ensure_initialized
+
+    def begin(self: context.Context) -> None:
+        original(self)
+        if context.Context.ensure_initialized is begin:
+            context.Context.ensure_initialized = original
+            begun()
+
+    context.Context.ensure_initialized = begin
+    try:
+        yield
+    finally:
+        context.Context.ensure_initialized = original

@@ -1,0 +1,147 @@
+"""Loss scaling in TensorFlow graphs: dynamic with bounds and delayed backoff, static, one for each optimizer, or none.
+
+Keras's `LossScaleOptimizer` has neither bounds nor delayed backoff, and two optimizers can't share it. This scaler is a
+few variables beside the optimizers, moved by the rule of torch's scaler here. All of it stays on the device; reading
+`value`, `skipped` and `state_dict` waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from amp_launcher.precision import scalers
+from amp_launcher.precision.checks import check_saved_scale
+from amp_launcher.precision.levels import LossScale
+from amp_launcher.precision.scalers import ScalePerOptimizer
+from amp_launcher.tensorflow.precision.gradients import Gradient, map_values
+from amp_launcher.typed import plain
+
+
+class NoScale(scalers.NoScale):
+    def current(self) -> tf.Tensor | None:
+        return None
+
+    def unscale(self, gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
+        return list(gradients)
+
+    def record(self, overflowed: tf.Tensor) -> None:
+        pass
+
+
+class LossScaler:
+    """Dynamic loss scale.
+
+    A step with an infinity or a NaN in its gradients is bad and is skipped. The scale is multiplied by `growth` after
+    `growth_every` good steps in a row and by `backoff` after `backoff_every` bad ones, then limited to `min` and
+    `max`. A bad step resets the count of good ones, also where the scale stays.
+
+    Make it in the scope of the strategy that it is used under. Call `record` and `update` in a graph, in each replica,
+    with values that are the same on all replicas.
+    """
+
+    def __init__(self, settings: LossScale) -> None:
+        self._settings = settings
+        self._scale = _variable(settings.init, tf.float32, "loss_scale")
+        self._good_steps = _variable(0, tf.int64, "good_steps")
+        self._bad_steps = _variable(0, tf.int64, "bad_steps")
+        self._skipped = _variable(0, tf.int64, "skipped")
+        self._bad = _variable(0, tf.int64, "bad")
+        """Bad optimizer steps of the current iteration."""
+        self._steps = _variable(0, tf.int64, "steps")
+        """Optimizer steps of the current iteration."""
+
+    def add(self, optimizer: Any) -> None:
+        """Register an optimizer. All of them share this scale."""
+
+    def of(self, optimizer: Any) -> LossScaler:
+        """The scaler of an optimizer."""
+        return self
+
+    @property
+    def value(self) -> float:
+        """The scale. Waits for the device."""
+        return float(self._scale.numpy())
+
+    @property
+    def skipped(self) -> int:
+        """Optimizer steps skipped so far. Waits for the device."""
+        return int(self._skipped.numpy())
+
+    def current(self) -> tf.Tensor:
+        """The scale as a scalar of the graph."""
+        return tf.identity(self._scale)
+
+    def unscale(self, gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
+        """The gradients of the unscaled loss, in float32."""
+        scale = self.current()
+        # Not times the inverse: that of 2**127 is subnormal, and taken for 0.
+        return map_values(lambda part: tf.cast(part, tf.float32) / scale, gradients)
+
+    def record(self, overflowed: tf.Tensor) -> None:
+        """Count one optimizer step; `overflowed`, a bool scalar, says whether it was bad."""
+        bad = tf.cast(overflowed, tf.int64)
+        self._bad.assign_add(bad)
+        self._steps.assign_add(1)
+        self._skipped.assign_add(bad)
+
+    def update(self) -> None:
+        """Move the scale. Once an iteration, after all optimizers' steps; one bad step makes the iteration bad."""
+        settings = self._settings
+        bad, stepped = self._bad > 0, self._steps > 0
+        zero = tf.zeros((), tf.int64)
+        bad_steps = tf.where(bad, self._bad_steps + 1, tf.where(stepped, zero, self._bad_steps))
+        good_steps = tf.where(bad, zero, self._good_steps + tf.cast(stepped, tf.int64))
+        shrinks, grows = bad_steps >= settings.backoff_every, good_steps >= settings.growth_every
+        scale = tf.identity(self._scale)
+        grown = scale * settings.growth
+        moved = tf.where(shrinks, scale * settings.backoff, tf.where(grows & tf.math.is_finite(grown), grown, scale))
+        moved = tf.maximum(moved, settings.min or 0.0)
+        self._scale.assign(moved if settings.max is None else tf.minimum(moved, settings.max))
+        self._bad_steps.assign(tf.where(shrinks, zero, bad_steps))
+        self._good_steps.assign(tf.where(grows, zero, good_steps))
+        self._bad.assign(zero)
+        self._steps.assign(zero)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Scale, counts, and the settings that they belong to. Waits for the device."""
+        return {
+            "scale": self.value,
+            "good_steps": int(self._good_steps.numpy()),
+            "bad_steps": int(self._bad_steps.numpy()),
+            "skipped": self.skipped,
+            "settings": plain(self._settings),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved scale. Raises `SettingsError` where it was saved under other settings."""
+        check_saved_scale(self._settings, state, self.state_dict())
+        self._scale.assign(state["scale"])
+        self._good_steps.assign(state["good_steps"])
+        self._bad_steps.assign(state["bad_steps"])
+        self._skipped.assign(state["skipped"])
+
+
+class StaticLossScaler(LossScaler):
+    """A scale that never moves. Bad steps are skipped all the same."""
+
+    def update(self) -> None:
+        self._bad.assign(0)
+        self._steps.assign(0)
+
+
+def make_scaler(settings: LossScale) -> NoScale | LossScaler | ScalePerOptimizer:
+    """The scaler for resolved settings, whose mode is not `auto`. Call its `add` in the strategy's scope."""
+    if settings.mode == "none":
+        return NoScale()
+    kind = StaticLossScaler if settings.mode == "static" else LossScaler
+    return ScalePerOptimizer(settings, lambda: kind(settings)) if settings.per_optimizer else kind(settings)
+
+
+def _variable(value: float, dtype: tf.DType, name: str) -> tf.Variable:
+    """A variable that holds the same on all replicas, each of which assigns the same to it."""
+    return tf.Variable(
+        value, dtype=dtype, trainable=False, name=name, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA
+    )

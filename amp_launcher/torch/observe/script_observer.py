@@ -1,0 +1,431 @@
+"""Observes the training loop of a user's script: its optimizers show the steps, module calls show the model.
+
+Observed are spans of two optimizer steps, so that a GAN's generator and discriminator are both in one, from the first
+forward of a module to the first one after the second step, when `Schedule` says and when `Watch` has seen a change.
+Where a step is taken without such a forward, as with a compiled module or none, they are from the end of one step to
+the end of another. All are in the thread that takes the first step.
+
+Where no optimizer steps, but weights are written between one backward and the next forward, as by an optimizer of the
+script's own, each backward counts as a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import graph
+from torch.compiler import is_dynamo_compiling
+from torch.nn.modules import module as hooks_of_all
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from amp_launcher.around.replaced import replaced
+from amp_launcher.around.schedule import SPAN, Schedule
+from amp_launcher.loop.divergence import Diverged
+from amp_launcher.loop.profiling import Profiling
+from amp_launcher.precision.observation import Guard
+from amp_launcher.torch.observe.modules import Owner, names_of
+from amp_launcher.torch.observe.observer import PrecisionObserver
+from amp_launcher.torch.observe.roles import in_backward
+from amp_launcher.torch.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks
+from amp_launcher.torch.precision import Precision
+from amp_launcher.torch.uncompiled import passed_over, uncompiled
+
+TOLD_AT = 10
+"""Optimizer step at which a script is warned whose threads took all of them."""
+IN_A_THREAD = (
+    "no optimizer step was taken in the thread that is observed, the first that called the model or took a step"
+)
+
+BY_HAND = 4
+"""Forwards after which weights were written by hand, and by no optimizer, that show how a script trains."""
+MOST_FORWARDS = 256
+"""Forwards in a span without a step after which observing them ends: it takes time and memory."""
+NO_STEP = (
+    f"no step was seen in {MOST_FORWARDS} forwards: no torch.optim.Optimizer stepped, and no weight was written in "
+    "place between a backward and the next forward"
+)
+
+_OTHER_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks")
+
+
+class ScriptObserver:
+    """Counts the optimizer steps of a script, and observes some of them."""
+
+    def __init__(self, precision: Precision, profiling: Profiling) -> None:
+        self.precision = precision
+        self.steps = 0
+        """Optimizer steps so far."""
+        self.reports: list[dict[str, Any]] = []
+        self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
+        """Called with all reports after each span."""
+        self.warn: Callable[[str], None] = lambda why: None
+        """Called with a reason why nothing will be proved: threads take the steps, or observing failed."""
+        self.guard = Guard(Diverged, failed=self._fail)
+        """Around all that is called while the script runs."""
+        self._profiling = profiling
+        self._schedule = Schedule()
+        self._watch = Watch()
+        self._looking = False
+        """This step is looked at for a change."""
+        self._changed_at = 0
+        """The first step that showed a change."""
+        self._thread = os.getpid(), threading.get_ident()
+        self._in_threads = 0
+        """Of the optimizer steps, those taken in other threads."""
+        self._hook: Any = None
+        self._waits = False
+        """A span is about to begin or end."""
+        self._span: _Span | None = None
+        self._counts_backwards = False
+        """The script steps by hand."""
+        self._failed_at = 1
+        """The step in which observing failed."""
+        self._hooks = contextlib.ExitStack()
+        self._on_forward = self.guard.hook(self._called)
+
+    @contextlib.contextmanager
+    def observing(self) -> Iterator[None]:
+        """The script runs in here. A span that an exception ends is not reported."""
+        self.guard.hook(self._start)()
+        try:
+            yield
+            self.guard.hook(self._close_last)()
+            self.guard.hook(self._add_unseen)()
+        finally:
+            with self.guard():
+                self._stop()
+            with self.guard():
+                self._add_problems()
+
+    def _start(self) -> None:
+        hook = self.guard.hook
+        self._hooks.callback(register_optimizer_step_pre_hook(uncompiled(hook(self._steps))).remove)
+        self._hooks.callback(register_optimizer_step_post_hook(uncompiled(hook(self._stepped))).remove)
+        self._hooks.enter_context(replaced(hooks_of_all, "_has_any_global_hook", hook(self._others_hook_modules)))
+        self._await_forward()
+
+    def _stop(self) -> None:
+        """Leave nothing in torch."""
+        with contextlib.ExitStack() as stack:  # each, even if another fails
+            stack.callback(self._stop_recording)
+            stack.callback(self._hooks.close)
+
+    def _stop_recording(self) -> None:
+        """End the span and the profiler: a process that exits while torch records it crashes."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._profiling.end, self.steps)
+            if self._hook is not None:
+                stack.callback(self._hook.remove)
+            span, self._span = self._span, None
+            if span is not None:
+                stack.callback(span.close)
+
+    def _fail(self) -> None:
+        """An error in the observer: nothing more is observed, and nothing will be proved. The optimizers' hooks remain:
+        this may be in one of them, while torch iterates over them."""
+        self._failed_at = max(1, self.steps)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.warn, self.guard.problems[0])
+            self._stop_recording()
+
+    def _add_unseen(self) -> None:
+        """Report why other steps than the observed ones prove nothing."""
+        if self._trained_elsewhere():
+            self._add_problem(1, [IN_A_THREAD])
+        if self._watch.change and not self._in_threads:
+            self._add_problem(self._changed_at, [f"{self._watch.change}, which no observed step had"])
+
+    def _add_problems(self) -> None:
+        """Report errors of the observer."""
+        if self.guard.problems:
+            self._add_problem(self._failed_at, self.guard.problems)
+
+    def _add_problem(self, step: int, problems: list[str]) -> None:
+        unseen = PrecisionObserver(nn.Module(), self.precision.resolved)
+        unseen.add_problems(step, problems)
+        self.reports += [{**report, "extra": True} for report in unseen.reports]
+
+    def _close_last(self) -> None:
+        """Report the last span if a step was taken in it."""
+        if self._span is not None and self.steps >= self._schedule.due:
+            self._close()
+
+    def conclude(self) -> None:
+        """The script ends its process."""
+        if not self._is_elsewhere():
+            self.guard.hook(self._close_last)()
+        with self.guard():
+            self._add_problems()
+
+    def slows_down(self) -> bool:
+        """Whether steps are observed or profiled at the moment."""
+        return self._span is not None or self._profiling.running
+
+    def _trained_elsewhere(self) -> bool:
+        """Whether other threads trained. Where only the optimizer is stepped in one, gradients were observed."""
+        backward = any(call["backward"] for report in self.reports for call in report["calls"])
+        return 0 < self.steps == self._in_threads and not backward
+
+    def _is_elsewhere(self) -> bool:
+        """Whether this is another thread or process than the script's first."""
+        return (os.getpid(), threading.get_ident()) != self._thread
+
+    def _steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._span is not None and (not self._span.after_step or not self._is_elsewhere()):
+            self._span.before_optimizer(optimizer)
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self.steps += 1
+        self._in_threads += self._is_elsewhere()
+        first = self._span is None and not self.reports and os.getpid() == self._thread[0]
+        if first and self._in_threads == self.steps:
+            self._thread = os.getpid(), threading.get_ident()
+        if self.steps == TOLD_AT and self._trained_elsewhere():
+            self.warn(IN_A_THREAD)
+        if self._span is not None and not self._is_elsewhere():
+            self._span.note_shards()
+        if self._span is not None and (not self._span.after_step or not self._is_elsewhere()):
+            self._span.after_optimizer(optimizer)
+        if self._span is None or self._profiling.running:  # one profiler at a time
+            self._profiling.after(self.steps)
+            self._profiling.before(self.steps + 1)
+        if not self._is_elsewhere():
+            self._look_at(optimizer)
+        ends = self._span is not None and self.steps >= self._span.last
+        begins = self._span is None and not self._profiling.running and self.steps + 1 >= self._schedule.due
+        if not self._waits and (ends or begins) and (self._span is None or not self._span.after_step):
+            self._await_forward()
+        elif (ends or begins) and not self._is_elsewhere():
+            self._move_on_after(optimizer, ends)
+            if ends and self._span is None:
+                self._judge()
+
+    def _look_at(self, optimizer: torch.optim.Optimizer) -> None:
+        """Look for a change in the step that has ended, and ask for an observed one."""
+        if self._span is not None:
+            for look in weight_looks(optimizer):
+                self._watch.learn(look)
+            return
+        if self._looking:
+            self._watch.check(weight_look(optimizer, self.steps))
+            self._looking = False
+            if not self._waits:
+                self._stop_waiting()
+        if self._watch.change:
+            self._changed_at = self._changed_at or self.steps
+            self._schedule.ask(self.steps)
+        elif self._watch.recompiled():
+            self._schedule.ask(self.steps)
+            self._watch.learn_graphs()
+        if not graphs() and not self._profiling.running and self._schedule.looks(self.steps):
+            self._looking = True
+            if self._hook is None:
+                self._hook = register_module_forward_pre_hook(self._before_forward)
+
+    def _await_forward(self) -> None:
+        """Hook modules only while a span is about to begin or end: no other step is slower."""
+        self._waits = True
+        if self._hook is None:
+            self._hook = register_module_forward_pre_hook(self._before_forward)
+
+    def _stop_waiting(self) -> None:
+        """The hook stays where something was compiled with it, which would be compiled anew without it."""
+        self._waits = False
+        if self._hook is not None and not graphs():
+            self._hook.remove()
+            self._hook = None
+
+    def _before_forward(self, module: nn.Module, inputs: Any) -> None:
+        if torch.compiler.is_compiling() or not (self._waits or self._looking):
+            return  # before anything that the compiler can't trace, which would cut the user's graph here for good
+        self._on_forward(module, inputs)
+
+    def _called(self, module: nn.Module, inputs: Any) -> None:
+        if (self._span is not None or self._looking) and not self._is_elsewhere():
+            (self._watch.check if self._span is None else self._watch.learn)(layer_look(module, inputs))
+        if self._waits and self._move_on(module):
+            self._judge()
+
+    def _others_hook_modules(self) -> bool:
+        """Whether the script has hooks on all modules, of which torch warns where it calls a compiled one."""
+        others = [hook for hook in hooks_of_all._global_forward_pre_hooks.values() if hook != self._before_forward]
+        return bool(others or any(getattr(hooks_of_all, name) for name in _OTHER_HOOKS))
+
+    def _judge(self) -> None:
+        """A span has ended: judging it is a part of its cost."""
+        if threading.current_thread() is threading.main_thread():  # another can't end the script
+            self.judge(self.reports)
+        self._schedule.end(self.steps)
+
+    def _move_on_after(self, optimizer: torch.optim.Optimizer, ends: bool) -> None:
+        """A step has ended, and no forward has shown where it began."""
+        if not ends:
+            self._schedule.due = self.steps + 1
+            self._schedule.begin(self.steps)
+            self._span = _Span(nn.Module(), self.precision, self._schedule.due, after_step=True)
+            for module in _modules_of(optimizer):
+                self._span.add(module)
+        elif self._span is not None and self._span.after_step and not torch.is_inference_mode_enabled():
+            self._close()
+            self._stop_waiting()
+
+    def _move_on(self, module: nn.Module) -> bool:
+        """Begin or end a span if one is due. Returns whether one has ended."""
+        if in_backward():
+            return False
+        if self._is_elsewhere():  # a data loader's process has modules too
+            return False
+        if self._span is not None:
+            self._span.called(module)
+            if self._span.by_hand >= BY_HAND and not self._counts_backwards:
+                self.steps += self._span.by_hand
+                self._count_backwards()
+            elif self._span.forwards >= MOST_FORWARDS:
+                self._give_up()
+                return True
+            # In inference mode the end of a dispatch mode would be undone where inference mode ends.
+            if self.steps < self._span.last or torch.is_inference_mode_enabled():
+                self._span.add(module)
+                return False
+            self._close()
+            self._stop_waiting()
+            return True
+        if torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._schedule.due:
+            self._schedule.due = self.steps + 1
+            self._schedule.begin(self.steps)
+            self._span = _Span(module, self.precision, self._schedule.due)
+            self._watch.learn(layer_look(module, ()))
+        return False
+
+    def _count_backwards(self) -> None:
+        self._counts_backwards = True
+        ended = self.guard.hook(self._backward_ended)
+        for owner in (graph, torch.autograd):
+            run_backward = _followed_by(owner._engine_run_backward, ended)
+            self._hooks.enter_context(replaced(owner, "_engine_run_backward", run_backward))
+
+    def _backward_ended(self) -> None:
+        if self._is_elsewhere():
+            return
+        self.steps += 1
+        if self._span is None and not self._profiling.running and self.steps + 1 >= self._schedule.due:
+            self._await_forward()
+
+    def _give_up(self) -> None:
+        """Forwards follow each other without a step."""
+        assert self._span is not None
+        self._span.close()
+        self._span = None
+        self._stop_waiting()
+        self._add_problem(self.steps + 1, [NO_STEP])
+
+    def _close(self) -> None:
+        assert self._span is not None
+        self._span.close()
+        later = {"extra": True} if self._schedule.spans > 1 else {}
+        self.reports += [{**report, **later} for report in self._span.reports]
+        self._span = None
+        self._watch.observed()
+        self._changed_at = 0
+
+
+class _Span(PrecisionObserver):
+    """Observes some optimizer steps, and modules as they become known by being called."""
+
+    def __init__(self, module: nn.Module, precision: Precision, first: int, after_step: bool = False) -> None:
+        """`after_step` is of a span that begins where the previous step ends."""
+        super().__init__(module, precision.resolved, precision.gemm_layers)
+        self.last = first + SPAN - 1
+        self.after_step = after_step
+        self.forwards = 0
+        """Of the module that it began with, while no optimizer has stepped."""
+        self.by_hand = 0
+        """Those that followed a backward after which weights were written."""
+        self._first, self._steps = module, False
+        self._own = nn.Module()
+        self._weights: dict[nn.Parameter, Owner] = {}
+        """Those of the optimizers, for code without modules and where modules compute with other weights."""
+        self._shards: dict[nn.Parameter, Owner] = {}
+        """Noted before forwards and after steps: a forward without a backward, as in an evaluation, leaves the
+        parameters that `fully_shard` gathered in place of the shards that the optimizer steps."""
+        self._cast_names = precision.module_names()
+        for cast, name in self._cast_names.items():
+            own = name.rpartition("/")[2]
+            for inner in cast.modules() if own in precision.kept else ():
+                self._modules.keep(inner, [own])
+        self._seen: set[int] = set()
+        self.add(module)
+        self._open = contextlib.ExitStack()
+        self._open.enter_context(self.step(first, after_step=after_step, hooks=False))
+
+    def close(self) -> None:
+        self._open.close()
+
+    def add(self, module: nn.Module) -> None:
+        """Observe the modules inside this one too."""
+        if id(module) in self._seen:
+            return
+        self._seen.update(id(inner) for inner in module.modules())
+        names = self._modules.names
+        for inner, name in names_of(module).items():
+            # The called module may be a part of the model that was cast, or contain it.
+            names[inner] = self._cast_names.get(inner, names.get(inner, name))
+        self.note_shards()
+
+    def called(self, module: nn.Module) -> None:
+        """A module is called, perhaps because a step by hand has ended."""
+        if module is self._first and not self._steps and self._current is not None:
+            self.forwards += 1
+            self.by_hand += self._current.stepped_by_hand()
+
+    def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        self._steps = True
+        if self._current is not None:
+            self._current.before_optimizer(optimizer, (), {})
+
+    def after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        weights = (weight for group in optimizer.param_groups for weight in group["params"])
+        self._weights.update((weight, Owner(self._own, "", False)) for weight in weights)
+        if self._current is not None:
+            self._current.after_optimizer(optimizer, (), {})
+
+    def note_shards(self) -> None:
+        owners = self._modules.owners()
+        self._shards.update((weight, owner) for weight, owner in owners.items() if hasattr(weight, "to_local"))
+
+    def _owners(self) -> dict[nn.Parameter, Owner]:
+        sharded = {owner.module for owner in self._shards.values()}
+        whole = {weight: owner for weight, owner in super()._owners().items() if owner.module not in sharded}
+        return {**whole, **self._shards} or self._weights
+
+
+def _followed_by(run_backward: Callable[..., Any], ended: Callable[[], None]) -> Callable[..., Any]:
+    @functools.wraps(run_backward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = run_backward(*args, **kwargs)
+        if kwargs.get("accumulate_grad") and not is_dynamo_compiling():
+            ended()
+        return result
+
+    return passed_over(run)
+
+
+def _modules_of(optimizer: torch.optim.Optimizer) -> list[nn.Module]:
+    """The outermost modules that have a weight of the optimizer."""
+    weights = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
+    inner = {id(child) for module in modules for child in module.children()}
+    return [
+        module
+        for module in modules
+        if id(module) not in inner and any(id(weight) in weights for weight in module.parameters())
+    ]

@@ -1,0 +1,173 @@
+"""Loss scaling: torch's own `GradScaler`, with bad steps counted before it backs off, bounds, and a static mode.
+
+Everything stays on the device. These wait for it: reading `value`, `skipped` and `state_dict`, the step of an optimizer
+that isn't `fused=True`, for which torch reads one flag back, and a fused one's step that makes its state.
+
+`GradScaler` has no public access to its scale as a tensor or to an optimizer's overflow. Only this file reads `_scale`
+and `_per_optimizer_states`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from amp_launcher.precision import scalers
+from amp_launcher.precision.checks import check_saved_scale
+from amp_launcher.precision.levels import LossScale
+from amp_launcher.typed import plain
+
+
+class NoScale(scalers.NoScale):
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        return loss
+
+    def snapshot(self) -> torch.Tensor | None:
+        return None
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        pass
+
+    def step(self, optimizer: Optimizer) -> None:
+        optimizer.step()
+
+    def overflowed(self, optimizer: Optimizer) -> torch.Tensor | None:
+        return None
+
+
+class LossScaler(torch.amp.GradScaler):
+    """Dynamic loss scale.
+
+    A step with an infinity or a NaN in its gradients is bad: it is skipped. The scale is multiplied by `growth` after
+    `growth_every` good steps in a row and by `backoff` after `backoff_every` bad ones, then held within `min` and
+    `max`. A bad step starts the count of good ones anew even where the scale stays (Paddle's rule, `AmpScaler._update`
+    in `python/paddle/amp/grad_scaler.py`).
+    """
+
+    def __init__(self, settings: LossScale, device: torch.device) -> None:
+        super().__init__(
+            device.type,
+            init_scale=settings.init,
+            growth_factor=settings.growth,
+            backoff_factor=settings.backoff,
+            growth_interval=settings.growth_every,
+        )
+        self._settings = settings
+        self._bad_steps = torch.zeros((), dtype=torch.int32, device=device)
+        self._skipped = torch.zeros((), dtype=torch.int64, device=device)
+
+    @property
+    def value(self) -> float:
+        """The scale. Waits for the device."""
+        return self.get_scale()
+
+    @property
+    def skipped(self) -> int:
+        """Optimizer steps skipped so far. Waits for the device."""
+        return int(self._skipped)
+
+    def add(self, optimizer: Optimizer) -> None:
+        """Register an optimizer, which shares this scale."""
+
+    def of(self, optimizer: Optimizer | None) -> LossScaler:
+        """The scaler of an optimizer."""
+        return self
+
+    @property
+    def stepped(self) -> bool:
+        """Whether an optimizer was stepped or unscaled since the last `update`."""
+        return bool(self._per_optimizer_states)
+
+    def snapshot(self) -> torch.Tensor | None:
+        """A copy of the scale as it is now, on the device; None before the first `scale`."""
+        return None if self._scale is None else self._scale.clone()
+
+    def step(self, optimizer: Optimizer) -> None:
+        """Step unless the gradients overflowed; count it if they did."""
+        before = len(optimizer.state)
+        if any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"]):
+            super().step(optimizer)
+        else:
+            self._step_without_gradients(optimizer)
+        overflowed = self.overflowed(optimizer)
+        if len(optimizer.state) > before and overflowed:
+            # A fused kernel initialises nothing then: SGD's momentum, made by `empty_like`, holds whatever was there.
+            for parameter in list(optimizer.state)[before:]:
+                del optimizer.state[parameter]
+        self._skipped.add_(overflowed)
+
+    def _step_without_gradients(self, optimizer: Optimizer) -> None:
+        """Where `GradScaler` raises: without gradients nothing overflowed."""
+        nothing = torch.zeros((), device=self._skipped.device)
+        self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = {nothing.device: nothing}
+        optimizer.step()
+
+    def overflowed(self, optimizer: Optimizer) -> torch.Tensor:
+        """Whether `optimizer`'s step was bad: a bool scalar on the device. Valid between `step` and `update`."""
+        return self._found(self._per_optimizer_states[id(optimizer)])
+
+    def update(self) -> None:
+        """Move the scale. Once an iteration, after the steps of all optimizers; bad is one with any bad step.
+
+        Raises `RuntimeError` where no optimizer was stepped.
+        """
+        if not self.stepped:
+            raise RuntimeError("precision.update() comes after precision.step(optimizer), and there was none")
+        every = self._settings.backoff_every
+        if every == 1:
+            super().update()
+        else:
+            bad = torch.stack([self._found(state) for state in self._per_optimizer_states.values()]).any()
+            before = self._scale.clone()
+            self._bad_steps.add_(1).mul_(bad)
+            super().update()
+            self._scale.copy_(torch.where(bad & (self._bad_steps < every), before, self._scale))
+            self._bad_steps.remainder_(every)
+        if self._settings.min is not None or self._settings.max is not None:
+            self._scale.clamp_(self._settings.min, self._settings.max)
+
+    def _found(self, state: dict[str, Any]) -> torch.Tensor:
+        """Whether one optimizer's gradients held an infinity or a NaN, on whichever of its devices."""
+        first, *others = state["found_inf_per_device"].values()
+        for flag in others:
+            first = first + flag.to(first.device, non_blocking=True)
+        return first > 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Scale, counts, and the settings that they belong to. Waits for the device."""
+        counts = {"bad_steps": int(self._bad_steps), "skipped": int(self._skipped)}
+        return {**super().state_dict(), **counts, "settings": plain(self._settings)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a saved scale. Raises `SettingsError` where it was saved under other settings."""
+        check_saved_scale(self._settings, state, self.state_dict())
+        super().load_state_dict(state)
+        self._bad_steps.fill_(state["bad_steps"])
+        self._skipped.fill_(state["skipped"])
+
+
+class StaticLossScaler(LossScaler):
+    """A scale that never moves. A bad step is skipped all the same."""
+
+    def update(self) -> None:
+        torch.amp.GradScaler.update(self, new_scale=self._settings.init)
+
+
+class LossScalers(scalers.ScalePerOptimizer):
+    def update(self) -> None:
+        """Move the scales of the optimizers that were stepped. Raises `RuntimeError` where none was."""
+        stepped = [scaler for scaler in self._scalers.values() if scaler.stepped]
+        if not stepped:
+            raise RuntimeError("precision.update() comes after precision.step(optimizer), and there was none")
+        for scaler in stepped:
+            scaler.update()
+
+
+def make_scaler(settings: LossScale, device: torch.device) -> NoScale | LossScaler | LossScalers:
+    """The scaler for a resolved loss scale (`amp_launcher.precision.resolved`)."""
+    if settings.mode == "none":
+        return NoScale()
+    kind = StaticLossScaler if settings.mode == "static" else LossScaler
+    return LossScalers(settings, lambda: kind(settings, device)) if settings.per_optimizer else kind(settings, device)

@@ -1,0 +1,286 @@
+"""o1, o2 and o3 as subclasses of `Precision`."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from amp_launcher.precision.gemm import FORMATS, HALF
+from amp_launcher.precision.gemm_layers import Chosen
+from amp_launcher.precision.resolved import ResolvedPrecision
+from amp_launcher.precision.step_outcome import StepOutcome
+from amp_launcher.torch.precision import float8, transformer_engine
+from amp_launcher.torch.precision.base import Precision
+from amp_launcher.torch.precision.cast import NORMS, compute_in_float32, floats_to, matching, to_dtype
+from amp_launcher.torch.precision.masters import Masters
+from amp_launcher.torch.precision.model_checks import refuse_late_cast, refuse_sharded, same_on_all_ranks, several_ranks
+from amp_launcher.torch.precision.operation_lists import OperationLists, refuse_unreachable
+from amp_launcher.torch.precision.reduction import reduce_in_float32, wrapped_by_ddp
+from amp_launcher.torch.precision.running_statistics import RunningStatistics
+
+NOT_PREPARED = "precision.step(optimizer) comes after optimizer = precision.optimizer(model, optimizer)"
+
+
+class Autocast(Precision, mechanism="autocast"):
+    """o1: the model stays float32, and each operation runs in the dtype that the operation lists give it."""
+
+    def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
+        super().__init__(resolved, device)
+        self._lists = None
+        if resolved.allow or resolved.deny:
+            self._lists = OperationLists(resolved.allow, resolved.deny, self.dtype, device.type)
+        self._cast: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        """The modules of all models that were cast."""
+        formats = FORMATS.get(resolved.gemm)
+        self._by_transformer_engine = formats is not None and formats.mechanism == "transformer_engine"
+        self._stepping = False
+        self._statistics = RunningStatistics() if resolved.loss_scale.mode != "none" else None
+        self._unscaled: set[torch.Tensor] = set()
+        """The float32 parameters of all optimizers, where there is a loss scale."""
+
+    def cast(self, model: nn.Module) -> nn.Module:
+        super().cast(model)
+        names = matching(model, self.resolved.amp.keep_fp32)
+        self.kept = tuple(dict.fromkeys((*self.kept, *names)))
+        kept = [model.get_submodule(name) for name in names]
+        refuse_unreachable(model, kept, self.resolved.allow, self.resolved.deny)
+        self._convert(model, kept)
+        if self._by_transformer_engine:
+            self._add_gemm_layers(model, transformer_engine.find(model, kept, self.resolved.gemm))
+        elif self.resolved.gemm != HALF:
+            self._add_gemm_layers(model, float8.convert(model, self.resolved))
+        for module in model.modules():
+            self._cast.add(module)
+        if self._statistics is not None:
+            self._statistics.add(model)
+        return model
+
+    def _add_gemm_layers(self, model: nn.Module, chosen: Chosen) -> None:
+        prefix = next(prefix for prefix, candidate in self._cast_models() if candidate is model)
+        converted = (prefix + name for name in chosen.converted)
+        left_out = {prefix + name: why for name, why in chosen.left_out.items()}
+        before = self.gemm_layers
+        self.gemm_layers = Chosen((*before.converted, *converted), {**before.left_out, **left_out})
+
+    def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
+        for module in kept:
+            compute_in_float32(module, self.device.type)
+
+    def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
+        if not any(module in self._cast for module in model.modules()):
+            raise RuntimeError("precision.optimizer(model, ...) comes after precision.cast(model)")
+        refuse_late_cast(model)
+        if self.resolved.loss_scale.mode != "none":
+            self._refuse_to_unscale_twice(optimizer)
+        self._scaler.add(optimizer)
+        optimizer.register_step_pre_hook(self._refuse_direct_step)
+        return optimizer
+
+    def _refuse_to_unscale_twice(self, optimizer: Optimizer) -> None:
+        """Gradients are unscaled in place: a second optimizer would unscale them again."""
+        own = [
+            weight for group in optimizer.param_groups for weight in group["params"] if weight.dtype == torch.float32
+        ]
+        for name, parameter in self._named_parameters():
+            if parameter in self._unscaled and any(parameter is weight for weight in own):
+                raise RuntimeError(
+                    f"parameter {name} is in two optimizers, and the loss scale would be taken from its gradient "
+                    "twice; give it to one of them, or say amp.dtype=bfloat16, which needs no loss scale"
+                )
+        self._unscaled.update(own)
+
+    def _refuse_direct_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._stepping:
+            raise RuntimeError(
+                "optimizer.step() would skip unscaling and the master weights; call precision.step(optimizer)"
+            )
+
+    def forward(self) -> AbstractContextManager[Any]:
+        if self._statistics is not None:
+            self._statistics.remember()
+        autocast = torch.autocast(self.device.type, dtype=self.dtype)
+        others = [] if self._lists is None else [self._lists]
+        if self._by_transformer_engine:
+            others.append(transformer_engine.autocast(self.resolved.gemm))
+        elif self.resolved.gemm != HALF:
+            others.append(float8.fast_kernels(self.device))
+        return _all(autocast, *others) if others else autocast
+
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
+        with contextlib.nullcontext() if self.resolved.gemm == HALF else float8.fast_kernels(self.device):
+            super().backward(loss, optimizer)
+
+    def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
+        self._stepping = True
+        try:
+            return super().step(optimizer, clip)
+        finally:
+            self._stepping = False
+
+    def update(self) -> None:
+        super().update()
+        if self._statistics is not None:
+            self._statistics.restore()
+
+
+class HalfModelNoMasters(Autocast, mechanism="half_model_no_masters"):
+    """o2 with amp.master_weights=false: half-precision model with float32 norms, and autocast on.
+
+    Buffers keep their dtype: tables of frequencies or positions need float32.
+    """
+
+    def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
+        super()._convert(model, kept)
+        norms = [module for module in model.modules() if isinstance(module, NORMS)]
+        to_dtype(model, self.dtype, [*kept, *norms], buffers=False)
+
+
+class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_masters"):
+    """o2: the optimizer steps float32 masters of the half-precision parameters.
+
+    The masters start from the weights before the cast. If they started from the rounded ones, updates smaller than a
+    rounding step would move no weight of the model for many steps, and then many at once. Gradients of several
+    micro-batches, and of DDP's ranks, are summed in float32.
+    """
+
+    def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
+        super().__init__(resolved, device)
+        self._masters = Masters()
+        self._unrounded: dict[torch.Tensor, torch.Tensor] = {}
+        self._reducing: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
+        trained = [
+            parameter
+            for parameter in model.parameters()
+            if parameter.dtype == torch.float32 and parameter.requires_grad
+        ]
+        before = {parameter: parameter.data for parameter in trained}
+        super()._convert(model, kept)
+        self._unrounded |= {
+            parameter: weights for parameter, weights in before.items() if parameter.dtype == self.dtype
+        }
+        model.register_load_state_dict_post_hook(_CopyLoaded(self._masters))
+
+    def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
+        if optimizer in self._masters:
+            raise RuntimeError("precision.optimizer was called twice for the same optimizer")
+        refuse_sharded(model, "amp=o2")
+        super().optimizer(model, optimizer)
+        for module in wrapped_by_ddp(model):
+            if module not in self._reducing:
+                reduce_in_float32(self._masters, module)
+                self._reducing.add(module)
+        self._add_masters(optimizer)
+        return optimizer
+
+    def _add_masters(self, optimizer: Optimizer) -> None:
+        own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        unrounded = {parameter: self._unrounded.pop(parameter) for parameter in own if parameter in self._unrounded}
+        if not same_on_all_ranks(list(unrounded.values())):
+            unrounded = {}  # DDP made only the rounded weights equal on all ranks
+        names = {parameter: name for name, parameter in self._named_parameters()}
+        self._masters.add(optimizer, names, unrounded)
+        reduced: dict[torch.Tensor, bool] = {}
+        for module in self._reducing:
+            reduced |= dict.fromkeys(module.parameters(), module.find_unused_parameters)
+        for parameter in own:
+            weight = self._masters.get(parameter)
+            if weight is not None:
+                weight.accumulates = parameter in reduced or not several_ranks()
+                weight.zeroed_for_ddp = reduced.get(parameter, False)
+
+    def master_parameters(self) -> dict[str, torch.Tensor]:
+        self._masters.copy_model_to_masters()
+        parameters = super().master_parameters()
+        weights = {name: self._masters.get(parameter) for name, parameter in parameters.items()}
+        return {name: weight.master if weight else parameters[name] for name, weight in weights.items()}
+
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
+        self._masters.begin_backward()
+        try:
+            super().backward(loss, optimizer)
+        finally:
+            self._masters.end_backward()
+
+    def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
+        masters = self._masters
+        if optimizer not in masters:
+            raise RuntimeError(NOT_PREPARED)
+        if masters.lacks_some(optimizer):
+            self._add_masters(optimizer)
+        masters.copy_model_to_masters(optimizer)
+        if clip is None and self.resolved.loss_scale.mode == "none" and masters.can_share_grads(optimizer):
+            masters.share_grads_with_masters(optimizer)
+        else:
+            masters.copy_grads_to_masters(optimizer)
+        outcome = super().step(optimizer, clip)
+        masters.copy_masters_to_model(optimizer)
+        masters.clear_master_grads(optimizer)
+        return outcome
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "masters": self._masters.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._masters.load_state_dict(state["masters"])
+
+
+class ShardedFloat32Masters(Autocast, mechanism="sharded_fp32_masters"):
+    """o2 under parallel=fsdp: the float32 shards of the parameters are the masters, and half precision is gathered.
+
+    The model stays float32 here; `amp_launcher.torch.precision.sharding` makes it half-precision, except norms.
+    """
+
+
+class HalfModel(Autocast, mechanism="half_model"):
+    """o3: half precision throughout, inputs included. Only the loss is float32, by `output`."""
+
+    def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
+        for module in kept:
+            compute_in_float32(module, self.device.type, outputs_to=self.dtype)
+        to_dtype(model, self.dtype, kept, buffers=True)
+
+    def forward(self) -> AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def input(self, tensor: Any) -> Any:
+        return floats_to(tensor, self.dtype)
+
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
+        if loss.dtype != torch.float32:
+            raise RuntimeError(
+                f"the loss is {loss.dtype} and should be float32: make it of precision.output(...), as in "
+                "loss = cross_entropy(precision.output(model(precision.input(inputs))), labels)"
+            )
+        super().backward(loss, optimizer)
+
+
+class _CopyLoaded:
+    """A model's hook after weights were loaded. Copies and pickles of the model get one that does nothing."""
+
+    def __init__(self, masters: Masters | None = None) -> None:
+        self._masters = None if masters is None else weakref.ref(masters)
+
+    def __call__(self, *_: Any) -> None:
+        masters = self._masters and self._masters()
+        if masters is not None:
+            masters.copy_model_to_masters()
+
+    def __reduce__(self) -> tuple[type[_CopyLoaded], tuple[()]]:
+        return _CopyLoaded, ()
+
+
+@contextlib.contextmanager
+def _all(*managers: AbstractContextManager[Any]) -> Any:
+    with contextlib.ExitStack() as stack:
+        for manager in managers:
+            stack.enter_context(manager)
+        yield

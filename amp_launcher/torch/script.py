@@ -1,0 +1,92 @@
+"""A user's own script in torch: `python -m amp_launcher.torch.script amp=o1 script=train.py -- --lr 0.1`.
+
+Autocast in bfloat16 is applied around it, other modes are handed to its library where that has a switch, and what the
+script applies itself, by `Precision.from_env()` or in its own way, is left to it. All of it is observed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+import torch
+
+from amp_launcher.around import script
+from amp_launcher.around import wrap as shared
+from amp_launcher.around.step_meter import StepMeter
+from amp_launcher.around.wrapper import Started, Wrapper
+from amp_launcher.loop.profiling import Profiling
+from amp_launcher.torch import profiling
+from amp_launcher.torch.autocast_around import AutocastAround
+from amp_launcher.torch.hardware import TorchDevice
+from amp_launcher.torch.nvml import device_and_capability
+from amp_launcher.torch.observe.script_observer import ScriptObserver
+from amp_launcher.torch.observe.step_counter import StepCounter
+from amp_launcher.torch.precision import Precision
+from amp_launcher.torch.precision.tf32 import switch_tf32
+
+
+class TorchWrapper(Wrapper):
+    """`amp_launcher.around.wrapper.Wrapper` in torch."""
+
+    def __init__(self, started: Started) -> None:
+        settings = started.chosen.settings
+        self._device, capability = device_and_capability(settings.device, os.environ)
+        self.device = TorchDevice(self._device)
+        self.mode = script.resolve(
+            settings,
+            started.source,
+            device=self._device.type,
+            capability=capability,
+            environ=os.environ,
+        )
+        self.own = script.by_script(settings.train, started.source)
+        if settings.tf32 is not None:
+            switch_tf32(settings.tf32)
+        self.precision = Precision(self.mode, self._device)  # applies nothing: the script does, or autocast around it
+        profiler = profiling.make(settings.profile, self._device, int(os.environ.get("RANK", "0")))
+        self.profiling = Profiling(settings.profile, profiler, started.chosen.run)
+        self.profiling.whenever()
+        self.observer = ScriptObserver(self.precision, self.profiling)
+        self._around = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def around(self, meter: StepMeter) -> Iterator[None]:
+        slows_down = self.observer.guard.hook(self.observer.slows_down)
+        meter.disturbed = lambda: bool(slows_down())
+        meter.wait = _wait
+        self._counter = StepCounter(meter, self.observer.guard)
+        with self._counter.counting(), self.observer.observing(), self._around, self.noticing(Precision):
+            if self.mode.mechanism == "autocast_around":
+                around = AutocastAround(self._device.type, self.precision.dtype)
+                self._around.enter_context(around.applied())
+            for name, value in script.handed_over(self.mode).items():
+                self._around.callback(_set, name, os.environ.get(name))
+                _set(name, value)
+            yield
+
+    def give_way(self) -> None:
+        self._around.close()
+
+    def skipped_unseen(self) -> int:
+        return self._counter.skipped_unseen()
+
+
+def _wait() -> None:
+    """For the GPU, if the script uses one."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _set(name: str, value: str | None) -> None:
+    """Set an environment variable, or remove it."""
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+if __name__ == "__main__":
+    sys.exit(shared.main("torch", sys.argv[1:], TorchWrapper))

@@ -1,0 +1,29 @@
+"""The device of this process, and what precision needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from amp_launcher.typed import SettingsError
+
+
+def device_from(name: str, environ: Mapping[str, str]) -> torch.device:
+    """The device that `name` (auto, cpu or cuda) means for this process: a GPU by torchrun's LOCAL_RANK."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device("cuda", int(environ.get("LOCAL_RANK", "0"))) if name == "cuda" else torch.device(name)
+
+
+def capability_of(device: torch.device) -> tuple[int, int] | None:
+    """Compute capability of a GPU, None for a CPU. Raises `SettingsError` for a device that isn't there."""
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        raise SettingsError(f"device={device.type} is not one of cpu, cuda", "device")
+    if not torch.cuda.is_available():
+        raise SettingsError("device=cuda: torch sees no CUDA GPU here; say device=cpu", "device")
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise SettingsError(f"device={device}: torch sees {torch.cuda.device_count()} GPUs here", "device")
+    return torch.cuda.get_device_capability(device)

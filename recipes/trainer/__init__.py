@@ -1,1 +1,0 @@
-"""The training loop that all frameworks share: steps, checkpoints, metrics, proof and result."""

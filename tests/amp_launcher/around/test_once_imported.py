@@ -1,0 +1,37 @@
+import importlib.util
+import sys
+
+import pytest
+
+from amp_launcher.around.once_imported import once_imported
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "seldom_imported.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "seldom_imported"
+    sys.modules.pop("seldom_imported", None)
+
+
+def test_each_callback_gets_the_module_once_it_was_executed(module):
+    values, before = [], list(sys.meta_path)
+    with (
+        once_imported(module, lambda made: values.append(made.value)),
+        once_imported(module, lambda made: values.append(made.value + 1)),
+    ):
+        assert importlib.util.find_spec(module) and values == [], "a look-up is no import"
+        exec(f"import {module}\nimport {module}")
+        assert sorted(values) == [1, 2]
+        with once_imported(module, lambda made: values.append(made.value + 2)):
+            assert values[-1] == 3, "it was imported already"
+    assert sys.meta_path == before
+
+
+def test_nothing_is_called_after_the_context_and_a_missing_module_stays_missing(module):
+    values = []
+    absent = "not_there_at_all"
+    with once_imported(module, values.append), once_imported(absent, values.append), pytest.raises(ImportError):
+        exec(f"import {absent}")
+    exec(f"import {module}")
+    assert values == []

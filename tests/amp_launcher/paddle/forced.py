@@ -1,0 +1,22 @@
+"""Levels on a CPU, where Paddle applies none."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from amp_launcher.paddle.precision import Precision
+from amp_launcher.precision.levels import Amp, LossScale
+from amp_launcher.precision.resolved import resolve
+
+NO_SCALE = LossScale(mode="none")
+
+
+def forced(level: str, loss_scale: LossScale = NO_SCALE, dtype: str = "bfloat16", **amp) -> Precision:
+    """A level on a CPU, past the support matrix that refuses it: resolved for a GPU, and applied here."""
+    asked = Amp(level=level, dtype=dtype, **amp)
+    on_gpu = resolve(asked, loss_scale, framework="paddle", device="cuda", capability=(8, 0), environ={}, tf32=False)
+    return Precision.apply(dataclasses.replace(on_gpu, device="cpu"))
+
+
+def float32() -> Precision:
+    return Precision.of(Amp(level="o0"), LossScale(), "cpu")

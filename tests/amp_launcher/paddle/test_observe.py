@@ -1,0 +1,194 @@
+"""What really ran in a step in Paddle, as far as a CPU shows it: nothing is taken for applied."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import numpy
+import paddle
+import pytest
+from paddle import nn
+from paddle.base import core
+
+from amp_launcher.paddle.observe.observer import PrecisionObserver
+from amp_launcher.paddle.observe.step_calls import MOST_CALLS, StepCalls, around_optimizer_steps, stepped_elements
+from amp_launcher.paddle.precision import Precision, high_level_api
+from amp_launcher.precision import verdict
+from amp_launcher.precision.levels import Amp, LossScale
+from amp_launcher.precision.observation import Guard
+from tests.amp_launcher.forking import REPOSITORY, environment
+from tests.amp_launcher.paddle.forced import float32, forced
+
+
+def train(precision, net=None, observed=True):
+    """One observed step, judged."""
+    paddle.seed(0)
+    paddle.set_device("cpu")
+    net = net or nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net = precision.cast(net)
+        optimizer = precision.optimizer(net, optimizer)
+        observer = PrecisionObserver(net, precision.resolved)
+        with observer.step(1):
+            with precision.forward():
+                loss = (net(paddle.ones([5, 8])).astype("float32") ** 2).mean()
+            precision.backward(loss)
+            precision.step(optimizer)
+            precision.update()
+            optimizer.clear_grad()
+    return verdict.observed(observer.reports), observer.reports[0]
+
+
+def test_float32_is_proved_with_its_work_counted_by_hand():
+    observed, report = train(float32())
+    assert observed["verdict"] == "proved", observed["why"]
+    work = {call["backward"]: call["flops"] for call in report["calls"]}
+    forward = 2 * 5 * (8 * 16 + 16 * 4)
+    # The input of the first layer learns nothing: its gradient is not computed.
+    assert work == {False: forward, True: 2 * forward - 2 * 5 * 8 * 16}
+    assert report["optimizer"] == {"float32": 8 * 16 + 16 + 16 * 4 + 4}
+    assert report["float32"]["arithmetic"] == {"matmul": "float32"}
+
+
+def observe_compiled(times):
+    names = "abs atan ceil cos cosh erf exp floor log1p round sign sin tanh".split()
+
+    @paddle.jit.to_static(full_graph=True)
+    def means(given):
+        return [paddle.mean(getattr(paddle, name)(given)) for name in names]
+
+    observer = PrecisionObserver(nn.Layer(), float32().resolved)
+    for number in range(times):
+        with observer.step(number):
+            means(paddle.ones([8, 16]))
+
+
+def test_threads_of_a_compiled_function_do_not_corrupt_the_counts_of_kernels():
+    """In a process of its own, which the corrupt counts would crash."""
+    program = f"from {__name__} import observe_compiled; observe_compiled(3000)"
+    argv = [sys.executable, "-c", program]
+    ended = subprocess.run(argv, cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_tf32_is_switched_as_asked_and_the_switches_are_observers(monkeypatch, on):
+    monkeypatch.setattr(Precision, "_capability_of", lambda kind: (8, 0))
+    precision = Precision.of(Amp(level="o0"), LossScale(), "cuda", tf32=on)
+    assert (precision.resolved.tf32, core.get_cublas_switch(), core.get_cudnn_switch()) == (on, on, on)
+    observed = PrecisionObserver(nn.Layer(), precision.resolved)._float32()
+    assert observed["switches"] == {"set_cublas_switch": str(on), "set_cudnn_switch": str(on)}
+    assert Precision.of(Amp(level="o0"), LossScale(), "cpu").resolved.tf32 is core.get_cublas_switch() is False
+
+
+def test_a_convolution_is_counted():
+    net = nn.Sequential(nn.Unflatten(1, [2, 2, 2]), nn.Conv2D(2, 6, 2, groups=2), nn.Flatten())
+    observed, report = train(float32(), net)
+    assert observed["verdict"] == "proved", observed["why"]
+    forward = next(call for call in report["calls"] if not call["backward"])
+    assert (forward["operation"], forward["flops"]) == ("conv2d", 2 * (5 * 6) * (1 * 2 * 2))
+
+
+@pytest.mark.parametrize("level", ["o1", "o2", "o3"])
+def test_a_level_forced_onto_a_cpu_is_contradicted_and_never_proved(level):
+    observed, _ = train(forced(level))
+    assert observed["verdict"] == "contradicted"
+    assert "0.0% of forward and 0.0% of backward ran in bfloat16" in observed["why"]
+
+
+class Around(nn.Layer):
+    """A linear layer in a model that does something else beside it."""
+
+    def __init__(self, compute=lambda outputs: outputs):
+        super().__init__()
+        self.inner, self.low, self.compute = nn.Linear(8, 8), nn.Linear(2, 2), compute
+
+    def forward(self, inputs):
+        return self.compute(self.inner(inputs))
+
+
+@pytest.mark.parametrize(
+    ("compute", "low", "verdict", "why"),
+    [
+        (
+            *(lambda outputs: paddle.matmul(outputs, paddle.ones([8, 4])), "float32", "unknown"),
+            "layers made 1 in float32 products in forward, and Paddle counted 2 in float32",
+        ),
+        (
+            *(lambda outputs: paddle.bmm(outputs.unsqueeze(1), paddle.ones([5, 8, 8])), "float32", "unknown"),
+            "bmm can't be counted",
+        ),
+        (lambda outputs: outputs, "bfloat16", "contradicted", "6 parameters are bfloat16"),
+    ],
+    ids=["a product of no layer", "an operation that is not counted", "half parameters at o0"],
+)
+def test_what_a_model_does_beside_its_layers_is_not_passed_over(compute, low, verdict, why):
+    net = Around(compute)
+    net.low.to(dtype=low)
+    observed, _ = train(float32(), net)
+    assert (observed["verdict"], why in observed["why"]) == (verdict, True), observed["why"]
+
+
+def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it():
+    _, report = train(forced("o1", allow=("elementwise_add",), deny=("relu", "tanh")))
+    assert report["listed"] == [
+        {"function": "add", "dtypes": ["float32"], "calls": 2},
+        {"function": "relu", "dtypes": ["float32"], "calls": 1},
+    ]
+    assert report["unseen"] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "paddle.base.core.get_low_precision_op_list",
+        "paddle.base.core.clear_low_precision_op_list",
+        "paddle.base.core.get_cublas_switch",
+        "amp_launcher.paddle.observe.step_calls.stepped_elements",
+        "amp_launcher.paddle.observe.step_calls._work",
+    ],
+)
+def test_without_a_name_that_the_observer_needs_training_goes_on_and_is_unknown(monkeypatch, name):
+    monkeypatch.delattr(name)
+    observed, report = train(float32())
+    assert (observed["verdict"], name.rpartition(".")[2] in observed["why"]) == ("unknown", True), observed["why"]
+    assert report["calls"] == []
+
+
+def test_entries_that_nothing_matched_are_told_apart():
+    class Net(nn.Sequential):
+        def __init__(self):
+            super().__init__(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+            self.spare = nn.Linear(4, 4)
+
+        def forward(self, inputs):
+            return self[2](self[1](self[0](inputs)))
+
+    _, report = train(forced("o2", keep_fp32=("spare", "2"), deny=("softmax", "relu")), Net())
+    assert report["matched"] == ["2"]
+    assert verdict.unmatched([report]) == ["amp.deny=[softmax]", "amp.keep_fp32=[spare]"]
+
+
+def test_what_paddles_model_steps_is_seen():
+    precision = float32()
+    net, stepped = nn.Linear(4, 2), []
+    model = paddle.Model(net)
+    high_level_api.prepare(precision, model, paddle.optimizer.SGD(0.1, parameters=net.parameters()), nn.MSELoss())
+    batch = numpy.ones((3, 4), numpy.float32), numpy.ones((3, 2), numpy.float32)
+    with around_optimizer_steps(Guard(), lambda optimizer: stepped.append(stepped_elements(optimizer))):
+        high_level_api.train_batch(precision, model, *batch)
+    assert stepped == [{"float32": 4 * 2 + 2}]
+
+
+def test_a_long_evaluation_before_the_first_step_is_counted_in_few_records():
+    calls = StepCalls(lambda layer: False, Guard(), "cpu")
+    layer = nn.Linear(2, 2)
+    with calls.recording(lambda layer: None), paddle.no_grad():
+        for _ in range(3 * MOST_CALLS):
+            layer(paddle.ones([1, 2]))
+    assert len(calls.calls) <= MOST_CALLS
+    assert sum(call["calls"] for call in calls.calls) == 3 * MOST_CALLS

@@ -1,0 +1,109 @@
+"""The wrapper around a user's script in Paddle. `tests/recipes/contract` has what every framework does."""
+
+from __future__ import annotations
+
+import paddle
+import pytest
+
+from tests.amp_launcher.wrapped_scripts import run_script
+
+assert run_script
+HEAD = """\
+import paddle
+from paddle import nn
+paddle.seed(0)
+inputs = paddle.rand([16, 8])
+net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+"""
+FIT = """
+model = paddle.Model(net)
+model.prepare(paddle.optimizer.SGD(0.1, parameters=net.parameters()), nn.MSELoss())
+data = paddle.io.TensorDataset([inputs, paddle.zeros([16, 4])])
+model.fit(data, batch_size=4, epochs=1, verbose=0)
+"""
+LOOP = """
+adam = paddle.optimizer.Adam(parameters=net.parameters())
+scaler = paddle.amp.GradScaler()
+{before}
+for number in range({steps}):
+    ({output} ** 2).mean().backward()
+    scaler.step(adam)
+    adam.clear_grad()
+"""
+
+
+@pytest.fixture
+def run(run_script):
+    return lambda text, *words: run_script("paddle", HEAD + text, "amp=o0", *words)
+
+
+def loop(steps=3, output="net(inputs)", before="", after=""):
+    return LOOP.format(steps=steps, output=output, before=before) + after
+
+
+def test_paddles_fit_is_proved_and_its_steps_are_counted(run):
+    code, printed, result = run(FIT)
+    assert (code, result["steps"], result["observed"]["verdict"]) == (0, 4, "proved"), printed.err
+    assert result["observed"]["param_dtypes"] == {"float32": 8 * 32 + 32 + 32 * 4 + 4}
+
+
+def test_two_steps_of_each_decade_are_watched_and_no_evaluation_before_them(run):
+    evaluation = """
+    if number == 17:
+        with paddle.no_grad():
+            paddle.matmul(net(inputs), paddle.ones([4, 4], "bfloat16").astype("float32"))
+"""
+    code, _, result = run(loop(109, after=evaluation))
+    assert (code, result["steps"], result["observed"]["verdict"]) == (0, 109, "proved"), result["observed"]["why"]
+    assert result["observed"]["why"].endswith("at steps 1, 19 on 1 rank")
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [(18, "proved"), (19, "contradicted")])
+def test_half_precision_that_a_script_turns_to_later_is_seen_where_it_is_watched(run, steps, verdict):
+    late = """
+    if number == 9:
+        net.add_sublayer("low", nn.Linear(4, 4))
+        net.low.to(dtype="bfloat16")
+        net.low.forward = lambda inputs: inputs
+"""
+    result = run(loop(steps, after=late))[2]
+    assert result["observed"]["verdict"] == verdict, result["observed"]["why"]
+    assert verdict == "proved" or "step 19" in result["observed"]["why"]
+
+
+def test_static_graphs_are_not_watched_and_that_is_said(run):
+    text = """
+import numpy
+paddle.enable_static()
+main, start = paddle.static.Program(), paddle.static.Program()
+with paddle.static.program_guard(main, start):
+    loss = paddle.mean(paddle.static.nn.fc(paddle.static.data("inputs", [8, 16]), 4))
+    paddle.optimizer.SGD(0.1).minimize(loss)
+executor = paddle.static.Executor()
+executor.run(start)
+executor.run(main, feed={"inputs": numpy.ones((8, 16), "float32")}, fetch_list=[loss])
+paddle.disable_static()
+"""
+    code, _, result = run(text.replace("paddle.disable_static()", "raise OSError"), "require_proof=true")
+    assert (code, result["observed"]["verdict"]) == (1, "unknown")
+    assert "static graphs were executed, which are not observed" in result["reason"]
+    assert result["reason"].endswith("; so the script was ended"), "at the first of them"
+    code, printed, result = run(text)
+    assert (code, result["steps"], result["observed"]["verdict"]) == (0, None, "unknown")
+    assert result["observed"]["why"].startswith("step 1: static graphs were executed, which are not observed")
+    assert "steps/s not known: static graphs were executed" in printed.out
+    code, _, result = run(loop() + text.replace("paddle.disable_static()", ""))
+    paddle.disable_static()
+    assert (code, result["observed"]["verdict"]) == (0, "unknown"), "after eager steps, and to the end"
+
+
+def test_what_no_layer_multiplies_leaves_it_unknown_which_fails_a_run_that_needs_a_proof(run):
+    code, printed, result = run(loop(output="paddle.matmul(net(inputs), paddle.ones([4, 2]))"), "require_proof=true")
+    assert (code, result["observed"]["verdict"]) == (1, "unknown")
+    assert "products in forward, and Paddle counted" in result["observed"]["why"]
+    assert "script: nothing proves that amp=o0 ran" in printed.err
+
+
+def test_how_many_steps_a_scaler_skipped_is_not_known(run):
+    code, printed, result = run(loop(before="scaler.is_enable = lambda: True  # as on a GPU"))
+    assert (code, result["updates"]) == (0, {"attempted": 3, "applied": None}), printed.err

@@ -1,0 +1,58 @@
+"""Levels, modes and presets: the requests that any device can carry out, or that advice names."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from amp_launcher.precision.checks import check
+from amp_launcher.precision.levels import LEVELS, MODES, PRESETS, Amp, LossScale
+from amp_launcher.typed import SettingsError
+
+
+def test_every_level_and_preset_is_legal_by_itself():
+    for level in LEVELS:
+        check(Amp(level=level), LossScale())
+    for preset in PRESETS.values():
+        check(Amp(level="o1"), preset)
+    check(Amp(level="o1"), LossScale(per_optimizer=True))
+    check(Amp(level="o1", deny=("Conv2D",)), LossScale(), "tensorflow")
+    for rounded in (Amp(level="o3"), Amp(level="o3", dtype="bfloat16", preset="bf16-true")):
+        check(dataclasses.replace(rounded, rounding="stochastic"), LossScale())
+
+
+@pytest.mark.parametrize("preset", ["fp8", "bf16-mixed", "fp16-true"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("level", level) for level in ("o0", "o2", "o3")),
+        ("dtype", "float16"),
+        *(("gemm", gemm) for gemm in ("half", "fp8-rowwise")),
+    ],
+)
+def test_the_advice_for_a_contradicted_preset_is_legal(preset, key, value):
+    named = {name: getattr(MODES[preset], name) for name in ("level", "dtype", "gemm")}
+    if named[key] == value:
+        return
+    with pytest.raises(SettingsError, match=f"with amp={preset}") as refused:
+        check(Amp(**{**named, key: value}, preset=preset), LossScale())
+    advised = dict(word.split("=") for word in str(refused.value).partition("; say ")[2].split())
+    level = advised.pop("amp")
+    check(Amp(level=level, **{name.removeprefix("amp."): advised[name] for name in advised}), LossScale())
+
+
+# init, growth, growth_every, backoff, backoff_every, min, max: from each framework's own documentation.
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("dynamic", (2**16, 2, 2000, 0.5, 1, None, None)),
+        ("apex", (2**16, 2, 2000, 0.5, 1, None, 2**24)),
+        ("tf", (2**15, 2, 2000, 0.5, 1, 1, None)),
+        ("keras", (2**15, 2, 2000, 0.5, 1, None, None)),
+        ("paddle", (2**15, 2, 1000, 0.5, 2, None, None)),
+    ],
+)
+def test_presets_are_what_their_frameworks_document(name, numbers):
+    keys = ("init", "growth", "growth_every", "backoff", "backoff_every", "min", "max")
+    assert PRESETS[name] == LossScale(mode="dynamic", **dict(zip(keys, numbers, strict=True)))

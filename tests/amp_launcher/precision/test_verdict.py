@@ -1,0 +1,146 @@
+"""The verdict on a run, from the reports of all its observed steps and ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from amp_launcher.precision import verdict
+from tests.amp_launcher.precision.reports import both, call, check, judged, listed, report
+
+FLOAT32_FORWARD = [call(False, "float32"), call(True)]
+
+
+def test_only_what_no_later_step_can_change_is_judged_before_the_end():
+    assert verdict.judge_so_far([report(problems=["blind"])]) == ("unknown", "step 1: blind")
+    assert verdict.judge_so_far([report(optimizer={"bfloat16": 1})])[0] == "contradicted"
+    skipped = report("o2", optimizer={})
+    assert judged(skipped)[0] == "unknown"
+    assert verdict.judge_so_far([skipped])[0] == "proved", "a later step may reach the optimizer"
+    assert judged(skipped, report("o2", step=2))[0] == "proved"
+
+
+@pytest.mark.parametrize(
+    ("key", "rule", "written"),
+    [
+        ("deny", {"deny": ["matmul"]}, "matmul"),
+        ("deny", {"deny": ["matmul"]}, "matmul_v2"),
+        ("allow", {"allow": ["softmax"]}, "softmax"),
+        ("infer", {"either": ["softmax"]}, "softmax"),
+        ("keep_fp32", {"keep_fp32": ["head*"]}, "head*"),
+    ],
+)
+def test_an_entry_that_no_observed_step_matched_is_unknown_and_named(key, rule, written):
+    (meaning,) = next(iter(rule.values()))
+    change = {"rule": rule, "asked": {"allow": {}, "deny": {}, "keep_fp32": {}, key: {meaning: written}}}
+    kind, why = judged(report(**change), report(step=2, **change))
+    assert (kind, why.count("matched nothing that was observed")) == ("unknown", 1)
+    assert f"amp.{key}=[{written}] matched nothing" in why
+    assert verdict.judge_so_far([report(**change)])[0] == "proved", "a later step may match it"
+    matched = {"listed": [listed(meaning, "bfloat16" if key == "allow" else "float32")], "matched": ["head*"]}
+    check("proved", "", report(**change), report(step=2, **change, **matched))
+
+
+def test_what_only_the_evaluation_runs_counts_and_is_no_step():
+    change = {"rule": {"deny": ["softmax"]}, "asked": {"allow": {}, "deny": {"softmax": "softmax"}, "keep_fp32": {}}}
+    evaluation = {"step": 4, "evaluation": True, "calls": [], "optimizer": {}, **change}
+    seen = report(listed=[listed("softmax", "float32")], **evaluation)
+    check("proved", "at step 1 on", report(**change), seen, planned=(1,))
+    check("unknown", "step 4 should have been observed and was not", report(**change), seen, planned=(1, 4))
+    check("contradicted", "", report(**change), report(listed=[listed("softmax", "bfloat16")], **evaluation))
+
+
+def test_proof_share_decides_how_much_has_to_be_half_and_is_named_where_it_decided():
+    mixed = report(calls=[call(False, flops=86), call(False, "float32", flops=14), call(True)])
+    check("contradicted", "o1 requires 90%", mixed)
+    check("contradicted", "but proof.share=0.87 requires more", mixed, share=0.87)
+    kind, why = judged(mixed, share=0.85)
+    assert (kind, why.endswith("; accepted by proof.share=0.85, where the rule is 90%")) == ("proved", True), why
+    assert verdict.judge_so_far([mixed], share=0.85)[0] == "proved"
+    assert verdict.observed([mixed], share=0.85)["verdict"] == "proved"
+    assert "proof.share" not in judged(report(), share=0.85)[1], "90% ran anyway"
+    check("contradicted", "", report(calls=[*both(flops=92), *both("float32", 8)]), share=1.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"optimizer": {"bfloat16": 10}},
+        {"parameters": [{"group": "other", "dtype": "bfloat16", "elements": 10}]},
+        {"reduced": {"bfloat16": 50, "float32": 50}},
+        {"float32": {"switches": {}, "arithmetic": {"mm": "tf32"}}},
+        {"rule": {"deny": ["linear"]}, "listed": [listed("linear", "bfloat16")]},
+        {"problems": ["blind"]},
+        {"calls": [call(False), call(True, device="cuda")]},
+    ],
+)
+def test_proof_share_affects_no_other_rule(wrong):
+    assert judged(report(**wrong), share=0.01)[0] == judged(report(**wrong))[0] != "proved"
+
+
+def ranks(size, step):
+    return [report(rank=rank, world_size=size, step=step) for rank in range(size)]
+
+
+def test_every_rank_has_to_be_seen_at_every_step_whatever_their_number():
+    check("proved", "", *ranks(3, 1), *ranks(3, 5))
+    check("unknown", "step 5 was not observed on rank 2", *ranks(3, 1), *ranks(3, 5)[:2])
+    check("proved", "", *ranks(4, 1), *ranks(2, 5))  # resumed on fewer
+    check("unknown", "step 1 was not observed on rank 3", *ranks(4, 1)[:3], *ranks(2, 5))
+
+
+def test_one_rank_contradicts_all_by_what_it_ran_and_by_its_settings():
+    first, second = ranks(2, 1)
+    check("contradicted", "step 1 on rank 1: 0.0% of forward", first, {**second, "calls": FLOAT32_FORWARD})
+    other = {**second, "rule": {**second["rule"], "keep_fp32": ["head"]}}
+    check("contradicted", "had the same precision settings", first, other)
+
+
+def test_planned_steps_have_to_be_observed():
+    check("proved", "", report(step=1), report(step=9), planned=(1, 9))
+    check("unknown", "step 9 should have been observed and was not", report(step=1), planned=(1, 9))
+    check("unknown", "no step was observed")
+
+
+def test_a_contradiction_outweighs_what_is_unknown():
+    check("contradicted", "", report(audit="x", calls=FLOAT32_FORWARD))
+
+
+def test_many_reasons_are_cut_short():
+    _, why = judged(report(problems=[f"problem {number}" for number in range(9)]))
+    assert why.count("problem") == 4
+    assert why.endswith("; and 5 more")
+
+
+def test_observed_has_the_fields_of_the_result():
+    last = report("o2", step=2, float32={"switches": {}, "arithmetic": {"matmul": "float32"}})
+    fields = verdict.observed([last, report("o2")])
+    assert fields.keys() == verdict.observed([]).keys()
+    assert verdict.observed([])["verdict"] == "unknown"
+    assert fields.pop("why")
+    assert fields == {
+        "verdict": "proved",
+        "dtype": "bfloat16",
+        "half_flop_share": 1.0,
+        "param_dtypes": {"bfloat16": 10, "float32": 2},
+        "reduce_dtype": None,
+        "gather_dtype": None,
+        "state_dtype": None,
+        "tf32": False,
+        "xla_clusters": None,
+        "device": "cpu",
+    }
+
+
+def test_the_share_is_of_all_work_whatever_was_denied():
+    calls = [*both(), *both("float32", 300, functions=["conv2d"])]
+    fields = verdict.observed([report(calls=calls, rule={"deny": ["conv2d"]})])
+    assert (fields["verdict"], fields["half_flop_share"], fields["dtype"]) == ("proved", 0.25, "float32")
+
+
+def test_a_run_that_never_updated_a_weight_is_not_proved_and_stays_contradicted():
+    fields = verdict.without_updates(verdict.observed([report("o2")]), 8)
+    assert fields["verdict"] == "unknown"
+    assert fields["why"].startswith("no weight was updated: all 8 steps overflowed and were skipped")
+    assert fields.keys() == verdict.observed([]).keys()
+    contradicted = verdict.observed([report(calls=FLOAT32_FORWARD)])
+    assert verdict.without_updates(contradicted, 8) == contradicted

@@ -1,0 +1,218 @@
+"""Masters and the sums of gradients follow what is done to the model: nothing is undone, and nothing comes back."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from amp_launcher.precision.levels import LossScale
+from amp_launcher.torch.precision import Precision
+from tests.amp_launcher.torch.loops import (
+    HALVES,
+    UNSCALED,
+    OneWeight,
+    backward,
+    of,
+    one_weight,
+    same,
+    sgd,
+    step,
+    stepped,
+)
+
+INPUTS = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("level", ["o0", "o1", "o2"])
+def test_a_parameter_of_two_optimizers_takes_both_their_updates(level: str) -> None:
+    weight = one_weight(level, lr=0.25)
+    other = weight.another(0.5)
+    for gradients, expected in (((1.0,), 1.0 - 0.75), ((256.0, 1.0, 1.0), 0.25 - 258 * 0.75)):
+        weight.net.zero_grad()
+        weight.backward(*gradients)
+        weight.precision.step(weight.optimizer)
+        weight.precision.step(other)
+        assert weight.master == stepped(other)[0].item() == expected
+        assert next(iter(weight.precision.master_parameters().values())).item() == expected
+        weight.backward(256.0, 1.0, 1.0)  # and cleared
+
+
+def test_a_parameter_of_two_optimizers_is_unscaled_once_for_each() -> None:
+    weight = OneWeight(of("o2", "float16", LossScale(mode="dynamic", init=128.0)), lr=0.25)
+    other = weight.another(0.5)
+    weight.backward(0.5)
+    weight.precision.step(weight.optimizer)
+    weight.precision.step(other)
+    weight.precision.update()
+    assert weight.master == pytest.approx(1.0 - 0.375, abs=1e-6)
+
+
+@pytest.mark.parametrize(("level", "layer"), [("o1", nn.Linear(4, 4)), ("o2", nn.LayerNorm(4))])
+def test_a_float32_parameter_of_two_optimizers_is_refused_under_a_loss_scale(level: str, layer: nn.Module) -> None:
+    precision = of(level, "float16", LossScale(mode="dynamic"))
+    net = precision.cast(nn.Sequential(layer))
+    precision.optimizer(net, sgd(net))
+    with pytest.raises(RuntimeError, match=r"parameter 0\.weight is in two optimizers, .* twice"):
+        precision.optimizer(net, sgd(net))
+
+
+def trained(
+    change: Callable[[nn.Linear], Any], level: str = "o2", dtype: str = "bfloat16"
+) -> tuple[nn.Linear, Precision]:
+    """Two steps, the weights changed after the first."""
+    torch.manual_seed(0)
+    precision = of(level, dtype, UNSCALED)
+    net = precision.cast(nn.Linear(8, 8, bias=False))
+    optimizer = precision.optimizer(net, sgd(net, 1e-3))
+    for number in range(2):
+        step(precision, net, optimizer, INPUTS, lambda outputs: (outputs - INPUTS).square().mean())
+        if number == 0:
+            change(net)
+    return net, precision
+
+
+@torch.no_grad()
+def clamp(net: nn.Linear) -> None:
+    net.weight.clamp_(-0.01, 0.01)
+
+
+@torch.inference_mode()
+def clamp_in_inference_mode(net: nn.Linear) -> None:
+    net.weight.clamp_(-0.01, 0.01)
+
+
+CHANGES: dict[str, Callable[[nn.Linear], Any]] = {
+    "clamped": clamp,
+    "clamped in inference mode": clamp_in_inference_mode,
+    "clamped data": lambda net: net.weight.data.clamp_(-0.01, 0.01),
+    "a clamped alias": lambda net: net.weight.data[:].view(-1).clamp_(-0.01, 0.01),
+    "other data": lambda net: setattr(net.weight, "data", net.weight.data.clamp(-0.01, 0.01)),
+    "loaded": lambda net: net.load_state_dict({"weight": net.weight.detach().clamp(-0.01, 0.01)}),
+    "initialized": lambda net: nn.init.constant_(net.weight, 0.01),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_weights_changed_in_place_are_followed(change: Callable[[nn.Linear], Any], dtype: str) -> None:
+    net, precision = trained(change, dtype=dtype)
+    plain, _ = trained(change, "o0")
+    assert net.weight.abs().max().item() <= 0.012
+    assert torch.allclose(net.weight.float(), plain.weight, atol=2e-4)
+    (master,) = precision.master_parameters().values()
+    assert torch.allclose(master, plain.weight, atol=2e-4)
+
+
+def test_an_embeddings_max_norm_holds() -> None:
+    torch.manual_seed(0)
+    precision = of()
+    net = precision.cast(nn.Embedding(20, 16, max_norm=1.0))
+    nn.init.constant_(net.weight, 15.0)
+    optimizer = precision.optimizer(net, sgd(net, 0.01))
+    for _ in range(3):
+        step(precision, net, optimizer, torch.arange(20), torch.sum)
+    for weight in (net.weight, *stepped(optimizer)):
+        assert weight.float().norm(dim=1).max().item() < 1.1
+
+
+def test_what_is_put_back_as_it_was_loses_nothing() -> None:
+    """As for an evaluation with averaged weights."""
+    untouched, _ = trained(lambda net: None)
+
+    def evaluate_with_others(net: nn.Linear) -> None:
+        before = net.weight.detach().clone()
+        net.weight.data.fill_(7.0)
+        net.weight.data.copy_(before)
+
+    net, precision = trained(evaluate_with_others)
+    assert torch.equal(net.weight, untouched.weight)
+    (master,) = precision.master_parameters().values()
+    assert not torch.equal(master, net.weight.float())
+
+
+@pytest.mark.parametrize("level", ["o0", "o1", "o2"])
+def test_an_average_of_master_parameters_is_one_of_float32_weights(level: str) -> None:
+    """Decay .999 over weights that move by less than a rounding step."""
+    torch.manual_seed(0)
+    precision = of(level)
+    net = precision.cast(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)))
+    optimizer = precision.optimizer(net, sgd(net, 1e-4))
+    start = {name: weight.detach().clone() for name, weight in precision.master_parameters().items()}
+    assert list(start) == [name for name, _ in net.named_parameters()]
+    averages = {name: weight.clone() for name, weight in start.items()}
+    for _ in range(20):
+        step(precision, net, optimizer, INPUTS)
+        for name, weight in precision.master_parameters().items():
+            assert weight.dtype == torch.float32
+            averages[name].lerp_(weight.detach(), 0.1)
+    assert all((averages[name] != start[name]).any() for name in ("0.weight", "1.weight"))
+
+
+def test_two_models_have_names_of_their_own() -> None:
+    precision = of()
+    models = [precision.cast(nn.Linear(2, 2)) for _ in range(2)]
+    names = ["weight", "bias", "1/weight", "1/bias"]
+    assert list(precision.master_parameters()) == names
+    for model in models:
+        precision.optimizer(model, sgd(model))
+    assert list(precision.state_dict()["masters"]) == names
+
+
+def test_copies_and_pickles_of_a_model_are_models_like_others(tmp_path: Any) -> None:
+    weight = one_weight()
+    net = weight.net
+    torch.save(net, tmp_path / "model.pt")
+    twin, read = copy.deepcopy(net), torch.load(tmp_path / "model.pt", weights_only=False)
+    rebuilt = type(net.weight)(
+        net.weight.detach().clone(), requires_grad=True, **net.weight.__dict__
+    )  # as accelerate does
+    assert type(read.weight) is nn.Parameter
+    weight.backward(0.5)
+    weight.precision.step(weight.optimizer)
+    assert net.weight.item() == 0.5
+    assert [copied.item() for copied in (twin.weight, read.weight, rebuilt)] == [1.0] * 3
+
+
+# Saved
+
+
+def test_masters_are_saved_and_restored_by_name() -> None:
+    def start(order: int) -> tuple[Precision, nn.Module, list[torch.optim.Optimizer]]:
+        torch.manual_seed(0)
+        precision = of()
+        net = precision.cast(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
+        return precision, net, [precision.optimizer(net, sgd(part)) for part in list(net)[::order]]
+
+    precision, net, optimizers = start(1)
+    backward(precision, net, INPUTS)
+    for optimizer in optimizers:
+        precision.step(optimizer)
+    state = precision.state_dict()
+    assert list(state["masters"]) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    other, twin, _ = start(-1)
+    other.load_state_dict(state)
+    assert same(other.master_parameters().values(), precision.master_parameters().values())
+    assert same(net.parameters(), twin.parameters())
+    nn.init.constant_(net[0].weight, 5.0)
+    assert precision.state_dict()["masters"]["0.weight"].unique().item() == 5.0, "what is saved follows the model"
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_parameters_that_an_optimizer_gets_later_have_masters_too(dtype: str) -> None:
+    precision = of("o2", dtype, LossScale(mode="static", init=4.0) if dtype == "float16" else UNSCALED)
+    net = precision.cast(nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)))
+    optimizer = precision.optimizer(net, sgd(net[0], 1e-5))
+    unrounded = precision.master_parameters()["1.weight"].detach().float()
+    optimizer.add_param_group({"params": [net[1].weight], "lr": 1e-5})
+    for _ in range(3):
+        step(precision, net, optimizer, INPUTS)
+    assert {weight.dtype for weight in stepped(optimizer)} == {torch.float32}
+    assert (precision.master_parameters()["1.weight"] != unrounded).any()
+    backward(precision, net, INPUTS)
+    optimizer.zero_grad()
+    assert net[1].weight.grad is None

@@ -1,0 +1,185 @@
+"""A user's script in torch is judged while it runs, and ended where no later step can prove its mode."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.amp_launcher.torch.scripts import HEAD, PLAIN, in_process
+from tests.amp_launcher.wrapped_scripts import run_script
+
+assert run_script
+LONG = PLAIN.replace("range(30)", "range(1000)").replace(
+    "    optimizer.step()", "    optimizer.step()\n    print('did step', step + 1, flush=True)"
+)
+WRAPPED = "def train():\n" + "".join(f"    {line}\n" for line in LONG.splitlines())
+
+
+@pytest.fixture
+def run(run_script, tmp_path):
+    return in_process(run_script, tmp_path)
+
+
+IN_A_THREAD = """
+import threading
+{before}
+def train():
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for step in range(12):
+        optimizer.zero_grad()
+        ((net(inputs) - targets) ** 2).mean().backward()
+        optimizer.step()
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize(("level", "verdict"), [("o1", "proved"), ("o3", "contradicted")])
+def test_training_in_a_thread_is_judged_and_ends_no_script(run, level, verdict):
+    ended = run(HEAD + IN_A_THREAD.format(before=""), f"amp={level}", *(["train.precision=script"] * (level == "o3")))
+    assert (ended.verdict, len(ended.steps)) == (verdict, 12), ended.err
+
+
+def test_training_in_a_thread_after_a_forward_of_the_main_one_is_unknown_and_warned_of(run):
+    text = HEAD + IN_A_THREAD.format(before="net(inputs)")
+    ended = run(text, "amp=o1", "require_proof=true")
+    reason = "no optimizer step was taken in the thread that is observed"
+    assert (ended.code, ended.verdict) == (1, "unknown")
+    assert f"{reason}, the first that called the model" in ended.result["observed"]["why"]
+    (warning,) = [line for line in ended.err.splitlines() if "warning" in line]
+    assert warning.startswith(f"script: warning: amp=o1 can't be proved: {reason}")
+    assert warning.endswith("it continues, and the run fails at its end (require_proof=true)")
+    ended = run(text, "amp=o1")
+    assert (ended.code, ended.verdict) == (0, "unknown")
+    assert ended.err.count("took a step; it continues, and ends without a proof") == 1
+
+
+def test_optimizer_steps_alone_in_a_thread_leave_a_proof_as_it_is(run):
+    stepping = "thread = __import__('threading').Thread(target=optimizer.step); thread.start(); thread.join()"
+    ended = run(PLAIN.replace("optimizer.step()", stepping), "amp=o1")
+    assert (ended.code, ended.verdict, "warning" in ended.err) == (0, "proved", False)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "train()",
+        "try:\n    train()\nexcept Exception as error:\n    print('swallowed', error)",
+        "try:\n    train()\nexcept BaseException as error:\n    raise SystemExit(7)",
+        "try:\n    train()\nfinally:\n    print('cleaned up')",
+    ],
+)
+def test_a_contradiction_ends_the_script_at_the_first_observed_steps(run, end):
+    ended = run(WRAPPED + end, "amp=o1", "train.precision=script")
+    assert (ended.result["status"], ended.verdict, ended.result["steps"]) == ("failed", "contradicted", 2)
+    assert ended.result["reason"].startswith("what ran was not amp=o1: step 1: 0.0% of forward and 0.0% of backward")
+    assert ended.result["reason"].endswith("; so the script was ended")
+    assert ended.code == (7 if "SystemExit" in end else 1)
+    assert ended.out.count("did step") == 2
+    assert ("swallowed" in ended.out, "cleaned up" in ended.out) == (False, "cleaned up" in end)
+    assert "Traceback" not in ended.err
+    assert ended.err.count("what ran was not amp=o1") == 1
+
+
+def test_a_script_that_swallows_even_that_fails_at_its_end(run):
+    end = "try:\n    train()\nexcept:\n    pass\n"
+    ended = run(WRAPPED.replace("1000", "3") + end, "amp=o1", "train.precision=script")
+    assert (ended.code, ended.result["status"], ended.verdict) == (1, "failed", "contradicted")
+
+
+def test_a_data_loaders_process_that_calls_a_module_is_not_judged(run):
+    loading = """
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        return net(inputs[index]).detach()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for epoch in range(2):
+    for rows in torch.utils.data.DataLoader(Rows(), batch_size=8, num_workers=1):
+        optimizer.zero_grad()
+        net(inputs).sum().backward()
+        optimizer.step()
+"""
+    ended = run(HEAD + loading, "amp=o1", "train.precision=script")
+    assert (ended.code, ended.verdict, ended.result["steps"]) == (1, "contradicted", 2)
+    assert ended.result["reason"].startswith("what ran was not amp=o1: step 1: "), ended.err
+
+
+LATE = (
+    "import torch\noff = torch.autocast('cpu', enabled=False)\n"
+    + LONG.replace("range(1000)", "range(40)").replace(
+        "    optimizer.zero", "    if step == 3:\n        off.__enter__()\n    optimizer.zero"
+    )
+    + "off.__exit__(None, None, None)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "effect", "steps"),
+    [
+        ((), "it continues, and the run fails at its end (proof.stop=true would stop it)", 40),
+        (("proof.stop=true",), "so it is asked to save and stop (proof.stop=true), and the run fails", 40),
+    ],
+)
+def test_a_later_contradiction_is_told_at_once_and_fails_the_run_at_its_end(run, tmp_path, words, effect, steps):
+    ended = run(LATE, "amp=o1", *words)
+    (warning,) = [line for line in ended.err.splitlines() if "warning" in line]
+    assert "amp=o1 is not applied: step " in warning and warning.endswith(effect)
+    assert (ended.code, ended.verdict, ended.result["status"]) == (1, "contradicted", "failed")
+    assert (ended.result["steps"], ended.out.count("did step")) == (steps, 40)
+    assert (tmp_path / "run/STOP").exists() == bool(words)
+
+
+def test_a_contradiction_of_a_stopped_attempt_is_kept_by_the_next_and_ends_none(run, tmp_path):
+    ended = run(LATE, "amp=o1", environ={"LAUNCHER_ATTEMPT": "1"})
+    record = tmp_path / "run/result.json"
+    record.write_text(record.read_text().replace('"status": "failed"', '"status": "stopped"'))
+    for attempt in (2, 3):
+        ended = run(PLAIN, "amp=o1", environ={"LAUNCHER_ATTEMPT": str(attempt)})
+        assert (ended.code, ended.verdict, ended.result["status"]) == (1, "contradicted", "failed")
+        assert ended.result["observed"]["why"].count("in an earlier attempt: ") == 1
+        record.write_text(record.read_text().replace('"status": "failed"', '"status": "stopped"'))
+    ended = run(LATE.replace("step == 3", "step == 0"), "amp=o1", environ={"LAUNCHER_ATTEMPT": "4"})
+    assert (ended.verdict, ended.out.count("did step")) == ("contradicted", 40)
+
+
+REPORT = '{"schema": 1, "counted": "SGD", "reports": [%s]}'
+DAMAGED = {
+    "truncated": '{"schema": 1, "repo',
+    "a list": "[]",
+    "reports that are none": REPORT.replace("[%s]", "7"),
+    "an empty report": REPORT % "{}",
+    "a report that is a text": REPORT % '"step"',
+    "steps that are texts": REPORT % '{"step": "1", "rank": 0, "unaccounted": {}}',
+    "nested too deep": "[" * 200_000,
+    "no text": b"\xff\xfe\x00",
+    "too large": None,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_what_a_damaged_record_of_an_earlier_attempt_loses_is_named_and_the_rest_is_kept(run, tmp_path, damage):
+    for number in (1, 2):
+        (tmp_path / f"run/attempts/{number}").mkdir(parents=True)
+    record, text = tmp_path / "run/attempts/1/reports.json", DAMAGED[damage]
+    record.write_bytes(text.encode() if isinstance(text, str) else text or b"")
+    if text is None:
+        with record.open("r+b") as file:
+            file.truncate(1 << 40)
+    (tmp_path / "run/result.json").write_bytes(record.read_bytes() if text else b'{"status": "stopped", "observed": 7}')
+    ended = run(PLAIN, "amp=o1", environ={"LAUNCHER_ATTEMPT": "2"})
+    assert (ended.code, ended.verdict, ended.result["status"]) == (0, "proved", "done"), ended.err
+    lost = ended.result["observed"]["why"].partition("on 1 rank; ")[2]
+    assert "the verdict of an earlier attempt is lost: result.json is damaged (" in lost
+    assert "what attempt 1 observed is lost: attempts/1/reports.json is damaged (" in lost
+
+
+def test_an_observation_that_no_later_step_can_cure_ends_the_script_if_a_proof_is_required(run, monkeypatch):
+    monkeypatch.delattr("torch._C._current_autograd_node")
+    ended = run(LONG, "amp=o1", "require_proof=true")
+    assert (ended.code, ended.result["steps"], ended.verdict) == (1, 2, "unknown")
+    assert "nothing proves that amp=o1 ran: step 1: observing it failed" in ended.result["reason"]
+    ended = run(LONG.replace("1000", "9"), "amp=o1")
+    assert (ended.code, ended.out.count("did step"), ended.verdict) == (0, 9, "unknown")
+    assert "warning: amp=o1 can't be proved: step 1: observing it failed" in ended.err

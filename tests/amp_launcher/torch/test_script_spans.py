@@ -1,0 +1,43 @@
+"""Steps of a script that no forward of a module shows, and those of a thread, are observed all the same."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from tests.amp_launcher.torch.scripts import HEAD, in_process, loop
+from tests.amp_launcher.wrapped_scripts import run_script
+
+assert run_script
+
+NO_MODULE = """
+weight, last = (torch.randn(32, width, requires_grad=True) for width in (32, 1))
+optimizer = torch.optim.Adam([weight, last], lr=0.01)
+for step in range(6):
+    optimizer.zero_grad()
+    ((inputs @ weight).relu() @ last - targets).square().mean().backward()
+    optimizer.step()
+"""
+IN_A_THREAD = f"""
+import threading
+def train():
+{textwrap.indent(loop(6), "    ")}
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+"""
+COMPILED = "net.compile(backend='aot_eager')\n" + loop(6)
+HALF = "with torch.autocast('cpu', torch.bfloat16): "
+
+
+@pytest.mark.parametrize("text", [NO_MODULE, IN_A_THREAD, COMPILED], ids=["no module", "thread", "compiled"])
+def test_steps_that_no_forward_shows_are_judged(run_script, tmp_path, text):
+    run = in_process(run_script, tmp_path)
+    ended = run(HEAD + text, "amp=o0")
+    assert (ended.code, ended.verdict) == (0, "proved"), ended.result["observed"]
+    assert "at step 2 on 1 rank" in ended.result["observed"]["why"]
+    head = HEAD.replace("    (net(", f"    {HALF}(net(")
+    half = text.replace("    ((inputs", f"    {HALF}((inputs") if text is NO_MODULE else text
+    ended = run(head + half, "amp=o0", "require_proof=false")
+    assert ended.verdict == "contradicted", ended.result["observed"]
