@@ -32,7 +32,7 @@ from amp_launcher.around.schedule import SPAN, Schedule
 from amp_launcher.loop.divergence import Diverged
 from amp_launcher.loop.profiling import Profiling
 from amp_launcher.precision.observation import Guard
-from amp_launcher.torch.observe.modules import Owner, names_of
+from amp_launcher.torch.observe.modules import Owner, names_of, optimizer_frames
 from amp_launcher.torch.observe.observer import PrecisionObserver
 from amp_launcher.torch.observe.roles import in_backward
 from amp_launcher.torch.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks
@@ -185,6 +185,7 @@ class ScriptObserver:
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
+        self._counts_backwards = False
         self._in_threads += self._is_elsewhere()
         first = self._span is None and not self.reports and os.getpid() == self._thread[0]
         if first and self._in_threads == self.steps:
@@ -314,7 +315,7 @@ class ScriptObserver:
             self._hooks.enter_context(replaced(owner, "_engine_run_backward", run_backward))
 
     def _backward_ended(self) -> None:
-        if self._is_elsewhere():
+        if self._is_elsewhere() or not self._counts_backwards:
             return
         self.steps += 1
         if self._span is None and not self._profiling.running and self.steps + 1 >= self._schedule.due:
@@ -382,8 +383,8 @@ class _Span(PrecisionObserver):
         self.note_shards()
 
     def called(self, module: nn.Module) -> None:
-        """A module is called, perhaps because a step by hand has ended."""
-        if module is self._first and not self._steps and self._current is not None:
+        """A module is called, perhaps because a step by hand has ended; an optimizer's closure is in its step."""
+        if module is self._first and not self._steps and self._current is not None and not optimizer_frames():
             self.forwards += 1
             self.by_hand += self._current.stepped_by_hand()
 

@@ -28,6 +28,16 @@ thread.start()
 thread.join()
 """
 COMPILED = "net.compile(backend='aot_eager')\n" + loop(6)
+CLOSURE = """
+optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=12)
+def closure():
+    optimizer.zero_grad()
+    loss = (net(inputs) ** 2).mean()
+    loss.backward()
+    return loss
+for _ in range(2):
+    optimizer.step(closure)
+"""
 HALF = "with torch.autocast('cpu', torch.bfloat16): "
 
 
@@ -41,3 +51,9 @@ def test_steps_that_no_forward_shows_are_judged(run_script, tmp_path, text):
     half = text.replace("    ((inputs", f"    {HALF}((inputs") if text is NO_MODULE else text
     ended = run(head + half, "amp=o0", "require_proof=false")
     assert ended.verdict == "contradicted", ended.result["observed"]
+
+
+def test_evaluations_of_an_optimizers_closure_are_no_steps_by_hand(run_script, tmp_path):
+    ended = in_process(run_script, tmp_path)(HEAD + CLOSURE, "amp=o0")
+    assert (ended.code, ended.verdict) == (0, "proved"), ended.result["observed"]
+    assert "at step 1 on 1 rank" in ended.result["observed"]["why"]
