@@ -167,7 +167,7 @@ class MetricsWriter:
             for row in read(path):
                 self.summary.add(row)
         self._file = open(path, "ab", opener=records.record)  # noqa: SIM115 (stays open for the whole run)
-        weakref.finalize(self, self._file.close)
+        weakref.finalize(self, self._file.close).atexit = False  # a script may end after its exit functions
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write whole lines, all of them at once."""

@@ -114,7 +114,14 @@ class ScriptAttempt:
     ) -> int:
         """Conclude a script that ended with this code, and return its process's. `stopped`: because it was asked to;
         `killed`: a signal is about to end it."""
-        self._once.acquire()  # and never released: a second caller waits until the process ends
+        self._once.acquire()  # and not released: a second caller waits until the process ends
+        try:
+            return self._conclude(code, failure, trace, stopped=stopped, killed=killed)
+        except BaseException:
+            self._once.release()  # the error ends the script, which is concluded then
+            raise
+
+    def _conclude(self, code: int, failure: str | None, trace: str, *, stopped: bool, killed: bool) -> int:
         if killed:
             self._meter.close()
             sys.stdout.flush()
