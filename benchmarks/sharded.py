@@ -35,6 +35,8 @@ def fsdp(folder: Path) -> Measured:
         port = free.getsockname()[1]
         free.close()
         ranks = pool.starmap(_rank, [(folder, (*WORDS, *SIZES), rank, port) for rank in range(RANKS)], chunksize=1)
+        pool.close()
+        pool.join()  # a pool ends its processes by TERM, which a rank takes for a request to save and stop
     ours, theirs = "the recipe's step, sharded", "fully_shard by hand"
     parts = {name: [rank[name] for rank in ranks] for name in ranks[0]}
     return Measured(

@@ -139,7 +139,7 @@ class _Runner:
             argv = [*places.launcher(*words), "--", *arguments]
         else:
             argv = [str(self.python), str(script), *arguments]
-        environ = places.environment(home, **ENVIRON, **row.environ, **own.get("environ", {}))
+        environ = places.environment(home, **{**ENVIRON, **row.environ, **own.get("environ", {})})
         before = _digests(at)
         began = time.monotonic()
         code = _run(argv, at / row.folder, environ, home / how)
