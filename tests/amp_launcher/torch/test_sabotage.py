@@ -65,9 +65,10 @@ SWITCHES = pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), rea
 @SWITCHES
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 @pytest.mark.parametrize("backend", ["matmul", "conv"])
-def test_float32_left_to_be_rounded_under_o0_is_contradicted(backend: str, precision: str) -> None:
+def test_float32_that_is_rounded_later_under_o0_is_contradicted(backend: str, precision: str) -> None:
+    training = Training(Dense, O0)
     with rounded_float32(getattr(torch.backends.mkldnn, backend), precision):
-        judged_as("contradicted", run(Dense, O0), f"mkldnn.{backend}.fp32_precision={precision}")
+        judged_as("contradicted", training.run(), f"mkldnn.{backend}.fp32_precision={precision}")
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])
