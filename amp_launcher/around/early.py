@@ -55,7 +55,9 @@ class EarlyVerdict:
         if kind == verdict.PROVED:
             return
         if first and self._settings.require_proof is not False and self._fails(kind):
-            self.reason = f"{proof.problem(level, True, kind, why)}; so the script was ended"
+            asked = level == "o0" and getattr(self._settings.train, "precision", "") != "script"
+            own = " (a mode that the script applies itself is amp=MODE train.precision=script)" if asked else ""
+            self.reason = f"{proof.problem(level, True, kind, why)}{own}; so the script was ended"
             self.observed = {**verdict.observed(reports, share=share), "verdict": kind, "why": why}
             raise NotProved(self.reason)
         for finding in dict.fromkeys(findings):

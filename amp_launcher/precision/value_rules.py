@@ -33,7 +33,9 @@ def parameters(report: Report) -> Iterator[Finding]:
             continue  # what the optimizer steps is float32, and the rest stays as it was loaded
         if entry["dtype"] != expected and not (level == "o0" and entry["dtype"] == "float64"):
             what = names.get(entry["group"], "parameters")
-            yield contradicted(f"{entry['elements']} {what} are {entry['dtype']}, but {level} makes them {expected}")
+            advice = " (amp=o0 leaves float64 as it is)" if entry["dtype"] == "float64" else ""
+            found = f"{entry['elements']} {what} are {entry['dtype']}"
+            yield contradicted(f"{found}, but {level} makes them {expected}{advice}")
 
 
 def computes_in_float32(entry: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:

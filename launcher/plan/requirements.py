@@ -5,8 +5,10 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Collection, Sequence
+from typing import get_args
 
 from amp_launcher.precision.gemm import ADD_TO_IMAGE, FORMATS, HALF, INSTALL, library_problem
+from amp_launcher.precision.levels import Framework
 from amp_launcher.precision.support import sharding_problem
 from amp_launcher.recipe import DataLayout
 from amp_launcher.typed import SettingsError
@@ -73,8 +75,10 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
     if not facts.python_version:
         raise SettingsError(f"python={facts.python} can't be run on {facts.host}; name another with python=", "python")
     if framework not in facts.packages:
+        others = [f"framework={name}" for name in get_args(Framework) if name in facts.packages]
+        there = f"; it has {' and '.join(others)}" if others else ""
         raise SettingsError(
-            f"framework={framework} is not installed for {facts.python} on {facts.host}: "
+            f"framework={framework} is not installed for {facts.python} on {facts.host}{there}: "
             f"pip install 'amp-launcher[{framework}]', or name another Python with python=",
             "framework",
         )
