@@ -14,8 +14,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from amp_launcher.loop import interfaces
-from amp_launcher.world import node, rendezvous
+from amp_launcher.world import interfaces, node, rendezvous
 from amp_launcher.world.world import PlacementError, RankInfo, host_and_port, speak, visible_gpus
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from amp_launcher.loop import interfaces
+from amp_launcher.world import interfaces
 
 pytest.importorskip("torch")
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
