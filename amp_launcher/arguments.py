@@ -71,7 +71,7 @@ def parse(words: Sequence[str], recipe_name: str, framework: str, *, alone: bool
         chosen = settings.from_values(values, recipe)
     chosen = settings.with_recipe_defaults(chosen, recipe)
     for key, own in (("recipe", recipe_name), ("framework", framework)):
-        if getattr(chosen, key) != own:
+        if getattr(chosen, key) != own and chosen.amp.claims:  # else the trainer is one for all frameworks
             raise SettingsError(f"{key}={getattr(chosen, key)}, and this trainer is {key}={own}", key)
     checks.check(chosen.amp, chosen.loss_scale, chosen.framework)
     return Arguments(settings=chosen, run=folder, plan=plan)

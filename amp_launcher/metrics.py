@@ -34,8 +34,8 @@ STEP = {
     "time": "when it was handed to the device, in seconds since 1970",
 }
 """A step's keys, the same from every framework. Beside them, where they apply: `losses`, each of several by name;
-`data_seconds`, waited for data; `tokens_per_second`, of samples of text; `nonfinite`, the keys whose value was NaN or
-infinite and is null.
+`data_seconds`, waited for data; `gpu_seconds`, in which a kernel ran on the GPU, of the last step of each attempt's
+warm-up; `tokens_per_second`, of samples of text; `nonfinite`, the keys whose value was NaN or infinite and is null.
 
 Rows of a user's script (`amp_launcher.around.step_meter`) have the same keys, with null for unknown values,
 and `steps_per_second`."""
@@ -54,7 +54,11 @@ def finite(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _clean(value: Any, key: str, where: list[str]) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
+    if value is None or isinstance(value, (int, str)):  # most values, before what takes longer to tell
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
         where.append(key)
         return None
     if isinstance(value, Mapping):
@@ -85,9 +89,12 @@ def _row(line: bytes) -> dict[str, Any] | None:
     return row if complete else None
 
 
+_encoded = json.JSONEncoder(allow_nan=False).encode
+
+
 def line(row: Mapping[str, Any]) -> bytes:
     """A row as a line of the file; its values are `finite`."""
-    return json.dumps(row, allow_nan=False).encode() + b"\n"
+    return _encoded(row).encode() + b"\n"
 
 
 class Summary:
@@ -102,8 +109,12 @@ class Summary:
         self.last_loss: float | None = None
         self.loss_scale: float | None = None
         self.evaluation: dict[str, Any] = {}
+        self.logged: dict[str, float] = {}
+        """The last value of each further name that the script logged."""
         self._rates = {key: array("d") for key, _ in RATES}
         self._seconds = self._waited = 0.0
+        self._step_seconds = array("d")
+        self._gpu_seconds: float | None = None
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add one row, as written or as read back."""
@@ -119,7 +130,11 @@ class Summary:
             self.first_loss = row["loss"] if self.first_loss is None else self.first_loss
             self.last_loss = row["loss"]
         self.loss_scale = row["loss_scale"]
+        self.logged |= row.get("logged", {})
+        self._gpu_seconds = row.get("gpu_seconds", self._gpu_seconds)
         if row["timed"]:
+            if row.get("seconds"):
+                self._step_seconds.append(row["seconds"])
             for key, rates in self._rates.items():
                 if row.get(key) is not None:
                     rates.append(row[key])
@@ -136,7 +151,8 @@ class Summary:
         `mean` is the arithmetic mean of each step's rate, as NVIDIA's training benchmarks take it; of a script the
         harmonic mean, steps by their time, since its evaluations and checkpoints are among the steps' times. Null where
         no step was timed. `data_share` is the part of the steps' time that was spent waiting for data; null where
-        nothing had to be waited for, since all data is on the device.
+        nothing had to be waited for, since all data is on the device. `gpu_busy_share`, where a GPU's kernels were
+        recorded, is the part of the median step in which at least one ran.
         """
         key, unit = next((rate for rate in RATES if self._rates[rate[0]]), ("samples_per_second", "samples/s"))
         rates = self._rates[key]
@@ -146,6 +162,8 @@ class Summary:
             deciles = statistics.quantiles(rates, n=10, method="inclusive") if len(rates) > 1 else rates
             figures |= {"mean": mean(rates), "median": statistics.median(rates), "p10": deciles[0], "p90": deciles[-1]}
         share = self._waited / self._seconds if self._seconds else None
+        if self._gpu_seconds is not None and self._step_seconds:
+            figures["gpu_busy_share"] = min(1.0, self._gpu_seconds / statistics.median(self._step_seconds))
         return {**figures, "data_share": share, "warmup_steps": self.untimed, "steps": len(rates)}
 
 

@@ -35,6 +35,8 @@ MEANINGS = {
     "auto_cast": "paddle.amp.auto_cast at O1, with custom lists",
     "decorate_auto_cast": "paddle.amp.decorate with master weights, and auto_cast at O2",
     "decorate_no_masters": "the same without master weights",
+    "static_bf16": "paddle.static.amp.bf16, by operation lists, with train.api=static",
+    "static_pure_bf16": "the same of a half-precision model without master weights; at o2 by amp.master_weights=false",
 }
 """What each mechanism is."""
 HEADER = ("framework", "level", "dtype", "device", "xla", "carried out by")
@@ -62,6 +64,11 @@ def rows(frameworks: Sequence[str] = FRAMEWORKS) -> Iterator[tuple[str, ...]]:
             if framework == "torch" and level == "o2":
                 sharded = support_for(framework, level, "bfloat16", xla, device, parallel="fsdp")
                 yield framework, f"{level} fsdp", "either", device, str(xla).lower(), _cell(sharded)
+        if framework == "paddle":
+            for level in ("o1", "o2", "o3"):
+                masters = False if level == "o2" else None
+                cell = _cell(support_for(framework, level, "bfloat16", False, "cpu", masters, static=True))
+                yield framework, f"{level} static", "bfloat16", "cpu", "false", cell
         if framework != "torch":
             cell = _cell(support_for(framework, "o2", "float16", False, "cuda", parallel="fsdp"))
             yield framework, "any fsdp", "any", "any", "any", cell

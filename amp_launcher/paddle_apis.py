@@ -8,6 +8,11 @@ from amp_launcher.precision.levels import Amp
 from amp_launcher.typed import SettingsError
 
 
+def is_static(settings: Any) -> bool:
+    """Whether a static graph is trained."""
+    return getattr(settings.train, "api", None) == "static"
+
+
 def check_api(settings: Any) -> None:
     """Refuse `train.api` elsewhere than in Paddle, and what it can't do. Raises `SettingsError`."""
     if settings.train is None or settings.train.api == "loop":

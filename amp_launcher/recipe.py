@@ -117,10 +117,12 @@ class Recipe:
     takes: tuple[str, ...] | None = None
     """The settings that its trainers read, besides `train`; None is all of them."""
 
-    def trainer(self, framework: str) -> str:
-        """The module to run with `python -m`."""
-        own = f"amp_launcher.recipes.{self.name}.train_{framework}"
-        return f"amp_launcher.{framework}.script" if self.name == "script" else own
+    def trainer(self, framework: str, observed: bool = True) -> str:
+        """The module to run with `python -m`; `observed` is whether a script is."""
+        if self.name != "script":
+            return f"amp_launcher.recipes.{self.name}.train_{framework}"
+        plain = framework == "none" or not observed
+        return "amp_launcher.around.unobserved" if plain else f"amp_launcher.{framework}.script"
 
 
 def add_folder(folder: Path) -> None:

@@ -39,9 +39,9 @@ class Result:
     """verdict, why, dtype, half_flop_share, param_dtypes, reduce_dtype, gather_dtype, state_dtype, tf32, xla_clusters,
     device: as seen."""
     throughput: dict[str, Any]
-    """unit, mean, median, p10, p90, warmup_steps, steps. For text also `mfu` and `flops_per_token`
-    (`loop.utilization`). For a script also `counted`, the optimizer whose steps these are, or `why` no rate
-    is known."""
+    """unit, mean, median, p10, p90, warmup_steps, steps. On a GPU also `gpu_busy_share`. For text also `mfu` and
+    `flops_per_token` (`loop.utilization`). For a script also `counted`, the optimizer whose steps these are, or `why`
+    no rate is known."""
     peak_memory_bytes: int | None
     """The most of any rank in timed steps: of the device's memory on a GPU, of resident memory on a CPU. Of a script,
     and of a run without a timed step, in all that ran."""
@@ -62,6 +62,8 @@ class Result:
     determinism: Literal["exact", "best_effort"]
     resumed_from: int | None
     """The step of the checkpoint that the last attempt went on from."""
+    logged: dict[str, float] = field(default_factory=dict)
+    """Of a script: the last value of each further name that it logged."""
     startup_memory_bytes: int | None = None
     """The most of any rank before the first timed step: with compilers and cuDNN's choice of algorithms. Null for a
     script, and where no step was timed."""

@@ -90,7 +90,9 @@ class Settings:
     """One training job as the trainer sees it. `train` is the recipe's own dataclass."""
 
     recipe: str = setting("mnist", "the training job")
-    framework: Framework = setting("torch", "framework of the trainer")
+    framework: Literal[Framework, "none"] = setting(
+        "torch", "framework of the trainer; none is for a script without them, which nothing can observe"
+    )
     amp: Amp = group(Amp, "precision")
     loss_scale: LossScale = group(LossScale, "loss scaling")
     batch: int | None = setting(
@@ -137,10 +139,34 @@ _PROFILERS = {
 """The keys of `profile`, and the tools that each is for."""
 
 
+def _check_no_claim(settings: Settings) -> None:
+    """Refuse what a job without a mode can't have. Raises `SettingsError`."""
+    if settings.recipe != "script":
+        raise SettingsError(
+            f"amp=none: recipe={settings.recipe} trains in a mode; say amp=o0, or name a script of your own", "amp"
+        )
+    given = {"tf32": settings.tf32, "xla": settings.xla, "compile": settings.compile}
+    given |= {"require_proof": settings.require_proof, "train.precision": settings.train.precision == "launcher"}
+    for key, value in given.items():
+        if value:
+            text = "launcher" if key == "train.precision" else show(value)
+            raise SettingsError(
+                f"{key}={text} with amp=none, at which nothing is applied to the script and nothing observed; say "
+                "amp=o0, or leave it out",
+                key,
+            )
+    if settings.profile.tool == "framework":
+        raise SettingsError(
+            "profile=framework counts a script's steps, and amp=none observes none; say profile=nsys", "profile"
+        )
+
+
 def check(settings: Settings, world_size: int = 1) -> None:
     """Refuse counts that can't be carried out. Raises `SettingsError`."""
     recipe = find(settings.recipe)
     recipe.check(settings)
+    if not settings.amp.claims:
+        _check_no_claim(settings)
     preset = settings.amp.preset
     if preset and MODES[preset].tf32 is not None and settings.tf32 != MODES[preset].tf32:
         other = "tf32" if settings.tf32 else "fp32"
@@ -209,7 +235,7 @@ def gemm_layers(settings: Settings, recipe: Recipe, devices: int) -> Chosen | No
     if FORMATS[amp.gemm].mechanism == "transformer_engine" and recipe.name in NAMES:
         raise SettingsError(
             f"amp.gemm={amp.gemm} is carried out by TransformerEngine in modules of its own, and recipe={recipe.name} "
-            "has none; say amp=fp8, or build a model of them in a script of your own with Precision.from_env()",
+            "has none; say amp=fp8, or build a model of them in a script of your own with Precision()",
             "amp.gemm",
         )
     layers = recipe.layers(settings.train)

@@ -4,6 +4,9 @@ Needs torch (2.4 or newer) and this repository's `recipes/`. Prints one table an
 row, so that if it is killed only the remaining rows are lost. Ends within `--minutes`: rows that don't fit are left
 out, with the reason. `--device cpu --tiny` rehearses it anywhere, with meaningless figures. Exit code 1 where a
 check fails or a row breaks; targets that are missed are only reported.
+
+`python -m benchmarks.gpu day` is the first day on a GPU: checks with plain Python beside them, for ten minutes, and a
+folder to send back (`benchmarks.day`).
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from benchmarks.campaign import ceilings, checks, kernels, language, turns
 from benchmarks.campaign.aims import Aim, judge
 from benchmarks.campaign.recipes import task
 from benchmarks.campaign.rows import Bench, Budget, Row, Task
+from benchmarks.day import __main__ as day
 
 HERE = Path(__file__).parent
 REHEARSAL = "REHEARSAL: tiny sizes, figures that mean nothing"
@@ -108,6 +112,9 @@ def apart(task: Task) -> Task:
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    given = sys.argv[1:] if words is None else list(words)
+    if given[:1] == ["day"]:
+        return day.main(given[1:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="rehearse with sizes that any machine can do")
@@ -116,7 +123,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="the JSON file; benchmarks/out/gpu.json where none is named")
     parser.add_argument("--save", action="store_true", help="keep JSON and table in benchmarks/results/")
-    options = parser.parse_args(words)
+    options = parser.parse_args(given)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no CUDA GPU here; --device cpu --tiny rehearses without one")
     if options.device == "cpu" and not options.tiny:

@@ -37,13 +37,12 @@ def step(folder: Path) -> Measured:
 
 
 def _ours(device: torch.device) -> Callable[[], float]:
-    precision = Precision.of(Amp(level="o2"), LossScale(mode="none"), device)
-    model = precision.cast(_model().to(device))
-    optimizer = precision.optimizer(model, torch.optim.AdamW(model.parameters()))
+    precision = Precision(Amp(level="o2"), loss_scale=LossScale(mode="none"), device=device)
+    model = precision.prepare(_model().to(device))
+    optimizer = precision.prepare(torch.optim.AdamW(model.parameters()))
 
     def act() -> None:
         precision.step(optimizer)
-        precision.update()
         optimizer.zero_grad()
 
     return _timed(list(model.parameters()), act, device)

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy
 
+from amp_launcher.loop.proof import choose_steps
 from amp_launcher.loop.protocols import Executor
 from amp_launcher.loop.recorder import Executed
-from amp_launcher.loop.training import choose_steps
 from benchmarks.measure import Measured, Skipped, Timing
 
 BLOCK = 4

@@ -1,4 +1,4 @@
-"""Simplenet's step in Paddle against a loop written by hand: at o0, since on a CPU Paddle applies nothing else."""
+"""Simplenet's step in Paddle against a loop written by hand: at o0, all that Paddle does in eager mode on a CPU."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ exit codes: 0 done, 1 the job failed, 2 the request is wrong, 3 the place can't 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb. Returns the exit code; never shows a traceback for a user's mistake."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = _verb_first(list(sys.argv[1:] if arguments is None else arguments))
     _make_printable()
     try:
         code = _dispatch(list(words))
@@ -62,12 +62,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import os
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0 if any(flag in words for flag in QUIET) else 141
+        own = words[: words.index("--")] if "--" in words else words  # what follows is a script's
+        return 0 if any(flag in own for flag in QUIET) else 141
     except OSError as error:
         from launcher.admit import clean
 
         print(f"error: {clean(_complaint(error))}", file=sys.stderr)
         return 3
+
+
+def _verb_first(words: list[str]) -> list[str]:
+    """The words with a verb before the folders of configuration files, which some type first."""
+    end = 0
+    while words[end : end + 1] and words[end].partition("=")[0] in ("--config-dir", "-cd"):
+        end += 1 if "=" in words[end] else 2
+    return [*words[end : end + 1], *words[:end], *words[end + 1 :]] if words[end : end + 1] != ["--"] else words
 
 
 def _make_printable() -> None:

@@ -49,6 +49,10 @@ def of_system(error: OSError, place: object = "") -> str:
     return f"{error.strerror or error}{f': {where}' if where else ''}"
 
 
+TYPED = " (command line)"
+"""Where a word was set that is wrong: what a program asks for has no such place."""
+
+
 def placed(message: str, where: str) -> str:
     """The message with its place after the first line: further lines may be commands to copy."""
     first, newline, rest = message.partition("\n")

@@ -1,14 +1,15 @@
-"""All tests, as six pytest processes and mypy side by side: the testbed's mostly wait, while the others mostly compute.
+"""All tests, as seven pytest processes and mypy side by side: the testbed's mostly wait, the others mostly compute.
 
 Within a part there is one test at a time: the launcher's runs of one name would end each other's processes, and tests
-of `rest` share a name. Recipes' tests start no named runs; those of `starts` and of benchmarks, which are a part with
-torch's, start trainers and scripts in runs with names of their own. Slurm's tests are a part, and those of SSH and of
-containers another; one that is marked `alone` waits for the other part's current test (tests/testbed/plugin.py).
+of `rest` share a name. Tests of the library and its guests start no named runs; those of `starts` and of benchmarks,
+which are a part with torch's, start trainers and scripts in runs with names of their own. Slurm's tests are a part, and
+those of SSH and of containers another; one that is marked `alone` waits for the other part's current test
+(tests/testbed/plugin.py).
 Not by pytest-xdist: its groups do nothing under pytest 9.2.
 
-Six parts on few cores make a machine slow, and of thousands of tests with real processes one may have a race. When all
-parts have ended, at most `RERUNS` failed tests are run again with the machine to themselves. One that passes then
-doesn't fail the gate; the last lines name it, because it has a fault to mend.
+Seven parts on few cores make a machine slow, and of thousands of tests with real processes one may have a race. When
+all parts have ended, at most `RERUNS` failed tests are run again with the machine to themselves. One that passes then
+doesn't fail the gate; the last lines name it, because it has a fault to fix.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ PARTS = {
         "-m", "not testbed", *without("tests/amp_launcher", "tests/guests", "tests/benchmarks", *STARTS, *PLANS)
     ),
     "torch": tests("tests/amp_launcher/torch", "tests/benchmarks"),
-    "recipes": tests("tests/amp_launcher", "tests/guests", *without("tests/amp_launcher/torch")),
+    "library": tests("tests/amp_launcher", *without("tests/amp_launcher/torch")),
+    "guests": tests("tests/guests"),
     "slurm": tests(
         "-m", "testbed", *without("tests/amp_launcher", "tests/guests", "tests/benchmarks", *STARTS, *HOSTS)
     ),

@@ -55,7 +55,7 @@ class EarlyVerdict:
         if kind == verdict.PROVED:
             return
         if first and self._settings.require_proof is not False and self._fails(kind):
-            asked = level == "o0" and getattr(self._settings.train, "precision", "") != "script"
+            asked = level == "o0" and self._settings.train.precision != "script"
             own = " (a mode that the script applies itself is amp=MODE train.precision=script)" if asked else ""
             self.reason = f"{proof.problem(level, True, kind, why)}{own}; so the script was ended"
             self.observed = {**verdict.observed(reports, share=share), "verdict": kind, "why": why}

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,19 @@ PATIENCE = 60.0
 """Seconds that rank 0 waits at the end for the reports of the others."""
 HURRY = 1.0
 """Seconds that rank 0 waits for them where a signal is about to end it."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Reports:
+    """What the ranks but the first have left."""
+
+    of_steps: list[dict[str, Any]] = field(default_factory=list)
+    failure: str | None = None
+    """Why the first of them failed; None if none did."""
+    observed: dict[str, Any] = field(default_factory=dict)
+    """The observation of that rank if its proof failed."""
+    trained_nothing: bool = True
+    """Whether each of them knows that it took no step."""
 
 
 def path_of(run: Path, rank: int) -> Path:
@@ -38,23 +52,22 @@ def await_first(report: Path | None, failure: str) -> None:
         print(f"script: {failure}", file=sys.stderr)
 
 
-def collect(run: Path, size: int, patience: float) -> tuple[list[dict[str, Any]], str | None, dict[str, Any]]:
-    """The reports of the other ranks, why the first of them failed (None if none did), and the observation of that
-    rank if its proof failed.
-
-    A rank that wrote nothing within `patience` seconds has no report.
-    """
+def collect(run: Path, size: int, patience: float) -> Reports:
+    """A rank that wrote nothing within `patience` seconds has no report."""
     waiting = {path_of(run, rank) for rank in range(1, size)}
-    reports: list[dict[str, Any]] = []
+    found = Reports()
     until = time.monotonic() + patience
     while True:
         for path in sorted((path for path in waiting if path.exists()), key=lambda path: path.stat().st_mtime_ns):
             record = json.loads(path.read_text())
             path.unlink()
             waiting.remove(path)
+            found.trained_nothing &= record["trained_nothing"]
             if record["failure"]:
-                return reports, record["failure"], record["observed"]
-            reports += record["reports"]
+                found.failure, found.observed = record["failure"], record["observed"]
+                return found
+            found.of_steps += record["reports"]
         if not waiting or time.monotonic() >= until:
-            return reports, None, {}
+            found.trained_nothing &= not waiting
+            return found
         time.sleep(0.05)

@@ -32,16 +32,13 @@ REWRITE = "enable_mixed_precision_graph_rewrite"
 
 LINES = {
     "torch": """\
-    from amp_launcher.torch.precision import Precision
-    precision = Precision.from_env()
-    model = precision.cast(model)                        # before DistributedDataParallel and torch.compile
-    optimizer = precision.optimizer(model, optimizer)
-    with precision.forward():
-        output = precision.output(model(precision.input(...)))  # float32, as the loss has to be
-        loss = ...
+    from amp_launcher.torch import Precision
+    precision = Precision()                              # the mode that the launcher was asked for
+    model, optimizer = precision.prepare(model, optimizer)  # before DistributedDataParallel and torch.compile
+    with precision:
+        loss = ...                                       # of model(...), which is float32
     precision.backward(loss)                             # for loss.backward()
-    precision.step(optimizer)                            # for optimizer.step()
-    precision.update()""",
+    precision.step(optimizer)                            # for optimizer.step()""",
     "tensorflow": """\
     from amp_launcher.tensorflow.precision import Precision
     precision = Precision.from_env()
@@ -74,13 +71,14 @@ class ScriptSettings:
 
     precision: Literal["auto", "launcher", "script"] = setting(
         "auto",
-        "who applies amp: the launcher around the file, or the script itself; auto is script where the file calls "
-        "Precision.from_env()",
+        "who applies amp: the launcher around the file, or the script itself; auto is script where the file makes a "
+        "Precision",
     )
     processes: int = setting(1, "processes on each node, started by torchrun where there are several")
     bare: bool = setting(
         False, "start the file alone, with nothing of this project around it, for images too old for that; no proof"
     )
+    command: bool = setting(False, "the file is a program that starts by itself, and not Python; `cmd` says it")
 
 
 def in_image(named: str) -> bool:
@@ -109,6 +107,10 @@ def support(settings: Settings, dtype: str, device: str, source: Source, *, ngc_
     `ngc_tensorflow1` says that it runs in an image that holds NVIDIA's own build of TensorFlow 1.
     """
     amp, framework, level, train = settings.amp, settings.framework, settings.amp.level, settings.train
+    if not amp.claims:
+        return Support(mechanism="none")
+    if framework == "none" and not train.bare:
+        return _without_framework(level, train)
     add = f"let the script apply it, with these lines:\n{LINES[framework]}"
     if amp.gemm != HALF and (train.bare or not by_script(train, source)):
         return Support(
@@ -156,8 +158,8 @@ def resolve(
     """
     if settings.compile and not by_script(settings.train, source):
         raise SettingsError(
-            "compile=true: a script compiles its model itself, and this one does not call Precision.from_env(), which "
-            "reads it; leave compile out, or say train.precision=script where a module that it imports calls that",
+            "compile=true: a script compiles its model itself, and this one makes no Precision, which reads "
+            "it; leave compile out, or say train.precision=script where a module that it imports makes one",
             "compile",
         )
     precision = resolved.resolve(
@@ -205,6 +207,17 @@ def _bare(settings: Settings, ngc_tensorflow1: bool) -> Support:
     )
 
 
+def _without_framework(level: str, train: ScriptSettings) -> Support:
+    if train.precision == "script":
+        return Support(mechanism="script")
+    if level == "o0":
+        return Support(mechanism="float32")
+    return Support(
+        unsupported=f"amp={level}: framework=none is a script without {', '.join(LINES)}, so nothing can apply it; say "
+        "amp=o0, or train.precision=script if the script applies it"
+    )
+
+
 def _around_torch(level: str, dtype: str, device: str, source: Source, denies: bool, add: str) -> Support:
     """Autocast around the script is independent of its library and of the precision set there. The library's switch is
     used for everything else: float16, which needs a loss scale, all-half modes, and `amp.deny`."""
@@ -243,6 +256,12 @@ def check(settings: Settings) -> None:
             f"{settings.framework}",
             "train.processes",
         )
+    if train.command and (settings.amp.claims or not train.bare):
+        raise SettingsError(
+            "train.command=true: no mode can be applied to a program that is not Python; say `cmd -- FILE`, or "
+            "amp=none train.bare=true",
+            "train.command",
+        )
     if train.bare and settings.proof_required:
         raise SettingsError(
             "train.bare=true: nothing observes what such a script runs, so nothing can be proved; leave out "
@@ -256,7 +275,7 @@ RECIPE = Recipe(
     settings=ScriptSettings,
     batch=0,
     epochs=0,
-    frameworks=tuple(LINES),
+    frameworks=(*LINES, "none"),
     check=check,
     takes=(
         "recipe",

@@ -29,11 +29,6 @@ from amp_launcher.result import Result, Status
 from amp_launcher.run_folder import RunFolder, write_json
 from amp_launcher.world.world import rank_and_size
 
-_UNSEEN = (
-    "; no torch optimizer stepped in its own process, and no weights of a called module were written in place after "
-    "each of several backwards: torch.func's updates are not seen; ranks that a script starts itself are not observed, "
-    "and train.processes=N starts N; a script that resumed what it had finished takes no step"
-)
 _UNKNOWN: dict[str, Any] = {"batch": None, "accumulate": None, "deterministic": None}
 """Settings that only the script knows."""
 
@@ -140,16 +135,22 @@ class ScriptAttempt:
             return code
         patience = rank_reports.HURRY if killed else rank_reports.PATIENCE if not code or stopped else 0.0
         failed, observed = self._judge(failure, first, stopped, patience)
-        if killed and not self._wrapper.reports() and observed["verdict"] == verdict.UNKNOWN:
+        if not self._settings.amp.claims:
+            observed = {}
+        elif killed and not self._wrapper.reports() and observed["verdict"] == verdict.UNKNOWN:
             observed["why"] = f"{signal.Signals(code - 128).name} ended the script before its steps were judged"
         problem = failed if failed or stopped else self._proof_problem(observed)
         if not problem and not stopped:
             self._meter.end_block()
         self._leave_result("failed" if problem else "stopped" if stopped else "done", problem, observed, seconds)
+        claims = self._settings.amp.claims
         if not failed:
             self._print_profile()
-            print(self._meter.sentence(), flush=True)
-        print(f"amp={self._settings.amp.level} {observed['verdict']}: {observed['why']}", flush=True)
+            if observed.get("verdict") or self._meter.counted:
+                print(self._meter.sentence(), flush=True)
+        if claims:
+            said = observed["verdict"] or "nothing to prove"
+            print(f"amp={self._settings.amp.level} {said}: {observed['why']}", flush=True)
         if problem and (problem != failure or self._wrapper.early.reason):
             reason = f": {observed['why']}"  # printed already
             print(f"script: {problem.replace(reason, '')}", file=sys.stderr)
@@ -168,8 +169,13 @@ class ScriptAttempt:
         message = f"on rank {self._rank}, {failure}" if failure else None
         if self._report:
             self._report.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            reports = self._wrapper.reports()
-            write_json(self._report, {"reports": reports, "failure": message, "observed": early_verdict.observed})
+            record = {
+                "reports": self._wrapper.reports(),
+                "failure": message,
+                "observed": early_verdict.observed,
+                "trained_nothing": self._wrapper.trained_nothing(),
+            }
+            write_json(self._report, record)
         if early_verdict.reason:
             rank_reports.await_first(self._report, f"on rank {self._rank}, {failure}")
 
@@ -180,11 +186,10 @@ class ScriptAttempt:
 
         `first` is the failure of the rank that failed first. The others' reports are awaited for `patience` seconds.
         """
-        reports, others, elsewhere = self._wrapper.reports(), [], None
-        observed = self._wrapper.early.observed
+        others = rank_reports.Reports(trained_nothing=self._size == 1)
         if self._size > 1 and self._run:
-            others, elsewhere, theirs = rank_reports.collect(self._run, self._size, patience)
-            observed = observed or theirs
+            others = rank_reports.collect(self._run, self._size, patience)
+        observed, elsewhere = self._wrapper.early.observed or others.observed, others.failure
         if stopped and elsewhere:
             print(f"script: {elsewhere}, after it was asked to stop", file=sys.stderr)
             elsewhere = None
@@ -195,14 +200,18 @@ class ScriptAttempt:
             asked = " when it was asked to stop" if self._request.asked else ""
             return failed, observed or {"verdict": "unknown", "why": f"the script failed{asked}"}
         proof = self._settings.proof
-        own = [{**report, "step": report["step"] + self._meter.before} for report in (*reports, *others)]
+        seen = (*self._wrapper.reports(), *others.of_steps)
+        own = [{**report, "step": report["step"] + self._meter.before} for report in seen]
         if stopped and self._folder and not blocks.of(self._started.chosen):
             earlier_attempts.leave(self._folder, own, self._meter.counted)
         observed = self._before.observed(
             own, lambda reports: verdict.observed(ignoring(reports, proof.ignore), share=proof.share)
         )
-        if self._settings.framework == "torch" and not self._before.reports and not own and not self._meter.steps:
-            observed["why"] += _UNSEEN
+        if not self._before.reports and not own and not self._meter.steps:
+            whole = not stopped and not self._program and (self._folder is None or self._folder.attempt == 1)
+            if whole and others.trained_nothing and self._wrapper.trained_nothing():
+                return None, {**observed, "verdict": None, "why": "it took no optimizer step"}
+            observed["why"] += self._wrapper.unseen()
         if self._program:
             observed = leaving.without_rest(observed, self._program)
         skipped = self._meter.only_skipped
@@ -210,6 +219,8 @@ class ScriptAttempt:
 
     def _proof_problem(self, observed: dict[str, Any]) -> str | None:
         """Why a script that has ended well fails; None if it does not."""
+        if not observed:
+            return None
         unmeasured = None if observed["verdict"] == verdict.CONTRADICTED else self._meter.block_problem
         level, required = self._settings.amp.level, self._settings.proof_required
         return unmeasured or proof.problem(level, required, observed["verdict"], observed["why"])

@@ -5,9 +5,14 @@ from __future__ import annotations
 import ast
 import functools
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amp_launcher.around import library_switch
+
+PACKAGE = "amp_launcher"
+NAMES = ("Precision", "precision", "torch")
+"""What a script may import from there to make a precision."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,7 +20,7 @@ class Source:
     """What the text of a script shows of its precision; nothing for a file that isn't here, or isn't Python."""
 
     asks: bool = False
-    """It calls `Precision.from_env()`."""
+    """It makes a `Precision` of ours, as `Precision()` in torch and `Precision.from_env()` elsewhere."""
     fits: bool = False
     """It trains by Keras's compile and fit, which scale the loss of float16 by themselves."""
     static: bool = False
@@ -34,8 +39,11 @@ def read(text: str | bytes) -> Source:
         return Source()
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     methods = {call.attr for call in calls if isinstance(call, ast.Attribute)}
+    own = set(_bound_to_ours(tree))
     asks = any(
-        isinstance(call, ast.Attribute) and call.attr == "from_env" and _last_name(call.value) == "Precision"
+        (isinstance(call, ast.Attribute) and call.attr == "from_env" and _last_name(call.value) == "Precision")
+        or (isinstance(call, ast.Name) and call.id in own)
+        or (isinstance(call, ast.Attribute) and call.attr == "Precision" and _first_name(call) in own)
         for call in calls
     )
     own_loop = any(
@@ -73,6 +81,23 @@ def parsed(text: str | bytes) -> ast.Module:
             return ast.parse(text)
     except (ValueError, RecursionError, MemoryError) as error:
         raise SyntaxError(str(error) or "it is nested too deeply") from None
+
+
+def _bound_to_ours(tree: ast.Module) -> Iterator[str]:
+    """The names by which a script knows `amp_launcher`, its packages and `Precision`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name.split(".")[0] == PACKAGE:
+                    yield name.asname or PACKAGE
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == PACKAGE and not node.level:
+            yield from (name.asname or name.name for name in node.names if name.name in NAMES)
+
+
+def _first_name(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _last_name(node: ast.AST) -> str:

@@ -254,6 +254,7 @@ class StepMeter:
             "throughput": throughput,
             "loss": {"first": summary.first_loss, "last": summary.last_loss},
             "eval": summary.evaluation,
+            "logged": summary.logged,
             "loss_scale": {"final": summary.loss_scale, "skipped_steps": skipped} if summary.loss_scale else {},
             "updates": {"attempted": steps, "applied": applied},
             "steps": steps,

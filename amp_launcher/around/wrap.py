@@ -45,7 +45,7 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
     except PlacementError as error:
         speak(f"script: {error}", rank == 0 or not error.of_all)
         return FAILED
-    if rank == 0:
+    if rank == 0 and started.chosen.settings.amp.claims:
         for line in result_fields.mode_lines(started.chosen.settings, wrapper.mode):
             print(line, flush=True)
     _start_plainly(started)

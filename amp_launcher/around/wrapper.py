@@ -65,7 +65,7 @@ class Wrapper(ABC):
     profiling: Profiling | None = None
     """The profiler of some steps, where the framework has one."""
     has_own_precision: bool = False
-    """Whether the script has called `Precision.from_env()`."""
+    """Whether the script has made a `Precision`."""
     early: EarlyVerdict
 
     @abstractmethod
@@ -76,15 +76,19 @@ class Wrapper(ABC):
     def give_way(self) -> None:
         """Undo what is applied around the script."""
 
+    def notice(self, made: Any) -> None:
+        """The script has made its own precision: give way to it."""
+        self.give_way()
+        self.has_own_precision = True
+        self.precision = self.observer.precision = made
+
     @contextlib.contextmanager
     def noticing(self, precision: type[Any]) -> Iterator[None]:
         """Notice a call of `precision.from_env()` in the script, and give way to it."""
         original = precision.from_env
 
         def from_env(*args: Any, **kwargs: Any) -> Any:
-            self.give_way()
-            self.has_own_precision = True
-            self.precision = self.observer.precision = original(*args, **kwargs)
+            self.notice(original(*args, **kwargs))
             return self.precision
 
         precision.from_env = staticmethod(from_env)
@@ -116,6 +120,14 @@ class Wrapper(ABC):
     def skipped_unseen(self) -> int:
         """Steps of the counted optimizer that were skipped and reported to the meter as applied."""
         return 0
+
+    def unseen(self) -> str:
+        """Why no step was seen, for the end of a sentence that says so."""
+        return ""
+
+    def trained_nothing(self) -> bool:
+        """Whether it is known that this process took no step, rather than that none was seen."""
+        return False
 
     def profile(self) -> dict[str, Any]:
         """result.json's "profile"."""

@@ -72,6 +72,11 @@ class Profiling:
                 why = f"this attempt ends with step {last}"
             self.note = f"profiling {_named(self.steps)} instead of {_named(self._asked)}: {why}"
 
+    def choose_within(self, first: int, last: int, stop_every: int) -> None:
+        """The same for an attempt that takes these steps, or those up to its planned stop: after each `stop_every`."""
+        end = min(last, ((first - 1) // stop_every + 1) * stop_every) if stop_every else last
+        self.choose(first, end, goes_on=end < last)
+
     def whenever(self) -> None:
         """Record from `profile.start` on, in a loop of unknown length."""
         if self._profiler is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +25,8 @@ class Proof:
     observer: Observer
     before: Sequence[dict[str, Any]]
     """The reports of earlier attempts."""
+    planned: set[int]
+    """The steps of this attempt to observe, of `choose_steps`."""
     say: Callable[[str], None]
     """Prints a line for people."""
     reported_unknown: bool = False
@@ -33,9 +37,21 @@ class Proof:
         seen = [*self.before, *(report for reports in by_rank for report in reports)]
         return ignoring(seen, self.settings.proof.ignore)
 
-    def judged(self, planned: Collection[int]) -> dict[str, Any]:
-        """result.json's "observed". It is unknown if a step of `planned` was not observed."""
-        return verdict.observed(self.reports(), planned, self.settings.proof.share)
+    def plans(self, first: int, count: int) -> list[int]:
+        """Which of `count` steps from `first` on are to be observed."""
+        return sorted(self.planned.intersection(range(first, first + count)))
+
+    @contextlib.contextmanager
+    def observing(self, steps: Sequence[int]) -> Iterator[None]:
+        """Observe these steps of one execution."""
+        with contextlib.ExitStack() as observed:
+            for step in steps:
+                observed.enter_context(self.observer.step(step))
+            yield
+
+    def judged(self, *, complete: bool) -> dict[str, Any]:
+        """result.json's "observed". Of a `complete` attempt it is unknown if a planned step was not observed."""
+        return verdict.observed(self.reports(), self.planned if complete else set(), self.settings.proof.share)
 
     def is_hopeless(self) -> bool:
         """Whether no later step can still prove the mode. Where no proof is required, that is printed once instead."""
@@ -69,3 +85,12 @@ def problem(level: str, required: bool, kind: str, why: str) -> str | None:
     if kind == verdict.UNKNOWN and required:
         return f"nothing proves that amp={level} ran: {why} (require_proof=false lets that pass)"
     return None
+
+
+def choose_steps(total: int, seed: int, first: int = 1, profiled: range = range(0)) -> set[int]:
+    """Steps to observe out of `first` to `total`, counted from 1: the first, the last, and one drawn by the seed. None
+    of them is among the `profiled`, which come after the first."""
+    if total < first:
+        return set()
+    drawn = random.Random(f"{seed} {first} {total}").randint(first, total)
+    return {first, profiled[0] - 1 if drawn in profiled else drawn, total}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,11 @@ class _Execution:
     ended: Any
     timed: bool
     time: float
+    busy: float | None
+
+
+def _unknown() -> None:
+    """Nothing was recorded."""
 
 
 class Recorder:
@@ -53,10 +58,13 @@ class Recorder:
         self._batch, self._tokens = batch, tokens
         self._executions: list[_Execution] = []
         self._began: Any = None
+        self._busy: Callable[[], float | None] = _unknown
 
-    def begin(self, *, timed: bool) -> None:
-        """An execution begins. `timed`: its time and memory count, unless it turns out to compile."""
+    def begin(self, *, timed: bool, kernels: bool = False) -> None:
+        """An execution begins. `timed`: its time and memory count, unless it turns out to compile. `kernels`: those of
+        the GPU are recorded, which takes time."""
         self.memory.enter(timed=timed)
+        self._busy = self._device.record_kernels() if kernels else _unknown
         self._began = self._device.mark()
 
     def end(self, executed: Executed, *, first: int, count: int, epoch: int, timed: bool) -> None:
@@ -74,6 +82,7 @@ class Recorder:
                 ended=self._device.mark(),
                 timed=timed,
                 time=time.time(),
+                busy=self._busy(),
             )
         )
 
@@ -115,6 +124,8 @@ class Recorder:
                 row["tokens_per_second"] = self._batch * self._tokens / seconds
             if len(named) > 1:
                 row["losses"] = named
+            if execution.busy is not None:
+                row["gpu_seconds"] = execution.busy / execution.count
             if execution.executed.waited is not None:
                 row["data_seconds"] = execution.executed.waited / execution.count
             rows.append(row)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import numpy
+from typing import TYPE_CHECKING, Any
 
 from amp_launcher import result, run_folder, settings
 from amp_launcher.arguments import Arguments
 from amp_launcher.loop import proof, replay, result_fields
+from amp_launcher.loop.attempt import begin
 from amp_launcher.loop.divergence import Detector
-from amp_launcher.loop.profiling import Profiler
+from amp_launcher.loop.journal import Journal
+from amp_launcher.loop.profiling import Profiler, Profiling
+from amp_launcher.loop.proof import Proof
 from amp_launcher.loop.protocols import Evaluate, Executor, Observer, State
+from amp_launcher.loop.recorder import Recorder
+from amp_launcher.loop.replay import Replay
 from amp_launcher.loop.training import Training
 from amp_launcher.loop.utilization import TokenWork, utilization
 from amp_launcher.metrics import Summary
@@ -27,6 +31,9 @@ from amp_launcher.result import Result, Status
 from amp_launcher.run_folder import Superseded
 from amp_launcher.world.device import Device
 from amp_launcher.world.world import ProcessGroup, table
+
+if TYPE_CHECKING:
+    import numpy
 
 DONE, FAILED, REFUSED, STOPPED, INTERRUPTED = 0, 1, 2, 85, 130
 HELD_OUT_BATCH = 1000
@@ -57,6 +64,7 @@ class Run(ABC):
         self._chosen = chosen
         self._began = began
         self._training: Training | None = None
+        self._replay: Replay | None = None
         self._data_digest = ""
         self._work: TokenWork | None = None
         self._verdict: dict[str, Any] = {}
@@ -79,6 +87,8 @@ class Run(ABC):
 
     def held_out(self, count: int, at_once: int = HELD_OUT_BATCH) -> Iterator[numpy.ndarray]:
         """This process's share of the indices of `count` held-out samples, at most `at_once` at a time."""
+        import numpy
+
         own = numpy.arange(self.world.rank, count, self.world.size)
         for first in range(0, len(own), at_once):
             yield own[first : first + at_once]
@@ -105,10 +115,11 @@ class Run(ABC):
         """Write a failed result with the reason, if training had begun. Not collective."""
         if self._training is not None:
             observed = {"verdict": "unknown", "why": "the run broke off"}
-            memory = self._training.recorder.memory.fields()
+            journal = self._training.journal
+            memory = journal.recorder.memory.fields()
             self._training.profiling.end(self._training.done)
             with contextlib.suppress(Superseded):
-                self._leave_result(reason, observed, memory, self._training.metrics.summary.loss_scale)
+                self._leave_result(reason, observed, memory, journal.metrics.summary.loss_scale)
 
     def _train(
         self,
@@ -125,45 +136,67 @@ class Run(ABC):
     ) -> None:
         """Train to the end, or until asked to stop, and write the result; sets `exit_code`."""
         self._data_digest, self._work = data_digest, work
-        training = self._training = Training(
-            settings=self.settings,
-            group=self.world,
-            device=self.device,
-            state=state,
-            observer=observer,
-            divergence=Detector(
-                level=self.settings.amp.level,
-                mechanism=self.mode.mechanism,
-                dtype=self.mode.dtype,
-                scale=self.mode.loss_scale,
-            ),
-            folder=self._chosen.run,
-            samples=samples,
+        settings, world, folder = self.settings, self.world, self._chosen.run
+        facts = {
+            "cpu": self.device.hardware()["cpu"],
+            "data": data_digest,
+            "parallel": self.mode.parallel,
+            "code": self._chosen.plan.get("code"),
+            "versions": self.device.versions(),
+        }
+        request = replay.request_of(self._chosen.plan)
+        attempt = begin(
+            settings,
+            world,
+            state,
+            samples,
+            facts,
+            same_data=data_digest if same_data and request is None else "",
             exact=self.deterministic,
-            seconds=lambda: time.monotonic() - self._began,
+            folder=folder,
+            replay=request,
+        )
+        if request and folder:
+            request = dataclasses.replace(request, first=min(request.first, attempt.first))
+            self._replay = Replay(request, folder, world, state)
+        recorder = Recorder(world, self.device, settings.batch, attempt.before.skipped, work.per_sample if work else 0)
+        divergence = Detector(
+            level=settings.amp.level,
+            mechanism=self.mode.mechanism,
+            dtype=self.mode.dtype,
+            scale=self.mode.loss_scale,
+        )
+        profiling = Profiling(settings.profile, self.profiler(), folder)
+        profiling.choose_within(attempt.first + 1, attempt.last, settings.checkpoint.stop_every)
+        training = self._training = Training(
+            settings=settings,
+            group=world,
+            attempt=attempt,
+            state=state,
+            journal=Journal(attempt, world, recorder, divergence, record=settings.verify.record),
+            proof=Proof(
+                settings=settings,
+                group=world,
+                observer=observer,
+                before=attempt.before.reports,
+                planned=proof.choose_steps(attempt.last, settings.seed, attempt.first + 1, profiling.steps),
+                say=self.say,
+            ),
+            profiling=profiling,
+            replays=self._replay is not None,
+            clock=lambda: time.monotonic() - self._began,
             say=self.say,
-            profiler=self.profiler(),
-            data_digest=data_digest if same_data else "",
-            tokens=work.per_sample if work else 0,
-            facts={
-                "cpu": self.device.hardware()["cpu"],
-                "data": data_digest,
-                "parallel": self.mode.parallel,
-                "code": self._chosen.plan.get("code"),
-                "versions": self.device.versions(),
-            },
-            request=replay.request_of(self._chosen.plan),
         )
         self._introduce(training, data)
-        if training.replay and (verdict := training.replay.not_comparable(training.facts)):
+        if self._replay and (verdict := self._replay.not_comparable(attempt.facts)):
             unknown = {"verdict": "unknown", "why": "nothing was replayed"}
-            self._leave_verdict(verdict, unknown, training.recorder.memory.fields())
+            self._leave_verdict(verdict, unknown, recorder.memory.fields())
             return
         reached = training.run(executor, evaluate)
         observed = training.observed()
-        memory = training.recorder.memory.fields(self.world)
-        if reached and training.replay and training.done == training.last:
-            self._leave_verdict(training.replay.verdict(), observed, memory)
+        memory = recorder.memory.fields(self.world)
+        if reached and self._replay and training.done == attempt.last:
+            self._leave_verdict(self._replay.verdict(), observed, memory)
             return
         if not reached:
             self.exit_code = STOPPED
@@ -189,15 +222,16 @@ class Run(ABC):
         """Write the result of a run that failed for this reason, if there is one."""
         status: Status = "failed" if reason is not None else "stopped" if self.exit_code == STOPPED else "done"
         training = self._training
-        if training is None or training.folder is None or self.world.rank:
+        if training is None or training.attempt.folder is None or self.world.rank:
             return
-        training.event("end", step=training.done, status=status)
-        summary = training.metrics.summary
+        attempt, journal, folder = training.attempt, training.journal, training.attempt.folder
+        journal.event("end", step=training.done, status=status)
+        summary = journal.metrics.summary
         record = Result(
-            run=os.environ.get("LAUNCHER_RUN_ID") or training.folder.path.resolve().name,
+            run=os.environ.get("LAUNCHER_RUN_ID") or folder.path.resolve().name,
             status=status,
             reason=reason,
-            attempts=training.attempt,
+            attempts=attempt.number,
             framework=self.framework,
             recipe=self.settings.recipe,
             mechanism=self.mode.mechanism,
@@ -214,16 +248,16 @@ class Run(ABC):
             steps=summary.steps,
             wall_seconds=training.seconds(),
             world_size=self._devices,
-            determinism="exact" if training.exact else "best_effort",
-            resumed_from=training.first if training.resumed_from else None,
+            determinism="exact" if attempt.exact else "best_effort",
+            resumed_from=attempt.first if attempt.resumed_from else None,
             profile=training.profiling.record,
             verify=self._verdict,
             versions=self.device.versions(),
             digests=result_fields.digests(self._chosen.plan, self._data_digest),
             hardware=self.device.hardware(),
         )
-        training.check_ours()
-        result.write(training.folder.result, record)
+        journal.check_ours()
+        result.write(folder.result, record)
 
     def _introduce(self, training: Training, data: str) -> None:
         settings = self.settings
@@ -245,15 +279,15 @@ class Run(ABC):
             parts.append("on one rank, which holds all shards")
         if settings.accumulate > 1:
             parts.append(f"in {settings.accumulate} micro-batches")
-        self.say(f"{' '.join(parts)}, {_steps(training.last)}")
-        if training.replay:
-            asked = training.replay.request
+        self.say(f"{' '.join(parts)}, {_steps(training.attempt.last)}")
+        if self._replay:
+            asked = self._replay.request
             self.say(f"replay of steps {asked.first + 1} to {asked.step} of {asked.run}")
         if training.profiling.note:
             self.say(training.profiling.note)
 
     def _conclude(self, training: Training, observed: dict[str, Any], memory: Memory) -> None:
-        summary = training.metrics.summary
+        summary = training.journal.metrics.summary
         facts = [f"held-out {name} {value:.4f}" for name, value in summary.evaluation.items()]
         throughput = self._throughput(summary)
         if throughput["mean"] is not None:
@@ -265,8 +299,8 @@ class Run(ABC):
             facts.append(f"{_steps(summary.skipped)} skipped on overflow")
         self.say(f"{_steps(summary.steps)} in {training.seconds():.1f} s: {', '.join(facts)}")
         self.say(f"amp={self.settings.amp.level} {observed['verdict']}: {observed['why']}")
-        if training.folder:
-            self.say(f"result in {training.folder.result}")
+        if folder := training.attempt.folder:
+            self.say(f"result in {folder.result}")
 
     def _throughput(self, summary: Summary) -> dict[str, Any]:
         """result.json's "throughput"."""
@@ -281,8 +315,8 @@ class Run(ABC):
     def _proof_problem(self, observed: dict[str, Any], training: Training) -> str | None:
         """Why the proof fails the run, in one sentence."""
         why = observed["why"]
-        if training.done < training.last:
-            why += f"; so it ended after step {training.done:,} of {training.last:,}"
+        if training.done < training.attempt.last:
+            why += f"; so it ended after step {training.done:,} of {training.attempt.last:,}"
         return proof.problem(self.settings.amp.level, self.settings.proof_required, observed["verdict"], why)
 
 

@@ -45,11 +45,13 @@ class Strategy(ABC):
         *,
         tf32: bool | None = None,
         xla: bool = False,
+        static: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> Any:
         """The level of `amp`, resolved for `device` (cpu or cuda) and applied as by `apply`.
 
-        `tf32` None is off at o0 and on elsewhere; `xla` says that XLA will compile. Raises `SettingsError` for what
+        `tf32` None is off at o0 and on elsewhere; `xla` says that XLA will compile, `static` that
+        Paddle builds a static graph. Raises `SettingsError` for what
         can't be had.
         """
         return cls.apply(
@@ -62,6 +64,7 @@ class Strategy(ABC):
                 environ=environ,
                 tf32=tf32,
                 xla=xla,
+                static=static,
             )
         )
 

@@ -23,6 +23,7 @@ from amp_launcher.paddle import devices
 from amp_launcher.paddle.devices import PaddleDevice, World
 from amp_launcher.paddle.precision.base import Precision
 from amp_launcher.paddle.state import machine
+from amp_launcher.paddle_apis import is_static
 from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.settings import Settings
 
@@ -47,8 +48,14 @@ class Run(shared.Run):
     def __init__(self, chosen: Arguments, world: World, began: float) -> None:
         super().__init__(chosen, world, PaddleDevice(world.kind), world.size, began)
         settings = self.settings
-        tf32, xla = settings.tf32, settings.xla
-        self.precision = Precision.of(settings.amp, settings.loss_scale, world.kind, tf32=tf32, xla=xla)
+        self.precision = Precision.of(
+            settings.amp,
+            settings.loss_scale,
+            world.kind,
+            tf32=settings.tf32,
+            xla=settings.xla,
+            static=is_static(settings),
+        )
         deterministic = settings.deterministic
         self.deterministic = world.kind == "cpu" if deterministic is None else deterministic
         if self.deterministic and world.kind == "cuda":

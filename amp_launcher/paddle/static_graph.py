@@ -1,6 +1,7 @@
 """Training by a static graph in Paddle's older intermediate representation, which its `static.amp` rewrites.
 
-On a device without half-precision kernels Paddle removes every operation from its lists and rewrites nothing.
+On a device without half-precision kernels `static.amp.decorate` removes every operation from its lists and rewrites
+nothing; on a CPU `static.amp.bf16` does the rewriting.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ GUARD = "__use_fp16__"
 
 
 def guard(wanted: bool) -> AbstractContextManager[Any]:
-    """`fp16_guard` if it is wanted and a static graph is being built, else a context that does nothing."""
+    """`fp16_guard` and a CPU's `bf16_guard` if it is wanted and a static graph is being built, else nothing."""
+    stack = contextlib.ExitStack()
     if wanted and not paddle.in_dynamic_mode():
-        guarded: AbstractContextManager[Any] = paddle.static.amp.fp16_guard()
-        return guarded
-    return contextlib.nullcontext()
+        stack.enter_context(paddle.static.amp.fp16_guard())
+        stack.enter_context(paddle.static.amp.bf16.bf16_guard())
+    return stack
 
 
 def decorate(precision: Precision, optimizer: Any) -> Any:
@@ -40,6 +42,11 @@ def decorate(precision: Precision, optimizer: Any) -> Any:
     if precision.level == "o0":
         return optimizer
     half_model = precision.level != "o1"
+    if on_cpu(precision):
+        allow, deny = map(set, precision.lists().values())
+        bf16 = paddle.static.amp.bf16
+        lists = bf16.AutoMixedPrecisionListsBF16(custom_bf16_list=allow, custom_fp32_list=deny)
+        return bf16.decorate_bf16(optimizer, lists, use_pure_bf16=half_model)
     return paddle.static.amp.decorate(
         optimizer,
         amp_lists=paddle.static.amp.CustomOpLists(**precision.lists(), dtype=precision.dtype),
@@ -49,6 +56,11 @@ def decorate(precision: Precision, optimizer: Any) -> Any:
         use_amp_guard=half_model,
         **scaler_arguments(precision.resolved.loss_scale),
     )
+
+
+def on_cpu(precision: Precision) -> bool:
+    """Whether a CPU's bfloat16 carries the level out."""
+    return precision.resolved.mechanism in ("static_bf16", "static_pure_bf16")
 
 
 class StaticGraph:
@@ -82,10 +94,17 @@ class StaticGraph:
             stack.enter_context(paddle.utils.unique_name.guard())
             inputs = paddle.static.data("inputs", list(shape), "float32")
             labels = paddle.static.data("labels", list(shape), "float32")
+            bf16 = on_cpu(precision)
+            if bf16:
+                # Without these Paddle's backward of the first product crashes, and a bfloat16 graph takes no float32.
+                inputs.stop_gradient = False
+                inputs = paddle.assign(inputs) if precision.level != "o1" else inputs
             net = make()
             with guard(not guarded):
                 outputs = net(inputs)
-            self._loss = nn.MSELoss()(outputs.astype("float32"), labels)  # outside of the guard: in float32
+            if not bf16 or precision.level != "o1":  # there the rewriting casts, and fails where a cast is already
+                outputs = outputs.astype("float32")
+            self._loss = nn.MSELoss()(outputs, labels)  # outside of the guard: in float32
             self.optimizer = make_optimizer(net)
             decorated = decorate(precision, self.optimizer)
             with _any_of_variables():

@@ -20,10 +20,12 @@ def is_half(dtype: str) -> bool:
 
 
 def is_apart(call: Call, rule: Mapping[str, Any]) -> bool:
-    """Whether the call can't run in half precision, so that it is counted apart: no complex type is half, and on a CPU
-    torch computes attention with dropout as float32 products."""
+    """Whether the call can't run in half precision, so that it is counted apart: no complex type is half, on a CPU
+    torch computes attention with dropout as float32 products, and autocast computes distances in float32."""
     if call["dtype"].startswith("complex"):
         return True
+    if call["functions"] == ["cdist"]:
+        return bool(call["dtype"] == "float32" and rule["level"] == "o1")
     attention = call["functions"] == ["scaled_dot_product_attention"] and call["operation"] in ("bmm", "baddbmm")
     asked = (*rule["deny"], *rule.get("either", ()))
     denied = rule["level"] == "o0" or "scaled_dot_product_attention" in asked

@@ -132,7 +132,7 @@ def _of_scale(amp: Amp, scale: LossScale, framework: str) -> Iterator[tuple[str,
         for key in ("min", "max"):
             if getattr(scale, key) is not None:
                 yield key, f"{here} has no bounds; leave it out"
-        if amp.dtype == "bfloat16" and scale.mode == "dynamic":
+        if amp.dtype == "bfloat16" and scale.mode in ("dynamic", "static"):
             off = "switches itself off for bfloat16, which needs none"
             yield "mode", f"{here} {off}; say loss_scale=none, or amp.dtype=float16"
     if scale.per_optimizer and scale.mode == "none":

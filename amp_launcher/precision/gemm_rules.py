@@ -54,7 +54,7 @@ def findings(report: Report, share: float) -> Iterator[Finding]:
     gemm, (eligible, rest) = rule["gemm"], split(report)
     if not gemm["layers"]:
         why = (
-            f"amp.gemm={gemm['format']} was given no layers: precision.cast() of Precision.from_env() converts those "
+            f"amp.gemm={gemm['format']} was given no layers: precision.prepare(model) of Precision() converts those "
             "that it is for"
         )
         narrow = any(is_narrow(call["dtype"]) for call in rest)

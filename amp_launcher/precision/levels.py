@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 
 from amp_launcher.precision import operations
 from amp_launcher.precision.gemm import Gemm
-from amp_launcher.typed import setting
+from amp_launcher.typed import SettingsError, not_a_choice, setting
 
 Level = Literal["o0", "o1", "o2", "o3"]
 Dtype = Literal["auto", "float16", "bfloat16"]
-Name = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true", "fp8", "mxfp8", "nvfp4"]
+Name = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true", "fp8", "mxfp8", "nvfp4", "none"]
 Rounding = Literal["nearest", "stochastic"]
 Framework = Literal["torch", "tensorflow", "paddle"]
 Device = Literal["cpu", "cuda"]
@@ -27,6 +27,9 @@ LEVELS: dict[str, str] = {
     "o2": "half-precision model, float32 norms and float32 master weights",
     "o3": "half precision throughout, no master weights, no loss scale",
 }
+
+NO_CLAIM: Name = "none"
+"""The mode of a job that has none, such as preprocessing: nothing is applied to its script, and nothing observed."""
 
 ENOUGH = 0.9
 """Share of the floating-point operations due in half precision that has to run so, unless `proof.share` is set.
@@ -55,6 +58,7 @@ MODES: dict[Name, Named] = {
     "fp8": Named("o2", "bfloat16", gemm="fp8-tensorwise"),
     "mxfp8": Named("o2", "bfloat16", gemm="mxfp8"),
     "nvfp4": Named("o2", "bfloat16", gemm="nvfp4"),
+    NO_CLAIM: Named("o0"),
 }
 
 
@@ -83,6 +87,11 @@ class Amp:
     def asked(self) -> str:
         """The value of `amp=`."""
         return self.preset or self.level
+
+    @property
+    def claims(self) -> bool:
+        """Whether the job is to compute in a mode."""
+        return self.preset != NO_CLAIM
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,3 +127,23 @@ PRESETS: dict[str, LossScale] = {
 def named_operations(amp: Amp) -> dict[str, tuple[str, ...]]:
     """The operation lists of `amp` by their keys."""
     return {key: getattr(amp, key) for key in operations.TENSORFLOW_LISTS}
+
+
+def amp_named(name: str, tf32: bool | None) -> tuple[Amp, bool | None]:
+    """The level or mode of that name, and what it says of TF32 where `tf32` doesn't. Raises `SettingsError`."""
+    if name in LEVELS:
+        return Amp(level=name), tf32
+    mode = MODES.get(name)  # type: ignore[call-overload]
+    if mode is None or name == NO_CLAIM:
+        choices = [*LEVELS, *(mode for mode in MODES if mode != NO_CLAIM)]
+        raise SettingsError(not_a_choice("precision", name, choices), "amp")
+    if tf32 is not None and mode.tf32 not in (None, tf32):
+        raise SettingsError(f"tf32={tf32} with {name}, which says otherwise; leave it out", "tf32")
+    return Amp(level=mode.level, dtype=mode.dtype, gemm=mode.gemm, preset=name), mode.tf32 if tf32 is None else tf32
+
+
+def scale_named(name: str) -> LossScale:
+    """The rule of a loss scale by its name. Raises `SettingsError`."""
+    if name not in PRESETS:
+        raise SettingsError(not_a_choice("loss_scale", name, PRESETS), "loss_scale")
+    return PRESETS[name]

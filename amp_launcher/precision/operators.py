@@ -11,7 +11,7 @@ from amp_launcher.typed import SettingsError, show
 PRODUCTS = (
     "mm bmm _int_mm addmm addbmm baddbmm addmm_ addbmm_ baddbmm_ _addmm_activation _scaled_mm _scaled_mm_v2 "
     "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2 mv dot vdot addmv addmv_ addr addr_ convolution "
-    "convolution_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward "
+    "_euclidean_dist convolution_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward "
     "_flash_attention_forward _flash_attention_backward _efficient_attention_forward _efficient_attention_backward "
     + " ".join(
         f"_scaled_dot_product_{kernel}{end}"

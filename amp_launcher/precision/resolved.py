@@ -77,12 +77,14 @@ def resolve(
     tf32: bool | None = None,
     xla: bool = False,
     parallel: str | None = None,
+    static: bool = False,
     support: Callable[[str], Support] | None = None,
 ) -> ResolvedPrecision:
     """The request, resolved for `device` (cpu or cuda) with a GPU's compute `capability`, None where it isn't known.
 
     `environ` is the environment that the training will have; `support` takes the place of the support matrix, from the
-    dtype, where the model is in a user's script. Raises `SettingsError` for what can't be had.
+    dtype, where the model is in a user's script; `static` is a static graph of Paddle's. Raises `SettingsError` for
+    what can't be had.
     """
     check(amp, loss_scale, framework)
     if amp.gemm != HALF and (why := gemm_problem(amp.gemm, device, capability)):
@@ -91,7 +93,8 @@ def resolve(
     if amp.level != "o0" and (device == "cpu" or capability is not None):
         check(dataclasses.replace(amp, dtype=dtype), loss_scale, framework)
     if support is None:
-        row = support_for(framework, amp.level, dtype, xla, device, amp.master_weights, amp.rounding, parallel)
+        masters = amp.master_weights
+        row = support_for(framework, amp.level, dtype, xla, device, masters, amp.rounding, parallel, static)
     else:
         row = support(dtype)
     if row.unsupported:

@@ -37,11 +37,13 @@ def support_for(
     master_weights: bool | None = None,
     rounding: str = "nearest",
     parallel: str | None = None,
+    static: bool = False,
 ) -> Support:
     """The mechanism of `level` in `framework`, with the dtype resolved (`float32` at o0) and a known device.
 
     Where `rounding` is stochastic, `precision.checks` has refused all but o3 in bfloat16 in torch. `parallel`
-    is ddp or fsdp in torch; None is ddp there, and all that the other frameworks have.
+    is ddp or fsdp in torch; None is ddp there, and all that the other frameworks have. `static` is a static graph of
+    Paddle's.
     """
     why = _unsupported(framework, level, dtype, xla, device, rounding, parallel)
     if why:
@@ -57,8 +59,24 @@ def support_for(
         with_masters = "sharded_fp32_masters" if parallel == "fsdp" else "half_model_fp32_masters"
         by_level = {"o1": "autocast", "o2": with_masters, "o3": "half_model"}
         return Support(mechanism="half_model_no_masters" if without_masters else by_level[level])
+    if device == "cpu":
+        return _on_paddles_cpu(level, dtype, static, without_masters)
     by_level = {"o1": "auto_cast", "o2": "decorate_auto_cast", "o3": "decorate_no_masters"}
     return Support(mechanism=by_level["o3" if without_masters else level])
+
+
+def _on_paddles_cpu(level: str, dtype: str, static: bool, without_masters: bool) -> Support:
+    """What `paddle.static.amp.bf16` does. Seen with Paddle 3.3: its kernels for a CPU leave masters as they are."""
+    if not static:
+        why = "on a CPU Paddle applies mixed precision to static graphs alone"
+        instead = "recipe=simplenet train.api=static has one; else run on a GPU or say amp=o0"
+    elif dtype == "float16":
+        why, instead = "on a CPU Paddle's static graphs have bfloat16 alone", "say amp.dtype=bfloat16"
+    elif level == "o2" and not without_masters:
+        why, instead = "on a CPU Paddle steps no float32 masters", "say amp.master_weights=false, or amp=o1"
+    else:
+        return Support(mechanism="static_bf16" if level == "o1" else "static_pure_bf16")
+    return Support(unsupported=f"{why}; {instead}")
 
 
 def sharding_problem(torch: str) -> str:
@@ -105,8 +123,6 @@ def _unsupported(
         return "xla=true is TensorFlow's compiler; Paddle has no counterpart here"
     if level == "o0":
         return ""
-    if framework == "paddle" and device == "cpu":
-        return "Paddle applies no mixed precision on a CPU; run on a GPU or say amp=o0"
     if framework == "tensorflow" and level == "o1":
         if device == "cpu" and dtype == "float16":
             return "TensorFlow's graph rewrite is bfloat16 only on a CPU; say amp.dtype=bfloat16"

@@ -53,7 +53,7 @@ def reduction(report: Report) -> Iterator[Finding]:
     if sum(narrow.values()) > (1 - ENOUGH) * sum(reduced.values()):
         yield contradicted(
             f"{percent(sum(narrow.values()), sum(reduced.values()))} of the gradients were summed over the ranks in "
-            f"{' and '.join(sorted(narrow))}, but {rule['level']} does that in float32: give precision.optimizer the "
+            f"{' and '.join(sorted(narrow))}, but {rule['level']} does that in float32: give precision.prepare the "
             "model as DDP wraps it, FSDP reduce_dtype=torch.float32, and DeepSpeed communication_data_type fp32"
         )
 

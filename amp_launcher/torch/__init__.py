@@ -10,3 +10,7 @@ except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise require_framework.missing("torch") from None
+
+from amp_launcher.torch.precision import Precision
+
+__all__ = ["Precision"]

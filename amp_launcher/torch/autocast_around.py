@@ -29,6 +29,7 @@ from torch.utils.data import get_worker_info
 
 from amp_launcher.around.replaced import replaced
 from amp_launcher.torch.compiled_functions import CompiledFunction
+from amp_launcher.torch.observe.modules import weights_of
 from amp_launcher.torch.uncompiled import passed_over
 
 _READ = 32
@@ -255,7 +256,7 @@ def _nesting() -> int:
 
 def _stamp(module: nn.Module) -> tuple[Any, ...]:
     """What is other once the module's first weight was changed: the cost of all of them would show."""
-    weight = _first_weight(module)
+    weight = next(weights_of(module), None)
     if type(weight) not in (torch.Tensor, nn.Parameter):  # a subclass may do anything when it is asked
         return ()
     try:
@@ -268,23 +269,10 @@ def _stamp(module: nn.Module) -> tuple[Any, ...]:
         return (id(weight),)
     if weight.device.type != "cpu":
         return stamp
-    left = weight.untyped_storage().nbytes() - weight.storage_offset() * weight.element_size()
+    left = weight.nbytes
+    if not weight.is_contiguous():  # its values may lie apart, or be one
+        left = weight.untyped_storage().nbytes() - weight.storage_offset() * weight.element_size()
     return (*stamp, ctypes.string_at(stamp[-1], min(left, _READ)))
-
-
-def _first_weight(module: nn.Module) -> nn.Parameter | None:
-    """Of the module or those in it, without its own methods: scripts give `parameters` other arguments and results."""
-    seen, left = set(), [module]
-    while left:
-        module = left.pop()
-        if id(module) in seen:
-            continue
-        seen.add(id(module))
-        for weight in module._parameters.values():
-            if weight is not None:
-                return weight
-        left += [inner for inner in reversed(module._modules.values()) if inner is not None]
-    return None
 
 
 def _as_float32(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -298,6 +286,6 @@ def _as_float32(original: Callable[..., Any]) -> Callable[..., Any]:
     return numpy
 
 
-for _function in (*vars(AutocastAround).values(), *vars(CompiledFunction).values(), _nesting, _stamp, _first_weight):
+for _function in (*vars(AutocastAround).values(), *vars(CompiledFunction).values(), _nesting, _stamp, weights_of):
     if isinstance(_function, types.FunctionType):
         passed_over(_function)

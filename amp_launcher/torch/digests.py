@@ -18,6 +18,8 @@ import torch
 
 from amp_launcher.loop import digests
 from amp_launcher.step_record import BYTES
+from amp_launcher.torch.precision.saved_state import MASTER
+from amp_launcher.torch.trained import masters_of
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _RATIO = 0xC2B2AE3D27D4EB4F - 2**64
@@ -47,10 +49,13 @@ def _named(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from _leaves("model", state["model"])
     for number, optimizer in enumerate(state["optimizers"]):
         prefix = "optimizer" if len(state["optimizers"]) == 1 else f"optimizer.{number}"
-        yield from _leaves(prefix, optimizer["state"])
+        for name, entries in optimizer["state"].items():
+            yield from _leaves(f"{prefix}.{name}", {key: value for key, value in entries.items() if key != MASTER})
         yield from _leaves(f"{prefix}.rest", optimizer["rest"])
+    yield from _leaves("masters", masters_of(state))
     for key, value in state["precision"].items():
-        yield from _leaves(key, value)
+        if key != "masters":
+            yield from _leaves(key, value)
 
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:

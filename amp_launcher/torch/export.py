@@ -21,6 +21,7 @@ from amp_launcher.loop.checkpoint import Checkpoint
 from amp_launcher.run_folder import naming, sync_folder
 from amp_launcher.torch import resharding
 from amp_launcher.torch.state import read
+from amp_launcher.torch.trained import masters_of
 from amp_launcher.typed import SettingsError
 from amp_launcher.values import from_text
 
@@ -116,7 +117,7 @@ def weights_of(saved: Checkpoint) -> dict[str, torch.Tensor]:
         state = resharding.state_of(saved, read(saved.state), only="model/")
     except ValueError as error:
         raise SettingsError(f"{saved.path} can't be exported: {error}", "run") from None
-    masters = state["precision"]["masters"]
+    masters = masters_of(state)
     weights = {name: masters.get(name, weight) for name, weight in state["model"].items()}
     weights |= {name: weights[first] for name, first in state["tied"].items()}
     return {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from amp_launcher.torch.profiling import record_kernels
 from amp_launcher.world.device import Device
 
 
@@ -36,6 +37,9 @@ class TorchDevice(Device):
         present = [value.detach() for value in values if isinstance(value, torch.Tensor)]
         moved = iter(torch.stack(present).double().tolist() if present else [])
         return [next(moved) if isinstance(value, torch.Tensor) else value for value in values]
+
+    def record_kernels(self) -> Callable[[], float | None]:
+        return record_kernels() if self.kind == "cuda" else super().record_kernels()
 
     def gpu_memory(self) -> int:
         return torch.cuda.max_memory_allocated(self._device)

@@ -31,7 +31,7 @@ from amp_launcher.torch import devices, profiling
 from amp_launcher.torch.devices import World
 from amp_launcher.torch.hardware import TorchDevice
 from amp_launcher.torch.observe.observer import PrecisionObserver
-from amp_launcher.torch.precision import Precision, StepOutcome, sharding
+from amp_launcher.torch.precision import Precision, StepOutcome, precision_of, sharding
 from amp_launcher.torch.spec import capability_of
 from amp_launcher.torch.state import State
 from amp_launcher.torch.trained import Trained
@@ -78,14 +78,14 @@ class Run(shared.Run):
             xla=settings.xla,
             parallel=settings.parallel,
         )
-        self.precision = Precision.apply(resolved, device, compile=settings.compile)
+        self.precision = precision_of(resolved, device, compile=settings.compile)
         asked = settings.deterministic
         self.deterministic = device.type == "cpu" if asked is None else asked
         devices.make_repeatable(self.deterministic)
         torch.manual_seed(self.settings.seed % 2**63)
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The cast model, spread over the ranks and compiled as asked. From here on each rank draws its own dropout.
+        """The prepared model, spread over the ranks and compiled as asked. From here on ranks draw their own dropout.
 
         Under parallel=fsdp it is changed in place, and its parameters are other ones from here on: optimizers come
         after this.
@@ -115,7 +115,7 @@ class Run(shared.Run):
     ) -> None:
         """Train to the end, or until asked to stop, and write the result; sets `exit_code`.
 
-        `model` is the cast model without its wrappers, `evaluate` None where nothing is held out, `data` a line for
+        `model` is the prepared model without its wrappers, `evaluate` None where nothing is held out, `data` a line for
         people, `data_digest` the SHA-256 of its values as `sha256:...`. Without `load` the step gets indices, on the
         device. Without `schedule` learning rates stay as they are. In a run folder that holds a checkpoint the run goes
         on from there; with `same_data` on data of the same digest alone. `work` is for samples of text: their rate is

@@ -1,10 +1,11 @@
-"""torch's own profiler, and the range that NVIDIA's profilers record."""
+"""torch's own profiler, the GPU's kernels, and the range that NVIDIA's profilers record."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.autograd import DeviceType
@@ -33,10 +34,42 @@ class FrameworkProfiler:
         self._profile.stop()
         self._profile.export_chrome_trace(str(folder / self.trace))
         kernels: Counter[str] = Counter()
-        for event in self._profile.events() or ():
-            if event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False):
-                kernels[event.name] += event.time_range.elapsed_us()
+        for event in _on_gpu(self._profile):
+            kernels[event.name] += event.time_range.elapsed_us()
         return kernels
+
+
+def record_kernels() -> Callable[[], float | None]:
+    """`amp_launcher.world.device.Device.record_kernels` on a GPU. Waits for it at both ends."""
+    torch.cuda.synchronize()
+    recording = profile(activities=[ProfilerActivity.CUDA])
+    recording.start()
+
+    def stop() -> float | None:
+        torch.cuda.synchronize()
+        recording.stop()
+        kernels = [event for event in _on_gpu(recording) if not event.name.startswith(_COPIES)]
+        return covered((event.time_range.start, event.time_range.end) for event in kernels) / 1e6 or None
+
+    return stop
+
+
+_COPIES = ("Memcpy", "Memset")
+
+
+def _on_gpu(ended: profile) -> Iterator[Any]:
+    for event in ended.events() or ():
+        if event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False):
+            yield event
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of intervals, each from a start to an end."""
+    length, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        length += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return length
 
 
 class CudaRange:

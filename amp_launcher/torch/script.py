@@ -1,7 +1,7 @@
 """A user's own script in torch: `python -m amp_launcher.torch.script amp=o1 script=train.py -- --lr 0.1`.
 
 Autocast in bfloat16 is applied around it, other modes are handed to its library where that has a switch, and what the
-script applies itself, by `Precision.from_env()` or in its own way, is left to it. All of it is observed.
+script applies itself, by `Precision()` or in its own way, is left to it. All of it is observed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from amp_launcher.torch.hardware import TorchDevice
 from amp_launcher.torch.nvml import device_and_capability
 from amp_launcher.torch.observe.script_observer import ScriptObserver
 from amp_launcher.torch.observe.step_counter import StepCounter
-from amp_launcher.torch.precision import Precision
+from amp_launcher.torch.precision import calls
+from amp_launcher.torch.precision.base import Mechanism
 from amp_launcher.torch.precision.tf32 import switch_tf32
 
 
@@ -45,7 +46,7 @@ class TorchWrapper(Wrapper):
         self.own = script.by_script(settings.train, started.source)
         if settings.tf32 is not None:
             switch_tf32(settings.tf32)
-        self.precision = Precision(self.mode, self._device)  # applies nothing: the script does, or autocast around it
+        self.precision = Mechanism(self.mode, self._device)  # applies nothing: the script does, or autocast around it
         profiler = profiling.make(settings.profile, self._device, int(os.environ.get("RANK", "0")))
         self.profiling = Profiling(settings.profile, profiler, started.chosen.run)
         self.profiling.whenever()
@@ -58,7 +59,7 @@ class TorchWrapper(Wrapper):
         meter.disturbed = lambda: bool(slows_down())
         meter.wait = _wait
         self._counter = StepCounter(meter, self.observer.guard)
-        with self._counter.counting(), self.observer.observing(), self._around, self.noticing(Precision):
+        with self._counter.counting(), self.observer.observing(), self._around, calls.heard_by(self.notice):
             if self.mode.mechanism == "autocast_around":
                 around = AutocastAround(self._device.type, self.precision.dtype)
                 self._around.enter_context(around.applied())
@@ -69,6 +70,12 @@ class TorchWrapper(Wrapper):
 
     def give_way(self) -> None:
         self._around.close()
+
+    def unseen(self) -> str:
+        return self.observer.unseen()
+
+    def trained_nothing(self) -> bool:
+        return self.observer.trained_nothing()
 
     def skipped_unseen(self) -> int:
         return self._counter.skipped_unseen()

@@ -32,7 +32,6 @@ def make_step(
     def step(batch: Any) -> tuple[torch.Tensor, StepOutcome]:
         loss = accumulate(run, model, optimizer, batch, loss_of)
         outcome = run.precision.step(optimizer, clip=clip)
-        run.precision.update()
         optimizer.zero_grad()
         return loss, outcome
 
@@ -51,7 +50,7 @@ def accumulate(
     total = torch.zeros((), device=run.world.device)
     for number, chosen in enumerate(batch, start=1):
         with run.world.gradients(model, last=number == len(batch)):
-            with run.precision.forward():
+            with run.precision:
                 loss = loss_of(chosen) / len(batch)
             run.precision.backward(loss, optimizer)
         total += loss.detach()
@@ -70,8 +69,8 @@ def measure(
     run.world.agree_on_statistics(net)
     net.eval()
     for inputs, labels in _equally_many(run, batches):
-        with run.precision.forward():
-            logits = run.precision.output(net(run.precision.input(inputs))).flatten(0, -2)
+        with run.precision:
+            logits = net(inputs).flatten(0, -2)
         labels = labels.flatten()
         correct += (logits.argmax(1) == labels).sum().item()
         loss += cross_entropy(logits, labels, reduction="sum").item()

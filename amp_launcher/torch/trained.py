@@ -3,10 +3,10 @@ sharded (parallel=fsdp) or each with the whole model (parallel=ddp).
 
     {"model": {name: value},                            parameters and persistent buffers, each once
      "tied": {name: name},                              further names of shared parameters -> the name above
-     "optimizers": [{"state": {name: {key: value}},
+     "optimizers": [{"state": {name: {key: value}},     with a float32 master as "master"
                      "rest": {key: value},              state of an optimizer that belongs to no parameter
                      "groups": [{"params": [name], key: value}]}],
-     "precision": {"masters": {name: value}, ...}}      `Precision.state_dict`
+     "precision": {...}}                                `Precision.state_dict`
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import nn
 
 from amp_launcher.torch.precision import Precision
 from amp_launcher.torch.precision.masters import differing
+from amp_launcher.torch.precision.saved_state import MASTER, MASTERS, SavedState
 from amp_launcher.world.world import SettingsErrorOfAll
 
 EXTRA_STATE = "_extra_state"
@@ -28,7 +29,7 @@ EXTRA_STATE = "_extra_state"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """The cast model without wrappers, its optimizers, and the precision with its own state.
+    """The prepared model without wrappers, its optimizers, and the precision with its own state.
 
     Raises `SettingsError` for an optimizer whose `state_dict` is not torch's: what it adds would be lost.
     """
@@ -40,7 +41,11 @@ class Trained:
     def __post_init__(self) -> None:
         for optimizer in self.optimizers:
             own = type(optimizer).state_dict is not torch.optim.Optimizer.state_dict
-            if own or optimizer._optimizer_state_dict_pre_hooks or optimizer._optimizer_state_dict_post_hooks:
+            hooks = (
+                *optimizer._optimizer_state_dict_pre_hooks.values(),
+                *optimizer._optimizer_state_dict_post_hooks.values(),
+            )
+            if own or not all(isinstance(getattr(hook, "__self__", None), SavedState) for hook in hooks):
                 raise SettingsErrorOfAll(
                     f"{type(optimizer).__name__} has a state_dict or hooks of it of its own, and a checkpoint has the "
                     "state that torch's own saves: take another optimizer"
@@ -54,12 +59,15 @@ class Trained:
         own, tied = _by_name(self.model)
         optimizers = []
         for optimizer in self.optimizers:
-            names = self.precision.parameter_names(optimizer)
-            state = {name: dict(optimizer.state[weight]) for weight, name in names.items() if weight in optimizer.state}
-            groups = [
-                {**group, "params": [names[weight] for weight in group["params"]]} for group in optimizer.param_groups
-            ]
-            optimizers.append({"state": state, "rest": _of_no_parameter(optimizer, names), "groups": groups})
+            names = list(self.precision.parameter_names(optimizer).values())
+            rest = _of_no_parameter(optimizer)
+            whole = optimizer.state_dict()
+            groups = [{**group, "params": [names[at] for at in group["params"]]} for group in whole["param_groups"]]
+            state = {name: dict(whole["state"][at]) for at, name in enumerate(names) if at in whole["state"]}
+            for group in groups:
+                for at, master in group.pop(MASTERS, {}).items():
+                    state[group["params"][int(at)]] = {MASTER: master}
+            optimizers.append({"state": state, "rest": rest, "groups": groups})
         model = {name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in own.items()}
         return {"model": model, "tied": tied, "optimizers": optimizers, "precision": self.precision.state_dict()}
 
@@ -69,14 +77,12 @@ class Trained:
         own, tied = _by_name(self.model)
         if names := differing(_of_fixed_shape(own), _of_fixed_shape(saved["model"])):
             raise ValueError(f"{names} differ in name or shape; is it another model's?")
-        masters = saved["precision"]["masters"]
+        masters = masters_of(saved)
         weights = {name: sharded_as(own[name], masters.get(name, value)) for name, value in saved["model"].items()}
         self.model.load_state_dict({**weights, **{name: weights[first] for name, first in tied.items()}})
         for number, (optimizer, kept) in enumerate(zip(self.optimizers, saved["optimizers"], strict=True)):
             self._load_optimizer(number, optimizer, kept)
-        names = self.precision.state_dict()["masters"]
-        masters = {name: weights.get(name, masters.get(name)) for name in names if name in weights or name in masters}
-        self.precision.load_state_dict({**saved["precision"], "masters": masters})
+        self.precision.load_state_dict(saved["precision"])
 
     def _load_optimizer(self, number: int, optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
         """By names: neither the order of the groups nor that of the parameters in them has to be what it was."""
@@ -93,11 +99,19 @@ class Trained:
                 raise _steps_others(number)
             restored.append({**groups.pop(index), "params": list(positions)})
             for position, parameter in positions.items():
-                if entries := saved["state"].get(names[parameter]):
-                    state[position] = {key: sharded_as(parameter, value) for key, value in entries.items()}
+                entries = saved["state"].get(names[parameter], {})
+                if own := {key: value for key, value in entries.items() if key != MASTER}:
+                    state[position] = {key: sharded_as(parameter, value) for key, value in own.items()}
         if groups:
             raise _steps_others(number)
         optimizer.load_state_dict({"state": state, "param_groups": restored})
+
+
+def masters_of(saved: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The float32 masters in a saved state, by their parameters' names."""
+    states = (optimizer["state"] for optimizer in saved["optimizers"])
+    own = {name: entries[MASTER] for state in states for name, entries in state.items() if MASTER in entries}
+    return {**saved["precision"].get("masters", {}), **own}  # where earlier versions have them
 
 
 def is_shard(value: Any) -> bool:
@@ -131,8 +145,9 @@ def _by_name(model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
     return own, tied
 
 
-def _of_no_parameter(optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]) -> dict[Any, Any]:
-    rest = {key: value for key, value in optimizer.state.items() if key not in names}
+def _of_no_parameter(optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
+    own = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    rest = {key: value for key, value in optimizer.state.items() if key not in own}
     if any(isinstance(key, torch.Tensor) for key in rest):
         raise SettingsErrorOfAll(
             f"{type(optimizer).__name__} keeps state of tensors that are in none of its groups, so that it can't be "

@@ -11,15 +11,17 @@ from typing import Any
 import torch
 
 
-def passed_over(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have torch.compile pass over the frame of this function, where it is called by eager code."""
+def passed_over(function: Callable[..., Any], *, inside: bool = False) -> Callable[..., Any]:
+    """Have torch.compile pass over the frame of this function, where it is called by eager code; `inside` says that it
+    passes over what the function calls, too, which torch before 2.6 can't."""
     assert isinstance(function, types.FunctionType)
     frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "skip_code"):  # in torch before 2.6
         frames.skip_code(function.__code__)
     else:
         action = frames._FrameAction
-        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
+        called = action.SKIP if inside else action.DEFAULT
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(action.SKIP, called))
     return function
 
 
@@ -36,3 +38,15 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     call._torchdynamo_disable = True  # type: ignore[attr-defined]  # what `disable` marks functions by
     return passed_over(call)
+
+
+def followed_by(run_backward: Callable[..., Any], ended: Callable[[bool], None]) -> Callable[..., Any]:
+    """Call `ended` after each backward, with whether it was one that adds to the gradients of weights."""
+
+    @functools.wraps(run_backward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = run_backward(*args, **kwargs)
+        ended(bool(kwargs.get("accumulate_grad")))
+        return result
+
+    return passed_over(run)

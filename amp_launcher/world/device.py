@@ -8,11 +8,9 @@ import resource
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy
 
 
 class Device(ABC):
@@ -63,6 +61,11 @@ class Device(ABC):
         """Between two time stamps."""
         return float(ended - began)
 
+    def record_kernels(self) -> Callable[[], float | None]:
+        """Record the GPU's kernels from now on. What is returned ends the recording, and gives the seconds in which at
+        least one of them ran; None where nothing was recorded, as on a CPU."""
+        return lambda: None
+
     def peak_memory(self) -> int:
         """Peak bytes since the last reset: allocated on a GPU, resident in this process on a CPU."""
         return self.gpu_memory() if self.kind == "cuda" else resident_memory()
@@ -77,7 +80,8 @@ class Device(ABC):
 
     def versions(self) -> dict[str, str | None]:
         """result.json's "versions"."""
-        return {"python": platform.python_version(), "numpy": numpy.__version__, **self.framework_versions()}
+        numpy = getattr(sys.modules.get("numpy"), "__version__", None)
+        return {"python": platform.python_version(), "numpy": numpy, **self.framework_versions()}
 
     def hardware(self) -> dict[str, str | None]:
         """result.json's "hardware"."""

@@ -86,7 +86,7 @@ def _trainer(bench: Bench, level: str, dtype: str) -> Row:
     """A whole run of the real trainer has to be done, and proved on its device."""
     size = ("batch=2", "steps=2") if bench.tiny else ("batch=512", "steps=40")
     code, output, result = trained(bench, mnist, f"amp={level}", f"amp.dtype={dtype}", *size)
-    observed = result.get("observed") or {}
+    observed, throughput = result.get("observed") or {}, result.get("throughput") or {}
     return row(
         f"trainer at {level} {dtype}" if level != "o0" else "trainer at o0",
         code == 0 and observed.get("verdict") == "proved",
@@ -96,7 +96,8 @@ def _trainer(bench: Bench, level: str, dtype: str) -> Row:
         loss=result.get("loss"),
         loss_scale=result.get("loss_scale"),
         peak_memory_bytes=result.get("peak_memory_bytes"),
-        samples_per_second=(result.get("throughput") or {}).get("median"),
+        samples_per_second=throughput.get("median"),
+        gpu_busy_share=throughput.get("gpu_busy_share"),
     )
 
 
@@ -142,21 +143,20 @@ def _losses(bench: Bench) -> list[Row]:
 
 def _small_net(bench: Bench, level: str, dtype: str, rate: float) -> float:
     """The float32 loss of a small net after 40 steps of SGD."""
-    precision = Precision.of(Amp(level=level, dtype=dtype), LossScale(), bench.device)  # type: ignore[arg-type]
+    precision = Precision(Amp(level=level, dtype=dtype), device=bench.device)  # type: ignore[arg-type]
     random = torch.Generator().manual_seed(1)
     inputs = torch.randn(64, 32, generator=random).to(bench.device)
     targets = torch.randn(64, 8, generator=random).to(bench.device)
     torch.manual_seed(0)
-    net = precision.cast(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)).to(bench.device))
-    optimizer = precision.optimizer(net, torch.optim.SGD(net.parameters(), lr=rate))
+    net = precision.prepare(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)).to(bench.device))
+    optimizer = precision.prepare(torch.optim.SGD(net.parameters(), lr=rate))
     loss = torch.zeros(())
     for _ in range(40):
         optimizer.zero_grad()
-        with precision.forward():
-            loss = nn.functional.mse_loss(net(precision.input(inputs)).float(), targets)
+        with precision:
+            loss = nn.functional.mse_loss(net(inputs).float(), targets)
         precision.backward(loss)
         precision.step(optimizer)
-        precision.update()
     return float(loss.detach())
 
 
@@ -165,18 +165,17 @@ def _overflow(bench: Bench) -> list[Row]:
     rows = []
     for level in ("o1", "o2"):
         scale = LossScale(mode="dynamic", init=2.0**10)
-        precision = Precision.of(Amp(level=level, dtype="float16"), scale, bench.device)  # type: ignore[arg-type]
-        net = precision.cast(nn.Linear(8, 8).to(bench.device))
-        optimizer = precision.optimizer(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        precision = Precision(Amp(level=level, dtype="float16"), loss_scale=scale, device=bench.device)  # type: ignore[arg-type]
+        net = precision.prepare(nn.Linear(8, 8).to(bench.device))
+        optimizer = precision.prepare(torch.optim.SGD(net.parameters(), lr=0.1))
         before = net.weight.detach().clone()
         outcomes, weights = [], []
         for factor in (math.inf, 1.0):
             optimizer.zero_grad()
-            with precision.forward():
-                loss = net(precision.input(torch.ones(4, 8, device=bench.device))).float().sum() * factor
+            with precision:
+                loss = net(torch.ones(4, 8, device=bench.device)).float().sum() * factor
             precision.backward(loss)
             outcomes.append(precision.step(optimizer).applied)
-            precision.update()
             weights.append(net.weight.detach().clone())
         kept, moved = torch.equal(before, weights[0]), not torch.equal(before, weights[1])
         right = outcomes == [False, True] and kept and moved and precision.scale == 2.0**9

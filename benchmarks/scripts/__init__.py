@@ -24,6 +24,7 @@ To add a row, append to `scripts.yaml`:
       losses: 'loss ([\\d.]+)'    # what it prints, one group; at least one line has to match
       weights: out/*.pt           # files that have to be written and compared; leave out where it saves none
       own: {arguments: [--bf16], environ: {}}     # what is added for the library's own mode, a bfloat16 autocast
+      right: {o1: [contradicted, its weights are float64]}    # where a mode is rightly not proved, and why
 
 Keep a run under half a minute: a tiny model with random weights, made-up data, a seed. Nothing may be downloaded when
 the script runs. Then `python -m benchmarks scripts --only NAME`, and commit what it wrote.
@@ -77,8 +78,8 @@ def tried(chosen: list[Row], rows: dict[str, Row], folder: Path, written: Path, 
         except Unavailable as reason:
             result = {"failed": str(reason)}
         result |= {"date": time.strftime("%Y-%m-%d", time.gmtime()), "machine": page.in_words(machine)}
-        print("\n".join(f"    {line}" for line in page.summary(result)), flush=True)
-        wrong += not page.good(result)
+        print("\n".join(f"    {line}" for line in page.summary(row, result)), flush=True)
+        wrong += not page.good(row, result)
         page.keep(row, result, rows, record, written)
     print(f"written: {written}")
     return 1 if wrong else 0

@@ -160,7 +160,9 @@ class _Runner:
             seconds=seconds,
             verdict=observed.get("verdict", ""),
             why=observed.get("why") or "",
-            said=(said.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""])[-1][:300],
+            said=(said.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""])[-1].replace(
+                str(home.parent), "DIR"
+            )[:300],
             torch=(result.get("versions") or {}).get("torch") or "",
         )
 

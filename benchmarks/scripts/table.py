@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 ROWS = Path(__file__).parent / "scripts.yaml"
+VERDICTS = ("contradicted", "unknown", "refused")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +33,7 @@ class Row:
     environ: Mapping[str, str] = field(default_factory=dict)
     weights: str = ""
     own: Mapping[str, object] = field(default_factory=dict)
+    right: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def source(self) -> str:
@@ -69,6 +71,8 @@ def _check(row: Row, file: Path) -> None:
         wrong = f"its requirements don't pin {row.package}"
     elif re.compile(row.losses).groups != 1:
         wrong = "losses needs one group"
+    elif any(len(right) != 2 or right[0] not in VERDICTS for right in row.right.values()):
+        wrong = f"right needs a mode, then one of {', '.join(VERDICTS)}, and the reason"
     else:
         return
     raise ValueError(f"{file}: {row.name}: {wrong}")

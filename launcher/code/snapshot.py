@@ -8,24 +8,13 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from launcher.code import exclusions, git
 from launcher.errors import UsageError
 
 MAX_BYTES = 64 * 2**20
 MAX_DIFF_BYTES = 2**20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Origin:
-    """Where a part of the code comes from."""
-
-    root: str
-    """Folder that the files are taken from."""
-    commit: str | None = None
-    """Commit of its git checkout, if there is one."""
-    dirty: bool = False
-    """Some of the files differ from that commit, or are not in it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,11 +27,8 @@ class Code:
     """Folder that the files are taken from."""
     files: dict[str, str] = field(default_factory=dict)
     """Where each file is here, by its name in the snapshot."""
-    commit: str | None = None
-    """Commit of its git checkout, if there is one."""
-    dirty: bool = False
-    script: Origin | None = None
-    """Of the user's own script, which has a checkout of its own."""
+    script: str | None = None
+    """Folder that the user's own script is taken from, which may have a checkout of its own."""
 
     @property
     def paths(self) -> dict[str, Path]:
@@ -57,8 +43,9 @@ def collect(package: Path) -> dict[str, Path]:
     root = package.resolve()
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not exclusions.is_derived(Path(folder, name)))
+        named = package / os.path.relpath(folder, root)
         for name in sorted(names):
-            path = package / Path(folder).relative_to(root) / name
+            path = named / name
             if path in ignored or not path.is_file() or exclusions.is_debris(name):
                 continue
             if exclusions.is_credential(Path(folder, name), root):
@@ -75,10 +62,9 @@ def _ignored(package: Path) -> set[Path]:
     return set() if package / "__init__.py" in ignored else ignored
 
 
-def describe(root: Path, files: Mapping[str, Path], script: tuple[Path, Sequence[Path]] | None = None) -> Code:
-    """Digest and size of the files, and the git state they come from. `script` is the root and the files of a user's
-    own script among them. Raises `UsageError` for too much, for a file that
-    may not be read, and where they change meanwhile: an editor, or git, may be at work."""
+def describe(root: Path, files: Mapping[str, Path], script: Path | None = None) -> Code:
+    """The snapshot of the files. `script` is the root of a user's own script among them. Raises `UsageError` for too
+    much, for a file that may not be read, and where they change meanwhile: an editor, or git, may be at work."""
     try:
         return _describe(root, files, script)
     except PermissionError as error:
@@ -90,7 +76,7 @@ def describe(root: Path, files: Mapping[str, Path], script: tuple[Path, Sequence
         raise UsageError(f"{error.filename} went away while the code was looked at; run the command again") from None
 
 
-def _describe(root: Path, files: Mapping[str, Path], script: tuple[Path, Sequence[Path]] | None) -> Code:
+def _describe(root: Path, files: Mapping[str, Path], script: Path | None) -> Code:
     sizes = {name: path.stat().st_size for name, path in files.items()}
     total = sum(sizes.values())
     if total > MAX_BYTES:
@@ -98,20 +84,12 @@ def _describe(root: Path, files: Mapping[str, Path], script: tuple[Path, Sequenc
             f"the code to run is {total / 2**20:.0f} MiB, more than the {MAX_BYTES // 2**20} MiB a snapshot may hold: "
             f"keep data and results out of it, or list them in .gitignore ({largest(files, sizes)})"
         )
-    commit, dirty = git_state(root, list(files.values()))
     return Code(
         digest=digest_of(files),
         root=str(root),
         files={name: str(path) for name, path in files.items()},
-        commit=commit,
-        dirty=dirty,
-        script=_origin(*script) if script else None,
+        script=str(script) if script else None,
     )
-
-
-def _origin(root: Path, files: Sequence[Path]) -> Origin:
-    commit, dirty = git_state(root, files)
-    return Origin(root=str(root), commit=commit, dirty=dirty)
 
 
 def largest(files: Mapping[str, Path], sizes: Mapping[str, int]) -> str:
@@ -143,11 +121,19 @@ def digest_of(files: Mapping[str, Path]) -> str:
     """SHA-256 over names, contents and which files may be executed, in hexadecimal."""
     digest = hashlib.sha256()
     for name in sorted(files):
-        content = files[name].read_bytes()
-        mark = "x" if is_executable(files[name]) else ""
+        with open(files[name], "rb", buffering=0) as stream:
+            content, status = stream.read(), os.fstat(stream.fileno())
+        mark = "x" if status.st_mode & stat.S_IXUSR else ""
         digest.update(os.fsencode(name) + f"\0{mark}{len(content)}\0".encode())  # a name of a file may be no UTF-8
         digest.update(content)
     return digest.hexdigest()
+
+
+def origin(root: Path, files: Sequence[Path]) -> dict[str, Any]:
+    """Where files come from, for the record: their folder, the commit of its git checkout, whether some of them differ
+    from that or are not in it, and how."""
+    commit, dirty = git_state(root, files)
+    return {"root": str(root), "commit": commit, "dirty": dirty, "diff": diff(root) if dirty else ""}
 
 
 def git_state(root: Path, files: Sequence[Path]) -> tuple[str | None, bool]:

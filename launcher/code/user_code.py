@@ -150,11 +150,14 @@ def _being_written(root: Path) -> set[tuple[int, int]]:
     return written
 
 
-def left_out_imports(script: Path, collected: Collected) -> tuple[str, ...]:
-    """Modules of the script's project that it imports, directly or through such a module, and that are not sent along;
-    relative to the root of the code."""
+def imported(script: Path, collected: Collected) -> tuple[Path, ...]:
+    """Modules of the script's project that it imports, directly or through such a module that is sent along."""
+    return tuple(own_modules(script, follow=set(collected.files.values()).__contains__))
+
+
+def left_out_imports(modules: Sequence[Path], collected: Collected) -> tuple[str, ...]:
+    """Those of these modules that are not sent along; relative to the root of the code."""
     sent = set(collected.files.values())
-    modules = own_modules(script, follow=sent.__contains__)
     return tuple(os.path.relpath(path, collected.root) for path in modules if path not in sent)
 
 

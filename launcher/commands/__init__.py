@@ -15,6 +15,7 @@ CALLED_ELSEWHERE = {
 
 VERBS = {
     "run": "check and start a job; the default",
+    "cmd": "run a program that is not Python, such as a shell script",
     "plan": "show what would be started, and which file or word set each value",
     "compare": "arms of one job in turn on the same devices: what a mode gains and costs",
     "ls": "list runs, or show one",

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     comparison.check_words(asked.overrides)
     comparison.check_listed(asked.overrides)
     specs = request.understand(asked, "arm")
-    plan, facts = of_arms(specs, how, ["compare", *arguments], starting=not words.plan)
+    plan, facts = of_arms(specs, how, ["compare", *arguments])
     return carry_out(plan, facts, specs, look=words.plan)
 
 

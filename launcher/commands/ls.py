@@ -6,12 +6,14 @@ import json
 import os
 import sys
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from launcher import units
-from launcher.commands.arguments import Parser, one_of, split
+from launcher.commands.arguments import Parser, one_of, positive, split
+from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import run_ids, run_roots, selection, store
 from launcher.runs.schema import PlanRecord, ResultRecord
@@ -28,9 +30,17 @@ MOST = 60
 
 
 def main(arguments: list[str]) -> int:
-    parser = Parser("ls", "[RUN|SWEEP] [--all] [--json]", "List runs; with a RUN, everything about it.")
+    about = "List runs; with a RUN, everything about it; with a SWEEP, its values and what its runs measured."
+    parser = Parser("ls", "[RUN|SWEEP] [--all] [--json] [--sort NAME] [--best N] [--csv]", about)
     parser.add_argument("--all", action="store_true", help="every run, not only unfinished ones and the newest")
     parser.add_argument("--json", action="store_true", help="for programs: a list of objects, or one for a RUN")
+    parser.add_argument(
+        "--sort", metavar="NAME", help="of a sweep: best first by loss, accuracy, rate or a logged name"
+    )
+    parser.add_argument(
+        "--best", metavar="N", type=positive, help="of a sweep: only the first N; by loss without --sort"
+    )
+    parser.add_argument("--csv", action="store_true", help="of a sweep: for spreadsheets")
     options = parser.parse_intermixed_args(arguments)
     names, roots = split(options.words)
     width = tables.width_of(sys.stdout)
@@ -39,10 +49,12 @@ def main(arguments: list[str]) -> int:
         if what.sweep is None:
             (one,) = seen = backends.look(what.runs, follow=True)
             backends.settle(seen)
+            _refuse_sweep_flags(options, one.run.id)
             print(json.dumps(_all_of(one), indent=1) if options.json else "\n".join(details.lines(one, width)))
             return 0
-        wanted, hidden = list(what.runs), 0
+        return _sweep(what.sweep, what.runs, options, width)
     else:
+        _refuse_sweep_flags(options, "")
         wanted, hidden = _default(roots, options.all or options.json, options.all)
     for root in roots:
         if not os.access(root, os.R_OK | os.X_OK):
@@ -53,6 +65,32 @@ def main(arguments: list[str]) -> int:
         print(json.dumps([_object(entry) for entry in seen], indent=1))
     else:
         print("\n".join(_listing(seen, hidden, roots, width)))
+    return 0
+
+
+def _refuse_sweep_flags(options: Namespace, run: str) -> None:
+    given = next((f"--{name}" for name in ("sort", "best", "csv") if getattr(options, name)), "")
+    if given:
+        raise UsageError(f"ls: {given} is for a sweep{f', and {run} is a run' if run else ': ls SWEEP ' + given}")
+
+
+def _sweep(sweep: str, runs: Sequence[Run], options: Namespace, width: int) -> int:
+    from launcher.ui import sweep_table
+
+    seen = backends.look(runs)
+    backends.settle(seen)
+    now = time.time()
+    rows = sweep_table.cells(seen, now)
+    sort = options.sort or ("loss" if options.best else None)
+    shown = (sweep_table.best_first(rows, sort) if sort else rows)[: options.best]
+    if options.json:
+        print(json.dumps([_object(row.seen) for row in shown], indent=1))
+    elif options.csv:
+        print(sweep_table.as_csv(shown), end="")
+    elif not rows:
+        print(f"sweep {tables.clean(sweep)} has no runs")
+    else:
+        print("\n".join([*sweep_table.lines(rows, width, shown, now), *_notes(seen, now)]))
     return 0
 
 
@@ -75,6 +113,10 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
         for run, _, state, _ in seen
     ]
     steps = [details.last_step(entry.run, result) for entry, result in zip(seen, results, strict=True)]
+    ages = [
+        f"{units.duration(now - step.time)} ago" if step and step.time and entry.state.name == "running" else "-"
+        for entry, step in zip(seen, steps, strict=True)
+    ]
     plans = [store.read(PlanRecord, store.plan_path(entry.run.path), summary.REQUEST_FIELDS) for entry in seen]
     durations, *measured = summary.measurements([entry.state for entry in seen], results, now)
     columns = [
@@ -83,23 +125,31 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
         Column("OWNER", [entry.files.owner.name or "-" for entry in seen]),
         Column("HOST", [_host(entry.run) for entry in seen]),
         durations,
-        Column("STEP", ["-" if step is None else str(step) for step in steps], right=True),
+        Column("STEP", ["-" if step is None else str(step.number) for step in steps], right=True),
+        Column("LAST STEP", ages, right=True),
         *measured,
         Column("REQUEST", list(map(summary.request_of, plans))),
     ]
     needed = {"OWNER": any(not entry.files.owner.mine for entry in seen)}
+    needed["LAST STEP"] = any(age != "-" for age in ages)
     needed["HOST"] = any(run_roots.is_remote(entry.run.root) for entry in seen)
     lines = tables.lines([column for column in columns if needed.get(column.name, True)], width, SPARE)
-    silent = {_host(entry.run): entry.state.reason for entry in reversed(seen) if entry.state.name == "unreachable"}
-    lines += [f"{host}: {reason}" for host, reason in silent.items() if host != "-"]
-    lines += dict.fromkeys(entry.files.owner.why for entry in seen if entry.files.owner.why)
     if hidden:
         lines.append(f"and {hidden} more that have not ended (`ls --all` lists everything)")
-    if asked := [entry.asked for entry in seen if entry.asked is not None]:
-        lines.append(f"the scheduler was asked {units.duration(now - min(asked))} ago")
+    lines += _notes(seen, now)
     if len(seen) > NEWEST:
         counts = Counter(entry.state.name for entry in seen)
         lines.append(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    return lines
+
+
+def _notes(seen: Sequence[Seen], now: float) -> list[str]:
+    """Which hosts don't answer, whose runs can't be read, and how old the scheduler's answer is."""
+    silent = {_host(entry.run): entry.state.reason for entry in reversed(seen) if entry.state.name == "unreachable"}
+    lines = [f"{host}: {reason}" for host, reason in silent.items() if host != "-"]
+    lines += dict.fromkeys(entry.files.owner.why for entry in seen if entry.files.owner.why)
+    if asked := [entry.asked for entry in seen if entry.asked is not None]:
+        lines.append(f"the scheduler was asked {units.duration(now - min(asked))} ago")
     return lines
 
 
@@ -129,7 +179,7 @@ def _object(seen: Seen) -> dict[str, Any]:
     """One run for a program. Names are added here, never changed."""
     run, files, state, asked = seen
     submission = files.submitted
-    plan = store.read(PlanRecord, store.plan_path(run.folder), ("name", "words"))
+    plan = store.read(PlanRecord, store.plan_path(run.folder), ("name", "words", "swept"))
     result = summary.result_of(run.folder, state) if state.finished else ResultRecord()
     return {
         "id": run.id,
@@ -137,6 +187,7 @@ def _object(seen: Seen) -> dict[str, Any]:
         "name": plan.name,
         "words": plan.words,
         "sweep": run_ids.sweep_of(run.id),
+        "swept": dict(plan.swept),
         "folder": run.path,
         "at": _host(run) if run_roots.is_remote(run.root) else None,
         "state": state.name,
@@ -157,10 +208,13 @@ def _object(seen: Seen) -> dict[str, Any]:
 def _metrics(run: Run, result: ResultRecord) -> dict[str, Any]:
     """What a listing shows of a run's results, as numbers; null where it left none. Throughput in its unit per second,
     memory in bytes."""
+    last = details.last_step(run, result)
     return {
-        "step": details.last_step(run, result),
+        "step": last.number if last else None,
+        "step_time": last.time if last else None,
         "loss": result.loss.last,
         "accuracy": result.eval.get("accuracy"),
+        "logged": dict(result.logged),
         "throughput": result.throughput.mean,
         "throughput_unit": result.throughput.unit,
         "peak_memory_bytes": result.peak_memory_bytes,

@@ -10,21 +10,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from amp_launcher.around import script
+from amp_launcher.around.script_source import Source
 from amp_launcher.typed import SettingsError, build, leaves, plain, show
 from launcher import admit
 from launcher.compare import experiments
 from launcher.compare.experiments import ExperimentRequest
 from launcher.config import request
 from launcher.config.request import Words
-from launcher.config.schema import SlurmCluster, defaults
+from launcher.config.schema import LocalCluster, SlurmCluster, defaults
 from launcher.config.spec import JobSpec
-from launcher.containers.words import to_bash
+from launcher.containers.words import Word, to_bash
 from launcher.errors import LauncherError, UsageError
-from launcher.executors import dependency
-from launcher.plan import published_text, user_script
+from launcher.plan import container, profilers, user_script
 from launcher.plan.model import Plan
 from launcher.plan.plan_summary import resources, summary
-from launcher.plan.provenance import Origin, origins
+from launcher.plan.provenance import Origin, decided, origins
 from launcher.plan.record import to_json
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
@@ -62,26 +63,27 @@ def main(arguments: Sequence[str]) -> int:
         request.print_configuration(asked)
         return 0
     specs = request.understand(asked)
-    facts = [read_facts(words.facts)] * len(specs) if words.facts else probe_each(specs)
-    if words.facts:
-        _check_recorded(words.facts, facts[0], specs)
     try:
+        facts = [read_facts(words.facts)] * len(specs) if words.facts else probe_each(specs)
+        if words.facts:
+            _check_recorded(words.facts, facts[0], specs)
         plans = [resolve(spec, host) for spec, host in zip(specs, facts, strict=True)]
     except LauncherError as refusal:
-        if words.json or words.facts or len(specs) > 1 or not published_text.is_text(specs[0]):
+        if words.json or words.facts or len(specs) > 1 or not user_script.is_text(specs[0]):
             raise
-        plan = resolve(specs[0], published_text.equipped(specs[0], facts[0]))
-        print(
-            describe_text(plan, origins(asked.cells[0], specs[0], plan), str(refusal), width_of(sys.stdout), words.all),
-            end="",
-        )
+        where = origins(asked.cells[0], specs[0], {"device": "cuda"})
+        here = dataclasses.replace(specs[0].launch, cluster=LocalCluster())
+        facts = probe_each([dataclasses.replace(specs[0], launch=here)])
+        print(describe_text(specs[0], facts[0], where, refusal, width_of(sys.stdout), words.all), end="")
         return 0
     if plans[0].after and not words.facts and address.of(specs[0].launch.cluster) is None:
+        from launcher.executors import dependency
+
         (dependency.named if plans[0].queue == "slurm" else dependency.check)(plans[0].after)
     if words.json:
         print(_as_json(facts[0], plans))
         return 0
-    where = origins(asked.cells[0], specs[0], plans[0])
+    where = origins(asked.cells[0], specs[0], decided(plans[0]))
     text = describe(plans, where, width_of(sys.stdout), everything=words.all, with_script=words.script)
     print(_for_people(text, words))
     return 0
@@ -98,13 +100,19 @@ def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wo
     if words.facts:
         facts = read_facts(words.facts)
         _check_recorded(words.facts, facts, asked.request.specs)
-    plan, known = planning.of_arms(asked.request.specs, asked.how, arguments, asked=asked, facts=facts)
+    width = width_of(sys.stdout)
+    try:
+        plan, known = planning.of_arms(asked.request.specs, asked.how, arguments, asked=asked, facts=facts)
+    except planning.NoGpu as refusal:
+        if words.json or words.facts or words.script:
+            raise
+        print(_for_people("\n".join(planning.describe_words(asked, refusal, width)), words))
+        return 0
     if words.json:
         print(_as_json(known, [plan]))
         return 0
-    width = width_of(sys.stdout)
     if words.all:
-        control = origins(asked.request.cells[0], asked.request.specs[0], plan.arms[0])
+        control = origins(asked.request.cells[0], asked.request.specs[0], decided(plan.arms[0]))
         if asked.request.specs[0].recipe.name != "script":
             control = [
                 dataclasses.replace(origin, place="the comparison") if origin.key in comparison.SETTLED else origin
@@ -215,10 +223,36 @@ def _left_behind(plan: Plan, everything: bool) -> list[str]:
     return notes
 
 
-def describe_text(plan: Plan, where: Sequence[Origin], refusal: str, width: int = 0, everything: bool = False) -> str:
-    """What a bare script's user would type, where this host can't run it and `run` refuses with these words."""
-    lines = [*_as_typed(plan), "", *_settings(where, width, everything)]
-    notes = [f"note: `run` refuses it here: {refusal}", *(f"note: {line}" for line in plan.advice)]
+def describe_text(
+    spec: JobSpec, facts: Facts, where: Sequence[Origin], refusal: Exception, width: int = 0, everything: bool = False
+) -> str:
+    """What a bare script's user would type in its image, where `run` refuses it on this host. Raises the refusal where
+    the words themselves can't be."""
+    launch, training = spec.launch, spec.training
+    try:
+        if launch.image is not None:
+            container.check_release(spec, facts, launch.image, 0)
+        precision = script.resolve(
+            training,
+            Source(),
+            device="cuda",
+            capability=None,
+            environ={name: value for name, value in launch.env.items() if value is not None},
+            ngc_tensorflow1=user_script.is_ngc_tensorflow1(spec),
+        )
+    except SettingsError:
+        raise refusal from None
+    planned = user_script.choose(spec, facts)
+    assert planned is not None
+    words = (*profilers.prefix(plain(training), "", bare=True), launch.python or "python", planned.file)
+    exported = user_script.environment(precision.mechanism, training.amp.level)
+    lines = [
+        *_typed(f"the image, {planned.workdir}", exported, (*words, *planned.arguments)),
+        "",
+        *_settings(where, width, everything),
+    ]
+    advice = (*user_script.advice(spec, facts, 1, precision), *launch.notes)
+    notes = [f"note: `run` refuses it here: {refusal}", *(f"note: {line}" for line in advice)]
     lines += [part for note in notes for part in wrapped(note, width)]
     return "\n".join(lines) + "\n"
 
@@ -234,6 +268,10 @@ def _as_typed(plan: Plan) -> list[str]:
     """What a bare script's user would type where it starts."""
     assert plan.script is not None
     exported = user_script.environment(plan.mechanism, plan.settings["amp"]["level"])
-    words = shlex.join(str(word) for word in trainer_command.command(plan))
     where = f"{'the image, ' if plan.script.in_image else ''}{plan.script.folder(plan.run_dir)}"
-    return [f"in {where}:", *(f"  export {name}={value}" for name, value in exported.items()), f"  {words}"]
+    return _typed(where, exported, trainer_command.command(plan))
+
+
+def _typed(where: str, exported: Mapping[str, str], words: Sequence[Word]) -> list[str]:
+    typed = shlex.join(str(word) for word in words)
+    return [f"in {where}:", *(f"  export {name}={value}" for name, value in exported.items()), f"  {typed}"]

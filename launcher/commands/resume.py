@@ -8,14 +8,20 @@ from collections.abc import Sequence
 from launcher.commands.arguments import boolean, one_of, runs_and_keys
 from launcher.compare.ended import last_words
 from launcher.errors import UsageError
+from launcher.executors import backends
+from launcher.executors.plan_changes import RESUME_ARGUMENTS
 from launcher.executors.resume import resume_here
 from launcher.runs import run_roots
+from launcher.runs.selection import Selection
 from launcher.ui.foreground import leave, stay
 
 HELP = """\
 Go on with a run that stopped, failed, was cancelled or was lost, from its newest checkpoint, in the same folder.
 
-usage: python -m launcher resume RUN|SWEEP [key=value ...] [run_root=PATH]
+usage: python -m launcher resume RUN|SWEEP [failed] [key=value ...] [run_root=PATH]
+
+  python -m launcher resume bold-fox           one run
+  python -m launcher resume calm-lake failed   those runs of a sweep that failed or were lost, while others run
 
 It runs the code that the run began with, whatever was edited since. Keys that leave the model alone may change:
 epochs, steps, checkpoint.every, checkpoint.keep, require_proof, and the cluster's own (cluster.time=...). A recipe
@@ -33,6 +39,10 @@ def main(arguments: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in arguments):
         print(HELP, end="")
         return 0
+    if "--" in arguments:
+        raise UsageError(
+            f"resume takes nothing after --; say {RESUME_ARGUMENTS}=[...] for further arguments of a script"
+        )
     names, assignments, secrets = runs_and_keys("resume", arguments, "what may change is said as key=value")
     root = assignments.pop("run_root", None)
     detach = boolean("detach", assignments.pop("detach", "false"))
@@ -42,7 +52,10 @@ def main(arguments: Sequence[str]) -> int:
     wait = boolean("wait", assignments.pop("wait", "false"))
     if not names:
         raise UsageError("resume takes one run or sweep: python -m launcher resume RUN [key=value ...]")
-    selected = one_of("resume", names, run_roots.named(root))
+    failed = len(names) > 1 and names[-1] == "failed"
+    selected = one_of("resume", names[:-1] if failed else names, run_roots.named(root))
+    if failed:
+        selected = _failed(selected)
     if any(run_roots.is_remote(run.root) for run in selected.runs):
         from launcher.ssh import actions
 
@@ -52,12 +65,17 @@ def main(arguments: Sequence[str]) -> int:
             )
         folders, stays = actions.resume(selected, assignments, secrets), wait
     else:
-        from launcher.executors.base import start
-
         is_sweep = selected.sweep is not None
-        folders, queue = resume_here(
-            selected.runs, assignments, secrets, is_sweep=is_sweep, from_here=bool(here), start=start
-        )
+        folders, queue = resume_here(selected.runs, assignments, secrets, is_sweep=is_sweep, from_here=bool(here))
         stays = wait or (queue == "direct" and not detach)
     print(f"resuming {', '.join(folder.name for folder in folders)}", file=sys.stderr)
     return stay(folders, last_words) if stays else leave(folders)
+
+
+def _failed(selected: Selection) -> Selection:
+    """Those runs that failed or were lost. Raises `UsageError` where there are none."""
+    seen = backends.look(selected.runs, fresh=True)
+    runs = tuple(row.run for row in seen if row.state.name in ("failed", "lost"))
+    if not runs:
+        raise UsageError(f"no run of {selected.sweep or selected.runs[0].id} has failed")
+    return selected._replace(runs=runs)

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
         request.print_configuration(asked)
         return 0
     specs = request.understand(asked)
-    facts = probe_each(specs, starting=True)
+    facts = probe_each(specs)
     plans = [resolve(spec, host) for spec, host in zip(specs, facts, strict=True)]
     for line in dict.fromkeys(line for plan in plans for line in plan.advice):
         print(f"note: {line}", file=sys.stderr)

@@ -6,11 +6,7 @@ import dataclasses
 import os
 import secrets
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +26,7 @@ from launcher.runs import address as addresses
 from launcher.runs import ownership, run_roots, store
 from launcher.runs.address import Address
 from launcher.script import interactive
+from launcher.script.interactive import Port
 
 HELP = """\
 Open a terminal in the container and environment that a job would have, on its cluster.
@@ -40,19 +37,12 @@ usage: python -m launcher shell [key=value ...] [--forward PORT] [--config-dir D
   key=value       as for run: cluster=, container=, image=, gpus=, env.NAME=...
   RUN             the environment of that run; while it runs, its own GPUs or Slurm allocation
   --forward PORT  bring a port (TensorBoard 6006, Jupyter 8888) to this machine while the terminal is open;
-                  HERE:PORT where this machine's own is in use
+                  HERE:PORT where this machine's own is in use; under Slurm it prints the command that does
 
 On this machine it opens here; over SSH by the system's ssh, through an open master connection where there is one;
 under Slurm by srun --pty with the job's resources. On a host without a scheduler it takes GPUs as a job does, and holds
 them while it is open: gpus=0 takes none.
 """
-
-
-class Port(NamedTuple):
-    """A port of the job's host, and where it is to be on this machine."""
-
-    local: int
-    remote: int
 
 
 class Place(NamedTuple):
@@ -72,26 +62,20 @@ def main(arguments: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     port = None if words.forward is None else _port(words.forward)
-    names = [override for override in words.overrides if "=" not in override and not override.startswith("~")]
+    names = [word for word in words.overrides if "=" not in word and not word.startswith(("~", "env.", "secrets."))]
     if not sys.stdin.isatty():
         raise UsageError("shell needs a terminal as its standard input; `logs` and `ls` do not")
     place = _of_run(names, words.overrides) if names else _of_job(words)
-    token = secrets.token_hex(4)
-    command = opening(place, port, token)
+    command = _opening(place, port, secrets.token_hex(4))
     if shutil.which(command[0]) is None:
         raise Unavailable(f"{command[0]} opens this terminal, and is not installed here")
     sys.stdout.flush()
     _close()
-    if port and place.address and place.plan.queue == "slurm":
-        return _attended(place, port, token)
     os.execvpe(command[0], command, _environment(place))
 
 
-def opening(place: Place, port: Port | None, token: str, control: str = "") -> list[str]:
-    """The command that opens the terminal; over SSH with a socket for others to go through, if `control` names one.
-
-    Raises `UsageError` for a port that can't be forwarded.
-    """
+def _opening(place: Place, port: Port | None, token: str) -> list[str]:
+    """The command that opens the terminal. Raises `UsageError` for a port that can't be forwarded."""
     plan, address = place.plan, place.address
     if port and plan.container is not None and plan.container.network == "none":
         raise UsageError(f"--forward {port.remote}: container.network=none has no ports; say container.network=host")
@@ -101,48 +85,18 @@ def opening(place: Place, port: Port | None, token: str, control: str = "") -> l
         raise UsageError(
             f"--forward {port.local}:{port.remote}: this machine is the job's host; {port.remote} is its own"
         )
-    is_forwarded = address is not None or plan.queue != "slurm"
-    shown = (port.remote, port.local if is_forwarded else None) if port else None
-    text = interactive.script(plan, token=token, attempt=place.attempt, port=shown)
+    from launcher.ssh import openssh_transport
+
+    bring = ("-N", "-L", f"{port.local}:NODE:{port.remote}") if port else ()
+    tunnel = openssh_transport.argv(address, *bring) if address else ()
+    text = interactive.script(plan, token=token, attempt=place.attempt, port=port, tunnel=tunnel)
     command = interactive.on_slurm(plan, text, place.job) if plan.queue == "slurm" else ["bash", "-c", text]
     if address is None:
         return command
-    from launcher.ssh import openssh_transport
-
     options: list[str] = []
     if port and plan.queue != "slurm":
         options = ["-L", f"{port.local}:localhost:{port.remote}", "-o", "ExitOnForwardFailure=yes"]
-    elif control:
-        options = ["-M", "-S", control]
     return interactive.over_ssh(openssh_transport.argv(address, "-t", *options), command)
-
-
-def _attended(place: Place, port: Port, token: str) -> int:
-    """A terminal on a node that Slurm has yet to choose: once it has, the port of that node is forwarded, through
-    the terminal's own connection to the login node. Returns its exit code."""
-    from launcher.ssh import openssh_transport
-
-    assert place.address is not None
-    with tempfile.TemporaryDirectory(prefix="launcher-") as folder:
-        control = f"{folder}/ssh"
-        shell = subprocess.Popen(opening(place, port, token, control), env=_environment(place))
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for what runs in the terminal
-        node = ""
-        while not node and shell.poll() is None:
-            time.sleep(0.5)
-            asked = openssh_transport.argv(place.address, "-S", control, "-o", "BatchMode=yes")
-            node = _output(interactive.over_ssh(asked, ["cat", interactive.note(place.plan, token)]))
-        if node:
-            through = ["-S", control, "-O", "forward", "-L", f"{port.local}:{node}:{port.remote}"]
-            done = subprocess.run(openssh_transport.argv(place.address, *through), capture_output=True, text=True)
-            if done.returncode != 0:
-                print(f"port {port.remote} is not forwarded: {done.stderr.strip()}\r", file=sys.stderr)
-        return shell.wait()
-
-
-def _output(argv: Sequence[str]) -> str:
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _port(text: str) -> Port:

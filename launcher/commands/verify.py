@@ -56,9 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
         started = verify_client.verify(run, step, assignments, secrets)
     else:
-        from launcher.executors.base import start
-
-        started = verify_here(run, step, assignments, secrets, start=start)
+        started = verify_here(run, step, assignments, secrets)
     print(_introduction(run.id, started), file=sys.stderr)
     if detach:
         return leave([started.folder])

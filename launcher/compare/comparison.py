@@ -115,6 +115,8 @@ def check(specs: Sequence[JobSpec]) -> None:
             "train.bare=true: nothing counts the steps of a bare script, so it can't be measured in blocks of "
             "compare.steps steps; leave it out, or say run for compare"
         )
+    if any(not spec.training.amp.claims for spec in specs):
+        raise UsageError("amp=none: nothing counts the steps of such a script, so it can't be compared; say amp=o0")
     shared = [_shared(spec) for spec in specs]
     keys = dict.fromkeys(key for group in shared for key in group)
     for key in sorted(keys, key=lambda key: not key.endswith(".kind")):  # which decides what other keys there are

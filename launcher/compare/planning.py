@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from launcher.compare import comparison, experiments
 from launcher.compare.ended import last_words
@@ -13,7 +13,7 @@ from launcher.compare.experiments import ExperimentRequest
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.spec import JobSpec
-from launcher.errors import LauncherError, of_each
+from launcher.errors import LauncherError, UsageError, of_each
 from launcher.plan import user_script
 from launcher.plan.model import Compare, Plan
 from launcher.plan.resolve import resolve
@@ -23,13 +23,17 @@ from launcher.ui import tables
 from launcher.ui.foreground import submit_and_follow
 
 
+class NoGpu(UsageError):
+    """A published experiment at full size, on a machine without GPU."""
+
+
 def of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Words, *, look: bool = False) -> int:
     """A published table, measured here; or its plan or its configuration alone."""
     if words.cfg:
         request.print_configuration(asked.request)
         return 0
     specs = asked.request.specs
-    plan, facts = of_arms(specs, asked.how, arguments, asked=asked, starting=not look)
+    plan, facts = of_arms(specs, asked.how, arguments, asked=asked)
     return carry_out(plan, facts, specs, look=look)
 
 
@@ -40,12 +44,11 @@ def of_arms(
     *,
     asked: ExperimentRequest | None = None,
     facts: Facts | None = None,
-    starting: bool = False,
 ) -> tuple[Plan, Facts]:
     """The comparison of these jobs, and the host that it is planned for: that of `facts`, or what is found out now."""
     comparison.check(specs)
     settled = [comparison.settled(spec, how) for spec in specs]
-    hosts = [facts] * len(settled) if facts else probe_each(settled, starting=starting)
+    hosts = [facts] * len(settled) if facts else probe_each(settled)
     impossible = asked.impossible if asked else ()
     published = asked.published if asked else None
     labelled = [(comparison.label(spec), (spec, host)) for spec, host in zip(settled, hosts, strict=True)]
@@ -58,7 +61,7 @@ def of_arms(
             plans = of_each(labelled, lambda arm: resolve(*arm), "arm")
     except LauncherError as error:
         if asked and asked.smaller and not hosts[0].gpus and hosts[0].slurm is None:
-            raise type(error)(f"{error}; {_smaller(asked)}") from None
+            raise NoGpu(f"{error}; {_smaller(asked)}") from None
         raise
     script = user_script.stem(specs[0].launch)
     name = specs[0].launch.name or (asked.name if asked else None) or (f"compare-{script}" if script else None)
@@ -92,17 +95,15 @@ def describe(plan: Plan, width: int = 0, *, with_script: bool = False) -> list[s
 
     how = plan.comparison
     assert how is not None
-    rounds = f"{how.rounds} round{'s' * (how.rounds > 1)}"
-    blocks = f"{rounds} of {len(plan.arms)} blocks, {how.steps} steps each, {how.cool_down} s apart"
     rows = [(arm.arm, comparison.label(arm), summary(arm)) for arm in plan.arms]
-    lines = [f"a comparison of {len(plan.arms)} arms: {blocks}; {how.total:,} steps of each arm in all", ""]
+    lines = [_measured_how(how, len(plan.arms)), ""]
     lines += [*tables.table(["arm", "differs in", "is"], rows), ""]
     if starts := [f"arm {arm.arm} starts in {user_script.start_folder(arm)}" for arm in plan.arms if arm.script]:
         lines += [*starts, ""]
     if plan.published:
         from launcher.compare import published  # and all that reports need
 
-        lines += [*_typed(plan), "", *published.planned(plan, width), ""]
+        lines += [*_typed([arm.words for arm in plan.arms]), "", *published.planned(plan, width), ""]
     lines += [part for note in plan.advice for part in tables.wrapped(f"note: {note}", width)]
     if not with_script:
         return [*lines, "`plan --script` prints run.sh"]
@@ -111,10 +112,30 @@ def describe(plan: Plan, width: int = 0, *, with_script: bool = False) -> list[s
     return lines
 
 
-def _typed(plan: Plan) -> list[str]:
+def describe_words(asked: ExperimentRequest, refusal: Exception, width: int = 0) -> Iterator[str]:
+    """An experiment where `run` refuses it: what its words say, in at most `width` columns (0: no limit)."""
+    specs = asked.request.specs
+    yield from (_measured_how(asked.how, len(specs)), "")
+    labels = [comparison.label(spec) for spec in specs]
+    rows = [[f"{number:02}", label] for number, label in enumerate(labels)]
+    yield from (*tables.table(["arm", "is"], rows), "")
+    yield from (*_typed([spec.words for spec in specs]), "")
+    if asked.published:
+        from launcher.compare import published
+
+        yield from (*published.shown(asked.published, labels, width), "")
+    yield from tables.wrapped(f"note: `run` refuses it here: {refusal}", width)
+
+
+def _measured_how(how: Compare, count: int) -> str:
+    rounds = f"{how.rounds} round{'s' * (how.rounds > 1)}"
+    blocks = f"{rounds} of {count} blocks, {how.steps} steps each, {how.cool_down} s apart"
+    return f"a comparison of {count} arms: {blocks}; {how.total:,} steps of each arm in all"
+
+
+def _typed(words: Sequence[Sequence[str]]) -> list[str]:
     """The words behind the names of an experiment's arms."""
-    shared = [word for word in plan.arms[0].words if all(word in arm.words for arm in plan.arms)]
+    shared = [word for word in words[0] if all(word in others for others in words)]
+    own = [shlex.join(word for word in of_arm if word not in shared) for of_arm in words]
     lines = [f"all arms: {shlex.join(shared)}"] if shared else []
-    return lines + [
-        f"arm {arm.arm}: {shlex.join(word for word in arm.words if word not in shared)}" for arm in plan.arms
-    ]
+    return lines + [f"arm {number:02}: {line}" for number, line in enumerate(own)]

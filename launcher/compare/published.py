@@ -17,12 +17,12 @@ COLUMNS = {
     "rate": "samples/s",
     "step_seconds": "s/step",
     "epoch_seconds": "s/epoch",
-    "memory_gb": "GB",
+    "memory_gib": "GiB",
     "loss": "loss",
     "accuracy": "accuracy",
 }
 """Figures of `PublishedArm`, and what their columns are called."""
-_ALWAYS = ("rate", "memory_gb", "accuracy")
+_ALWAYS = ("rate", "memory_gib", "accuracy")
 """What is shown of ours also where it wasn't published."""
 
 
@@ -31,15 +31,7 @@ def planned(plan: Plan, width: int = 0) -> Iterator[str]:
     in at most `width` columns (0: no limit)."""
     source, how = plan.published, plan.comparison
     assert source is not None and how is not None
-    yield from tables.wrapped(f"published: {source.source}, on {source.hardware}. {source.note}".strip(), width)
-    given = [key for key in COLUMNS if any(getattr(arm, key) is not None for arm in source.arms)]
-    if not given:
-        return
-    rows = []
-    for arm, row in zip(plan.arms, source.arms, strict=True):
-        figures = (getattr(row, key) for key in given)
-        rows.append([comparison.label(arm), *("-" if figure is None else f"{figure:.10g}" for figure in figures)])
-    yield from ("", *tables.table(["arm", *(COLUMNS[key] for key in given)], rows))
+    yield from shown(source, [comparison.label(arm) for arm in plan.arms], width)
     seconds = [_step_seconds(source, row, arm) for arm, row in zip(plan.arms, source.arms, strict=True)]
     known = [second for second in seconds if second is not None]
     if known and all(arm.settings["device"] == "cuda" for arm in plan.arms):
@@ -49,6 +41,19 @@ def planned(plan: Plan, width: int = 0) -> Iterator[str]:
         yield from tables.wrapped(
             f"at the published speeds {how.total:,} steps of {which} take {took}, starting up not counted", width
         )
+
+
+def shown(source: Published, labels: Sequence[str], width: int = 0) -> Iterator[str]:
+    """What was published of each arm, and where; sentences in at most `width` columns (0: no limit)."""
+    yield from tables.wrapped(f"published: {source.source}, on {source.hardware}. {source.note}".strip(), width)
+    given = [key for key in COLUMNS if any(getattr(arm, key) is not None for arm in source.arms)]
+    if not given:
+        return
+    rows = []
+    for label, row in zip(labels, source.arms, strict=True):
+        figures = (getattr(row, key) for key in given)
+        rows.append([label, *("-" if figure is None else f"{figure:.10g}" for figure in figures)])
+    yield from ("", *tables.table(["arm", *(COLUMNS[key] for key in given)], rows))
 
 
 def _step_seconds(source: Published, row: PublishedArm, arm: Plan) -> float | None:
@@ -103,8 +108,8 @@ def _ours(key: str, row: PublishedArm, arm: MeasuredArm, epoch_samples: int | No
     figures = arm.figures
     if key == "rate":
         return figures.rate
-    if key == "memory_gb":
-        return figures.memory / 1e9 if figures.memory else None
+    if key == "memory_gib":
+        return figures.memory / 2**30 if figures.memory else None
     if key == "loss":
         return _loss(row, arm)
     if key == "accuracy":

@@ -8,6 +8,7 @@ from launcher import units
 from launcher.compare.intervals import ENOUGH
 from launcher.compare.paired import MeasuredArm
 from launcher.plan.model import Compare
+from launcher.ui import summary
 
 
 def verdict(compared: Sequence[MeasuredArm], how: Compare) -> Iterator[str]:
@@ -21,8 +22,23 @@ def verdict(compared: Sequence[MeasuredArm], how: Compare) -> Iterator[str]:
         yield f"{_named(control)}, the control: {_not_finite(control)}. No loss can be compared with it."
     for other in others:
         yield _of_arm(other, control, how)
+    if sentence := _launch_bound(compared):
+        yield sentence
     if control.is_script and any(arm.ratio or arm.gap is not None for arm in others):
         yield _of_scripts(compared)
+
+
+def _launch_bound(compared: Sequence[MeasuredArm]) -> str:
+    """Which arms left the GPU idle: their speeds are the CPU's, whatever the precision."""
+    bound = [arm for arm in compared if summary.is_launch_bound(arm.evidence.result)]
+    if not bound:
+        return ""
+    shares = [f"{arm.evidence.result.throughput.gpu_busy_share:.0%} of the time in {arm.label}" for arm in bound]
+    remedy = summary.way_out(arm.evidence.result for arm in bound)
+    return (
+        f"The GPU computed {_listed(shares)}: these steps are launch-bound, and their speed says little of the "
+        f"precision. Compare with {remedy}."
+    )
 
 
 def _of_scripts(compared: Sequence[MeasuredArm]) -> str:

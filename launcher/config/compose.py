@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from amp_launcher.precision.levels import LEVELS
 from amp_launcher.typed import leaves, not_a_choice
 from launcher.config.paths import conf_folder
 from launcher.config.schema import GROUPS
-from launcher.config.shipped import CONFIG
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class File(NamedTuple):
 class Composed(NamedTuple):
     """A configuration made of chosen files."""
 
-    config: Any
-    """Of OmegaConf, unresolved."""
+    config: dict[str, Any]
+    """Plain values, `${...}` and all."""
     files: Sequence[File] = ()
     """What it is made of; later ones win."""
     places: Mapping[str, Place] = {}
@@ -107,16 +107,15 @@ class Composer:
         """
         from hydra.core.override_parser.overrides_parser import OverridesParser
         from hydra.errors import HydraException
-        from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
 
         try:
             self._folders[-1].choices = {group: choice.text for group, choice in self._chosen.items()}
             overrides = OverridesParser.create().parse_overrides(list(words))
-            config, files = self._merge(overrides)
-            beneath = self._weakest(config)
-            if beneath:
-                config = OmegaConf.merge(*(values for _, values in beneath), config)
+            chosen, files = self._merge(overrides)
+            beneath, config = self._weakest(chosen), dict[str, Any]()
+            for values in (*(values for _, values in beneath), chosen):
+                merge(config, values)
         except (HydraException, OmegaConfBaseException) as error:
             raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
         except RecursionError:
@@ -124,28 +123,21 @@ class Composer:
         files = [*(file for file, _ in beneath), *files]
         return Composed(config, files, _places(files) if self.config_dirs else {})
 
-    def _merge(self, overrides: Sequence[Any]) -> tuple[Any, list[File]]:
+    def _merge(self, overrides: Sequence[Any]) -> tuple[dict[str, Any], list[File]]:
         """The chosen files merged, and the files themselves."""
-        from hydra._internal.defaults_list import create_defaults_list
-        from omegaconf import OmegaConf
+        from launcher.config.folders import defaults_list
 
-        chosen = create_defaults_list(
-            self._repository, CONFIG, list(overrides), prepend_hydra=False, skip_missing=False
-        )
-        config, files = OmegaConf.create(), []
+        config, files = dict[str, Any](), []
         typed = {override.key_or_group for override in overrides}
-        for default in chosen.defaults:
-            path: str = default.config_path or ""
-            loaded = self._repository.load_config(path) if path else None
-            if loaded is None:
+        for path, package in defaults_list(self._repository, list(overrides)):
+            folder = self._repository.folder_of(path)
+            if folder is None:
                 continue
-            package = "" if default.package in (None, "_global_") else default.package
-            part = OmegaConf.create()
-            OmegaConf.update(part, package, loaded.config, merge=False) if package else part.merge_with(loaded.config)
-            config.merge_with(part)
-            values: Any = OmegaConf.to_container(part, resolve=False)
-            file = Path(loaded.path.removeprefix("file://"), f"{path}.yaml")
-            shown = _shown(file)
+            values = folder.values(path)
+            for name in reversed(package.split(".")) if package else ():
+                values = {name: values}
+            merge(config, values)
+            shown = _shown(file := folder.file(path))
             group, _, choice = path.rpartition("/")
             by = self._chosen.get(group)
             if by and by.line and by.text == choice and group not in typed:
@@ -153,15 +145,37 @@ class Composer:
             files.append(File(shown, file, f"{package}." if package else "", leaves(values)))
         return config, files
 
-    def _weakest(self, config: Any) -> list[tuple[File, dict[str, Any]]]:
+    def _weakest(self, config: Mapping[str, Any]) -> list[tuple[File, dict[str, Any]]]:
         """What the config.yaml of each folder sets for a job of this configuration, the weakest first."""
-        from omegaconf import OmegaConf
-
         from launcher.config.folders import applying
 
-        kinds = [OmegaConf.select(config, key) for key in ("recipe", "cluster.kind", "container.kind", "profile.tool")]
+        kinds = [select(config, key) for key in ("recipe", "cluster.kind", "container.kind", "profile.tool")]
         applied = ((layer.path, applying(layer.values, *kinds)) for layer in self._defaults if layer.values)
         return [(File(_shown(path), path, "", leaves(values)), values) for path, values in applied]
+
+
+def merge(config: dict[str, Any], values: Mapping[str, Any]) -> None:
+    """Set values in a configuration as OmegaConf merges: mappings merge, `???` takes no value away, all else replaces.
+    The values stay as they are."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            if not isinstance(config.get(name), dict):
+                config[name] = {}
+            merge(config[name], value)
+        elif value != "???" or name not in config:
+            config[name] = copy.deepcopy(value)
+
+
+def select(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key, resolved; None where there is none."""
+    value: Any = config
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+        if isinstance(value, str) and "${" in value:
+            from omegaconf import OmegaConf
+
+            return OmegaConf.select(OmegaConf.create(dict(config)), key)
+    return value
 
 
 def _shown(path: Path) -> str:

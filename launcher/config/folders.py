@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
@@ -81,16 +82,26 @@ class Folder(ConfigSource):
         return self.folder / f"{name.removesuffix('.yaml')}.yaml"
 
     def load_config(self, config_path: str) -> ConfigResult:
+        """The files that a file chooses, which is all that Hydra reads: see `values`."""
         name = config_path.removesuffix(".yaml")
-        if name == CONFIG:  # its values have the lowest priority: they are merged under the composed ones
+        package, shown = None, dict[str, Any]()
+        if name == CONFIG:
             chosen = ({group: name} for group, name in self.choices.items())
-            values: dict[str, Any] = {"defaults": ["_self_", *chosen, {"data": None}, {"experiment": None}]}
-            package = None
+            shown = {"defaults": ["_self_", *chosen, {"data": None}, {"experiment": None}]}
         else:
-            if name not in self._read:
-                self._read[name] = self._load(name)
-            values, package = self._read[name]
-        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(values), {"package": package})
+            values, package = self._loaded(name)
+            shown = {key: value if key == "defaults" else None for key, value in values.items()}
+        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(shown), {"package": package})
+
+    def values(self, name: str) -> dict[str, Any]:
+        """What a file sets. Of a config.yaml nothing, as that has the lowest priority: it is merged under the rest."""
+        values = {} if name == CONFIG else self._loaded(name)[0]
+        return {key: value for key, value in values.items() if key != "defaults"}
+
+    def _loaded(self, name: str) -> tuple[dict[str, Any], str | None]:
+        if name not in self._read:
+            self._read[name] = self._load(name)
+        return self._read[name]
 
     def _load(self, name: str) -> tuple[dict[str, Any], str | None]:
         path = self.file(name)
@@ -126,7 +137,20 @@ class Repository(ConfigRepository):
     """The folders that Hydra looks for files in, the strongest first."""
 
     def __init__(self, folders: list[Folder]) -> None:
+        self.folders = folders
         self.sources = list(folders)
+
+    def folder_of(self, name: str) -> Folder | None:
+        """The strongest folder that has a file."""
+        return next((folder for folder in self.folders if folder.is_config(name)), None)
+
+
+def defaults_list(repository: Repository, overrides: list[Any]) -> list[tuple[str, str]]:
+    """The files that make up a configuration, and the group that the keys of each stand under; later ones win."""
+    chosen = create_defaults_list(repository, CONFIG, overrides, prepend_hydra=False, skip_missing=False)
+    packages = (default.package if default.package != "_global_" else None for default in chosen.defaults)
+    paths = (default.config_path or "" for default in chosen.defaults)
+    return [(path, package or "") for path, package in zip(paths, packages, strict=True) if path]
 
 
 def _choices(path: Path, defaults: list[Any], places: Mapping[str, Place]) -> dict[str, Place]:

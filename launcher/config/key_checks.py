@@ -19,7 +19,7 @@ _LEVEL_OF = {
     "16-true": "amp=fp16-true",
     **dict.fromkeys(("32", "32-true", "fp32-true"), "amp=fp32"),
     **dict.fromkeys(("on", "true", "mixed"), "amp=o1"),
-    **dict.fromkeys(("off", "false", "none", "float32"), "amp=o0"),
+    **dict.fromkeys(("off", "false", "float32"), "amp=o0"),
 }
 _KEY_OF = {
     "cluster.user": "cluster.host=me@host, or cluster.login=me@host with cluster=slurm",
@@ -27,6 +27,10 @@ _KEY_OF = {
     "cluster.gpus": "gpus=",
     "cluster.nodes": "nodes=",
     "cluster.image": "image=",
+    "cluster.exclude": "cluster.flags=['--exclude=NODES']",
+    "cluster.nodelist": "cluster.flags=['--nodelist=NODES']",
+    "cluster.gres": "gpus=, or cluster.flags=['--gres=...']",
+    **dict.fromkeys(("precision", "mixed_precision"), "amp=bf16-mixed, or another mode of amp"),
 }
 
 

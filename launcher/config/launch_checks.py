@@ -10,10 +10,11 @@ from amp_launcher.around.script import NGC_TENSORFLOW1, in_image
 from amp_launcher.precision.gemm import HALF, OVERRIDES
 from amp_launcher.settings import Settings
 from amp_launcher.typed import SettingsError, not_a_choice, plain, refuse_control_characters, show
-from launcher.config import job_environment
-from launcher.config.schema import ALIASES, Container, Launch, SlurmCluster, SshCluster
+from launcher.config import job_environment, slurm_units
+from launcher.config.schema import ALIASES, OWN_FOLDER, Cluster, Container, Launch, SlurmCluster, SshCluster
 from launcher.runs import address as addresses
 
+_OWN = f"{OWN_FOLDER}:"
 _GRAPH_REWRITE = re.compile(r"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_(?:[A-Z]+LIST_(?:ADD|REMOVE)|LEVEL)")
 """TensorFlow's own variables for the lists of its graph rewrite, which a trainer sets from `amp`."""
 STOP_SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR2")
@@ -38,9 +39,12 @@ def check(launch: Launch, training: Settings) -> None:
         )
     if not launch.run_root:
         raise SettingsError("run_root= is empty; name a folder", "run_root")
-    if training.framework == "paddle" and launch.nodes > 1:
-        raise SettingsError(f"nodes={launch.nodes}: framework=paddle runs on one node here; say nodes=1", "nodes")
+    if training.framework in ("paddle", "none") and launch.nodes > 1:
+        raise SettingsError(
+            f"nodes={launch.nodes}: framework={training.framework} runs on one node here; say nodes=1", "nodes"
+        )
     _check_script(launch, training)
+    _check_limit(launch.cluster)
     if launch.container.kind == "none":
         _refuse_without_container(launch, training)
     for name in [name for name in OVERRIDES if name in launch.env and training.amp.gemm != HALF]:
@@ -125,8 +129,26 @@ def _check_cluster(cluster: Any) -> None:
         addresses.check(destination, f"cluster.{'host' if isinstance(cluster, SshCluster) else 'login'}")
 
 
+def _check_limit(cluster: Cluster) -> None:
+    """Refuse a time limit that is none, of a run that the launcher itself ends; Slurm's depends on its partition."""
+    if cluster.time is None or isinstance(cluster, SlurmCluster):
+        return
+    try:
+        limit = slurm_units.minutes(cluster.time)
+    except ValueError as error:
+        raise SettingsError(f"cluster.time={error}", "cluster.time") from None
+    if limit is not None and 60 * limit <= cluster.stop_before:
+        raise SettingsError(
+            f"cluster.time={cluster.time} is {60 * limit} s, and the run would be asked to save and stop "
+            f"cluster.stop_before={cluster.stop_before} s before its end; give it more time, or say a "
+            "smaller cluster.stop_before",
+            "cluster.time",
+        )
+
+
 def _refuse_without_container(launch: Launch, training: Settings) -> None:
-    given = {"image": launch.image, "mounts": launch.mounts}
+    # A folder of the run's own is there without a container too.
+    given = {"image": launch.image, "mounts": [mount for mount in launch.mounts if not mount.startswith(_OWN)]}
     if training.recipe != "script" and training.profile.tool != "dlprof":  # else this host may be a container of it
         given["image.is"] = launch.image_is
     usual = plain(Container())
@@ -140,6 +162,7 @@ def _check_script(launch: Launch, training: Settings) -> None:
     recipe, resume_arguments = training.recipe, launch.resume_arguments
     if recipe != "script":
         given = (
+            *(("mounts", mount, f"mounts=[{mount}]") for mount in launch.mounts if mount.startswith(_OWN)),
             ("script", launch.script, f"script={launch.script}"),
             ("arguments", launch.arguments, f"-- {shlex.join(launch.arguments)}"),
             *((f"sweep.{name}", name, f"sweep.{name}={value}") for name, value in launch.sweep.items()),

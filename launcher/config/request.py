@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_launcher.around.script import in_image
+from amp_launcher.precision.levels import NO_CLAIM
 from amp_launcher.settings import Settings
 from launcher.config import script_text, script_word
 from launcher.config.compose import Composer
@@ -146,18 +147,19 @@ def _with_framework(cell: Cell, read: dict[Path, dict[str, str]]) -> Cell:
     if path not in read:
         read[path] = script_text.frameworks(path)
     packages = read[path]
+    if cell.config["amp"].get("preset") == NO_CLAIM and len(packages) != 1:
+        return dataclasses.replace(cell, config={**cell.config, "framework": "none"})
     if len(packages) > 1:
         choices = " or ".join(f"framework={name}" for name in sorted(packages))
         raise UsageError(
             f"{path.name} uses {' and '.join(sorted(packages.values()))}; say which of them trains: {choices}"
         )
-    framework = next(iter(packages), Settings().framework)
     if not packages:
-        note = f"no import of a framework was found in {path.name}; framework={framework} is assumed"
-    elif framework == Settings().framework:
-        return cell
-    else:
-        note = f"framework={framework}, as {path.name} imports {packages[framework]}"
+        return cell  # the one that is installed where it runs
+    (framework,) = packages
+    if framework == Settings().framework:
+        return dataclasses.replace(cell, config={**cell.config, "framework": framework})
+    note = f"framework={framework}, as {path.name} imports {packages[framework]}"
     word = parse(f"framework={framework}", source=f"imports of {path.name}")
     notes = [*(cell.config.get("notes") or ()), note]
     return dataclasses.replace(

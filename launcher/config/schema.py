@@ -24,6 +24,7 @@ class Cluster:
     setup: tuple[str, ...] = setting(
         (), "lines of bash that run before the job, as module load; the only shell text taken"
     )
+    time: str | None = setting(None, "time limit, as Slurm writes it: 90, 1:30:00, 2-12:00")
     stop_before: int = setting(30, "seconds that a run which is asked to stop has to save and end, before it is killed")
 
     def __post_init__(self) -> None:
@@ -72,7 +73,6 @@ class SlurmCluster(Reach):
     qos: str | None = setting(None, "quality of service")
     constraint: str | None = setting(None, "node features, such as a100&nvlink")
     reservation: str | None = setting(None, "reservation to use")
-    time: str | None = setting(None, "time limit, as Slurm writes it: 90, 1:30:00, 2-12:00")
     cpus: int | None = setting(
         None, "CPUs per node; null with GPUs is the share that they have of a node of the partition"
     )
@@ -197,7 +197,10 @@ class Launch:
             "shell's value"
         },
     )
-    mounts: tuple[str, ...] = setting((), "SOURCE:TARGET[:ro] folders for the container")
+    mounts: tuple[str, ...] = setting(
+        (),
+        "SOURCE:TARGET[:ro] folders for the container; run:TARGET is an empty one of the run's own",
+    )
     name: str | None = setting(None, "a name for the run; null is recipe and level")
     run_root: str = setting("~/launcher-runs", "folder that holds the run folders")
     share: Literal["none", "group"] = setting(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import itertools
+import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -42,9 +44,9 @@ def check(named: str, path: Path, *, exactly: bool) -> None:
     data = path.read_bytes()
     first = data.partition(b"\n")[0].decode(errors="replace").strip()
     if path.suffix not in (".py", ".pyw", ""):
-        raise UsageError(f"script={named} is not Python: its name ends in {path.suffix}")
+        raise UsageError(f"script={named} is not Python: its name ends in {path.suffix}{_by_cmd(named)}")
     if b"\0" in data:
-        raise UsageError(f"script={named} is not Python: it is a binary file")
+        raise UsageError(f"script={named} is not Python: it is a binary file{_by_cmd(named)}")
     try:
         parsed(data)
         failure = ""
@@ -52,20 +54,42 @@ def check(named: str, path: Path, *, exactly: bool) -> None:
         text = f": {error.text.strip()}" if error.text and "\ufffd" not in error.text else ""
         failure = f"{path}{f':{error.lineno}' if error.lineno else ''}: {error.msg}{text}"
     if first.startswith("#!") and "python" not in first and (failure or _names_shell(first)):
-        raise UsageError(f"script={named} is not Python: its first line is {first}")
+        raise UsageError(f"script={named} is not Python: its first line is {first}{_by_cmd(named)}")
     if failure and (exactly or not path.suffix):
         raise UsageError(f"script={named} can't be read as Python: {failure}")
 
 
-def refuse_former_names(named: str, script: Path) -> None:
-    """Refuse a script that imports this project by the name that its package had. Raises `UsageError`."""
+def _by_cmd(named: str) -> str:
+    return f"; to run it as it is: cmd -- {shlex.quote(named)}"
+
+
+def check_program(named: str, path: Path) -> None:
+    """Refuse a file that the system can't start by itself. Raises `UsageError`."""
+    with path.open("rb") as stream:
+        begins = stream.read(4)
+    if not os.access(path, os.X_OK):
+        raise UsageError(f"{named} is not executable: chmod +x {shlex.quote(named)}")
+    if not begins.startswith((b"#!", b"\x7fELF")):
+        raise UsageError(f"{named} names no program that runs it: its first line should be #!/bin/sh, or another")
+
+
+def refuse_former_names(named: str, script: Path, modules: Sequence[Path]) -> None:
+    """Refuse a script that imports this project by the name that its package had, itself or in these modules of its
+    own. Raises `UsageError`."""
     if (script.parent / "recipes").is_dir() or (script.parent / "recipes.py").is_file():
         return  # the script's own
-    for path in (script, *itertools.islice(own_modules(script), MOST_FILES)):
-        for level, name in imported(path):
+    for path in (script, *modules):
+        for level, name in imported(path) if _says(path, b"recipes") else ():
             if not level and (former := _FORMER.match(name)):
                 now = f"amp_launcher.{former[1] or 'job'}"
                 raise UsageError(f"script={named}: {path.name} imports {former[0]}, which is {now} now")
+
+
+def _says(path: Path, word: bytes) -> bool:
+    try:
+        return word in path.read_bytes()
+    except OSError:
+        return False
 
 
 def _names_shell(first: str) -> bool:

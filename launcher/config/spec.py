@@ -34,6 +34,8 @@ class JobSpec:
     """The trainer's words, as `amp=o2`: what was typed of the keys that the trainer reads."""
     swept: tuple[tuple[str, Any], ...] = ()
     """Where this job differs from the others of its sweep."""
+    assumed: bool = False
+    """Whether the framework is the default: none was named, or found in the script's text."""
     command: tuple[str, ...] = ()
     """The overrides as they were typed, for the record."""
 
@@ -113,6 +115,7 @@ def _make(cell: Cell) -> JobSpec:
         recipe=recipe,
         words=_trainer_words(cell.words, training),
         swept=placeholders.labels(cell.swept),
+        assumed=recipe.name == "script" and not config.get("framework"),
         command=tuple(word for typed in cell.words if typed.source == COMMAND_LINE for word in typed_words(typed)),
     )
 
@@ -142,7 +145,9 @@ def _trainer_words(overrides: tuple[Override, ...], training: Settings) -> tuple
         if override.prefix == "~" or root in ("recipe", "framework") or override.values == (None,):
             continue
         if root in TRAINING_KEYS or root == "train":
-            if override.key in ("amp.level", "amp.preset"):
+            if override.key in ("amp.level", "amp.preset", "train.command"):
+                continue
+            if override.key == "train.bare" and training.recipe == "script" and training.train.command:
                 continue
             # A group may be given as a mapping, as checkpoint={every:5}; the trainer knows its keys.
             for key, value in leaves({override.key: override.values[0]}).items():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from amp_launcher.typed import leaves, show
 from launcher.config import key_checks
-from launcher.config.compose import Composed, Composer
+from launcher.config.compose import Composed, Composer, select
 from launcher.config.parse import MOST_CELLS, Override, choosing_word, read_train
 from launcher.config.schema import defaults
 from launcher.errors import UsageError
@@ -94,8 +94,6 @@ class _Base:
     """One choice of groups, composed; values are applied to a copy."""
 
     composed: Composed
-    plain: dict[str, Any]
-    """What was composed, as plain values."""
     interpolated: tuple[str, ...]
     """Keys of files with interpolations, dotted."""
     merged: Any
@@ -105,22 +103,24 @@ class _Base:
 
     @staticmethod
     def make(composed: Composed, overrides: Sequence[Override]) -> _Base:
-        from omegaconf import OmegaConf
-
-        overrides = read_train(overrides, str(composed.config.get("recipe")))
+        config = composed.config
+        overrides = read_train(overrides, str(select(config, "recipe")))
         for override in overrides:
             if override.kind == "value" and override.prefix == "~":
-                _take_back(composed.config, override)
-        plain: Any = OmegaConf.to_container(composed.config, resolve=False)
-        _refuse_missing(plain, [override for override in overrides if _sets(override)], composed.places)
-        interpolated = tuple(key for key, value in leaves(plain).items() if _is_interpolated(value))
-        merged = OmegaConf.merge(defaults(), composed.config) if interpolated else None
-        return _Base(composed=composed, plain=plain, interpolated=interpolated, merged=merged, overrides=overrides)
+                _take_back(config, override)
+        _refuse_missing(config, [override for override in overrides if _sets(override)], composed.places)
+        interpolated = tuple(key for key, value in leaves(config).items() if _is_interpolated(value))
+        merged = None
+        if interpolated:
+            from omegaconf import OmegaConf
+
+            merged = OmegaConf.merge(defaults(), config)
+        return _Base(composed=composed, interpolated=interpolated, merged=merged, overrides=overrides)
 
     def apply(self, words: Sequence[Override]) -> dict[str, Any]:
         """The configuration of one cell, whose overrides have one value each."""
         assignments = [override for override in words if _sets(override)]
-        config = copy.deepcopy(self.plain)
+        config = copy.deepcopy(self.composed.config)
         for override in assignments:
             _assign(config, override.key, override.values[0])
         assigned = [key for override in assignments for key in leaves({override.key: override.values[0]})]
@@ -152,17 +152,16 @@ class _Base:
             raise UsageError(f"{key} can't be resolved: {str(error).splitlines()[0]}{where}") from None
 
 
-def _take_back(config: Any, override: Override) -> None:
+def _take_back(config: dict[str, Any], override: Override) -> None:
     """Remove what files set for a key, if it is this value or the word names none. Raises `UsageError`."""
-    from omegaconf import OmegaConf
-
     key, value = override.key, override.values[0]
-    parent, _, name = key.rpartition(".")
-    node = OmegaConf.select(config, parent) if parent else config
-    if not OmegaConf.is_dict(node) or name not in node:
+    node: Any = config
+    *parents, name = key.split(".")
+    for parent in parents:
+        node = node.get(parent) if isinstance(node, dict) else None
+    if not isinstance(node, dict) or name not in node:
         raise UsageError(f"~{key} has nothing to take back: no file sets it ({override.source})")
-    plain: Any = OmegaConf.to_container(node, resolve=False)
-    written = plain[name]  # what an interpolation reads may be set later, or nowhere
+    written = node[name]  # what an interpolation reads may be set later, or nowhere
     if value is not None and written != value:
         raise UsageError(f"~{key}={show(value)}: files set it to {show(written)} ({override.source})")
     del node[name]

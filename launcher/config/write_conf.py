@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from amp_launcher.precision.levels import LEVELS, MODES, PRESETS, Amp, Framework, LossScale, Name
+from amp_launcher.precision.levels import LEVELS, MODES, NO_CLAIM, PRESETS, Amp, Framework, LossScale, Name
 from amp_launcher.precision.support import support_for
 from amp_launcher.recipe import NAMES, find
 from amp_launcher.settings import Profile, Settings
@@ -94,6 +94,8 @@ def text_of(path: str) -> str:
 
 
 def _of_mode(name: Name) -> str:
+    if name == NO_CLAIM:
+        return "none: a script without a mode, as for preprocessing; nothing is applied to it, and nothing observed"
     mode = MODES[name]
     dtype = f" in {mode.dtype}" if mode.tf32 is None else f" {'with' if mode.tf32 else 'without'} TF32"
     return f"{name}: {mode.level}{dtype}; {LEVELS[mode.level]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,7 @@ def examine(spec: JobSpec) -> Iterator[Finding]:
     try:
         if address is not None:
             yield _reached(address)
-        facts = probe([spec], starting=True)
+        facts = probe([spec])
         host, now = _host(spec, address), time.time()
     except LauncherError as error:
         yield problem("reach" if address else "host", str(error))
@@ -52,13 +53,17 @@ def examine(spec: JobSpec) -> Iterator[Finding]:
     for finding in _of_place(host, facts, spec, now, address):
         blocked = blocked or finding.level == "problem"
         yield finding
+    try:
+        plan = resolve(spec, facts)
+    except LauncherError as error:
+        yield problem("request", str(error))
+        blocked = True
     if blocked:
         yield advice("job", "not started because of the problems above", "fix them and run doctor again")
         return
+    for line in plan.advice:
+        yield advice("plan", line, "nothing has to be done for this job")
     try:
-        plan = resolve(spec, facts)
-        for line in plan.advice:
-            yield advice("plan", line, "nothing has to be done for this job")
         (folder,) = submit([plan], [spec], facts)
     except LauncherError as error:
         yield problem("job", str(error))
@@ -96,12 +101,10 @@ def _examined(answer: Any) -> health.Host:
 
 
 def _of_place(host: health.Host, facts: Facts, spec: JobSpec, now: float, address: Address | None) -> Iterator[Finding]:
-    try:
-        yield from of_host(host, facts, spec, now=now, remote=address is not None)
-        if isinstance(spec.launch.cluster, SlurmCluster):
+    yield from of_host(host, facts, spec, now=now, remote=address is not None)
+    if isinstance(spec.launch.cluster, SlurmCluster):
+        with contextlib.suppress(SettingsError):  # a partition that is not there, which planning refuses
             yield from of_slurm(facts, spec)
-    except SettingsError as error:
-        yield problem("request", str(error))
 
 
 def _job(run: Run) -> Iterator[Finding]:

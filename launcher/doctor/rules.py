@@ -1,4 +1,5 @@
-"""Rules from a host's state to findings, each with a remedy. Pure. Every rule is from a real host's failure."""
+"""Rules from a host's state to findings, each with a remedy: what planning does not check itself. Pure. Every rule is
+from a real host's failure."""
 
 from __future__ import annotations
 
@@ -6,13 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from amp_launcher.typed import SettingsError
 from launcher import units
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
-from launcher.containers import find
 from launcher.containers.runtime import ALIASES
-from launcher.plan import requirements
 from launcher.plan.slurm_check import find_partition
 from launcher.probe.facts import Facts, Gpu
 from launcher.probe.health import Host
@@ -53,9 +51,11 @@ def of_host(host: Host, facts: Facts, spec: JobSpec, *, now: float, remote: bool
     yield ok("host", f"{facts.host}, {facts.system}, {facts.cpus} CPUs, {units.size(host.memory_mib * MIB)} memory")
     yield from _clock(host, now, remote)
     yield from _tools(host, facts, on_cluster)
-    yield from _python(facts, spec)
+    if spec.launch.container.kind == "none" and facts.python_version:
+        frameworks = ", ".join(f"{name} {version}" for name, version in facts.packages.items())
+        yield ok("python", f"{facts.python_version} ({facts.python}) with {frameworks or 'no framework'}")
     if not on_cluster:
-        yield from _gpus(host, facts, spec)
+        yield from _gpus(host, facts)
     yield from _disk(host, facts)
     yield from _container(host, facts, spec)
     if not on_cluster:
@@ -90,11 +90,8 @@ def of_slurm(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
         types = ", ".join(gpu_type for gpu_type in partition.gpu_types if gpu_type)
         gpus = f"{partition.gpus_per_node} GPUs" if partition.gpus_per_node else "no GPUs (GRES)"
         gpus += f" ({types})" if types else ""
-        message = f"{partition.name}: {partition.nodes} nodes of {partition.cpus_per_node} CPUs and {gpus}, {limit}"
-        if partition.up:
-            yield ok("partition", message)
-        else:
-            yield problem("partition", f"{partition.name} is not up", "name another with cluster.partition=")
+        nodes = f"{partition.nodes} nodes of {partition.cpus_per_node} CPUs"
+        yield ok("partition", f"{partition.name}: {nodes} and {gpus}, {limit}")
     if slurm.accounting:
         yield ok("accounting", "on: how jobs ended is asked of sacct")
     else:
@@ -122,32 +119,10 @@ def _tools(host: Host, facts: Facts, on_cluster: bool) -> Iterator[Finding]:
         yield problem("tools", f"{' and '.join(lacking)} of util-linux are not there", "install util-linux")
 
 
-def _python(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
-    if spec.launch.container.kind != "none":
-        return
-    framework = spec.training.framework
-    if not facts.python_version:
-        yield problem("python", f"{facts.python} can't be run", "name another with python=")
-        return
-    frameworks = ", ".join(f"{name} {version}" for name, version in facts.packages.items())
-    message = f"{facts.python_version} ({facts.python}) with {frameworks or 'no framework'}"
-    version = tuple(int(part) for part in facts.python_version.split(".")[:2] if part.isdecimal())
-    if version < (3, 10):
-        yield problem("python", f"{message}; trainers need 3.10", "name a newer one with python=, or use a container")
-    elif framework not in facts.packages:
-        yield problem("python", f"{message}, and not {framework}", f"pip install {framework} there, or say python=")
-    else:
-        yield ok("python", message)
-        message, remedy = requirements.build_problem(framework, facts, facts.gpus)
-        if message and spec.training.device != "cpu" and spec.launch.gpus != 0:
-            yield problem("cuda", message, remedy)
-
-
-def _gpus(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
-    wants = bool(spec.launch.gpus or spec.launch.visible_gpus) or spec.training.device == "cuda"
+def _gpus(host: Host, facts: Facts) -> Iterator[Finding]:
     if facts.gpu_problem:
         remedy = "reboot after a driver's upgrade, or install it again: `nvidia-smi` has to answer"
-        yield problem("gpu", facts.gpu_problem, remedy) if wants else advice("gpu", facts.gpu_problem, remedy)
+        yield advice("gpu", facts.gpu_problem, remedy)
     elif facts.gpus:
         first = facts.gpus[0]
         names = sorted({f"{gpu.name} ({_size_of(gpu)})" for gpu in facts.gpus})
@@ -160,10 +135,7 @@ def _gpus(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
                 yield advice("gpu", f"GPU {gpu.index}: {gpu.fault}", remedy)
     elif host.nvidia_cards:
         message = f"{host.nvidia_cards} NVIDIA cards are on the bus, and there is no nvidia-smi"
-        remedy = "install NVIDIA's driver; in a container, start it with its GPUs"
-        yield problem("gpu", message, remedy) if wants else advice("gpu", message, remedy)
-    elif wants:
-        yield problem("gpu", "there is no NVIDIA GPU", "leave gpus= and device=cuda out, or go elsewhere")
+        yield advice("gpu", message, "install NVIDIA's driver; in a container, start it with its GPUs")
     else:
         yield ok("gpu", "none: jobs run on the CPU")
 
@@ -175,9 +147,6 @@ def _size_of(gpu: Gpu) -> str:
 
 
 def _disk(host: Host, facts: Facts) -> Iterator[Finding]:
-    if facts.run_root_problem:
-        yield problem("run_root", facts.run_root_problem, "name another folder with run_root=")
-        return
     kind = f", {facts.run_root_filesystem}" if facts.run_root_filesystem else ""
     message = f"{facts.run_root}: {units.size(host.free_mib * MIB)} free{kind}"
     if host.free_mib < 512:
@@ -201,36 +170,18 @@ def _container(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
     kind, known = ALIASES.get(spec.launch.container.kind, spec.launch.container.kind), facts.containers
     if kind == "none" or known is None:
         return
-    runtime = known.runtimes.get(kind)
-    if runtime is None:
-        there = ", ".join(known.runtimes) or "none"
-        yield problem("container", f"{kind} is not there (there is {there})", f"install {kind}, or say container=")
-        return
-    version = ".".join(map(str, runtime.version))
-    if runtime.problem:
-        yield problem("container", f"{kind} {version}: {runtime.problem}")
-    else:
-        yield ok("container", f"{runtime.product or kind} {version}".rstrip())
-    if runtime.gpu_problem and facts.gpus:
-        yield problem("container", f"{kind} can't give GPUs to containers: {runtime.gpu_problem}")
+    if (runtime := known.runtimes.get(kind)) and not runtime.problem:
+        yield ok("container", f"{runtime.product or kind} {'.'.join(map(str, runtime.version))}".rstrip())
     if kind == "apptainer" and host.user_namespaces and not host.setuid_apptainer:
         yield problem(
             "container",
             f"Apptainer is not setuid here and users may make no user namespaces: {host.user_namespaces}",
             "ask for its setuid package, or for user namespaces",
         )
-    image = find.LocalImage(name=known.image, present=known.image_present, architecture=known.image_architecture)
-    if spec.launch.image is None:
-        yield problem("image", "none is named", "say image=; `image list` has NVIDIA's")
-    elif known.image_pull:
+    if known.image_pull:
         yield ok("image", f"{spec.launch.image} isn't here yet: a job of its own fetches it first")
-    else:
-        try:
-            find.check_image(image, spec.launch.image, known.architecture, runtime.kind)
-        except SettingsError as error:
-            yield problem("image", str(error))
-            return
-        yield ok("image", f"{known.image}, {f'CUDA {known.image_cuda}' if known.image_cuda else 'no word of its CUDA'}")
+    elif known.image_present:
+        yield ok("image", f"{known.image}, CUDA {known.image_cuda or 'version unknown'}")
 
 
 def _limits(host: Host) -> Iterator[Finding]:

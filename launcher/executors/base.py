@@ -17,7 +17,7 @@ from submitit.core.utils import DelayedSubmission
 
 from launcher.code.snapshot import Code
 from launcher.config.spec import JobSpec
-from launcher.errors import UsageError
+from launcher.errors import TYPED, LauncherError, UsageError
 from launcher.executors import submission
 from launcher.executors.execute import execute, provenance
 from launcher.executors.job import RunJob
@@ -53,12 +53,18 @@ class PlanExecutor(core.Executor):
 
     job_class = RunJob
     kind: ClassVar[str]
-    PARAMETERS: ClassVar[Parameters] = {"name": "name={}".format, "gpus_per_node": "gpus={}".format}
+    PARAMETERS: ClassVar[Parameters] = {
+        "name": "name={}".format,
+        "gpus_per_node": "gpus={}".format,
+        "timeout_min": "cluster.time={}".format,
+    }
 
     def __init__(self, folder: str | Path | None = None, words: Sequence[str] = ()) -> None:
         core.Executor.__init__(self, folder or ".")
         self._words = (f"cluster={self.kind}", *([f"run_root={folder}"] if folder else ()), *words)
         self._sources: dict[int, Source] = {}
+        self._code: dict[str, Code] = {}
+        """By digest: the list of a large repository's files is kept once, however many plans it has."""
 
     def plan(self, *words: str) -> Plan:
         """The plan of one job on this cluster, as the command line makes it: `executor.plan("amp=o2", "batch=512")`.
@@ -68,24 +74,32 @@ class PlanExecutor(core.Executor):
         from launcher.plan.resolve import resolve
         from launcher.ssh.probe_client import probe
 
-        spec = self._spec(words)
-        facts = probe([spec], starting=True)
-        plan = resolve(spec, facts)
+        try:
+            spec = self._spec(words)
+            facts = probe([spec])
+            plan = resolve(spec, facts)
+        except LauncherError as error:
+            raise type(error)(str(error).replace(TYPED, "")) from None
         self.knows(Source(plan, spec, facts.code))
         return plan
 
     def _spec(self, words: Sequence[str]) -> JobSpec:
-        from launcher.config import request
+        from launcher.config import request, script_word
 
         own = [self.PARAMETERS[name](value) for name, value in self.parameters.items()]
-        specs = request.understand(request.compose(request.take_apart([*self._words, *own, *words])))
+        script = list(words[:1]) if words and script_word.is_script(words[0]) else []
+        all_words = [*script, *self._words, *own, *words[len(script) :]]
+        specs = request.understand(request.compose(request.take_apart(all_words, starts=True)))
         if len(specs) != 1:
             raise UsageError(f"{' '.join(words)}: these are {len(specs)} jobs; make a plan of each")
         return specs[0]
 
     def knows(self, source: Source) -> None:
         """Remember what a plan's submission takes from this machine."""
-        self._sources[id(source.plan)] = source
+        code = source.code
+        if self._code.get(code.digest) != code:
+            self._code[code.digest] = code
+        self._sources[id(source.plan)] = source._replace(code=self._code[code.digest])
 
     def _internal_process_submissions(self, delayed_submissions: Sequence[DelayedSubmission]) -> list[core.Job[Any]]:
         calls = [call for call in delayed_submissions if call.function is not execute]
@@ -93,16 +107,10 @@ class PlanExecutor(core.Executor):
             return self._submit_functions(calls)
         if calls:
             raise UsageError("a batch has either plans or functions; submit those of each in a batch of its own")
+        # submitit would pickle `execute` and call it in the job, as its own executors do. Here the plan's script is the
+        # job: whoever starts it, `submission` does.
         plans = [self._plan_of(delayed) for delayed in delayed_submissions]
-        bound = [plan for plan in plans if plan.run_id != PLACEHOLDER]
-        if not bound:
-            folders = self._submit(plans)
-        elif len(bound) == len(plans):  # their folders are prepared
-            folders = [Path(plan.run_dir) for plan in plans]
-            self._start(folders, plans)
-        else:
-            raise UsageError("a batch has either new plans or prepared run folders")
-        return [self.job_class(folder) for folder in folders]
+        return [self.job_class(folder) for folder in self._submit(plans)]
 
     def _submit_functions(self, calls: Sequence[DelayedSubmission]) -> list[core.Job[Any]]:
         from launcher.executors import functions
@@ -121,6 +129,8 @@ class PlanExecutor(core.Executor):
         (plan,) = delayed.args
         if not isinstance(plan, Plan):
             raise TypeError(f"execute takes a launcher.plan.model.Plan, not {type(plan).__name__}")
+        if plan.run_id != PLACEHOLDER:
+            raise UsageError(f"{plan.run_id} has a run folder already; `resume {plan.run_id}` starts it again")
         if plan.cluster["kind"] != self.kind:
             raise UsageError(f"this plan is for cluster={plan.cluster['kind']}, and the executor for {self.kind}")
         return plan
@@ -141,15 +151,11 @@ class PlanExecutor(core.Executor):
         came_from = provenance(plans[0], first.code if first else None)
         code = {source.plan.code: source.code.paths for source in sources.values()}
         if addresses[0] is None:
-            return submission.submit(plans, came_from, code=code, furnish=furnish, start=self._start)
+            return submission.submit(plans, came_from, code=code, furnish=furnish)
         from launcher.executors.ssh import submit_client
 
         secrets = [sources[id(plan)].spec.launch.secrets if id(plan) in sources else {} for plan in plans]
         return submit_client.submit(plans, came_from, code, addresses[0], secrets)
-
-    def _start(self, folders: Sequence[Path], plans: Sequence[Plan]) -> None:
-        """Start prepared run folders of this machine."""
-        submission.start(folders, plans)
 
     @classmethod
     def _valid_parameters(cls) -> set[str]:
@@ -160,10 +166,6 @@ class PlanExecutor(core.Executor):
             if name not in self.PARAMETERS:
                 here = type(self).__name__
                 instead = f"other settings are words, as in {here}(folder, words=['telemetry.every=0'])"
-                if name == "timeout_min":
-                    instead = (
-                        "only Slurm ends a run after a time; say steps=N or epochs=N as words, or use SlurmExecutor"
-                    )
                 raise ValueError(
                     f"{name} is not a parameter of {here} ({', '.join(sorted(self.PARAMETERS))}); {instead}"
                 )
@@ -171,7 +173,7 @@ class PlanExecutor(core.Executor):
 
 
 def submit(plans: Sequence[Plan], specs: Sequence[JobSpec] = (), facts: Facts | None = None) -> list[Path]:
-    """Submit plans, or prepared runs, as one batch by the executor for their cluster. Returns their folders here.
+    """Submit plans as one batch by the executor for their cluster. Returns their folders here.
 
     `specs` and `facts` are where new plans come from: the jobs and their host's facts. Raises `LauncherError`.
     """
@@ -183,8 +185,3 @@ def submit(plans: Sequence[Plan], specs: Sequence[JobSpec] = (), facts: Facts | 
     with executor.batch():
         jobs: list[Any] = [executor.submit(execute, plan) for plan in plans]
     return [job.run_dir for job in jobs]
-
-
-def start(folders: Sequence[Path], plans: Sequence[Plan]) -> None:
-    """Submit prepared runs, whose folders say where they are; as `submission.start` does without submitit."""
-    submit(plans)

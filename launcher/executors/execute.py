@@ -15,8 +15,8 @@ from typing import Any
 
 import launcher
 from amp_launcher import records
-from launcher.code import code_store, snapshot
-from launcher.code.snapshot import Code, Origin
+from launcher.code import code_store, snapshot, user_code
+from launcher.code.snapshot import Code
 from launcher.config import job_environment, shell_record
 from launcher.errors import LauncherError, UsageError, of_system
 from launcher.plan import container, record
@@ -207,12 +207,13 @@ def environment_of(plan: Plan) -> dict[str, str]:
 def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
     """Where a run comes from: enough to repeat it. Holds no environment, which may hold secrets.
 
-    The same for all runs of a sweep. `code` is a fact of the prober; without it git is asked here.
+    The same for all runs of a sweep. `code` is a fact of the prober.
     """
     if code is None:
         from launcher.code.job_files import code_files, code_root
 
         code = snapshot.describe(code_root().parent, code_files())
+    own = [path for name, path in code.paths.items() if name.startswith(f"{user_code.FOLDER}/")]
     return {
         "schema": 1,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -221,14 +222,9 @@ def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
         "host": plan.host,
         "cwd": os.getcwd(),
         "python": platform.python_version(),
-        "code": {"digest": plan.code, **_origin(code)},
-        **({"script": _origin(code.script)} if code.script else {}),
+        "code": {"digest": plan.code, **snapshot.origin(Path(code.root), list(code.paths.values()))},
+        **({"script": snapshot.origin(Path(code.script), own)} if code.script else {}),
     }
-
-
-def _origin(code: Code | Origin) -> dict[str, Any]:
-    diff = snapshot.diff(Path(code.root)) if code.dirty else ""
-    return {"root": code.root, "commit": code.commit, "dirty": code.dirty, "diff": diff}
 
 
 def _create(root: Path, plan: Plan) -> tuple[Path, Plan]:

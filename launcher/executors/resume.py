@@ -20,7 +20,6 @@ from launcher.config.schema import CLUSTERS, SlurmCluster
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, dependency, execute, stopping, submission, trash
 from launcher.executors.plan_changes import RESUME_ARGUMENTS, as_recorded, changes
-from launcher.executors.submission import Start
 from launcher.executors.taken_back import taken_back
 from launcher.plan import record
 from launcher.plan.model import Plan
@@ -41,7 +40,6 @@ def resume_here(
     *,
     is_sweep: bool,
     from_here: bool = False,
-    start: Start = submission.start,
 ) -> tuple[list[Path], str]:
     """Start those of the runs again that can be resumed, with the `secrets` that ended with them. Returns their
     folders and their queue. `from_here` takes the variables of this shell where they differ from those that a script
@@ -87,7 +85,7 @@ def resume_here(
                 if from_here:
                     (folder / shell_record.FILE).unlink(missing_ok=True)
                 lay_down_again(folder, plan, values)
-            start(folders, plans)
+            submission.start(folders, plans)
     for root in {run.root for run in chosen}:  # it may have been moved
         with contextlib.suppress(OSError):
             run_roots.remember(Path(root))

@@ -15,9 +15,6 @@ from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.runs import run_ids, store
 from launcher.runs.schema import Submission
 
-Start = Callable[[Sequence[Path], Sequence[Plan]], None]
-"""Starts prepared run folders, whose plans these are."""
-
 
 def start(folders: Sequence[Path], plans: Sequence[Plan]) -> None:
     """Start prepared run folders of this machine."""
@@ -47,7 +44,6 @@ def submit(
     code: Mapping[str, Mapping[str, Path]] | None = None,
     passed: Mapping[str, str] | None = None,
     furnish: Sequence[Callable[[Path], None]] = (),
-    start: Start = start,
 ) -> list[Path]:
     """Submit one run, or the cells of a sweep, and return their folders; see `execute.prepare`.
 

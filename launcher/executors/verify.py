@@ -18,7 +18,6 @@ from launcher.config.launch_checks import LONGEST_NAME
 from launcher.config.schema import REACH
 from launcher.errors import UsageError
 from launcher.executors import backends, plan_changes, resume, submission
-from launcher.executors.submission import Start
 from launcher.plan import record
 from launcher.plan.model import PLACEHOLDER, Plan, ReplayPlan
 from launcher.runs import ownership, run_ids, store
@@ -48,7 +47,6 @@ def verify_here(
     assignments: dict[str, str],
     secrets: Mapping[str, bytes],
     *,
-    start: Start = submission.start,
     name: str = PLACEHOLDER,
     token: str | None = None,
 ) -> Started:
@@ -89,7 +87,7 @@ def verify_here(
         if token is not None:
             came_from["token"] = token
         came_from["command"] = ["python", "-m", "launcher", *plan.command]
-        (folder,) = submission.submit([plan], came_from, furnish=[furnish], start=start)
+        (folder,) = submission.submit([plan], came_from, furnish=[furnish])
     return Started(folder, replay.first, replay.step, recorded)
 
 

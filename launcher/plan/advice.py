@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 
 from amp_launcher import settings
 from amp_launcher.precision import adam_epsilon, gemm_layers
-from amp_launcher.precision.gemm import FORMATS, HALF, library_problem, needed
+from amp_launcher.precision.gemm import ADD_TO_IMAGE, FORMATS, HALF, library_problem, needed
 from amp_launcher.recipe import Layer
 from amp_launcher.typed import SettingsError
 from launcher.config.spec import JobSpec
-from launcher.plan.requirements import image_packages
 from launcher.probe.facts import Facts, Gpu
 
 NAMED = 4
@@ -83,10 +82,8 @@ def advice_on_gemm(spec: JobSpec, facts: Facts, device: str, devices: int) -> It
     if device == "cpu":
         yield f"amp.gemm={gemm} on a CPU shows that it is applied; a step takes about five times one in bfloat16"
     if spec.launch.container.kind != "none":
-        packages, why = image_packages(spec, facts)
-        if packages is None:
-            why = why or "it was not looked into"
-            yield f"not checked: {needed(gemm)} in the image ({why}); a run ends at once without it"
+        remedy = ADD_TO_IMAGE[FORMATS[gemm].mechanism]
+        yield f"not checked: {needed(gemm)} in the image; a run ends at once without it: {remedy}"
     elif spec.launch.cluster.setup and library_problem(gemm, facts.packages.get(FORMATS[gemm].mechanism, "")):
         yield f"not checked: {needed(gemm)} with what cluster.setup loads; a run ends at once without it"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from amp_launcher.typed import SettingsError
 from launcher.config import job_environment
-from launcher.config.schema import SlurmCluster
+from launcher.config.schema import OWN_FOLDER, SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.containers.description import Container, Devices, Mount, User
 from launcher.containers.runtime import ALIASES, Runtime
@@ -17,6 +17,7 @@ from launcher.containers.words import EnvArg, Word
 from launcher.errors import Unavailable
 from launcher.plan import slurm_check, user_script
 from launcher.plan.model import ContainerPlan, Plan
+from launcher.plan.requirements import PYTHON_FLOOR
 from launcher.probe.facts import Facts
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ CACHE = ".cache"
 """Folder of a run root for what outlives containers: compiled kernels, downloads, the job's HOME."""
 FLOOR = {"torch": (2, 4), "tensorflow": (2, 16)}
 """Oldest versions that our own trainers run on; users' own scripts may run on older ones."""
-PYTHON_FLOOR = (3, 10)
 ATTEMPT, SPEC = "LAUNCHER_ATTEMPT", "LAUNCHER_SPEC"
 CHECKPOINTS = "LAUNCHER_CHECKPOINT_DIR"
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
@@ -62,7 +62,7 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
         runtime = preflight.choose(kind, known.runtimes)
     except SettingsError as error:
         raise Unavailable(str(error)) from None
-    _check_release(spec, facts, launch.image, count)
+    check_release(spec, facts, launch.image, count)
     if launch.container.pull and not (slurm and kind == "apptainer"):
         raise SettingsError(
             f"container.pull fetches for cluster=slurm with container=apptainer; here, fetch it first: "
@@ -124,7 +124,7 @@ def describe(plan: Plan, argv: tuple[Word, ...]) -> Container:
         passed=(ATTEMPT, SPEC, *((CHECKPOINTS,) if plan.script else ()), *_rendezvous(plan)),
         secrets=plan.secrets,
         exports=f"{plan.run_dir}/{job_environment.FILE}" if plan.inherited or plan.passed else "",
-        mounts=(*_own_mounts(plan), *chosen.mounts),
+        mounts=_mounts(plan),
         workdir=plan.script.folder(plan.run_dir) if plan.script and plan.script.bare else plan.code_dir,
         devices=chosen.devices,
         user=chosen.user,
@@ -146,8 +146,9 @@ def wrapped(plan: Plan, argv: tuple[Word, ...]) -> Wrapped:
     return wrap(describe(plan, argv), plan.container.runtime)
 
 
-def _check_release(spec: JobSpec, facts: Facts, image: str, count: int) -> None:
-    """Refuse an image of the catalogue that can't do this job here, naming the nearest release that would."""
+def check_release(spec: JobSpec, facts: Facts, image: str, count: int) -> None:
+    """Refuse an image of the catalogue that can't do this job here, naming the nearest release that would. Without GPUs
+    (`count`) it depends on the words alone."""
     from launcher.containers import catalogue, references
 
     release = references.release_of(image, spec.launch.image_is)
@@ -228,6 +229,8 @@ def _mount(text: str, facts: Facts) -> Mount:
     from launcher.containers import preflight
 
     mount = preflight.parse_mount(text)
+    if mount.source == OWN_FOLDER:
+        return mount
     source = facts.home + mount.source[1:] if mount.source.startswith("~/") else mount.source
     return Mount(
         source=posixpath.normpath(posixpath.join(facts.cwd, source)), target=mount.target, read_only=mount.read_only
@@ -252,8 +255,9 @@ def _with_step(runtime: Runtime, spec: JobSpec) -> Runtime:
     return dataclasses.replace(runtime, command=tuple(words))
 
 
-def _own_mounts(plan: Plan) -> tuple[Mount, ...]:
-    """Code, run folder and data, where they are on the host: the trainer's words mean the same on both sides."""
+def _mounts(plan: Plan) -> tuple[Mount, ...]:
+    """Code, run folder and data, where they are on the host: the trainer's words mean the same on both sides. And those
+    that were asked for."""
     own = [
         Mount(source=plan.code_dir, target=plan.code_dir, read_only=True),
         Mount(source=plan.run_dir, target=plan.run_dir),
@@ -267,7 +271,10 @@ def _own_mounts(plan: Plan) -> tuple[Mount, ...]:
     data = plan.settings["data"]
     if data["dir"]:
         own.append(Mount(source=data["dir"], target=data["dir"], read_only=not data["download"]))
-    return tuple(own)
+    chosen = plan.container.mounts if plan.container else ()
+    saved = f"{plan.run_dir}/checkpoints"
+    saves = (dataclasses.replace(mount, source=saved) if mount.source == OWN_FOLDER else mount for mount in chosen)
+    return (*own, *saves)
 
 
 def _name(plan: Plan) -> str | EnvArg:

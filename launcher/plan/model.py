@@ -64,6 +64,8 @@ class ScriptPlan:
     """The words after `--`."""
     bare: bool = False
     """Started alone, with no wrapper around it."""
+    command: bool = False
+    """Started by itself, and not by Python."""
     stop_signal: str | None = None
     """Raised in each of its processes when the run is asked to stop, as TERM; None for none."""
     resume_arguments: tuple[str, ...] = ()
@@ -119,7 +121,7 @@ class PublishedArm:
     """Samples a second."""
     step_seconds: float | None = None
     epoch_seconds: float | None = None
-    memory_gb: float | None = None
+    memory_gib: float | None = None
     loss: float | None = None
     loss_step: int | None = None
     """The optimizer step that the loss is of."""

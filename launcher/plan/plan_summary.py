@@ -15,7 +15,8 @@ def summary(plan: Plan) -> str:
         devices += f" (free ones of {len(plan.gpu_pool)}, chosen when it starts)"
     nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
     nodes += ", sharded (fsdp)" if plan.settings["parallel"] == "fsdp" else ""
-    return f"{what} in {plan.framework} at {mode(plan)}{batch}, {devices}{nodes}, {plan.host}"
+    how = f"in {plan.framework} at {mode(plan)}" if plan.mechanism != "none" else "without a mode"
+    return f"{what} {how}{batch}, {devices}{nodes}, {plan.host}"
 
 
 def mode(plan: Plan) -> str:
@@ -44,22 +45,27 @@ def _precision(plan: Plan) -> str:
 
 def resources(plan: Plan) -> str:
     """What one run asks its cluster for, and what it leaves to the cluster; empty on this machine."""
+    limit = _limit(plan.cluster.get("time"))
     if plan.cluster["kind"] == "local":
-        return ""
+        return limit
     devices = f"{_count(plan.gpus, 'GPU')} per node" if plan.gpus else "no GPU"
     asked = [_count(plan.nodes, "node"), devices]
     if plan.queue != "slurm":
-        return ", ".join(asked)
+        return ", ".join([*asked, *([limit] if limit else [])])
     cluster = plan.cluster
     asked += [f"{_count(cluster['cpus'], 'CPU')} per node"] if cluster["cpus"] else []
     if memory := cluster["mem"]:
         asked.append(f"{memory}{'M' if memory.isdigit() else ''} of memory per node")
-    asked += [f"time limit {cluster['time']}"] if cluster["time"] else []
+    asked += [limit] if limit else []
     asked += [f"{key} {cluster[key]}" for key in ("partition", "account", "qos") if cluster[key]]
     if plan.preemption:
         asked.append(f"may be preempted ({plan.preemption.mode}, {plan.preemption.grace} s of grace)")
     left = [key for key in ("cpus", "mem", "time", "partition") if not cluster[key]]
     return ", ".join(asked) + (f"; the cluster decides {', '.join(left)}" if left else "")
+
+
+def _limit(time: str | None) -> str:
+    return f"time limit {_count(int(time), 'minute') if time.isdecimal() else time}" if time else ""
 
 
 def _count(number: int, noun: str) -> str:

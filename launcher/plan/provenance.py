@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,8 @@ class Origin:
     place: str
 
 
-def origins(cell: Cell, spec: JobSpec, plan: Plan) -> list[Origin]:
-    """Every setting of a job, in the order of the code that reads them."""
+def origins(cell: Cell, spec: JobSpec, decided: Mapping[str, Any]) -> list[Origin]:
+    """Every setting of a job, in the order of the code that reads them; `decided` is what planning made of them."""
     baseline = _defaults(spec)
     places: dict[str, str] = {}
     for file in cell.composed.files:
@@ -40,21 +40,25 @@ def origins(cell: Cell, spec: JobSpec, plan: Plan) -> list[Origin]:
             for key in leaves({word.key: word.values[0]}):
                 places[key] = f"{word.source if word.key not in swept else 'sweep'}: {word.typed}"
     asked_for = {**plain(spec.training), **plain(spec.launch)}
-    settled = {**asked_for, **plan.settings, "gpus": plan.gpus, "python": plan.python, "name": plan.name}
-    settled["run_root"] = plan.run_root
-    if "cpus" in settled["cluster"]:
-        settled["cluster"]["cpus"] = plan.cluster["cpus"]
+    settled = {**asked_for, **decided}
     if spec.launch.gpus is not None and spec.training.device == "auto":
         places.setdefault("device", f"gpus={spec.launch.gpus}")
     wanted = leaves(asked_for)
     for key in wanted:  # the values of a preset
         if key.startswith("loss_scale.") and wanted[key] != baseline[key] and "loss_scale.preset" in places:
             places.setdefault(key, places["loss_scale.preset"])
+    found = "partition" if spec.launch.cluster.kind == "slurm" else "host"
     return [
-        Origin(key=key, value=_shown(key, value), place=_place(key, value, wanted.get(key), places))
+        Origin(key=key, value=_shown(key, value), place=_place(key, value, wanted.get(key), places, found))
         for key, value in leaves(settled).items()
         if _concerns(key, spec)
     ]
+
+
+def decided(plan: Plan) -> dict[str, Any]:
+    """What planning made of a job's settings."""
+    own = {"gpus": plan.gpus, "python": plan.python, "name": plan.name, "run_root": plan.run_root}
+    return {**plan.settings, **own, "cluster": plan.cluster}
 
 
 def _defaults(spec: JobSpec) -> dict[str, Any]:
@@ -75,7 +79,7 @@ def _concerns(key: str, spec: JobSpec) -> bool:
     return root not in TRAINING_KEYS or spec.recipe.takes is None or root in spec.recipe.takes
 
 
-def _place(key: str, value: Any, wanted: Any, places: dict[str, str]) -> str:
+def _place(key: str, value: Any, wanted: Any, places: dict[str, str], found: str) -> str:
     names: Sequence[str] = [key, key.removesuffix(".kind"), key.rpartition(".")[0]]
     place = next((places[name] for name in names if name in places), "default")
     if key == "data.name" and place == "default":
@@ -85,5 +89,6 @@ def _place(key: str, value: Any, wanted: Any, places: dict[str, str]) -> str:
     if key == "cluster.cpus" and value != wanted:
         return "a number for each GPU"
     if place == "default" and value != wanted:
-        return "found on the host" if wanted is None or wanted == "auto" else "default"
+        where = f"found in the {found}" if found == "partition" and key in ("device", "gpus") else "found on the host"
+        return where if wanted is None or wanted == "auto" else "default"
     return place

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import get_args
 
-from amp_launcher.precision.gemm import ADD_TO_IMAGE, FORMATS, HALF, INSTALL, library_problem
+from amp_launcher.precision.gemm import FORMATS, HALF, INSTALL, library_problem
 from amp_launcher.precision.levels import Framework
 from amp_launcher.precision.support import sharding_problem
 from amp_launcher.recipe import DataLayout
@@ -15,6 +15,9 @@ from amp_launcher.typed import SettingsError
 from launcher.config.spec import JobSpec
 from launcher.probe.facts import Facts, Gpu
 from launcher.probe.questions import data_files
+
+PYTHON_FLOOR = (3, 10)
+"""The oldest Python that our trainers, and what is applied around scripts, run on."""
 
 
 def check_data(spec: JobSpec, facts: Facts) -> None:
@@ -72,14 +75,24 @@ def check_secrets(spec: JobSpec, facts: Facts) -> None:
 
 def check_python(spec: JobSpec, facts: Facts) -> None:
     framework = spec.training.framework
+    if spec.recipe.name == "script" and spec.training.train.command:
+        return
     if not facts.python_version:
         raise SettingsError(f"python={facts.python} can't be run on {facts.host}; name another with python=", "python")
-    if framework not in facts.packages:
+    version = tuple(int(part) for part in facts.python_version.split(".")[:2] if part.isdecimal())
+    bare = spec.recipe.name == "script" and spec.training.train.bare
+    if version < PYTHON_FLOOR and not bare:
+        raise SettingsError(
+            f"python={facts.python} on {facts.host} is {facts.python_version}, and trainers need "
+            f"{'.'.join(map(str, PYTHON_FLOOR))}; name a newer one with python=, or use a container",
+            "python",
+        )
+    if framework not in (*facts.packages, "none") and not bare:
         others = [f"framework={name}" for name in get_args(Framework) if name in facts.packages]
         there = f"; it has {' and '.join(others)}" if others else ""
         raise SettingsError(
             f"framework={framework} is not installed for {facts.python} on {facts.host}{there}: "
-            f"pip install 'amp-launcher[{framework}]', or name another Python with python=",
+            f"install {framework} there, or name another Python with python=",
             "framework",
         )
     setup = spec.launch.cluster.setup  # what it loads isn't known
@@ -88,33 +101,17 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
 
 
 def check_gemm(spec: JobSpec, facts: Facts) -> None:
-    """Refuse a number format whose library this Python, or the image's, is known to lack."""
+    """Refuse a number format whose library this Python is known to lack. What an image has, and what `cluster.setup`
+    loads, isn't known."""
     gemm = spec.training.amp.gemm
-    if gemm == HALF:
+    if gemm == HALF or spec.launch.container.kind != "none" or spec.launch.cluster.setup:
         return
     library = FORMATS[gemm].mechanism
-    if spec.launch.container.kind != "none":
-        inside = image_packages(spec, facts)[0]
-        if inside is not None and (problem := library_problem(gemm, inside.get(library, ""))):
-            raise SettingsError(f"{problem} in image={spec.launch.image}: {ADD_TO_IMAGE[library]}", "amp.gemm")
-        return
-    # What `cluster.setup` loads isn't known.
-    if not spec.launch.cluster.setup and (problem := library_problem(gemm, facts.packages.get(library, ""))):
+    if problem := library_problem(gemm, facts.packages.get(library, "")):
         raise SettingsError(
             f"{problem} for {facts.python} on {facts.host}: {INSTALL[library]}, or name another Python with python=",
             "amp.gemm",
         )
-
-
-def image_packages(spec: JobSpec, facts: Facts) -> tuple[dict[str, str] | None, str]:
-    """What a job's Python in its image can import; None where that isn't known, and why."""
-    assert facts.containers is not None
-    if spec.launch.mounts:
-        return None, "mounts= may change what its Python finds"
-    for name in spec.launch.env:
-        if name == "PATH" or name.startswith("PYTHON"):
-            return None, f"env.{name} may change which Python runs"
-    return facts.containers.image_packages, facts.containers.image_unread
 
 
 def check_build(spec: JobSpec, facts: Facts, gpus: Sequence[Gpu]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from amp_launcher import settings
 from amp_launcher.around import script
+from amp_launcher.paddle_apis import is_static
 from amp_launcher.precision import resolved
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.settings import Settings
@@ -40,6 +41,7 @@ def _place(spec: JobSpec, key: str) -> str:
 
 
 def _resolve(spec: JobSpec, facts: Facts) -> Plan:
+    spec, advice_on_framework = user_script.with_framework(spec, facts)
     launch, training = spec.launch, spec.training
     slurm = isinstance(launch.cluster, SlurmCluster)
     _check_place(spec, facts)
@@ -90,7 +92,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         precision=_decided(spec, precision),
         settings=plain(settled),
         words=_with_absolute_folder(spec.words, settled),
-        trainer=spec.recipe.trainer(training.framework),
+        trainer=spec.recipe.trainer(training.framework, training.amp.claims),
         python=facts.python,
         code=facts.code.digest,
         shared=facts.uid if launch.share == "group" else None,
@@ -122,6 +124,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         swept=spec.swept,
         advice=(
             *_advice(spec, facts, count),
+            *advice_on_framework,
             *advice_on_shells_gpus,
             *_advice_on_shell(spec, left_behind),
             *slurm_check.advice(spec, facts),
@@ -144,7 +147,8 @@ def _name(spec: JobSpec) -> str:
     """What a run is called that was given no name: recipe or script, mode, and the swept arguments of the script."""
     stem = user_script.stem(spec.launch) or spec.recipe.name
     swept = placeholders.part_of_name(spec.swept, spec.launch.sweep)
-    return f"{stem}-{spec.training.amp.asked}{swept}"[:LONGEST_NAME]
+    mode = f"-{spec.training.amp.asked}" if spec.training.amp.claims else ""
+    return f"{stem}{mode}{swept}"[:LONGEST_NAME]
 
 
 def _check_paths(plan: Plan) -> None:
@@ -205,6 +209,7 @@ def _precision(spec: JobSpec, facts: Facts, device: str, capability: tuple[int, 
         tf32=training.tf32,
         xla=training.xla,
         parallel=training.parallel,
+        static=is_static(training),
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from amp_launcher.around import script
 from amp_launcher.around.script import IN_IMAGE, NGC_TENSORFLOW1, in_image
 from amp_launcher.around.script_source import Source
+from amp_launcher.precision.levels import Framework
 from amp_launcher.typed import SettingsError, show
 from launcher import admit
 from launcher.config.schema import OWN_FOLDER, Launch
@@ -58,9 +60,36 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
         inputs=_inputs(launch, workdir, facts),
         arguments=launch.arguments,
         bare=spec.training.train.bare,
+        command=spec.training.train.command,
         stop_signal=launch.stop_signal,
         resume_arguments=launch.resume_arguments,
     )
+
+
+def with_framework(spec: JobSpec, facts: Facts) -> tuple[JobSpec, tuple[str, ...]]:
+    """The job with a framework that its Python has, where its script's text shows none, and notes on that. Raises
+    `SettingsError` for a level that nothing could apply."""
+    launch, training = spec.launch, spec.training
+    if not spec.assumed or launch.script is None or in_image(launch.script) or training.train.bare:
+        return spec, ()
+    note = f"no import of a framework was found in {posixpath.basename(launch.script)}"
+    known = [name for name in get_args(Framework) if name in facts.packages]
+    told = bool(facts.python_version) and launch.container.kind == "none" and not launch.cluster.setup
+    if training.framework in known or len(known) > 1 or not told or launch.nodes > 1:
+        return spec, (f"{note}; framework={training.framework} is assumed",)
+    found: Literal[Framework, "none"] = known[0] if known else "none"
+    has = f"{facts.python} on {facts.host} has"
+    if known:
+        note += f"; framework={found}, the one that {has}"
+    elif training.amp.level == "o0" or training.train.precision == "script":
+        note += f", and {has} none, so nothing will be proved (framework=none)"
+    else:
+        raise SettingsError(
+            f"amp={training.amp.level}: {note}, and {has} none, so nothing can apply it; say amp=o0, or name another "
+            "Python with python=",
+            "amp",
+        )
+    return dataclasses.replace(spec, training=dataclasses.replace(training, framework=found)), (note,)
 
 
 def _working_folder(spec: JobSpec, facts: Facts) -> str:
@@ -137,7 +166,7 @@ def start_folder(plan: Plan) -> str:
 def stem(launch: Launch) -> str:
     """The script's name without its folder and ending, as part of a run's name; empty where there is none."""
     name = posixpath.basename((launch.script or "").removeprefix(IN_IMAGE))
-    return re.sub(r"[^\w.+-]", "-", name.removesuffix(".py"))[:40]
+    return re.sub(r"[^\w.+-]", "-", name.removesuffix(".py").removesuffix(".sh"))[:40]
 
 
 def source(spec: JobSpec, facts: Facts) -> Source:
@@ -176,6 +205,12 @@ def environment(mechanism: str, level: str) -> dict[str, str]:
 def empty_folder(subject: str) -> str:
     """The note on a start without files: the subject is what starts."""
     return f"{subject} starts in an empty folder of its own; script.inputs=[data] links data there"
+
+
+def is_text(spec: JobSpec) -> bool:
+    """Whether the job is one command in an image, started as it is: a published one, which any machine can print."""
+    is_in_image = spec.launch.script is not None and in_image(spec.launch.script)
+    return is_in_image and spec.training.train.bare and spec.training.train.processes == spec.launch.nodes == 1
 
 
 def _of_folder(spec: JobSpec, facts: Facts) -> Iterator[str]:
@@ -247,7 +282,7 @@ def advice(spec: JobSpec, facts: Facts, gpus: int, precision: ResolvedPrecision)
     if gpus > 1 and train.processes == 1:
         notes.append(f"the script is started once and sees {gpus} GPUs; train.processes={gpus} starts one for each")
     notes += _of_folder(spec, facts)
-    if train.bare:
+    if train.bare and spec.training.amp.claims:
         notes.append("nothing observes what a bare script runs, so nothing will be proved")
     elif spec.training.framework == "paddle" and source(spec, facts).static:
         fails = "; the run fails at the first of them (require_proof=true)" * spec.training.proof_required

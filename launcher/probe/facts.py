@@ -145,10 +145,6 @@ class ContainerFacts:
     image_architecture: str = ""
     image_cuda: str = ""
     """Version of CUDA that the image declares; empty without one."""
-    image_packages: dict[str, str] | None = None
-    """As `Facts.packages`, of the image's Python; None where that isn't known."""
-    image_unread: str = ""
-    """Why `image_packages` isn't known; empty where nobody asked."""
     environment: dict[str, str] = field(default_factory=dict)
     """Variables of the runtime's client here, which a job on a cluster would not have otherwise."""
     uid: int

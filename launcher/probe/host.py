@@ -126,7 +126,6 @@ def _containers(asked: Questions) -> ContainerFacts:
     """The runtimes of this host, and its copy of the image. Raises `UsageError` for an invalid image."""
     from launcher.containers import find, pull, references
     from launcher.containers.runtime import ALIASES, Runtime
-    from launcher.probe import image_packages
 
     kind: Any = ALIASES.get(asked.container, asked.container)
     runtimes = find.installed(find.ask_here)
@@ -146,9 +145,6 @@ def _containers(asked: Questions) -> ContainerFacts:
         except pull.PullError as error:
             raise Unavailable(str(error)) from None
         image = find.find_image(name, runtime, find.ask_here)
-    packages, unread = None, ""
-    if asked.image_packages and runtime.command:
-        packages, unread = image_packages.look(image, runtime, asked.python or PYTHON, start=asked.start_image)
     return ContainerFacts(
         runtimes=runtimes,
         architecture=find.architecture(find.ask_here),
@@ -158,8 +154,6 @@ def _containers(asked: Questions) -> ContainerFacts:
         image_identity=image.identity,
         image_architecture=image.architecture,
         image_cuda=image.cuda,
-        image_packages=packages,
-        image_unread=unread,
         environment={name: os.environ[name] for name in CLIENT_VARIABLES if name in os.environ},
         uid=os.getuid(),
         gid=os.getgid(),

@@ -40,7 +40,7 @@ def with_inputs(facts: Facts, specs: Sequence[JobSpec]) -> Facts:
         code=snapshot.describe(
             job_files.code_root().parent,
             {**job_files.code_files(specs), **files},
-            (Path(roots.pop()), list(files.values())) if len(roots) == 1 else None,
+            Path(roots.pop()) if len(roots) == 1 else None,
         ),
     )
 
@@ -52,9 +52,14 @@ def _scripts(specs: Sequence[JobSpec]) -> tuple[dict[str, Script], dict[str, Pat
     for named in job_files.scripts(specs):
         path = user_code.absolute(named)
         user_code.check(named, path, alone=bare)
-        script_text.check(named, path, exactly=any(_starts_here(spec) for spec in specs if spec.launch.script == named))
-        script_text.refuse_former_names(named, path)
+        its = [spec for spec in specs if spec.launch.script == named]
+        if all(spec.training.train.command for spec in its):
+            script_text.check_program(named, path)
+        else:
+            script_text.check(named, path, exactly=any(map(_starts_here, its)))
         collected = user_code.collect(path, job_files.included(specs, named))
+        modules = user_code.imported(path, collected)
+        script_text.refuse_former_names(named, path, modules)
         files.update(collected.files)
         by_name[named] = Script(
             path=str(path),
@@ -63,7 +68,7 @@ def _scripts(specs: Sequence[JobSpec]) -> tuple[dict[str, Script], dict[str, Pat
             root=str(collected.root),
             credentials=collected.credentials,
             left_out=collected.left_out,
-            lacking=user_code.left_out_imports(path, collected),
+            lacking=user_code.left_out_imports(modules, collected),
             beside=user_code.left_out_beside(path, collected),
         )
     return by_name, files

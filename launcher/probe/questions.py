@@ -6,9 +6,8 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from amp_launcher.precision.gemm import HALF
 from launcher.code import job_files
-from launcher.config.schema import SlurmCluster
+from launcher.config.schema import OWN_FOLDER, SlurmCluster
 from launcher.config.spec import JobSpec
 
 
@@ -24,10 +23,6 @@ class Questions:
     """Folder of fetched images."""
     pull: bool
     """Whether an image that is missing is to be fetched."""
-    image_packages: bool
-    """Whether it matters what the image's Python can import."""
-    start_image: bool
-    """Whether the image may be started to find that out, which takes seconds."""
     python: str | None
     bare: bool
     """Whether all jobs are users' scripts that start without a wrapper."""
@@ -54,8 +49,8 @@ def data_files(spec: JobSpec) -> tuple[str, ...]:
     return tuple(posixpath.join(folder, name) for names in layout.files for name in names)
 
 
-def questions(specs: Sequence[JobSpec], *, starting: bool = False) -> Questions:
-    """The questions of jobs that go to one host; `starting` says that they are to be started, not only planned."""
+def questions(specs: Sequence[JobSpec]) -> Questions:
+    """The questions of jobs that go to one host."""
     first = specs[0].launch
     with_script = [spec for spec in specs if job_files.scripts([spec])]
     return Questions(
@@ -64,8 +59,6 @@ def questions(specs: Sequence[JobSpec], *, starting: bool = False) -> Questions:
         image=first.image,
         cache=first.container.cache,
         pull=first.container.pull,
-        image_packages=any(spec.training.amp.gemm != HALF for spec in specs),
-        start_image=starting,
         python=first.python,
         bare=all(spec.recipe.name == "script" and spec.training.train.bare for spec in specs),
         run_root=first.run_root,
@@ -74,5 +67,5 @@ def questions(specs: Sequence[JobSpec], *, starting: bool = False) -> Questions:
         data_files=tuple(sorted({path for spec in specs for path in data_files(spec)})),
         workdirs=tuple(sorted({folder for spec in with_script if (folder := spec.launch.workdir) is not None})),
         inputs=tuple(sorted({path for spec in with_script for path in spec.launch.inputs})),
-        mounts=tuple(sorted({mount.split(":")[0] for spec in specs for mount in spec.launch.mounts})),
+        mounts=tuple(sorted({mount.split(":")[0] for spec in specs for mount in spec.launch.mounts} - {OWN_FOLDER})),
     )

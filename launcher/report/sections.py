@@ -176,7 +176,8 @@ def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
         )
         mechanism = run.result.mechanism or run.plan.mechanism or ""
         cells = (run.label, mechanism, _requested(run.plan), settled, observed)
-        rows.append(tuple(map(text, (*cells, seen.verdict or "nothing was observed", seen.why or ""))))
+        verdict = seen.verdict or ("nothing to prove" if seen.why else "nothing was observed")
+        rows.append(tuple(map(text, (*cells, verdict, seen.why or ""))))
     return Table(header=("run", "mechanism", "requested", "resolved", "observed", "verdict", "why"), rows=tuple(rows))
 
 

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from launcher import admit, safe_files
 
@@ -111,12 +112,23 @@ def tail(path: Path, count: int) -> list[str]:
         return []
 
 
-def last_step(folder: str) -> int | None:
+class LastStep(NamedTuple):
+    """The last step that a run is known to have taken."""
+
+    number: int
+    time: float | None = None
+    """When it ended, in seconds since 1970; None where that is not known."""
+
+
+def last_step(folder: str) -> LastStep | None:
     """The step in the last row of a run's metrics, or the one that it resumes from; None without either. Reads only the
     end of the file."""
     lines = tail(Path(folder, "metrics.jsonl"), 1)
     try:
         row = json.loads(lines[-1]) if lines else {}
-        return admit.whole(row["step" if "step" in row else "resumed_from"], "step")
+        if "step" not in row:
+            return LastStep(admit.whole(row["resumed_from"], "step"))
+        ended = None if "event" in row or row.get("time") is None else admit.number(row["time"], "time")
+        return LastStep(admit.whole(row["step"], "step"), ended)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

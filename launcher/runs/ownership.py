@@ -1,9 +1,7 @@
 """Whose files these are. What another user wrote is shown as theirs, and nothing is done because of what it says.
 
-The owner of a file in a run root is its uid, and the caller's is the uid that a file gets which they write in that
-root. That is the uid of their process, except where the file system gives another (root squash, a mapped mount) or
-where the kernel shows several users as one (a user namespace). There the uid says little: such a root is the caller's
-only if nobody else can write there, otherwise it is for looking only.
+The owner of a file is its uid. The overflow uid may be several users (a user namespace, root squash): with it a root is
+the caller's only if nobody else can write there, otherwise it is for looking only.
 
 Whoever may replace a folder may replace what is in it, so what is about to be used is checked when it is used.
 """
@@ -22,8 +20,6 @@ from launcher.errors import UsageError
 
 _OVERFLOW_UID = 65534
 """Everybody who has no uid in a user namespace: see user_namespaces(7)."""
-_PROBE = ".owner."
-"""Beginning of the name of the empty file that shows which uid files get in a root."""
 SHARED = 0o3070
 """Of a root that a group shares: its group may write (and what is made there is the group's), and nobody may rename or
 delete what another user made."""
@@ -127,25 +123,15 @@ def may_write(status: os.stat_result) -> bool:
 
 
 def _of(uid: int, root: str) -> Owner:
-    return MINE if uid == os.geteuid() and (uid != _OVERFLOW_UID or _sees_every_uid()) else _judged(uid, root)
-
-
-@functools.cache
-def _sees_every_uid() -> bool:
-    """Whether no user namespace maps uids, so that the overflow uid is one user too."""
-    try:
-        with open("/proc/self/uid_map", encoding="ascii") as stream:
-            return stream.read().split() == ["0", "0", str(2**32 - 1)]
-    except FileNotFoundError:  # a system without user namespaces
-        return True
-
-
-@functools.cache
-def _judged(uid: int, root: str) -> Owner:
-    """The owner of files with a uid that isn't, for certain, the caller's own."""
-    if uid != _uid_of_new_files(root):
+    if uid != os.geteuid():
         return Owner(False, _name(uid))
-    status = os.stat(root)
+    return _of_overflow_uid(root) if uid == _OVERFLOW_UID else MINE
+
+
+@functools.cache
+def _of_overflow_uid(root: str) -> Owner:
+    """The owner of files with the overflow uid, which is the caller's own too."""
+    uid, status = _OVERFLOW_UID, os.stat(root)
     if status.st_uid == uid and not may_write(status):
         return MINE
     return Owner(
@@ -154,22 +140,6 @@ def _judged(uid: int, root: str) -> Owner:
         f"files that you write in {root} get uid {uid}, as those of others may, and others may write there; "
         f"name another run_root, or `chmod go-w {root}`",
     )
-
-
-def _uid_of_new_files(root: str) -> int | None:
-    """The uid that a file gets which this process writes there; None where it can't write. Leaves nothing, unless
-    it is killed."""
-    path = f"{root}/{_PROBE}{os.getpid()}"
-    try:
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError:
-        return None
-    try:
-        return os.fstat(handle).st_uid
-    finally:
-        os.close(handle)
-        with contextlib.suppress(OSError):
-            os.unlink(path)
 
 
 @functools.cache

@@ -62,6 +62,8 @@ class Known:
     seen: float
     """Seconds since 1970, by this machine's clock."""
     step: int | None = None
+    stepped: float | None = None
+    """When it took that step, by this machine's clock."""
     stamps: Mapping[str, Any] = field(default_factory=dict)
     """Of each file that was copied, its size and time of change there."""
     log: tuple[str, tuple[str, ...]] | None = None
@@ -123,6 +125,7 @@ def known(folder: Path) -> Known | None:
             state=states.admitted(values["state"]),
             seen=admit.number(values["seen"], "seen"),
             step=admitted_step(values.get("step")),
+            stepped=None if values.get("stepped") is None else admit.number(values["stepped"], "stepped"),
             stamps={name: _stamp(stamp) for name, stamp in admit.group(values.get("stamps"), "stamps").items()},
             log=admitted_log(values.get("log")),
         )

@@ -152,6 +152,8 @@ class PlanRecord(NamedTuple):
     container: Container | None = None
     processes: int | None = None
     nodes: int | None = None
+    gpus: int | None = None
+    """On each node."""
     gpu_pool: tuple[str, ...] = ()
     comparison: Mapping[str, Any] = {}
     published: Mapping[str, Any] = {}
@@ -185,6 +187,8 @@ class Throughput(NamedTuple):
     p90: float | None = None
     data_share: float | None = None
     """Of the time, spent waiting for data."""
+    gpu_busy_share: float | None = None
+    """Of a step's time, in which a kernel ran on the GPU."""
     mfu: float | None = None
     """Of text: share of the devices' dense peak, from 0 to 1, where that is known."""
     counted: str | None = None
@@ -260,6 +264,7 @@ class ResultRecord(NamedTuple):
     startup_memory_bytes: int | None = None
     loss: Losses = Losses()
     eval: Mapping[str, float] = {}
+    logged: Mapping[str, float] = {}
     loss_scale: LossScale = LossScale()
     updates: Updates = Updates()
     wall_seconds: float | None = None

@@ -344,11 +344,14 @@ def _failure(folder: str, status: Status) -> str:
 def plan_path(folder: str | Path) -> str:
     """The file with the plan that holds now: what the newest resume changed, else the first plan.
 
-    A resume leaves it in `attempts/plan.json`, from where the next attempt takes it into its own folder."""
-    newest = f"{folder}/attempts/plan.json"
+    A resume leaves it in `attempts/plan.json`, from where the next attempt takes it into its own folder. That of a
+    launcher that was killed before it submitted the attempt counts for nothing."""
+    numbers, newest = attempts(folder), f"{folder}/attempts/plan.json"
     if os.path.exists(newest):
-        return newest
-    paths = (f"{folder}/attempts/{number}/plan.json" for number in reversed(attempts(folder)))
+        first = read(Submission, f"{folder}/submission.json", ("first_attempt",)).first_attempt or 1
+        if first > max(numbers, default=0):
+            return newest
+    paths = (f"{folder}/attempts/{number}/plan.json" for number in reversed(numbers))
     return next(filter(os.path.exists, paths), f"{folder}/plan.json")
 
 

@@ -12,9 +12,10 @@
 #   LAUNCHER_MAX_REQUEUES     of a Slurm job
 #   LAUNCHER_SHARED           yes where a group reads records and logs
 #   LAUNCHER_TELEMETRY_EVERY  seconds, or empty
+#   LAUNCHER_LIMIT            seconds after which it ends the run, unset for none
 # and for a user's script:
 #   LAUNCHER_STOP_SIGNAL      raised in it when the run is asked to stop, or empty
-#   LAUNCHER_STOP_BEFORE      seconds in which it then has to end
+#   LAUNCHER_STOP_BEFORE      seconds in which it then has to end; also with a time limit
 #   LAUNCHER_BARE             yes if it runs without a wrapper
 #   LAUNCHER_RESUMES          yes if it has script.resume_arguments
 #
@@ -104,7 +105,37 @@ begin_attempt() {
   # shellcheck disable=SC2206 # they are numbers, and bash before 5.1 makes a file in /tmp for a here-string
   fields=(${fields##*) })
   LAUNCHER_BIRTH=${fields[19]}
+  LAUNCHER_OOM_KILLS=$(oom_kills)
   umask 077
+}
+
+# How many processes the kernel has killed for lack of memory: of this control group; of this machine where that is not
+# counted, or where the job is in a container of an engine.
+oom_kills() {
+  local controllers path files=(/proc/vmstat)
+  while [ -z "$LAUNCHER_ENGINE" ] && IFS=: read -r _ controllers path; do
+    case ,$controllers, in
+      ,,) files=("/sys/fs/cgroup${path%/}/memory.events" "${files[@]}") ;;
+      *,memory,*) files=("/sys/fs/cgroup/$controllers${path%/}/memory.oom_control" "${files[@]}") ;;
+    esac
+  done </proc/self/cgroup
+  sed -n 's/^oom_kill //p' "${files[@]}" | head -n 1
+} 2>/dev/null
+
+lack_of_memory() { # exit code: whether that may have ended the job, as the end of a reason
+  local killed=$(($(oom_kills) - LAUNCHER_OOM_KILLS)) row available=0 total=0
+  # The last sample was taken after the job had ended.
+  row=$(tail -n 2 "$LAUNCHER_RUN/telemetry/$LAUNCHER_ATTEMPT-0.host.csv" | head -n 1)
+  [[ ! $row =~ ([0-9]+),\ ([0-9]+)$ ]] || available=${BASH_REMATCH[1]} total=${BASH_REMATCH[2]}
+  if [ "$killed" -gt 0 ]; then
+    echo "; meanwhile the kernel killed a process for lack of memory"
+  elif [ "$1" = 137 ] && ((available * 20 < total)); then
+    echo "; before that $(gigabytes "$available") of $(gigabytes "$total") GB of memory were free"
+  fi
+} 2>/dev/null
+
+gigabytes() { # of kB
+  printf '%s.%s' "$(($1 * 1024 / 1000000000))" "$(($1 * 1024 / 100000000 % 10))"
 }
 
 end_if_unwanted() { # cancelled, or asked to stop, before it started
@@ -148,7 +179,7 @@ supervise() { # function that starts the job: run it in the background, and leav
     echo "$LAUNCHER_EXIT" >"$LAUNCHER_LOGS/exit_code"
     exit "$LAUNCHER_EXIT"
   ) &
-  local child=$! waited=137 sampler='' relay=''
+  local child=$! waited=137 sampler='' relay='' limit=''
   if [ "$1" = trainer ] && [ -n "$LAUNCHER_TELEMETRY_EVERY" ]; then # behind the start, which does not wait for it
     start_telemetry
     sampler=${!-}
@@ -156,6 +187,10 @@ supervise() { # function that starts the job: run it in the background, and leav
   if [ -n "${LAUNCHER_BARE-}" ] && [ -n "$LAUNCHER_STOP_SIGNAL" ]; then
     relay_stop "$child" &
     relay=$!
+  fi
+  if [ -n "${LAUNCHER_LIMIT-}" ]; then
+    end_at_limit &
+    limit=$!
   fi
   wait "$LAUNCHER_REPORTING"
   while kill -0 "$child" 2>/dev/null; do
@@ -166,11 +201,37 @@ supervise() { # function that starts the job: run it in the background, and leav
   LAUNCHER_EXIT=$(cat "$LAUNCHER_LOGS/exit_code" 2>/dev/null)
   LAUNCHER_EXIT=${LAUNCHER_EXIT:-$waited}
   [ -z "$relay" ] || kill "$relay" 2>/dev/null
+  [ -z "$limit" ] || { kill -KILL "$limit" && wait "$limit"; } 2>/dev/null
   [ -z "$LAUNCHER_CONTAINER" ] || remove_left_container
   if [ -n "$sampler" ]; then
     exec {LAUNCHER_TELEMETRY}>&-
     wait "$sampler" 2>/dev/null
   fi
+}
+
+end_at_limit() { # asks the run to save and stop in time, then ends it as a signal from outside would, then kills it
+  local end now stat fields
+  trap '' TERM INT HUP
+  printf -v now '%(%s)T' -1
+  end=$((now + LAUNCHER_LIMIT))
+  sleep_until "$((end - LAUNCHER_STOP_BEFORE))"
+  echo "attempt $LAUNCHER_ATTEMPT, time limit, $LAUNCHER_STOP_BEFORE s" >"$LAUNCHER_RUN/.STOP" &&
+    mv -f "$LAUNCHER_RUN/.STOP" "$LAUNCHER_RUN/STOP"
+  sleep_until "$end"
+  : >"$LAUNCHER_LOGS/limit"
+  kill -TERM "$$"
+  sleep_until "$((end + 5))"
+  for stat in /proc/[0-9]*/stat; do
+    read -r fields 2>/dev/null <"$stat" || continue
+    # Its process group is that of this shell, which stays to record the end.
+    case "${fields%% *}" in "$$" | "$BASHPID") continue ;; esac
+    [[ ! ${fields##*) } =~ ^[A-Z]\ [0-9]+\ $$\  ]] || kill -KILL "${fields%% *}"
+  done
+}
+
+sleep_until() { # seconds since 1970
+  local now
+  until printf -v now '%(%s)T' -1 && [ "$now" -ge "$1" ]; do sleep 1; done
 }
 
 relay_stop() { # subshell's pid: signals its children when the run is asked to stop; a bare script has no wrapper
@@ -193,7 +254,7 @@ mark_stopped() {
 }
 
 end_attempt() { # the run's last state, by the exit code and what lies in its folder
-  local code=$LAUNCHER_EXIT ended overdue='' saved
+  local code=$LAUNCHER_EXIT ended overdue='' saved lack=''
   trap '' USR1 USR2
   ended="\"$(now)\""
   mark_stopped
@@ -201,6 +262,7 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
     overdue=$(cat "$LAUNCHER_LOGS/overdue") # empty where the run's own code is older
     overdue="did not end within ${overdue:-$LAUNCHER_STOP_BEFORE} s of SIG$LAUNCHER_STOP_SIGNAL and was killed"
   fi
+  [ "$code" = 0 ] || lack=$(lack_of_memory "$code")
   if taken_over; then
     exit 1
   elif [ "$code" = 0 ] && ! ended_on_request && has_result; then
@@ -222,7 +284,10 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   elif [ -n "$overdue" ]; then
     status failed "$code" "$ended" "the script $overdue"
   elif [ "$LAUNCHER_QUEUE" = slurm ] && [ "$code" = 137 ]; then
-    status interrupted "$code" "$ended" "the $LAUNCHER_WHO was killed by signal 9"
+    status interrupted "$code" "$ended" "the $LAUNCHER_WHO was killed by signal 9$lack"
+  elif [ -e "$LAUNCHER_LOGS/limit" ]; then
+    rm -f "$LAUNCHER_RUN/STOP"
+    status failed "$code" "$ended" "time limit; it did not end within $LAUNCHER_STOP_BEFORE s of the request to save and stop"
   elif [ -n "$LAUNCHER_SIGNALLED" ]; then
     status failed "$code" "$ended" "ended by a signal from outside"
   elif [ "$code" = 0 ]; then
@@ -231,13 +296,13 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   elif [ -n "$LAUNCHER_ENGINE" ] && [ "$code" -ge 125 ] && [ "$code" -le 127 ]; then
     status failed "$code" "$ended" "$LAUNCHER_ENGINE could not start the container or what runs in it (exit code $code)"
   elif [ "$code" -gt 128 ] && [ "$code" -le 192 ]; then # there are 64 signals; Apptainer's own errors end with 255
-    status failed "$code" "$ended" "the $LAUNCHER_WHO was killed by signal $((code - 128))"
+    status failed "$code" "$ended" "the $LAUNCHER_WHO was killed by signal $((code - 128))$lack"
   elif [ "$LAUNCHER_WHO" = comparison ]; then
     status failed "$code" "$ended" "not every arm could be measured"
   elif [ "$LAUNCHER_WHO$code" = trainer2 ]; then
     status failed 2 "$ended" "the trainer refused its settings"
   else
-    status failed "$code" "$ended" "the $LAUNCHER_WHO ended with exit code $code"
+    status failed "$code" "$ended" "the $LAUNCHER_WHO ended with exit code $code$lack"
   fi
   if [ -n "$LAUNCHER_SECRETS" ]; then # a job that Slurm starts again needs them
     grep -qE '"state": "(requeued|interrupted)"' "$LAUNCHER_RUN/status.json" ||

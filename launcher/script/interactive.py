@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import posixpath
 import shlex
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from launcher import bash_files
 from launcher.code import code_store
@@ -28,15 +30,26 @@ from launcher.script.slurm_header import resources
 _PROMPT = r"launcher \$ "
 _INSIDE = f"if command -v bash >/dev/null; then PS1={shlex.quote(_PROMPT)} exec bash --norc --noprofile -i; fi; exec sh"
 
+_NODE = """\
+LAUNCHER_NODE=$(scontrol --oneliner show node "$SLURMD_NODENAME" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
+LAUNCHER_NODE=${LAUNCHER_NODE:-$(hostname)}"""
+"""Finds the node's address."""
 _OPEN = "its server has to listen on every address (tensorboard --bind_all, jupyter --ip=0.0.0.0)"
 
 
-def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int | None] | None) -> str:
+class Port(NamedTuple):
+    """A port of the job's host, and where it is to be on this machine."""
+
+    local: int
+    remote: int
+
+
+def script(plan: Plan, *, token: str, attempt: int | None, port: Port | None = None, tunnel: Sequence[str] = ()) -> str:
     """The script that opens the terminal, for bash on the host of the job; for Pyxis, on the host that calls srun.
 
     `token` makes the container's name unique. `attempt` is that of a run under way whose GPUs are to be shared; else
-    GPUs are taken as a job takes them. `port` is the wanted port, and the port of the user's machine that it is
-    forwarded to, if it is.
+    GPUs are taken as a job takes them. `tunnel` is the ssh that brings the port of `NODE`, that
+    of a Slurm job, to this machine.
     """
     takes_gpus = bool(plan.gpu_pool) and attempt is None
     held = code_store.mark(plan.code_dir, token)
@@ -48,21 +61,16 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: tuple[int, int 
         _environment(plan),
         "\n".join(["set +u", *plan.setup, "set -u"] if plan.setup else []),
         _gpus(plan, attempt),
-        _node(plan, token) if port else "",
-        _banner(plan, port),
+        _banner(plan, port, tunnel),
         _start(plan, token),
         "LAUNCHER_EXIT=$?",
-        f"rm -f {to_bash(note(plan, token))}" if port and plan.queue == "slurm" else "",
         "gpu_release" if takes_gpus else "",
-        f"rm -f {to_bash(held)}",
+        # What was left in the background holds the lock still.
+        '[ -z "${LAUNCHER_HELD-}" ] || exec {LAUNCHER_HELD}>&-',
+        f"flock --nonblock {to_bash(held)} rm -f {to_bash(held)}",
         "exit $LAUNCHER_EXIT",
     ]
     return "\n".join(section for section in sections if section)
-
-
-def note(plan: Plan, token: str) -> str:
-    """The file in which a Slurm job's terminal leaves its node's address, as reached from the login node."""
-    return f"{plan.run_root}/.shell-{token}"
 
 
 def on_slurm(plan: Plan, text: str, job: str | None) -> list[str]:
@@ -106,29 +114,21 @@ def _gpus(plan: Plan, attempt: int | None) -> str:
     return "\n".join([*texts, f"take_gpus_for_shell {plan.gpus} {to_bash(' '.join(plan.gpu_pool))} {wait}", shown])
 
 
-def _banner(plan: Plan, port: tuple[int, int | None] | None) -> str:
+def _banner(plan: Plan, port: Port | None, tunnel: Sequence[str]) -> str:
     where = f"in {plan.container.runtime.kind} {plan.container.asked}" if plan.container else "on the host itself"
     trainer = shlex.join(["python" if plan.container is None else plan.python, "-m", plan.trainer, *plan.words])
     lines = [f"the environment of {plan.recipe} at {plan.settings['amp']['level']}, {where}; `exit` leaves it"]
     lines.append(f"the trainer by hand: {trainer}")
     if port and plan.queue != "slurm":
-        lines.append(f"port {port[0]} of this host is http://localhost:{port[1]} where you sit")
+        lines.append(f"port {port.remote} of this host is http://localhost:{port.local} where you sit")
     printed = [f"echo {to_bash(line)} >&2" for line in lines]
     if port and plan.queue == "slurm":
-        forwarded = f", http://localhost:{port[1]} where you sit" if port[1] else ""
-        printed.append(
-            f'echo "port {port[0]} is http://$LAUNCHER_NODE:{port[0]} from the login node{forwarded}; {_OPEN}" >&2'
-        )
+        printed += [_NODE, f'echo "port {port.remote} is http://$LAUNCHER_NODE:{port.remote} from the login node" >&2']
+        if tunnel:
+            printed.append(f"LAUNCHER_TUNNEL={to_bash(shlex.join(tunnel))}")
+            printed.append('echo "where you sit: ${LAUNCHER_TUNNEL/NODE/$LAUNCHER_NODE}" >&2')
+        printed.append(f"echo {to_bash(_OPEN)} >&2")
     return "\n".join(printed)
-
-
-def _node(plan: Plan, token: str) -> str:
-    """Lines that find the node's address, and leave it for the port forwarding."""
-    if plan.queue != "slurm":
-        return ""
-    question = "scontrol --oneliner show node \"$SLURMD_NODENAME\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p'"
-    lines = [f"LAUNCHER_NODE=$({question})", "LAUNCHER_NODE=${LAUNCHER_NODE:-$(hostname)}"]
-    return "\n".join([*lines, f'echo "$LAUNCHER_NODE" >{to_bash(note(plan, token))}'])
 
 
 def _start(plan: Plan, token: str) -> str:
@@ -163,7 +163,14 @@ def _container(plan: Plan, token: str) -> Container:
         environment=environment,
         passed=("TERM", *(() if of_run else plan.passed)),
         exports=described.exports if of_run else "",
-        mounts=(root, *(mount for mount in described.mounts if mount.source != plan.run_dir)),
+        mounts=(
+            root,
+            *(
+                mount
+                for mount in described.mounts
+                if plan.run_dir not in (mount.source, posixpath.dirname(mount.source))
+            ),
+        ),
         name=f"shell-{token}",
         terminal=True,
     )

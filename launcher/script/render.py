@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from launcher import bash_files
-from launcher.config import job_environment
+from launcher.config import job_environment, slurm_units
 from launcher.containers.runtime import GRACE
 from launcher.containers.words import Word, to_bash
+from launcher.errors import UsageError
 from launcher.plan import user_script
 from launcher.plan.model import Plan
 from launcher.plan.plan_summary import mode
@@ -139,6 +140,8 @@ def _settings(plan: Plan) -> Iterator[str]:
         yield f"LAUNCHER_BARE={bare} LAUNCHER_RESUMES={resumes}"
     queue = f"slurm LAUNCHER_MAX_REQUEUES={plan.cluster['max_requeues']}" if _is_job(plan) else "direct"
     yield f"LAUNCHER_QUEUE={queue} LAUNCHER_SHARED={'yes' if plan.shared is not None else _NONE}"
+    if limit := _limit(plan):
+        yield f"LAUNCHER_LIMIT={limit} LAUNCHER_STOP_BEFORE={plan.cluster['stop_before']}"
     sampled = _sampled_gpus(plan) or _NONE
     yield f"LAUNCHER_TELEMETRY_EVERY={plan.telemetry or _NONE} LAUNCHER_TELEMETRY_GPUS={sampled}"
     if plan.arms:
@@ -146,6 +149,15 @@ def _settings(plan: Plan) -> Iterator[str]:
         names = [arm.arm for arm in plan.arms]
         yield f"LAUNCHER_ORDER='{' '.join(comparison.order(names, plan.comparison.rounds))}'"
         yield f"LAUNCHER_ARMS='{' '.join(names)}' LAUNCHER_COOL_DOWN={plan.comparison.cool_down}"
+
+
+def _limit(plan: Plan) -> int:
+    """Seconds after which the script ends the run itself; 0 for never."""
+    limit = plan.cluster.get("time") if plan.queue == "direct" and not plan.arm else None
+    try:
+        return 60 * (slurm_units.minutes(str(limit)) or 0) if limit else 0
+    except ValueError as error:  # of a damaged record
+        raise UsageError(f"cluster.time={error}") from None
 
 
 def _sampled_gpus(plan: Plan) -> str:

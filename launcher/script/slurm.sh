@@ -102,18 +102,27 @@ ended_by_slurm() { # why Slurm sent TERM to the whole job, as slurmstepd wrote i
 }
 
 preempted() { # by which job, where Slurm shows that one alone is planned on a node of this job
-  local job user partition nodes node by=()
+  local by=()
+  for _ in 1 2 3; do # a planned job has no nodes for a moment while Slurm plans again
+    mapfile -t by < <(planned_here)
+    [ "${#by[@]}" = 0 ] || break
+    sleep 1
+  done
+  [ "${#by[@]}" = 1 ] || by=()
+  echo "preempted${by[0]+ by ${by[0]}}"
+} 2>/dev/null
+
+planned_here() { # pending jobs that Slurm has planned on a node of this job
+  local job user partition nodes node
   while read -r job user partition nodes; do
     [[ $nodes != *null* && "$job$user$partition" =~ ^[A-Za-z0-9_.@+-]+$ ]] || continue
     for node in $(scontrol show hostnames "$nodes"); do
       [[ " $(scontrol show hostnames "$SLURM_JOB_NODELIST" | tr '\n' ' ')" != *" $node "* ]] || {
-        by+=("job $job ($user, partition $partition)") && break
+        echo "job $job ($user, partition $partition)" && break
       }
     done
   done < <(timeout 10 squeue --noheader --states=PENDING --Format=JobID:24,UserName:40,Partition:40,SchedNodes:200)
-  [ "${#by[@]}" = 1 ] || by=()
-  echo "preempted${by[0]+ by ${by[0]}}"
-} 2>/dev/null
+}
 
 set_rendezvous() { # LAUNCHER_WORKERS, HOST:PORT of each node in Slurm's order; MASTER_ADDR and MASTER_PORT, the first's
   local slot=$SLURM_JOB_ID node address

@@ -33,7 +33,10 @@ def _lines(plan: Plan) -> list[tuple[Word, ...]]:
     else:
         module, *words = plan.trainer_argv
         own = [("-m", module), *((word,) for word in words)]
-    python = (*profilers.prefix(plan.settings, plan.run_dir, bare=bare), plan.python)
+    profiler = profilers.prefix(plan.settings, plan.run_dir, bare=bare)
+    if plan.script and plan.script.command:
+        return [(*profiler, *own[0])]
+    python = (*profiler, plan.python)
     if plan.processes == 1 and plan.nodes == 1:
         return [(*python, *own[0]), *own[1:]]
     if plan.framework == "paddle":  # which starts files alone, as `amp_launcher/paddle/rank.py MODULE ...`

@@ -43,12 +43,13 @@ def serve() -> None:
         try:
             request = protocol.receive(channel.read)
             assert isinstance(request, dict)
-            data = b""
-            while len(data) < request.get("bytes", 0):
-                data += protocol.receive(channel.read)
+            parts, missing = [], request.get("bytes", 0)
+            while missing > 0:
+                parts.append(protocol.receive(channel.read))
+                missing -= len(parts[-1])
         except protocol.Ended:
             return
-        channel.send(protocol.pack(_answer(channel, request, data)))
+        channel.send(protocol.pack(_answer(channel, request, b"".join(parts))))
 
 
 def _tidy(mine: Path, before: float) -> None:

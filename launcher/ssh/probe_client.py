@@ -17,27 +17,26 @@ from launcher.probe.questions import questions
 from launcher.runs import address as addresses
 
 
-def probe(specs: Sequence[JobSpec], *, starting: bool = False) -> Facts:
-    """Facts of the host of the jobs, with the code and secrets that they take from here. For jobs that are `starting`
-    an image may be started to see what is in it. Raises `LauncherError`."""
+def probe(specs: Sequence[JobSpec]) -> Facts:
+    """Facts of the host of the jobs, with the code and secrets that they take from here. Raises `LauncherError`."""
     address = addresses.of(specs[0].launch.cluster)
     if address is None:
-        facts = look(questions(specs, starting=starting))
+        facts = look(questions(specs))
     else:
         from launcher.ssh.host import connect
 
-        facts = connect(address).ask("probe", _admitted, asked=plain(questions(specs, starting=starting)))
+        facts = connect(address).ask("probe", _admitted, asked=plain(questions(specs)))
     return with_inputs(facts, specs)
 
 
-def probe_each(specs: Sequence[JobSpec], *, starting: bool = False) -> list[Facts]:
+def probe_each(specs: Sequence[JobSpec]) -> list[Facts]:
     """Facts for each of the jobs, which go to one host and run one snapshot of the code, but may differ in Python,
     container and image."""
-    common = probe(specs, starting=starting)
+    common = probe(specs)
     by_runtime = {_runtime(specs[0]): common}
     for spec in specs:
         if _runtime(spec) not in by_runtime:
-            own = probe([other for other in specs if _runtime(other) == _runtime(spec)], starting=starting)
+            own = probe([other for other in specs if _runtime(other) == _runtime(spec)])
             by_runtime[_runtime(spec)] = dataclasses.replace(own, code=common.code)
     return [by_runtime[_runtime(spec)] for spec in specs]
 

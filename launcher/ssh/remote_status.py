@@ -35,6 +35,8 @@ MAX_HOSTS = 32
 """Hosts in parallel."""
 DOUBT = 120.0
 """Seconds in which a request may still be carried out there after its connection was cut."""
+PIECE = 0.2
+"""Seconds of one wait for the next answer."""
 LONGEST_LOOK = 120.0
 """Seconds for which one look repeats its request to a host that always has more."""
 
@@ -82,10 +84,17 @@ def _each(ask: Callable[[Address], dict[Run, Reply]], addresses: Sequence[Addres
     for _ in range(min(len(addresses), MAX_HOSTS)):
         threading.Thread(target=work, daemon=True).start()
     for _ in addresses:
-        answer = answers.get()
+        answer = _next(answers)
         if isinstance(answer, BaseException):
             raise answer
         yield answer
+
+
+def _next(answers: queue.SimpleQueue[dict[Run, Reply] | BaseException]) -> dict[Run, Reply] | BaseException:
+    """Wait in pieces: any thread may receive the signal of Ctrl-C, and only a return to Python raises it here."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return answers.get(timeout=PIECE)
 
 
 def look_again(run: Run, pointer: Pointer) -> None:
@@ -206,7 +215,9 @@ def _keep(folder: Path, pointer: Pointer, answer: Answer) -> None:
             out.write(content)
         stamps[METRICS] = True
     log = (f"{pointer.address.destination}:{answer.log[0]}", answer.log[1]) if answer.log else None
-    known = Known(state=answer.state, seen=time.time(), step=answer.step, stamps=stamps, log=log)
+    now = time.time()
+    stepped = None if answer.step_age is None else now - answer.step_age
+    known = Known(state=answer.state, seen=now, step=answer.step, stepped=stepped, stamps=stamps, log=log)
     remote_record.remember(folder, known)
 
 

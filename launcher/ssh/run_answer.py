@@ -23,6 +23,7 @@ ROOM = 2**22
 def status(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, Any]:
     """The state of a run, its small files that changed since `question`, and with `follow` its new metrics."""
     folder, state = seen.run.folder, seen.state
+    last = None if state.finished else follow_files.last_step(str(folder))
     numbers = store.attempts(folder)[-MOST_ATTEMPTS:]
     answer: dict[str, Any] = {
         "state": _plain(state),
@@ -30,7 +31,8 @@ def status(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, A
         "begun": seen.files.submission is not None or seen.files.status is not None,
         "attempts": numbers,
         "files": {},
-        "step": None if state.finished else follow_files.last_step(str(folder)),
+        "step": last.number if last else None,
+        "step_age": max(0, round(time.time() - last.time)) if last and last.time is not None else None,
         "age": None if seen.asked is None else max(0, round(time.time() - seen.asked)),
         "more": False,
     }

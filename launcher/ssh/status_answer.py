@@ -31,6 +31,8 @@ class Answer(NamedTuple):
     metrics: Sequence[tuple[str, int, bytes]] = ()
     """Name, where the content belongs, content."""
     step: int | None = None
+    step_age: int | None = None
+    """Seconds since that step."""
     age: int | None = None
     """Seconds since a scheduler was asked about it; None where its files were enough."""
     log: tuple[str, tuple[str, ...]] | None = None
@@ -72,6 +74,7 @@ def admitted(value: Any, question: Mapping[str, Any], follow: bool) -> Answer:
         files=files,
         metrics=metrics,
         step=remote_record.admitted_step(answer.get("step")),
+        step_age=None if answer.get("step_age") is None else admit.whole(answer["step_age"], "the age of a step"),
         age=None if answer.get("age") is None else admit.whole(answer["age"], "the age of an answer"),
         log=remote_record.admitted_log(answer.get("log")),
         more=admit.flag(answer.get("more", False), "more") and bool(files or any(content for _, _, content in metrics)),

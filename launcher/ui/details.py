@@ -10,6 +10,7 @@ from pathlib import Path
 
 from launcher import safe_files, units
 from launcher.runs import arms, follow, run_ids, run_roots, store
+from launcher.runs.follow import LastStep
 from launcher.runs.schema import ComparedArm, PlanRecord, ResultRecord, Status
 from launcher.runs.states import Seen, State
 from launcher.runs.store import Files, Run
@@ -39,9 +40,9 @@ def lines(seen: Seen, width: int = 0) -> list[str]:
             rows.append((name, line))
     if not state.finished:
         if (current := progress(run)).step:
-            rows.append(("progress", display.line(current)))
-    elif result.updates.attempted is None and (step := last_step(run, result)):
-        rows.append(("progress", f"ended at step {step}"))
+            rows.append(("progress", display.line(current, now if state.name == "running" else None)))
+    elif result.updates.attempted is None and (last := last_step(run, result)):
+        rows.append(("progress", f"ended at step {last.number}"))
     rows += [*summary.outcome(result), *summary.gpus(folder)]
     rows += [("arm", line) for line in _arms(folder, plan, state, result)]
     rows.append(("where", _where(run, files, plan, state.attempt)))
@@ -63,15 +64,15 @@ def progress(run: Run) -> Progress:
     return advance(Progress(), rows_of(written))
 
 
-def last_step(run: Run, result: ResultRecord) -> int | None:
+def last_step(run: Run, result: ResultRecord) -> LastStep | None:
     """The last step that a run is known to have taken, by its result or, where it has none, its metrics."""
     if result.updates.attempted is not None:
-        return result.updates.attempted
+        return LastStep(result.updates.attempted)
     if run_roots.is_remote(run.root):
         from launcher.runs import remote_record
 
         known = remote_record.known(run.folder)
-        return known.step if known else None
+        return LastStep(known.step, known.stepped) if known and known.step is not None else None
     return follow.last_step(run.path)
 
 

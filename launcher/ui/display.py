@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 LINE_EVERY = 15.0
 """Seconds between two plain lines about one run, whatever happens there."""
+SILENCE = 60.0
+"""Seconds without a step after which plain lines say so."""
+LONG_AGO = 10.0
+"""Seconds since a step from which on a line says how long ago it was."""
 LINE_GAP = 5.0
 """Seconds between two plain lines about one run's epochs, however short they are."""
 
@@ -74,7 +78,7 @@ class Lines:
             elif not _worth_a_line(before, row, now - when, max(1, busy)):
                 continue
             else:
-                self.say(f"{row.label}  {line(row.progress)}")
+                self.say(f"{row.label}  {line(row.progress, time.time())}")
             self._last[row.label] = (now, row)
 
     def say(self, text: str) -> None:
@@ -89,8 +93,11 @@ def _differs(before: Row | None, row: Row) -> bool:
 
 
 def _worth_a_line(before: Row | None, row: Row, seconds: float, busy: int) -> bool:
-    if before is None or row.progress.step == before.progress.step:
+    if before is None:
         return False
+    if row.progress.step == before.progress.step:  # a line as often as the silence doubles
+        silence = time.time() - row.progress.last if row.progress.last is not None else 0.0
+        return row.state.name == "running" and silence >= SILENCE and seconds >= max(SILENCE, silence / 2)
     epoch = row.progress.epoch != before.progress.epoch or row.progress.accuracy != before.progress.accuracy
     return seconds >= (LINE_GAP if epoch else LINE_EVERY) * busy
 
@@ -101,8 +108,8 @@ def state_of(state: State) -> str:
     return f"{state.name}{attempt}{': ' if state.reason else ''}{state.reason}"
 
 
-def line(progress: Progress) -> str:
-    """How far a run is, in one line; only what is known."""
+def line(progress: Progress, now: float | None = None) -> str:
+    """How far a run is, in one line; only what is known. `now`, in seconds since 1970, is for one that runs."""
     parts = [f"step {steps(progress)}"]
     if progress.epoch is not None:
         parts.append(f"epoch {progress.epoch + 1}{f'/{progress.epochs}' if progress.epochs else ''}")
@@ -119,11 +126,19 @@ def line(progress: Progress) -> str:
         parts.append(f"memory {units.size(progress.memory_bytes)}")
     if progress.seconds_left is not None:
         parts.append(f"{units.duration(progress.seconds_left)} left")
+    if now is not None and (since := ago(progress, now)):
+        parts.append(f"last step {since}")
     return "  ".join(parts)
 
 
 def steps(progress: Progress) -> str:
     return f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step)
+
+
+def ago(progress: Progress, now: float) -> str:
+    """How long ago the last step ended; empty where that was just now."""
+    silence = 0.0 if progress.last is None else now - progress.last
+    return f"{units.duration(silence)} ago" if silence >= LONG_AGO else ""
 
 
 def rate(progress: Progress) -> tuple[float | None, str]:
@@ -204,7 +219,7 @@ def table(rows: Sequence[Row], width: int, height: int, words: str = "") -> Text
 
 def _columns(rows: Sequence[Row]) -> list[Column]:
     """All columns, that of the bars without a name."""
-    progress_of = [row.progress for row in rows]
+    progress_of, now = [row.progress for row in rows], time.time()
     unit, rates = units.rates([rate(progress) for progress in progress_of])
     figures = {
         "step": [steps(progress) if progress.step else "-" for progress in progress_of],
@@ -213,10 +228,13 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
         "scale": [units.number(progress.loss_scale, 8) for progress in progress_of],
         "skipped": [str(progress.skipped) for progress in progress_of],
         "memory": [units.size(progress.memory_bytes) for progress in progress_of],
+        "last step": [ago(row.progress, now) if row.state.name == "running" else "" for row in rows],
         "left": ["-" if row.state.finished else units.duration(row.progress.seconds_left) for row in rows],
     }
     if not any(progress.skipped for progress in progress_of):
         del figures["skipped"]
+    if not any(figures["last step"]):
+        del figures["last step"]
     return [
         Column("run", [row.label for row in rows]),
         Column("state", [row.state.name for row in rows]),

@@ -131,8 +131,9 @@ class OwnOutput:
 
 def status(row: Row) -> str:
     """A run's state, its known progress and its duration, in one line."""
-    seconds = summary.elapsed(row.state, time.time())
+    now = time.time()
+    seconds = summary.elapsed(row.state, now)
     parts = [row.label, row.state.name if row.progress.step else display.state_of(row.state)]
-    parts += [display.line(row.progress)] if row.progress.step else []
+    parts += [display.line(row.progress, now if row.state.name == "running" else None)] if row.progress.step else []
     parts += [units.duration(seconds)] if seconds is not None else []
     return "  ".join(parts)

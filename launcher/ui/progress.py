@@ -41,6 +41,8 @@ class Progress(NamedTuple):
     """At the pace of this attempt so far, evaluations and checkpoints included."""
     accuracy: float | None = None
     """Of the last evaluation."""
+    last: float | None = None
+    """When the last step ended, in seconds since 1970."""
     clock: tuple[int, float] | None = None
     """Step and time of this attempt's first row, from which its pace is taken."""
     recent: tuple[float, float] = (0.0, 0.0)
@@ -119,6 +121,7 @@ def _step(before: Progress, row: MetricsRow) -> Progress:
         of_tokens=row.tokens_per_second is not None,
         steps_per_second=steps[0] / steps[1] if steps[1] else None,
         seconds_left=left,
+        last=now,
         clock=clock,
         recent=recent,
         recent_steps=steps,

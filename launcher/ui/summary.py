@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,28 @@ def if_of(result: ResultRecord, state: State) -> ResultRecord:
     return result if result.attempts in (None, state.attempt) else ResultRecord()
 
 
+LAUNCH_BOUND = 0.5
+"""Of a step's time: a GPU that computes for less of it waits for the CPU, whatever the precision."""
+
+
+def is_launch_bound(result: ResultRecord) -> bool:
+    """Whether its GPU mostly waited for the CPU, which starts each kernel, and not for data."""
+    busy, waited = result.throughput.gpu_busy_share, result.throughput.data_share or 0.0
+    return busy is not None and busy < LAUNCH_BOUND and waited < LAUNCH_BOUND
+
+
+def way_out(results: Iterable[ResultRecord]) -> str:
+    """What gives a launch-bound GPU more to do."""
+    compiled = all(result.effective.get("compile") for result in results)
+    return "a larger batch" if compiled else "compile=true or a larger batch"
+
+
+def _launch_bound(result: ResultRecord) -> str:
+    if not is_launch_bound(result):
+        return ""
+    return f"; launch-bound: the GPU was {result.throughput.gpu_busy_share:.0%} busy, try {way_out([result])}"
+
+
 def outcome(result: ResultRecord) -> list[tuple[str, str]]:
     """Results of a run as names and texts; only what the result holds."""
     rows = []
@@ -107,10 +129,11 @@ def outcome(result: ResultRecord) -> list[tuple[str, str]]:
         ends = f" (p10 {units.number(spread.p10)}, p90 {units.number(spread.p90)})"
         waited = spread.data_share or 0.0
         waiting = f", {waited:.0%} of the time waiting for data" if waited >= WAITING else ""
+        busy = _launch_bound(result)
         counted = f", steps of {spread.counted}" if spread.counted else ""
         counted += f", {spread.mfu:.1%} of peak FLOPs" if spread.mfu is not None else ""
-        rows.append(("throughput", f"{throughput} {spread.unit or 'samples/s'}{ends}{waiting}{counted}"))
-    elif result.throughput.why:
+        rows.append(("throughput", f"{throughput} {spread.unit or 'samples/s'}{ends}{waiting}{counted}{busy}"))
+    elif result.throughput.why and result.observed.verdict:  # else nothing was to be measured
         rows.append(("throughput", f"not known: {result.throughput.why}"))
     first, last = result.loss
     if last is not None:
@@ -132,6 +155,8 @@ def outcome(result: ResultRecord) -> list[tuple[str, str]]:
             why = ""
         said = "unknown, so not proved" if verdict == "unknown" else verdict
         rows.append(("proof", f"{said}{f': {why}' if why else ''}"))
+    elif result.observed.why:
+        rows.append(("proof", f"nothing to prove: {result.observed.why}"))
     return rows
 
 
@@ -269,15 +294,18 @@ def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[s
     """A table of the runs of a sweep, why the ones that failed did, what helps them, and how to go on with it."""
     results = [result_of(folder, state) for folder, state in states.items()]
     measured = measurements(list(states.values()), results, now)
+    losses = [units.number(result.loss.last) for result in results]
     sizes = Column("PEAK MEMORY", [units.size(result.peak_memory_bytes) for result in results], right=True)
     columns = [
         Column("RUN", list(map(label, states))),
         Column("STATE", [state.name for state in states.values()]),
-        *measured[:-1],
+        measured[0],
+        *([Column("LOSS", losses, right=True)] if set(losses) != {"-"} else []),
+        *measured[1:-1],
         sizes,
         measured[-1],
     ]
-    spare = ("PEAK MEMORY", "TIME", *RATES, "ACCURACY", "PROOF")
+    spare = ("PEAK MEMORY", "TIME", *RATES, "ACCURACY", "LOSS", "PROOF")
     lines = tables.lines(columns, width, spare)
     remedies: dict[str, None] = {}
     for folder, state in states.items():
@@ -289,7 +317,9 @@ def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[s
             remedies.update(dict.fromkeys(_remedy(state, last)))
     lines += remedies
     roots = dict.fromkeys(str(folder.parent) for folder in states)
-    lines.append(f"folders in {', '.join(roots)}")
+    sweep = run_ids.sweep_of(next(iter(states)).name)
+    named = f"sweep {sweep}, " if sweep else ""
+    lines.append(f"{named}folders in {', '.join(roots)}")
     ended_early = [folder.name for folder, state in states.items() if state.name in ENDED_EARLY and state.attempt]
     if ended_early:
         sweeps = dict.fromkeys(run_ids.sweep_of(name) or name for name in ended_early)

@@ -89,10 +89,10 @@ def train(run: Run) -> None:
     images, labels = to_device(data.train, world.device)
     unseen = {"": to_device(data.validation, world.device), "test_": to_device(data.test, world.device)}
 
-    net = precision.cast(Net(hyper).to(world.device, memory_format=torch.channels_last))
+    net = precision.prepare(Net(hyper).to(world.device, memory_format=torch.channels_last))
     model = run.wrap(net)
     adam = torch.optim.Adam(net.parameters(), lr=hyper.lr, eps=ADAM_EPSILON, fused=True)
-    optimizer = precision.optimizer(model, adam)
+    optimizer = precision.prepare(adam)
 
     def resized(pixels: torch.Tensor) -> torch.Tensor:
         """Bytes [batch, 3, 32, 32] as floats from 0 to 1 [batch, 3, size, size]."""
@@ -100,7 +100,7 @@ def train(run: Run) -> None:
         return interpolate(floats, size=2 * (hyper.image_size,), mode="bilinear", align_corners=False) / 255
 
     def loss_of(chosen: torch.Tensor) -> torch.Tensor:
-        return cross_entropy(precision.output(model(precision.input(resized(images[chosen])))), labels[chosen])
+        return cross_entropy(model(resized(images[chosen])), labels[chosen])
 
     def batches(pixels: torch.Tensor, truth: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for indices in run.held_out(len(truth), max(1, settings.batch // world.size)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from amp_launcher.torch import loop
 from amp_launcher.torch.loop import Loss, Run
 from amp_launcher.torch.precision import StepOutcome
+from amp_launcher.torch.precision.base import joint_outcome
 from amp_launcher.torch.supervised import accumulate, draw_glorot, to_device
 
 import torch
@@ -81,27 +82,27 @@ def train(run: Run) -> None:
 
     both = nn.ModuleDict({"generator": Generator(hyper), "discriminator": Discriminator()})
     draw_glorot(both)
-    both = precision.cast(both.to(world.device))
+    both = precision.prepare(both.to(world.device))
     judge = both["discriminator"]
     generator, discriminator = run.wrap(both["generator"]), run.wrap(judge)
     makers = torch.optim.Adam(both["generator"].parameters(), lr=hyper.generator_lr, eps=EPSILON, fused=True)
     judges = torch.optim.RMSprop(judge.parameters(), lr=hyper.discriminator_lr, alpha=RMSPROP_DECAY, eps=EPSILON)
-    makers, judges = precision.optimizer(generator, makers), precision.optimizer(discriminator, judges)
+    makers, judges = precision.prepare(makers, judges)
 
     def made(count: int) -> torch.Tensor:
         noise = torch.rand(count, NOISE, device=world.device) * 2 - 1
-        return generator(precision.input(noise))
+        return generator(noise)
 
     def generator_loss(chosen: torch.Tensor) -> torch.Tensor:
         """Low where the discriminator takes made images for real ones, whose label is 0."""
-        logits = precision.output(judge(made(len(chosen))))
+        logits = judge(made(len(chosen)))
         return binary_cross_entropy_with_logits(logits, labels(len(chosen), hyper, world.device)[: len(chosen)])
 
     def discriminator_loss(chosen: torch.Tensor) -> torch.Tensor:
         """Of as many real images as made ones."""
         with torch.no_grad():
             fake = made(len(chosen))
-        logits = precision.output(discriminator(torch.cat((precision.input(real[chosen]).to(fake.dtype), fake))))
+        logits = discriminator(torch.cat((real[chosen], fake)))
         return binary_cross_entropy_with_logits(logits, labels(len(chosen), hyper, world.device))
 
     def step(batch: torch.Tensor) -> tuple[Loss, StepOutcome]:
@@ -114,8 +115,7 @@ def train(run: Run) -> None:
         losses["discriminator"] = accumulate(run, discriminator, judges, batch, discriminator_loss)
         second = precision.step(judges)
         judges.zero_grad()
-        precision.update()
-        return losses, either(first, second)
+        return losses, joint_outcome([first, second])
 
     run.fit(
         model=both,
@@ -133,15 +133,6 @@ def labels(count: int, settings: GanSettings, device: torch.device) -> torch.Ten
     softened = torch.full((count, 1), settings.soften, device=device)
     softened[: int(count * settings.sharp)] = 0
     return torch.cat((softened, 1 - softened))
-
-
-def either(first: StepOutcome, second: StepOutcome) -> StepOutcome:
-    """Of two optimizers' steps: overflowed where one of them did, and the lower loss scale."""
-    if first.overflowed is None or second.overflowed is None:
-        return StepOutcome()
-    return StepOutcome(
-        overflowed=first.overflowed | second.overflowed, loss_scale=torch.minimum(first.loss_scale, second.loss_scale)
-    )
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def rotated(inputs: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> t
 def train(run: Run) -> None:
     settings, hyper, precision, world = run.settings, run.settings.train, run.precision, run.world
     text = tokens.load(settings.data, hyper)
-    net = precision.cast(Net(hyper).to(world.device))
+    net = precision.prepare(Net(hyper).to(world.device))
     model = run.wrap(net)
     matrices = [parameter for parameter in net.parameters() if parameter.ndim > 1]
     norms = [parameter for parameter in net.parameters() if parameter.ndim == 1]
@@ -160,11 +160,11 @@ def train(run: Run) -> None:
         eps=gpt.EPSILON,
         fused=True,
     )
-    optimizer = precision.optimizer(model, adam)
+    optimizer = precision.prepare(adam)
 
     def loss_of(samples: torch.Tensor) -> torch.Tensor:
         """Of one micro-batch [samples, context + 1], in nats a token."""
-        logits = precision.output(model(precision.input(samples[:, :-1])))
+        logits = model(samples[:, :-1])
         return cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten())
 
     step = make_step(run, model, optimizer, loss_of, hyper.clip)

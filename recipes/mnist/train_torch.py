@@ -38,13 +38,13 @@ def train(run: Run) -> None:
     inputs, labels = to_device(data.train, world.device)
     aside, aside_labels = to_device(data.held_out, world.device)
 
-    net = precision.cast(Net(hyper).to(world.device))
+    net = precision.prepare(Net(hyper).to(world.device))
     model = run.wrap(net)
-    optimizer = precision.optimizer(model, torch.optim.Adadelta(net.parameters(), lr=hyper.lr, rho=hyper.rho))
+    optimizer = precision.prepare(torch.optim.Adadelta(net.parameters(), lr=hyper.lr, rho=hyper.rho))
 
     def loss_of(chosen: torch.Tensor) -> torch.Tensor:
         """Of one micro-batch, whose indices have shape [samples]."""
-        return cross_entropy(precision.output(model(precision.input(inputs[chosen]))), labels[chosen])
+        return cross_entropy(model(inputs[chosen]), labels[chosen])
 
     def evaluate() -> dict[str, float]:
         """Accuracy and mean loss on the held-out images, each rank taking its share of them."""

@@ -78,17 +78,17 @@ class Net(nn.Module):
 
 def train(run: Run) -> None:
     settings, hyper, precision, world = run.settings, run.settings.train, run.precision, run.world
-    net = precision.cast(Net(hyper).to(world.device, memory_format=torch.channels_last))
+    net = precision.prepare(Net(hyper).to(world.device, memory_format=torch.channels_last))
     model = run.wrap(net)
     decayed = [parameter for parameter in net.parameters() if parameter.ndim > 1]
     others = [parameter for parameter in net.parameters() if parameter.ndim == 1]  # of norms, and the last layer's bias
     groups = [{"params": decayed, "weight_decay": hyper.weight_decay}, {"params": others, "weight_decay": 0.0}]
     sgd = torch.optim.SGD(groups, lr=hyper.lr, momentum=hyper.momentum, fused=world.fused)
-    optimizer = precision.optimizer(model, sgd)
+    optimizer = precision.prepare(sgd)
 
     def loss_of(micro_batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         images, labels = micro_batch
-        logits = precision.output(model(precision.input(images)))
+        logits = model(images)
         return cross_entropy(logits, labels, label_smoothing=hyper.label_smoothing)
 
     step = make_step(run, model, optimizer, loss_of)

@@ -32,12 +32,12 @@ def train(run: Run) -> None:
     inputs = torch.from_numpy(data.inputs).to(world.device)
     labels = torch.from_numpy(data.labels).to(world.device)
 
-    net = precision.cast(Net(hyper).to(world.device))
+    net = precision.prepare(Net(hyper).to(world.device))
     model = run.wrap(net)
-    optimizer = precision.optimizer(model, torch.optim.SGD(net.parameters(), lr=hyper.lr))
+    optimizer = precision.prepare(torch.optim.SGD(net.parameters(), lr=hyper.lr))
 
     def loss_of(chosen: torch.Tensor) -> torch.Tensor:
-        return mse_loss(precision.output(model(precision.input(inputs[chosen]))), labels[chosen])
+        return mse_loss(model(inputs[chosen]), labels[chosen])
 
     run.fit(
         model=net,

@@ -123,5 +123,13 @@ def test_the_share_of_time_spent_waiting_for_data_is_of_timed_steps_too():
     assert writer.summary.throughput()["data_share"] == 0.25
 
 
+@pytest.mark.parametrize(("kernels", "share"), [(0.5, 0.25), (3.0, 1.0), (None, None)])
+def test_the_share_in_which_the_gpu_computed_is_of_the_median_timed_step(kernels, share):
+    recorded = {} if kernels is None else {"gpu_seconds": kernels}
+    writer = MetricsWriter(None)
+    writer.append([row(1, timed=False, seconds=9.0, **recorded), row(2, seconds=2.0), row(3, seconds=2.0)])
+    assert writer.summary.throughput().get("gpu_busy_share") == share
+
+
 def test_warm_up_is_ten_steps_or_a_fifth_of_a_short_attempt():
     assert [warm_up(steps) for steps in (0, 4, 10, 50, 1000)] == [0, 0, 2, 10, 10]

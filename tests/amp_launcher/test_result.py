@@ -30,6 +30,7 @@ def test_every_field_of_the_schema_is_there(tmp_path):
             "startup_memory_bytes",
             "loss",
             "eval",
+            "logged",
             "loss_scale",
             "updates",
         ),

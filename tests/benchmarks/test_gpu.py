@@ -58,8 +58,8 @@ def test_the_bytes_expected_of_a_parameter_are_those_that_a_step_holds(
     expected = checks.bytes_of_parameter(grad_dtype)
     for level in ("o0", "o2", "o3"):
         precision = loops.of(level, "auto" if level == "o0" else "bfloat16")
-        net = precision.cast(torch.nn.Linear(64, 64, bias=False))
-        optimizer = precision.optimizer(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        net = precision.prepare(torch.nn.Linear(64, 64, bias=False))
+        optimizer = precision.prepare(torch.optim.SGD(net.parameters(), lr=0.1))
         held: dict[int, int] = {}
 
         def count(optimizer: Any, *given: Any, net: Any = net, held: dict[int, int] = held) -> None:

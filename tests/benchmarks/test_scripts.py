@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scripts
-from benchmarks.scripts import running, table
+from benchmarks.scripts import page, running, table
 from benchmarks.scripts.running import Left
 
 TRAIN = """
@@ -90,6 +90,39 @@ def test_what_differs_is_named(again, ours, expected) -> None:
     assert running.differences(left({}), second, left(ours)) == expected
 
 
+@pytest.mark.parametrize(
+    ("verdict", "same", "code", "cell"),
+    [
+        ("proved", True, 0, "identical, proved"),
+        ("contradicted", False, 1, "ended, rightly contradicted"),
+        ("contradicted", True, 0, "identical, rightly contradicted"),
+        ("contradicted", False, 2, "DIFFERS, rightly contradicted"),
+        ("unknown", True, 0, "identical, unknown"),
+        ("", False, 2, "DIFFERS, refused"),
+    ],
+)
+def test_only_the_verdict_that_a_row_calls_right_is_right(verdict: str, same: bool, code: int, cell: str) -> None:
+    row = table.Row(
+        name="a",
+        about="a",
+        script="a.py",
+        losses="(a)",
+        repository="b",
+        right={"o0": ("contradicted", "it is float64")},
+    )
+    found = {"same": same, "code": code, "verdict": verdict, "why": "", "said": "error: no" * (code == 2), "ratio": 1.0}
+    modes = {
+        "o0": {**found, "differences": [], "compared": "1 losses"},
+        "o1": {**found, "differences": [], "compared": "no losses, which differ alone, 0 of 2 files"},
+    }
+    modes["o1"] |= {"verdict": "proved", "same": True}
+    result = {"version": "1", "torch": "", "seconds": 1.0, "modes": modes, "date": "", "machine": ""}
+    text = page.text({"a": {"now": result, "first": result}}, {"a": row})
+    assert f"| {cell} | ends as alone, proved |" in text  # of which nothing was compared but how it ends
+    assert ("it is float64" in text) == ("rightly" in cell)
+    assert page.good(row, result) == (verdict == "contradicted" and code != 2)
+
+
 def test_a_name_that_is_no_row_is_refused_with_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         scripts.main(["--only", "nanogtp"])
@@ -104,6 +137,10 @@ def test_a_name_that_is_no_row_is_refused_with_the_choices(capsys: pytest.Captur
         ("x: {about: a, script: a, losses: (a), package: b, requirements: [b]}", "b is not pinned"),
         ("x: {about: a, script: a, losses: (a), repository: b}", "the 40 digits of its commit"),
         ("x: {about: a, script: a, losses: (a), colour: b}", "colour"),
+        (
+            "x: {about: a, script: a, losses: (a), package: b, requirements: [b==1], right: {o1: [proved, a]}}",
+            "right needs a mode, then one of contradicted, unknown, refused",
+        ),
     ],
 )
 def test_a_row_that_is_wrong_is_refused(given: str, expected: str, tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ of its body, after those of head_FRAMEWORK.py, are a script's. To add one, write
 
     @guest(o0="proved", o1="proved")
 
-with the modes to run it in, and the verdict in each; None where any verdict is right. Modes: `o0` and `o1` are
-`amp=MODE`. `script` is the hand-written twin at `amp=o1 train.precision=script`. Each is compared with plain Python: o0
-with the script alone, o1 and script with the twin, the script in which `with by_hand():` is autocast (`by_hand` is no
-context anywhere else; write it around forward and loss). Compared are exit code, what is printed, files written where
+with the modes to run it in, and the verdict in each; None where any verdict is right, `nothing to prove` where no
+optimizer stepped and no gradient was computed. Modes: `o0` and `o1` are `amp=MODE`. `script` is the hand-written twin
+at `amp=o1 train.precision=script`. Each is compared with plain Python: o0 with the script alone, o1 and script with the
+twin, the script in which `with by_hand():` is autocast (`by_hand` is no context anywhere else; write it around forward
+and loss). Compared are exit code, what is printed, files written where
 the script started, random-number state, and the value of every global of the script: tensors, modules, optimizers,
 numbers, texts, and lists and dictionaries of them (`state.py`). Only the verdict is looked at where it is to be
 `contradicted`, which ends the script. Other arguments of `guest`, all literals:

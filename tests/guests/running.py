@@ -78,7 +78,7 @@ def _run(guest: Guest, folder: Path, by_hand: bool, program, words) -> Left:
             for path in sorted(at.rglob("*"))
             if path.is_file() and path != file
         },
-        verdict=observed.get("verdict", ""),
+        verdict=said if (said := observed.get("verdict", "")) is not None else "nothing to prove",
         why=observed.get("why", ""),
     )
 

@@ -65,3 +65,19 @@ def an_exit_after_training():
     model.compile(optimizer="sgd", loss="mse")
     print(model.fit(inputs, targets, batch_size=32, epochs=1, verbose=0).history, flush=True)
     os._exit(0)
+
+
+@guest(o0="proved", o1="contradicted")
+def a_step_that_xla_compiles_as_a_whole():
+    weights = tf.Variable(tf.random.normal((16, 4)))
+    optimizer = tf.keras.optimizers.SGD(0.01)
+    optimizer.build([weights])
+
+    @tf.function(jit_compile=True)
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((inputs @ weights - targets) ** 2)
+        optimizer.apply([tape.gradient(loss, weights)], [weights])
+        return loss
+
+    losses = [float(step()) for _ in range(4)]

@@ -105,7 +105,7 @@ def our_rewrite_in_a_session_with_a_configuration():
         losses = run_steps(session, x, y, train, loss)
 
 
-@guest(script=None)
+@guest(script="unknown")
 def our_rewrite_refuses_gradients_of_a_tape_without_a_scaled_loss():
     from amp_launcher.tensorflow.graph_rewrite import enable
 

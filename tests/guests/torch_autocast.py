@@ -183,7 +183,7 @@ def evaluation_without_no_grad():
         net.train()
 
 
-@guest(o1=None)
+@guest(o1="nothing to prove")
 def an_evolution_strategy():
     scores = []
     for _ in range(6):
@@ -206,7 +206,7 @@ def an_evaluation_inside_a_step():
     losses = train(4, loss_of)
 
 
-@guest(o1=None)
+@guest(o0="proved", o1="proved")
 def an_exception_between_forward_and_backward():
     for attempt in range(5):
         sgd.zero_grad()

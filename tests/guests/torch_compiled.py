@@ -13,7 +13,7 @@ def a_compiled_module():
     frames = dict(torch._dynamo.utils.counters["frames"])
 
 
-@guest(o0=None, o1=None)
+@guest(o0="proved", o1="proved")
 def a_module_that_compiles_itself():
     import torch._dynamo.utils
 
@@ -31,7 +31,7 @@ def a_module_that_compiles_itself():
     counted = {name: dict(torch._dynamo.utils.counters[name]) for name in ("stats", "graph_break", "frames")}
 
 
-@guest(o0=None, o1=None)
+@guest(o0="proved", o1="proved")
 def a_compiled_function_that_holds_the_model():
     import torch._dynamo.utils
 
@@ -43,7 +43,7 @@ def a_compiled_function_that_holds_the_model():
     counted = {name: dict(torch._dynamo.utils.counters[name]) for name in ("stats", "graph_break", "frames")}
 
 
-@guest(o0=None, o1=None)
+@guest(o0="proved", o1="proved")
 def a_compiled_step_with_breaks():
     import torch._dynamo.utils
 
@@ -159,7 +159,7 @@ def the_compiler_is_imported_where_the_script_does():
     imported = "torch._dynamo" in sys.modules
 
 
-@guest(o0=None, o1=None)
+@guest(o0="proved", o1="proved")
 def compiled_objects_that_are_released():
     import dataclasses
     import gc

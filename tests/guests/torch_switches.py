@@ -1,7 +1,7 @@
 """What a script sets for its process, and what watches it."""
 
 
-@guest(o0="proved", o1="proved", script=None)
+@guest(o0="proved", o1="proved", script="proved")
 def switches_of_tf32():
     read = [torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32]
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=True):

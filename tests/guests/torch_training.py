@@ -133,7 +133,7 @@ def saliency_before_the_loss():
         losses.append(loss.item())
 
 
-@guest(o0=None, o1=None)
+@guest(o0="unknown", o1="unknown")
 def functional_gradients():
     weights = {name: weight.detach() for name, weight in net.named_parameters()}
 
@@ -157,7 +157,7 @@ def checkpoints_of_both_kinds():
         losses = train(3, lambda: F.mse_loss(net[2](checkpoint(net[:2], batch, use_reentrant=reentrant)), targets))
 
 
-@guest(o1=None)
+@guest(o0="proved", o1="proved")
 def a_checkpoint_of_the_whole_model():
     from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -315,3 +315,28 @@ def parameters_in_a_list():
 
     model = Model()
     losses = train(4, lambda: F.mse_loss(model(inputs), targets), torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@guest(o0="proved", o1="proved")
+def distances_by_products():
+    points = nn.Parameter(torch.randn(30, 3))
+    optimizer = torch.optim.SGD([*net.parameters(), points], lr=0.01)
+
+    def loss_of():
+        near = torch.cdist(points, points.detach() + 1)
+        return F.mse_loss(net(inputs), targets) + near.mean()
+
+    losses = train(4, loss_of, optimizer)
+
+
+@guest(o0="proved", o1="proved")
+def three_hundred_micro_batches():
+    losses = []
+    for _ in range(2):
+        sgd.zero_grad()
+        for part in torch.randn(300, 2, 8):
+            with by_hand():
+                loss = net(part).square().mean() / 300
+            loss.backward()
+        sgd.step()
+        losses.append(loss.item())

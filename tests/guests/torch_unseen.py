@@ -182,7 +182,7 @@ def gradients_of_a_function():
         weights = {name: weight - 0.1 * gradients[name] for name, weight in weights.items()}
 
 
-@guest(o0="unknown")
+@guest(o0="nothing to prove")
 def an_evolution_strategy():
     weights = nn.utils.parameters_to_vector(net.parameters()).detach()
 

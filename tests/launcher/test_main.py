@@ -131,7 +131,7 @@ def test_completion_imports_no_hydra():
         ("amp-launcher image build pytorch con", ["container="]),
         ("amp-launcher image show ngc-pytorch:25.06", ["ngc-pytorch:25.06"]),
         ("amp-launcher image bogus ", []),
-        ("amp-launcher ls --", ["--all", "--help", "--json"]),
+        ("amp-launcher ls --", ["--all", "--best", "--csv", "--help", "--json", "--sort"]),
         ("amp-launcher ls run_root=/tmp --j", ["--json"]),
         ("amp-launcher logs some-run -", ["--attempt", "--follow", "--help", "--lines"]),
         ("amp-launcher --c", ["--cfg", "--config-dir"]),
@@ -278,6 +278,24 @@ def test_a_reader_that_goes_away_is_no_error():
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["ls"], 0), (["--config-dir", "sites", "plan"], 0), (["amp=o0"], 141), (["train.py", "--", "report"], 141)],
+)
+def test_without_a_reader_a_run_has_no_good_end(words, code, monkeypatch, capfd):
+    def writes(_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("launcher.__main__._dispatch", writes)
+    monkeypatch.setattr("sys.stdout", os.fdopen(os.dup(1), "w"))
+    assert main(words) == code
+
+
+def test_a_folder_of_files_may_stand_before_the_verb(tmp_path, capsys):
+    assert main(["--config-dir", str(tmp_path), "plan", "amp=o2"]) == 0
+    assert capsys.readouterr().out.startswith("mnist in torch at o2 ")
 
 
 def test_interrupted_while_planning_is_130_without_a_traceback(monkeypatch, capsys):

@@ -204,8 +204,12 @@ def _disagreement(calls: Iterable[dict[str, Any]], kernels: Mapping[str, Counter
         counted.update(kernels.get(name, {}))
     if of_layers == counted:
         return ""
-    ours, paddles = (
-        ", ".join(f"{count} in {dtype}" for dtype, count in sorted(counts.items())) or "none"
-        for counts in (of_layers, counted)
-    )
-    return f"layers made {ours} products in forward, and Paddle counted {paddles}"
+    if of_layers <= counted:
+        return (
+            f"Paddle counted {_in_words(counted - of_layers)} of no layer, as of paddle.matmul or a gradient's gradient"
+        )
+    return f"layers made {_in_words(of_layers)} in forward, and Paddle counted {_in_words(counted)}"
+
+
+def _in_words(products: Counter[str]) -> str:
+    return " and ".join(f"{count} products in {dtype}" for dtype, count in sorted(products.items())) or "none"

@@ -12,7 +12,8 @@ for inputs, labels in batches:
     precision.update()                                            # once an iteration, however many optimizers
     optimizer.clear_grad()
 
-Paddle applies no mixed precision on a CPU, so that only o0 can be had there. Nothing beyond o0 was run on a GPU yet.
+On a CPU Paddle applies mixed precision to static graphs alone: `static_graph.py`. Nothing beyond o0 was run on a GPU
+yet.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,10 @@ class Reading:
     """Whether the FLOPs of calls are those for one sample, because a graph doesn't say how many there are. With both,
     the calls' shares of the work are unknown."""
 
+    def every_call(self) -> list[dict[str, Any]]:
+        """Those of unknown work too."""
+        return [*self.calls, *(call for call, _ in self.uncounted)]
+
     def add(self, other: Reading) -> None:
         self.calls += other.calls
         self.listed.update(other.listed)
@@ -87,15 +91,8 @@ def _read_graph(graph: Any, named: Sequence[str], kept: str | None, compiled: bo
         if base(node.op) not in PRODUCTS and may_multiply(node.op) and not (compiled and CLUSTER.match(node.op)):
             reading.unaccounted[node.op] += 1
     for function in graph.library.function:
-        by_xla = "_XlaMustCompile" in function.attr and function.attr["_XlaMustCompile"].b
-        if by_xla and compiled:
-            continue
-        where = "a function that jit_compile=True compiles" if by_xla else "a branch or function of its own"
-        for node in function.node_def:
-            if base(node.op) in PRODUCTS and not (by_xla and dtype_of(node) != "float32"):  # which XLA may widen
-                reading.uncounted.append((_call(node, 1, kept), f"{node.op} in {where}"))
-            elif base(node.op) in PRODUCTS or may_multiply(node.op):
-                reading.unaccounted[f"{node.op} in {where}"] += 1
+        if not (is_compiled(function) and compiled):
+            _read_function(function, is_compiled(function), kept, reading)
     if not products:
         return
     looped = [node for node in products if LOOP.search(node.name)]
@@ -117,6 +114,35 @@ def _read_graph(graph: Any, named: Sequence[str], kept: str | None, compiled: bo
     for node in looped:
         once = _call(node, _work(node, known) or 1, kept)
         reading.uncounted.append((once, f"{base(node.op)} in a loop of the model"))
+
+
+def is_compiled(function: Any) -> bool:
+    """Whether XLA compiles the whole function."""
+    return "_XlaMustCompile" in function.attr and bool(function.attr["_XlaMustCompile"].b)
+
+
+def read_compiled(function: Any, find: Callable[[str], Any], kept: str | None) -> Reading:
+    """The contents of a function that XLA compiles and whose graph TensorFlow doesn't export, and of those that it
+    calls, which `find` gives by their names."""
+    reading, seen, waiting = Reading(), {function.signature.name}, [function]
+    while waiting:
+        function = waiting.pop()
+        _read_function(function, True, kept, reading)
+        for node in function.node_def:
+            called = [attr.func.name for attr in node.attr.values() if attr.func.name]
+            waiting += [find(name) for name in dict.fromkeys(called) if name not in seen]
+            seen.update(called)
+    return reading
+
+
+def _read_function(function: Any, by_xla: bool, kept: str | None, reading: Reading) -> None:
+    """Add the products of a function, which runs an unknown number of times."""
+    where = "a function that jit_compile=True compiles" if by_xla else "a branch or function of its own"
+    for node in function.node_def:
+        if base(node.op) in PRODUCTS and not (by_xla and dtype_of(node) != "float32"):  # which XLA may widen
+            reading.uncounted.append((_call(node, 1, kept), f"{node.op} in {where}"))
+        elif base(node.op) in PRODUCTS or may_multiply(node.op):
+            reading.unaccounted[f"{node.op} in {where}"] += 1
 
 
 def _call(node: Any, work: int, kept: str | None) -> dict[str, Any]:

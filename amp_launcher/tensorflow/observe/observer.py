@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -54,6 +54,8 @@ class PrecisionObserver:
         self._world = world
         self._known: dict[str, Reading] = {}
         """The contents of each function, by its name. Of several that first ran together, the first has them all."""
+        self._compiled: dict[str, Reading] = {}
+        """Those of functions that XLA compiles as a whole."""
         self.guard = Guard()
         """For what is done outside of single steps."""
         self._programs: set[Any] = set()
@@ -111,7 +113,7 @@ class PrecisionObserver:
         with contextlib.ExitStack() as stack:
             with guard():
                 self._collected()  # discards what ran unobserved before
-                stack.enter_context(_counting(executed, eager, guard))
+                stack.enter_context(_counting(executed, eager, self._meet, guard))
             yield
 
     def _learn(self, executed: Iterable[str]) -> list[str]:
@@ -122,7 +124,15 @@ class PrecisionObserver:
             return new
         self._known[new[0]] = collected
         self._known.update(dict.fromkeys(new[1:], Reading()))
+        for name in new if not xla.folder() else ():
+            self._known[name].add(self._compiled.get(name, Reading()))
         return []
+
+    def _meet(self, name: str) -> None:
+        """Read a function that XLA compiles when it first runs: the script may drop it, and it is exported nowhere."""
+        find = context.context().get_function_def
+        if graphs.is_compiled(function := find(name)):
+            self._compiled[name] = graphs.read_compiled(function, find, self._kept_scope())
 
     def _report(self, executed: Counter[str], eager: Counter[str]) -> dict[str, Any]:
         unseen = self._learn(executed)
@@ -130,10 +140,12 @@ class PrecisionObserver:
         for name in executed:
             ran.add(self._known.get(name, Reading()))
         uncounted: Counter[str] = Counter()
+        # How often a product runs does not matter either where none at all has the level's dtype.
+        none_follows = not ran.unaccounted and not any(self._follows(call) for call in ran.every_call())
         for call, why in ran.uncounted:
-            if self._follows(call):
+            if none_follows or self._follows(call):
                 ran.calls.append(call)
-                uncounted[why] += 1
+                uncounted[why] += not none_follows
             else:
                 ran.unaccounted[why] += 1
         if len(ran.per_sample) > 1 and not all(self._follows(call) for call in ran.calls):
@@ -155,7 +167,7 @@ class PrecisionObserver:
             ],
             "matched": [pattern for pattern in self._resolved.amp.keep_fp32 if ran.kept & set(self._matching(pattern))],
             "unaccounted": dict(ran.unaccounted),
-            "uncounted": dict(uncounted),
+            "uncounted": dict(+uncounted),
             "audit": "; ".join(ran.audit),
             "optimizer": elements_by_dtype(stepped_by(self._optimizers)),
             "float32": {
@@ -238,7 +250,7 @@ class PrecisionObserver:
 
 
 @contextlib.contextmanager
-def _counting(executed: Counter[str], eager: Counter[str], guard: Guard) -> Iterator[None]:
+def _counting(executed: Counter[str], eager: Counter[str], meet: Callable[[str], None], guard: Guard) -> Iterator[None]:
     """Count the functions that TensorFlow executes, and the products outside of them."""
 
     def count(
@@ -248,6 +260,8 @@ def _counting(executed: Counter[str], eager: Counter[str], guard: Guard) -> Iter
             return
         name = op_type.decode() if isinstance(op_type, bytes) else op_type
         if context.context().has_function(name):
+            if not executed[name]:
+                meet(name)
             executed[name] += 1
         elif base(name) in PRODUCTS or may_multiply(name):
             eager[name] += 1

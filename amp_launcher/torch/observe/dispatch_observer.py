@@ -23,7 +23,7 @@ from amp_launcher.torch.observe.calls import Call, dtype_name, tensors
 from amp_launcher.torch.observe.evaluation import Evaluations, Operands
 from amp_launcher.torch.observe.lineage import Lineage
 from amp_launcher.torch.observe.memory import NO_SOURCES, Memory, Origin
-from amp_launcher.torch.observe.modules import Modules, Running, optimizer_frames
+from amp_launcher.torch.observe.modules import Modules, Running, optimizer_frames, weights_of
 from amp_launcher.torch.observe.operators import COMPOSITE, FOLLOWED, GATHERING, LIGHT, MATRIX, REDUCTION, UNKNOWN
 from amp_launcher.torch.observe.outside import Writers
 from amp_launcher.torch.observe.roles import Roles, in_backward
@@ -100,7 +100,13 @@ class DispatchObserver(TorchDispatchMode):
         if run is not func:
             with self:
                 return run(*args, **kwargs)
-        out = func(*args, **kwargs)
+        try:
+            out = func(*args, **kwargs)
+        except Exception:
+            with self.guard():
+                if after is not None:  # the profiler has seen it begin
+                    after(args, kwargs, None)
+            raise
         with self.guard():
             self._follow(func, args, kwargs, out)
             if after is not None:
@@ -204,12 +210,15 @@ class DispatchObserver(TorchDispatchMode):
 
         operands_of = None if trains else self._without_gradients(matrices, origins, running)
 
+        functions = ("cdist",) if backward and name in ("mm", "bmm") and _is_of_distances() else ()
+
         def record_call(args: Any, kwargs: Any, out: Any) -> None:
             call = Call(
                 operation=name,
                 backward=backward,
                 operands=operands,
-                flops=product.work(out),
+                functions=functions,
+                flops=0 if out is None else product.work(out),
                 device=matrices[0].device.type,
                 kept=kept,
                 origin=origin if backward else -1,
@@ -226,7 +235,7 @@ class DispatchObserver(TorchDispatchMode):
     ) -> Operands:
         records = [self.roles.lineage.record(matrix) for matrix in matrices]
         weights = frozenset(origin.memory for origin in origins if origin.parameter is not None)
-        in_model = running.module is not None and next(running.module.parameters(), None) is not None
+        in_model = running.module is not None and next(weights_of(running.module), None) is not None
         trained = any(matrix.requires_grad for matrix in matrices) or any(record.trained for record in records)
         plain = not weights and not in_model and not trained
         return Operands(
@@ -247,6 +256,12 @@ class DispatchObserver(TorchDispatchMode):
             self.kept_ran.add(running.kept)
             return True
         return None if backward or running.merged else False
+
+
+def _is_of_distances() -> bool:
+    """Whether the gradient that runs is that of `cdist`, by matrix products."""
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name().startswith("EuclideanDistBackward")
 
 
 @contextlib.contextmanager

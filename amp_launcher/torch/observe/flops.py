@@ -47,6 +47,11 @@ def _grouped_product(arguments: Sequence[Any], out: Sequence[int]) -> int:
     return 2 * prod(rows) * right.shape[-1]
 
 
+def _distances(arguments: Sequence[Any], out: Sequence[int]) -> int:
+    """(..., m, k) and (..., n, k): 2 m k n for each matrix, without the squares of the lengths."""
+    return 2 * prod(arguments[0].shape) * arguments[1].shape[-2]
+
+
 def _outer_product(arguments: Sequence[Any], out: Sequence[int]) -> int:
     return 2 * prod(arguments[1].shape) * prod(arguments[2].shape)
 
@@ -105,6 +110,7 @@ FORMULAS: dict[str, tuple[tuple[int, ...], Formula | None]] = {
         ((0, 1), _matrix_vector_product(0), "mv dot vdot"),
         ((1, 2), _matrix_vector_product(1), "addmv addmv_"),
         ((1, 2), _outer_product, "addr addr_"),
+        ((0, 1), _distances, "_euclidean_dist"),
         ((0, 1), _convolution, "convolution"),
         ((0, 1, 2), _convolution_backward, "convolution_backward"),
         ((0, 1, 2), _attention(0, 1, 1), " ".join(_ATTENTION_KERNELS)),
@@ -154,6 +160,8 @@ def functions(
         return ("linear", "matmul", "mm", "addmm", "einsum", "chain_matmul", "multi_dot", *_RECURRENT, *_ATTENTION)
     if operation in ("bmm", "baddbmm", "addbmm"):
         return ("matmul", "bmm", "baddbmm", "addbmm", "einsum", *_ATTENTION)
+    if operation == "_euclidean_dist":
+        return ("cdist",)
     return (operation, "matmul", "einsum")
 
 

@@ -114,9 +114,25 @@ class Modules:
         """The owner of a shared parameter comes last."""
         owners = [Owner(module, name, module in self.kept) for module, name in reversed(self.names.items())]
         for owner in sorted(owners, key=lambda owner: (owner.kept, isinstance(owner.module, nn.Linear))):
-            for parameter in owner.module.parameters(recurse=False):
+            for parameter in owner.module._parameters.values():
                 if isinstance(parameter, nn.Parameter):  # else one that `functional_call` has put in its place
                     yield parameter, owner
+
+
+def weights_of(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Of the module and those in it, by none of their own methods: a script's `parameters` may take other arguments,
+    and Keras's makes the parameters of a layer that had none."""
+    seen: set[int] = set()
+    left: list[nn.Module | None] = [module]
+    while left:
+        inner = left.pop()
+        if inner is None or id(inner) in seen:
+            continue
+        seen.add(id(inner))
+        for weight in inner._parameters.values():
+            if weight is not None:
+                yield weight
+        left.extend(reversed(inner._modules.values()))
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ import torch
 from amp_launcher.around.replaced import replaced
 from amp_launcher.torch.observe import flops
 from amp_launcher.torch.observe.calls import Call, dtype_name
-from amp_launcher.torch.observe.recomputation import RECALLED
+from amp_launcher.torch.observe.recomputation import RECALLED, STOPPED
 
 PROBE = "precision probe"
 """Name of the range around the observer's own arithmetic."""
@@ -172,6 +172,7 @@ class _Reader:
         self._probes: list[tuple[int, int]] = []
         self._optimizers: list[tuple[int, int]] = []
         self._recalled: list[int] = []
+        self._stopped: list[int] = []
 
     def find_ranges(self, events: Iterable[Any]) -> None:
         for event in events:
@@ -181,6 +182,8 @@ class _Reader:
                 self._optimizers.append((event.start_time_ns, event.end_time_ns))
             elif event.name == RECALLED:
                 self._recalled.append(event.start_time_ns)
+            elif event.name == STOPPED:
+                self._stopped.append(event.start_time_ns)
             self.find_ranges(event.children)
 
     def walk(self, event: Any, outermost: str = "", backward: bool = False, compiled: bool = False) -> None:
@@ -212,9 +215,14 @@ class _Reader:
             self.walk(child, outermost, backward, compiled)
 
     def _is_recalled(self, event: Any) -> bool:
-        """Whether selective checkpointing answered it, so that it was not dispatched again and didn't run."""
-        within = [start for start in self._recalled if event.start_time_ns <= start <= event.end_time_ns]
-        return bool(within) and not _contains(event, event.name, max(within))
+        """Whether checkpointing answered it, or stopped before it: it was not dispatched again, and did not run."""
+        recalled, stopped = (
+            [start for start in starts if event.start_time_ns <= start <= event.end_time_ns]
+            for starts in (self._recalled, self._stopped)
+        )
+        if stopped and not _contains(event, event.name, event.start_time_ns):
+            return True
+        return bool(recalled) and not _contains(event, event.name, max(recalled))
 
     def _is_excluded(self, event: Any, backward: bool) -> bool:
         """Whether it is the observer's or the optimizer's own arithmetic. An optimizer's closure has gradients."""

@@ -12,9 +12,8 @@ script's own, each backward counts as a step.
 from __future__ import annotations
 
 import contextlib
-import functools
-import gc
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,17 +26,17 @@ from torch.nn.modules import module as hooks_of_all
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from amp_launcher.around.child_processes import ChildProcesses
 from amp_launcher.around.replaced import replaced
-from amp_launcher.around.schedule import SPAN, Schedule
+from amp_launcher.around.schedule import Schedule
 from amp_launcher.loop.divergence import Diverged
 from amp_launcher.loop.profiling import Profiling
 from amp_launcher.precision.observation import Guard
-from amp_launcher.torch.observe.modules import Owner, names_of, optimizer_frames
 from amp_launcher.torch.observe.observer import PrecisionObserver
 from amp_launcher.torch.observe.roles import in_backward
+from amp_launcher.torch.observe.span import Requested, Span, modules_of
 from amp_launcher.torch.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks
-from amp_launcher.torch.precision import Precision
-from amp_launcher.torch.uncompiled import passed_over, uncompiled
+from amp_launcher.torch.uncompiled import followed_by, uncompiled
 
 TOLD_AT = 10
 """Optimizer step at which a script is warned whose threads took all of them."""
@@ -47,11 +46,12 @@ IN_A_THREAD = (
 
 BY_HAND = 4
 """Forwards after which weights were written by hand, and by no optimizer, that show how a script trains."""
-MOST_FORWARDS = 256
-"""Forwards in a span without a step after which observing them ends: it takes time and memory."""
-NO_STEP = (
-    f"no step was seen in {MOST_FORWARDS} forwards: no torch.optim.Optimizer stepped, and no weight was written in "
-    "place between a backward and the next forward"
+MOST_OPERATIONS = 200_000
+"""Operations in a span after which observing ends: while torch's profiler records them, each takes 17 KB."""
+TOO_MANY = f"no step ended within {MOST_OPERATIONS:,} operations: to observe more of them would take too much memory"
+NOTHING_STEPPED = (
+    "no torch optimizer stepped, and no weights of a called module were written in place after each of several "
+    "backwards: torch.func's updates are not seen; a script that resumed what it had finished takes no step"
 )
 
 _OTHER_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks")
@@ -60,7 +60,7 @@ _OTHER_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global
 class ScriptObserver:
     """Counts the optimizer steps of a script, and observes some of them."""
 
-    def __init__(self, precision: Precision, profiling: Profiling) -> None:
+    def __init__(self, precision: Requested, profiling: Profiling) -> None:
         self.precision = precision
         self.steps = 0
         """Optimizer steps so far."""
@@ -79,14 +79,16 @@ class ScriptObserver:
         self._changed_at = 0
         """The first step that showed a change."""
         self._thread = os.getpid(), threading.get_ident()
+        self._children = ChildProcesses()
         self._in_threads = 0
         """Of the optimizer steps, those taken in other threads."""
         self._hook: Any = None
         self._waits = False
         """A span is about to begin or end."""
-        self._span: _Span | None = None
+        self._span: Span | None = None
         self._counts_backwards = False
-        """The script steps by hand."""
+        """The script steps by hand: each backward is a step."""
+        self._ran_backward = False
         self._failed_at = 1
         """The step in which observing failed."""
         self._hooks = contextlib.ExitStack()
@@ -111,6 +113,10 @@ class ScriptObserver:
         self._hooks.callback(register_optimizer_step_pre_hook(uncompiled(hook(self._steps))).remove)
         self._hooks.callback(register_optimizer_step_post_hook(uncompiled(hook(self._stepped))).remove)
         self._hooks.enter_context(replaced(hooks_of_all, "_has_any_global_hook", hook(self._others_hook_modules)))
+        ended = hook(self._backward_ended)
+        for owner in (graph, torch.autograd):
+            run_backward = followed_by(owner._engine_run_backward, ended)
+            self._hooks.enter_context(replaced(owner, "_engine_run_backward", run_backward))
         self._await_forward()
 
     def _stop(self) -> None:
@@ -166,6 +172,14 @@ class ScriptObserver:
         with self.guard():
             self._add_problems()
 
+    def unseen(self) -> str:
+        """Why no step was seen, for the end of a sentence that says so."""
+        return f"; {self._children.told() or NOTHING_STEPPED}"
+
+    def trained_nothing(self) -> bool:
+        """Whether nothing can have been trained by torch: no optimizer stepped, and no gradient was computed."""
+        return not (self.steps or self._ran_backward or self.guard.problems or self._children.told())
+
     def slows_down(self) -> bool:
         """Whether steps are observed or profiled at the moment."""
         return self._span is not None or self._profiling.running
@@ -185,6 +199,7 @@ class ScriptObserver:
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.steps += 1
+        self._children.stepped()
         self._counts_backwards = False
         self._in_threads += self._is_elsewhere()
         first = self._span is None and not self.reports and os.getpid() == self._thread[0]
@@ -272,8 +287,8 @@ class ScriptObserver:
         if not ends:
             self._schedule.due = self.steps + 1
             self._schedule.begin(self.steps)
-            self._span = _Span(nn.Module(), self.precision, self._schedule.due, after_step=True)
-            for module in _modules_of(optimizer):
+            self._span = Span(nn.Module(), self.precision, self._schedule.due, after_step=True)
+            for module in modules_of(optimizer):
                 self._span.add(module)
         elif self._span is not None and self._span.after_step and not torch.is_inference_mode_enabled():
             self._close()
@@ -289,8 +304,8 @@ class ScriptObserver:
             self._span.called(module)
             if self._span.by_hand >= BY_HAND and not self._counts_backwards:
                 self.steps += self._span.by_hand
-                self._count_backwards()
-            elif self._span.forwards >= MOST_FORWARDS:
+                self._counts_backwards = True
+            elif self._span.operations() >= MOST_OPERATIONS:
                 self._give_up()
                 return True
             # In inference mode the end of a dispatch mode would be undone where inference mode ends.
@@ -303,31 +318,26 @@ class ScriptObserver:
         if torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._schedule.due:
             self._schedule.due = self.steps + 1
             self._schedule.begin(self.steps)
-            self._span = _Span(module, self.precision, self._schedule.due)
+            self._span = Span(module, self.precision, self._schedule.due)
             self._watch.learn(layer_look(module, ()))
         return False
 
-    def _count_backwards(self) -> None:
-        self._counts_backwards = True
-        ended = self.guard.hook(self._backward_ended)
-        for owner in (graph, torch.autograd):
-            run_backward = _followed_by(owner._engine_run_backward, ended)
-            self._hooks.enter_context(replaced(owner, "_engine_run_backward", run_backward))
-
-    def _backward_ended(self) -> None:
-        if self._is_elsewhere() or not self._counts_backwards:
+    def _backward_ended(self, of_weights: bool) -> None:
+        self._ran_backward = True
+        if not of_weights or not self._counts_backwards or is_dynamo_compiling() or self._is_elsewhere():
             return
         self.steps += 1
         if self._span is None and not self._profiling.running and self.steps + 1 >= self._schedule.due:
             self._await_forward()
 
     def _give_up(self) -> None:
-        """Forwards follow each other without a step."""
+        """Nothing more is observed: the steps are too long, or there is none."""
         assert self._span is not None
         self._span.close()
         self._span = None
+        self._schedule.due = sys.maxsize
         self._stop_waiting()
-        self._add_problem(self.steps + 1, [NO_STEP])
+        self._add_problem(self.steps + 1, [TOO_MANY])
 
     def _close(self) -> None:
         assert self._span is not None
@@ -337,96 +347,3 @@ class ScriptObserver:
         self._span = None
         self._watch.observed()
         self._changed_at = 0
-
-
-class _Span(PrecisionObserver):
-    """Observes some optimizer steps, and modules as they become known by being called."""
-
-    def __init__(self, module: nn.Module, precision: Precision, first: int, after_step: bool = False) -> None:
-        """`after_step` is of a span that begins where the previous step ends."""
-        super().__init__(module, precision.resolved, precision.gemm_layers)
-        self.last = first + SPAN - 1
-        self.after_step = after_step
-        self.forwards = 0
-        """Of the module that it began with, while no optimizer has stepped."""
-        self.by_hand = 0
-        """Those that followed a backward after which weights were written."""
-        self._first, self._steps = module, False
-        self._own = nn.Module()
-        self._weights: dict[nn.Parameter, Owner] = {}
-        """Those of the optimizers, for code without modules and where modules compute with other weights."""
-        self._shards: dict[nn.Parameter, Owner] = {}
-        """Noted before forwards and after steps: a forward without a backward, as in an evaluation, leaves the
-        parameters that `fully_shard` gathered in place of the shards that the optimizer steps."""
-        self._cast_names = precision.module_names()
-        for cast, name in self._cast_names.items():
-            own = name.rpartition("/")[2]
-            for inner in cast.modules() if own in precision.kept else ():
-                self._modules.keep(inner, [own])
-        self._seen: set[int] = set()
-        self.add(module)
-        self._open = contextlib.ExitStack()
-        self._open.enter_context(self.step(first, after_step=after_step, hooks=False))
-
-    def close(self) -> None:
-        self._open.close()
-
-    def add(self, module: nn.Module) -> None:
-        """Observe the modules inside this one too."""
-        if id(module) in self._seen:
-            return
-        self._seen.update(id(inner) for inner in module.modules())
-        names = self._modules.names
-        for inner, name in names_of(module).items():
-            # The called module may be a part of the model that was cast, or contain it.
-            names[inner] = self._cast_names.get(inner, names.get(inner, name))
-        self.note_shards()
-
-    def called(self, module: nn.Module) -> None:
-        """A module is called, perhaps because a step by hand has ended; an optimizer's closure is in its step."""
-        if module is self._first and not self._steps and self._current is not None and not optimizer_frames():
-            self.forwards += 1
-            self.by_hand += self._current.stepped_by_hand()
-
-    def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        self._steps = True
-        if self._current is not None:
-            self._current.before_optimizer(optimizer, (), {})
-
-    def after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        weights = (weight for group in optimizer.param_groups for weight in group["params"])
-        self._weights.update((weight, Owner(self._own, "", False)) for weight in weights)
-        if self._current is not None:
-            self._current.after_optimizer(optimizer, (), {})
-
-    def note_shards(self) -> None:
-        owners = self._modules.owners()
-        self._shards.update((weight, owner) for weight, owner in owners.items() if hasattr(weight, "to_local"))
-
-    def _owners(self) -> dict[nn.Parameter, Owner]:
-        sharded = {owner.module for owner in self._shards.values()}
-        whole = {weight: owner for weight, owner in super()._owners().items() if owner.module not in sharded}
-        return {**whole, **self._shards} or self._weights
-
-
-def _followed_by(run_backward: Callable[..., Any], ended: Callable[[], None]) -> Callable[..., Any]:
-    @functools.wraps(run_backward)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        result = run_backward(*args, **kwargs)
-        if kwargs.get("accumulate_grad") and not is_dynamo_compiling():
-            ended()
-        return result
-
-    return passed_over(run)
-
-
-def _modules_of(optimizer: torch.optim.Optimizer) -> list[nn.Module]:
-    """The outermost modules that have a weight of the optimizer."""
-    weights = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-    modules = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
-    inner = {id(child) for module in modules for child in module.children()}
-    return [
-        module
-        for module in modules
-        if id(module) not in inner and any(id(weight) in weights for weight in module.parameters())
-    ]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from amp_launcher.torch.precision.structures import CAST, floats_to
 from amp_launcher.typed import SettingsError, nearest
 
 NORMS: tuple[type[nn.Module], ...] = (
@@ -25,37 +26,23 @@ NORMS: tuple[type[nn.Module], ...] = (
 )
 """Kept in float32 at o2. A norm of one's own is named in `amp.keep_fp32`."""
 
-CAST = (torch.float16, torch.bfloat16, torch.float32)
-"""The dtypes that mixed precision moves between; float64 and complex tensors are left alone."""
-
-
-def floats_to(value: Any, dtype: torch.dtype) -> Any:
-    """`value` with its half-precision and float32 tensors in `dtype`, inside lists, tuples and dictionaries too."""
-    if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.dtype in CAST else value
-    if isinstance(value, dict):
-        return {name: floats_to(item, dtype) for name, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(floats_to(item, dtype) for item in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(floats_to(item, dtype) for item in value)
-    return value
-
 
 def matching(model: nn.Module, patterns: Sequence[str]) -> tuple[str, ...]:
-    """Names of the modules that the patterns name (shell wildcards over `named_modules`), in the model's order.
-
-    Raises `SettingsError` for a pattern that names no module.
-    """
+    """Names of the modules that the patterns name (shell wildcards over `named_modules`), in the model's order."""
     names = [name for name, _ in model.named_modules() if name]
-    for pattern in patterns:
+    return tuple(name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def refuse_unknown(models: Sequence[nn.Module], patterns: Sequence[str]) -> None:
+    """Raise `SettingsError` for a pattern that names no module of these models."""
+    names = [name for model in models for name, _ in model.named_modules() if name]
+    for pattern in patterns if models else ():
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
             raise SettingsError(
-                f"amp.keep_fp32: {pattern} names no module of {type(model).__name__}{nearest(pattern, names)} "
-                f"(modules: {_some(names)})",
+                f"amp.keep_fp32: {pattern} names no module of {', '.join(type(model).__name__ for model in models)}"
+                f"{nearest(pattern, names)} (modules: {_some(names)})",
                 "amp.keep_fp32",
             )
-    return tuple(name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def _some(names: Sequence[str], limit: int = 12) -> str:

@@ -13,7 +13,7 @@ from torch import nn
 from amp_launcher.precision.gemm import FORMATS, INSTALL, library_problem
 from amp_launcher.precision.gemm_layers import Chosen, Linear, choose
 from amp_launcher.precision.resolved import ResolvedPrecision
-from amp_launcher.torch.precision.cast import CAST, floats_to
+from amp_launcher.torch.precision.structures import CAST, floats_to
 from amp_launcher.typed import SettingsError
 
 LOGGERS = ("torchao", "torch.utils._pytree")

@@ -9,6 +9,7 @@ and `_per_optimizer_states`.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ from amp_launcher.typed import plain
 
 
 class NoScale(scalers.NoScale):
+    def begin_backward(self) -> None:
+        pass
+
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         return loss
 
@@ -57,6 +61,9 @@ class LossScaler(torch.amp.GradScaler):
         self._settings = settings
         self._bad_steps = torch.zeros((), dtype=torch.int32, device=device)
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
+        self._sharing: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        """Since the last update."""
 
     @property
     def value(self) -> float:
@@ -70,6 +77,7 @@ class LossScaler(torch.amp.GradScaler):
 
     def add(self, optimizer: Optimizer) -> None:
         """Register an optimizer, which shares this scale."""
+        self._sharing.add(optimizer)
 
     def of(self, optimizer: Optimizer | None) -> LossScaler:
         """The scaler of an optimizer."""
@@ -77,8 +85,29 @@ class LossScaler(torch.amp.GradScaler):
 
     @property
     def stepped(self) -> bool:
-        """Whether an optimizer was stepped or unscaled since the last `update`."""
-        return bool(self._per_optimizer_states)
+        """Whether an optimizer was stepped since the last `update`."""
+        return bool(self._stepped)
+
+    def begin_backward(self) -> None:
+        """Move the scale where the iteration is over, since all optimizers that share it have stepped. Until then
+        others may still step by gradients of the scale that it has."""
+        if self._stepped.issuperset(self._sharing):
+            self.update()
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Divide the optimizer's gradients by the scale of the last backward.
+
+        A second step since the last update begins another iteration.
+        """
+        if optimizer in self._stepped:
+            assert self._scale is not None
+            scale = self._scale.clone()
+            self.update()
+            self._scale, moved = scale, self._scale
+            super().unscale_(optimizer)
+            self._scale = moved
+        else:
+            super().unscale_(optimizer)
 
     def snapshot(self) -> torch.Tensor | None:
         """A copy of the scale as it is now, on the device; None before the first `scale`."""
@@ -87,10 +116,13 @@ class LossScaler(torch.amp.GradScaler):
     def step(self, optimizer: Optimizer) -> None:
         """Step unless the gradients overflowed; count it if they did."""
         before = len(optimizer.state)
+        if optimizer in self._stepped:
+            self.unscale_(optimizer)
         if any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"]):
             super().step(optimizer)
         else:
             self._step_without_gradients(optimizer)
+        self._stepped.add(optimizer)
         overflowed = self.overflowed(optimizer)
         if len(optimizer.state) > before and overflowed:
             # A fused kernel initialises nothing then: SGD's momentum, made by `empty_like`, holds whatever was there.
@@ -109,12 +141,10 @@ class LossScaler(torch.amp.GradScaler):
         return self._found(self._per_optimizer_states[id(optimizer)])
 
     def update(self) -> None:
-        """Move the scale. Once an iteration, after the steps of all optimizers; bad is one with any bad step.
-
-        Raises `RuntimeError` where no optimizer was stepped.
-        """
+        """Move the scale after the steps since the last time, if any; bad is an iteration with any bad step."""
         if not self.stepped:
-            raise RuntimeError("precision.update() comes after precision.step(optimizer), and there was none")
+            return
+        self._stepped.clear()
         every = self._settings.backoff_every
         if every == 1:
             super().update()
@@ -143,6 +173,7 @@ class LossScaler(torch.amp.GradScaler):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved scale. Raises `SettingsError` where it was saved under other settings."""
         check_saved_scale(self._settings, state, self.state_dict())
+        self.update()  # by the steps before, which end here
         super().load_state_dict(state)
         self._bad_steps.fill_(state["bad_steps"])
         self._skipped.fill_(state["skipped"])
@@ -152,22 +183,18 @@ class StaticLossScaler(LossScaler):
     """A scale that never moves. A bad step is skipped all the same."""
 
     def update(self) -> None:
-        torch.amp.GradScaler.update(self, new_scale=self._settings.init)
+        if self.stepped:
+            self._stepped.clear()
+            torch.amp.GradScaler.update(self, new_scale=self._settings.init)
 
 
-class LossScalers(scalers.ScalePerOptimizer):
-    def update(self) -> None:
-        """Move the scales of the optimizers that were stepped. Raises `RuntimeError` where none was."""
-        stepped = [scaler for scaler in self._scalers.values() if scaler.stepped]
-        if not stepped:
-            raise RuntimeError("precision.update() comes after precision.step(optimizer), and there was none")
-        for scaler in stepped:
-            scaler.update()
-
-
-def make_scaler(settings: LossScale, device: torch.device) -> NoScale | LossScaler | LossScalers:
+def make_scaler(settings: LossScale, device: torch.device) -> NoScale | LossScaler | scalers.ScalePerOptimizer:
     """The scaler for a resolved loss scale (`amp_launcher.precision.resolved`)."""
     if settings.mode == "none":
         return NoScale()
     kind = StaticLossScaler if settings.mode == "static" else LossScaler
-    return LossScalers(settings, lambda: kind(settings, device)) if settings.per_optimizer else kind(settings, device)
+    return (
+        scalers.ScalePerOptimizer(settings, lambda: kind(settings, device))
+        if settings.per_optimizer
+        else kind(settings, device)
+    )

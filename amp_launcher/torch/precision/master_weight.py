@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -33,18 +35,20 @@ def count_all_changes(parameter: torch.Tensor) -> None:
 class MasterWeight:
     """Memory: 8 bytes an element, 4 for the master and, from the first step on, 4 for its gradient or the sum."""
 
-    def __init__(self, parameter: torch.Tensor, name: str, values: torch.Tensor) -> None:
-        """`values` are the master's first values, float32, which round to the parameter's."""
+    def __init__(self, parameter: torch.Tensor) -> None:
         count_all_changes(parameter)
         self.parameter = parameter
-        self.name = name
-        self.master = torch.nn.Parameter(values, requires_grad=parameter.requires_grad)
+        self.master = torch.nn.Parameter(parameter.detach().float(), requires_grad=parameter.requires_grad)
+        self.saved = self.master.detach()
+        """The master as an optimizer's state has it."""
+        self.stepped = False
+        """Whether an optimizer has had a gradient of it."""
         self.accumulates = True
         """Whether gradients of several backwards may be summed here, where DDP's reduction doesn't see them."""
         self.zeroed_for_ddp = False
         """Whether `grad` becomes zeros during a backward: DDP requires a gradient that it has seen to stay."""
         self.sum: torch.Tensor | None = None
-        self._synchronized_version = parameter._version
+        self._synchronized: tuple[int, int] | None = None
         self._gradient: torch.Tensor | None = None
         self._gradient_version = 0
         self._buffer: torch.Tensor | None = None
@@ -56,20 +60,44 @@ class MasterWeight:
             self._buffer = torch.empty_like(self.master)
         return self._buffer
 
-    @property
-    def model_changed(self) -> bool:
-        """Whether the parameter was changed since it last was the master's rounding."""
-        return self.parameter._version != self._synchronized_version
+    # Weights
+
+    @torch.no_grad()
+    def propose(self, values: Any) -> None:
+        """Take these values for the master where, in the end, the parameter is their rounding."""
+        if isinstance(values, torch.Tensor) and values.shape == self.master.shape and values is not self.saved:
+            self.master.copy_(values)
+            self._synchronized = None
+
+    @torch.no_grad()
+    def follow_model(self) -> None:
+        """The parameter is what users change, so the master counts only where the parameter is its rounding. What is
+        put back as it was loses nothing, and it doesn't matter whether model or optimizer loads first."""
+        if self._versions != self._synchronized:
+            values, master = self.parameter.detach(), self.master.detach()
+            master.copy_(torch.where(master.to(values.dtype) == values, master, values.float()))
+            self.mark_synchronized()
 
     def mark_synchronized(self) -> None:
         """The parameter is now the master's rounding."""
-        self._synchronized_version = self.parameter._version
+        self._synchronized = self._versions
+
+    @property
+    def _versions(self) -> tuple[int, int]:
+        return self.parameter._version, self.master._version
+
+    # Gradients
 
     def valid_sum(self) -> torch.Tensor | None:
-        """The float32 sum that `parameter.grad` was rounded from; None without one, or where `grad` was changed."""
+        """The float32 sum that `parameter.grad` was rounded from; None without one, or where `grad` was changed.
+
+        Where it was changed through `grad.data`, which leaves no trace, the sum has what was written there.
+        """
         gradient = self.parameter.grad
         if gradient is None or gradient is not self._gradient or gradient._version != self._gradient_version:
             self.discard_sum()
+        if self.sum is not None and gradient is not None and gradient.layout is torch.strided:
+            torch.where(self.sum.to(gradient.dtype) == gradient, self.sum, gradient, out=self.sum)
         return self.sum
 
     def set_sum(self, total: torch.Tensor) -> None:

@@ -2,19 +2,21 @@
 
 The model's own tensors, a parameter and its `grad`, are what users see and change; a master and a sum are the float32
 values that these are rounded from. A change of the model's tensors (cleared, clamped, loaded) wins: a float32 value is
-used only while torch's version counter says that its rounding is unchanged.
+used only where its rounding is what the model has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import collections
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from amp_launcher.torch.precision.master_weight import MasterWeight
-from amp_launcher.torch.precision.optimizer_weights import HALF, clear_gradients_of, move_state
+from amp_launcher.torch.precision.optimizer_weights import HALF, SteppedWeights
+from amp_launcher.torch.precision.saved_state import MASTER
 
 LARGE = 2**20
 """Elements in each weight from which one kernel for each keeps a GPU as busy as one kernel for a whole list."""
@@ -26,8 +28,7 @@ class Masters:
     def __init__(self) -> None:
         self._weights: dict[torch.Tensor, MasterWeight] = {}
         self._by_optimizer: dict[Optimizer, list[MasterWeight]] = {}
-        self._groups: dict[Optimizer, int] = {}
-        """How many of an optimizer's groups have masters: others were added later."""
+        self._stepped: dict[Optimizer, SteppedWeights] = {}
         self._shared: set[MasterWeight] = set()
         """Stepped by several optimizers."""
         self._accumulating: dict[MasterWeight, None] = {}
@@ -37,64 +38,116 @@ class Masters:
     def __contains__(self, optimizer: Optimizer) -> bool:
         return optimizer in self._by_optimizer
 
-    def lacks_some(self, optimizer: Optimizer) -> bool:
-        """Whether groups were added to the optimizer since `add`."""
-        return len(optimizer.param_groups) != self._groups[optimizer]
+    def outdated(self) -> list[Optimizer]:
+        """The optimizers to which parameters were added, or from which some were removed, since `add`."""
+        return [optimizer for optimizer, stepped in self._stepped.items() if stepped.outdated]
 
     def get(self, parameter: torch.Tensor) -> MasterWeight | None:
         return self._weights.get(parameter)
 
-    def add(
-        self, optimizer: Optimizer, names: Mapping[torch.Tensor, str], unrounded: Mapping[torch.Tensor, torch.Tensor]
-    ) -> None:
-        """Make the optimizer step masters: they replace the parameters in its groups and its state. Again once groups
-        were added to it.
+    def add(self, optimizer: Optimizer, unrounded: Mapping[torch.Tensor, torch.Tensor]) -> None:
+        """Make masters of the half-precision parameters that the optimizer has. Again where these are others.
 
         `unrounded` has the float32 weights that parameters were cast from.
         """
-        weights: list[MasterWeight] = []
-        for group in optimizer.param_groups:
-            for position, parameter in enumerate(group["params"]):
-                if parameter.dtype not in HALF:
-                    continue
+        own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        weights = []
+        for parameter in own:
+            if parameter.dtype in HALF:
                 weight = self._weights.get(parameter)
                 if weight is None:
-                    name = names.get(parameter, f"unnamed.{len(self._weights)}")
-                    weight = MasterWeight(parameter, name, _initial_values(parameter, unrounded.get(parameter)))
-                    self._weights[parameter] = weight
-                else:
-                    self._shared.add(weight)
-                move_state(optimizer, parameter, weight.master)
-                group["params"][position] = weight.master
+                    weight = self._weights[parameter] = MasterWeight(parameter)
+                    weight.propose(unrounded.get(parameter))
                 weights.append(weight)
-        self._by_optimizer.setdefault(optimizer, []).extend(weights)
-        self._groups[optimizer] = len(optimizer.param_groups)
-        clear_gradients_of(optimizer, [weight.parameter for weight in weights])
+        self._by_optimizer[optimizer] = weights
+        if optimizer not in self._stepped:
+            self._stepped[optimizer] = SteppedWeights(optimizer)
+            optimizer.register_step_post_hook(self._note_stepped)
+        for weight in weights:
+            _refuse_rounded(optimizer.state.get(weight.parameter))
+        self._stepped[optimizer].renew({weight.parameter: weight.master for weight in weights})
+        steppings = collections.Counter(weight for weights in self._by_optimizer.values() for weight in weights)
+        self._shared = {weight for weight, count in steppings.items() if count > 1}
+        self.take_loaded(optimizer)
+        self.give(optimizer)
 
     # Weights
 
-    def copy_model_to_masters(self, optimizer: Optimizer | None = None) -> None:
-        """Follow changes of the model's weights: clamped, initialised, averaged, loaded. Only values that differ from
-        their masters' roundings are copied, so that weights which were put back unchanged lose nothing."""
-        with torch.no_grad():
-            for weight in self._weights_of(optimizer):
-                if weight.model_changed:
-                    values = weight.parameter.detach()
-                    master = weight.master.detach()
-                    master.copy_(torch.where(master.to(values.dtype) == values, master, values.float()))
-                    weight.mark_synchronized()
+    def take_loaded(self, optimizer: Optimizer) -> None:
+        """Follow what the optimizer's state has as masters, where it is another's, and take it out of the state."""
+        state = optimizer.state
+        for parameter in [key for key in state if isinstance(key, torch.Tensor)]:
+            entry, weight = state[parameter], self._weights.get(parameter)
+            if weight is None and parameter.dtype in HALF:
+                continue  # added to the optimizer since its last step
+            saved = entry.pop(MASTER, None)
+            if weight is not None:
+                weight.propose(saved)
+            if not entry:
+                del state[parameter]  # optimizers initialize what is empty
+
+    def give(self, optimizer: Optimizer) -> None:
+        """Put the masters into the optimizer's state, where it is not to be initialized any more."""
+        state, stateless = optimizer.state, False
+        for weight in self._by_optimizer[optimizer]:
+            entry = state.get(weight.parameter)
+            if entry or weight.stepped:
+                state.setdefault(weight.parameter, {})[MASTER] = weight.saved
+                stateless = stateless or not entry
+        if stateless:  # `torch.distributed.checkpoint` wants a state of all parameters, or of none
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.requires_grad and not state.get(parameter):
+                        state.setdefault(parameter, {})[MASTER] = parameter.detach()
+
+    def follow_model(self, optimizer: Optimizer | None = None) -> None:
+        """Follow changes of the model's weights: clamped, initialised, averaged, loaded."""
+        for weight in self._weights.values() if optimizer is None else self._by_optimizer[optimizer]:
+            weight.follow_model()
+
+    def put(self, optimizer: Optimizer) -> None:
+        """Make the optimizer step masters: they replace the parameters in its groups and its state."""
+        self.take_loaded(optimizer)
+        self.follow_model(optimizer)
+        self._stepped[optimizer].put()
+
+    def take(self, optimizer: Optimizer) -> None:
+        """After the step, completed or not: the optimizer has the model's parameters again."""
+        self._stepped[optimizer].take()
+        for weight in self._by_optimizer[optimizer]:
+            weight.master.grad = None
+        self.give(optimizer)
+
+    def loaded(self, optimizer: Optimizer) -> None:
+        """The optimizer has loaded a state: what it hasn't stepped in there is to be initialized."""
+        for weight in self._by_optimizer[optimizer]:
+            weight.stepped = False
+        self.take_loaded(optimizer)
+        self.give(optimizer)
+
+    def _note_stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for weight in self._by_optimizer[optimizer]:
+            if not weight.stepped and weight.master.grad is not None:
+                weight.stepped = True
 
     @torch.no_grad()
-    def copy_masters_to_model(self, optimizer: Optimizer | None = None) -> None:
-        """Round the masters into the model's parameters."""
-        weights = self._weights_of(optimizer)
+    def round(self, optimizer: Optimizer) -> None:
+        """Round the stepped masters into the model's parameters."""
+        weights = self._by_optimizer[optimizer]
         if weights:
             torch._foreach_copy_([weight.parameter for weight in weights], [weight.master for weight in weights])
         for weight in weights:
             weight.mark_synchronized()
 
-    def _weights_of(self, optimizer: Optimizer | None) -> Sequence[MasterWeight]:
-        return list(self._weights.values()) if optimizer is None else self._by_optimizer[optimizer]
+    def unstepped(self, optimizer: Optimizer) -> dict[int, dict[str, torch.Tensor]]:
+        """The masters that the optimizer's state doesn't have, by group and position."""
+        found: dict[int, dict[str, torch.Tensor]] = {}
+        for number, group in enumerate(optimizer.param_groups):
+            for position, parameter in enumerate(group["params"]):
+                weight = self._weights.get(parameter)
+                if weight is not None and not optimizer.state.get(parameter):
+                    found.setdefault(number, {})[str(position)] = weight.saved
+        return found
 
     # Gradients
 
@@ -201,29 +254,19 @@ class Masters:
             weight.master.grad_dtype = None  # any
             weight.master.grad = weight.parameter.grad
 
-    def clear_master_grads(self, optimizer: Optimizer) -> None:
+    def discard_sums(self, optimizer: Optimizer) -> None:
         """After the step, which unscaled and clipped the masters' gradients: `grad` is no longer their rounding."""
         for weight in self._by_optimizer[optimizer]:
-            weight.master.grad = None
             if weight not in self._shared:
                 weight.discard_sum()
 
-    # Saving and loading
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The masters by their parameters' names."""
-        self.copy_model_to_masters()
-        return {weight.name: weight.master.detach() for weight in self._weights.values()}
-
-    @torch.no_grad()
-    def load_state_dict(self, saved: Mapping[str, torch.Tensor]) -> None:
-        """Load saved masters and round them into the model. Raises `ValueError` for those of another model."""
-        own = {weight.name: weight.master for weight in self._weights.values()}
-        if names := differing(own, saved):
-            raise ValueError(f"the saved master weights are another model's: {names} differ")
-        for name, master in own.items():
-            master.copy_(saved[name])
-        self.copy_masters_to_model()
+def _refuse_rounded(entry: Mapping[str, Any] | None) -> None:
+    if entry and MASTER in entry and entry[MASTER].dtype in HALF:
+        raise RuntimeError(
+            "the optimizer loaded its state after the model was cast, and torch rounded the masters in it: load it "
+            "before both or after both"
+        )
 
 
 def differing(own: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
@@ -231,13 +274,3 @@ def differing(own: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
     shapes, others = ({name: getattr(tensor, "shape", None) for name, tensor in part.items()} for part in (own, saved))
     names = sorted(name for name in {*own, *saved} if name not in own or shapes[name] != others.get(name, "missing"))
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
-def _initial_values(parameter: torch.Tensor, unrounded: torch.Tensor | None) -> torch.Tensor:
-    """The values that the parameter was cast from, unless its weights were changed since."""
-    values = parameter.detach()
-    if unrounded is not None and unrounded.shape == values.shape:
-        unrounded = unrounded.to(values.device)
-        if torch.equal(unrounded.to(values.dtype), values):
-            return unrounded
-    return values.float()

@@ -1,14 +1,16 @@
-"""o1, o2 and o3 as subclasses of `Precision`."""
+"""o1, o2 and o3 as mechanisms."""
 
 from __future__ import annotations
 
 import contextlib
 import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from amp_launcher.precision.gemm import FORMATS, HALF
@@ -16,18 +18,19 @@ from amp_launcher.precision.gemm_layers import Chosen
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.torch.precision import float8, transformer_engine
-from amp_launcher.torch.precision.base import Precision
-from amp_launcher.torch.precision.cast import NORMS, compute_in_float32, floats_to, matching, to_dtype
+from amp_launcher.torch.precision.base import Mechanism
+from amp_launcher.torch.precision.cast import NORMS, compute_in_float32, matching, to_dtype
 from amp_launcher.torch.precision.masters import Masters
-from amp_launcher.torch.precision.model_checks import refuse_late_cast, refuse_sharded, same_on_all_ranks, several_ranks
+from amp_launcher.torch.precision.model_checks import refuse_sharded, same_on_all_ranks, several_ranks
 from amp_launcher.torch.precision.operation_lists import OperationLists, refuse_unreachable
-from amp_launcher.torch.precision.reduction import reduce_in_float32, wrapped_by_ddp
+from amp_launcher.torch.precision.optimizer_weights import HALF as HALVES
+from amp_launcher.torch.precision.optimizer_weights import moves_nothing
+from amp_launcher.torch.precision.reduction import reduce_in_float32
 from amp_launcher.torch.precision.running_statistics import RunningStatistics
+from amp_launcher.torch.precision.saved_state import SavedState
 
-NOT_PREPARED = "precision.step(optimizer) comes after optimizer = precision.optimizer(model, optimizer)"
 
-
-class Autocast(Precision, mechanism="autocast"):
+class Autocast(Mechanism, mechanism="autocast"):
     """o1: the model stays float32, and each operation runs in the dtype that the operation lists give it."""
 
     def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
@@ -35,8 +38,6 @@ class Autocast(Precision, mechanism="autocast"):
         self._lists = None
         if resolved.allow or resolved.deny:
             self._lists = OperationLists(resolved.allow, resolved.deny, self.dtype, device.type)
-        self._cast: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        """The modules of all models that were cast."""
         formats = FORMATS.get(resolved.gemm)
         self._by_transformer_engine = formats is not None and formats.mechanism == "transformer_engine"
         self._stepping = False
@@ -44,7 +45,7 @@ class Autocast(Precision, mechanism="autocast"):
         self._unscaled: set[torch.Tensor] = set()
         """The float32 parameters of all optimizers, where there is a loss scale."""
 
-    def cast(self, model: nn.Module) -> nn.Module:
+    def cast(self, model: nn.Module) -> None:
         super().cast(model)
         names = matching(model, self.resolved.amp.keep_fp32)
         self.kept = tuple(dict.fromkeys((*self.kept, *names)))
@@ -55,11 +56,8 @@ class Autocast(Precision, mechanism="autocast"):
             self._add_gemm_layers(model, transformer_engine.find(model, kept, self.resolved.gemm))
         elif self.resolved.gemm != HALF:
             self._add_gemm_layers(model, float8.convert(model, self.resolved))
-        for module in model.modules():
-            self._cast.add(module)
         if self._statistics is not None:
             self._statistics.add(model)
-        return model
 
     def _add_gemm_layers(self, model: nn.Module, chosen: Chosen) -> None:
         prefix = next(prefix for prefix, candidate in self._cast_models() if candidate is model)
@@ -72,15 +70,12 @@ class Autocast(Precision, mechanism="autocast"):
         for module in kept:
             compute_in_float32(module, self.device.type)
 
-    def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
-        if not any(module in self._cast for module in model.modules()):
-            raise RuntimeError("precision.optimizer(model, ...) comes after precision.cast(model)")
-        refuse_late_cast(model)
+    def add(self, optimizer: Optimizer) -> None:
         if self.resolved.loss_scale.mode != "none":
             self._refuse_to_unscale_twice(optimizer)
         self._scaler.add(optimizer)
-        optimizer.register_step_pre_hook(self._refuse_direct_step)
-        return optimizer
+        optimizer.register_step_pre_hook(self._before_step)
+        SavedState(optimizer, self)
 
     def _refuse_to_unscale_twice(self, optimizer: Optimizer) -> None:
         """Gradients are unscaled in place: a second optimizer would unscale them again."""
@@ -95,11 +90,25 @@ class Autocast(Precision, mechanism="autocast"):
                 )
         self._unscaled.update(own)
 
-    def _refuse_direct_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._stepping:
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Refuse a step by the optimizer itself, but for the one by which `torch.distributed.checkpoint` makes a state
+        to load into: that one moves neither weights nor the loss scale."""
+        if self._stepping:
+            return
+        if not moves_nothing(optimizer):
             raise RuntimeError(
                 "optimizer.step() would skip unscaling and the master weights; call precision.step(optimizer)"
             )
+        self._stepping = True
+        try:
+            self._begin_step(optimizer, None)
+            optimizer.step()
+        finally:
+            self._leave_step(optimizer)
+            self._stepping = False
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None  # so that the step which follows does nothing
 
     def forward(self) -> AbstractContextManager[Any]:
         if self._statistics is not None:
@@ -112,21 +121,18 @@ class Autocast(Precision, mechanism="autocast"):
             others.append(float8.fast_kernels(self.device))
         return _all(autocast, *others) if others else autocast
 
-    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
         with contextlib.nullcontext() if self.resolved.gemm == HALF else float8.fast_kernels(self.device):
             super().backward(loss, optimizer)
 
-    def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
+    def _step(self, optimizers: Sequence[Optimizer], clip: float | None) -> StepOutcome:
         self._stepping = True
         try:
-            return super().step(optimizer, clip)
+            return super()._step(optimizers, clip)
         finally:
             self._stepping = False
-
-    def update(self) -> None:
-        super().update()
-        if self._statistics is not None:
-            self._statistics.restore()
+            if self._statistics is not None:
+                self._statistics.restore()
 
 
 class HalfModelNoMasters(Autocast, mechanism="half_model_no_masters"):
@@ -149,6 +155,8 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
     micro-batches, and of DDP's ranks, are summed in float32.
     """
 
+    steps_float32 = True
+
     def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
         super().__init__(resolved, device)
         self._masters = Masters()
@@ -166,71 +174,113 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
         self._unrounded |= {
             parameter: weights for parameter, weights in before.items() if parameter.dtype == self.dtype
         }
-        model.register_load_state_dict_post_hook(_CopyLoaded(self._masters))
+        hook = _Loading(self)
+        for module in model.modules():
+            if any(parameter.dtype == self.dtype for parameter in module.parameters(recurse=False)):
+                module._register_load_state_dict_pre_hook(hook, with_module=True)
 
-    def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
-        if optimizer in self._masters:
-            raise RuntimeError("precision.optimizer was called twice for the same optimizer")
+    def loading(self, parameter: torch.Tensor, values: torch.Tensor) -> None:
+        """The model is about to load these float32 values into a half-precision parameter."""
+        weight = self._masters.get(parameter)
+        if weight is not None:
+            weight.propose(values)
+        elif parameter.requires_grad:
+            self._unrounded[parameter] = values.detach().to(parameter.device, copy=True)
+
+    def look_at(self, model: nn.Module) -> None:
         refuse_sharded(model, "amp=o2")
-        super().optimizer(model, optimizer)
-        for module in wrapped_by_ddp(model):
-            if module not in self._reducing:
-                reduce_in_float32(self._masters, module)
-                self._reducing.add(module)
+
+    def reduce(self, wrapper: DistributedDataParallel) -> None:
+        if wrapper not in self._reducing:
+            reduce_in_float32(self._masters, wrapper)
+            self._reducing.add(wrapper)
+            self._note_reductions(wrapper.parameters())
+
+    def add(self, optimizer: Optimizer) -> None:
+        super().add(optimizer)
         self._add_masters(optimizer)
-        return optimizer
+
+    def _renew_masters(self) -> None:
+        for optimizer in self._masters.outdated():
+            self._add_masters(optimizer)
 
     def _add_masters(self, optimizer: Optimizer) -> None:
         own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         unrounded = {parameter: self._unrounded.pop(parameter) for parameter in own if parameter in self._unrounded}
         if not same_on_all_ranks(list(unrounded.values())):
             unrounded = {}  # DDP made only the rounded weights equal on all ranks
-        names = {parameter: name for name, parameter in self._named_parameters()}
-        self._masters.add(optimizer, names, unrounded)
+        self._masters.add(optimizer, unrounded)
+        self._note_reductions(own)
+
+    def _note_reductions(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Whose gradients DDP reduces."""
         reduced: dict[torch.Tensor, bool] = {}
         for module in self._reducing:
             reduced |= dict.fromkeys(module.parameters(), module.find_unused_parameters)
-        for parameter in own:
+        for parameter in parameters:
             weight = self._masters.get(parameter)
             if weight is not None:
                 weight.accumulates = parameter in reduced or not several_ranks()
                 weight.zeroed_for_ddp = reduced.get(parameter, False)
 
     def master_parameters(self) -> dict[str, torch.Tensor]:
-        self._masters.copy_model_to_masters()
+        self._masters.follow_model()
         parameters = super().master_parameters()
         weights = {name: self._masters.get(parameter) for name, parameter in parameters.items()}
         return {name: weight.master if weight else parameters[name] for name, weight in weights.items()}
 
-    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
+        self._renew_masters()
         self._masters.begin_backward()
         try:
             super().backward(loss, optimizer)
         finally:
             self._masters.end_backward()
 
-    def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
+    def _begin_step(self, optimizer: Optimizer, clip: float | None) -> None:
         masters = self._masters
-        if optimizer not in masters:
-            raise RuntimeError(NOT_PREPARED)
-        if masters.lacks_some(optimizer):
-            self._add_masters(optimizer)
-        masters.copy_model_to_masters(optimizer)
+        self._renew_masters()
+        masters.put(optimizer)
         if clip is None and self.resolved.loss_scale.mode == "none" and masters.can_share_grads(optimizer):
             masters.share_grads_with_masters(optimizer)
         else:
             masters.copy_grads_to_masters(optimizer)
-        outcome = super().step(optimizer, clip)
-        masters.copy_masters_to_model(optimizer)
-        masters.clear_master_grads(optimizer)
-        return outcome
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "masters": self._masters.state_dict()}
+    def _end_step(self, optimizer: Optimizer) -> None:
+        self._masters.round(optimizer)
+        self._masters.discard_sums(optimizer)
+
+    def _leave_step(self, optimizer: Optimizer) -> None:
+        if optimizer in self._masters:
+            self._masters.take(optimizer)
+
+    def saved(self, optimizer: Optimizer) -> dict[str, Any]:
+        self._follow(optimizer)
+        return super().saved(optimizer)
+
+    def load_saved(self, optimizer: Optimizer, saved: Mapping[str, Any] | None) -> None:
+        super().load_saved(optimizer, saved)
+        if optimizer in self._masters:
+            self._masters.loaded(optimizer)
+
+    def unstepped_masters(self, optimizer: Optimizer) -> dict[int, dict[str, torch.Tensor]]:
+        return self._masters.unstepped(optimizer)
+
+    def _follow(self, optimizer: Optimizer) -> None:
+        """Follow the optimizer's parameters as they are now, as far as it needs no other rank."""
+        if optimizer in self._masters:
+            if not several_ranks():
+                self._renew_masters()
+            self._masters.take_loaded(optimizer)
+            self._masters.give(optimizer)
+            self._masters.follow_model(optimizer)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._masters.load_state_dict(state["masters"])
+        for name, parameter in self._named_parameters():
+            weight = self._masters.get(parameter)
+            if weight is not None:
+                weight.propose(state.get("masters", {}).get(name))  # earlier versions have them here
 
 
 class ShardedFloat32Masters(Autocast, mechanism="sharded_fp32_masters"):
@@ -241,7 +291,11 @@ class ShardedFloat32Masters(Autocast, mechanism="sharded_fp32_masters"):
 
 
 class HalfModel(Autocast, mechanism="half_model"):
-    """o3: half precision throughout, inputs included. Only the loss is float32, by `output`."""
+    """o3: half precision throughout, inputs included. Only the loss is float32, as the model's outputs are."""
+
+    def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
+        super().__init__(resolved, device)
+        self.inputs_to = self.dtype
 
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
         for module in kept:
@@ -251,31 +305,30 @@ class HalfModel(Autocast, mechanism="half_model"):
     def forward(self) -> AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
-    def input(self, tensor: Any) -> Any:
-        return floats_to(tensor, self.dtype)
-
-    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
+    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
         if loss.dtype != torch.float32:
             raise RuntimeError(
-                f"the loss is {loss.dtype} and should be float32: make it of precision.output(...), as in "
-                "loss = cross_entropy(precision.output(model(precision.input(inputs))), labels)"
+                f"the loss is {loss.dtype} and should be float32: make it of what the prepared model returns, called "
+                "as model(inputs), or of .float()"
             )
         super().backward(loss, optimizer)
 
 
-class _CopyLoaded:
-    """A model's hook after weights were loaded. Copies and pickles of the model get one that does nothing."""
+class _Loading:
+    """A module's hook before it loads weights. Copies and pickles of the module get one that does nothing."""
 
-    def __init__(self, masters: Masters | None = None) -> None:
-        self._masters = None if masters is None else weakref.ref(masters)
+    def __init__(self, precision: HalfModelFloat32Masters | None = None) -> None:
+        self._precision = None if precision is None else weakref.ref(precision)
 
-    def __call__(self, *_: Any) -> None:
-        masters = self._masters and self._masters()
-        if masters is not None:
-            masters.copy_model_to_masters()
+    def __call__(self, module: nn.Module, state: Mapping[str, Any], prefix: str, *_: Any) -> None:
+        precision = self._precision and self._precision()
+        for name, parameter in module.named_parameters(recurse=False):
+            values = state.get(prefix + name)
+            if precision and parameter.dtype in HALVES and getattr(values, "dtype", None) == torch.float32:
+                precision.loading(parameter, values)
 
-    def __reduce__(self) -> tuple[type[_CopyLoaded], tuple[()]]:
-        return _CopyLoaded, ()
+    def __reduce__(self) -> tuple[type[_Loading], tuple[()]]:
+        return _Loading, ()
 
 
 @contextlib.contextmanager

@@ -1,12 +1,14 @@
-"""Refuses models that would train otherwise than requested, or differently on each rank, without an error."""
+"""Refuses what would train otherwise than requested, or differently on each rank, without an error."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 LOGGED = {torch.float32: "float", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}
 """The names of dtypes in DDP's logging data."""
@@ -39,7 +41,8 @@ def refuse_wrapped(model: nn.Module) -> None:
         if wrapper:
             where = f"module {name}" if name else "the model"
             raise RuntimeError(
-                f"{where} is already wrapped by {wrapper}; precision.cast(model) comes first, then DDP, FSDP or compile"
+                f"{where} is already wrapped by {wrapper}; precision.prepare(model) comes first, then DDP, FSDP or "
+                "compile"
             )
 
 
@@ -59,8 +62,22 @@ def refuse_late_cast(model: nn.Module) -> None:
             if parameter.requires_grad and now and now not in given:
                 raise RuntimeError(
                     f"parameter {name} is {parameter.dtype}, and DDP was given {logged}: the model was cast after it "
-                    "was wrapped; precision.cast(model) comes first"
+                    "was wrapped; precision.prepare(model) comes first"
                 )
+
+
+def refuse_other_device(model: nn.Module, device: torch.device) -> None:
+    """Raise `RuntimeError` where none of the model's parameters is on the device, or is still to be made."""
+    devices = {parameter.device for parameter in model.parameters()}
+    if devices and not any(own.type == "meta" or _is(own, device) for own in devices):
+        raise RuntimeError(
+            f"the model is on {' and '.join(sorted(map(str, devices)))}, and this precision is for {device}: call "
+            "model.to(precision.device) before, or name the device, as Precision(mode, device=...)"
+        )
+
+
+def _is(one: torch.device, other: torch.device) -> bool:
+    return one.type == other.type and (one.index or 0) == (other.index or 0)
 
 
 def refuse_sharded(model: nn.Module, mode: str) -> None:
@@ -72,6 +89,29 @@ def refuse_sharded(model: nn.Module, mode: str) -> None:
                 "amp=o1 and hand fully_shard a MixedPrecisionPolicy(param_dtype=precision.dtype, "
                 "reduce_dtype=torch.float32)"
             )
+
+
+def refuse_stale(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
+    """Raise `RuntimeError` for an optimizer of parameters that `fully_shard` replaced after it was made."""
+    if not any(_wrapper(module) == "FSDP" for model in models for module in model.modules()):
+        return
+    for optimizer in optimizers:
+        stepped = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        if not any(hasattr(parameter, "full_tensor") for parameter in stepped):
+            raise RuntimeError(
+                "fully_shard(model) replaced the parameters that this optimizer steps: call precision.prepare(model), "
+                "then fully_shard(model), then optimizer = precision.prepare(AdamW(model.parameters()))"
+            )
+
+
+def refuse_closure(optimizer: Optimizer) -> None:
+    """Raise `RuntimeError` for an optimizer that calls the model itself: it would see unclipped, scaled gradients."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise RuntimeError(
+            f"{type(optimizer).__name__} calls the model several times a step, and precision.step can't unscale or "
+            "clip the gradients in between: take another optimizer, or say amp=o0 and call optimizer.step(closure)"
+        )
 
 
 def _wrapper(module: nn.Module) -> str:

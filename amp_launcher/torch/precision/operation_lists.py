@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from amp_launcher.torch.precision.cast import floats_to
+from amp_launcher.torch.precision.structures import floats_to
 from amp_launcher.typed import SettingsError
 
 OTHER_SPELLINGS = {

@@ -1,8 +1,11 @@
-"""Makes an optimizer step other tensors than the model's parameters."""
+"""Weights that an optimizer steps in place of the model's parameters: they are in its groups and its state during a
+step only. Before and after it, both have the model's parameters, as without mixed precision."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -10,30 +13,77 @@ from torch.optim import Optimizer
 HALF = (torch.float16, torch.bfloat16)
 
 
-def move_state(optimizer: Optimizer, parameter: torch.Tensor, weight: torch.Tensor) -> None:
-    """Give `weight` the parameter's state, in float32. Some optimizers, Adagrad among them, create their state at
-    construction."""
-    if parameter in optimizer.state:
-        optimizer.state[weight] = {
-            name: value.float() if torch.is_tensor(value) and value.dtype in HALF else value
-            for name, value in optimizer.state.pop(parameter).items()
-        }
+class SteppedWeights:
+    """Those of one optimizer."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._parameters: list[list[torch.Tensor]] = []
+        self._weights: list[list[torch.Tensor]] = []
+        """As in the optimizer's groups."""
+        self._weight_of: dict[torch.Tensor, torch.Tensor] = {}
+        self._parameter_of: dict[torch.Tensor, torch.Tensor] = {}
+        self._there = False
+
+    @property
+    def outdated(self) -> bool:
+        """Whether groups or parameters were added to the optimizer, or removed, since `renew`."""
+        groups = self._optimizer.param_groups
+        return len(groups) != len(self._parameters) or any(
+            len(group["params"]) != len(known) or not all(map(operator.is_, group["params"], known))
+            for group, known in zip(groups, self._parameters, strict=True)
+        )
+
+    def renew(self, weight_of: Mapping[torch.Tensor, torch.Tensor]) -> None:
+        """Take the weights of the parameters that the optimizer has now; one that has none is stepped itself."""
+        for parameter in weight_of:
+            if parameter not in self._weight_of and (entry := self._optimizer.state.get(parameter)):
+                self._optimizer.state[parameter] = in_float32(entry, entry)  # Adagrad makes its state at once
+        self._parameters = [list(group["params"]) for group in self._optimizer.param_groups]
+        self._weights = [[weight_of.get(own, own) for own in parameters] for parameters in self._parameters]
+        own = [parameter for parameters in self._parameters for parameter in parameters]
+        self._weight_of = {parameter: weight_of[parameter] for parameter in own if parameter in weight_of}
+        self._parameter_of = {weight: parameter for parameter, weight in self._weight_of.items()}
+
+    def put(self) -> None:
+        """Before a step."""
+        self._there = True
+        self._swap(self._weights, self._weight_of)
+
+    def take(self) -> None:
+        """After a step that `put` began, completed or not."""
+        if self._there:
+            self._swap(self._parameters, self._parameter_of)
+        self._there = False
+
+    def _swap(self, tensors: list[list[torch.Tensor]], keys: dict[torch.Tensor, torch.Tensor]) -> None:
+        for group, params in zip(self._optimizer.param_groups, tensors, strict=True):
+            group["params"][:] = params  # LBFGS keeps this list
+        state = self._optimizer.state
+        entries = [(keys.get(key, key), entry) for key, entry in state.items()]
+        state.clear()
+        state.update(entries)
 
 
-def clear_gradients_of(optimizer: Optimizer, parameters: Sequence[torch.Tensor]) -> None:
-    """Make `optimizer.zero_grad` clear the gradients of the model's parameters too: these are what will be stepped.
+def in_float32(loaded: Any, saved: Any) -> Any:
+    """What an optimizer loaded, where it loaded it to, in the dtypes in which it was saved; half precision in
+    float32."""
+    if isinstance(saved, torch.Tensor) and saved.is_floating_point():
+        return saved.to(loaded.device, torch.float32 if saved.dtype in HALF else saved.dtype)
+    if isinstance(saved, dict):
+        return {key: in_float32(loaded[key], value) for key, value in saved.items()}
+    if isinstance(saved, (list, tuple)):
+        return type(saved)(map(in_float32, loaded, saved))
+    return loaded
 
-    `parameters` may grow afterwards.
-    """
-    clear_own = optimizer.zero_grad
 
-    def zero_grad(set_to_none: bool = True) -> None:
-        """The optimizer's own, over the model's gradients too."""
-        clear_own(set_to_none)
-        for parameter in parameters:
-            if set_to_none:
-                parameter.grad = None
-            elif parameter.grad is not None:
-                parameter.grad.zero_()
-
-    optimizer.zero_grad = zero_grad  # type: ignore[method-assign]  # this optimizer's alone
+def moves_nothing(optimizer: Optimizer) -> bool:
+    """Whether a step would move no weight: its learning rates and gradients are zero, and there are some."""
+    groups = optimizer.param_groups
+    gradients = [parameter.grad for group in groups for parameter in group["params"] if parameter.grad is not None]
+    rates = [group.get("lr") for group in groups]
+    return (
+        bool(gradients)
+        and not any(rate is None or float(rate) for rate in rates)
+        and not any(map(torch.any, gradients))
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from amp_launcher.torch.precision.masters import Masters
@@ -71,10 +71,6 @@ class Float32Reduction:
             ]
             memory = self._memory[index] = (flat, views)
         return memory
-
-
-def wrapped_by_ddp(model: nn.Module) -> list[DistributedDataParallel]:
-    return [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
 
 
 def reduce_in_float32(masters: Masters, model: DistributedDataParallel) -> None:

@@ -10,7 +10,7 @@ Source: Zamirai et al., "Revisiting BFloat16 Training" (2020).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,9 +19,9 @@ from torch.optim import Optimizer
 
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.precision.step_outcome import StepOutcome
-from amp_launcher.torch.precision.mechanisms import NOT_PREPARED, HalfModel
+from amp_launcher.torch.precision.mechanisms import HalfModel
 from amp_launcher.torch.precision.model_checks import refuse_sharded, several_ranks
-from amp_launcher.torch.precision.optimizer_weights import clear_gradients_of, move_state
+from amp_launcher.torch.precision.optimizer_weights import SteppedWeights
 from amp_launcher.typed import SettingsError
 
 LOWER_BITS = 16
@@ -51,9 +51,9 @@ class StochasticRounding:
     """
 
     def __init__(self) -> None:
-        self._parameters: dict[Optimizer, dict[torch.Tensor, torch.Tensor]] = {}
-        """The parameters that each optimizer steps, by their float32 copies."""
-        self._cleared: dict[Optimizer, list[torch.Tensor]] = {}
+        self._stepped: dict[Optimizer, SteppedWeights] = {}
+        self._copies: dict[Optimizer, dict[torch.Tensor, torch.Tensor]] = {}
+        """The float32 copies of each optimizer's parameters."""
         self._filled: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Copies that hold weights, with their parameters."""
         self._seed: int | None = None
@@ -61,41 +61,35 @@ class StochasticRounding:
         """Optimizer steps so far: with the seed, all that the noise of the next one depends on."""
 
     def __contains__(self, optimizer: Optimizer) -> bool:
-        return optimizer in self._parameters
+        return optimizer in self._copies
 
     def add(self, optimizer: Optimizer) -> None:
         """Prepare an optimizer. Collective where there are several ranks: all take rank 0's seed."""
         if self._seed is None:
             self._seed = _common_seed()
-        self._parameters[optimizer], self._cleared[optimizer] = {}, []
-        self._replace(optimizer)
-        clear_gradients_of(optimizer, self._cleared[optimizer])
+        self._stepped[optimizer], self._copies[optimizer] = SteppedWeights(optimizer), {}
 
-    def parameters(self, optimizer: Optimizer) -> Mapping[torch.Tensor, torch.Tensor]:
-        """The parameters that an optimizer steps, by their float32 copies."""
-        return self._parameters[optimizer]
-
-    def _replace(self, optimizer: Optimizer) -> None:
-        """Put copies into the optimizer's groups; also those that were added to them later."""
-        own = self._parameters[optimizer]
-        for group in optimizer.param_groups:
-            for position, parameter in enumerate(group["params"]):
-                if parameter.dtype == torch.bfloat16:
-                    copy = torch.nn.Parameter(_nothing(parameter), requires_grad=parameter.requires_grad)
-                    move_state(optimizer, parameter, copy)
-                    group["params"][position] = copy
-                    own[copy] = parameter
-                    self._cleared[optimizer].append(parameter)
+    def _renew(self, optimizer: Optimizer) -> None:
+        known = self._copies[optimizer]
+        self._copies[optimizer] = {
+            parameter: known[parameter] if parameter in known else torch.nn.Parameter(_nothing(parameter))
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.dtype == torch.bfloat16
+        }
+        self._stepped[optimizer].renew(self._copies[optimizer])
 
     @torch.no_grad()
     def expand(self, optimizer: Optimizer) -> None:
-        """Fill the copies with weights and gradients, for one step."""
-        self._replace(optimizer)
-        for copy, parameter in self._parameters[optimizer].items():
+        """Fill the copies with weights and gradients, and make the optimizer step them, for one step."""
+        if self._stepped[optimizer].outdated:
+            self._renew(optimizer)
+        for parameter, copy in self._copies[optimizer].items():
             if parameter.grad is not None:
                 copy.data = parameter.detach().float()
                 copy.grad = parameter.grad.float()
                 self._filled.append((copy, parameter))
+        self._stepped[optimizer].put()
 
     @torch.no_grad()
     def round(self) -> None:
@@ -114,8 +108,9 @@ class StochasticRounding:
         self._filled = []
         self._steps += 1
 
-    def release(self) -> None:
-        """After a step that may have failed: no copy holds memory."""
+    def release(self, optimizer: Optimizer) -> None:
+        """After a step that may have failed: no copy holds memory, and the optimizer has the parameters again."""
+        self._stepped[optimizer].take()
         for copy, parameter in self._filled:
             _release(copy, parameter)
         self._filled = []
@@ -157,33 +152,38 @@ def _common_seed() -> int:
 class StochasticHalfModel(HalfModel, mechanism="half_model_stochastic"):
     """o3 with amp.rounding=stochastic: bfloat16 weights, stepped in float32 and rounded at random."""
 
+    steps_float32 = True
+
     def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
         super().__init__(resolved, device)
         self._rounding = StochasticRounding()
 
-    def optimizer(self, model: nn.Module, optimizer: Optimizer) -> Optimizer:
-        if optimizer in self._rounding:
-            raise RuntimeError("precision.optimizer was called twice for the same optimizer")
+    def look_at(self, model: nn.Module) -> None:
         refuse_sharded(model, "amp.rounding=stochastic")
-        super().optimizer(model, optimizer)
+
+    def add(self, optimizer: Optimizer) -> None:
+        super().add(optimizer)
         self._rounding.add(optimizer)
-        return optimizer
 
-    def _names_of_stepped(self, optimizer: Optimizer) -> dict[torch.Tensor, str]:
-        names = super()._names_of_stepped(optimizer)
-        copies = self._rounding.parameters(optimizer)
-        return names | {copy: names[parameter] for copy, parameter in copies.items() if parameter in names}
-
-    def step(self, optimizer: Optimizer, clip: float | None = None) -> StepOutcome:
-        if optimizer not in self._rounding:
-            raise RuntimeError(NOT_PREPARED)
-        try:
-            self._rounding.expand(optimizer)
-            outcome = super().step(optimizer, clip)
-            self._rounding.round()
-        finally:
-            self._rounding.release()
+    def _take_steps(self, optimizers: Sequence[Optimizer], clip: float | None) -> StepOutcome:
+        outcome = super()._take_steps(optimizers, clip)
+        self._rounding.round()
         return outcome
+
+    def _begin_step(self, optimizer: Optimizer, clip: float | None) -> None:
+        self._rounding.expand(optimizer)
+
+    def _leave_step(self, optimizer: Optimizer) -> None:
+        if optimizer in self._rounding:
+            self._rounding.release(optimizer)
+
+    def saved(self, optimizer: Optimizer) -> dict[str, Any]:
+        return {"dtype": str(self.dtype), **super().saved(optimizer), "rounding": self._rounding.state_dict()}
+
+    def load_saved(self, optimizer: Optimizer, saved: Mapping[str, Any] | None) -> None:
+        super().load_saved(optimizer, saved)
+        if saved and saved.get("rounding"):
+            self._rounding.load_state_dict(saved["rounding"])
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "rounding": self._rounding.state_dict()}

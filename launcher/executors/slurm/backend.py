@@ -120,7 +120,7 @@ def _of_dependent(folder: str, judged: Liveness, reason: str) -> Liveness:
 def _ended_badly(folder: Path) -> str:
     """How a run ended, if not well; empty if it did."""
     state = judge_files(store.load(str(folder)), None).name
-    return {"done": "", "failed": "failed", "unreachable": "ended without a word"}.get(state, f"is {state}")
+    return {"done": "", "failed": "failed", "unreachable": "left no status"}.get(state, f"is {state}")
 
 
 def _is_newer(path: str, asked: float) -> bool:

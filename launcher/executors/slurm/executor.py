@@ -10,30 +10,36 @@ from typing import Any, ClassVar
 from submitit.slurm import slurm
 
 from launcher.executors.base import Parameters, PlanExecutor
-from launcher.executors.slurm import submit
-from launcher.plan.model import Plan
+
+
+def gpus_of(gres: str) -> int:
+    """GPUs of a node by `gpu` or `gpu:2`. Raises `ValueError` for anything else."""
+    kind, _, count = gres.partition(":")
+    if kind != "gpu" or not (count or "1").isdecimal():
+        raise ValueError(f"slurm_gres={gres!r}: say gpus_per_node=2, and slurm_constraint= for their kind")
+    return int(count or "1")
 
 
 class SlurmExecutor(PlanExecutor, slurm.SlurmExecutor):  # type: ignore[misc] # a SlurmJob would ask sacct
     """Submits runs with sbatch; the runs of a batch are a job array for each shape of resources.
 
-    The script, the command and the job's id go through submitit's own hooks, so that a subclass may change them.
-    `login` is a login node to submit from over SSH; there no hook is asked.
+    `login` is a login node to submit from over SSH.
     """
 
     kind = "slurm"
     PARAMETERS: ClassVar[Parameters] = {
         **PlanExecutor.PARAMETERS,
-        "timeout_min": "cluster.time={}".format,
         "mem_gb": lambda gigabytes: f"cluster.mem={round(1024 * gigabytes)}M",
         "nodes": "nodes={}".format,
         "cpus_per_task": "cluster.cpus={}".format,
         "slurm_account": "cluster.account={}".format,
         "slurm_array_parallelism": "cluster.parallel={}".format,
         "slurm_constraint": "cluster.constraint={}".format,
+        "slurm_exclude": lambda nodes: f"cluster.flags={json.dumps([f'--exclude={nodes}'])}",
+        "slurm_gres": lambda gres: f"gpus={gpus_of(gres)}",
         "slurm_partition": "cluster.partition={}".format,
         "slurm_qos": "cluster.qos={}".format,
-        "slurm_setup": lambda lines: f"cluster.setup={json.dumps(lines)}",
+        "slurm_setup": lambda lines: f"cluster.setup={json.dumps(lines, ensure_ascii=False)}",
         "slurm_signal_delay_s": "cluster.stop_before={}".format,
         "slurm_wckey": "cluster.wckey={}".format,
     }
@@ -41,22 +47,7 @@ class SlurmExecutor(PlanExecutor, slurm.SlurmExecutor):  # type: ignore[misc] # 
     def __init__(self, folder: str | Path | None = None, words: Sequence[str] = (), login: str | None = None) -> None:
         super().__init__(folder, (*([f"cluster.login={login}"] if login else ()), *words))
 
-    def _start(self, folders: Sequence[Path], plans: Sequence[Plan]) -> None:
-        hooks = submit.Hooks(
-            self._make_submission_file_text,
-            self._make_submission_command,
-            self._get_job_id_from_submission_command,
-        )
-        submit.start(folders, plans, hooks)
-
-    def _make_submission_file_text(self, command: str, uid: str) -> str:
-        """The script to submit, from `command`, which is that of the plan or of the array, `#SBATCH` lines included."""
-        return command
-
-    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        """The words of the submission, the last of which is the script; options are put before it."""
-        return submit.command(submission_file_path)
-
-    @staticmethod
-    def _get_job_id_from_submission_command(string: Any) -> str:
-        return submit.job_id(string)
+    def _internal_update_parameters(self, **kwargs: Any) -> None:
+        if "slurm_exclude" in kwargs and any(word.startswith("cluster.flags=") for word in self._words):
+            raise ValueError(f"slurm_exclude={kwargs['slurm_exclude']}: add --exclude= to the cluster.flags= of words")
+        super()._internal_update_parameters(**kwargs)

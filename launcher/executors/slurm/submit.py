@@ -10,9 +10,8 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import launcher
 from amp_launcher import records
@@ -41,31 +40,7 @@ _NO_NODES = "Requested node configuration is not available"
 """What `sbatch --test-only` says if no nodes have what a job asks for, or those that have are not up."""
 
 
-def command(script: Path) -> list[str]:
-    """The words of a submission; options are put before the last."""
-    return ["sbatch", "--parsable", str(script)]
-
-
-def job_id(answer: str) -> str:
-    """The job's id in what sbatch answered. Raises `LauncherError`."""
-    if (job := job_in(answer, Submission())) is None:
-        raise LauncherError(f"sbatch answered {answer!r}, in which no job is named")
-    return job
-
-
-class Hooks(NamedTuple):
-    """What an executor may change of a submission."""
-
-    text: Callable[[str, str], str] = lambda script, name: script
-    """The script to submit, from that of the plan or of the array, and its name."""
-    command: Callable[[Path], list[str]] = command
-    job_id: Callable[[str], str] = job_id
-
-
-PLAIN = Hooks()
-
-
-def start(folders: Sequence[Path], planned: Sequence[Plan], hooks: Hooks = PLAIN) -> None:
+def start(folders: Sequence[Path], planned: Sequence[Plan]) -> None:
     """Submit prepared run folders: one job for a run, else an array for each shape of resources, chunked by the
     cluster's MaxArraySize; an array's largest index is one less."""
     # What can fail comes before a job is submitted that fetches the image: nobody would take that back.
@@ -75,7 +50,7 @@ def start(folders: Sequence[Path], planned: Sequence[Plan], hooks: Hooks = PLAIN
     if image and image.pull and not Path(image.image).exists():  # it may have come since the plan was made
         after = [f"afterok:{_pull(folders[0], planned[0])}", *after]
     if len(folders) == 1:
-        _submit_one(folders[0], after, hooks)
+        _submit_one(folders[0], after)
         return
     shapes: dict[tuple[str, ...], list[tuple[Path, Plan]]] = {}
     for folder, plan in zip(folders, planned, strict=True):
@@ -84,14 +59,14 @@ def start(folders: Sequence[Path], planned: Sequence[Plan], hooks: Hooks = PLAIN
     if len(arrays) > 1 and (parallel := planned[0].cluster["parallel"]):
         print(f"note: the sweep is {len(arrays)} job arrays; cluster.parallel={parallel} limits each", file=sys.stderr)
     for number, runs in enumerate(arrays):
-        _submit_array(number, runs, after, hooks)
+        _submit_array(number, runs, after)
 
 
 def _pull(folder: Path, plan: Plan) -> str:
     """Submit the job that fetches the image of these runs, on a compute node. Returns its id."""
     path = folder / "pull.sh"
     _write(path, image_script(plan, log=str(folder / "pull.log")))
-    return sbatch(command(path), folder / "pull.out")
+    return sbatch(["sbatch", "--parsable", str(path)], folder / "pull.out")
 
 
 def image_script(plan: Plan, *, log: str) -> str:
@@ -117,15 +92,12 @@ def _write(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def _submit_one(folder: Path, after: Sequence[str], hooks: Hooks) -> None:
+def _submit_one(folder: Path, after: Sequence[str]) -> None:
     answer = folder / f"sbatch.{len(list(folder.glob('sbatch.*.out'))) + 1}.out"
-    log, script = str(folder / "launch.log"), folder / "run.sh"
-    if (text := hooks.text(own := script.read_text(encoding="utf-8"), folder.name)) != own:
-        _write(script, text)
-    _submit({folder: log}, False, script, answer, after, hooks)
+    _submit({folder: str(folder / "launch.log")}, False, folder / "run.sh", answer, after)
 
 
-def _submit_array(number: int, runs: Sequence[tuple[Path, Plan]], after: Sequence[str], hooks: Hooks) -> None:
+def _submit_array(number: int, runs: Sequence[tuple[Path, Plan]], after: Sequence[str]) -> None:
     folders, planned = [folder for folder, _ in runs], [plan for _, plan in runs]
     root, sweep = folders[0].parent, run_ids.sweep_of(folders[0].name) or folders[0].name
     place = root / store.SWEEPS / sweep
@@ -139,14 +111,12 @@ def _submit_array(number: int, runs: Sequence[tuple[Path, Plan]], after: Sequenc
     _write(listing, "".join(f"{folder}\n" for folder in folders))
     parallel = planned[0].cluster["parallel"]
     log = str(place / f"{stem}.%a.log")
-    _write(text, hooks.text(render.array(planned, log=log, folders=str(listing), parallel=parallel), stem))
+    _write(text, render.array(planned, log=log, folders=str(listing), parallel=parallel))
     logs = {folder: str(place / f"{stem}.{index}.log") for index, folder in enumerate(folders)}
-    _submit(logs, True, text, answer, after, hooks)
+    _submit(logs, True, text, answer, after)
 
 
-def _submit(
-    logs: Mapping[Path, str], is_array: bool, script: Path, answer: Path, after: Sequence[str], hooks: Hooks
-) -> None:
+def _submit(logs: Mapping[Path, str], is_array: bool, script: Path, answer: Path, after: Sequence[str]) -> None:
     """Submit the runs, each with what Slurm writes itself, after other jobs. First is recorded what finds the job again
     even if its launcher or sbatch is killed before the answer is written."""
     for number, (folder, log) in enumerate(logs.items()):
@@ -161,12 +131,11 @@ def _submit(
             slurm_conf=os.environ.get("SLURM_CONF"),
             process=processes.to_json(processes.identity(os.getpid())),
         )
-    *words, submitted = hooks.command(script)
     options = [f"--dependency={','.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
-    sbatch([*words, *options, submitted], answer, hooks.job_id)
+    sbatch(["sbatch", "--parsable", *options, str(script)], answer)
 
 
-def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job_id) -> str:
+def sbatch(argv: Sequence[str], answer: Path) -> str:
     """Submit, with sbatch in a session of its own writing its answer into a file: so the job's id outlives a launcher
     that is killed meanwhile. Returns the job's id. Raises `UsageError` with Slurm's reason if it refuses, and
     `Unavailable` if it may have accepted the job."""
@@ -213,8 +182,8 @@ def sbatch(argv: Sequence[str], answer: Path, job_id: Callable[[str], str] = job
     complaints.unlink()
     shared.changed()
     text = answer.read_text(encoding="utf-8")
-    if (job := job_id(text)) != job_in(text, Submission()):  # an executor's own hook reads answers of another form
-        store.write_text(answer, f"{job}\n", records.record)
+    if (job := job_in(text, Submission())) is None:
+        raise LauncherError(f"sbatch answered {text!r}, in which no job is named")
     return job
 
 

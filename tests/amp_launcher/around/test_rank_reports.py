@@ -25,4 +25,4 @@ def test_a_report_of_an_earlier_start_is_not_taken_for_this_ones(
     wrapper: Any = SimpleNamespace(mode=mode, device=SimpleNamespace(peak_memory=int), tell_early=lambda early: None)
     started: Any = SimpleNamespace(chosen=Arguments(settings=Settings(recipe="script"), run=tmp_path))
     ScriptAttempt(started, wrapper, began=0.0)
-    assert rank_reports.collect(tmp_path, size=2, patience=0.0) == ([], None, {})
+    assert rank_reports.collect(tmp_path, size=2, patience=0.0) == rank_reports.Reports(trained_nothing=False)

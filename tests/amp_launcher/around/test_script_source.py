@@ -51,6 +51,14 @@ def test_lightnings_command_line_overrides_the_switch_and_a_module_may_be_named_
     ("text", "asks", "fits"),
     [
         ("p = Precision.from_env()", True, False),
+        ("from amp_launcher.torch import Precision as P\np = P('o2')", True, False),
+        ("import amp_launcher.torch\np = amp_launcher.torch.Precision()", True, False),
+        ("from amp_launcher import torch as own\np = own.Precision()", True, False),
+        (
+            "import amp_launcher.job\nfrom torchmetrics import Precision\np = Precision('binary')",
+            False,
+            False,
+        ),
         ("p = precision.Precision.from_env(environ)", True, False),
         ("# Precision.from_env()\nx = 'Precision.from_env()'", False, False),
         ("model.compile(opt)\nmodel.fit(data)", False, True),

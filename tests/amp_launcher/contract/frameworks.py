@@ -31,17 +31,15 @@ class TorchJob:
 
     @staticmethod
     def of(amp: Amp, scale: LossScale, device: str = "cpu") -> torchs.Precision:
-        return torchs.Precision.of(amp, scale, torch.device(device))
+        return torchs.Precision(amp, loss_scale=scale, device=device)
 
     def __init__(self, scale: LossScale, optimizers: int = 1) -> None:
         self.precision = self.of(Amp(level="o1", dtype="bfloat16"), scale)  # no gradient overflows by itself
-        self.models = self.precision.cast(
+        self.models = self.precision.prepare(
             torch.nn.ModuleList(torch.nn.Linear(1, 1, bias=False) for _ in range(optimizers))
         )
         self.reset()
-        self.optimizers = [
-            self.precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=1.0)) for model in self.models
-        ]
+        self.optimizers = [self.precision.prepare(torch.optim.SGD(model.parameters(), lr=1.0)) for model in self.models]
 
     def reset(self) -> None:
         for model in self.models:
@@ -51,11 +49,10 @@ class TorchJob:
         outcomes = []
         for model, optimizer, overflows in zip(self.models, self.optimizers, bad, strict=True):
             optimizer.zero_grad()
-            with self.precision.forward():
-                loss = -self.precision.output(model(self.precision.input(torch.ones(1, 1)))).sum()
+            with self.precision:
+                loss = -model(torch.ones(1, 1)).sum()
             self.precision.backward(loss * torch.inf if overflows else loss, optimizer)
             outcomes.append(self.precision.step(optimizer))
-        self.precision.update()
         return [(bool(outcome.overflowed), float(outcome.loss_scale)) for outcome in outcomes]
 
     def weights(self) -> list[float]:

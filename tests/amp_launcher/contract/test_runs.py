@@ -73,6 +73,8 @@ def train_until(kill_at, *job):
         ("paddle", "mnist", ("amp=o0", "train.api=model")),
         ("paddle", "simplenet", ("amp=o0", "train.api=loop")),
         ("paddle", "simplenet", ("amp=o0", "train.api=static")),
+        ("paddle", "simplenet", ("amp=o1", "train.api=static")),
+        ("paddle", "simplenet", ("amp=o3", "train.fp16_guard=true", "train.api=static")),
     ],
     ids=lambda value: value if isinstance(value, str) else value[-1],
 )
@@ -144,7 +146,7 @@ def test_a_run_that_goes_on_with_other_threads_is_not_called_exact(tmp_path, mon
         ("paddle", "simplenet", "profile=framework", "profile=framework supports torch and TensorFlow, not Paddle"),
         ("paddle", "simplenet", "batch=30 accumulate=4", "does not divide"),
         *(
-            ("paddle", "simplenet", f"amp={level}", "Paddle applies no mixed precision on a CPU")
+            ("paddle", "simplenet", f"amp={level}", "on a CPU Paddle applies mixed precision to static graphs alone")
             for level in ("o1", "o2", "o3")
         ),
         ("paddle", "simplenet", "train.api=static accumulate=4", "train.api=static accumulates no gradients here"),

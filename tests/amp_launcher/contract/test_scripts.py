@@ -58,17 +58,16 @@ for number in range(3):
 OWN = {
     "torch": """
 import torch
-from amp_launcher.torch.precision import Precision
-precision = Precision.from_env()
-net = precision.cast(torch.nn.Linear(32, 64))
-optimizer = precision.optimizer(net, torch.optim.SGD(net.parameters(), lr=0.01))
+from amp_launcher.torch import Precision
+precision = Precision()
+net = torch.nn.Linear(32, 64)
+net, optimizer = precision.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
 for _ in range(3):
     optimizer.zero_grad()
-    with precision.forward():
-        loss = (precision.output(net(precision.input(torch.randn(64, 32)))) ** 2).mean()
+    with precision:
+        loss = (net(torch.randn(64, 32)) ** 2).mean()
     precision.backward(loss)
     precision.step(optimizer)
-    precision.update()
 """,
     "tensorflow": """
 import keras
@@ -173,11 +172,14 @@ def test_its_own_exit_code_is_kept_and_nothing_stays_replaced(run_script, framew
 @pytest.mark.parametrize(
     ("framework", "words", "complaint"),
     [
-        ("torch", "amp=o2", "precision = Precision.from_env()"),
+        ("torch", "amp=o2", "precision = Precision()"),
         ("tensorflow", "amp=o0 xla=true", "xla=true"),
         ("tensorflow", "amp=o2 amp.dtype=float16", "nothing in this script scales it"),
         ("tensorflow", "amp=o2 amp.dtype=float16", "precision = Precision.from_env()"),
-        *(("paddle", f"amp={level}", "Paddle applies no mixed precision on a CPU") for level in ("o1", "o2", "o3")),
+        *(
+            ("paddle", f"amp={level}", "on a CPU Paddle applies mixed precision to static graphs alone")
+            for level in ("o1", "o2", "o3")
+        ),
     ],
 )
 def test_what_cannot_be_applied_around_a_script_is_refused_before_it_starts(run_script, framework, words, complaint):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp_launcher.loop.profiling import Profiling
-from amp_launcher.loop.training import choose_steps
+from amp_launcher.loop.proof import choose_steps
 from amp_launcher.settings import Profile
 from amp_launcher.typed import SettingsError
 

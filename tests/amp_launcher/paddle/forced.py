@@ -1,4 +1,4 @@
-"""Levels on a CPU, where Paddle applies none."""
+"""Levels as on a GPU on a CPU, where Paddle applies none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Static graphs: Paddle's own rewrite as for a GPU, read and not run, and its loss scale on a CPU."""
+"""Static graphs: Paddle's rewrite for a CPU as it runs, that for a GPU as it reads, and its loss scale."""
 
 from __future__ import annotations
 
@@ -13,23 +13,72 @@ from amp_launcher.paddle.observe.graph_observer import GraphObserver
 from amp_launcher.paddle.precision.base import Precision, dtype_name
 from amp_launcher.paddle.static_graph import StaticGraph, decorate
 from amp_launcher.precision import verdict
-from amp_launcher.precision.levels import PRESETS
+from amp_launcher.precision.levels import PRESETS, Amp
 from amp_launcher.recipes.simplenet import SimplenetSettings
 from amp_launcher.recipes.simplenet.train_paddle import Net
+from amp_launcher.typed import SettingsError
 from tests.amp_launcher.loss_scale_rules import PaddleRule
 from tests.amp_launcher.paddle.forced import NO_SCALE, forced
 
 
-def static_graph(precision: Precision, layers: int = 2, guarded: bool = False) -> StaticGraph:
+def plain_sgd(net):
+    return paddle.optimizer.SGD(0.1, parameters=net.parameters())
+
+
+def static_graph(precision: Precision, layers: int = 2, guarded: bool = False, make_optimizer=plain_sgd) -> StaticGraph:
     return StaticGraph(
         make=lambda: Net(SimplenetSettings(width=8, layers=layers)),
-        make_optimizer=lambda net: paddle.optimizer.SGD(0.1, parameters=net.parameters()),
+        make_optimizer=make_optimizer,
         precision=precision,
         shape=(4, 8),
         guarded=guarded,
         kind="cpu",
         seed=0,
     )
+
+
+def of_cpu(**amp) -> Precision:
+    return Precision.of(Amp(**amp), NO_SCALE, "cpu", static=True)
+
+
+@pytest.mark.parametrize(
+    ("amp", "how", "share", "stored"),
+    [
+        ({"level": "o1"}, {}, 1.0, {"float32": 9 * 72}),
+        ({"level": "o1", "allow": ("elementwise_add",)}, {"layers": 1}, 1.0, {"float32": 72}),
+        ({"level": "o2", "master_weights": False}, {}, 1.0, {"bfloat16": 9 * 72}),
+        ({"level": "o3"}, {"layers": 1}, 1.0, {"bfloat16": 72}),
+        ({"level": "o3"}, {"guarded": True}, 0.888889, {"float32": 72, "bfloat16": 8 * 72}),
+    ],
+    ids=str,
+)
+def test_on_a_cpu_a_static_graph_trains_in_bfloat16_and_that_is_proved(amp, how, share, stored):
+    precision = of_cpu(**amp)
+    graph = static_graph(precision, **{"layers": 9, **how})
+    observer, samples = GraphObserver(graph, precision.resolved), numpy.eye(4, 8, dtype=numpy.float32)
+    losses = []
+    for number in range(3):
+        with observer.step(number):
+            losses.append(graph.step(samples, samples)[0])
+    observed = verdict.observed(observer.reports)
+    assert observed["verdict"] == "proved", observed["why"]
+    assert (observed["half_flop_share"], observed["param_dtypes"]) == (share, stored)
+    assert losses[2] < losses[1] < losses[0]
+
+
+def test_on_a_cpu_paddle_leaves_masters_as_they_are_which_is_why_they_are_refused():
+    with pytest.raises(SettingsError, match="on a CPU Paddle steps no float32 masters"):
+        of_cpu(level="o2")
+    graph = static_graph(
+        of_cpu(level="o3"),
+        make_optimizer=lambda net: paddle.optimizer.SGD(0.1, parameters=net.parameters(), multi_precision=True),
+    )
+    samples = numpy.eye(4, 8, dtype=numpy.float32)
+    before = graph.arrays()
+    graph.step(samples, samples)
+    moved = {name for name, values in graph.arrays().items() if not numpy.array_equal(values, before[name])}
+    assert moved == {"linear_0.w_0", "linear_0.b_0", "linear_1.w_0", "linear_1.b_0"}
+    assert {name for name in before if "master" in name} == {f"{name}_fp32_master_0" for name in moved}
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_layers_and_gradients_that_did_not_run_are_unknown():
 
 
 def test_without_layers_eight_bits_are_unknown_and_half_precision_contradicts():
-    why = "was given no layers: precision.cast() of Precision.from_env() converts those that it is for"
+    why = "was given no layers: precision.prepare(model) of Precision() converts those that it is for"
     check("unknown", f"fp8-tensorwise {why}; what a script converts itself", step(rule={"layers": []}))
     halves = {role: [product(role, HALF)] for role in ROLES}
     check("contradicted", f"fp8-tensorwise {why}", step(rule={"layers": []}, **halves))

@@ -93,7 +93,7 @@ ROUNDED = Amp(level="o3", rounding="stochastic")
         (Amp(level="o1", dtype="bfloat16"), {"capability": (3, 5)}, r"has 3\.5; say amp=o0$"),
         (Amp(level="o1", dtype="bfloat16"), {"capability": (7, 5)}, r"capability 8\.0.*7\.5; say amp.dtype=float16$"),
         (ROUNDED, {"capability": (7, 5)}, "amp.rounding=stochastic needs bfloat16"),
-        (Amp(level="o1"), {"framework": "paddle", "device": "cpu", "capability": None}, "no mixed precision on a CPU"),
+        (Amp(level="o1"), {"framework": "paddle", "device": "cpu", "capability": None}, "to static graphs alone"),
         (Amp(level="o1"), {"tf32": True, "environ": {"NVIDIA_TF32_OVERRIDE": "0"}}, "NVIDIA_TF32_OVERRIDE=0"),
         (Amp(level="o1"), {"support": lambda dtype: Support(unsupported=f"no {dtype} here")}, "no bfloat16 here"),
     ],

@@ -89,22 +89,32 @@ net = keras.Sequential([keras.Input((32,)), keras.layers.Dense(64), keras.layers
 net.compile(optimizer="sgd", loss="mse", jit_compile=True)
 net.fit(keras.ops.ones((64, 32)), keras.ops.ones((64, 1)), batch_size=32, epochs=2, verbose=0)
 """
+DROPPED = """
+tf.function(lambda x: x + 1, jit_compile=True)(tf.ones([2]))
+"""
+LOOP = (
+    SCRIPT.replace("optimizer.build", f"{DROPPED}optimizer.build")
+    .replace(", input_signature=[tf.TensorSpec([None, 32])]", "")
+    .replace("9, 10", "8, 8")
+)
 IN_GRAPH = "MatMul in a function that jit_compile=True compiles"
 
 
 @pytest.mark.parametrize(
-    ("level", "dumped", "verdict", "why"),
+    ("text", "level", "dumped", "verdict", "why"),
     [
-        ("o0", False, "proved", f"unknown work, which follows the level: {IN_GRAPH} (5 calls)"),
-        ("o0", True, "proved", "at step 1 on 1 rank"),
-        ("o2", False, "unknown", f"{IN_GRAPH} can't be counted"),
-        ("o2", True, "contradicted", "MatMul in float32"),
+        (FIT, "o0", False, "proved", f"unknown work, which follows the level: {IN_GRAPH} (5 calls)"),
+        (FIT, "o0", True, "proved", "at step 1 on 1 rank"),
+        (FIT, "o2", False, "unknown", f"{IN_GRAPH} can't be counted"),
+        (FIT, "o2", True, "contradicted", "MatMul in float32"),
+        (LOOP, "o0", False, "proved", f"unknown work, which follows the level: {IN_GRAPH} (5 calls)"),
+        (LOOP, "o2", False, "unknown", f"{IN_GRAPH} can't be counted"),
     ],
 )
-def test_what_keras_has_xla_compile_is_read_from_its_programs_or_in_float32_from_the_graph(
-    tmp_path, level, dumped, verdict, why
+def test_what_xla_compiles_is_read_from_its_programs_or_in_float32_from_the_graph(
+    tmp_path, text, level, dumped, verdict, why
 ):
-    (tmp_path / "train.py").write_text(FIT)
+    (tmp_path / "train.py").write_text(text)
     words = [f"amp={level}", f"script={tmp_path}/train.py", f"run={tmp_path}/run", "device=cpu", f"workdir={tmp_path}"]
     flags = f"--xla_dump_to={tmp_path}/programs --xla_dump_hlo_as_text" if dumped else ""
     ended = forking.run("amp_launcher.tensorflow.script", *words, XLA_FLAGS=flags)

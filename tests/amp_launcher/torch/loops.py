@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -22,7 +23,11 @@ UNSCALED = LossScale(mode="none")
 def of(
     level: Any = "o2", dtype: Any = "auto", scale: LossScale | None = None, device: torch.device = CPU, **amp: Any
 ) -> Precision:
-    return Precision.of(Amp(level=level, dtype="auto" if level == "o0" else dtype, **amp), scale or LossScale(), device)
+    return Precision(
+        Amp(level=level, dtype="auto" if level == "o0" else dtype, **amp),
+        loss_scale=scale or LossScale(),
+        device=device,
+    )
 
 
 def sgd(model: nn.Module, lr: float = 0.1, **options: Any) -> torch.optim.Optimizer:
@@ -36,8 +41,8 @@ def mean_square(outputs: torch.Tensor) -> torch.Tensor:
 def backward(
     precision: Precision, model: nn.Module, inputs: Any, loss_of: Callable[[Any], torch.Tensor] = mean_square
 ) -> None:
-    with precision.forward():
-        loss = loss_of(precision.output(model(precision.input(inputs))))
+    with precision:
+        loss = loss_of(model(inputs))
     precision.backward(loss)
 
 
@@ -66,13 +71,25 @@ def step(
     optimizer.zero_grad()
     backward(precision, model, inputs, loss_of)
     outcome = precision.step(optimizer, clip=clip)
-    precision.update()
     return outcome
 
 
 def stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """What the optimizer steps: the masters where there are any."""
-    return [parameter.detach() for group in optimizer.param_groups for parameter in group["params"]]
+    found = []
+    for group, saved in zip(optimizer.param_groups, optimizer.state_dict()["param_groups"], strict=True):
+        for position, parameter in enumerate(group["params"]):
+            entry = optimizer.state.get(parameter, {})
+            found.append(entry.get("master", saved.get("masters", {}).get(str(position), parameter)).detach())
+    return found
+
+
+def stored(*values: Any) -> Any:
+    """What a script gets back of what it saved."""
+    file = io.BytesIO()
+    torch.save(values, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
 
 
 def same(one: Iterable[torch.Tensor], other: Iterable[torch.Tensor]) -> bool:
@@ -89,12 +106,12 @@ class OneWeight:
         self.precision = precision
         self.net = nn.Linear(1, 1, bias=False)
         nn.init.constant_(self.net.weight, start)
-        precision.cast(self.net)
+        precision.prepare(self.net)
         self.model: nn.Module = DistributedDataParallel(self.net, **options) if ddp else self.net
         self.optimizer = self.another(lr)
 
     def another(self, lr: float) -> torch.optim.Optimizer:
-        return self.precision.optimizer(self.model, sgd(self.net, lr))
+        return self.precision.prepare(sgd(self.net, lr))
 
     def backward(self, *gradients: float) -> None:
         """A backward for each of these gradients."""

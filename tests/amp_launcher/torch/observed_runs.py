@@ -151,20 +151,19 @@ class Training:
         torch.manual_seed(0)
         # A scale that a few steps can't overflow: a skipped step shows no masters.
         scale = scale or LossScale(init=8.0)
-        self.precision = Precision.of(amp, scale, torch.device("cpu"), compile=compile)
-        self.net = self.precision.cast(make())
+        self.precision = Precision(amp, loss_scale=scale, device=torch.device("cpu"))
+        self.net = self.precision.prepare(make())
         self.model: Any = torch.compile(self.net) if compile else self.net
-        self.optimizer = self.precision.optimizer(self.net, make_optimizer(self.net.parameters()))
+        self.optimizer = self.precision.prepare(make_optimizer(self.net.parameters()))
         prepare(self)
         self.observer = PrecisionObserver(self.model, self.precision.resolved)
 
     def step(self) -> torch.Tensor:
         images, labels = self.net.images(), torch.randint(0, 10, (BATCH,))
-        with self.precision.forward():
-            loss = functional.cross_entropy(self.model(self.precision.input(images)).float(), labels)
+        with self.precision:
+            loss = functional.cross_entropy(self.model(images).float(), labels)
         self.precision.backward(loss)
         self.precision.step(self.optimizer)
-        self.precision.update()
         self.optimizer.zero_grad()
         return loss.detach()
 

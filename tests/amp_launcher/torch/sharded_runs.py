@@ -18,7 +18,7 @@ from amp_launcher.recipes.gpt.train_torch import Net
 from amp_launcher.settings import Settings
 from amp_launcher.torch.devices import World
 from amp_launcher.torch.observe.observer import PrecisionObserver
-from amp_launcher.torch.precision import Precision, sharding
+from amp_launcher.torch.precision import Precision, calls, sharding
 from amp_launcher.torch.state import State
 from amp_launcher.torch.trained import Trained
 from tests.amp_launcher.torch.loops import CPU, step
@@ -31,7 +31,7 @@ TINY = {"vocab_size": 64, "layers": 2, "width": 32, "heads": 2, "context": 16}
 def precision_of(amp: Amp, scale: LossScale | None = None, parallel: str = "fsdp", compile: bool = False) -> Precision:
     scale = scale or LossScale(init=8.0)
     place: Any = {"framework": "torch", "device": "cpu", "capability": None, "environ": {}, "parallel": parallel}
-    return Precision.apply(resolve(amp, scale, **place), CPU, compile=compile)
+    return calls.precision_of(resolve(amp, scale, **place), CPU, compile=compile)
 
 
 def mesh() -> DeviceMesh:
@@ -39,11 +39,11 @@ def mesh() -> DeviceMesh:
 
 
 def sharded(precision: Precision, net: nn.Module) -> nn.Module:
-    return sharding.shard(precision.cast(net), precision.resolved, mesh())
+    return sharding.shard(precision.prepare(net), precision.resolved, mesh())
 
 
 def replicated(precision: Precision, net: nn.Module) -> nn.Module:
-    return DistributedDataParallel(precision.cast(net))
+    return DistributedDataParallel(precision.prepare(net))
 
 
 PARALLEL = {"fsdp": sharded, "ddp": replicated}
@@ -66,7 +66,7 @@ class Training:
         self.precision = precision_of(amp, parallel=parallel)
         self.net: Any = (prepare or PARALLEL[parallel])(self.precision, Net(GptSettings(**{**TINY, **settings})))
         adam = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
-        self.optimizer = self.precision.optimizer(self.net, adam)
+        self.optimizer = self.precision.prepare(adam)
         self.samples = torch.Generator().manual_seed(distributed.get_rank())
         self.observer = PrecisionObserver(self.net, self.precision.resolved)
 
@@ -88,9 +88,11 @@ class Training:
 
     def values(self) -> list[torch.Tensor]:
         """What the optimizer steps, and the state that it keeps."""
-        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
-        state = [value for weight in weights for _, value in sorted(self.optimizer.state[weight].items())]
-        return whole([*weights, *state])
+        entries = [
+            entry for parameter in self.net.parameters() for entry in sorted(self.optimizer.state[parameter].items())
+        ]
+        state = [value for key, value in entries if key != "master"]
+        return whole([*self.precision.master_parameters().values(), *state])
 
     def observed(self) -> dict[str, Any]:
         for number in (1, 2):

@@ -40,8 +40,8 @@ def main(folder: Path, steps: int) -> int:
     if world.size == 1 and SHARDED:
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     torch.manual_seed(0)
-    precision = Precision.of(Amp(level="o0"), LossScale(mode="none"), world.device)
-    net = precision.cast(Net(7 if "OTHER" not in os.environ else 5))
+    precision = Precision(Amp(level="o0"), loss_scale=LossScale(mode="none"), device=world.device)
+    net = precision.prepare(Net(7 if "OTHER" not in os.environ else 5))
     model: nn.Module = net
     if SHARDED:
         from torch.distributed.fsdp import fully_shard
@@ -49,7 +49,7 @@ def main(folder: Path, steps: int) -> int:
         model = fully_shard(net)
     elif world.size > 1:
         model = world.wrap(net)
-    optimizer = precision.optimizer(model, torch.optim.AdamW(net.parameters(), lr=0.01))
+    optimizer = precision.prepare(torch.optim.AdamW(net.parameters(), lr=0.01))
     settings = Settings(batch=BATCH, steps=steps, checkpoint=Checkpoint(keep=2))
     trained = Trained(model=net, optimizers=[optimizer], precision=precision)
     state = State(trained=trained, settings=settings, world=world)
@@ -67,11 +67,10 @@ def main(folder: Path, steps: int) -> int:
         batch = data[torch.from_numpy(share[0].copy())]
         optimizer.zero_grad()
         net.eval()  # statistics of the batch are each rank's own
-        with precision.forward():
-            loss = (precision.output(model(precision.input(batch))) - batch).square().mean()
+        with precision:
+            loss = (model(batch) - batch).square().mean()
         precision.backward(loss)
         precision.step(optimizer)
-        precision.update()
         losses.append(world.sum([loss.item() / world.size])[0])
         with broken(world.rank, step + 1):
             state.save(folder, Progress(step=step + 1, exact=progress.exact))

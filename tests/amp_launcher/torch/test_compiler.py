@@ -44,14 +44,16 @@ class Model(nn.Module):
         return hidden, product, product.softmax(-1), product + 1
 
 
-def run(amp, compiled, prepared=True):
-    """Results and gradients. `prepared` says whether the precision knows that the model is going to be compiled."""
+def run(amp, compiled, backward=None):
+    """Results and gradients; `backward` is a way to compile backwards other than ours."""
     torch.manual_seed(0)
-    precision = Precision.of(amp, UNSCALED, CPU, compile=compiled and prepared)
-    model = precision.cast(Model())
+    precision = Precision(amp, loss_scale=UNSCALED, device=CPU)
+    model = precision.prepare(Model())
+    if backward:
+        torch._functorch.config.backward_pass_autocast = backward
     call = torch.compile(model, fullgraph=True, backend="aot_eager") if compiled else model
-    with precision.forward():
-        results = call(precision.input(torch.linspace(-1, 1, 64).reshape(4, 16)))
+    with precision:
+        results = call(torch.linspace(-1, 1, 64).reshape(4, 16))
     precision.backward(sum(result.float().square().sum() for result in results))
     return [*results, *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)]
 
@@ -90,7 +92,7 @@ def test_modules_kept_in_float32_compile_as_a_whole_at_o3():
 @COMPILES_LISTS
 def test_the_switch_is_needed_as_the_compiler_runs_backward_under_autocast():
     """If this fails, torch's default has become "off" and setting the switch can go."""
-    assert not is_as_eager(Amp(level="o1", deny=("linear",)), prepared=False)
+    assert not is_as_eager(Amp(level="o1", deny=("linear",)), backward="same_as_forward")
 
 
 @COMPILES_LISTS
@@ -117,11 +119,11 @@ def test_what_an_older_compiler_would_get_wrong_is_refused(monkeypatch, version,
     monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
     switches = SimpleNamespace(backward_pass_autocast="same_as_forward") if has_switch else SimpleNamespace()
     monkeypatch.setattr("amp_launcher.torch.precision.compiler.functorch_config", switches)
-    make_compilable(Amp(level="o1"))
+    make_compilable(Amp(level="o1"), compile=True)
     (key,) = chosen
     if key in refused:
         with pytest.raises(SettingsError, match=rf"amp\.{key} with compile=true: the compiler of torch {version[:3]}"):
-            make_compilable(Amp(level="o1", **chosen))
+            make_compilable(Amp(level="o1", **chosen), compile=True)
     else:
-        make_compilable(Amp(level="o1", **chosen))
+        make_compilable(Amp(level="o1", **chosen), compile=True)
         assert vars(switches) == ({"backward_pass_autocast": "off"} if has_switch else {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from amp_launcher.precision.levels import Amp, LossScale
+from amp_launcher.precision.levels import Amp
 from amp_launcher.torch import digests
 from amp_launcher.torch.precision import Precision
 from amp_launcher.torch.trained import Trained
@@ -56,8 +56,8 @@ def test_states_are_named_by_parameters_and_numbers_count() -> None:
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    precision = Precision.of(Amp(level="o0"), LossScale(), torch.device("cpu"))
-    precision.cast(model)
+    precision = Precision(Amp(level="o0"), device=torch.device("cpu"))
+    precision.prepare(model)
     state = Trained(model=model, optimizers=[optimizer], precision=precision).state()
     state["precision"]["scaler"] = {"scale": 2.0}
     before = digests.of_state(state)

@@ -7,7 +7,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.amp_launcher.torch.loops import UNSCALED, accumulate, of, one_weight, same, sgd, step, stepped
+from tests.amp_launcher.torch.loops import UNSCALED, accumulate, backward, of, one_weight, same, sgd, step, stepped
 from tests.amp_launcher.torch.scenarios import RANKS
 
 
@@ -31,8 +31,8 @@ def same_on_all_ranks(tensors):
 def masters_under_accumulation(rank, dtype):
     """Four steps of three micro-batches each, other data on each rank; the third overflows on rank 1 in float16."""
     precision = of("o2", dtype)
-    model = DistributedDataParallel(precision.cast(network()))
-    optimizer = precision.optimizer(model, sgd(model, momentum=0.9))
+    model = DistributedDataParallel(precision.prepare(network()))
+    optimizer = precision.prepare(sgd(model, momentum=0.9))
     start = [weight.clone() for weight in stepped(optimizer)]
     generator = torch.Generator().manual_seed(rank)
     applied = []
@@ -49,7 +49,6 @@ def masters_under_accumulation(rank, dtype):
             inputs = inputs * torch.inf
         accumulate(precision, model, inputs, loss_of)
         applied.append(precision.step(optimizer, clip=10.0).applied)
-        precision.update()
         assert same_on_all_ranks(stepped(optimizer)), f"masters differ after step {number}"
         assert same_on_all_ranks(model.parameters())
     assert applied == [True, True, dtype != "float16", True]
@@ -64,8 +63,8 @@ def masters_begin_alike(rank):
         torch.manual_seed(seed)
         plain = nn.Linear(8, 4)
         before = plain.weight.detach().clone()
-        model = DistributedDataParallel(precision.cast(plain))
-        master = stepped(precision.optimizer(model, sgd(model)))[0]
+        model = DistributedDataParallel(precision.prepare(plain))
+        master = stepped(precision.prepare(sgd(model)))[0]
         assert same_on_all_ranks([master])
         assert torch.equal(master, before if unrounded else plain.weight.float())
         assert not torch.equal(before, before.bfloat16().float())
@@ -75,8 +74,8 @@ def micro_batches_are_averaged_over_the_ranks(rank):
     """One step over both ranks' micro-batches moves the masters as one rank with all of them would."""
     inputs = torch.randn(8, 8, generator=torch.Generator().manual_seed(7))
     precision = of("o2")
-    model = DistributedDataParallel(precision.cast(network()))
-    optimizer = precision.optimizer(model, sgd(model, lr=1.0))
+    model = DistributedDataParallel(precision.prepare(network()))
+    optimizer = precision.prepare(sgd(model, lr=1.0))
     accumulate(precision, model, inputs.chunk(RANKS)[rank].chunk(2), lambda outputs: outputs.square().mean() / 2)
     precision.step(optimizer)
 
@@ -127,9 +126,9 @@ class Sometimes(nn.Module):
 
 def a_model_with_norms_and_unused_parts(rank):
     precision = of("o2", "bfloat16", UNSCALED)
-    net = precision.cast(Sometimes())
+    net = precision.prepare(Sometimes())
     model = DistributedDataParallel(net, find_unused_parameters=True)
-    optimizer = precision.optimizer(model, sgd(net))
+    optimizer = precision.prepare(sgd(net))
     inputs = torch.randn(4, 8, generator=torch.Generator().manual_seed(rank))
     for _ in range(3):
         optimizer.zero_grad()
@@ -142,24 +141,24 @@ def a_model_with_norms_and_unused_parts(rank):
     assert {master.dtype for master in masters} == {torch.float32}
 
 
-def a_model_given_without_its_wrapper_still_agrees(rank):
-    """Where the precision doesn't know of DDP: torch's own sums, in half precision, which the observer sees."""
+def a_model_wrapped_after_it_was_prepared_with_its_optimizer_is_summed_in_float32(rank):
     precision = of("o2", "bfloat16", UNSCALED)
-    net = precision.cast(network())
-    optimizer = precision.optimizer(net, sgd(net))
-    accumulate(precision, DistributedDataParallel(net), torch.randn(3, 4, 8) + rank)
+    net = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(net.weight)
+    net, optimizer = precision.prepare(net, sgd(net, 1.0))
+    accumulate(precision, DistributedDataParallel(net), [torch.full((1, 1), value) for value in (256.0, 1.0, 1.0)], sum)
     precision.step(optimizer)
-    assert same_on_all_ranks(stepped(optimizer))
+    assert stepped(optimizer)[0].item() == -258
 
 
 def a_communication_hook_of_ones_own_is_refused(rank):
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     precision = of("o2")
-    model = DistributedDataParallel(precision.cast(network()))
+    model = DistributedDataParallel(precision.prepare(network()))
     model.register_comm_hook(None, allreduce_hook)
     with pytest.raises(RuntimeError, match=r"reduces gradients in float32 by a communication hook.*amp=o1"):
-        precision.optimizer(model, sgd(model))
+        backward(precision, model, torch.randn(4, 8))
 
 
 def two_optimizers_over_one_ddp_model(rank):
@@ -174,7 +173,7 @@ def two_optimizers_over_one_ddp_model(rank):
 def casting_after_wrapping_is_refused(rank):
     for level in ("o0", "o1", "o2", "o3"):
         with pytest.raises(RuntimeError, match="module 0 is already wrapped by DistributedDataParallel"):
-            of(level).cast(nn.Sequential(DistributedDataParallel(network())))
+            of(level).prepare(nn.Sequential(DistributedDataParallel(network())))
 
 
 def casting_inside_the_wrapper_is_refused(rank):
@@ -182,9 +181,9 @@ def casting_inside_the_wrapper_is_refused(rank):
     for level in ("o2", "o3"):
         precision = of(level)
         model = DistributedDataParallel(network())
-        precision.cast(model.module)
+        precision.prepare(model.module)
         with pytest.raises(RuntimeError, match=r"parameter .*bfloat16, and DDP was given float: .*comes first"):
-            precision.optimizer(model, sgd(model))
+            backward(precision, model, torch.randn(4, 8))
     naive = DistributedDataParallel(nn.Linear(8, 4))
     naive.bfloat16()
     torch.manual_seed(rank)
@@ -202,20 +201,26 @@ def fsdp_is_refused_at_o2_and_works_by_its_own_masters_at_o1(rank):
     mesh = init_device_mesh("cpu", (RANKS,))
 
     precision = of("o2")
-    model = precision.cast(nn.Linear(8, 4))
+    model = precision.prepare(nn.Linear(8, 4))
     fully_shard(model, mesh=mesh)
     with pytest.raises(RuntimeError, match=r"doesn't work with FSDP.*amp=o1"):
-        precision.optimizer(model, sgd(model))
+        precision.prepare(sgd(model))
     with pytest.raises(RuntimeError, match="already wrapped by FSDP"):
-        precision.cast(model)
+        of("o2").prepare(model)
+    precision = of("o1")
+    model = nn.Linear(8, 4)
+    _, optimizer = precision.prepare(model, sgd(model))
+    fully_shard(model, mesh=mesh)
+    with pytest.raises(RuntimeError, match=r"fully_shard\(model\) replaced the parameters.*then optimizer ="):
+        backward(precision, model, torch.randn(4, 8))
 
     if torch.__version__ < "2.9":
         return  # on a CPU it doesn't train there
     precision = of("o1", "float16")
-    model = precision.cast(network())
+    model = precision.prepare(network())
     policy = MixedPrecisionPolicy(param_dtype=precision.dtype, reduce_dtype=torch.float32)
     fully_shard(model, mesh=mesh, mp_policy=policy)
-    optimizer = precision.optimizer(model, sgd(model))
+    optimizer = precision.prepare(sgd(model))
     factors = [1.0, torch.inf if rank == 1 else 1.0, 1.0]
     applied = [step(precision, model, optimizer, torch.randn(4, 8) * factor).applied for factor in factors]
     assert applied == [True, False, True]
@@ -225,9 +230,9 @@ def fsdp_is_refused_at_o2_and_works_by_its_own_masters_at_o1(rank):
 def replicas_are_rounded_alike(rank):
     """Though each rank seeds torch otherwise, has other data, and rounds at random."""
     precision = of("o3", "bfloat16", rounding="stochastic")
-    model = DistributedDataParallel(precision.cast(network()))
+    model = DistributedDataParallel(precision.prepare(network()))
     torch.manual_seed(rank + 1)
-    optimizer = precision.optimizer(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    optimizer = precision.prepare(torch.optim.AdamW(model.parameters(), lr=1e-3))
     start = [parameter.detach().clone() for parameter in model.parameters()]
     for number in range(3):
         step(precision, model, optimizer, torch.randn(4, 8), clip=1.0)
@@ -246,7 +251,7 @@ SCENARIOS = {
     "ranks-in-float32": ranks_are_summed_in_float32,
     "norms-and-unused": a_model_with_norms_and_unused_parts,
     "stochastic-rounding": replicas_are_rounded_alike,
-    "without-wrapper": a_model_given_without_its_wrapper_still_agrees,
+    "without-wrapper": a_model_wrapped_after_it_was_prepared_with_its_optimizer_is_summed_in_float32,
     "own-hook": a_communication_hook_of_ones_own_is_refused,
     "two-optimizers": two_optimizers_over_one_ddp_model,
     "cast-after-ddp": casting_after_wrapping_is_refused,

@@ -19,6 +19,7 @@ from amp_launcher.recipes.gpt.train_torch import Net, train
 from amp_launcher.settings import Data
 from amp_launcher.torch import export, loop
 from amp_launcher.torch.state import FILE, write
+from amp_launcher.torch.trained import masters_of
 from tests.amp_launcher.torch.loops import of
 from tests.amp_launcher.torch.trainers import last_state, result
 
@@ -42,7 +43,7 @@ def test_a_plain_model_with_the_exported_weights_measures_what_the_run_did(tmp_p
     net.load_state_dict(weights)
     saved = last_state(tmp_path)
     for name, parameter in net.named_parameters():
-        own = saved["precision"]["masters"].get(name, saved["model"][name])
+        own = masters_of(saved).get(name, saved["model"][name])
         assert torch.equal(parameter, own.float()), name
     assert torch.equal(weights["head.weight"], weights["embedding.weight"])
     with safe_open(file, "pt") as opened:
@@ -54,11 +55,11 @@ def test_a_plain_model_with_the_exported_weights_measures_what_the_run_did(tmp_p
 def measured(net: Net, level: str) -> float:
     text = tokens.load(Data(name="stdlib"), HYPER)
     precision = of(level)
-    net = precision.cast(net).eval()
+    net = precision.prepare(net).eval()
     indices = torch.arange(HYPER.held_out).numpy() * len(text.held_out) // HYPER.held_out
     samples = torch.from_numpy(text.held_out.samples(indices))
-    with precision.forward():
-        logits = precision.output(net(samples[:, :-1]))
+    with precision:
+        logits = net(samples[:, :-1])
     loss = cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten()).item()
     assert math.isfinite(loss)
     return loss
@@ -100,7 +101,7 @@ def test_a_file_that_came_to_be_meanwhile_is_not_replaced(tmp_path, monkeypatch,
 
 
 def save_weight(run: Path, size: int = 2, step: int = 1, framework: str = "torch") -> Path:
-    saved = {"model": {"weight": torch.ones(size)}, "tied": {}, "precision": {"masters": {}}}
+    saved = {"model": {"weight": torch.ones(size)}, "tied": {}, "optimizers": [], "precision": {}}
     facts = {"settings": {"framework": framework}}
     return checkpoint.save(run / "checkpoints", step, FILE, lambda file: write(file, saved), facts, keep=9)
 

@@ -46,9 +46,9 @@ def weights(name: str, mode: str, level: str, skipped: int, late: bool = False) 
     is added after two more steps."""
     torch.manual_seed(0)
     precision = loops.of(level, "float16", LossScale(mode="dynamic", init=2.0**8, growth_every=1000))
-    model = precision.cast(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)))
+    model = precision.prepare(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)))
     trained = model[0] if late else model
-    optimizer = precision.optimizer(model, OPTIMIZERS[name](trained.parameters(), **MODES[mode]))
+    optimizer = precision.prepare(OPTIMIZERS[name](trained.parameters(), **MODES[mode]))
     inputs, bad = torch.randn(4, 8), torch.full((4, 8), torch.inf)
     if late:
         for _ in range(2):

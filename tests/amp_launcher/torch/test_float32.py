@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from amp_launcher.torch.precision.cast import Float32Forward, compute_in_float32, matching
+from amp_launcher.torch.precision.cast import Float32Forward, compute_in_float32, refuse_unknown
 from amp_launcher.typed import SettingsError
 from tests.amp_launcher.torch.loops import backward, of
 
@@ -58,7 +58,7 @@ class Model(nn.Module):
 )
 def test_modules_that_match_a_pattern_compute_in_float32_with_all_inside_them(level, patterns, kept):
     precision = of(level, keep_fp32=tuple(patterns))
-    model = precision.cast(Model())
+    model = precision.prepare(Model())
     backward(precision, model, torch.ones(2, 8), torch.sum)
     assert {*precision.kept} >= {name for name in kept if name in patterns} and bool(precision.kept) == bool(patterns)
     for name, module in model.named_modules():
@@ -80,8 +80,8 @@ def test_modules_that_match_a_pattern_compute_in_float32_with_all_inside_them(le
 )
 def test_a_pattern_that_matches_no_module_is_refused(pattern, hint):
     with pytest.raises(SettingsError) as caught:
-        matching(Model(), [pattern])
-    assert f"amp.keep_fp32: {pattern} names no module of Model" in str(caught.value)
+        refuse_unknown([nn.Linear(2, 2), Model()], [pattern])
+    assert f"amp.keep_fp32: {pattern} names no module of Linear, Model" in str(caught.value)
     assert hint in str(caught.value)
     assert caught.value.key == "amp.keep_fp32"
 

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from amp_launcher import arguments
 from amp_launcher.precision.gemm import FORMATS, ROLES
-from amp_launcher.precision.levels import Amp, LossScale
+from amp_launcher.precision.levels import Amp
 from amp_launcher.recipe import find
 from amp_launcher.recipes.gpt.train_torch import Net as Gpt
 from amp_launcher.recipes.mnist.train_torch import Net as Mnist
@@ -42,19 +42,18 @@ def net() -> nn.Sequential:
 
 
 def of(level: str, gemm: str, **others: Any) -> Precision:
-    return Precision.of(Amp(level=level, gemm=gemm, **others), LossScale(), CPU)  # type: ignore[arg-type]
+    return Precision(Amp(level=level, gemm=gemm, **others), device=CPU)  # type: ignore[arg-type]
 
 
 def train(precision: Precision, model: nn.Module, steps: int, observer: DispatchObserver | None = None) -> list[float]:
-    optimizer = precision.optimizer(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
+    optimizer = precision.prepare(torch.optim.AdamW(model.parameters(), lr=1e-3))
     losses = []
     for _ in range(steps):
         with observer or contextlib.nullcontext():
-            with precision.forward():
-                loss = mse_loss(precision.output(model(precision.input(INPUTS))), TARGETS)
+            with precision:
+                loss = mse_loss(model(INPUTS), TARGETS)
             precision.backward(loss)
         precision.step(optimizer)
-        precision.update()
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
@@ -74,7 +73,7 @@ def test_each_role_multiplies_in_its_format_and_all_else_in_bfloat16(level: str,
     for role in ROLES:
         first, second = FORMATS[gemm].operands(role)
         expected["mm" if first == HALF[0] else "_scaled_mm", first, second] += 2
-    assert products(precision, precision.cast(net())) == expected
+    assert products(precision, precision.prepare(net())) == expected
     assert precision.gemm_layers == (("0", "3"), {"4": "the output layer"})
 
 
@@ -83,7 +82,7 @@ def test_each_role_multiplies_in_its_format_and_all_else_in_bfloat16(level: str,
 )
 def test_float32_weights_are_stepped_and_the_loss_falls_as_in_bfloat16(level: str, gemm: str):
     precision, half = of(level, gemm), of(level, "half")
-    model, twin = precision.cast(net()), half.cast(net())
+    model, twin = precision.prepare(net()), half.prepare(net())
     losses, others = train(precision, model, 12), train(half, twin, 12)
     weights, initial = precision.master_parameters(), dict(net().named_parameters())
     assert weights.keys() == initial.keys()
@@ -97,7 +96,7 @@ def test_float32_weights_are_stepped_and_the_loss_falls_as_in_bfloat16(level: st
 def test_parameters_keep_their_names_and_identity():
     model = net()
     before = dict(model.named_parameters())
-    of("o2", "fp8-tensorwise").cast(model)
+    of("o2", "fp8-tensorwise").prepare(model)
     assert {name: id(parameter) for name, parameter in model.named_parameters()} == {
         name: id(parameter) for name, parameter in before.items()
     }
@@ -111,7 +110,7 @@ def test_layers_with_hooks_or_that_others_call_by_their_weights_are_left_out():
     model = nn.ModuleDict({"attention": nn.MultiheadAttention(64, 4), **layers})
     model["hooked"].register_forward_hook(lambda *_: None)
     precision = of("o1", "fp8-tensorwise")
-    precision.cast(model)
+    precision.prepare(model)
     assert precision.gemm_layers.converted == ("first",)
     assert precision.gemm_layers.left_out == {
         "attention.out_proj": "a NonDynamicallyQuantizableLinear, whose own forward would be lost",
@@ -123,21 +122,21 @@ def test_layers_with_hooks_or_that_others_call_by_their_weights_are_left_out():
 def test_a_layer_in_two_places_is_converted_in_both():
     shared = nn.Linear(64, 64)
     model = nn.ModuleDict({"first": shared, "second": shared, "last": nn.Linear(64, 8)})
-    of("o1", "fp8-tensorwise").cast(model)
+    of("o1", "fp8-tensorwise").prepare(model)
     assert type(model["first"]).__name__ == "Float8Linear"
     assert model["first"] is model["second"] is not shared
 
 
 def test_kept_modules_stay_in_float32():
     precision = of("o2", "fp8-tensorwise", keep_fp32=("3",))
-    seen = products(precision, precision.cast(net()))
+    seen = products(precision, precision.prepare(net()))
     assert precision.gemm_layers.left_out["3"] == "amp.keep_fp32=3"
     assert seen["addmm", "float32", "float32"] == 1
 
 
 def test_a_model_without_a_layer_to_convert_is_refused():
     with pytest.raises(SettingsError, match=r"Sequential has no linear layers; say amp.gemm=half"):
-        of("o1", "fp8-tensorwise").cast(nn.Sequential(nn.Conv2d(3, 8, 3)))
+        of("o1", "fp8-tensorwise").prepare(nn.Sequential(nn.Conv2d(3, 8, 3)))
 
 
 @pytest.mark.parametrize(
@@ -151,8 +150,8 @@ def test_a_model_without_a_layer_to_convert_is_refused():
 def test_what_a_plan_says_of_a_recipes_layers_is_what_is_converted(recipe: str, make: Any, words: tuple[str, ...]):
     settings = arguments.parse(["amp=fp8", "batch=16", *words], recipe, "torch").settings
     chosen = gemm_layers(settings, find(recipe), 1)
-    precision = Precision.of(settings.amp, settings.loss_scale, CPU)
-    precision.cast(make(settings.train))
+    precision = Precision(settings.amp, loss_scale=settings.loss_scale, device=CPU)
+    precision.prepare(make(settings.train))
     assert chosen == precision.gemm_layers
 
 
@@ -160,8 +159,8 @@ def test_importing_torchao_shows_nothing_of_what_no_one_can_act_on(tmp_path):
     program = (
         "import logging, torch; from torch import nn; from amp_launcher.torch.precision import Precision\n"
         "from amp_launcher.precision.levels import Amp, LossScale\n"
-        "precision = Precision.of(Amp(level='o1', gemm='fp8-rowwise'), LossScale(), torch.device('cpu'))\n"
-        "precision.cast(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 8)))\n"
+        "precision = Precision(Amp(level='o1', gemm='fp8-rowwise'), device=torch.device('cpu'))\n"
+        "precision.prepare(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 8)))\n"
         "logging.getLogger('torchao').warning('what comes later')\n"
     )
     (tmp_path / "program.py").write_text(program)
@@ -175,21 +174,21 @@ def test_torchao_that_is_missing_or_old_is_refused_with_the_install_line(monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(torchao, "__version__", "0.17.1+cpu")
         with pytest.raises(SettingsError, match=r"needs torchao 0.18 or newer, and there is 0.17.1\+cpu: pip install"):
-            of("o1", "fp8-rowwise").cast(net())
+            of("o1", "fp8-rowwise").prepare(net())
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(
         SettingsError, match=r"needs torchao, which can't be imported .*: pip install 'amp-launcher\[fp8\]'"
     ):
-        of("o1", "fp8-rowwise").cast(net())
+        of("o1", "fp8-rowwise").prepare(net())
 
 
 def test_one_rank_under_ddp_trains_as_without(tmp_path: Any):
     alone = of("o2", "fp8-tensorwise")
-    expected = train(alone, alone.cast(net()), 3)
+    expected = train(alone, alone.prepare(net()), 3)
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         precision = of("o2", "fp8-tensorwise")
-        assert train(precision, DistributedDataParallel(precision.cast(net())), 3) == expected
+        assert train(precision, DistributedDataParallel(precision.prepare(net())), 3) == expected
     finally:
         distributed.destroy_process_group()
 
@@ -197,10 +196,10 @@ def test_one_rank_under_ddp_trains_as_without(tmp_path: Any):
 @pytest.mark.slow
 def test_compiled_it_trains_as_eager():
     eager = of("o2", "fp8-tensorwise")
-    expected = train(eager, eager.cast(net()), 3)
+    expected = train(eager, eager.prepare(net()), 3)
     amp = Amp(level="o2", gemm="fp8-tensorwise")
-    precision = Precision.of(amp, LossScale(), CPU, compile=True)
-    assert train(precision, torch.compile(precision.cast(net())), 3) == pytest.approx(expected, rel=1e-2)
+    precision = Precision(amp, device=CPU)
+    assert train(precision, torch.compile(precision.prepare(net())), 3) == pytest.approx(expected, rel=1e-2)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -228,7 +227,7 @@ def test_the_table_says_what_torchao_promises(name: str):
 
 def test_on_a_cpu_products_do_without_onednn_and_leave_its_switch_as_it_was():
     precision, enabled = of("o2", "fp8-rowwise"), []
-    model = precision.cast(net())
+    model = precision.prepare(net())
     for layer in (model[3], model[4]):
         layer.register_forward_pre_hook(lambda *_: enabled.append(torch.backends.mkldnn.enabled))
         layer.register_full_backward_hook(lambda *_: enabled.append(torch.backends.mkldnn.enabled))

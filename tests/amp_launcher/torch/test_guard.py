@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.amp_launcher.raising import faults
 
 assert faults
-PARTS = ("dispatch_observer", "outside", "script_observer", "step_counter", "step_observer", "watch")
+PARTS = ("dispatch_observer", "outside", "script_observer", "span", "step_counter", "step_observer", "watch")
 SCRIPT = """
 import torch
 torch.manual_seed(0)

@@ -88,14 +88,13 @@ def test_sparse_gradients_are_stepped_as_at_o0(dtype: str) -> None:
         torch.manual_seed(0)
         scale = LossScale(mode="static", init=8.0) if (level, dtype) == ("o2", "float16") else None
         precision = of(level, dtype, scale)
-        net = precision.cast(nn.Embedding(10, 4, sparse=True))
-        optimizer = precision.optimizer(net, torch.optim.SparseAdam(list(net.parameters()), lr=0.01))
+        net = precision.prepare(nn.Embedding(10, 4, sparse=True))
+        optimizer = precision.prepare(torch.optim.SparseAdam(list(net.parameters()), lr=0.01))
         for _ in range(3):
             for indices in (torch.tensor([1, 2, 2]), torch.tensor([2, 5])):
                 backward(precision, net, indices, lambda outputs: outputs.square().sum())
             assert net.weight.grad.is_sparse
             precision.step(optimizer)
-            precision.update()
             optimizer.zero_grad()
         return stepped(optimizer)[0]
 
@@ -108,13 +107,12 @@ def test_shared_gradients_train_bit_for_bit_as_copied_ones(micro_batches: int, m
     def trained() -> list[torch.Tensor]:
         precision = of()
         torch.manual_seed(0)
-        net = precision.cast(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)))
-        optimizer = precision.optimizer(net, sgd(net))
+        net = precision.prepare(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)))
+        optimizer = precision.prepare(sgd(net))
         for _ in range(5):
             for part in INPUTS.chunk(micro_batches):
                 backward(precision, net, part)
             precision.step(optimizer)
-            precision.update()
             optimizer.zero_grad()
         assert all(weight.grad is None for group in optimizer.param_groups for weight in group["params"])
         return [*net.parameters(), *stepped(optimizer)]
@@ -124,7 +122,7 @@ def test_shared_gradients_train_bit_for_bit_as_copied_ones(micro_batches: int, m
 
     def can_share_grads(self: Masters, optimizer: Any) -> bool:
         nonlocal shared
-        possible = all(weight.valid_sum() is None for weight in self._weights_of(optimizer))
+        possible = all(weight.valid_sum() is None for weight in self._by_optimizer[optimizer])
         shared += possible
         return possible
 
@@ -151,5 +149,5 @@ def test_gradients_are_shared_with_plain_sgd_on_large_gpu_weights_only(
     with FakeTensorMode():
         made = optimizer([nn.Parameter(torch.empty(size, dtype=torch.bfloat16, device=device))], lr=0.1, **options)
         masters = Masters()
-        masters.add(made, {}, {})
+        masters.add(made, {})
         assert masters.can_share_grads(made) is shares

@@ -19,7 +19,6 @@ from tests.amp_launcher.torch.loops import (
     backward,
     of,
     one_weight,
-    same,
     sgd,
     step,
     stepped,
@@ -48,17 +47,16 @@ def test_a_parameter_of_two_optimizers_is_unscaled_once_for_each() -> None:
     weight.backward(0.5)
     weight.precision.step(weight.optimizer)
     weight.precision.step(other)
-    weight.precision.update()
     assert weight.master == pytest.approx(1.0 - 0.375, abs=1e-6)
 
 
 @pytest.mark.parametrize(("level", "layer"), [("o1", nn.Linear(4, 4)), ("o2", nn.LayerNorm(4))])
 def test_a_float32_parameter_of_two_optimizers_is_refused_under_a_loss_scale(level: str, layer: nn.Module) -> None:
     precision = of(level, "float16", LossScale(mode="dynamic"))
-    net = precision.cast(nn.Sequential(layer))
-    precision.optimizer(net, sgd(net))
+    net = precision.prepare(nn.Sequential(layer))
+    precision.prepare(sgd(net))
     with pytest.raises(RuntimeError, match=r"parameter 0\.weight is in two optimizers, .* twice"):
-        precision.optimizer(net, sgd(net))
+        precision.prepare(sgd(net))
 
 
 def trained(
@@ -67,8 +65,8 @@ def trained(
     """Two steps, the weights changed after the first."""
     torch.manual_seed(0)
     precision = of(level, dtype, UNSCALED)
-    net = precision.cast(nn.Linear(8, 8, bias=False))
-    optimizer = precision.optimizer(net, sgd(net, 1e-3))
+    net = precision.prepare(nn.Linear(8, 8, bias=False))
+    optimizer = precision.prepare(sgd(net, 1e-3))
     for number in range(2):
         step(precision, net, optimizer, INPUTS, lambda outputs: (outputs - INPUTS).square().mean())
         if number == 0:
@@ -111,9 +109,9 @@ def test_weights_changed_in_place_are_followed(change: Callable[[nn.Linear], Any
 def test_an_embeddings_max_norm_holds() -> None:
     torch.manual_seed(0)
     precision = of()
-    net = precision.cast(nn.Embedding(20, 16, max_norm=1.0))
+    net = precision.prepare(nn.Embedding(20, 16, max_norm=1.0))
     nn.init.constant_(net.weight, 15.0)
-    optimizer = precision.optimizer(net, sgd(net, 0.01))
+    optimizer = precision.prepare(sgd(net, 0.01))
     for _ in range(3):
         step(precision, net, optimizer, torch.arange(20), torch.sum)
     for weight in (net.weight, *stepped(optimizer)):
@@ -140,8 +138,8 @@ def test_an_average_of_master_parameters_is_one_of_float32_weights(level: str) -
     """Decay .999 over weights that move by less than a rounding step."""
     torch.manual_seed(0)
     precision = of(level)
-    net = precision.cast(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)))
-    optimizer = precision.optimizer(net, sgd(net, 1e-4))
+    net = precision.prepare(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)))
+    optimizer = precision.prepare(sgd(net, 1e-4))
     start = {name: weight.detach().clone() for name, weight in precision.master_parameters().items()}
     assert list(start) == [name for name, _ in net.named_parameters()]
     averages = {name: weight.clone() for name, weight in start.items()}
@@ -155,12 +153,9 @@ def test_an_average_of_master_parameters_is_one_of_float32_weights(level: str) -
 
 def test_two_models_have_names_of_their_own() -> None:
     precision = of()
-    models = [precision.cast(nn.Linear(2, 2)) for _ in range(2)]
-    names = ["weight", "bias", "1/weight", "1/bias"]
-    assert list(precision.master_parameters()) == names
-    for model in models:
-        precision.optimizer(model, sgd(model))
-    assert list(precision.state_dict()["masters"]) == names
+    models = [precision.prepare(nn.Linear(2, 2)) for _ in range(2)]
+    assert len(models) == 2
+    assert list(precision.master_parameters()) == ["weight", "bias", "1/weight", "1/bias"]
 
 
 def test_copies_and_pickles_of_a_model_are_models_like_others(tmp_path: Any) -> None:
@@ -178,35 +173,11 @@ def test_copies_and_pickles_of_a_model_are_models_like_others(tmp_path: Any) -> 
     assert [copied.item() for copied in (twin.weight, read.weight, rebuilt)] == [1.0] * 3
 
 
-# Saved
-
-
-def test_masters_are_saved_and_restored_by_name() -> None:
-    def start(order: int) -> tuple[Precision, nn.Module, list[torch.optim.Optimizer]]:
-        torch.manual_seed(0)
-        precision = of()
-        net = precision.cast(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
-        return precision, net, [precision.optimizer(net, sgd(part)) for part in list(net)[::order]]
-
-    precision, net, optimizers = start(1)
-    backward(precision, net, INPUTS)
-    for optimizer in optimizers:
-        precision.step(optimizer)
-    state = precision.state_dict()
-    assert list(state["masters"]) == ["0.weight", "0.bias", "1.weight", "1.bias"]
-    other, twin, _ = start(-1)
-    other.load_state_dict(state)
-    assert same(other.master_parameters().values(), precision.master_parameters().values())
-    assert same(net.parameters(), twin.parameters())
-    nn.init.constant_(net[0].weight, 5.0)
-    assert precision.state_dict()["masters"]["0.weight"].unique().item() == 5.0, "what is saved follows the model"
-
-
 @pytest.mark.parametrize("dtype", HALVES)
 def test_parameters_that_an_optimizer_gets_later_have_masters_too(dtype: str) -> None:
     precision = of("o2", dtype, LossScale(mode="static", init=4.0) if dtype == "float16" else UNSCALED)
-    net = precision.cast(nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)))
-    optimizer = precision.optimizer(net, sgd(net[0], 1e-5))
+    net = precision.prepare(nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)))
+    optimizer = precision.prepare(sgd(net[0], 1e-5))
     unrounded = precision.master_parameters()["1.weight"].detach().float()
     optimizer.add_param_group({"params": [net[1].weight], "lr": 1e-5})
     for _ in range(3):

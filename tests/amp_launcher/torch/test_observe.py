@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from amp_launcher.loop.training import choose_steps
+from amp_launcher.loop.proof import choose_steps
 from amp_launcher.precision.levels import Amp, LossScale
 from amp_launcher.torch.observe import compiled
 from tests.amp_launcher.torch.loops import same
@@ -131,8 +131,8 @@ def test_an_entry_of_the_lists_that_nothing_matched_is_unknown_unless_evaluation
     result = training.run(2, watched={1, 2})
     assert (result["verdict"], entry in result["why"]) == ("unknown", True), result["why"]
     training.net.eval()
-    with training.observer.step(2, evaluation=True), torch.no_grad(), training.precision.forward():
-        training.model(training.precision.input(Unused.images()))
+    with training.observer.step(2, evaluation=True), torch.no_grad(), training.precision:
+        training.model(Unused.images())
     result = observed(training.observer.reports, {1, 2})
     if "matmul" in entry:
         assert (result["verdict"], entry in result["why"]) == ("unknown", True), result["why"]

@@ -229,7 +229,7 @@ def test_second_derivatives_count_as_backward() -> None:
     training = Training(Dense, Amp(level="o1", keep_fp32=("first",)))
     images = Dense.images().requires_grad_()
     with training.observer.step(1):
-        with training.precision.forward():
+        with training.precision:
             output = training.model(images).float().square().sum()
         (gradient,) = torch.autograd.grad(output, images, create_graph=True)
         gradient.square().sum().backward()

@@ -121,7 +121,7 @@ def test_a_batch_of_another_size_is_counted_at_its_own_size() -> None:
         return run()
 
     for size in (4, 6, 11):
-        with compiled.watched(collect), training.observer.step(size), training.precision.forward():
+        with compiled.watched(collect), training.observer.step(size), training.precision:
             training.model(torch.randn(size, 32)).float().sum().backward()
         work.append(sum(call["flops"] for call in training.observer.reports[-1]["calls"]))
     forward, backward = 32 * 64 + 64 * 10, 2 * 64 * 10 + 32 * 64
@@ -139,7 +139,7 @@ def test_compiled_flex_attention_is_counted_by_torchs_formula() -> None:
 
     training = Training(Attending, O1, compile=True)
     training.net.eval()
-    with torch.no_grad(), training.observer.step(1, evaluation=True), training.precision.forward():
+    with torch.no_grad(), training.observer.step(1, evaluation=True), training.precision:
         training.model(Dense.images())
     (report,) = training.observer.reports
     assert report["unaccounted"] == {}
@@ -183,6 +183,7 @@ def test_a_half_precision_backward_of_kept_modules_is_contradicted() -> None:
     """What torch does by default: it traces the backward of compiled code under the autocast of its forward."""
     with torch._functorch.config.patch(backward_pass_autocast="same_as_forward"):
         training = Training(Dense, Amp(level="o1", keep_fp32=("second",)))
+        torch._functorch.config.backward_pass_autocast = "same_as_forward"  # again: a precision switches it off
         training.model = torch.compile(training.net)
         result = training.run()
     assert result["verdict"] == "contradicted"

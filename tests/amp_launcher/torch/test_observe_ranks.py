@@ -28,7 +28,7 @@ COMPILES = shutil.which("g++") is not None and not compiled.missing()
 
 
 def ddp(level: str, *, unseen: bool = False, compile: bool = False, honest: int = RANKS) -> dict[str, Any]:
-    """What was observed of so many honest ranks under DDP; `unseen`: the optimizer was not given the wrapped model."""
+    """What was observed of so many honest ranks under DDP; `unseen`: without its reduction."""
     training = Training(Dense, Amp(level=level), compile=compile)  # type: ignore[arg-type]
     training.model = DistributedDataParallel(training.net)
     if compile:
@@ -36,14 +36,16 @@ def ddp(level: str, *, unseen: bool = False, compile: bool = False, honest: int 
         counters.clear()
         training.model = torch.compile(training.model)
     optimizer = torch.optim.SGD(training.net.parameters(), lr=0.01)
-    training.optimizer = training.precision.optimizer(training.net if unseen else training.model, optimizer)
+    training.optimizer = training.precision.prepare(optimizer)
+    if unseen:
+        training.precision._mechanism.reduce = lambda wrapper: None  # type: ignore[method-assign]
     return observed(training, honest)
 
 
 def observed(training: Training, honest: int = RANKS) -> dict[str, Any]:
     training.observer = PrecisionObserver(training.model, training.precision.resolved)
     if distributed.get_rank() >= honest:
-        training.precision.forward = contextlib.nullcontext  # type: ignore[method-assign]
+        training.precision._mechanism.forward = contextlib.nullcontext  # type: ignore[method-assign]
     return training.run()
 
 
@@ -73,11 +75,11 @@ def compiled_shards_are_proved_with_what_is_kept(rank: int) -> None:
     precision = precision_of(Amp(level="o2", keep_fp32=("2",)), compile=True)
     net = sharded(precision, nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)))
     model, observer = torch.compile(net), PrecisionObserver(net, precision.resolved)
-    optimizer = precision.optimizer(model, torch.optim.SGD(net.parameters(), lr=0.1))
+    optimizer = precision.prepare(torch.optim.SGD(net.parameters(), lr=0.1))
     inputs = torch.randn(4, 32, requires_grad=True)
     with observer.step(1):
-        with precision.forward():
-            outputs = precision.output(model(inputs))
+        with precision:
+            outputs = model(inputs)
         precision.backward(outputs.square().mean())
         precision.step(optimizer)
     observed_run = observed_runs.observed(observer.reports, {1})
@@ -89,7 +91,7 @@ def compiled_shards_are_proved_with_what_is_kept(rank: int) -> None:
 def sharded_parameters_are_proved(rank: int) -> None:
     training = Training(Dense, Amp(level="o1"))
     training.model = fully_shard(training.net)
-    training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.01)
+    training.optimizer = training.precision.prepare(torch.optim.SGD(training.model.parameters(), lr=0.01))
     observed_run = observed(training)
     assert observed_run["verdict"] == "proved", observed_run["why"]
 
@@ -100,7 +102,7 @@ def tensor_parallel(amp: Amp, *, enabled: bool = True) -> dict[str, Any]:
     layers = [name for name, module in training.net.named_modules() if isinstance(module, nn.Linear)]
     plan = dict(zip(layers, (ColwiseParallel(), RowwiseParallel()), strict=False))
     training.model = parallelize_module(training.net, init_device_mesh("cpu", (RANKS,)), plan)
-    training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.01)
+    training.optimizer = training.precision.prepare(torch.optim.SGD(training.model.parameters(), lr=0.01))
     return observed(training, RANKS if enabled else 0)
 
 

@@ -149,9 +149,9 @@ class Model(nn.Module):
 def run(level, dtype, **lists):
     torch.manual_seed(0)
     precision = of(level, dtype, **lists)
-    model = precision.cast(Model())
-    with precision.forward():
-        results = model(precision.input(torch.linspace(-1, 1, 64).reshape(4, 16)))
+    model = precision.prepare(Model())
+    with precision:
+        results = model.forward(torch.linspace(-1, 1, 64).reshape(4, 16))  # without what makes outputs float32
     sum(result.float().sum() for result in results).backward()
     return results, [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
@@ -175,9 +175,9 @@ def test_a_list_that_attention_would_hide_from_is_refused_at_the_cast():
     attention = nn.ModuleDict({"attention": nn.MultiheadAttention(8, 2)})
     message = r"amp\.deny: linear can't be had inside attention.*keep_fp32=\[attention\]"
     with pytest.raises(SettingsError, match=message):
-        of("o1", deny=("linear",)).cast(attention)
-    of("o1", deny=("conv2d",)).cast(attention)
-    of("o1", deny=("linear",), keep_fp32=("attention",)).cast(attention)
+        of("o1", deny=("linear",)).prepare(attention)
+    of("o1", deny=("conv2d",)).prepare(attention)
+    of("o1", deny=("linear",), keep_fp32=("attention",)).prepare(attention)
 
 
 def test_the_refusal_is_needed_as_attention_does_hide():

@@ -44,8 +44,8 @@ class Training:
 
     def __init__(self, precision, make=sgd):
         self.precision = precision
-        self.model = precision.cast(network())
-        self.optimizer = precision.optimizer(self.model, make(self.model.parameters()))
+        self.model = precision.prepare(network())
+        self.optimizer = precision.prepare(make(self.model.parameters()))
 
     def backward(self, inputs=INPUTS, labels=LABELS, factor=1.0):
         backward(self.precision, self.model, inputs, lambda outputs: factor * cross_entropy(outputs, labels))
@@ -81,7 +81,7 @@ def test_every_level_trains_in_its_own_dtypes(level, dtype):
 
 
 def test_o2_keeps_norms_in_float32_and_nothing_else():
-    model = of("o2").cast(network())
+    model = of("o2").prepare(network())
     kept = {name for name, parameter in model.named_parameters() if parameter.dtype == torch.float32}
     assert kept == {"1.weight", "1.bias", "5.weight", "5.bias"}
     assert model[1].running_mean.dtype == torch.float32
@@ -94,7 +94,7 @@ def test_o2_leaves_buffers_as_they_are(masters):
     angles = torch.outer(torch.arange(4096.0), 10000.0 ** -(torch.arange(0, 64, 2) / 64))
     model.register_buffer("angles", angles.clone())
     model.register_buffer("coarse", torch.zeros(2, dtype=torch.float16))
-    of("o2", master_weights=masters).cast(model)
+    of("o2", master_weights=masters).prepare(model)
     assert (model.angles.dtype, model.coarse.dtype) == (torch.float32, torch.float16)
     assert torch.equal(model.angles, angles)
 
@@ -102,7 +102,7 @@ def test_o2_leaves_buffers_as_they_are(masters):
 def test_a_parameter_shared_with_a_kept_module_is_kept():
     model = nn.ModuleDict({"inner": nn.Linear(4, 4), "head": nn.Linear(4, 4)})
     model["head"].weight = model["inner"].weight
-    of("o2", keep_fp32=("head",)).cast(model)
+    of("o2", keep_fp32=("head",)).prepare(model)
     assert model["inner"].weight is model["head"].weight
     assert (model["inner"].weight.dtype, model["inner"].bias.dtype) == (torch.float32, torch.bfloat16)
 
@@ -113,7 +113,7 @@ def test_casting_leaves_integers_float64_and_parameter_objects_alone():
     model.register_buffer("exact", torch.zeros((), dtype=torch.float64))
     model.register_buffer("mean", torch.zeros(4), persistent=False)
     parameters = list(model.parameters())
-    of("o3").cast(model)
+    of("o3").prepare(model)
     assert (model.count.dtype, model.exact.dtype, model.mean.dtype) == (torch.int64, torch.float64, torch.bfloat16)
     assert [*map(id, parameters)] == [*map(id, model.parameters())]
     assert set(model.state_dict()) == {"weight", "bias", "count", "exact"}
@@ -152,10 +152,10 @@ def test_o2_steps_float32_masters_and_the_model_is_their_rounding():
 
 def test_weights_given_between_the_cast_and_the_optimizer_are_the_masters():
     precision = of("o2")
-    net = precision.cast(network())
+    net = precision.prepare(network())
     with torch.no_grad():
         net[4].weight.fill_(0.3)
-    masters = stepped(precision.optimizer(net, sgd(net.parameters())))
+    masters = stepped(precision.prepare(sgd(net.parameters())))
     assert torch.equal(masters[4], net[4].weight.float())
     assert torch.equal(masters[0], network()[0].weight)
 
@@ -182,10 +182,10 @@ def test_optimizers_with_state_of_any_kind_keep_it_in_float32_at_o2(make):
 
 def test_a_learning_rate_schedule_made_before_or_after_moves_the_masters():
     precision = of("o2")
-    model = precision.cast(network())
+    model = precision.prepare(network())
     optimizer = sgd(model.parameters(), lr=1.0)
     before = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
-    assert precision.optimizer(model, optimizer) is optimizer
+    assert precision.prepare(optimizer) is optimizer
     after = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     backward(precision, model, INPUTS)
     precision.step(optimizer)
@@ -204,7 +204,6 @@ def test_micro_batches_add_up_to_the_whole_batch(level, dtype):
     for inputs, labels in zip(INPUTS.chunk(4), LABELS.chunk(4), strict=True):
         parts.backward(inputs, labels, 1 / 4)
     parts.precision.step(parts.optimizer)
-    parts.precision.update()
     tolerance = 1e-6 if level == "o0" else 2e-3
     for one, other in zip(whole.weights(), parts.weights(), strict=True):
         assert torch.allclose(one.float(), other.float(), atol=tolerance)
@@ -254,7 +253,6 @@ def test_a_good_step_never_waits_for_the_device(level, dtype):
     training.backward()
     with Reads() as counted:
         training.precision.step(training.optimizer, clip=1.0)
-        training.precision.update()
     assert counted.count == 0
 
 

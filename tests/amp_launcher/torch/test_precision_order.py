@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
+import types
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from amp_launcher.precision.levels import Amp, LossScale
 from amp_launcher.torch.precision import Precision
 from amp_launcher.typed import SettingsError
-from tests.amp_launcher.torch.loops import HALVES, of
+from tests.amp_launcher.torch.loops import of
 from tests.amp_launcher.torch.test_precision import INPUTS, LABELS, Training, network, sgd
-
-
-def step_under_autocast(training):
-    with training.precision.forward():
-        loss = cross_entropy(training.model(INPUTS).float(), LABELS)
-        training.precision.backward(loss)
-        training.precision.step(training.optimizer)
 
 
 def step_by_itself(training):
@@ -28,58 +20,116 @@ def step_by_itself(training):
     training.optimizer.step()
 
 
+def step_under_autocast(training):
+    training.backward()
+    with torch.autocast("cpu"):
+        training.precision.step(training.optimizer)
+
+
+def within(call):
+    def use(training):
+        with training.precision:
+            call(training)
+
+    return use
+
+
 def half_precision_loss(training):
-    training.precision.backward(cross_entropy(training.model(training.precision.input(INPUTS)), LABELS))
+    with training.precision:
+        loss = cross_entropy(training.model(INPUTS).bfloat16(), LABELS)
+    training.precision.backward(loss)
 
 
-STOCHASTIC = {"dtype": "bfloat16", "rounding": "stochastic"}
-ORDERS = {
-    "a part compiled before the cast": (
-        [{"level": level} for level in ("o0", "o1", "o2", "o3")],
-        lambda training: training.precision.cast(nn.Sequential(torch.compile(nn.Linear(2, 2)))),
+def loss_without_the_block(training):
+    training.precision.backward(training.model[1].weight.float().sum())
+
+
+def backward_twice_around_a_step(training):
+    training.step()
+    training.precision.step(training.optimizer)
+
+
+def one_norm_over_a_shared_parameter(training):
+    other = training.precision.prepare(sgd(training.model.parameters()))
+    training.backward()
+    training.precision.step(training.optimizer, other, clip=1.0)
+
+
+def anothers_optimizer(training):
+    net = network()
+    training.precision.prepare(net, sgd(network().parameters()))
+
+
+EVERY = tuple({"level": level} for level in ("o0", "o1", "o2", "o3"))
+STOCHASTIC = {"level": "o3", "dtype": "bfloat16", "rounding": "stochastic"}
+USES = {
+    "a part compiled before": (
+        lambda training: training.precision.prepare(nn.Sequential(torch.compile(nn.Linear(2, 2)))),
         r"module 0 is already wrapped by torch\.compile; .* comes first",
     ),
-    "compiled before the cast": (
-        [{"level": level} for level in ("o0", "o1", "o2", "o3")],
-        lambda training: training.precision.cast(torch.compile(nn.Linear(2, 2))),
+    "compiled before": (
+        lambda training: training.precision.prepare(torch.compile(nn.Linear(2, 2))),
         r"the model is already wrapped by torch\.compile; .* comes first",
     ),
-    "wrapped before the cast": (
-        [{"level": level} for level in ("o0", "o1", "o2", "o3")],
-        lambda training: training.precision.cast(nn.DataParallel(nn.Linear(2, 2))),
+    "wrapped before": (
+        lambda training: training.precision.prepare(nn.DataParallel(nn.Linear(2, 2))),
         "the model is already wrapped by DataParallel; .* comes first",
     ),
-    "an optimizer before the cast": (
-        [{"level": level} for level in ("o1", "o2", "o3")],
-        lambda training: training.precision.optimizer(network(), sgd(network().parameters())),
-        r"comes after precision\.cast",
+    "a model twice": (
+        lambda training: training.precision.prepare(training.model),
+        r"this model is prepared already: call precision\.prepare\(model, optimizer\) once",
     ),
-    "a step past the precision": (
-        [{"level": level} for level in ("o1", "o2", "o3")],
-        step_by_itself,
-        r"call precision\.step\(optimizer\)",
+    "a part of a model twice": (
+        lambda training: training.precision.prepare(training.model[4]),
+        r"this model is prepared already",
     ),
+    "an optimizer twice": (
+        lambda training: training.precision.prepare(training.optimizer),
+        r"this optimizer is prepared already",
+    ),
+    "another model's optimizer": (anothers_optimizer, r"steps no parameter of a prepared model.*model\.parameters\(\)"),
+    "a model on another device": (
+        lambda training: Precision(device=torch.device("cpu"), mode="o0")._refuse_model(OnGpu()),
+        r"the model is on cuda:1, and this precision is for cpu: call model\.to\(precision\.device\) before",
+    ),
+    "backward without a model": (
+        lambda training: of("o1").backward(torch.ones(())),
+        r"backward\(loss\) comes after precision\.prepare",
+    ),
+    "backward inside of the block": (within(Training.backward), r"backward\(loss\) is inside `with precision:`: end"),
+    "backward without a block": (loss_without_the_block, "comes after `with precision:` around the forward"),
+    "a step inside of the block": (
+        within(lambda training: training.precision.step(training.optimizer)),
+        r"step\(optimizer\) is inside `with precision:`: end the block first",
+    ),
+    "a step without backward": (
+        lambda training: training.precision.step(training.optimizer),
+        r"comes after precision\.backward\(loss\), which takes the place of loss\.backward\(\)",
+    ),
+    "a second step without backward": (backward_twice_around_a_step, "there was none since this optimizer's last step"),
     "an optimizer that was not prepared": (
-        [{"level": "o2"}, {"level": "o3", **STOCHASTIC}],
         lambda training: training.precision.step(sgd(training.model.parameters())),
-        r"comes after optimizer = precision\.optimizer",
+        r"comes after model, optimizer = precision\.prepare\(model, optimizer\)",
     ),
-    "an optimizer prepared twice": (
-        [{"level": "o2"}, {"level": "o3", **STOCHASTIC}],
-        lambda training: training.precision.optimizer(training.model, training.optimizer),
-        "twice for the same optimizer",
-    ),
-    "a step under autocast, whose next forward would see old weights": (
-        [{"level": level, "dtype": dtype} for level, dtype in itertools.product(("o1", "o2"), HALVES)],
-        step_under_autocast,
-        r"under autocast; end precision\.forward\(\) first",
-    ),
-    "a half-precision loss": (
-        [{"level": "o3"}],
-        half_precision_loss,
-        r"the loss is torch\.bfloat16 and should be float32",
+    "a step under autocast, whose next forward would see old weights": (step_under_autocast, r"under torch\.autocast"),
+}
+NOT_AT_EVERY_LEVEL = {
+    "a step past the precision": (EVERY[1:], step_by_itself, r"call precision\.step\(optimizer\)"),
+    "a half-precision loss": (EVERY[3:], half_precision_loss, r"the loss is torch\.bfloat16 and should be float32"),
+    "one norm over a shared parameter": (
+        ({"level": "o2", "dtype": "bfloat16"},),
+        one_norm_over_a_shared_parameter,
+        "two of these optimizers step the same parameter",
     ),
 }
+ORDERS = {name: ((*EVERY, STOCHASTIC), *use) for name, use in USES.items()} | NOT_AT_EVERY_LEVEL
+
+
+class OnGpu(nn.Module):
+    """A model whose parameters say that they are on a GPU."""
+
+    def parameters(self, recurse=True):
+        return iter([types.SimpleNamespace(device=torch.device("cuda", 1))])
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -91,9 +141,13 @@ def test_calls_in_another_order_are_refused(order):
             call(training)
 
 
-def test_a_device_that_no_level_knows_is_refused():
-    with pytest.raises(SettingsError, match="device=meta is not one of cpu, cuda"):
-        Precision.of(Amp(level="o1"), LossScale(), torch.device("meta"))
+@pytest.mark.parametrize(
+    "name", ["from_env", "of", "apply", "cast", "optimizer", "forward", "input", "output", "update"]
+)
+def test_an_older_versions_name_is_answered_with_the_call_that_took_its_place(name):
+    for asked in (Precision, of("o1")):
+        with pytest.raises(AttributeError, match=rf"Precision\.{name} is gone: write "):
+            getattr(asked, name)
 
 
 def without(state, name):
@@ -103,18 +157,17 @@ def without(state, name):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: {"masters": {}}, "another model's: bias, weight differ"),
         (lambda state: {"scaler": without(state["scaler"], "settings")}, "has no settings: another version"),
         (lambda state: {"scaler": without(state["scaler"], "bad_steps")}, "has no bad_steps: another version"),
         (lambda state: {"scaler": None}, "has no scaler: another version"),
     ],
-    ids=["masters", "no settings of the scaler", "no bad steps of the scaler", "no scaler"],
+    ids=["no settings of the scaler", "no bad steps of the scaler", "no scaler"],
 )
-def test_a_state_of_another_model_or_version_is_refused(change, message):
+def test_a_state_of_another_version_is_refused(change, message):
     precision = of("o2", "float16")
-    model = precision.cast(nn.Linear(2, 2))
-    precision.optimizer(model, sgd(model.parameters()))
+    model = precision.prepare(nn.Linear(2, 2))
+    precision.prepare(sgd(model.parameters()))
     state = precision.state_dict()
     changed = {**state, **change(state)}
-    with pytest.raises(SettingsError if "version" in message else ValueError, match=message):
+    with pytest.raises(SettingsError, match=message):
         precision.load_state_dict({key: value for key, value in changed.items() if value is not None})

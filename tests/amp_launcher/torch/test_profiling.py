@@ -10,6 +10,7 @@ import torch
 from amp_launcher.recipes.mnist.train_torch import train
 from amp_launcher.settings import Profile
 from amp_launcher.torch import profiling
+from amp_launcher.torch.hardware import TorchDevice
 from amp_launcher.torch.loop import main
 from tests.amp_launcher.torch import trainers
 from tests.amp_launcher.torch.scripts import PLAIN
@@ -70,3 +71,18 @@ def test_a_script_is_profiled_beside_its_observed_steps(tmp_path, run_script):
 def test_nvidias_profilers_get_their_range_on_a_gpu_alone(tool):
     assert profiling.make(Profile(tool=tool), torch.device("cpu"), 0) is None
     assert isinstance(profiling.make(Profile(tool=tool), torch.device("cuda"), 0), profiling.CudaRange)
+
+
+@pytest.mark.parametrize(
+    ("intervals", "length"), [([], 0), ([(0, 2), (5, 6)], 3), ([(4, 9), (0, 5), (1, 2)], 9), ([(0, 1), (1, 2)], 2)]
+)
+def test_kernels_that_overlap_count_once(intervals, length):
+    assert profiling.covered(intervals) == length
+
+
+def test_the_kernels_of_one_step_before_the_timed_ones_are_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(TorchDevice, "record_kernels", lambda _: lambda: 1e-9)  # a CPU has none
+    assert not main("mnist", train, ["data=synthetic", "batch=8", "steps=30", f"run={tmp_path}/run", "device=cpu"])
+    (step,) = [row for row in trainers.steps(tmp_path / "run") if "gpu_seconds" in row]
+    assert step["step"] == 6
+    assert 0 < trainers.result(tmp_path / "run")["throughput"]["gpu_busy_share"] < 1

@@ -24,7 +24,6 @@ from amp_launcher.recipes.resnet50 import train_torch as resnet50
 from amp_launcher.recipes.simplenet import SimplenetSettings
 from amp_launcher.recipes.simplenet import train_torch as simplenet
 from amp_launcher.torch import loop
-from amp_launcher.torch.precision import StepOutcome
 from tests.amp_launcher.torch.kept_bytes import kept_bytes
 from tests.amp_launcher.torch.trainers import differences, last_state, result, rows, steps, succeed
 from tests.recipes.data.cifar_files import write_binary
@@ -282,14 +281,6 @@ def test_labels_are_softened_but_for_the_first_of_each_kind_as_alcfs_code_has_th
     labels = gan.labels(10, GanSettings(soften=0.01, sharp=0.2), torch.device("cpu"))[:, 0].tolist()
     assert labels[:10] == pytest.approx([0] * 2 + [0.01] * 8)
     assert labels[10:] == pytest.approx([1] * 2 + [0.99] * 8)
-
-
-def test_a_step_is_skipped_where_one_of_two_optimizers_skips_it():
-    yes, no, scale = torch.tensor(True), torch.tensor(False), torch.tensor(8.0)
-    for first, second, expected in ((yes, no, True), (no, yes, True), (no, no, False)):
-        outcomes = (StepOutcome(overflowed=overflowed, loss_scale=scale) for overflowed in (first, second))
-        assert bool(gan.either(*outcomes).overflowed) is expected
-    assert gan.either(StepOutcome(), StepOutcome()).overflowed is None
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from amp_launcher.recipes.gpt import train_torch as gpt
 from amp_launcher.recipes.simplenet import train_torch as simplenet
 from amp_launcher.torch import loop, state
 from amp_launcher.torch.loop import Run
+from amp_launcher.torch.trained import masters_of
 from amp_launcher.typed import plain
 from launcher.executors.verify import lay_down, recorded_until
 from launcher.plan.model import ReplayPlan
@@ -132,7 +133,7 @@ def test_without_a_record_the_checkpoints_are_compared(tmp_path: Path) -> None:
     assert (values["verdict"], values["recorded"]) == ("same", False)
     saved = original / "checkpoints" / "step-000000012"
     values = state.read(saved / "state.pt")
-    flip(values["precision"]["masters"][WEIGHT])
+    flip(masters_of(values)[WEIGHT])
     torch.save(values, saved / "state.pt")  # as of a fault before it was saved
     content = (saved / "state.pt").read_bytes()
     manifest = json.loads((saved / "manifest.json").read_text())

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import _disable_current_modes
 
-from amp_launcher.precision.levels import Amp, LossScale
+from amp_launcher.precision.levels import Amp
 from amp_launcher.torch.observe.observer import PrecisionObserver
 from amp_launcher.torch.precision import Precision
 from tests.amp_launcher.torch.observed_runs import EVERY_HALF, Dense, HalfInside, Training, name, run
@@ -45,7 +45,7 @@ class AutocastOffHalfWay(Dense):
 def test_autocast_switched_off_half_way_through_the_run_is_contradicted(amp: Amp) -> None:
     training = Training(Dense, amp)
     training.run(2, watched={1})
-    training.precision.forward = contextlib.nullcontext  # type: ignore[method-assign]
+    training.precision._mechanism.forward = contextlib.nullcontext  # type: ignore[method-assign]
     judged_as("contradicted", training.run(2, watched={2}), "step 2: 0.0% of forward")
 
 
@@ -213,7 +213,7 @@ def test_products_that_are_hidden_are_never_proved(make: Callable[[], nn.Module]
 
 def test_o2_run_where_o3_was_asked_for_is_contradicted() -> None:
     training = Training(Dense, O2)
-    requested = Precision.of(O3, LossScale(), torch.device("cpu"))
+    requested = Precision(O3, device=torch.device("cpu"))
     training.observer = PrecisionObserver(training.net, requested.resolved)
     reason = "the optimizer stepped float32 weights, but o3 has no masters"
     judged_as("contradicted", training.run(), reason)
@@ -226,7 +226,7 @@ def round_kept_layers(training: Training) -> None:
 
 def cast_back(training: Training) -> None:
     training.net.float()
-    training.precision.input = lambda tensor: tensor  # type: ignore[method-assign]
+    training.net._forward_pre_hooks.clear()
 
 
 def round_head(training: Training) -> None:

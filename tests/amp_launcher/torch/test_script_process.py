@@ -113,3 +113,35 @@ def test_cuda_is_left_alone_until_the_script_begins(tmp_path, monkeypatch, words
     wrapper = TorchWrapper(shared.parse([*words, "device=auto", f"script={tmp_path / 'train.py'}"], "torch"))
     with wrapper.around(StepMeter(None)):
         assert (wrapper.mode.device, wrapper.mode.capability, wrapper.mode.dtype) == ("cuda", (9, 1), dtype)
+
+
+TRAIN = """
+import torch
+
+def train():
+    net = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        net(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+"""
+
+
+FORKED = "import os\nif not os.fork():\n    train()\n    os._exit(0)\nos.wait()"
+STARTED = (
+    "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import os\\nwhile sum(os.times()[:2]) < 2: pass'])"
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (FORKED, "processes that the script forked took 3 optimizer steps, and are not observed"),
+        (STARTED, "processes that the script started computed for 2 s, and are not observed"),
+        ("torch.nn.Linear(8, 8)(torch.ones(8)).sum().backward()", "no torch optimizer stepped"),
+    ],
+)
+def test_a_script_whose_other_processes_train_is_told_so(tmp_path, end, why):
+    ended = run_alone(tmp_path, TRAIN + end)
+    assert ended.returncode == 0, ended.stderr
+    assert f"no step was observed; {why}" in ended.stdout

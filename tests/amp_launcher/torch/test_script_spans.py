@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from amp_launcher.torch.observe import script_observer
 from tests.amp_launcher.torch.scripts import HEAD, in_process, loop
 from tests.amp_launcher.wrapped_scripts import run_script
 
@@ -38,6 +39,9 @@ def closure():
 for _ in range(2):
     optimizer.step(closure)
 """
+PRINTED = f"torch.manual_seed(0)\n{CLOSURE}".replace(
+    "optimizer.step(closure)", "print('loss', optimizer.step(closure).item())"
+)
 HALF = "with torch.autocast('cpu', torch.bfloat16): "
 
 
@@ -57,3 +61,19 @@ def test_evaluations_of_an_optimizers_closure_are_no_steps_by_hand(run_script, t
     ended = in_process(run_script, tmp_path)(HEAD + CLOSURE, "amp=o0")
     assert (ended.code, ended.verdict) == (0, "proved"), ended.result["observed"]
     assert "at step 1 on 1 rank" in ended.result["observed"]["why"]
+
+
+def test_a_step_of_too_many_operations_is_given_up_in_the_middle_and_not_observed_again(
+    run_script, tmp_path, monkeypatch
+):
+    start = in_process(run_script, tmp_path)
+    whole = start(HEAD + PRINTED, "amp=o0", "require_proof=false")
+    monkeypatch.setattr(script_observer, "MOST_OPERATIONS", 50)
+    ended = start(HEAD + PRINTED, "amp=o0", "require_proof=false")
+    assert (whole.code, ended.code) == (0, 0), ended.err
+    assert whole.result["observed"]["verdict"] == "proved"
+    assert ended.result["observed"]["verdict"] == "unknown"
+    assert ended.result["observed"]["why"] == f"step 3: {script_observer.TOO_MANY}", "the first of this attempt, once"
+    assert [line for line in ended.out.splitlines() if "loss " in line] == [
+        line for line in whole.out.splitlines() if "loss " in line
+    ]

@@ -57,7 +57,7 @@ def batch_norms_train_as_under_ddp(rank: int) -> None:
         precision = precision_of(Amp(level="o2"), parallel=parallel)
         net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
         model = wrap(precision, net)
-        optimizer = precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        optimizer = precision.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
         images = torch.Generator().manual_seed(rank)
         for _ in range(3):
             step(precision, model, optimizer, torch.randn(4, 3, 8, 8, generator=images))
@@ -119,7 +119,7 @@ def equal_gradients_add_up(rank: int, dtype: Any, large: float) -> None:
     net = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(net.weight)
     model = sharded(precision, net)
-    optimizer = precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    optimizer = precision.prepare(torch.optim.SGD(model.parameters(), lr=1.0))
     gradients = [1.0] * 3 if rank else [large, 0.0, 0.0]
     accumulate(precision, model, [torch.full((1, 1), gradient) for gradient in gradients], torch.sum)
     assert precision.step(optimizer, clip=1e9).grad_norm.item() == (large + 3) / 2
@@ -136,7 +136,7 @@ def blocks_norms_and_kept_modules_are_apart(rank: int) -> None:
         model.get_submodule(name).register_forward_hook(
             lambda module, _, out, name=name: dtypes.update({name: (module.weight.dtype, out.dtype)}), prepend=True
         )
-    with precision.forward():
+    with precision:
         model(torch.ones(2, 8, dtype=torch.int64))
     float32, half = torch.float32, torch.bfloat16
     assert dtypes["blocks.0.norm1"][0] == float32
@@ -187,7 +187,7 @@ def a_step_after_a_measure_is_proved(rank: int) -> None:
     training, arguments = Training(Amp(level="o2")), {}
 
     def measured() -> dict[str, float]:
-        with torch.no_grad(), training.precision.forward():
+        with torch.no_grad(), training.precision:
             return {"loss": float(training.net(torch.ones(2, 8, dtype=torch.int64)).mean())}
 
     run: Any = SimpleNamespace(
@@ -218,7 +218,7 @@ def by_policies(norms: bool, **body: Any) -> Any:
     """A cast model sharded with a policy of another author; `norms` says that norms have one of their own."""
 
     def prepare(precision: Precision, net: nn.Module) -> nn.Module:
-        precision.cast(net)
+        precision.prepare(net)
         norm = MixedPrecisionPolicy(output_dtype=torch.bfloat16, cast_forward_inputs=False)
         for module in list(net.modules()) if norms else []:
             if isinstance(module, nn.RMSNorm):
@@ -239,7 +239,7 @@ class HalfAverage(torch.optim.SGD):
 
 def half_state(training: Training) -> None:
     average = HalfAverage(training.net.parameters(), lr=1e-2)
-    training.optimizer = training.precision.optimizer(training.net, average)
+    training.optimizer = training.precision.prepare(average)
 
 
 HALF = torch.bfloat16
@@ -278,7 +278,7 @@ CONTRADICTED: dict[str, tuple[str, Any, Any]] = {
         None,
         lambda training: training.net.bfloat16(),
     ),
-    "not-sharded": ("parameters are not in shards", lambda precision, net: precision.cast(net), None),
+    "not-sharded": ("parameters are not in shards", lambda precision, net: precision.prepare(net), None),
     "state-in-half": ("of the optimizer's state are bfloat16", None, half_state),
 }
 SCENARIOS: dict[str, Any] = {

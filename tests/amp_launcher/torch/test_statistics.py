@@ -35,8 +35,8 @@ def samples(seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("level", ["o1", "o2"])
 def test_a_skipped_step_leaves_no_nan_in_running_statistics(level: Any, bad: float) -> None:
     precision = of(level, "float16", LossScale(init=8.0))
-    net = precision.cast(network())
-    optimizer = precision.optimizer(net, sgd(net, 0.01))
+    net = precision.prepare(network())
+    optimizer = precision.prepare(sgd(net, 0.01))
     assert step(precision, net, optimizer, samples()).applied
     before = [statistic.clone() for statistic in running(net)]
     assert not step(precision, net, optimizer, samples() * bad).applied
@@ -51,10 +51,10 @@ def test_a_skipped_step_leaves_no_nan_in_running_statistics(level: Any, bad: flo
 def test_only_what_is_not_finite_goes_back() -> None:
     """A step skipped for its gradients has seen real activations, and their statistics count."""
     precision = of("o1", "float16")
-    net = precision.cast(nn.Sequential(nn.BatchNorm1d(2)))
+    net = precision.prepare(nn.Sequential(nn.BatchNorm1d(2)))
     inputs = samples()[:, :2]
     inputs[:, 1] = torch.inf
-    assert not step(precision, net, precision.optimizer(net, sgd(net, 0.01)), inputs).applied
+    assert not step(precision, net, precision.prepare(sgd(net, 0.01)), inputs).applied
     mean = net[0].running_mean
     assert mean[0].item() == pytest.approx(0.1 * inputs[:, 0].mean().item(), abs=1e-6)
     assert mean[1].item() == 0.0
@@ -67,8 +67,8 @@ def test_good_steps_leave_the_statistics_that_torch_leaves(level: Any) -> None:
         precision = of(level, "float16", LossScale(init=8.0))
         if not restores:
             precision._statistics = None  # type: ignore[attr-defined]
-        net = precision.cast(network())
-        optimizer = precision.optimizer(net, sgd(net, 0.01))
+        net = precision.prepare(network())
+        optimizer = precision.prepare(sgd(net, 0.01))
         assert all(step(precision, net, optimizer, samples(seed)).applied for seed in range(4))
         ends.append([*running(net), *net.parameters()])
     assert same(*ends)
@@ -80,9 +80,9 @@ def evaluate(folder: pathlib.Path) -> None:
     rank = distributed.get_rank()
     world = World(rank=rank, size=2, device=CPU)
     precision = of("o1")
-    net = precision.cast(network())
+    net = precision.prepare(network())
     model = DistributedDataParallel(net)
-    optimizer = precision.optimizer(model, sgd(net, 0.01))
+    optimizer = precision.prepare(sgd(net, 0.01))
     for seed in range(3):
         step(precision, model, optimizer, 5 * rank + samples(seed))
     inputs, labels = held_out()
@@ -104,7 +104,7 @@ def test_an_evaluation_of_two_ranks_is_repeated_from_rank_zeros_checkpoint(tmp_p
     assert done.returncode == 0, done.stderr
     saved = torch.load(tmp_path / "saved.pt", weights_only=True)
     precision = of("o1")
-    net = precision.cast(network())
+    net = precision.prepare(network())
     net.load_state_dict(saved["model"])
     run: Any = SimpleNamespace(world=World(rank=0, size=1, device=CPU), precision=precision)
     again = measure(run, net, [held_out()], 64)

@@ -84,9 +84,9 @@ def small_steps(amp: Amp, seed: int = 0) -> float:
     model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 10))
     inputs, labels = torch.randn(64, 16), torch.randint(0, 10, (64,))
     precision, judge = precision_of(amp), copy.deepcopy(model)
-    precision.cast(model)
+    precision.prepare(model)
     torch.manual_seed(seed)
-    optimizer = precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=1e-4))
+    optimizer = precision.prepare(torch.optim.SGD(model.parameters(), lr=1e-4))
 
     def exact_loss() -> float:
         judge.load_state_dict(precision.master_parameters())
@@ -111,8 +111,10 @@ def test_small_updates_survive_with_masters_or_stochastic_rounding_and_are_lost_
 
 
 def copies_of(training: Training) -> list[torch.Tensor]:
-    """What the optimizer steps, which takes no memory between steps."""
-    copies = [weight for group in training.optimizer.param_groups for weight in group["params"]]
+    """What the optimizer steps, which takes no memory between steps, when the optimizer has the model's parameters."""
+    (own,) = (group["params"] for group in training.optimizer.param_groups)
+    assert [id(parameter) for parameter in own] == [id(parameter) for parameter in training.net.parameters()]
+    copies = list(training.precision._mechanism._rounding._copies[training.optimizer].values())
     assert all(weight.untyped_storage().nbytes() == 4 and weight.grad is None for weight in copies)
     return copies
 
@@ -146,9 +148,9 @@ def test_a_kept_module_stays_in_float32_and_clipping_sees_all_gradients():
     norms = []
     for precision in (of("o3", "bfloat16", rounding="stochastic", keep_fp32=("second",)), of("o0")):
         torch.manual_seed(0)
-        model = precision.cast(Dense())
+        model = precision.prepare(Dense())
         assert model.second.weight.dtype == torch.float32
-        optimizer = precision.optimizer(model, torch.optim.SGD(model.parameters(), lr=0.01))
+        optimizer = precision.prepare(torch.optim.SGD(model.parameters(), lr=0.01))
         norms.append(step(precision, model, optimizer, torch.ones(4, 32), clip=1e-3).grad_norm.item())
     assert norms[0] == pytest.approx(norms[1], rel=0.02)
 

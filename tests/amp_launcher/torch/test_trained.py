@@ -9,7 +9,7 @@ import torch
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 
-from amp_launcher.precision.levels import Amp, LossScale
+from amp_launcher.precision.levels import Amp
 from amp_launcher.torch import digests, resharding
 from amp_launcher.torch.precision import Precision
 from amp_launcher.torch.trained import Trained
@@ -19,16 +19,16 @@ from amp_launcher.typed import SettingsError
 def trained(level: str, order: int = 1, make=torch.optim.AdamW, rates=(0.1, 0.2), scale=1, **amp) -> Trained:
     """After a step on inputs of this scale; its optimizer has a group for each of two layers, in this order."""
     torch.manual_seed(0)
-    precision = Precision.of(Amp(level=level, **amp), LossScale(), torch.device("cpu"))
-    model = precision.cast(nn.ModuleDict({"one": nn.Linear(4, 6), "two": nn.Linear(4, 6)}))
+    precision = Precision(Amp(level=level, **amp), device=torch.device("cpu"))
+    model = precision.prepare(nn.ModuleDict({"one": nn.Linear(4, 6), "two": nn.Linear(4, 6)}))
     groups = [
         {"params": list(layer.parameters())[::order], "lr": rate}
         for layer, rate in zip(model.values(), rates, strict=True)
     ]
-    optimizer = precision.optimizer(model, make(groups[::order]))
-    with precision.forward():
-        inputs = precision.input(scale * torch.ones(2, 4))
-        loss = sum(number * precision.output(layer(inputs)).sum() for number, layer in enumerate(model.values(), 1))
+    optimizer = precision.prepare(make(groups[::order]))
+    with precision:
+        inputs = scale * torch.ones(2, 4)
+        loss = sum(number * layer(inputs).sum() for number, layer in enumerate(model.values(), 1))
     precision.backward(loss)
     precision.step(optimizer)
     return Trained(model=model, optimizers=[optimizer], precision=precision)
@@ -47,7 +47,6 @@ def test_groups_and_parameters_in_another_order_take_their_own_state(level, amp)
     for name, entries in saved["optimizers"][0]["state"].items():
         assert_equal(again["optimizers"][0]["state"][name], entries)
     assert_equal(again["model"], saved["model"])
-    assert_equal(again["precision"]["masters"], saved["precision"]["masters"])
 
 
 def assert_equal(one, other):
@@ -132,8 +131,8 @@ class Growing(nn.Linear):
 
 def test_extra_state_may_have_another_shape_than_in_a_fresh_model():
     def made() -> Trained:
-        precision = Precision.of(Amp(level="o0"), LossScale(), torch.device("cpu"))
-        return Trained(model=precision.cast(Growing(4, 6)), optimizers=[], precision=precision)
+        precision = Precision(Amp(level="o0"), device=torch.device("cpu"))
+        return Trained(model=precision.prepare(Growing(4, 6)), optimizers=[], precision=precision)
 
     one, other = made(), made()
     one.model(torch.ones(2, 4))
@@ -162,8 +161,8 @@ class RowSums(torch.optim.SGD):
 def test_an_optimizer_whose_state_is_not_alike_to_parameters_is_refused_in_shards(tmp_path, make, says):
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
-        precision = Precision.of(Amp(level="o0"), LossScale(), torch.device("cpu"))
-        model = fully_shard(precision.cast(nn.Linear(4, 6)))
+        precision = Precision(Amp(level="o0"), device=torch.device("cpu"))
+        model = fully_shard(precision.prepare(nn.Linear(4, 6)))
         optimizer = make(model.parameters())
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()

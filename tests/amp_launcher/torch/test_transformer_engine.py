@@ -15,7 +15,7 @@ from torch import nn
 
 from amp_launcher.precision.levels import Amp, LossScale
 from amp_launcher.precision.resolved import resolve
-from amp_launcher.torch.precision import Precision, transformer_engine
+from amp_launcher.torch.precision import Precision, precision_of, transformer_engine
 from amp_launcher.typed import SettingsError
 
 CPU = torch.device("cpu")
@@ -68,7 +68,7 @@ def applied(gemm: str, **others: Any) -> Precision:
     """As on a GPU that has the format, applied to a model on the CPU."""
     amp = Amp(level="o2", gemm=gemm, **others)  # type: ignore[arg-type]
     resolved = resolve(amp, LossScale(), framework="torch", device="cuda", capability=(10, 0), environ={})
-    return Precision.apply(dataclasses.replace(resolved, device="cpu", tf32=False), CPU)
+    return precision_of(dataclasses.replace(resolved, device="cpu", tf32=False), CPU)
 
 
 @pytest.mark.parametrize("gemm", ["mxfp8", "nvfp4"])
@@ -76,8 +76,8 @@ def test_modules_of_transformer_engine_run_under_its_autocast(engine: list[Any],
     import transformer_engine.pytorch as te
 
     precision = applied(gemm)
-    model = precision.cast(nn.Sequential(te.Linear(64, 64), nn.Linear(64, 32)))
-    with precision.forward():
+    model = precision.prepare(nn.Sequential(te.Linear(64, 64), nn.Linear(64, 32)))
+    with precision:
         model(INPUTS)
         model(INPUTS)
     assert type(engine[0]).__name__ == "Recipe" and engine[0] is engine[1]
@@ -91,8 +91,8 @@ def test_before_2_9_its_autocast_has_another_name(engine: list[Any], monkeypatch
     new = te.autocast
     monkeypatch.delattr(te, "autocast")
     precision = applied("mxfp8")
-    model = precision.cast(nn.Sequential(te.Linear(64, 64)))
-    with precision.forward():
+    model = precision.prepare(nn.Sequential(te.Linear(64, 64)))
+    with precision:
         model(INPUTS)
     assert type(engine[0]).__name__ == "Recipe"
 
@@ -108,8 +108,8 @@ def test_a_recipe_that_transformer_engine_refuses_is_an_error_in_words(
 
     monkeypatch.setattr(recipe, "DelayedScaling", delayed, raising=False)
     precision = applied("fp8-delayed")
-    model = precision.cast(nn.Sequential(te.Linear(64, 64)))
-    with pytest.raises(SettingsError, match=r"refuses its own DelayedScaling: Delayed"), precision.forward():
+    model = precision.prepare(nn.Sequential(te.Linear(64, 64)))
+    with pytest.raises(SettingsError, match=r"refuses its own DelayedScaling: Delayed"), precision:
         model(INPUTS)
 
 
@@ -117,9 +117,9 @@ def test_what_transformer_engine_can_not_do_is_refused(engine: list[Any]):
     import transformer_engine.pytorch as te
 
     with pytest.raises(SettingsError, match="in modules of its own, and Sequential has none; build it of transformer"):
-        applied("mxfp8").cast(nn.Sequential(nn.Linear(64, 32)))
+        applied("mxfp8").prepare(nn.Sequential(nn.Linear(64, 32)))
     with pytest.raises(SettingsError, match=r"amp.keep_fp32 names 0, which multiplies in mxfp8 wherever it is"):
-        applied("mxfp8", keep_fp32=("0",)).cast(nn.Sequential(te.Linear(64, 64)))
+        applied("mxfp8", keep_fp32=("0",)).prepare(nn.Sequential(te.Linear(64, 64)))
     with pytest.raises(SettingsError, match=r"TransformerEngine's modules all multiply in it"):
         applied("mxfp8", gemm_exclude=("head",))
 
@@ -127,7 +127,7 @@ def test_what_transformer_engine_can_not_do_is_refused(engine: list[Any]):
 def test_transformer_engine_that_is_missing_or_old_is_refused(engine: list[Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys.modules["transformer_engine"], "__version__", "2.1.0+cu13")
     with pytest.raises(SettingsError, match=r"transformer_engine 2.8 or newer, and there is 2.1.0\+cu13: pip inst"):
-        applied("nvfp4").cast(nn.Sequential(nn.Linear(64, 32)))
+        applied("nvfp4").prepare(nn.Sequential(nn.Linear(64, 32)))
     monkeypatch.setitem(sys.modules, "transformer_engine", None)
     with pytest.raises(SettingsError, match=r"needs TransformerEngine, which can't be imported .*: pip install"):
-        applied("nvfp4").cast(nn.Sequential(nn.Linear(64, 32)))
+        applied("nvfp4").prepare(nn.Sequential(nn.Linear(64, 32)))

@@ -17,7 +17,7 @@ from ..run_folders import NAME, finished, launcher
 
 
 def save(folder, step):
-    saved = {"model": {"weight": torch.full((2,), step / 3).bfloat16()}, "precision": {"masters": {}}, "tied": {}}
+    saved = {"model": {"weight": torch.full((2,), step / 3).bfloat16()}, "optimizers": [], "precision": {}, "tied": {}}
     facts = {"settings": {"framework": "torch"}}
     checkpoint.save(folder / "checkpoints", step, state.FILE, lambda file: state.write(file, saved), facts, keep=9)
 

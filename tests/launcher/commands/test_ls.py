@@ -1,7 +1,11 @@
+import csv
+import io
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -62,6 +66,22 @@ def test_a_running_run_shows_its_last_step(root, shown):
     assert (line[1], line[3]) == ("running", "77")
 
 
+def test_a_running_run_says_how_long_ago_its_last_step_was(root, shown):
+    folder = running(root, "exec sleep 300")
+    metrics(folder, [{"step": 77, "time": time.time() - 100}])
+    header, line = shown()
+    at = header.index("LAST STEP")
+    assert re.fullmatch("1m4[0-9]s ago", line[at : at + len("LAST STEP")].strip())
+    assert re.search(r"progress .* last step 1m4\ds ago", "\n".join(shown(folder.name)))
+    assert 99 < time.time() - json.loads("\n".join(shown("--json")))[0]["metrics"]["step_time"] < 120
+
+
+def test_a_step_of_an_earlier_attempt_has_no_age(root, shown):
+    folder = running(root, "exec sleep 300")
+    metrics(folder, [{"step": 80, "time": 1.0}, {"event": "start", "attempt": 2, "resumed_from": 80, "time": 2.0}])
+    assert "LAST STEP" not in shown()[0]
+
+
 @pytest.mark.parametrize(("resumed_from", "step"), [(77, "77"), (None, "-")])
 def test_before_its_first_step_an_attempt_shows_the_step_that_it_resumes_from(root, shown, resumed_from, step):
     folder = finished(root, state="failed")
@@ -106,9 +126,41 @@ def test_looking_at_a_finished_run_takes_its_marker_away(root, shown):
 
 
 def test_a_sweep_shows_its_cells(root, shown):
-    cells = sweep(root, 3)
+    runs = sweep(root, 4)
     finished(root)
-    assert [line.split()[0] for line in shown("calm")[1:]] == [cell.name for cell in cells]
+    measured = [{"loss": 0.5}, {"loss": 0.1, "accuracy": 0.9}, {"loss": None}, None]
+    for index, (run, values) in enumerate(zip(runs, measured, strict=True)):
+        plan = {"swept": [["lr", f"1e-{index}"]], "gpus": 2, "nodes": 2}
+        store.write_json(run / "plan.json", plan)
+        if values is not None:
+            held_out = values if "accuracy" in values else {}
+            own = {"loss": {"first": 1.0, "last": values["loss"]}, "eval": held_out, "logged": {"f1": 0.25 * index}}
+            store.write_json(run / "result.json", result(**own))
+    header, *rows, total = shown("calm")
+    assert header.split() == [*"RUN LR STATE TIME STEP LOSS ACCURACY EVAL.LOSS F1 SAMPLES/S PROOF".split()]
+    assert [line.split()[:2] for line in rows] == [[f"00{index}", f"1e-{index}"] for index in range(4)]
+    assert rows[1].split()[2:] == ["done", "1m05s", "-", "0.1", "0.9", "0.1", "0.25", "3410", "proved"]
+    assert total == f"sweep {SWEEP}: 4 runs, 4 done, 4m20s in total, 0.2889 GPU hours"
+    for words, order in (
+        ("--sort loss", "1023"),
+        ("--sort f1", "2103"),
+        ("--sort accuracy", "1023"),
+        ("--best 1", "1"),
+    ):
+        assert [line[2] for line in shown("calm", *words.split())[1 : 1 + len(order)]] == list(order), words
+    table = list(csv.DictReader(io.StringIO("\n".join(shown("calm", "--csv")))))
+    assert [row["lr"] for row in table] == ["1e-0", "1e-1", "1e-2", "1e-3"]
+    assert (table[1]["f1"], table[1]["seconds"], table[3]["loss"]) == ("0.25", "65.0", "")
+    for words, problem in (
+        (
+            ("calm", "--sort", "bleu"),
+            "no run of this sweep has measured it; they have loss, accuracy, eval.loss, f1, rate",
+        ),
+        (("--best", "2"), "--best is for a sweep: ls SWEEP --best"),
+        ((NAME, "--csv"), f"--csv is for a sweep, and {NAME} is a run"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            ls.main(list(words))
 
 
 def test_one_run_shows_everything_about_it(root, shown):
@@ -163,8 +215,10 @@ def test_programs_get_json(root, shown):
     assert facts.items() <= row.items()
     assert row["metrics"] == {
         "step": 72,
+        "step_time": None,
         "loss": 0.0831,
         "accuracy": 0.9722,
+        "logged": {},
         "throughput": 3410.5,
         "throughput_unit": "samples/s",
         "peak_memory_bytes": 512 * 2**20,
@@ -176,7 +230,7 @@ def test_programs_get_json(root, shown):
     assert one["attempts"] == [1] and one["plan"]["name"] == "mnist-o2"
     (folder / "result.json").unlink()
     ((row),) = json.loads("".join(shown("--json")))
-    assert set(row["metrics"].values()) == {None}
+    assert row["metrics"].pop("logged") == {} and set(row["metrics"].values()) == {None}
 
 
 @pytest.mark.parametrize("width", [90, 70])

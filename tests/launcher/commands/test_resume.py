@@ -8,13 +8,14 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
 from launcher.__main__ import main
-from launcher.commands import shell
+from launcher.commands import resume, shell
 from launcher.errors import UsageError
 from launcher.executors import submission
 from launcher.executors.backends import look
@@ -23,11 +24,11 @@ from launcher.executors.plan_changes import as_recorded, changes
 from launcher.executors.resume import alone, resume_here
 from launcher.plan.record import to_json
 from launcher.plan.resolve import resolve
-from launcher.runs import selection
-from launcher.runs.store import Run
+from launcher.runs import selection, store
+from launcher.runs.store import Run, plan_path
 from launcher.ui.summary import elapsed
 from tests.launcher.hosts import LAPTOP, spec_of
-from tests.launcher.run_folders import until
+from tests.launcher.run_folders import SWEEP, finished, until
 from tests.launcher.stand_in import lay
 
 OTHER = "20260102-030406-calm-owl"
@@ -122,10 +123,10 @@ def test_other_setup_lines_are_those_that_run_and_those_of_a_shell(failed, tmp_p
 
 
 def test_a_damaged_plan_is_named_with_its_file(failed, capsys):
-    (failed / "attempts" / "plan.json").write_text('{"schema": 2, "na')
+    (failed / "attempts/1/plan.json").write_text('{"schema": 2, "na')
     capsys.readouterr()
     assert main(["resume", failed.name]) == 2
-    assert f"its plan can't be read: {failed}/attempts/plan.json: " in capsys.readouterr().err
+    assert f"its plan can't be read: {failed}/attempts/1/plan.json: " in capsys.readouterr().err
 
 
 def test_a_run_goes_on_in_its_own_folder_and_once_done_only_with_more_epochs_or_steps(failed, capsys):
@@ -173,7 +174,6 @@ def test_a_done_script_is_refused_without_naming_keys_that_a_script_lacks(failed
         ("epoch=3", "did you mean epochs?"),
         ("epochs=x", "epochs=x should be a whole number"),
         ("epochs=0", "epochs=0 is too small"),
-        ("cluster.time=5", "cluster.time can't change"),
     ],
 )
 def test_a_change_of_the_model_is_refused(word, says):
@@ -315,7 +315,9 @@ def test_a_copy_of_a_run_that_goes_on_has_none_of_its_processes(tmp_path, progra
     ],
     ids=["refused", "full-disk", "interrupt"],
 )
-def test_a_resume_that_starts_nothing_leaves_the_run_and_its_plan_as_they_were(failed, error, is_submitted):
+def test_a_resume_that_starts_nothing_leaves_the_run_and_its_plan_as_they_were(
+    failed, error, is_submitted, monkeypatch
+):
     assert main(["resume", failed.name]) == 0
     run = Run(str(failed.parent), failed.name)
 
@@ -326,11 +328,25 @@ def test_a_resume_that_starts_nothing_leaves_the_run_and_its_plan_as_they_were(f
         raise error
 
     before = {path: path.read_bytes() for path in failed.rglob("*") if path.is_file()}
+    monkeypatch.setattr(submission, "start", refuse)
     with pytest.raises(type(error)):
-        resume_here([run], {"steps": "12"}, {}, is_sweep=False, start=refuse)
+        resume_here([run], {"steps": "12"}, {}, is_sweep=False)
     (failed / "sbatch.failed").unlink(missing_ok=True)
     assert before == {path: path.read_bytes() for path in failed.rglob("*") if path.is_file()}
     assert look([run])[0].state.name == "done" and not list(failed.parent.glob(".unfinished/*"))
+
+
+def test_a_resume_that_was_killed_before_it_submitted_changes_no_later_one(failed):
+    assert main(["resume", failed.name]) == 0
+    run, steps = Run(str(failed.parent), failed.name), record(failed, "plan.json")["settings"]["steps"]
+    killed = os.fork()
+    if killed == 0:
+        submission.start = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        resume_here([run], {"steps": "12"}, {}, is_sweep=False)
+        os._exit(1)
+    assert os.waitpid(killed, 0)[1] == signal.SIGKILL and (failed / "attempts/plan.json").exists()
+    assert look([run])[0].state.name == "done"
+    assert json.loads(Path(plan_path(failed)).read_text())["settings"]["steps"] == steps != 12
 
 
 def test_two_launchers_do_not_resume_a_run_at_once(failed, capsys):
@@ -338,3 +354,21 @@ def test_two_launchers_do_not_resume_a_run_at_once(failed, capsys):
         assert main(["resume", failed.name]) == 2
     assert "is being resumed by another launcher" in capsys.readouterr().err
     assert main(["resume", failed.name]) == 0
+
+
+def test_of_a_sweep_the_failed_runs_alone_start_again(root, monkeypatch):
+    states = ("done", "failed", "cancelled")
+    runs = [finished(root, f"{SWEEP}-00{index}", state) for index, state in enumerate(states)]
+    store.write_sweep(root, SWEEP, [run.name for run in runs], {})
+    started: list[str] = []
+
+    def resumed(wanted, *_, **__):
+        started.extend(run.id for run in wanted)
+        return [run.folder for run in wanted], "slurm"
+
+    monkeypatch.setattr(resume, "resume_here", resumed)
+    monkeypatch.setattr(resume, "leave", lambda folders: 0)
+    assert resume.main([SWEEP, "failed", f"run_root={root}"]) == 0
+    assert started == [runs[1].name]
+    with pytest.raises(UsageError, match=f"no run of {runs[0].name} has failed"):
+        resume.main([runs[0].name, "failed", f"run_root={root}"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -75,6 +76,14 @@ def test_the_code_of_an_open_terminal_outlives_the_last_run_of_it(opened, tmp_pa
 
     assert "is kept: a `shell` is open in it" in delete_one()
     assert shell.ask("python -c 'import amp_launcher as own; print(own.__file__)'").startswith(str(code))
+    background = int(shell.ask("nohup sleep 1000 >/dev/null 2>&1 & echo $!").split()[-1])
+    shell.type("exit")
+    assert shell.wait() == 0
+    assert "is kept: a `shell` is open in it" in delete_one() and code.is_dir()
+    os.kill(background, signal.SIGKILL)
+    until(lambda: not delete_one() and not list((root / ".code").iterdir()))
+    shell = opened("amp=o0")
+    shell.expect("the trainer by hand: ")
     shell.close()  # the window is closed: it can't take its mark away
     until(lambda: not delete_one() and not list((root / ".code").iterdir()))
 
@@ -178,23 +187,21 @@ def test_over_ssh_in_a_container(bed, opened, over_ssh):
     assert "/.code/" in shell.ask("python3 -c 'import amp_launcher as own; print(own.__file__)'")
 
 
-def test_behind_a_login_node_it_is_srun_there_and_a_port_of_the_node_is_here(bed, opened, over_ssh, free_port):
+def test_behind_a_login_node_it_is_srun_there_and_says_how_to_reach_a_port_of_the_node(
+    bed, opened, over_ssh, free_port
+):
     here, port = free_port(), free_port()
     words = ("cluster=slurm", "cluster.login=testbed", *over_ssh[2:], "gpus=1", "cluster.time=5")
     shell = opened(*words, "--forward", f"{here}:{port}")
-    shell.expect(f"port {port} is http://127.0.0.1:{port} from the login node, http://localhost:{here} where")
+    shell.expect(f"port {port} is http://127.0.0.1:{port} from the login node")
+    shell.expect(f"where you sit: ssh -N -L {here}:127.0.0.1:{port} .* testbed\n")
     assert shell.ask("id -un; echo $CUDA_VISIBLE_DEVICES; echo ${SLURM_JOB_ID:+a job}").split("\n") == [
         bed.user.name,
         "0",
         "a job",
     ]
-    root = over_ssh[-1].partition("=")[2]
-    shell.ask(f"mkdir {root}/web; echo of the node >{root}/web/word")
-    shell.type(f"python -m http.server {port} --bind 127.0.0.1 --directory {root}/web >/dev/null 2>&1 &")
-    assert until(lambda: _fetched(f"http://127.0.0.1:{here}/word")) == "of the node\n"
-    shell.type("kill %1; exit")
+    shell.type("exit")
     assert shell.wait() == 0
-    assert list(Path(root).glob(".shell-*")) == []
 
 
 def _fetched(address):
@@ -224,6 +231,7 @@ def free_port():
         (("amp=o1,o2",), "these words are a sweep of 2"),
         (("--forward", "x"), "--forward x: a port is a number from 1 to 65535"),
         (("--forward", "8080:6006"), "this machine is the job's host; 6006 is its own"),
+        (("env.NOT_SET_HERE",), "env.NOT_SET_HERE has no value, and NOT_SET_HERE is not set in this shell"),
         (("amp=o9",), "amp=o9 is not one of"),
         (("--frobnicate",), "--frobnicate is not a flag here"),
     ],

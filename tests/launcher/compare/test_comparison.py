@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amp_launcher.loop.training import choose_steps
+from amp_launcher.loop.proof import choose_steps
 from amp_launcher.metrics import warm_up
 from launcher.compare import comparison
 from launcher.config.compose import Composer

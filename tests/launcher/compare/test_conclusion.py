@@ -55,6 +55,16 @@ def test_a_round_that_was_not_measured_is_null(tmp_path):
     assert [rate is None for rate in values["comparison"]["arms"][1]["by_round"]] == [False, False, True, True, True]
 
 
+def test_steps_that_leave_the_gpu_idle_are_said_to_tell_little_of_the_precision(tmp_path):
+    plan_of(tmp_path, *BOTH)
+    for number, share in ((0, 0.75), (1, 0.25)):
+        change(tmp_path, number, throughput={"unit": "samples/s", "gpu_busy_share": share}, effective={"compile": True})
+    assert concluded(tmp_path)["comparison"]["sentences"][-1] == (
+        "The GPU computed 25% of the time in amp=o2: these steps are launch-bound, and their speed says little of the "
+        "precision. Compare with a larger batch."
+    )
+
+
 def test_it_is_proved_only_if_every_arm_is_and_else_has_the_worst_verdict(tmp_path):
     plan_of(tmp_path, *BOTH)
     for number, label, verdict, why in (

@@ -95,18 +95,26 @@ def test_what_a_cpu_could_measure_at_full_size_is_planned_with_a_note():
     assert planned("twcc_resnet50", "scale=smoke").advice == ()
 
 
+def test_without_a_gpu_plan_prints_the_words_and_the_figures_of_a_table(capsys):
+    assert plan_verb.main(["experiment=twcc_resnet50"]) == 0
+    printed = capsys.readouterr().out
+    assert "arm 03: amp=o1 batch=256 amp.dtype=float16 loss_scale=tf xla=true" in printed
+    assert re.search(r"^3 AMP, 256 +1308.37 +18.83$", printed, re.MULTILINE)
+    assert "`run` refuses it here: gpus=1: " in printed
+
+
 def test_the_plan_says_what_was_published_what_was_typed_and_how_long_it_took():
     lines = planning.describe(at_full_size("alcf_gan"))
     assert lines[0] == (
         "a comparison of 5 arms: 5 rounds of 5 blocks, 56 steps each, 5 s apart; 280 steps of each arm in all"
     )
     assert (
-        "arm 04: amp=o2 batch=4090 amp.dtype=float16 loss_scale.per_optimizer=true 'train.channels=[63,63,31,7]'"
-        in lines
+        "arm 04: amp=o2 batch=4090 amp.dtype=float16 loss_scale=keras loss_scale.per_optimizer=true "
+        "'train.channels=[63,63,31,7]'" in lines
     )
     assert "float16             0.0684" in lines
-    # 280 * (.150 + .101 + .0684) s
-    assert "at the published speeds 280 steps of the 3 arms that have one take 1m29s, starting up not counted" in lines
+    # 280 * (.150 + .101 + .0684 + .170) s
+    assert "at the published speeds 280 steps of the 4 arms that have one take 2m17s, starting up not counted" in lines
     assert "at the published speeds" not in "\n".join(planning.describe(planned("alcf_gan", "scale=smoke")))
 
 
@@ -155,13 +163,13 @@ def test_cfg_shows_each_arms_configuration_and_starts_nothing(verb, tmp_path, ca
     ("name", "key", "figures"),
     [
         ("twcc_resnet50", "rate", [393.49, 405.73, 1308.37, 1309.21, 1361.00]),
-        ("twcc_resnet50", "memory_gb", [25.43, 31.31, 19.28, 19.29, 31.31]),
+        ("twcc_resnet50", "memory_gib", [24.83, 30.58, 18.83, 18.84, 30.58]),
         ("paddle_simplenet", "step_seconds", [0.529, 0.118, 0.102, 1.13, None]),
         ("paddle_simplenet", "loss", [0.6486028, 0.6486219, 0.6743, 0.6602017, None]),
         ("paddle_simplenet", "loss_step", [20, 20, 20, 2, None]),
         ("paddle_simplenet_static", "step_seconds", [0.531, 0.117, 0.098, 0.140]),
         ("paddle_simplenet_static", "loss", [0.6486028, 0.6486222, 0.6743, 0.6691731]),
-        ("alcf_gan", "step_seconds", [0.150, 0.101, 0.0684, None, None]),
+        ("alcf_gan", "step_seconds", [0.150, 0.101, 0.0684, None, 0.170]),
         ("cifar100_efficientnet", "epoch_seconds", [159, 67, None, None]),
         ("cifar100_efficientnet", "accuracy", [0.5242, 0.5059, None, None]),
     ],
@@ -205,7 +213,7 @@ def test_the_published_o2_of_paddle_has_a_loss_scale_and_no_masters(name):
 def test_the_fair_arms_of_the_notebook_differ_in_precision_alone_and_train_for_its_twenty_epochs():
     plan = at_full_size("cifar100_efficientnet")
     first, _, third, _ = (arm.settings for arm in plan.arms)
-    assert {key for key in first if first[key] != third[key]} == {"amp"}
+    assert {key for key in first if first[key] != third[key]} == {"amp", "loss_scale"}
     assert plan.comparison.total == 20 * (40_000 // 128) == 6240
 
 

@@ -24,14 +24,14 @@ def published(root, *rows, arms=(NOISE, NOISE), results=None, **more):
 
 
 def test_published_figures_stand_beside_ours_and_only_ratios_are_compared(tmp_path):
-    rows = PublishedArm(rate=393.49, memory_gb=25.43), PublishedArm(rate=1308.37, memory_gb=19.28)
+    rows = PublishedArm(rate=393.49, memory_gib=25.43), PublishedArm(rate=1308.37, memory_gib=19.28)
     _, shown, _ = published(tmp_path, *rows, arms=(NOISE, [2 * factor for factor in NOISE[::-1]]))
     columns = {
         "published ratio": ["1.00", "3.33"],
         "our ratio": ["1.00", "2.00"],
         "published samples/s": ["393.49", "1308.37"],
-        "published GB": ["25.43", "19.28"],
-        "our GB": ["0.5369", "0.5369"],
+        "published GiB": ["25.43", "19.28"],
+        "our GiB": ["0.5", "0.5"],
     }
     assert columns.items() <= shown.items()
     assert "published loss" not in shown

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from amp_launcher.precision.levels import MODES
+from amp_launcher.precision.levels import MODES, Amp
 from amp_launcher.typed import leaves
 from launcher.commands.plan import is_chosen
 from launcher.config import files
@@ -24,7 +24,7 @@ from launcher.config.shipped import DECIDES, requests, top_level
 from launcher.config.spec import make
 from launcher.config.sweep import Cell, cells
 from launcher.config.write_conf import files as written
-from launcher.plan.provenance import Origin, origins
+from launcher.plan.provenance import Origin, decided, origins
 from launcher.plan.resolve import resolve
 from tests.launcher.hosts import LAPTOP, spec_of
 
@@ -81,7 +81,7 @@ def test_a_default_is_no_request() -> None:
             if mode.tf32 is not None:
                 assert asked == {"tf32": mode.tf32, "amp": {"level": "o0", "preset": name}}
                 continue
-            more = {"dtype", "preset"} if mode.gemm == "half" else {"dtype", "gemm", "preset"}
+            more = {"preset"} | {key for key in ("dtype", "gemm") if getattr(mode, key) != getattr(Amp(), key)}
         assert asked.keys() == {DECIDES.get(group, "defaults")} | more, path
 
 
@@ -130,7 +130,7 @@ def test_a_copy_edited_in_one_key_asks_for_that_key_alone(
 def origins_of(word: str, composer: Composer) -> list[Origin]:
     (cell,) = cells(composer, [parse(word)])
     spec = make(cell)
-    return origins(cell, spec, resolve(spec, LAPTOP))
+    return origins(cell, spec, decided(resolve(spec, LAPTOP)))
 
 
 def test_a_word_with_several_keys_is_where_those_alone_come_from() -> None:
@@ -198,3 +198,10 @@ def test_of_files_and_words_the_stronger_wins(
     (tmp_path / file).write_text(text)
     spec = spec_of(word, composer=Composer(config_dirs=[tmp_path]))
     assert {name: operator.attrgetter(name)(spec) for name in expected} == expected
+
+
+def test_a_shipped_file_reads_as_a_persons_own_does():
+    paths = list(conf_folder().rglob("*.yaml"))
+    assert len(paths) > 50
+    for path in paths:
+        assert repr(files.read(path, shipped=True)) == repr(files.read(path)), path

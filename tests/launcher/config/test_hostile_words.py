@@ -47,6 +47,7 @@ DEEP = " lists and mappings are nested more than 50 deep"
         ("# @package a[0]\nlevel: o1\n", "1: # @package a[0] names no place"),
         ("# @package\nlevel: o1\n", "1: # @package names no place"),
         ("[1,2]\n", "1: a configuration file holds keys"),
+        ("1\n", "1: a configuration file holds keys"),
         ("a: 1\n---\nb: 2\n", "2: can't be read as YAML: expected a single document"),
         ("level: o1\nlevel: o2\n", "2: can't be read as YAML: while constructing a mapping found duplicate key"),
         ("level: o1\ndeny: [a\n", "2: can't be read as YAML"),

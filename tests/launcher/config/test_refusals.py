@@ -87,6 +87,8 @@ NAMES = {
     "dtype=float16": "did you mean amp.dtype?",
     "every=5": "did you mean checkpoint.every or telemetry.every?",
     "cluster.partion=x": "did you mean cluster.partition?",
+    "precision=bf16-mixed": "precision is not a key; say amp=bf16-mixed",
+    "cluster=slurm cluster.exclude=n1": "cluster.exclude is not a key; say cluster.flags=['--exclude=NODES']",
     "cluster=ssh cluster.user=me": "cluster.user is not a key; say cluster.host=me@host",
     "cluster.partition=gpu": "cluster.partition belongs to cluster=slurm, and this is cluster=local",
 }
@@ -112,6 +114,8 @@ VALUES = {
     "container.shm=64": "container.shm= needs a container: say container=docker",
     "container.network=none": "container.network= needs a container",
     "steps_per_execution=0": "steps_per_execution=0 must be at least 1",
+    "cluster.time=soon": "cluster.time=soon is not a time as Slurm writes it",
+    "cluster.time=1 cluster.stop_before=60": "cluster.time=1 is 60 s, and the run would be asked to save and stop",
     "cluster.stop_before=0": "cluster.stop_before=0 must be at least 1 (command line)",
     "cluster=slurm cluster.stop_before=70000": "cluster.stop_before=70000 must be at most 65535 (command line)",
     "cluster=slurm cluster.cpus=0": "cluster.cpus=0 must be at least 1 (command line)",
@@ -205,7 +209,7 @@ HOMELESS = (
     "--facts ~nouser/x",
 )
 FIRST_WORDS = {
-    "lst": "lst is not a verb (run, plan, compare, ls,",
+    "lst": "lst is not a verb (run, cmd, plan, compare, ls,",
     "lsz": "did you mean ls?",
     "train": "say `run`; did you mean train.py?",
     "trian": "did you mean train.py?",

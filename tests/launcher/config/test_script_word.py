@@ -100,7 +100,7 @@ def test_a_verb_takes_precedence_over_a_file_of_its_name(project: Path, capsys: 
         ("import lightning as L\n", "torch", ""),
         ("import transformers\nimport tensorflow\n", "tensorflow", "imports tensorflow"),
         ("import helper\n", "tensorflow", "as train.py imports tensorflow"),
-        ("print('x')\n", "torch", "no import of a framework was found in train.py; framework=torch is assumed"),
+        ("print('x')\n", "torch", ""),
     ],
 )
 def test_the_framework_is_the_one_that_the_script_imports(text: str, framework: str, note: str, project: Path) -> None:
@@ -113,6 +113,7 @@ def test_the_framework_is_the_one_that_the_script_imports(text: str, framework: 
     assert spec.training.framework == framework
     assert note in "".join(spec.launch.notes)
     assert bool(spec.launch.notes) == bool(note)
+    assert spec.assumed == (text == "print('x')\n")
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_mode_is_a_level_with_its_dtype_and_tf32_to_the_launcher_and_to_a_trai
 def test_a_mode_may_be_a_level_with_a_number_format(name: str) -> None:
     amp = arguments.parse([f"amp={name}"], "gpt", "torch").settings.amp
     assert (amp.level, amp.dtype, amp.gemm, amp.asked) == (*FORMATS[name], name)
-    assert [*ON_A100, *FORMATS] == list(MODES)
+    assert [*ON_A100, *FORMATS, "none"] == list(MODES)
 
 
 def test_swept_modes_are_the_names_of_cells() -> None:

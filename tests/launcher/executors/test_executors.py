@@ -19,30 +19,24 @@ import pytest
 import submitit
 from submitit.core import plugins
 
+from launcher.errors import UsageError
 from launcher.executors.base import Source
 from launcher.executors.execute import execute
 from launcher.executors.functions import FunctionJob
 from launcher.executors.job import RunJob
 from launcher.executors.local.executor import LocalExecutor
-from launcher.executors.slurm import jobs, submit
-from launcher.executors.slurm.executor import SlurmExecutor
+from launcher.executors.slurm.executor import SlurmExecutor, gpus_of
 from launcher.executors.ssh import submit_client
 from launcher.executors.ssh.executor import SshExecutor
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.runs import remote_record, store
 from launcher.runs.address import Address
-from launcher.runs.schema import Submission
 from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.run_folders import until
 from tests.launcher.stand_in import lay
 
 RESULT = "open(sys.argv[-1][4:] + '/result.json', 'w').write(json.dumps({'level': 'o2'}))"
-
-
-def ready(tmp_path: Path, program: Path, behaviour: str = RESULT) -> tuple[Plan, Path]:
-    plan, folder = lay(tmp_path, program, env={"BEHAVIOUR": behaviour})
-    return plan.bind(folder.name), folder
 
 
 @pytest.mark.parametrize("cluster", ["debug", "local"])
@@ -58,21 +52,23 @@ def test_execute_on_submitits_own_executors_gives_the_result(
 
 
 def test_a_batch_runs_its_cells_in_turn(tmp_path: Path, program: Path) -> None:
-    plans = [ready(tmp_path, program, f"time.sleep(0.2); {RESULT}")[0] for _ in range(3)]
+    plan, _ = lay(tmp_path, program, env={"BEHAVIOUR": f"time.sleep(0.2); {RESULT}"})
+    plans = [dataclasses.replace(plan) for _ in range(3)]
     executor = LocalExecutor()
     with executor.batch():
         jobs = [executor.submit(execute, plan) for plan in plans]
     assert [job.result() for job in jobs] == [{"level": "o2", "attempts": 1}] * 3
-    spans = [json.loads((Path(plan.run_dir) / "status.json").read_text()) for plan in plans]
+    spans = [json.loads((job.run_dir / "status.json").read_text()) for job in jobs]
     assert all(before["ended"] <= after["started"] for before, after in itertools.pairwise(spans))
 
 
 def test_a_run_outlives_the_launcher_that_started_it(tmp_path: Path, program: Path) -> None:
-    _, folder = ready(tmp_path, program, f"time.sleep(1.5); {RESULT}")
+    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": f"time.sleep(1.5); {RESULT}"})
     text = (
-        "import json, sys, time\nfrom launcher.executors import base\nfrom launcher.plan import record\n"
+        "import json, sys, time\nfrom pathlib import Path\nfrom launcher.executors import submission\n"
+        "from launcher.plan import record\n"
         "plan = record.from_json(json.load(open(sys.argv[1] + '/plan.json')))\n"
-        "base.submit([plan]); print('started', flush=True); time.sleep(60)"
+        "submission.start([Path(sys.argv[1])], [plan]); print('started', flush=True); time.sleep(60)"
     )
     launcher = subprocess.Popen([sys.executable, "-c", text, str(folder)], stdout=subprocess.PIPE, text=True)
     assert launcher.stdout is not None
@@ -91,12 +87,6 @@ def test_the_id_of_a_run_elsewhere_is_read_from_no_file_that_its_host_names(
     (tmp_path / "answer").write_text("12\n")
     store.write_json(folder / "submission.json", {"schema": 1, "queue": "slurm", "answer": str(tmp_path / "answer")})
     assert RunJob(folder).job_id == folder.name
-
-
-def test_the_hook_that_reads_the_answer_decides_which_job_a_run_is(tmp_path: Path) -> None:
-    answer = tmp_path / "sbatch.1.out"
-    job = submit.sbatch(["echo", "Submitted batch job 12"], answer, lambda text: text.split()[-1])
-    assert (job, jobs.job_of(Submission(answer=str(answer)))) == ("12", "12")
 
 
 def test_each_plan_of_a_batch_for_a_host_has_its_own_secrets_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,15 +124,39 @@ def test_the_entry_point_is_the_local_executor_which_submitit_chooses_by_name_on
     assert submitit.AutoExecutor.which() in ("local", "slurm") and LocalExecutor.affinity() == 0
 
 
+def test_a_plan_of_a_script_is_asked_for_as_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    plan = LocalExecutor(tmp_path / "runs").plan(str(tmp_path / "train.py"), "amp=o1", "--", "--lr", "1")
+    assert plan.script and plan.script.line().endswith("train.py --lr 1")
+
+
+def test_what_is_wrong_in_a_plan_is_said_without_a_place_that_a_program_does_not_have(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^gpus=99: .* has [^()]*$"):
+        LocalExecutor(tmp_path / "runs").plan("gpus=99")
+
+
+def test_plans_of_the_same_code_keep_one_list_of_its_files(tmp_path: Path) -> None:
+    executor = LocalExecutor(tmp_path / "runs")
+    plans = [executor.plan(f"seed={seed}") for seed in range(3)]
+    assert len({id(executor._sources[id(plan)].code) for plan in plans}) == 1
+
+
 def test_submitits_parameters_are_the_settings_that_mean_the_same() -> None:
     executor = SlurmExecutor("/runs", ["cluster.qos=low"])
-    setup = ["module load cuda", 'echo "a, b"']
+    setup = ["module load cuda", 'echo "a, größe"']
     of_launch = {"name": "night", "nodes": 2}
     of_cluster = {"account": "me", "constraint": "a100&nvlink", "partition": "gpu", "qos": "high", "wckey": "key"}
+    with pytest.raises(ValueError, match="slurm_exclude=a: add --exclude= to"):
+        SlurmExecutor("/runs", ["cluster.flags=[--nice=5]"]).update_parameters(slurm_exclude="a")
+    with pytest.raises(ValueError, match="slurm_gres='gpu:a100:2': say gpus_per_node=2, and slurm_constraint="):
+        gpus_of("gpu:a100:2")
     other = {"timeout_min": 90, "mem_gb": 1.5, "cpus_per_task": 8, "gpus_per_node": 4, "slurm_array_parallelism": 3}
     slurm = {f"slurm_{name}": value for name, value in of_cluster.items()}
     executor.update_parameters(**of_launch, **slurm, **other, slurm_setup=setup, slurm_signal_delay_s=60)
+    executor.update_parameters(slurm_exclude="node[1-2],node4", slurm_gres="gpu:3")
+    assert executor._spec([]).launch.gpus == 3
     launch = executor._spec(["gpus=1"]).launch
+    assert launch.cluster.flags == ("--exclude=node[1-2],node4",)
     assert {name: getattr(launch, name) for name in (*of_launch, "gpus")} == {**of_launch, "gpus": 1}
     expected = {**of_cluster, "time": "90", "mem": "1536M", "cpus": 8, "parallel": 3, "stop_before": 60}
     assert {name: getattr(launch.cluster, name) for name in expected} == expected

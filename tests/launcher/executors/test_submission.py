@@ -37,13 +37,14 @@ def plans(root: Path, program: Path, tmp_path: Path) -> list[Plan]:
 
 @pytest.mark.parametrize("started", [0, 1])
 def test_a_try_that_fails_forgets_its_sweep_unless_an_earlier_one_started_cells(
-    root: Path, plans: list[Plan], started: int
+    root: Path, plans: list[Plan], started: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     earlier, later = plans[:started], plans[started:]
     if earlier:
         (running,) = submission.submit(earlier, {}, cells=CELLS)
+    monkeypatch.setattr(submission, "start", refuse)
     with pytest.raises(UsageError, match="the queue is closed"):
-        submission.submit(later, {}, cells=CELLS, start=refuse)
+        submission.submit(later, {}, cells=CELLS)
     assert [(root / name).exists() for name in CELLS] == [bool(started), False, False]
     assert (root / store.SWEEPS / f"{SWEEP}.json").exists() == bool(started)
     if earlier:

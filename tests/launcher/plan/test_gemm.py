@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -21,10 +20,6 @@ IN_DOCKER = ("container=docker", "image=cpu")
 
 def with_torchao(version: str, facts: Facts = LAPTOP) -> Facts:
     return dataclasses.replace(facts, packages={**WITH_TORCHAO, "torchao": version})
-
-
-def in_image(image_packages: dict[str, str] | None = None, **known: Any) -> Facts:
-    return with_containers(LAPTOP, image="cpu", image_packages=image_packages, **known)
 
 
 CPU = with_torchao("0.18.0")
@@ -53,13 +48,9 @@ def test_the_plan_names_the_format_its_library_and_what_is_left_out():
         ((), with_torchao("0.9.0+cu128"), r"newer, and there is 0.9.0\+cu128 for .*pip install 'amp-launcher\[fp8\]'"),
         ((), with_torchao("0.18.0", TWO_A100), r"needs compute capability 8.9, and this GPU has 8.0; say amp=o1 or"),
         (("batch=2", "train.context=8", "gpus=2"), H100, "be a multiple of 16, and recipe=gpt has 8 on a device"),
-        (IN_DOCKER, in_image({"torch": "2.13.0"}), r"newer, and it is not installed in image=cpu: add RUN "),
-        (IN_DOCKER, in_image({"torchao": "0.8.0+git1"}), r"there is 0\.8\.0\+git1 in image=cpu: .*pip=\[torchao=="),
     ],
 )
-def test_a_host_or_an_image_that_cannot_apply_it_is_refused_with_the_remedy(
-    words: tuple[str, ...], facts: Facts, says: str
-):
+def test_a_host_that_cannot_apply_it_is_refused_with_the_remedy(words: tuple[str, ...], facts: Facts, says: str):
     with pytest.raises(UsageError, match=says):
         plan_of("amp=fp8", *words, facts=facts)
 
@@ -77,17 +68,10 @@ NEEDED = "not checked: torchao 0.18 or newer"
         (("cluster.setup=[module load x]",), LAPTOP, [f"{NEEDED} with what cluster.setup loads"]),
         (("cluster.setup=[ulimit -c 0]",), CPU, []),
         (("gpus=2",), H100, []),
-        (IN_DOCKER, in_image(WITH_TORCHAO), []),
-        (IN_DOCKER, in_image(image_unread="Slurm fetches it"), [f"{NEEDED} in the image (Slurm fetches it)"]),
-        *(
-            ((*IN_DOCKER, word), in_image({}), [f"{NEEDED} in the image ({why})"])
-            for word, why in (
-                ("mounts=[/opt/more:/usr/lib/more]", "mounts= may change what its Python finds"),
-                ("env.PATH=/opt/venv/bin:/usr/bin", "env.PATH may change which Python runs"),
-                ("env.PYTHONHOME=/opt/venv", "env.PYTHONHOME may change which Python runs"),
-            )
-        ),
+        (IN_DOCKER, with_containers(LAPTOP, image="cpu"), [f"{NEEDED} in the image"]),
     ],
 )
 def test_what_was_not_checked_is_named_and_not_refused(words: tuple[str, ...], facts: Facts, lines: list[str]):
-    assert unchecked(*words, facts=facts) == [f"{line}; a run ends at once without it" for line in lines]
+    named = unchecked(*words, facts=facts)
+    assert [line.partition("; a run ends at once without it")[0] for line in named] == lines
+    assert all("add RUN " in line for line in named if "in the image" in line)

@@ -195,8 +195,9 @@ REFUSED: list[tuple[Facts, dict[str, str]]] = [
             ({"train": 8 * 512}, "batch=8 is more than the 7 samples of train.context=256 in /d/train.bin"),
         )
     ),
-    (dataclasses.replace(LAPTOP, packages={}), {"": "pip install 'amp-launcher[torch]'"}),
+    (dataclasses.replace(LAPTOP, packages={}), {"": "install torch there, or name another Python"}),
     (dataclasses.replace(LAPTOP, python_version=""), {"python=python9": "can't be run on box"}),
+    (dataclasses.replace(LAPTOP, python_version="3.9.2"), {"": "is 3.9.2, and trainers need 3.10; name a newer one"}),
     (dataclasses.replace(LAPTOP, run_root_problem="/x is not writable for mei"), {"": "name another folder"}),
     (dataclasses.replace(LAPTOP, missing=("/k",)), {"secrets.K=/k": "secrets.K=/k: there is no such file"}),
     (dataclasses.replace(LAPTOP, open_secrets=("/k",)), {"secrets.K=/k": "chmod 600 /k"}),

@@ -22,7 +22,7 @@ from tests.launcher.slurm.test_text import plan_of
         ),
         (
             "gpus=1 cluster.time=5",
-            "1 node, 1 GPU per node, 2 CPUs per node, time limit 5; the cluster decides mem, partition",
+            "1 node, 1 GPU per node, 2 CPUs per node, time limit 5 minutes; the cluster decides mem, partition",
         ),
         ("gpus=0 cluster.mem=64", "1 node, no GPU, 64M of memory per node; the cluster decides cpus, time, partition"),
     ],

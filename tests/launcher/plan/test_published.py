@@ -9,7 +9,7 @@ import pytest
 
 from launcher.commands import plan as plan_verb
 from launcher.errors import UsageError
-from launcher.plan import published_text
+from launcher.plan import user_script
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
@@ -105,16 +105,30 @@ def test_plan_says_why_run_refuses_here_what_is_printed_all_the_same() -> None:
     spec = spec_of("experiment=twcc_published_group3")
     with pytest.raises(UsageError, match="gpus=1: box has no GPU") as refused:
         resolve(spec, LAPTOP)
-    plan = resolve(spec, published_text.equipped(spec, dataclasses.replace(LAPTOP, python="python")))
-    assert command(plan) == command(plan_of("twcc_published_group3"))
-    shown = plan_verb.describe_text(plan, [], str(refused.value))
+    shown = plan_verb.describe_text(spec, LAPTOP, [], refused.value)
+    assert shlex.join(command(plan_of("twcc_published_group3"))) in shown
     assert "note: `run` refuses it here: gpus=1: box has no GPU\n" in shown
     assert "run.sh" not in shown
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["mounts=[/lus:/lus]", "visible_gpus=[0]", "run_root=/proc/none", "cluster=ssh cluster.host=nowhere.invalid"],
+)
+def test_it_is_printed_from_the_words_alone(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan_verb.main(["experiment=alcf_published_dlprof", *words.split()]) == 0
+    assert f"\n  {' '.join(PUBLISHED['alcf_published_dlprof'].split())}\n" in capsys.readouterr().out
+
+
+def test_words_that_cannot_be_are_refused_and_not_printed() -> None:
+    with pytest.raises(UsageError, match="gpus=1"):
+        spec = spec_of("experiment=alcf_published_dlprof", "image=ngc-tensorflow:22.05")
+        plan_verb.describe_text(spec, LAPTOP, [], UsageError("gpus=1: box has no GPU"))
+
+
 def test_only_a_command_in_an_image_is_printed_where_it_cannot_run() -> None:
-    assert not published_text.is_text(spec_of("gpus=1"))
-    assert not published_text.is_text(spec_of("experiment=twcc_published_group3", "train.bare=false"))
+    assert not user_script.is_text(spec_of("gpus=1"))
+    assert not user_script.is_text(spec_of("experiment=twcc_published_group3", "train.bare=false"))
 
 
 @pytest.mark.parametrize(("name", "traps"), TRAPS.items())

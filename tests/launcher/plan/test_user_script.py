@@ -109,8 +109,8 @@ def test_a_librarys_switch_is_planned_and_named() -> None:
     ("word", "says"),
     [
         ("compile=true", r"compile=true: a script compiles .* train.precision=script .*\(command line\)"),
-        ("amp=o2", r"precision = Precision\.from_env\(\)"),
-        ("amp.dtype=float16", r"precision = Precision\.from_env\(\)"),
+        ("amp=o2", r"precision = Precision\(\)"),
+        ("amp.dtype=float16", r"precision = Precision\(\)"),
     ],
 )
 def test_what_only_a_script_that_asks_can_apply_is_refused_for_others(word: str, says: str) -> None:
@@ -131,6 +131,50 @@ def test_that_nothing_watches_a_static_graph_of_paddles_is_noted(words: tuple[st
     (note,) = set(static) - set(plain)
     assert "static graphs (paddle.enable_static) are not observed, so nothing is proved" in note
     assert ("the run fails at the first of them" in note) is fails
+
+
+@pytest.mark.parametrize(
+    ("packages", "words", "framework", "note"),
+    [
+        ({"torch": "2"}, [], "torch", "found in train.py; framework=torch is assumed"),
+        ({"torch": "2", "paddle": "3"}, [], "torch", "found in train.py; framework=torch is assumed"),
+        (
+            {"paddle": "3"},
+            [],
+            "paddle",
+            "found in train.py; framework=paddle, the one that /opt/venv/bin/python on box has",
+        ),
+        ({}, [], "none", "and /opt/venv/bin/python on box has none, so nothing will be proved (framework=none)"),
+        ({}, ["amp=o1", "train.precision=script"], "none", "so nothing will be proved (framework=none)"),
+    ],
+)
+def test_a_script_that_shows_no_framework_gets_the_one_that_is_installed(
+    packages: dict[str, str], words: list[str], framework: str, note: str
+) -> None:
+    plan = plan_of("amp=o0", *words, facts=dataclasses.replace(LAPTOP, packages=packages))
+    assert plan.framework == plan.settings["framework"] == framework
+    assert note in " ".join(plan.advice)
+    assert from_json(json.loads(json.dumps(to_json(plan)))) == plan
+    module = "amp_launcher.around.unobserved" if framework == "none" else f"amp_launcher.{framework}.script"
+    assert command(plan)[2] == module
+
+
+@pytest.mark.parametrize(
+    ("packages", "words", "says"),
+    [
+        ({}, ["amp=o1"], "train.py, and /opt/venv/bin/python on box has none, so nothing can apply it; say amp=o0"),
+        ({}, ["framework=torch"], "install torch there"),
+        ({"torch": "2"}, ["amp=o1", "framework=none"], "amp=o1: framework=none is a script without torch, tensorflow"),
+        (
+            {"tensorflow": "2", "paddle": "3"},
+            [],
+            "torch is not installed .* it has framework=tensorflow and framework=p",
+        ),
+    ],
+)
+def test_a_level_that_nothing_can_apply_and_an_open_choice_are_refused(packages, words, says) -> None:
+    with pytest.raises(UsageError, match=says):
+        plan_of(*words, *["amp=o0"] * ("amp=o1" not in words), facts=dataclasses.replace(LAPTOP, packages=packages))
 
 
 def test_one_process_unless_more_are_asked_for() -> None:

@@ -151,6 +151,13 @@ def test_a_gpu_with_a_fault_is_free_and_the_fault_is_named(tmp_path, monkeypatch
     assert (gpu.holder, gpu.fault) == ("", fault)
 
 
+def test_memory_without_a_process_is_windows_own_under_wsl(tmp_path, monkeypatch) -> None:
+    assert seen(tmp_path, monkeypatch, MUCH).holder.startswith("9342 MiB in use")
+    functions = gpu_locks.functions().replace("/dev/dxg", str(tmp_path))  # WSL's device, which no other system has
+    monkeypatch.setattr(gpu_locks, "functions", lambda: functions)
+    assert seen(tmp_path, monkeypatch, MUCH).holder == ""
+
+
 LOST = """
 case "$*" in
   *--id=0000:02:00.0*) ;;

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runs import ownership, processes
+from launcher.runs import processes
 from tests.launcher import users
 from tests.launcher.run_folders import until
 from tests.launcher.users import User
@@ -171,7 +171,6 @@ def test_a_link_to_ones_own_folder_that_another_user_made_is_theirs(alice: User,
     assert (done.returncode, "belongs to uid 61002" in done.stderr) == (2, True)
 
 
-@pytest.mark.skipif(not ownership._sees_every_uid(), reason="in a user namespace that uid is everybody's")
 def test_the_user_with_the_overflow_uid_owns_runs_in_a_root_that_nobody_writes_in(open_folder: Path) -> None:
     """Containers often run as that user."""
     nobody = users.make(open_folder, 65534)

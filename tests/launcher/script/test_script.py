@@ -28,6 +28,11 @@ from tests.launcher.stand_in import every_word, lay
 
 STOPPED = "open(sys.argv[-1][4:] + '/attempts/1/stopped.json', 'w').write('{}'); sys.exit(85)"
 
+SAMPLED = """run = sys.argv[-1][4:]; os.makedirs(run + '/telemetry', exist_ok=True)
+path = run + '/telemetry/1-0.host.csv'
+os.path.exists(path) and os.unlink(path)
+open(path, 'w').write('heads\\n1, 2, 3, 200000, 8000000\\n2, 2, 3, 7000000, 8000000\\n')"""
+
 
 def run(folder):
     return subprocess.run(["bash", str(folder / "run.sh")], env=execute.environment()).returncode
@@ -68,12 +73,44 @@ def test_the_trainer_gets_the_plans_words_variables_and_secrets_and_its_run_is_d
         assert path.is_dir() or b"hunter2" not in path.read_bytes(), f"{path} holds the secret"
 
 
+@pytest.fixture
+def small_group():
+    """A control group of 200 MiB, of either version of cgroups."""
+    top = Path("/sys/fs/cgroup")
+    old = (top / "memory").is_dir()
+    group = top / ("memory" if old else "") / f"launcher-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if old else "memory.max")).write_text(str(200 * 2**20))
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    yield group
+    until(lambda: not (group / "cgroup.procs").read_text())
+    group.rmdir()
+
+
+@pytest.mark.parametrize("ends", ["", "; sys.exit(os.waitpid(-1, 0)[1] and 1)"], ids=["itself", "a worker"])
+def test_the_kernels_kill_for_lack_of_memory_is_the_reason(tmp_path, program, small_group, ends):
+    fork = "os.fork() or " if ends else ""
+    _, folder = lay(tmp_path, program, env={"BEHAVIOUR": f"{fork}bytearray(os.urandom(1)) * 2**29{ends}"})
+    enter = f"echo $$ >{small_group}/cgroup.procs && exec bash {folder}/run.sh"
+    subprocess.run(["bash", "-c", enter], env=execute.environment())
+    ended = "ended with exit code 1" if ends else "was killed by signal 9"
+    assert status(folder)["reason"] == f"the trainer {ended}; meanwhile the kernel killed a process for lack of memory"
+
+
 @pytest.mark.parametrize(
     ("behaviour", "code", "state", "reason"),
     [
         ("sys.exit(1)", 1, "failed", "the trainer ended with exit code 1"),
         ("sys.exit(2)", 2, "failed", "the trainer refused its settings"),
         ("os.kill(os.getpid(), 9)", 137, "failed", "the trainer was killed by signal 9"),
+        (
+            f"{SAMPLED}; os.kill(os.getpid(), 9)",
+            137,
+            "failed",
+            "the trainer was killed by signal 9; before that 0.2 of 8.1 GB of memory were free",
+        ),
         ("os.abort()", 134, "failed", "the trainer was killed by signal 6"),
         ("sys.exit(255)", 255, "failed", "the trainer ended with exit code 255"),
         ("sys.exit(85)", 85, "failed", "the trainer ended with exit code 85"),
@@ -132,6 +169,29 @@ def test_term_reaches_the_trainer_and_the_end_is_written_down(tmp_path, program)
     os.kill(started.pid, signal.SIGTERM)
     assert started.wait() == 143
     assert (status(folder)["state"], status(folder)["reason"]) == ("failed", "ended by a signal from outside")
+
+
+READS_STOP = """
+while not os.path.exists(sys.argv[-1][4:] + '/STOP'): time.sleep(0.05)
+open(sys.argv[-1][4:] + '/attempts/1/stopped.json', 'w').write('{}'); sys.exit(85)"""
+DEAF = "import signal; signal.signal(signal.SIGTERM, lambda *_: None)\nwhile True: time.sleep(0.1)"
+LATE = "time limit; it did not end within 1 s of the request to save and stop"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "state", "reason"),
+    [(READS_STOP, 85, "stopped", ""), ("time.sleep(600)", 143, "failed", LATE), (DEAF, 137, "failed", LATE)],
+    ids=["it saves", "TERM ends it", "KILL ends it"],
+)
+def test_at_its_time_limit_a_run_is_asked_to_save_then_ended(tmp_path, program, behaviour, code, state, reason):
+    _, folder = lay(tmp_path, program, "cluster.time=1", env={"BEHAVIOUR": behaviour})
+    text = (folder / "run.sh").read_text()
+    assert "LAUNCHER_LIMIT=60 LAUNCHER_STOP_BEFORE=30" in text
+    (folder / "run.sh").write_text(text.replace("LIMIT=60 LAUNCHER_STOP_BEFORE=30", "LIMIT=2 LAUNCHER_STOP_BEFORE=1"))
+    started = subprocess.Popen(["bash", str(folder / "run.sh")], env=execute.environment(), start_new_session=True)
+    assert started.wait() == code
+    assert {"state": state, "reason": reason}.items() <= status(folder).items()
+    assert "Killed                  end_at_limit" not in (folder / "attempts/1/stderr.log").read_text()
 
 
 TEXT = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=("Cs", "Cc")), max_size=60)

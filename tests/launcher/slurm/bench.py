@@ -56,7 +56,7 @@ class Bench:
 
     def plan(self, behaviour: str = "", *words: str) -> Plan:
         spec = spec_of("cluster=slurm", f"run_root={self.root}", f"python={self.program}", *self._gpus(words), *words)
-        facts = dataclasses.replace(probe([spec]), packages={"torch": "0"}, python_version="3")
+        facts = dataclasses.replace(probe([spec]), packages={"torch": "0"}, python_version="3.12.0")
         plan = resolve(spec, facts)
         if "\n" in behaviour:
             text, behaviour = behaviour, f"exec(open({str(self.dump)!r} + '.py').read())"

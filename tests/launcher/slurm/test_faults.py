@@ -218,10 +218,11 @@ kill -KILL $PPID $$
 
 
 START = """\
-import json, sys
-from launcher.executors import base
+import json, pathlib, sys
+from launcher.executors import submission
 from launcher.plan import record
-base.submit([record.from_json(json.load(open(sys.argv[1])))])
+path = pathlib.Path(sys.argv[1])
+submission.start([path.parent], [record.from_json(json.loads(path.read_text()))])
 """
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from launcher.errors import Unavailable
-from launcher.executors.execute import execute
-from launcher.executors.slurm import jobs
-from launcher.executors.slurm.executor import SlurmExecutor
+from launcher.executors.slurm import jobs, submit
 from launcher.probe.slurm_commands import call
 from launcher.runs import selection
 from launcher.runs.states import SILENT
@@ -168,24 +166,20 @@ def test_a_run_whose_slurmstepd_was_killed_leaves_no_job_running(bench: Bench, s
     assert jobs.listed(None)[job_of(folder)].state == "CANCELLED"
 
 
-class Stalling(SlurmExecutor):
-    """The controller stalls just before sbatch asks it."""
-
-    cluster: Testbed
-
-    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        self.cluster.kill("slurmctld", signal.SIGSTOP)
-        return super()._make_submission_command(submission_file_path)
-
-
 @pytest.mark.alone
-def test_a_job_that_a_stalled_controller_accepts_later_keeps_its_run(bench: Bench, cluster: Testbed) -> None:
-    executor, plan = Stalling(), bench.plan()
-    executor.cluster = cluster
-    bench.lay_code(plan)
+def test_a_job_that_a_stalled_controller_accepts_later_keeps_its_run(
+    bench: Bench, cluster: Testbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, sbatch = bench.plan(), submit.sbatch
+
+    def stalled(argv: Sequence[str], answer: Path) -> str:
+        cluster.kill("slurmctld", signal.SIGSTOP)
+        return sbatch(argv, answer)
+
+    monkeypatch.setattr(submit, "sbatch", stalled)
     try:
         with pytest.raises(Unavailable, match="not known whether Slurm accepted the job"):
-            executor.submit(execute, plan)
+            bench.submit(plan)
     finally:
         cluster.kill("slurmctld", signal.SIGCONT)
     (name,) = selection.run_names(str(bench.root))

@@ -1,4 +1,5 @@
 import io
+import time
 
 import pytest
 from rich.console import Console
@@ -102,6 +103,17 @@ def test_progress_is_a_line_now_and_then_and_no_flood(lines, runs, seconds, epoc
         for line in lines(now, *(row(step, label, epoch=step if epochs else 1) for label in labels))
     ]
     assert least <= len(printed) <= most
+
+
+def test_a_run_without_a_step_for_long_has_a_line_as_often_as_the_silence_doubles(lines):
+    silent = row(step=5, last=time.time() - 300)
+    lines(0, silent)
+    assert [lines(now, silent) for now in (60, 149)] == [[], []]
+    (line,) = lines(151, silent)
+    assert line.endswith("last step 5m00s ago")
+    assert lines(200, silent) == []
+    stopping = silent._replace(state=State("stopping"))
+    assert lines(900, stopping) == ["brave-otter  stopping"] and lines(1800, stopping) == []
 
 
 def test_a_run_that_does_not_move_has_no_lines(lines):

@@ -54,6 +54,14 @@ CONTRADICTED = {"verdict": "contradicted", "why": WHY}
             {"throughput": "3410 samples/s (p10 3100, p90 3600), 12% of the time waiting for data"},
         ),
         ({"throughput": {**RATE, "data_share": 0.01}}, {}),
+        (
+            {"throughput": {**RATE, "gpu_busy_share": 0.23}},
+            {
+                "throughput": "3410 samples/s (p10 3100, p90 3600); launch-bound: the GPU was 23% busy, try "
+                "compile=true or a larger batch"
+            },
+        ),
+        ({"throughput": {**RATE, "gpu_busy_share": 0.9}}, {}),
         ({"throughput": STEPS}, {"throughput": "12.5 steps/s (p10 11, p90 14), steps of SGD, the first of 2"}),
         (
             {"throughput": {"unit": None, "mean": None, "why": "no optimizer step was seen"}},
@@ -153,11 +161,11 @@ def test_a_sweep_ends_in_one_table_with_why_runs_failed(tmp_path):
     store.write_json(good / "result.json", result())
     lines = summary.of_sweep({folder: state(folder) for folder in (good, bad)}, 0)
     assert [line.split() for line in lines[:3]] == [
-        ["RUN", "STATE", "TIME", "ACCURACY", "SAMPLES/S", "PEAK", "MEMORY", "PROOF"],
-        ["000", "amp=o1", "done", "1m05s", "0.9722", "3410", "512", "MiB", "proved"],
-        ["001", "amp=o2", "failed", "1m05s", "-", "-", "-", "-"],
+        ["RUN", "STATE", "TIME", "LOSS", "ACCURACY", "SAMPLES/S", "PEAK", "MEMORY", "PROOF"],
+        ["000", "amp=o1", "done", "1m05s", "0.0831", "0.9722", "3410", "512", "MiB", "proved"],
+        ["001", "amp=o2", "failed", "1m05s", "-", "-", "-", "-", "-"],
     ]
-    assert lines[3:] == [f"{SWEEP}-001: failed after 1m05s: out of memory", f"folders in {tmp_path}"]
+    assert lines[3:] == [f"{SWEEP}-001: failed after 1m05s: out of memory", f"sweep {SWEEP}, folders in {tmp_path}"]
 
 
 def test_the_table_of_a_sweep_of_scripts_has_the_last_words_of_those_that_failed_and_no_empty_accuracy(tmp_path):

@@ -1,0 +1,108 @@
+"""Run the parts in order, and write one folder that can be sent back."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.day.parts import Check, Day, LeftOut, Part, parts
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit code 1 where a check failed or a part broke."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu day", description=__doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="rehearse with sizes that any machine can do")
+    parser.add_argument("--thorough", action="store_true", help="all rows of benchmarks.gpu too, half an hour more")
+    parser.add_argument("--only", nargs="+", default=[], metavar="LETTER", help="of " + _letters())
+    parser.add_argument("--out", type=Path, default=Path("gpu-day"), help="the folder to write")
+    options = parser.parse_args(words)
+    chosen = [part for part in parts() if not options.only or part.letter in options.only]
+    if len(chosen) < len(options.only) or not chosen:
+        parser.error(f"--only {' '.join(options.only)}: the parts are {_letters()}")
+    if options.device == "cpu" and not options.tiny:
+        parser.error("--device cpu needs --tiny: full sizes take hours on a CPU")
+    if options.device == "cuda" and not _has_gpu():
+        parser.error("torch sees no CUDA GPU here; --device cpu --tiny rehearses without one")
+    if options.out.exists():
+        parser.error(f"--out {options.out} is there already; name another folder")
+    options.out.mkdir(parents=True)
+    minutes = sum(part.seconds for part in chosen) / 60 + 30 * options.thorough
+    print(f"{len(chosen)} parts, about {minutes:.0f} minutes; into {options.out}", flush=True)
+    failed = False
+    with tempfile.TemporaryDirectory(prefix="gpu-day-") as home:
+        day = Day(
+            device=options.device,
+            tiny=options.tiny,
+            thorough=options.thorough,
+            folder=options.out.resolve(),
+            home=Path(home),
+        )
+        documents = []
+        for part in chosen:
+            began = time.monotonic()
+            checks, why = run(part, day)
+            failed = failed or any(check.passed is False for check in checks)
+            documents.append(
+                {
+                    "part": part.letter,
+                    "about": part.about,
+                    "seconds": time.monotonic() - began,
+                    "left_out": why,
+                    "checks": [dataclasses.asdict(check) for check in checks],
+                }
+            )
+            write(day.folder / "day.json", {"schema": 1, "rehearsal": options.tiny, "parts": documents})
+        shutil.rmtree(day.home / "runs", ignore_errors=True)
+    print(f"written to {options.out}; " + ("A CHECK FAILED" if failed else "no check failed"))
+    return int(failed)
+
+
+def run(part: Part, day: Day) -> tuple[list[Check], str]:
+    """The part's checks, printed as they come, and why the rest of it was left out. One that breaks fails, and costs no
+    other part."""
+    print(f"({part.letter}) {part.about}", flush=True)
+    checks: list[Check] = []
+    try:
+        for check in part.run(day):
+            checks.append(check)
+            outcome = {True: "passed", False: "FAILED", None: "left out"}[check.passed]
+            print(
+                f"    {outcome:9} {check.name}" + ("" if check.passed else f"  {json.dumps(check.facts)}"), flush=True
+            )
+    except LeftOut as reason:
+        print(f"    left out: {reason}", flush=True)
+        return checks, str(reason)
+    except Exception as error:  # a GPU is had rarely: one part that breaks must not cost all others
+        traceback.print_exc(file=sys.stderr)
+        checks.append(Check(name="the part ran to its end", passed=False, facts={"why": f"{type(error).__name__}"}))
+    return checks, ""
+
+
+def write(path: Path, document: object) -> None:
+    aside = path.with_name(f".{path.name}.aside")
+    aside.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    os.replace(aside, path)
+
+
+def _letters() -> str:
+    return ", ".join(f"{part.letter} ({part.about})" for part in parts())
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

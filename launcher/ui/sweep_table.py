@@ -1,0 +1,171 @@
+"""A sweep as a table: what was swept, and what its runs measured and logged."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from amp_launcher.shown import show
+from launcher import units
+from launcher.errors import UsageError
+from launcher.runs import run_ids, store
+from launcher.runs.schema import PlanRecord, ResultRecord
+from launcher.runs.states import Seen
+from launcher.ui import details, summary, tables
+from launcher.ui.tables import Column
+
+RATE = "rate"
+"""The measure that is the throughput."""
+FAILED = 4
+"""The most failures that are explained below the table."""
+_LOW_IS_GOOD = re.compile(r"loss|error|perplexity|(^|[._])(ppl|nll|mse|mae|rmse|wer|cer|fid)($|[._])", re.IGNORECASE)
+
+
+class Cell(NamedTuple):
+    """One run of a sweep."""
+
+    seen: Seen
+    swept: tuple[tuple[str, Any], ...]
+    result: ResultRecord
+    step: int | None
+    measures: Mapping[str, float]
+    seconds: float | None
+    gpus: int
+    """On all nodes."""
+
+
+def cells(seen: Sequence[Seen], now: float) -> list[Cell]:
+    """The cells of a sweep, in its order."""
+    made = []
+    for one in sorted(seen, key=lambda one: one.run.id):
+        plan = store.read(
+            PlanRecord, store.plan_path(one.run.path), ("swept", "processes", "nodes", "settings", "gpus")
+        )
+        result = summary.result_of(one.run.path, one.state) if one.state.finished else ResultRecord()
+        made.append(
+            Cell(
+                seen=one,
+                swept=plan.swept,
+                result=result,
+                step=last.number if (last := details.last_step(one.run, result)) else None,
+                measures=measures(result) if one.state.finished else _so_far(one),
+                seconds=summary.elapsed(one.state, now),
+                gpus=(plan.gpus or 0) * (plan.nodes or 1),
+            )
+        )
+    return made
+
+
+def measures(result: ResultRecord) -> dict[str, float]:
+    """What a run measured and logged, by name: the last training loss, what it measured on held-out samples
+    (`eval.loss` where that is a loss), the last value of each name that its script logged, and its rate."""
+    held_out = {"eval.loss" if name == "loss" else name: value for name, value in result.eval.items()}
+    values = {"loss": result.loss.last, **held_out, **result.logged, RATE: result.throughput.mean}
+    return {name: value for name, value in values.items() if isinstance(value, (int, float))}
+
+
+def _so_far(seen: Seen) -> dict[str, float]:
+    progress = details.progress(seen.run)
+    values = {"loss": progress.loss, "accuracy": progress.accuracy}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def best_first(rows: Sequence[Cell], name: str) -> list[Cell]:
+    """The cells by a measure: lowest first for a loss or an error, highest first for anything else, and those without
+    it last. Raises `UsageError` for a measure that no cell has."""
+    known = names(rows)
+    if name not in (*known, RATE):
+        choices = ", ".join([*known, RATE])
+        raise UsageError(f"--sort {name}: no run of this sweep has measured it; they have {choices}")
+    sign = 1 if _LOW_IS_GOOD.search(name) else -1
+    with_it = [row for row in rows if name in row.measures]
+    return [
+        *sorted(with_it, key=lambda row: sign * row.measures[name]),
+        *(row for row in rows if name not in row.measures),
+    ]
+
+
+def names(rows: Sequence[Cell]) -> list[str]:
+    """What any cell measured or logged, but for the rate."""
+    found = dict.fromkeys(name for row in rows for name in row.measures if name != RATE)
+    first = [name for name in ("loss", "accuracy", "eval.loss") if name in found]
+    return [*first, *(name for name in found if name not in first)]
+
+
+def swept_keys(rows: Sequence[Cell]) -> list[str]:
+    return list(dict.fromkeys(key for row in rows for key, _ in row.swept))
+
+
+def lines(rows: Sequence[Cell], width: int, shown: Sequence[Cell], now: float) -> list[str]:
+    """The table of the cells that are shown, why the first ones failed, and a line on all of them."""
+    unit, rates = units.rates(
+        [(row.result.throughput.mean, row.result.throughput.unit or "samples/s") for row in shown]
+    )
+    of_script = {name: [_number(row.measures.get(name)) for row in shown] for name in names(rows)}
+    columns = [
+        Column("RUN", [_number_of(row.seen) for row in shown]),
+        *(Column(key.upper(), [_text(dict(row.swept).get(key)) for row in shown]) for key in swept_keys(rows)),
+        Column("STATE", [row.seen.state.name for row in shown]),
+        Column("TIME", [units.duration(row.seconds) for row in shown], right=True),
+        Column("STEP", ["-" if row.step is None else str(row.step) for row in shown], right=True),
+        *(Column(name.upper(), values, right=True) for name, values in of_script.items()),
+        Column(unit.upper(), rates, right=True),
+        Column("PROOF", [row.result.observed.verdict or "-" for row in shown]),
+    ]
+    spare = (*summary.RATES, "STEP", "TIME", *(name.upper() for name in reversed(of_script)), "PROOF")
+    failed = [row.seen for row in shown if row.seen.state.name in ("failed", "lost")]
+    why = [f"{_number_of(one)}: {tables.clean(summary.headline(one.state, now))}" for one in failed[:FAILED]]
+    more = [f"and {len(failed) - FAILED} more that failed"] if len(failed) > FAILED else []
+    return [*tables.lines(columns, width, spare), *why, *more, _total(rows, shown)]
+
+
+def _total(rows: Sequence[Cell], shown: Sequence[Cell]) -> str:
+    seconds = sum(row.seconds or 0.0 for row in rows)
+    hours = sum((row.seconds or 0.0) * row.gpus for row in rows) / 3600
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.seen.state.name] = counts.get(row.seen.state.name, 0) + 1
+    first = f"{len(shown)} of {len(rows)} runs" if len(shown) < len(rows) else f"{len(rows)} runs"
+    states = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    gpu = f", {units.number(hours)} GPU hours" if hours else ""
+    sweep = run_ids.sweep_of(rows[0].seen.run.id) or ""
+    return tables.clean(f"sweep {sweep}: {first}, {states}, {units.duration(seconds)} in total{gpu}")
+
+
+def as_csv(shown: Sequence[Cell]) -> str:
+    """A line for each cell under a header: numbers as they are, times in seconds."""
+    swept, measured = swept_keys(shown), names(shown)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    header = ["run", *swept, "state", "seconds", "step", *measured, "rate", "unit", "proof"]
+    writer.writerow(map(tables.clean, header))
+    for row in shown:
+        values = dict(row.swept)
+        rate = row.result.throughput
+        writer.writerow([
+            row.seen.run.id,
+            *(tables.clean(_text(values.get(key))) for key in swept),
+            row.seen.state.name,
+            "" if row.seconds is None else round(row.seconds, 3),
+            row.step,
+            *(row.measures.get(name) for name in measured),
+            rate.mean,
+            tables.clean(rate.unit or ""),
+            tables.clean(row.result.observed.verdict or ""),
+        ])  # fmt: skip
+    return out.getvalue()
+
+
+def _number_of(seen: Seen) -> str:
+    return seen.run.id.rpartition("-")[2]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else units.number(value)
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else show(value)

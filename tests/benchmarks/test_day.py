@@ -1,0 +1,101 @@
+"""The first day on a GPU, rehearsed, and what of a machine goes into its folder."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu
+from benchmarks.day import machine
+from benchmarks.day.__main__ import run
+from benchmarks.day.parts import Check, Day, LeftOut, Part
+
+REPORT = """<?xml version="1.0" ?>
+<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
+<nvidia_smi_log>
+  <timestamp>Mon Nov 23 2026</timestamp>
+  <driver_version>550.54</driver_version>
+  <gpu id="00000000:C1:00.0">
+    <product_name>NVIDIA H100 80GB HBM3</product_name>
+    <serial>1650123456789</serial>
+    <uuid>GPU-11111111-2222-3333-4444-555555555555</uuid>
+    <board_id>0xc100</board_id>
+    <pci><pci_bus_id>00000000:C1:00.0</pci_bus_id></pci>
+    <mig_mode><current_mig>Disabled</current_mig></mig_mode>
+    <clocks_event_reasons><clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle></clocks_event_reasons>
+    <processes>
+      <process_info><pid>4711</pid><process_name>/home/someone/train.py</process_name></process_info>
+    </processes>
+    <accounted_processes></accounted_processes>
+    <something_new>a secret</something_new>
+  </gpu>
+</nvidia_smi_log>
+"""
+TOPOLOGY = """\t\x1b[4mGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m
+GPU0\t X \tNV18\tPIX\t0-47\t0
+GPU1\tNV18\t X \tSYS\t48-95\t1
+NIC0\tPIX\tSYS\t X
+
+NIC Legend:
+
+  NIC0: mlx5_of_somebody
+"""
+
+
+def test_nothing_of_a_report_leaves_the_machine_but_what_is_listed() -> None:
+    kept = machine.fixture(REPORT)
+    for secret in ("1650123456789", "GPU-1111", "C1:00.0", "0xc100", "4711", "someone", "a secret", "2026"):
+        assert secret not in kept
+    gpu_of = ET.fromstring(kept).find("gpu")
+    assert gpu_of is not None
+    assert gpu_of.findtext("product_name") == "NVIDIA H100 80GB HBM3"
+    assert gpu_of.findtext("mig_mode/current_mig") == "Disabled"
+    assert gpu_of.findtext("clocks_event_reasons/clocks_event_reason_gpu_idle") == "Active"
+    assert gpu_of.findtext("process_count") == "1"
+
+
+def test_a_topology_is_of_gpus_alone() -> None:
+    assert machine.topology(TOPOLOGY) == "GPU0\tX\tNV18\nGPU1\tNV18\tX\n"
+
+
+def test_scripts_a_fused_optimizer_and_a_killed_rank_are_rehearsed(tmp_path: Path) -> None:
+    out = tmp_path / "day"
+    assert gpu.main(["day", "--device", "cpu", "--tiny", "--out", str(out), "--only", "a", "c", "d", "g"]) == 0
+    document = json.loads((out / "day.json").read_text())
+    checks = [check for part in document["parts"] for check in part["checks"]]
+    assert document["rehearsal"] and len(checks) == 6
+    assert {check["passed"] for check in checks} == {True, None}
+
+
+@pytest.mark.parametrize(
+    ("ends", "outcome"), [(LeftOut("no image"), [True]), (OSError("the GPU is gone"), [True, False])]
+)
+def test_a_part_that_breaks_fails_and_costs_no_other(ends: Exception, outcome: list[bool], tmp_path: Path) -> None:
+    def breaks(day: Day):  # type: ignore[no-untyped-def]
+        yield Check(name="first", passed=True)
+        raise ends
+
+    day = Day(device="cpu", tiny=True, thorough=False, folder=tmp_path, home=tmp_path)
+    checks, _ = run(Part(letter="x", about="a part", seconds=1, run=breaks), day)
+    assert [check.passed for check in checks] == outcome
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--device", "cpu"], "--device cpu needs --tiny"),
+        (["--device", "cpu", "--tiny", "--only", "z"], "the parts are a (the machine)"),
+        ([], "torch sees no CUDA GPU here"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(
+    words: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        gpu.main(["day", *words, "--out", str(tmp_path / "day")])
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+    assert not (tmp_path / "day").exists()
