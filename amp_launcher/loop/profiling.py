@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from amp_launcher.precision.tensor_core_kernels import tensor_core_share
+from amp_launcher.precision.gpu_kernels import tensor_core_share
 from amp_launcher.settings import Profile
 from amp_launcher.typed import SettingsError
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from amp_launcher.precision.tensor_core_kernels import tensor_core_share
+from amp_launcher.precision.gpu_kernels import tensor_core_share
 from amp_launcher.tensorflow.profiling import FrameworkProfiler, _kernels
 from tests.amp_launcher.contract.runs import train
 from tests.amp_launcher.torch.trainers import result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amp_launcher.precision.tensor_core_kernels import tensor_core_share, uses_tensor_cores
+from amp_launcher.precision.gpu_kernels import tensor_core_share, uses_tensor_cores
 
 TENSOR = [
     "ampere_sgemm_tf32f32_128x64_nn",
