@@ -1,7 +1,7 @@
-"""Which GPU kernels use tensor cores, by their names, as DLProf reported.
+"""GPU kernels by their names: which use tensor cores, as DLProf reported, and which multiply matrices.
 
-Names are no proof. They are from published traces of cuBLAS, cuDNN, CUTLASS, XLA and Triton; a kernel of another name
-counts as one without tensor cores, so that a share is a lower bound.
+Names are no proof. They are from published traces of cuBLAS, cuDNN, CUTLASS, XLA and Triton, and from traces of an
+H200; a kernel of another name counts as one without tensor cores, so that a share is a lower bound.
 """
 
 from __future__ import annotations
@@ -22,12 +22,27 @@ _TENSOR_CORES = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+# Those on plain cores say gemm or gemv, or what they compute of a convolution.
+_MATRICES = re.compile(
+    r"gemm|gemv|xmma|cutlass|convolve|winograd|(?:^|_)(?:fprop|dgrad|wgrad)|^triton_tem_", re.IGNORECASE
+)
 _NO_KERNEL = re.compile(r"^(?:mem(?:cpy|set)|\[?cuda ?mem)", re.IGNORECASE)
 
 
 def uses_tensor_cores(kernel: str) -> bool:
     """Whether the name of a kernel shows that it multiplies matrices on tensor cores."""
     return _TENSOR_CORES.search(kernel) is not None
+
+
+def multiplies_matrices(kernel: str) -> bool:
+    """Whether the name of a kernel shows that it multiplies matrices, convolves, or computes attention."""
+    return _MATRICES.search(kernel) is not None or uses_tensor_cores(kernel)
+
+
+def short_name(kernel: str) -> str:
+    """A kernel's name without the arguments of its template and of itself, which fill lines."""
+    name = kernel.partition("::type ")[2] if kernel.startswith("std::enable_if<") else kernel
+    return re.split(r"[<(]", name.removeprefix("void ").replace("(anonymous namespace)::", ""))[0]
 
 
 def tensor_core_share(microseconds: Mapping[str, float]) -> float | None:

@@ -26,6 +26,8 @@
      "uncounted": {operation: times},                    calls that follow the rule, of unknown work
      "audit": "",                                        where a second observer disagrees
      "unaudited": "",                                    why there was no second observer
+     "kernels": 0,                                       the GPU's that multiplied matrices for counted operations
+     "uncounted_kernels": {name and operation: times},   its others whose names show that they multiply matrices
      "parameters": [{"group": "norm" | "kept" | "other", "dtype", "elements"}],     or "adapter" | "frozen", where
                                                          the float32 weights that train are few beside frozen half ones
      "unscaled": True,                                   a loss scale was taken out of gradients; absent if not known

@@ -204,6 +204,7 @@ def _summary(reports: Sequence[Report]) -> str:
         )
         + (f"; gradients summed over the ranks in {reduced}" if (reduced := _dtype_of(reports, "reduced")) else "")
         + (f"; {rounding.summary(reports)}" if _is_rounded(reports) else "")
+        + _kernels(reports)
         + _adapters(reports[-1])
         + (f"; {shards}" if (shards := shard_rules.summary(reports)) else "")
         + (_others(calls, reports[0]["rule"]) if calls else "")
@@ -231,6 +232,14 @@ def _seen(reports: Sequence[Report]) -> str:
         if left
         else f"; all {operations:,} operations seen"
     )
+
+
+def _kernels(reports: Sequence[Report]) -> str:
+    """What the GPU's own record says beside the verdict, which follows the operations."""
+    counted = sum(report.get("kernels", 0) for report in reports)
+    if others := _counts(reports, "uncounted_kernels"):
+        return f"; the GPU also ran {others}, which no counted operation launched"
+    return f"; all {counted:,} matrix kernels of the GPU are of counted operations" if counted else ""
 
 
 def _adapters(report: Report) -> str:

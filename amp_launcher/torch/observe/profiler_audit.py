@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._C._profiler import _EventType
 
 from amp_launcher.around.replaced import replaced
+from amp_launcher.precision.gpu_kernels import multiplies_matrices, short_name
 from amp_launcher.torch.observe import flops
 from amp_launcher.torch.observe.calls import Call, dtype_name
 from amp_launcher.torch.observe.recomputation import RECALLED, STOPPED
@@ -57,11 +59,16 @@ class Audit:
     code they are the library kernels that it calls, without those that the compiler wrote itself."""
     listed: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)
     """Function of the lists, with the floating dtypes of its tensors -> times called in forward."""
+    kernels: int = 0
+    """Those that the GPU ran for these calls, as far as their names show that they multiply matrices."""
+    uncounted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Other such kernels of the GPU, each with the operation that launched it, if one did -> times. No operation
+    launches those of a graph of CUDA, as compiled code replays it."""
 
 
 class Recording:
-    """A profiler of the dispatcher alone, with shapes, while it is entered. It gives way to the script's own: there is
-    one at a time."""
+    """A profiler of the dispatcher, with shapes, and of the GPU's kernels where it is in use, while it is entered. It
+    gives way to the script's own: there is one at a time."""
 
     def __init__(self) -> None:
         self.profile: Any = None
@@ -77,7 +84,8 @@ class Recording:
             self.missing = IN_A_THREAD
             return self
         os.environ.setdefault(_QUIET, "99")  # read once, at the first profiler; else every step prints two lines
-        self.profile = torch.autograd.profiler.profile(record_shapes=True)
+        device = "cuda" if torch.cuda.is_initialized() else None
+        self.profile = torch.autograd.profiler.profile(record_shapes=True, use_kineto=True, use_device=device)
         self.profile.__enter__()
         for name in ("_prepare_profiler", "_enable_profiler"):
             original = getattr(torch.autograd.profiler, name)
@@ -114,7 +122,12 @@ def read(profile: Any, listed: Sequence[str], counted: Collection[str] = ()) -> 
     for event in tree:
         reader.walk(event)
     started = sorted(reader.calls, key=lambda call: call[0])
-    return Audit(calls=[call for _, call in started], listed=reader.listed)
+    return Audit(
+        calls=[call for _, call in started],
+        listed=reader.listed,
+        kernels=reader.kernels,
+        uncounted=reader.uncounted,
+    )
 
 
 def has_operation(function: str) -> bool:
@@ -167,6 +180,8 @@ class _Reader:
         self.calls: list[tuple[int, Call]] = []
         """With the time at which each started."""
         self.listed: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        self.kernels = 0
+        self.uncounted: Counter[tuple[str, str]] = Counter()
         self._operations = operations
         self._counted = counted
         self._probes: list[tuple[int, int]] = []
@@ -176,6 +191,8 @@ class _Reader:
 
     def find_ranges(self, events: Iterable[Any]) -> None:
         for event in events:
+            if event.tag == _EventType.Kineto:
+                continue  # the same range again, but of when the GPU worked on it
             if event.name == PROBE:
                 self._probes.append((event.start_time_ns, event.end_time_ns))
             elif event.name.startswith(OPTIMIZER):
@@ -190,6 +207,10 @@ class _Reader:
         """Read an event and those within; the rest says what is around it."""
         name = event.name
         if name.endswith(_COMPILING) or name in self._counted:
+            self.kernels += self._matrix_kernels(event)
+            return
+        if _is_matrix_kernel(event) and not compiled:  # compiled code is counted by its graphs
+            self.uncounted[short_name(name), outermost] += 1
             return
         backward = backward or name.startswith("autograd::engine::evaluate_function")
         compiled = compiled or name.startswith("## Call CompiledFxGraph")
@@ -210,9 +231,18 @@ class _Reader:
                         compiled=compiled,
                     )
                     self.calls.append((event.start_time_ns, call))
+                    self.kernels += self._matrix_kernels(event)
                 return
         for child in event.children:
             self.walk(child, outermost, backward, compiled)
+
+    def _matrix_kernels(self, event: Any) -> int:
+        """Those that ran for an operation, without those of the observer's own arithmetic in it."""
+        return sum(
+            _is_matrix_kernel(child) + self._matrix_kernels(child)
+            for child in event.children
+            if not _within(child, self._probes)
+        )
 
     def _is_recalled(self, event: Any) -> bool:
         """Whether checkpointing answered it, or stopped before it: it was not dispatched again, and did not run."""
@@ -230,6 +260,11 @@ class _Reader:
             return True
         gradients = backward or event.extra_fields.sequence_number >= 0
         return not gradients and _within(event, self._optimizers)
+
+
+def _is_matrix_kernel(event: Any) -> bool:
+    """Kernels are children of the call that launched them, and that of the operation."""
+    return event.tag == _EventType.Kineto and multiplies_matrices(event.name)
 
 
 def _contains(event: Any, name: str, after: int) -> bool:

@@ -1,8 +1,9 @@
-"""Kernels by their names. The names are those that documentation and published traces show; none was recorded here."""
+"""Kernels by their names: those that documentation and published traces show, and those of a step of `gpt` on an H200
+with torch 2.11 and CUDA 13.0."""
 
 from __future__ import annotations
 
-from amp_launcher.precision.gpu_kernels import tensor_core_share, uses_tensor_cores
+from amp_launcher.precision.gpu_kernels import multiplies_matrices, short_name, tensor_core_share, uses_tensor_cores
 
 TENSOR = [
     "ampere_sgemm_tf32f32_128x64_nn",
@@ -28,6 +29,40 @@ PLAIN = [
     "triton_poi_fused_relu_0",
     "Memcpy HtoD (Pinned -> Device)",
 ]
+
+
+# In float32 the kernels of attention multiply in three TF32 products each, as exact as float32, from Ampere on.
+RECORDED_TENSOR = [
+    "nvjet_sm90_tst_32x64_64x16_4x2_h_bz_NTN",
+    "nvjet_sm90_qqtst_64x48_128x15_2x4_h_bz_TNT",
+    "nvjet_sm90_qrtst_64x8_128x16_2x4_h_bz_algo2_TNT",
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1_cga1x1x1_kernel0_0",
+    "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x64_1x4x1_cga1x1x1_kernel0_0",
+    "fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float, cutlass::arch::Sm80>)",
+]
+RECORDED_MATRICES = [
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel",
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nt_align1>(Params)",
+]
+RECORDED_OTHERS = [
+    "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float, float, 32u, 32u, 256u>(long)",
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>>()",
+    "void cudnn::fusion::compute_dot_do_o<true>(void const*, void const*, void*, void*)",
+    "void cublasLt::splitKreduce_kernel<32, 16, int, float, float, float, float, true, true, false>()",
+    "void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, true, false>(float*, float const*, int)",
+    "triton_poi_fused__unsafe_view_cat_mul_silu_silu_backward_split_view_3",
+]
+
+
+def test_what_a_gpu_ran_is_known_by_its_names():
+    recorded = [*RECORDED_TENSOR, *RECORDED_MATRICES, *RECORDED_OTHERS]
+    assert [name for name in recorded if uses_tensor_cores(name)] == RECORDED_TENSOR
+    assert [name for name in recorded if multiplies_matrices(name)] == [*RECORDED_TENSOR, *RECORDED_MATRICES]
+
+
+def test_names_are_shown_without_what_fills_lines():
+    assert short_name(RECORDED_OTHERS[0]) == "at::native::GammaBetaBackwardCUDAKernelTemplate"
+    assert short_name(RECORDED_TENSOR[0]) == RECORDED_TENSOR[0]
 
 
 def test_names_of_tensor_core_kernels_are_known_and_other_names_are_not():

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch._C._profiler import _EventType
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import record_function
 
@@ -101,3 +107,71 @@ def test_compiled_code_may_call_fewer_library_products_than_its_graphs_have_and_
     audit = profiler_audit.Audit(calls=[replace(call, compiled=True) for call in profiled])
     problem = profiler_audit.disagreement([replace(CALL, compiled=True)] * 2, audit)
     assert problem == "" if agree else problem.startswith("compiled ")
+
+
+def _event(name: str, *children: Any, launched: bool = False, start: int = 0) -> Any:
+    """An event of the profiler's tree, as CUDA's records make them: operation, launch, kernel."""
+    matrix = SimpleNamespace(storage_data_ptr=1, dtype=torch.float32, sizes=[4, 4])
+    return SimpleNamespace(
+        name=name,
+        children=children,
+        tag=_EventType.Kineto if launched else _EventType.TorchOp,
+        extra_fields=SimpleNamespace(inputs=[matrix] * 8, sequence_number=-1),
+        start_time_ns=start,
+        end_time_ns=start + 1,
+    )
+
+
+def _audit(*events: Any, counted: tuple[str, ...] = ()) -> profiler_audit.Audit:
+    results = SimpleNamespace(experimental_event_tree=lambda: events)
+    return profiler_audit.read(SimpleNamespace(kineto_results=results), (), counted)
+
+
+NVJET = "nvjet_sm90_tst_32x64_64x16_4x2_h_bz_NTN"
+
+
+def test_matrix_kernels_that_no_counted_operation_launched_are_named_with_what_did() -> None:
+    gemm = _event("cudaLaunchKernel", _event(NVJET, launched=True), launched=True)
+    add = _event("cudaLaunchKernel", _event("void at::native::add<float>()", launched=True), launched=True)
+    audit = _audit(
+        _event("mylib::product", gemm),  # counted as a whole
+        _event("aten::hidden", gemm, add),
+        _event("## Call CompiledFxGraph abc ##", gemm),  # counted by its graph
+        gemm,
+        counted=("mylib::product",),
+    )
+    assert audit.kernels == 1
+    assert audit.uncounted == {(NVJET, "hidden"): 1, (NVJET, ""): 1}
+
+
+def test_kernels_of_the_observers_own_arithmetic_are_not_those_of_the_operation_around_it() -> None:
+    kernel = _event("cudaLaunchKernel", _event(NVJET, launched=True), launched=True, start=10)
+    probe = _event(profiler_audit.PROBE, start=5)
+    probe.end_time_ns = 20
+    audit = _audit(_event("aten::mm", probe, _event("aten::mm", kernel, start=6)))
+    assert (len(audit.calls), audit.kernels) == (1, 0)
+
+
+def test_when_a_gpu_worked_on_an_optimizers_step_hides_no_later_operation() -> None:
+    on_gpu = _event(f"{profiler_audit.OPTIMIZER}SGD.step", launched=True, start=0)
+    on_gpu.end_time_ns = 100
+    assert [call.operation for call in _audit(on_gpu, _event("aten::mm", start=50)).calls] == ["mm"]
+
+
+def _recorded(event: Any, times: Iterator[int]) -> Any:
+    name, kind, children = event
+    start = next(times)
+    made = _event(name, *(_recorded(child, times) for child in children), launched=kind == "Kineto", start=start)
+    made.end_time_ns = next(times)
+    return made
+
+
+@pytest.mark.parametrize(("mode", "kernels", "uncounted"), [("o0", 14, 0), ("o1", 15, 0), ("o1_replay", 0, 2)])
+def test_each_matrix_kernel_that_an_h200_ran_belongs_to_a_counted_operation(
+    mode: str, kernels: int, uncounted: int
+) -> None:
+    """But those of a graph of CUDA that was captured, of which no dispatcher knows when it is replayed."""
+    trees = json.loads((Path(__file__).parents[2] / "fixtures/gpu/profiler_trees.json").read_text())
+    times = itertools.count()
+    audit = _audit(*(_recorded(event, times) for event in trees[mode]))
+    assert (audit.kernels, audit.uncounted.total()) == (kernels, uncounted)
