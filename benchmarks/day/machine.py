@@ -10,7 +10,8 @@ from typing import Any
 
 KEPT = frozenset(
     """driver_version cuda_version attached_gpus product_name product_brand product_architecture display_active
-    persistence_mode addressing_mode mig_mode current_mig pending_mig compute_mode virtualization_mode host_vgpu_mode
+    persistence_mode addressing_mode gpu_reset_status reset_required gpu_recovery_action mig_mode current_mig
+    pending_mig compute_mode virtualization_mode host_vgpu_mode
     gpu_virtualization_mode vbios_version fb_memory_usage bar1_memory_usage total reserved used free utilization
     gpu_util memory_util ecc_mode current_ecc pending_ecc ecc_errors volatile aggregate sram_correctable
     sram_uncorrectable sram_uncorrectable_parity sram_uncorrectable_secded dram_correctable dram_uncorrectable

@@ -21,12 +21,12 @@ from benchmarks.day import machine
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-CANARIES = ("products", "convolutions", "attention", "inner", "compiled")
+CANARIES = ("products", "convolutions", "attention", "compiled")
 STOPS = 60.0
 """Seconds within which a run ends once one of its ranks was killed."""
 LEVELS = ("amp=o0", "amp=o1", "amp=o2", "amp=fp8")
-AGREE = 0.02
-"""Relative gap of the last losses of a level and of o0."""
+AGREE = 0.05
+"""Relative gap of the last losses of a level and of o0: on an H200 up to 0.02 after 60 steps."""
 
 
 class LeftOut(Exception):
@@ -162,8 +162,11 @@ def _one_gpu(day: Day) -> list[str]:
 
 def _scripts(day: Day) -> Iterator[Check]:
     for name in CANARIES[:1] if day.tiny else CANARIES:
-        for level, by_hand in (("o0", ()), ("o1", ("by-hand",))):
-            yield _beside(day, name, level, by_hand)
+        yield _beside(day, name, "o0", ())
+        yield _beside(day, name, "o1", ("by-hand",))
+    if not day.tiny:
+        yield _beside(day, "inner", "o1", (), "train.precision=script")
+        yield _beside(day, "inner", "o1", ("by-hand",))
 
 
 def _overflow(day: Day) -> Iterator[Check]:
@@ -174,14 +177,14 @@ def _beside(day: Day, name: str, level: str, by_hand: tuple[str, ...], *words: s
     """The script alone and under the launcher: the same losses and weights, to the last bit."""
     script = str(HERE / "canary.py")
     alone = day.python(script, name, day.device, *by_hand)
-    run = f"{name}-{level}"
+    run = f"{name}-{level}" + "-own" * ("train.precision=script" in words)
     under = day.launcher(script, f"amp={level}", *words, *_one_gpu(day), f"name={run}", "--", name, day.device)
     log = _log(day, run)
     same = alone.returncode == under.returncode == 0 and alone.stdout.splitlines() == log
     facts = {"alone": alone.returncode, "here": under.returncode, "verdict": _verdict(day.result(run))}
     if not same:
         facts |= {"lines": len(log), "first_other": _first_other(alone.stdout.splitlines(), log)}
-    return Check(name=f"{name} at {level} computes what it does alone", passed=same, facts=facts)
+    return Check(name=f"{run} computes what it does alone", passed=same, facts=facts)
 
 
 def _log(day: Day, name: str) -> list[str]:
@@ -237,14 +240,10 @@ def _gpt(day: Day) -> Iterator[Check]:
 
 
 def _ranks(day: Day) -> Iterator[Check]:
-    import torch
-
-    two = day.device == "cuda" and torch.cuda.device_count() > 1
-    if day.device == "cuda" and not two:
-        raise LeftOut("one GPU; this needs two")
-    for how in ("ddp", "fsdp") if two else ("ddp",):
-        place = ("gpus=2", f"parallel={how}") if two else ("device=cpu",)
-        words = ("recipe=mnist", "amp=o2", "data=synthetic", "batch=64", "steps=2000", "checkpoint.every=20", *place)
+    yield _resumed(day)
+    for how, place in _places_of_ranks(day).items():
+        batch = f"batch={4 if day.tiny else 64}"
+        words = ("recipe=mnist", "amp=o2", "data=synthetic", batch, "steps=20000", "checkpoint.every=20", *place)
         with _started(day, *words) as run:
             _wait(day, run, 30)
             stopped = day.launcher("cancel", run)
@@ -263,6 +262,44 @@ def _ranks(day: Day) -> Iterator[Check]:
             facts = {"state": state, "seconds": took, "processes_left": len(left), "cancel": stopped.returncode}
             right = state == "failed" and took < STOPS and not left
             yield Check(name=f"{how}: ends when a rank is killed, and leaves nothing", passed=right, facts=facts)
+
+
+def _places_of_ranks(day: Day) -> dict[str, tuple[str, ...]]:
+    """Two GPUs where there are two, else one process."""
+    import torch
+
+    if day.device == "cpu":
+        return {"ddp": ("device=cpu",)}
+    if torch.cuda.device_count() > 1:
+        return {how: ("gpus=2", f"parallel={how}") for how in ("ddp", "fsdp")}
+    return {"one GPU": ("gpus=1",)}
+
+
+def _resumed(day: Day) -> Check:
+    """A run that was stopped and resumed has the losses of one that was not, to the last bit."""
+    words = ("recipe=mnist", "amp=o2", "amp.dtype=float16", "data=synthetic", "deterministic=true")
+    steps, batch = (60, 4) if day.tiny else (3000, 64)
+    words = (*words, f"steps={steps}", f"batch={batch}", "checkpoint.every=20", *_one_gpu(day))
+    whole = day.launcher(*words, "name=whole")
+    with _started(day, *words, "name=parted") as run:
+        _wait(day, run, 25)
+        day.launcher("cancel", run)
+        state = _ended(day, run)
+        day.launcher("resume", run)
+    one, other = (_losses(day, name) for name in ("whole", "parted"))
+    facts = {"exit_code": whole.returncode, "state": state, "losses": len(one), "first_other": _first_other(one, other)}
+    right = len(one) == len(other) == steps and one == other
+    return Check(name="a resumed run has the losses of one that was not stopped", passed=right, facts=facts)
+
+
+def _losses(day: Day, name: str) -> list[str]:
+    """The loss of each step, as written in the metrics of the run of that name."""
+    found: list[str] = []
+    for plan in (day.home / "runs").glob("*/plan.json"):
+        rows = plan.with_name("metrics.jsonl")
+        if json.loads(plan.read_text())["name"] == name and rows.exists():
+            found = [str(row["loss"]) for row in map(json.loads, rows.read_text().splitlines()) if "loss" in row]
+    return found
 
 
 @contextlib.contextmanager

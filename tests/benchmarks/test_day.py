@@ -66,7 +66,7 @@ def test_scripts_a_fused_optimizer_and_a_killed_rank_are_rehearsed(tmp_path: Pat
     assert gpu.main(["day", "--device", "cpu", "--tiny", "--out", str(out), "--only", "a", "c", "d", "g"]) == 0
     document = json.loads((out / "day.json").read_text())
     checks = [check for part in document["parts"] for check in part["checks"]]
-    assert document["rehearsal"] and len(checks) == 6
+    assert document["rehearsal"] and len(checks) == 7
     assert {check["passed"] for check in checks} == {True, None}
 
 

@@ -2,7 +2,8 @@
 
 The reports are constructed: an excerpt of a real one's elements, in their order, with the values that differ as people
 posted them: GH200 (driver 545, addressing mode ATS), processes under MPS (nvidia-cuda-mps-server with 30 MiB, a client
-of type M+C), an A800 with 32 uncorrectable errors and a pending row remap. None was recorded here.
+of type M+C), an A800 with 32 uncorrectable errors and a pending row remap. One was recorded: an idle H200, as the day
+on a GPU (`benchmarks.day.machine`) keeps it, without what names the machine.
 """
 
 from __future__ import annotations
@@ -114,6 +115,14 @@ def seen(folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str
 def test_a_gpu_is_free_where_nobody_uses_it(tmp_path, monkeypatch, changes) -> None:
     gpu = seen(tmp_path, monkeypatch, *changes)
     assert (gpu.holder, gpu.fault) == ("", "")
+
+
+def test_an_idle_h200_is_free_and_has_no_fault(tmp_path, monkeypatch) -> None:
+    recorded = (Path(__file__).parents[2] / "fixtures/gpu/nvidia-smi-h200.xml").read_text()
+    (tmp_path / "report.xml").write_text(recorded.replace("<gpu>", '<gpu id="00000000:01:00.0">\n<uuid>GPU-01</uuid>'))
+    answering(tmp_path, monkeypatch, f"cat {tmp_path}/report.xml")
+    (gpu,) = gpu_locks.look()
+    assert (gpu.uuid, gpu.holder, gpu.fault) == ("GPU-01", "", "")
 
 
 @pytest.mark.parametrize(
