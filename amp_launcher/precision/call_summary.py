@@ -20,8 +20,8 @@ def is_half(dtype: str) -> bool:
 
 
 def is_apart(call: Call, rule: Mapping[str, Any]) -> bool:
-    """Whether the call can't run in half precision, so that it is counted apart: no complex type is half, on a CPU
-    torch computes attention with dropout as float32 products, and autocast computes distances in float32."""
+    """Whether the call can't run in half precision, so that it is counted apart: no complex type is half, torch
+    computes attention that it has no fused kernel for as float32 products, and autocast distances in float32."""
     if call["dtype"].startswith("complex"):
         return True
     if call["functions"] == ["cdist"]:
@@ -29,7 +29,7 @@ def is_apart(call: Call, rule: Mapping[str, Any]) -> bool:
     attention = call["functions"] == ["scaled_dot_product_attention"] and call["operation"] in ("bmm", "baddbmm")
     asked = (*rule["deny"], *rule.get("either", ()))
     denied = rule["level"] == "o0" or "scaled_dot_product_attention" in asked
-    return attention and call["dtype"] == "float32" and rule["device"] == "cpu" and not denied
+    return attention and call["dtype"] == "float32" and not denied
 
 
 def is_narrow(dtype: str) -> bool:

@@ -215,8 +215,7 @@ def _shortfall(short: Sequence[_Part], rule: Mapping[str, Any], share: float) ->
     ways = [*_denial(others, rule), *_lower_share(short)] if applied else []
     accept = f" ({' or '.join(ways)} accepts that)" if ways else ""
     if all(call["functions"] == [ATTENTION] and call["dtype"] == "float32" for call in others):
-        where = "; on a CPU attention with dropout computes in float32" if rule["device"] == "cpu" else ""
-        why = f"torch chooses the kernel of attention{where}"
+        why = "torch chooses the kernel of attention"
         return f"{ran} ran in {half}, but {required}; the rest is {describe(others)}: {why}{accept}"
     cudnn = f": {_cudnn_rule(rule)}" if all(map(_by_cudnn_rule, others)) else ""
     return f"{ran} ran in {half}, but {required}; in other dtypes: {describe(others)}{cudnn}{accept}"

@@ -135,12 +135,24 @@ def test_a_recurrent_layer_that_autocast_gave_float16_is_named_with_the_way_out(
     assert "cuDNN" not in judged(report(level, calls=narrow))[1]
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_attention_without_a_fused_kernel_is_counted_apart_and_named(device):
+    """An H200 computed it so under bfloat16 autocast where it had no dimension of heads."""
+    wide = both("float32", 900, operation="bmm", functions=[ATTENTION])
+    ran = [{**entry, "device": device} for entry in (*both(), *wide)]
+    kind, why = judged(report(rule={"device": device}, calls=ran))
+    assert kind == "proved"
+    assert f"counted apart, as torch has no half precision of it here: {ATTENTION} in float32 (2 calls)" in why
+    denied = {"device": device, "deny": [ATTENTION]}
+    assert "counted apart" not in judged(report(rule=denied, calls=ran))[1]
+
+
 def test_a_shortfall_says_how_to_ask_for_it():
     narrow, wide = both(flops=889), both("float32", 111, functions=[ATTENTION])
     assert judged(report(calls=[*narrow, *wide]))[1] == (
         "step 1: 88.9% of forward and 88.9% of backward ran in bfloat16, but o1 requires 90%; the rest is "
-        "scaled_dot_product_attention in float32 (2 calls): torch chooses the kernel of attention; on a CPU attention "
-        "with dropout computes in float32 (amp.deny=[scaled_dot_product_attention] or proof.share=0.85 accepts that)"
+        "scaled_dot_product_attention in float32 (2 calls): torch chooses the kernel of attention "
+        "(amp.deny=[scaled_dot_product_attention] or proof.share=0.85 accepts that)"
     )
     mostly = [call(False, flops=60), call(False, "float32", flops=40), call(True)]
     for expected, seen in (
@@ -149,7 +161,7 @@ def test_a_shortfall_says_how_to_ask_for_it():
             report(calls=[call(False, flops=10), call(False, "float32"), call(True)]),
         ),
         (
-            "computes in float32 (proof.share=0.85 accepts that)",  # around a script there are no lists
+            "the kernel of attention (proof.share=0.85 accepts that)",  # around a script there are no lists
             report(calls=[*narrow, *wide], rule={"lists": "refused"}),
         ),
         ("linear in float32 (1 call)", report(calls=[call(False, "float32"), call(True)])),  # nothing ran half
