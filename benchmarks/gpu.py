@@ -1,8 +1,8 @@
 """`python -m benchmarks.gpu`: the speed of mixed precision on this GPU, and whether it computes correctly there.
 
 Needs torch (2.4 or newer) and this repository's `recipes/`. Prints one table and writes one JSON file, anew after each
-row, so that if it is killed only the remaining rows are lost. Ends within `--minutes`: rows that don't fit are left
-out, with the reason. `--device cpu --tiny` rehearses it anywhere, with meaningless figures. Exit code 1 where a
+row, so that if it is killed only the remaining rows are lost. With `--minutes` it ends by then: rows that don't fit are
+left out, with the reason. `--device cpu --tiny` rehearses it anywhere, with meaningless figures. Exit code 1 where a
 check fails or a row breaks; targets that are missed are only reported.
 
 `python -m benchmarks.gpu day` is the first day on a GPU: checks with plain Python beside them, for ten minutes, and a
@@ -32,6 +32,7 @@ from benchmarks.campaign.aims import Aim, judge
 from benchmarks.campaign.recipes import task
 from benchmarks.campaign.rows import Bench, Budget, Row, Task
 from benchmarks.day import __main__ as day
+from benchmarks.day import machine
 
 HERE = Path(__file__).parent
 REHEARSAL = "REHEARSAL: tiny sizes, figures that mean nothing"
@@ -118,7 +119,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="rehearse with sizes that any machine can do")
-    parser.add_argument("--minutes", type=float, default=9.0, help="time for all of it")
+    parser.add_argument("--minutes", type=float, help="time for all of it; as much as the rows may take where not said")
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="of ceiling, check and the recipes")
     parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="the JSON file; benchmarks/out/gpu.json where none is named")
@@ -138,12 +139,13 @@ def main(words: Sequence[str] | None = None) -> int:
             f"--only {' '.join(options.only)}: the parts are {', '.join(dict.fromkeys(task.part for task in tasks()))}"
         )
     began = time.monotonic()
-    seconds = options.minutes * 60
+    seconds = 60 * options.minutes if options.minutes else START_SECONDS + sum(task.estimate for task in chosen)
     bench = Bench(device=torch.device(options.device), tiny=options.tiny, seconds=2.0, end=began + seconds)
     budget = Budget(seconds)
     path = options.out or HERE / "out" / "gpu.json"
     if options.tiny:
         print(REHEARSAL)
+    print(f"{len(chosen)} rows, at most {seconds / 60:.0f} minutes; into {path}", flush=True)
     about = hardware()
     measured: list[Row] = []
     aims: list[Aim] = []
@@ -153,6 +155,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
     for planned in chosen:
         rows = budget.run(planned if bench.usable() else apart(planned), bench)
+        if states := machine.state_now():  # at once, while the clocks are those of the row
+            rows = [dataclasses.replace(row, more={**row.more, "gpus": states}) for row in rows]
         measured += rows
         aims = [] if options.tiny else judge(measured)
         write(path, document(ended=False))
@@ -194,7 +198,7 @@ def details(row: Row) -> str:
         return f"left out: {row.left_out}"
     more, parts = row.more, []
     if row.passed is False:
-        return json.dumps(more)
+        return json.dumps({name: value for name, value in more.items() if name != "gpus"})
     if more.get("seconds"):
         parts.append(f"{more['seconds'] * 1000:.4g} ms a step")
     if more.get("tflops"):

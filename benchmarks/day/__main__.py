@@ -14,7 +14,8 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.day.parts import Check, Day, LeftOut, Part, parts
+from benchmarks.day import machine
+from benchmarks.day.parts import PROCESSES, THOROUGH, Check, Day, LeftOut, Part, parts
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -22,7 +23,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu day", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="rehearse with sizes that any machine can do")
-    parser.add_argument("--thorough", action="store_true", help="all rows of benchmarks.gpu too, half an hour more")
+    parser.add_argument(
+        "--thorough", action="store_true", help="all rows of benchmarks.gpu too, in three processes, an hour more"
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="LETTER", help="of " + _letters())
     parser.add_argument("--out", type=Path, default=Path("gpu-day"), help="the folder to write")
     options = parser.parse_args(words)
@@ -36,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.out.exists():
         parser.error(f"--out {options.out} is there already; name another folder")
     options.out.mkdir(parents=True)
-    minutes = sum(part.seconds for part in chosen) / 60 + 30 * options.thorough
+    minutes = sum(part.seconds for part in chosen) / 60 + PROCESSES * THOROUGH / 60 * options.thorough
     print(f"{len(chosen)} parts, about {minutes:.0f} minutes; into {options.out}", flush=True)
     failed = False
     with tempfile.TemporaryDirectory(prefix="gpu-day-") as home:
@@ -74,6 +77,7 @@ def run(part: Part, day: Day) -> tuple[list[Check], str]:
     checks: list[Check] = []
     try:
         for check in part.run(day):
+            check.gpus = machine.state_now()
             checks.append(check)
             outcome = {True: "passed", False: "FAILED", None: "left out"}[check.passed]
             print(

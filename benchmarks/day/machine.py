@@ -46,6 +46,60 @@ def fixture(text: str) -> str:
     return ET.tostring(log, encoding="unicode") + "\n"
 
 
+_VALUES = {
+    "sm_clock_mhz": "clocks/sm_clock",
+    "memory_clock_mhz": "clocks/mem_clock",
+    "power_w": "gpu_power_readings/instant_power_draw",
+    "power_limit_w": "gpu_power_readings/current_power_limit",
+    "temperature_c": "temperature/gpu_temp",
+}
+_OLDER = {"power_w": "gpu_power_readings/power_draw"}
+"""Of drivers that know no instant."""
+
+
+def state(text: str) -> list[dict[str, Any]]:
+    """Of each GPU of `nvidia-smi -q -x`: clocks, power and its limit, temperature, what lowers the clocks, memory
+    errors that were not corrected since the last reset, and how many processes use it; None is what it doesn't say.
+
+    Raises `ET.ParseError` where it is no XML.
+    """
+    return [_state(gpu) for gpu in ET.fromstring(text).iter("gpu")]
+
+
+def _state(gpu: ET.Element) -> dict[str, Any]:
+    values = {
+        name: _number(gpu.findtext(path) or gpu.findtext(_OLDER.get(name, path))) for name, path in _VALUES.items()
+    }
+    errors = [_number(element.text) for element in gpu.findall("ecc_errors/volatile/*") if "uncorrect" in element.tag]
+    processes = gpu.find(PROCESSES)
+    return {
+        **values,
+        "lowered_by": [
+            element.tag.partition("_reason_")[2]
+            for element in gpu.iter()
+            if REASON.fullmatch(element.tag) and (element.text or "").strip() == "Active"
+        ],
+        "uncorrected_errors": sum(filter(None, errors)) if errors else None,
+        "processes": None if processes is None else len(processes),
+    }
+
+
+def _number(text: str | None) -> float | None:
+    """Of `1980 MHz`, `78.91 W`, `0`; None of `N/A`."""
+    try:
+        return float((text or "").split()[0])
+    except (IndexError, ValueError):
+        return None
+
+
+def state_now() -> list[dict[str, Any]]:
+    """Of this machine's GPUs; empty where `nvidia-smi` does not answer."""
+    try:
+        return state(asked("-q", "-x"))
+    except (OSError, subprocess.SubprocessError, ET.ParseError):
+        return []
+
+
 def _kept(element: ET.Element) -> ET.Element:
     copy = ET.Element(element.tag)  # without attributes: a GPU's is its place on the bus
     children = [_kept(child) for child in element if child.tag in KEPT or REASON.fullmatch(child.tag)]

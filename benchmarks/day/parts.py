@@ -25,6 +25,10 @@ CANARIES = ("products", "convolutions", "attention", "compiled")
 STOPS = 60.0
 """Seconds within which a run ends once one of its ranks was killed."""
 LEVELS = ("amp=o0", "amp=o1", "amp=o2", "amp=fp8")
+PROCESSES = 3
+"""Of the thorough day's rows."""
+THOROUGH = 1800.0
+"""Seconds for one of them."""
 AGREE = 0.05
 """Relative gap of the last losses of a level and of o0: on an H200 up to 0.02 after 60 steps."""
 
@@ -83,6 +87,8 @@ class Check:
     passed: bool | None
     """None where it was left out."""
     facts: dict[str, Any] = field(default_factory=dict)
+    gpus: list[dict[str, Any]] = field(default_factory=list)
+    """Their state just after it (`benchmarks.day.machine.state`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,10 +210,28 @@ def _verdict(result: dict[str, Any]) -> str | None:
 
 
 def _kernels(day: Day) -> Iterator[Check]:
-    size = ("--tiny", "--device", "cpu") if day.tiny else ("--minutes", "30" if day.thorough else "2")
+    """With `--thorough` all rows, in three processes: what differs between them is no property of the GPU."""
+    size = ("--tiny", "--device", "cpu") if day.tiny else () if day.thorough else ("--minutes", "2")
     only = () if day.thorough else ("--only", "check")
-    done = day.python("-m", "benchmarks.gpu", *only, *size, "--out", str(day.folder / "gpu.json"), seconds=2400)
-    yield Check(name="kernels and scalers", passed=done.returncode == 0, facts={"exit_code": done.returncode})
+    names = [f"gpu-{number}.json" for number in range(1, 1 + PROCESSES)] if day.thorough else ["gpu.json"]
+    for out in (day.folder / name for name in names):
+        done = day.python("-m", "benchmarks.gpu", *only, *size, "--out", str(out), seconds=THOROUGH)
+        yield Check(name="kernels and scalers", passed=done.returncode == 0, facts={"exit_code": done.returncode})
+    if day.thorough:
+        (day.folder / "spread.json").write_text(json.dumps(spread(day.folder), indent=1) + "\n")
+
+
+def spread(folder: Path) -> list[dict[str, Any]]:
+    """The values of each row in all processes, and the largest over the smallest."""
+    rows: dict[tuple[str, str], list[float]] = {}
+    for path in sorted(folder.glob("gpu-*.json")):
+        for row in json.loads(path.read_text())["rows"]:
+            if row["value"]:
+                rows.setdefault((row["part"], row["name"]), []).append(row["value"])
+    return [
+        {"part": part, "name": name, "values": values, "spread": max(values) / min(values)}
+        for (part, name), values in rows.items()
+    ]
 
 
 def _gpt(day: Day) -> Iterator[Check]:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import gpu
 from benchmarks.day import machine
 from benchmarks.day.__main__ import run
-from benchmarks.day.parts import Check, Day, LeftOut, Part
+from benchmarks.day.parts import Check, Day, LeftOut, Part, spread
 
 REPORT = """<?xml version="1.0" ?>
 <!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
@@ -55,6 +55,31 @@ def test_nothing_of_a_report_leaves_the_machine_but_what_is_listed() -> None:
     assert gpu_of.findtext("mig_mode/current_mig") == "Disabled"
     assert gpu_of.findtext("clocks_event_reasons/clocks_event_reason_gpu_idle") == "Active"
     assert gpu_of.findtext("process_count") == "1"
+
+
+def test_the_state_of_an_idle_h200_is_read_from_its_report() -> None:
+    recorded = Path(__file__).parents[1] / "fixtures/gpu/nvidia-smi-h200.xml"
+    assert machine.state(recorded.read_text()) == [
+        {
+            "sm_clock_mhz": 345.0,
+            "memory_clock_mhz": 3201.0,
+            "power_w": 78.91,
+            "power_limit_w": 700.0,
+            "temperature_c": 38.0,
+            "lowered_by": ["gpu_idle"],
+            "uncorrected_errors": 0,
+            "processes": None,  # what is sent back has their number alone
+        }
+    ]
+    assert machine.state(REPORT)[0]["processes"] == 1
+    assert machine.state(REPORT)[0]["power_w"] is None
+
+
+def test_the_spread_of_a_row_is_that_of_all_processes(tmp_path: Path) -> None:
+    for number, value in enumerate((100.0, 104.0, 110.0), start=1):
+        rows = [{"part": "gpt", "name": "o1", "value": value}, {"part": "check", "name": "x", "value": None}]
+        (tmp_path / f"gpu-{number}.json").write_text(json.dumps({"rows": rows}))
+    assert spread(tmp_path) == [{"part": "gpt", "name": "o1", "values": [100.0, 104.0, 110.0], "spread": 1.1}]
 
 
 def test_a_topology_is_of_gpus_alone() -> None:
