@@ -85,6 +85,26 @@ class Verify:
     )
 
 
+def _seconds(key: str, value: float | None) -> None:
+    if value is not None and not 0 <= value <= 10**7:
+        raise SettingsError(f"{key}={value:g} must be at least 0 seconds; 0 looks at nothing", key)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watch:
+    """What happens where no step comes any more."""
+
+    after: float | None = setting(
+        None,
+        "seconds without a step after the first, which has an hour; null is 20 times the slowest recent step, and at "
+        "least 300; 0 is never",
+        _seconds,
+    )
+    action: Literal["tell", "stop"] = setting(
+        "tell", "tell writes the stacks of each rank and a line into its log; stop ends the run, too, as failed"
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """One training job as the trainer sees it. `train` is the recipe's own dataclass."""
@@ -123,6 +143,7 @@ class Settings:
     )
     proof: Proof = group(Proof, "what proves the precision")
     verify: Verify = group(Verify, "the record that verify compares")
+    watchdog: Watch = group(Watch, "runs that hang")
     train: Any = setting(None, "the recipe's hyper-parameters")
 
     @property

@@ -289,5 +289,6 @@ RECIPE = Recipe(
         "profile",
         "require_proof",
         "proof",
+        "watchdog",
     ),
 )

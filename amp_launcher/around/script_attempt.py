@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -27,6 +28,7 @@ from amp_launcher.precision import verdict
 from amp_launcher.precision.operators import ignoring
 from amp_launcher.result import Result, Status
 from amp_launcher.run_folder import RunFolder, write_json
+from amp_launcher.watchdog import Watchdog
 from amp_launcher.world.world import rank_and_size
 
 _UNKNOWN: dict[str, Any] = {"batch": None, "accumulate": None, "deterministic": None}
@@ -69,7 +71,13 @@ class ScriptAttempt:
     def run(self) -> int:
         """Run the script; returns the exit code of its process."""
         started = self._started
-        with self._wrapper.around(self._meter), self._request, leaving.watched(self._leave, self._once.release):
+        watchdog = Watchdog(lambda: self._meter.progress, self._settings, self._run, self._rank, self._hangs)
+        with (
+            self._wrapper.around(self._meter),
+            self._request,
+            leaving.watched(self._leave, self._once.release),
+            watchdog.watching() if self._settings.amp.claims else contextlib.nullcontext(),
+        ):
             where = (started.workdir, started.inputs, started.named)
             code, failure, trace = execute(started.file, started.arguments, *where)
         if self._meter.over:  # an error of a script that was interrupted by the end of its block is no failure
@@ -100,6 +108,12 @@ class ScriptAttempt:
         (self._run / "attempts" / str(attempt)).mkdir(parents=True, exist_ok=True)
         return RunFolder(path=self._run, attempt=attempt)
 
+    def _hangs(self, reason: str) -> None:
+        """End the process from a thread beside the script."""
+        code = self._end(FAILED, reason, killed=True)
+        flush_files()
+        os._exit(code)
+
     def _give_up(self) -> int:
         print(f"script: it did not end within {blocks.GRACE:g} s of the end of its block; ended", file=sys.stderr)
         return self._end(0)
@@ -108,7 +122,7 @@ class ScriptAttempt:
         self, code: int, failure: str | None = None, trace: str = "", *, stopped: bool = False, killed: bool = False
     ) -> int:
         """Conclude a script that ended with this code, and return its process's. `stopped`: because it was asked to;
-        `killed`: a signal is about to end it."""
+        `killed`: a signal is about to end it, or it hangs."""
         self._once.acquire()  # and not released: a second caller waits until the process ends
         try:
             return self._conclude(code, failure, trace, stopped=stopped, killed=killed)
@@ -137,7 +151,7 @@ class ScriptAttempt:
         failed, observed = self._judge(failure, first, stopped, patience)
         if not self._settings.amp.claims:
             observed = {}
-        elif killed and not self._wrapper.reports() and observed["verdict"] == verdict.UNKNOWN:
+        elif killed and code > 128 and not self._wrapper.reports() and observed["verdict"] == verdict.UNKNOWN:
             observed["why"] = f"{signal.Signals(code - 128).name} ended the script before its steps were judged"
         problem = failed if failed or stopped else self._proof_problem(observed)
         if not problem and not stopped:

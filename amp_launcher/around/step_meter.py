@@ -85,6 +85,11 @@ class StepMeter:
         """Whether the newest row is a logged step's, added before any step was counted."""
         self._flushed = clock()
 
+    @property
+    def progress(self) -> Any:
+        """What changes with each step that is counted or logged."""
+        return self._count, self._logged.last_step
+
     def stepped(
         self,
         optimizer: Any,

@@ -29,6 +29,7 @@ from amp_launcher.precision import gemm_layers
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.result import Result, Status
 from amp_launcher.run_folder import Superseded
+from amp_launcher.watchdog import Watchdog
 from amp_launcher.world.device import Device
 from amp_launcher.world.world import ProcessGroup, table
 
@@ -192,7 +193,8 @@ class Run(ABC):
             unknown = {"verdict": "unknown", "why": "nothing was replayed"}
             self._leave_verdict(verdict, unknown, recorder.memory.fields())
             return
-        reached = training.run(executor, evaluate)
+        with Watchdog(lambda: training.done, settings, folder, world.rank, self._give_up).watching():
+            reached = training.run(executor, evaluate)
         observed = training.observed()
         memory = recorder.memory.fields(self.world)
         if reached and self._replay and training.done == attempt.last:
@@ -208,6 +210,12 @@ class Run(ABC):
         self._conclude(training, observed, memory)
         if problem and self.world.rank == 0:
             print(f"{self.settings.recipe}: {problem}", file=sys.stderr)
+
+    def _give_up(self, reason: str) -> None:
+        """End the process from a thread beside training, which hangs."""
+        self.leave_first_failure(reason)
+        print(f"{self.settings.recipe}: {reason}", file=sys.stderr, flush=True)
+        os._exit(FAILED)
 
     def _leave_verdict(self, verdict: dict[str, Any], observed: dict[str, Any], memory: Memory) -> None:
         """End a replay with what it says of the run."""
