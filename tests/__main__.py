@@ -1,8 +1,8 @@
 """All tests, as seven pytest processes and mypy side by side: the testbed's mostly wait, the others mostly compute.
 
 Within a part there is one test at a time: the launcher's runs of one name would end each other's processes, and tests
-of `rest` share a name. Tests of the library and its guests start no named runs; those of `starts` and of benchmarks,
-which are a part with torch's, start trainers and scripts in runs with names of their own. Slurm's tests are a part, and
+of `rest` share a name. Tests of the library and its guests start no named runs; those of `starts`, with the
+benchmarks', start trainers and scripts in runs with names of their own. Slurm's tests are a part, and
 those of SSH and of containers another; one that is marked `alone` waits for the other part's current test
 (tests/testbed/plugin.py).
 Not by pytest-xdist: its groups do nothing under pytest 9.2.
@@ -40,11 +40,11 @@ def without(*folders: str) -> list[str]:
 
 
 PARTS = {
-    "starts": tests("-m", "not testbed", *STARTS, *PLANS),
+    "starts": tests("-m", "not testbed", *STARTS, *PLANS, "tests/benchmarks"),
     "rest": tests(
         "-m", "not testbed", *without("tests/amp_launcher", "tests/guests", "tests/benchmarks", *STARTS, *PLANS)
     ),
-    "torch": tests("tests/amp_launcher/torch", "tests/benchmarks"),
+    "torch": tests("tests/amp_launcher/torch"),
     "library": tests("tests/amp_launcher", *without("tests/amp_launcher/torch")),
     "guests": tests("tests/guests"),
     "slurm": tests(
