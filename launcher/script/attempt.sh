@@ -179,7 +179,7 @@ supervise() { # function that starts the job: run it in the background, and leav
     echo "$LAUNCHER_EXIT" >"$LAUNCHER_LOGS/exit_code"
     exit "$LAUNCHER_EXIT"
   ) &
-  local child=$! waited=137 sampler='' relay='' limit=''
+  local child=$! waited=137 sampler='' relay='' limit='' left=''
   if [ "$1" = trainer ] && [ -n "$LAUNCHER_TELEMETRY_EVERY" ]; then # behind the start, which does not wait for it
     start_telemetry
     sampler=${!-}
@@ -192,6 +192,10 @@ supervise() { # function that starts the job: run it in the background, and leav
     end_at_limit &
     limit=$!
   fi
+  if declare -F start_nodes >/dev/null; then
+    end_left_nodes &
+    left=$!
+  fi
   wait "$LAUNCHER_REPORTING"
   while kill -0 "$child" 2>/dev/null; do
     wait "$child"
@@ -202,6 +206,7 @@ supervise() { # function that starts the job: run it in the background, and leav
   LAUNCHER_EXIT=${LAUNCHER_EXIT:-$waited}
   [ -z "$relay" ] || kill "$relay" 2>/dev/null
   [ -z "$limit" ] || { kill -KILL "$limit" && wait "$limit"; } 2>/dev/null
+  [ -z "$left" ] || { kill -KILL "$left" && wait "$left"; } 2>/dev/null
   [ -z "$LAUNCHER_CONTAINER" ] || remove_left_container
   if [ -n "$sampler" ]; then
     exec {LAUNCHER_TELEMETRY}>&-
@@ -283,6 +288,8 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
     [ "$code" != 0 ] || code=85 # likewise
   elif [ -n "$overdue" ]; then
     status failed "$code" "$ended" "the script $overdue"
+  elif [ -e "$LAUNCHER_LOGS/left" ]; then
+    status failed "$code" "$ended" "a rank failed, and another node did not end within 60 s"
   elif [ "$LAUNCHER_QUEUE" = slurm ] && [ "$code" = 137 ]; then
     status interrupted "$code" "$ended" "the $LAUNCHER_WHO was killed by signal 9$lack"
   elif [ -e "$LAUNCHER_LOGS/limit" ]; then

@@ -52,6 +52,20 @@ hear_preemption() {
   LAUNCHER_HEARING=$!
 }
 
+# After a rank has failed, its own torchrun ends the others of its node. A node whose ranks are halted, or wait for it for
+# ever, would keep the job until its time limit.
+end_left_nodes() {
+  local failed step
+  trap '' TERM INT HUP
+  until [ -e "$LAUNCHER_LOGS/failed.json" ]; do sleep 1; done
+  printf -v failed '%(%s)T' -1
+  sleep_until "$((failed + 60))"
+  : >"$LAUNCHER_LOGS/left"
+  for step in $(timeout 30 squeue --noheader --steps --jobs="$SLURM_JOB_ID" --format=%i); do
+    case $step in *.[0-9]*) scancel --signal=KILL "$step" ;; esac
+  done
+}
+
 ask_to_stop() { # why, as far as is known before Slurm is asked
   local job left=''
   [ ! -e "$LAUNCHER_RUN/STOP" ] || return 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from launcher.runs import store
+from tests import patience
 from tests.amp_launcher.torch.trainers import rows, steps
-from tests.launcher.slurm.bench import ended
+from tests.launcher.slurm.bench import ended, until
 from tests.launcher.slurm.submitted import Submitted, submitted_by
 from tests.launcher.slurm.trainers import LONG, ask_as_before_a_time_limit, output_of, saved
 
@@ -49,6 +53,40 @@ tensorflow = submitted_by(
         "job": ("framework=tensorflow", *DIGITS, f"steps={STEPS}", "checkpoint.every=10", "cluster.max_requeues=0")
     }
 )
+
+halted = submitted_by(
+    lambda _: {
+        "job": (*DIGITS, "steps=5000", f"watchdog.after={patience.scaled(5):g}", "watchdog.action=stop"),
+    }
+)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_halted_leaves_the_job_to_end_with_what_the_other_waits_for(halted: Submitted) -> None:
+    folder = halted.folder("job")
+    saved_rows(folder, 5)
+    (trainer,) = trainers_on("n2", folder)
+    os.kill(trainer, signal.SIGSTOP)
+    state = ended(folder, LONG)
+    assert state.name == "failed", output_of(folder)
+    assert state.reason.startswith("it took no step for ") and "at train_torch.py:" in state.reason
+    assert "watchdog: rank 0 on n1 took no step" in (folder / "attempts/1/stderr.log").read_text()
+    assert not trainers_on("n2", folder)
+
+
+def saved_rows(folder: Path, least: int) -> None:
+    until(lambda: (folder / "metrics.jsonl").exists() and len(steps(folder)) >= least, LONG)
+
+
+def trainers_on(node: str, folder: Path) -> list[int]:
+    """Processes of the run's trainer there."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words, environ = ((entry / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
+            if f"run={folder}".encode() in words and f"SLURMD_NODENAME={node}".encode() in environ:
+                found += [int(entry.name)] if b"torch.distributed.run" not in words else []
+    return found
 
 
 def test_a_node_on_which_nothing_starts_fails_the_run_and_is_named(missing: Submitted) -> None:
