@@ -113,7 +113,7 @@ PRECISION = {
     },
 }
 GEMM = {
-    "amp=fp8 train.width=104": "multiples of 16, and recipe=gpt has blocks.0.attention.qkv 104 -> 312",
+    "amp=fp8 train.width=104": "left out (blocks.0.attention.qkv: 104 -> 312, not in multiples of 16; ",
     "amp=fp8 amp.gemm_exclude=[lm_head]": "lm_head names no linear layer of recipe=gpt; did you mean head?",
     "amp=fp8 amp.gemm_exclude=[blocks,head]": "; say amp=o2, or amp.gemm_exclude=[] to leave out none",
     "amp=mxfp8": "by TransformerEngine in modules of its own, and recipe=gpt has none; say amp=fp8",
