@@ -101,7 +101,7 @@ class StepObserver:
             "unseen": [function for function in listed if not profiler_audit.has_operation(function)],
             "matched": sorted({name for module in self.mode.kept_ran for name in self._modules.kept[module]}),
             "operations": self.mode.operations,
-            "unaccounted": dict(self.mode.unaccounted),
+            "unaccounted": dict(self.mode.unaccounted + self._modules.of_transformer_engine()),
             "apart": dict(self.mode.apart + self._named(excuses)),
             "unwritten": self.mode.writers.unseen(),
             "tensors": self.mode.writers.used(),
