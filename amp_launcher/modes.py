@@ -14,7 +14,7 @@ from typing import get_args
 
 from amp_launcher.around import library_switch, script
 from amp_launcher.around.script_source import Source
-from amp_launcher.precision.gemm import FORMATS, INSTALL, ROLES
+from amp_launcher.precision.gemm import FORMATS, ROLES, install
 from amp_launcher.precision.levels import LEVELS, Amp, Framework
 from amp_launcher.precision.support import Support, support_for
 from amp_launcher.settings import Settings
@@ -106,8 +106,8 @@ def gemm_rows() -> Iterator[tuple[str, ...]]:
             *operands,
             str(number_format.multiple),
             capability,
-            "yes" if number_format.cpu else "no",
-            number_format.mechanism,
+            number_format.cpu,
+            number_format.by,
         )
 
 
@@ -133,8 +133,10 @@ def main(words: Sequence[str]) -> int:
         if name in shown:
             print(f"{name:26}  {meaning}")
     if not words or "torch" in words:
-        print(f"{'torchao':26}  converts linear layers but for the last; {INSTALL['torchao']}")
-        print(f"{'transformer_engine':26}  in its own modules, of a script's model; {INSTALL['transformer_engine']}")
+        print(f"{'torchao':26}  converts linear layers but for the last; {install('fp8-tensorwise')}")
+        print(
+            f"{'a prototype of torchao':26}  the same, by layers that its next release may change; {install('mxfp8')}"
+        )
     print("On a GPU float16 wants compute capability 7.0, bfloat16 and TF32 8.0.")
     return 0
 
