@@ -10,7 +10,7 @@ from typing import Any
 from amp_launcher.precision import operations
 from amp_launcher.precision.gemm import FORMATS, HALF
 from amp_launcher.precision.levels import MODES, Amp, LossScale, named_operations
-from amp_launcher.typed import SettingsError, plain, show
+from amp_launcher.typed import SettingsError, not_a_choice, plain, show
 
 Rules = Iterator[tuple[tuple[str, ...], str]]
 """Keys that can't be set here, and how the sentence goes on after a key and its value."""
@@ -21,6 +21,8 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
 
     Operation names are TensorFlow's own there; torch and Paddle share one list of them, of which Paddle lacks some.
     """
+    if amp.gemm not in (HALF, *FORMATS):
+        raise SettingsError(not_a_choice("amp.gemm", amp.gemm, (HALF, *FORMATS)), "amp.gemm")
     if amp.preset:
         _check_preset(amp)
     unset = Amp()

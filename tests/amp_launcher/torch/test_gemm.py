@@ -155,6 +155,15 @@ def test_what_a_plan_says_of_a_recipes_layers_is_what_is_converted(recipe: str, 
     assert chosen == precision.gemm_layers
 
 
+@pytest.mark.parametrize(
+    ("gemm", "says"),
+    [("fp8-delayed", "is TransformerEngine's, whose products no observer"), ("fp9", "is not one of half")],
+)
+def test_a_format_that_is_not_here_is_refused_in_a_script_too(gemm: str, says: str):
+    with pytest.raises(SettingsError, match=f"amp.gemm={gemm} {says}"):
+        of("o2", gemm)
+
+
 def test_importing_torchao_shows_nothing_of_what_no_one_can_act_on(tmp_path):
     program = (
         "import logging, torch; from torch import nn; from amp_launcher.torch.precision import Precision\n"
