@@ -41,7 +41,7 @@ MEANINGS = {
 """What each mechanism is."""
 HEADER = ("framework", "level", "dtype", "device", "xla", "carried out by")
 SCRIPT_HEADER = ("library of a script", "level", "dtype", "device", "carried out by")
-GEMM_HEADER = ("amp.gemm", "forward", "input gradient", "weight gradient", "multiples of", "capability", "CPU", "by")
+GEMM_HEADER = tuple("amp.gemm,levels,forward,input gradient,weight gradient,multiples of,capability,CPU,by".split(","))
 _END = re.compile(r" \(|; say |, or let ")
 """The end of the reason in a script's row, where advice begins."""
 
@@ -97,18 +97,13 @@ def script_rows() -> Iterator[tuple[str, ...]]:
 
 
 def gemm_rows() -> Iterator[tuple[str, ...]]:
-    """The rows for number formats of linear layers' products, at o1 and o2 in bfloat16 in torch."""
+    """The rows for number formats of linear layers' products, in bfloat16 in torch."""
     for name, number_format in FORMATS.items():
         operands = (" x ".join(dict.fromkeys(number_format.operands(role))) for role in ROLES)
-        capability = ".".join(map(str, number_format.capability))
-        yield (
-            name,
-            *operands,
-            str(number_format.multiple),
-            capability,
-            number_format.cpu,
-            number_format.by,
-        )
+        first, end = (".".join(map(str, each or ())) for each in (number_format.capability, number_format.below))
+        capability = f"{first}, below {end}" if end else first
+        others = (str(number_format.multiple), capability, number_format.cpu, number_format.by)
+        yield name, ", ".join(number_format.levels), *operands, *others
 
 
 def _cell(support: Support) -> str:

@@ -77,7 +77,7 @@ def _converter(gemm: str, device: str) -> Callable[[nn.Module], nn.Module]:
                 config = float8.Float8LinearConfig.from_recipe_name(wanted.recipe)
                 return functools.partial(float8.convert_to_float8_training, config=config)
             from amp_launcher.torch.precision import prototypes
-        except ImportError as error:
+        except (ImportError, AttributeError) as error:  # the latter where torch lacks what a prototype names
             message = f"amp.gemm={gemm} needs torchao, which can't be imported ({error}): {install(gemm)}"
             raise SettingsError(message, "amp.gemm") from None
     if gemm == "nvfp4":
