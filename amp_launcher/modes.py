@@ -14,7 +14,7 @@ from typing import get_args
 
 from amp_launcher.around import library_switch, script
 from amp_launcher.around.script_source import Source
-from amp_launcher.precision.gemm import FORMATS, INSTALL, ROLES
+from amp_launcher.precision.gemm import FORMATS, ROLES, install
 from amp_launcher.precision.levels import LEVELS, Amp, Framework
 from amp_launcher.precision.support import Support, support_for
 from amp_launcher.settings import Settings
@@ -41,7 +41,7 @@ MEANINGS = {
 """What each mechanism is."""
 HEADER = ("framework", "level", "dtype", "device", "xla", "carried out by")
 SCRIPT_HEADER = ("library of a script", "level", "dtype", "device", "carried out by")
-GEMM_HEADER = ("amp.gemm", "forward", "input gradient", "weight gradient", "multiples of", "capability", "CPU", "by")
+GEMM_HEADER = tuple("amp.gemm,levels,forward,input gradient,weight gradient,multiples of,capability,CPU,by".split(","))
 _END = re.compile(r" \(|; say |, or let ")
 """The end of the reason in a script's row, where advice begins."""
 
@@ -97,18 +97,13 @@ def script_rows() -> Iterator[tuple[str, ...]]:
 
 
 def gemm_rows() -> Iterator[tuple[str, ...]]:
-    """The rows for number formats of linear layers' products, at o1 and o2 in bfloat16 in torch."""
+    """The rows for number formats of linear layers' products, in bfloat16 in torch."""
     for name, number_format in FORMATS.items():
         operands = (" x ".join(dict.fromkeys(number_format.operands(role))) for role in ROLES)
-        capability = ".".join(map(str, number_format.capability))
-        yield (
-            name,
-            *operands,
-            str(number_format.multiple),
-            capability,
-            "yes" if number_format.cpu else "no",
-            number_format.mechanism,
-        )
+        first, end = (".".join(map(str, each or ())) for each in (number_format.capability, number_format.below))
+        capability = f"{first}, below {end}" if end else first
+        others = (str(number_format.multiple), capability, number_format.cpu, number_format.by)
+        yield name, ", ".join(number_format.levels), *operands, *others
 
 
 def _cell(support: Support) -> str:
@@ -133,8 +128,10 @@ def main(words: Sequence[str]) -> int:
         if name in shown:
             print(f"{name:26}  {meaning}")
     if not words or "torch" in words:
-        print(f"{'torchao':26}  converts linear layers but for the last; {INSTALL['torchao']}")
-        print(f"{'transformer_engine':26}  in its own modules, of a script's model; {INSTALL['transformer_engine']}")
+        print(f"{'torchao':26}  converts linear layers but for the last; {install('fp8-tensorwise')}")
+        print(
+            f"{'a prototype of torchao':26}  the same, by layers that its next release may change; {install('mxfp8')}"
+        )
     print("On a GPU float16 wants compute capability 7.0, bfloat16 and TF32 8.0.")
     return 0
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from amp_launcher.precision.gemm import FORMATS, HALF
+from amp_launcher.precision.gemm import HALF
 from amp_launcher.precision.gemm_layers import Chosen, Linear, choose
 from amp_launcher.precision.levels import ENOUGH, MODES, PRESETS, Amp, Framework, LossScale, Parallel
 from amp_launcher.precision.operators import check_ignored
 from amp_launcher.precision.support import STOCHASTIC_SHARDS
-from amp_launcher.recipe import NAMES, Recipe, find
+from amp_launcher.recipe import Recipe, find
 from amp_launcher.typed import (
     SettingsError,
     build,
@@ -253,12 +253,6 @@ def gemm_layers(settings: Settings, recipe: Recipe, devices: int) -> Chosen | No
     amp = settings.amp
     if amp.gemm == HALF or recipe.name == "script":
         return None
-    if FORMATS[amp.gemm].mechanism == "transformer_engine" and recipe.name in NAMES:
-        raise SettingsError(
-            f"amp.gemm={amp.gemm} is carried out by TransformerEngine in modules of its own, and recipe={recipe.name} "
-            "has none; say amp=fp8, or build a model of them in a script of your own with Precision()",
-            "amp.gemm",
-        )
     layers = recipe.layers(settings.train)
     if not layers:
         return None

@@ -63,6 +63,12 @@ OTHER_NAMES = {
 }
 """Names that other programs have for choices of keys."""
 
+NOT_HERE = {
+    "fp8-delayed": "is TransformerEngine's, whose products no observer of torch sees, so that nothing proves it; say "
+    "amp=fp8",
+}
+"""Choices that other programs have and that there are none of here -> how the sentence goes on."""
+
 
 def nearest(word: str, choices: Iterable[str]) -> str:
     """`; did you mean x?` for the closest of the choices, whatever their case, or nothing."""
@@ -199,6 +205,8 @@ def _reads_as(text: str, annotation: Any) -> bool:
 
 
 def not_a_choice(key: str, value: Any, choices: Iterable[Any]) -> str:
+    if value in NOT_HERE:
+        return f"{key}={value} {NOT_HERE[value]}"
     names = [str(choice) for choice in choices]
     return f"{key}={value} is not one of {', '.join(names)}{nearest(str(value), names)}"
 

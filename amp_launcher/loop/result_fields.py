@@ -57,7 +57,7 @@ def mode_lines(settings: Settings, precision: ResolvedPrecision) -> list[str]:
             scaling += f" (loss_scale=auto, {precision.dtype})"
     how = f" by {precision.mechanism}" if settings.amp.level != "o0" else ""
     if precision.gemm != HALF:
-        why += f", linear layers in {precision.gemm} by {FORMATS[precision.gemm].mechanism}"
+        why += f", linear layers in {precision.gemm} by {FORMATS[precision.gemm].by}"
     lines = [f"amp={settings.amp.level}: {precision.dtype}{how}{why}, {scaling}"]
     if precision.device == "cuda":
         kinds = {True: "in TF32", False: "in IEEE float32", None: "by the script's own TF32 switches"}

@@ -10,10 +10,7 @@ from typing import Any
 from amp_launcher.precision import operations
 from amp_launcher.precision.gemm import FORMATS, HALF
 from amp_launcher.precision.levels import MODES, Amp, LossScale, named_operations
-from amp_launcher.typed import SettingsError, plain, show
-
-GEMM_LEVELS = ("o1", "o2")
-
+from amp_launcher.typed import SettingsError, not_a_choice, plain, show
 
 Rules = Iterator[tuple[tuple[str, ...], str]]
 """Keys that can't be set here, and how the sentence goes on after a key and its value."""
@@ -24,6 +21,8 @@ def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
 
     Operation names are TensorFlow's own there; torch and Paddle share one list of them, of which Paddle lacks some.
     """
+    if amp.gemm not in (HALF, *FORMATS):
+        raise SettingsError(not_a_choice("amp.gemm", amp.gemm, (HALF, *FORMATS)), "amp.gemm")
     if amp.preset:
         _check_preset(amp)
     unset = Amp()
@@ -44,8 +43,8 @@ def _check_preset(amp: Amp) -> None:
         if value != getattr(named, key):
             # Only what goes together is advised.
             dtype = "" if amp.dtype == "auto" or amp.level == "o0" else f" amp.dtype={amp.dtype}"
-            with_gemm = amp.level in GEMM_LEVELS and amp.dtype != "float16"
-            gemm = "" if amp.gemm == HALF or not with_gemm else f" amp.gemm={amp.gemm}"
+            with_gemm = amp.gemm != HALF and amp.level in FORMATS[amp.gemm].levels and amp.dtype != "float16"
+            gemm = f" amp.gemm={amp.gemm}" if with_gemm else ""
             raise SettingsError(
                 f"amp.{key}={value} with amp={amp.preset}, which is {getattr(named, key)}; "
                 f"say amp={amp.level}{dtype}{gemm}",
@@ -85,15 +84,15 @@ def _of_gemm(amp: Amp, framework: str) -> Rules:
         return
     if framework != "torch":
         yield ("gemm",), f"is for framework=torch, and this is framework={framework}; say amp.gemm=half"
-    if amp.level not in GEMM_LEVELS:
+    levels = FORMATS[amp.gemm].levels
+    if amp.level not in levels:
         needs = "it needs float32 weights or masters, and bfloat16 elsewhere"
-        yield ("gemm",), f"with amp={amp.level}: {needs}; say amp=o1 or amp=o2"
+        if amp.level == "o1":
+            needs = "its layers take weights in bfloat16, and those of o1 are float32"
+        yield ("gemm",), f"with amp={amp.level}: {needs}; say {' or '.join(f'amp={level}' for level in levels)}"
     if amp.dtype == "float16":
         why = "what these formats round comes from bfloat16, whose range float16 lacks"
         yield ("dtype",), f"{named}: {why}; say amp.dtype=bfloat16"
-    if FORMATS[amp.gemm].mechanism == "transformer_engine":
-        why = "TransformerEngine's modules all multiply in it, and no other layer does"
-        yield ("gemm_exclude",), f"{named}: {why}; leave it out"
     for key in ("allow", "deny"):
         if "linear" in operations.canonical(getattr(amp, key), f"amp.{key}"):
             instead = "name layers in amp.gemm_exclude or amp.keep_fp32"

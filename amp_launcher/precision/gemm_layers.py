@@ -40,10 +40,10 @@ def choose(amp: Amp, layers: Mapping[str, Linear], model: str) -> Chosen:
     """The layers that `amp.gemm` converts, of `layers` by their names in `model`, which an error names.
 
     Without `amp.gemm_exclude` the last of them, the output layer, stays: logits have the widest range, and the loss is
-    computed from them. Raises `SettingsError` for a pattern that names no layer, for sizes that the format can't take,
-    and where no layer is left.
+    computed from them. So do layers of sizes that the format can't take. Raises `SettingsError` for a pattern that
+    names no layer, for a number of rows that the format can't take, and where no layer is left.
     """
-    exclude, asked = amp.gemm_exclude, f"amp.gemm={amp.gemm}"
+    exclude, asked, multiple = amp.gemm_exclude, f"amp.gemm={amp.gemm}", FORMATS[amp.gemm].multiple
     half = f"amp={amp.level}" if amp.preset else "amp.gemm=half"
     if not layers:
         raise SettingsError(f"{asked}: {model} has no linear layers; say {half}", "amp.gemm")
@@ -63,29 +63,23 @@ def choose(amp: Amp, layers: Mapping[str, Linear], model: str) -> Chosen:
             left_out[layer] = f"amp.gemm_exclude={pattern}"
         elif pattern := next((name for name in amp.keep_fp32 if _within(layer, name)), ""):
             left_out[layer] = f"amp.keep_fp32={pattern}"
-        elif sizes.unfit:
-            left_out[layer] = sizes.unfit
+        elif why := _unfit(sizes, multiple):
+            left_out[layer] = why
     converted = {layer: sizes for layer, sizes in layers.items() if layer not in left_out}
     if not converted:
         why = "; ".join(f"{layer}: {reason}" for layer, reason in list(left_out.items())[:NAMED])
-        instead = "" if exclude == () else ", or amp.gemm_exclude=[] to leave out none"
+        fits = exclude != () and any(not _unfit(sizes, multiple) for sizes in layers.values())
+        instead = ", or amp.gemm_exclude=[] to leave out none" if fits else ""
         raise SettingsError(
             f"{asked} has nothing to convert: every linear layer of {model} is left out ({why}); say {half}{instead}",
             "amp.gemm" if exclude is None else "amp.gemm_exclude",
         )
-    _refuse_sizes(amp, converted, model)
+    _refuse_rows(amp, converted, model)
     return Chosen(tuple(converted), left_out)
 
 
-def _refuse_sizes(amp: Amp, layers: Mapping[str, Linear], model: str) -> None:
+def _refuse_rows(amp: Amp, layers: Mapping[str, Linear], model: str) -> None:
     name, multiple = amp.gemm, FORMATS[amp.gemm].multiple
-    odd = [f"{layer} {sizes.inputs} -> {sizes.outputs}" for layer, sizes in layers.items() if _odd(sizes, multiple)]
-    if odd:
-        raise SettingsError(
-            f"amp.gemm={name} needs inputs and outputs in multiples of {multiple}, and {model} has {some(odd)}; "
-            "change the sizes, or name these layers in amp.gemm_exclude",
-            "amp.gemm",
-        )
     rows = {sizes.rows for sizes in layers.values() if sizes.rows % multiple}
     if rows and FORMATS[name].rows_matter:
         level = f"amp={amp.level} " if amp.preset else ""
@@ -97,8 +91,10 @@ def _refuse_sizes(amp: Amp, layers: Mapping[str, Linear], model: str) -> None:
         )
 
 
-def _odd(layer: Linear, multiple: int) -> bool:
-    return bool(layer.inputs % multiple or layer.outputs % multiple)
+def _unfit(layer: Linear, multiple: int) -> str:
+    """Why a layer can't be converted; empty where it can."""
+    odd = layer.inputs % multiple or layer.outputs % multiple
+    return layer.unfit or (f"{layer.inputs} -> {layer.outputs}, not in multiples of {multiple}" if odd else "")
 
 
 def _within(layer: str, pattern: str) -> bool:

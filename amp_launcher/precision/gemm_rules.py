@@ -11,7 +11,7 @@ from typing import Any
 
 from amp_launcher.precision.call_summary import Call, flops, is_narrow, percent
 from amp_launcher.precision.findings import EMULATED, Finding, Report, contradicted, unknown
-from amp_launcher.precision.gemm import FORMATS, OVERRIDES, ROLES, Role
+from amp_launcher.precision.gemm import FORMATS, ROLES, Role
 from amp_launcher.precision.gemm_layers import some
 from amp_launcher.precision.levels import ENOUGH
 
@@ -79,7 +79,7 @@ def findings(report: Report, share: float) -> Iterator[Finding]:
 
 
 def _of_role(role: Role, calls: Sequence[Call], gemm: Mapping[str, Any], share: float) -> Iterator[Finding]:
-    promised = list(FORMATS[gemm["format"]].operands(role))
+    promised, scale = list(FORMATS[gemm["format"]].operands(role)), FORMATS[gemm["format"]].scale
     name, words = f"amp.gemm={gemm['format']}", IN_WORDS[role]
     wide: list[Call] = []
     for call in calls:
@@ -90,6 +90,10 @@ def _of_role(role: Role, calls: Sequence[Call], gemm: Mapping[str, Any], share: 
                     EMULATED,
                     f"{words} of {some(call['layers'])}: operands were rounded to {product(promised)} and then "
                     f"multiplied in {product(call['operands'])}",
+                )
+            elif other := [dtype for dtype in call.get("scales", ()) if dtype != scale]:
+                yield contradicted(
+                    f"{words} of {some(call['layers'])} was scaled by {product(other)}, but {name} promises {scale}"
                 )
         elif _is_wider(dtypes, promised):
             wide.append(call)
@@ -103,7 +107,7 @@ def _of_role(role: Role, calls: Sequence[Call], gemm: Mapping[str, Any], share: 
         ran = " and ".join(dict.fromkeys(product(call["operands"]) for call in wide))
         yield contradicted(
             f"{percent(flops(calls) - flops(wide), flops(calls))} of {words} ran in {product(promised)}, as {name} "
-            f"promises; {some(layers)} ran in {ran}{_override(role, gemm)}"
+            f"promises; {some(layers)} ran in {ran}"
         )
 
 
@@ -148,9 +152,3 @@ def _bits(dtype: str) -> int:
 
 
 _BITS = {"float4": 4, "float8": 8, "float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
-
-
-def _override(role: Role, gemm: Mapping[str, Any]) -> str:
-    if role == "forward":
-        return ""
-    return "".join(f"; {name}={value} {OVERRIDES[name]}" for name, value in gemm.get("environment", {}).items())

@@ -7,10 +7,9 @@
               "lists": "refused",                        only where amp.deny is refused
               "rounding": "stochastic",                  only where it is
               "parallel": "fsdp",                        only where parameters are due in shards
-              "gemm": {"format", "layers": [name], "left_out": {name: reason}, "environment": {variable: value}}},
-                                                         only where amp.gemm isn't half
+              "gemm": {"format", "layers": [name], "left_out": {name: reason}}},         only where amp.gemm isn't half
      "calls": [{"operation", "functions", "backward", "role", "dtype", "kept", "compiled", "device", "calls", "flops",
-                "operands": [dtype], "emulates": [dtype], "layers": [name] or None}],
+                "operands": [dtype], "emulates": [dtype], "scales": [dtype], "layers": [name] or None}],
      "listed": [{"function", "dtypes", "calls"}],        functions of allow and deny, dtypes of their tensors in order
      "unseen": [function],                               functions of allow and deny whose calls can't be seen
      "asked": {list: {meaning: as written}},             the user's own entries of amp's lists and of keep_fp32
@@ -46,9 +45,10 @@
 
 A call's dtype is the widest of its matrices'. `functions` are those that it may have come from; `kept` is None
 where it isn't known whether it was inside a module of `keep_fp32`. `role` is one of `precision.gemm.ROLES`,
-empty where it isn't known. The last three keys are there under `amp.gemm`, and where a dtype is narrower than half:
-`operands` in the order of `GemmFormat`, `emulates` the narrower dtypes that they were rounded to before, `layers` the
-modules with the weights, None where they aren't known.
+empty where it isn't known. The last four keys are there under `amp.gemm`, and where a dtype is narrower than half:
+`operands` in the order of `GemmFormat`, `emulates` the narrower dtypes that they were rounded to before, `scales` the
+dtypes of the numbers that scale them in the product, `layers` the modules with the weights, None where they aren't
+known.
 
 Of rounded weights, `between` two bfloat16 values are those that an optimizer's float32 result was between, `up` is away
 from zero, `farther` not the nearer of the two, `outside` neither of them, and `carried` were between two values before
@@ -58,13 +58,12 @@ the step already (`amp_launcher.precision.rounding`).
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from amp_launcher.precision.gemm import HALF, OVERRIDES
+from amp_launcher.precision.gemm import HALF
 from amp_launcher.precision.gemm_layers import NO_LAYERS, Chosen
 from amp_launcher.precision.operations import PADDLE
 from amp_launcher.precision.resolved import ResolvedPrecision
@@ -208,7 +207,6 @@ def head(
             "format": resolved.gemm,
             "layers": list(gemm_layers.converted),
             "left_out": dict(gemm_layers.left_out),
-            "environment": {name: os.environ[name] for name in OVERRIDES if name in os.environ},
         }
     return {
         "rank": rank,

@@ -94,7 +94,7 @@ def gemm_problem(gemm: str, device: str, capability: tuple[int, int] | None) -> 
     """Why a number format of `precision.gemm` has no kernels in torch; empty where it has. `capability` None is
     not known."""
     wanted, named = FORMATS[gemm], f"amp.gemm={gemm}"
-    if device == "cpu" and not wanted.cpu:
+    if device == "cpu" and wanted.cpu == "no":
         return f"{named} has no kernels for a CPU; say amp=fp8, which has"
     if capability is None:
         return ""
@@ -105,7 +105,7 @@ def gemm_problem(gemm: str, device: str, capability: tuple[int, int] | None) -> 
         return f"{named} needs compute capability {need}, and this GPU has {have}; say {instead}"
     if wanted.below is not None and capability >= wanted.below:
         end = ".".join(map(str, wanted.below))
-        kernels = f"{wanted.mechanism} has no kernels for compute capability {end} and above"
+        kernels = f"torchao has no kernels for compute capability {end} and above"
         return f"{named}: {kernels}, and this GPU has {have}; say amp=fp8"
     return ""
 

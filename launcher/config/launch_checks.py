@@ -7,7 +7,6 @@ import shlex
 from typing import Any
 
 from amp_launcher.around.script import NGC_TENSORFLOW1, in_image
-from amp_launcher.precision.gemm import HALF, OVERRIDES
 from amp_launcher.settings import Settings
 from amp_launcher.typed import SettingsError, not_a_choice, plain, refuse_control_characters, show
 from launcher.config import job_environment, slurm_units
@@ -47,12 +46,6 @@ def check(launch: Launch, training: Settings) -> None:
     _check_limit(launch.cluster)
     if launch.container.kind == "none":
         _refuse_without_container(launch, training)
-    for name in [name for name in OVERRIDES if name in launch.env and training.amp.gemm != HALF]:
-        raise SettingsError(
-            f"env.{name}={launch.env[name] or ''} {OVERRIDES[name]}, and amp.gemm={training.amp.gemm} asks for that "
-            "one; leave the variable out, or say amp.gemm=half",
-            f"env.{name}",
-        )
     settings = training.train
     script_decides = training.recipe == "script" and (settings.bare or settings.precision == "script")
     for name in filter(_GRAPH_REWRITE.fullmatch, launch.env):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from amp_launcher import settings
 from amp_launcher.precision import adam_epsilon, gemm_layers
-from amp_launcher.precision.gemm import ADD_TO_IMAGE, FORMATS, HALF, library_problem, needed
+from amp_launcher.precision.gemm import ADD_TO_IMAGE, FORMATS, HALF, LIBRARY, library_problem, needed
 from amp_launcher.recipe import Layer
 from amp_launcher.typed import SettingsError
 from launcher.config.spec import JobSpec
@@ -71,6 +71,13 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
     return (*sentences, *_advice_on_memory(spec, gpus, dtype, share, devices))
 
 
+_ON_A_CPU = {
+    "yes": "amp.gemm={gemm} on a CPU shows that it is applied; a step takes about five times one in bfloat16",
+    "emulated": "amp.gemm={gemm} on a CPU is emulated: operands are rounded to it and multiplied in bfloat16, which is "
+    "no proof, so that only require_proof=false lets a run go on",
+}
+
+
 def advice_on_gemm(spec: JobSpec, facts: Facts, device: str, devices: int) -> Iterator[str]:
     """The layers that `amp.gemm` converts and leaves out, and what isn't known before the job starts. `devices` is the
     number of them on all nodes."""
@@ -80,11 +87,10 @@ def advice_on_gemm(spec: JobSpec, facts: Facts, device: str, devices: int) -> It
     if chosen := settings.gemm_layers(spec.training, spec.recipe, devices):
         yield gemm_layers.line(gemm, *chosen)
     if device == "cpu":
-        yield f"amp.gemm={gemm} on a CPU shows that it is applied; a step takes about five times one in bfloat16"
+        yield _ON_A_CPU[FORMATS[gemm].cpu].format(gemm=gemm)
     if spec.launch.container.kind != "none":
-        remedy = ADD_TO_IMAGE[FORMATS[gemm].mechanism]
-        yield f"not checked: {needed(gemm)} in the image; a run ends at once without it: {remedy}"
-    elif spec.launch.cluster.setup and library_problem(gemm, facts.packages.get(FORMATS[gemm].mechanism, "")):
+        yield f"not checked: {needed(gemm)} in the image; a run ends at once without it: {ADD_TO_IMAGE}"
+    elif spec.launch.cluster.setup and library_problem(gemm, facts.packages.get(LIBRARY, "")):
         yield f"not checked: {needed(gemm)} with what cluster.setup loads; a run ends at once without it"
 
 

@@ -34,7 +34,7 @@ def _precision(plan: Plan) -> str:
     if plan.settings["amp"]["level"] != "o0":
         parts.append(known.dtype or "float16 or bfloat16 by its GPU")
         gemm = plan.settings["amp"]["gemm"]
-        parts += [f"{gemm} by {FORMATS[gemm].mechanism}"] if gemm != HALF else []
+        parts += [f"{gemm} by {FORMATS[gemm].by}"] if gemm != HALF else []
         if known.loss_scale != "none":
             parts.append(f"{known.loss_scale} loss scale" if known.loss_scale else "a loss scale if float16")
     if plan.settings["device"] == "cuda":

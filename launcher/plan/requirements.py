@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import get_args
 
-from amp_launcher.precision.gemm import FORMATS, HALF, INSTALL, library_problem
+from amp_launcher.precision.gemm import HALF, LIBRARY, install, library_problem
 from amp_launcher.precision.levels import Framework
 from amp_launcher.precision.support import sharding_problem
 from amp_launcher.recipe import DataLayout
@@ -106,10 +106,9 @@ def check_gemm(spec: JobSpec, facts: Facts) -> None:
     gemm = spec.training.amp.gemm
     if gemm == HALF or spec.launch.container.kind != "none" or spec.launch.cluster.setup:
         return
-    library = FORMATS[gemm].mechanism
-    if problem := library_problem(gemm, facts.packages.get(library, "")):
+    if problem := library_problem(gemm, facts.packages.get(LIBRARY, "")):
         raise SettingsError(
-            f"{problem} for {facts.python} on {facts.host}: {INSTALL[library]}, or name another Python with python=",
+            f"{problem} for {facts.python} on {facts.host}: {install(gemm)}, or name another Python with python=",
             "amp.gemm",
         )
 

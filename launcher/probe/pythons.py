@@ -19,9 +19,8 @@ PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu+cpu"),
     "paddle": ("paddlepaddle-gpu", "paddlepaddle+cpu"),
     "torchao": ("torchao",),
-    "transformer_engine": ("transformer-engine",),
 }
-"""Module -> pip's names of its builds; after a plus, a suffix that the version lacks. The last two are for amp.gemm."""
+"""Module -> pip's names of its builds; after a plus, a suffix that the version lacks. The last is for amp.gemm."""
 
 
 def resolve(named: str | None) -> str:

@@ -113,10 +113,13 @@ PRECISION = {
     },
 }
 GEMM = {
-    "amp=fp8 train.width=104": "multiples of 16, and recipe=gpt has blocks.0.attention.qkv 104 -> 312",
+    "amp=fp8 train.width=104": "left out (blocks.0.attention.qkv: 104 -> 312, not in multiples of 16; ",
     "amp=fp8 amp.gemm_exclude=[lm_head]": "lm_head names no linear layer of recipe=gpt; did you mean head?",
     "amp=fp8 amp.gemm_exclude=[blocks,head]": "; say amp=o2, or amp.gemm_exclude=[] to leave out none",
-    "amp=mxfp8": "by TransformerEngine in modules of its own, and recipe=gpt has none; say amp=fp8",
+    "amp=nvfp4 train.width=64": "blocks.0.attention.qkv: 64 -> 192, not in multiples of 128; ",
+    "amp=nvfp4 batch=1 train.context=64": "must be a multiple of 128, and recipe=gpt has 64 on a device",
+    "amp=o1 amp.gemm=mxfp8": "its layers take weights in bfloat16, and those of o1 are float32; say amp=o2",
+    "amp=o2 amp.gemm=fp8-delayed": "is TransformerEngine's, whose products no observer of torch sees",
     **{
         f"amp={level} amp.gemm=fp8-rowwise": f"amp.gemm=fp8-rowwise with amp={level}: it needs float32 weights or "
         "masters, and bfloat16 elsewhere; say amp=o1 or amp=o2"

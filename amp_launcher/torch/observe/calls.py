@@ -56,6 +56,8 @@ class Call:
     """The torch function that it came from; several where it is one of these."""
     compiled: bool = False
     use: ProductUse = ProductUse()
+    scales: tuple[str, ...] = ()
+    """The dtypes of the numbers by which it scales its operands."""
 
     @property
     def dtype(self) -> str:

@@ -105,6 +105,7 @@ class CompiledCalls:
             functions=functions,
             compiled=True,
             use=_backward(product, run, forward) if run.graph.backward else _forward(product, run, None),
+            scales=flops.scales(product.operation, arguments),
         )
 
 
@@ -131,9 +132,9 @@ def _forward(product: Product, run: _Run, forward: _Run | None) -> ProductUse:
     layers = [_layer(operand.root, run, forward) for operand in product.operands]
     weights = [index for index, layer in enumerate(layers) if layer is not None]
     if not weights:
-        return _use(FORWARD, "", product, range(len(layers)))
+        return _use(FORWARD, "", product, range(len(layers)), forward)
     others = [index for index in range(len(layers)) if index != weights[-1]]
-    return _use(FORWARD, layers[weights[-1]], product, (*others, weights[-1]))
+    return _use(FORWARD, layers[weights[-1]], product, (*others, weights[-1]), forward)
 
 
 def _backward(product: Product, run: _Run, forward: _Run | None) -> ProductUse:
@@ -144,19 +145,23 @@ def _backward(product: Product, run: _Run, forward: _Run | None) -> ProductUse:
         order = gradients[0], 1 - gradients[0]
         layer = _layer(product.operands[order[1]].root, run, forward)
         if layer is not None:
-            return _use(INPUT_GRADIENT, layer, product, order)
+            return _use(INPUT_GRADIENT, layer, product, order, forward)
         if forward is None:
             return ProductUse()
         returned = (index for index, roots in enumerate(run.graph.returned) if product.name in roots)
         weights = [forward.owners.get(forward.graph.inputs[index][0]) for index in returned]
         if weights and weights[0] is not None:
-            return _use(WEIGHT_GRADIENT, weights[0].name, product, order)
-    return _use(INPUT_GRADIENT, "", product, range(len(product.operands)))
+            return _use(WEIGHT_GRADIENT, weights[0].name, product, order, forward)
+    return _use(INPUT_GRADIENT, "", product, range(len(product.operands)), forward)
 
 
-def _use(role: Role, layer: str | None, product: Product, order: Iterable[int]) -> ProductUse:
+def _use(role: Role, layer: str | None, product: Product, order: Iterable[int], forward: _Run | None) -> ProductUse:
+    """`forward` is that of a backward, which may have rounded an operand already."""
+    before = forward.graph.narrowed if forward is not None else {}
     operands = [product.operands[position] for position in order]
-    return ProductUse.of(role, layer, [(operand.dtype, operand.narrowed) for operand in operands])
+    rounded = [operand.narrowed or before.get(operand.root, "") for operand in operands]
+    dtypes = [operand.dtype for operand in operands]
+    return ProductUse.of(role, layer, list(zip(dtypes, rounded, strict=True)))
 
 
 def _symbols(graph: Graph, inputs: Sequence[Any]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import (
 )
 
 from amp_launcher.precision.observation import Guard
-from amp_launcher.torch.observe import operators
+from amp_launcher.torch.observe import flops, operators
 from amp_launcher.torch.observe.calls import Call, dtype_name, tensors
 from amp_launcher.torch.observe.evaluation import Evaluations, Operands
 from amp_launcher.torch.observe.lineage import Lineage
@@ -223,6 +223,7 @@ class DispatchObserver(TorchDispatchMode):
                 kept=kept,
                 origin=origin if backward else -1,
                 use=use,
+                scales=flops.scales(name, args),
             )
             if operands_of is not None:
                 self.evaluations.add(len(self.calls), tensors([out]), operands_of)

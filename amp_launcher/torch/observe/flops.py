@@ -131,6 +131,17 @@ None is for those that take sequences packed end to end, whose lengths only torc
 """
 
 
+_SCALES = {"_scaled_mm": (2, 3), "_scaled_mm_v2": (2, 5)}
+"""Positions of the scales of both operands; in a list the first are those of blocks."""
+
+
+def scales(operation: str, arguments: Sequence[Any]) -> tuple[str, ...]:
+    """The dtypes of the numbers by which a product in eight bits or fewer scales its operands."""
+    given = [arguments[position] for position in _SCALES.get(operation, ()) if position < len(arguments)]
+    first = [scale[0] if isinstance(scale, (list, tuple)) else scale for scale in given]
+    return tuple(dict.fromkeys(str(scale.dtype).removeprefix("torch.") for scale in first if scale is not None))
+
+
 def higher_order(name: str) -> tuple[tuple[int, ...], Formula] | None:
     """The same of an operator that takes functions, where torch has a formula for it, as for flex attention."""
     formula = flop_registry.get(getattr(torch.ops.higher_order, name, None))

@@ -26,6 +26,7 @@ DTYPES = {
     "f8e5m2": "float8_e5m2",
     "f8e4m3fnuz": "float8_e4m3fnuz",
     "f8e5m2fnuz": "float8_e5m2fnuz",
+    "f8e8m0fnu": "float8_e8m0fnu",
     "f4e2m1fnx2": "float4_e2m1fn_x2",
 }
 TANGENT = "tangents_"
@@ -78,6 +79,8 @@ class Graph:
     unaccounted: tuple[str, ...]
     roots: Mapping[str, str]
     """Each value's root."""
+    narrowed: Mapping[str, str]
+    """Values that were rounded to a dtype of eight bits or fewer, or are in it -> that dtype."""
     returned: tuple[tuple[str, ...], ...]
     """The roots of what the graph returns, in order; of a sum, those that were added."""
 
@@ -129,6 +132,7 @@ def parse(text: str) -> Graph:
         products=tuple(products),
         unaccounted=tuple(unaccounted),
         roots={name: value.root for name, value in values.items()},
+        narrowed={name: value.narrowed for name, value in values.items() if value.narrowed},
         returned=returned,
     )
 
@@ -167,7 +171,10 @@ def _argument(node: ast.expr, values: Mapping[str, Value]) -> Any:
 def _alias(target: ast.expr, value: ast.expr | None, annotation: str, values: dict[str, Value]) -> None:
     """`x = y`, `x = y[0]`, `x = None` and arithmetic on sizes."""
     if isinstance(target, ast.Name) and not (isinstance(value, ast.Constant) and value.value is None):
-        values[target.id] = value_of(annotation, target.id, gradient=_has_gradient(value, values))
+        values[target.id] = made = value_of(annotation, target.id, gradient=_has_gradient(value, values))
+        whole = value.value if isinstance(value, ast.Subscript) else None
+        if isinstance(whole, ast.Name) and whole.id in values and values[whole.id].root != whole.id:
+            values[target.id] = replace(made, root=values[whole.id].root)  # one of what an operation rounded
 
 
 def _computed(name: str, operation: str, call: ast.Call, annotation: str, values: Mapping[str, Value]) -> Value:

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from amp_launcher.precision.call_summary import is_narrow
-from amp_launcher.torch.observe.calls import dtype_name
+from amp_launcher.precision.gemm import QUANTIZERS
+from amp_launcher.torch.observe.calls import dtype_name, tensors
 from amp_launcher.torch.observe.memory import Memory, Origin, Record, memory_of
 
 _FIRST = frozenset(
@@ -26,7 +27,7 @@ _COPIES = frozenset(("ToCopyBackward0", "CloneBackward0", "TBackward0", "Transpo
 """Autograd's names of some."""
 SCALING = frozenset(("mul", "div"))
 """The same where the other factor has fewer elements, as scales have."""
-SAME_DATA = frozenset((*_FIRST, *SCALING, "copy_"))
+SAME_DATA = frozenset((*_FIRST, *SCALING, *QUANTIZERS, "copy_"))
 
 
 class Lineage:
@@ -77,17 +78,14 @@ class Lineage:
         if not isinstance(source, torch.Tensor) or source.layout != torch.strided:
             return
         origin = self.origin(source)  # which a view of a weight shows for the first time
-        if not isinstance(target, torch.Tensor) or isinstance(target, nn.Parameter):
-            return
-        record = self._memory.record(target)
-        if record is self._memory.record(source):
-            return
-        dtype = dtype_name(target.dtype)
-        if is_narrow(dtype):
-            origin = replace(origin, narrowed=dtype)
         if origin.memory == memory_of(source):
             origin = replace(origin, writes=self._memory.record(source).writes)
-        record.origin = origin
+        for each in tensors([target]):
+            record = self._memory.record(each)
+            if isinstance(each, nn.Parameter) or record is self._memory.record(source):
+                continue
+            dtype = dtype_name(each.dtype)
+            record.origin = replace(origin, narrowed=dtype) if is_narrow(dtype) else origin
 
 
 def _copied(tensor: torch.Tensor) -> nn.Parameter | None:
@@ -100,7 +98,7 @@ def _copied(tensor: torch.Tensor) -> nn.Parameter | None:
 
 
 def _source(operation: str, args: Any, out: Any) -> Any:
-    if operation in _FIRST:
+    if operation in _FIRST or operation in QUANTIZERS:
         return args[0]
     same_size = [
         operand for operand in args[:2] if isinstance(operand, torch.Tensor) and operand.numel() == out.numel()

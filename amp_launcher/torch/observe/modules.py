@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from types import FrameType
@@ -17,6 +18,9 @@ from amp_launcher.torch.observe.memory import memory_of
 
 _ENGINE = "_engine_run_backward"
 """The function that runs a backward: what is below it on the stack called the backward."""
+
+_ENGINES = "transformer_engine."
+"""How the names of TransformerEngine's modules begin."""
 
 
 class Owner(NamedTuple):
@@ -93,6 +97,13 @@ class Modules:
     def owners(self) -> dict[nn.Parameter, Owner]:
         """By parameter; a shared one belongs to a module that is kept, else to a linear layer, else to the first."""
         return dict(self._ranked())
+
+    def of_transformer_engine(self) -> Counter[str]:
+        """Modules of TransformerEngine that multiply, by their kind. Their products are calls of its own library, which
+        torch doesn't dispatch (`general_gemm` in `transformer_engine.pytorch.cpp_extensions.gemm`)."""
+        kinds = [type(module) for module in self.names if any(weight.dim() > 1 for weight in weights_of(module))]
+        own = [kind for kind in kinds if any(base.__module__.startswith(_ENGINES) for base in kind.__mro__)]
+        return Counter(f"{kind.__name__} of TransformerEngine, whose products torch doesn't see," for kind in own)
 
     def has_adapters(self) -> bool:
         """Whether the weights that train are float32, and most weights are frozen ones in half precision."""

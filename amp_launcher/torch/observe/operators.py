@@ -16,6 +16,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils.flop_counter import flop_registry
 
+from amp_launcher.precision.gemm import QUANTIZERS
 from amp_launcher.precision.operators import LIBRARIES, is_attention, is_light, is_matrix_operation, knows
 from amp_launcher.torch.observe import flops
 from amp_launcher.torch.observe.calls import dtype_name, tensors
@@ -51,6 +52,8 @@ def kind_of(func: Any) -> str:
     if torch.Tag.pointwise in func.tags:
         return LIGHT
     if namespace in LIBRARIES:
+        if name in QUANTIZERS:
+            return FOLLOWED
         return LIGHT if is_light(name) else MATRIX if is_attention(name) or is_matrix_operation(name) else UNKNOWN
     return UNKNOWN
 
@@ -61,7 +64,7 @@ def is_light_in_graph(namespace: str, name: str) -> bool:
         return not is_matrix_operation(name)
     try:
         packet = getattr(getattr(torch.ops, namespace), name)
-        return all(kind_of(getattr(packet, overload)) == LIGHT for overload in packet.overloads())
+        return all(kind_of(getattr(packet, overload)) in (LIGHT, FOLLOWED) for overload in packet.overloads())
     except (AttributeError, RuntimeError):  # not registered in this process, or an operator without overloads
         return False
 

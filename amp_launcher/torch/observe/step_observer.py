@@ -101,7 +101,7 @@ class StepObserver:
             "unseen": [function for function in listed if not profiler_audit.has_operation(function)],
             "matched": sorted({name for module in self.mode.kept_ran for name in self._modules.kept[module]}),
             "operations": self.mode.operations,
-            "unaccounted": dict(self.mode.unaccounted),
+            "unaccounted": dict(self.mode.unaccounted + self._modules.of_transformer_engine()),
             "apart": dict(self.mode.apart + self._named(excuses)),
             "unwritten": self.mode.writers.unseen(),
             "tensors": self.mode.writers.used(),
@@ -266,7 +266,7 @@ def _aggregate(calls: Iterable[Call], gemm_layers: Collection[str]) -> list[dict
         use = call.use
         key = (call.operation, call.functions, call.backward, call.dtype, call.kept, call.compiled, call.device)
         place = use.layer if use.layer is None else use.layer in gemm_layers
-        total.setdefault((*key, use.role, use.formats, use.emulates, place), []).append(call)
+        total.setdefault((*key, use.role, use.formats, use.emulates, call.scales, place), []).append(call)
     return [_entry(group, bool(gemm_layers)) for group in total.values()]
 
 
@@ -289,5 +289,6 @@ def _entry(calls: Sequence[Call], names_layers: bool) -> dict[str, Any]:
         layers = [call.use.layer for call in calls]
         entry["operands"] = list(call.use.formats)
         entry["emulates"] = list(call.use.emulates)
+        entry["scales"] = list(call.scales)
         entry["layers"] = None if None in layers else list(dict.fromkeys(filter(None, layers)))
     return entry

@@ -1,16 +1,17 @@
-"""Linear layers that multiply in eight bits, by torchao (`amp.gemm=fp8-tensorwise` and the like)."""
+"""Linear layers that multiply in eight bits and fewer, by torchao (`amp.gemm`)."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from amp_launcher.precision.gemm import FORMATS, INSTALL, library_problem
+from amp_launcher.precision.gemm import FORMATS, install, library_problem
 from amp_launcher.precision.gemm_layers import Chosen, Linear, choose
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.torch.precision.structures import CAST, floats_to
@@ -22,27 +23,22 @@ LOGGERS = ("torchao", "torch.utils._pytree")
 def convert(model: nn.Module, resolved: ResolvedPrecision) -> Chosen:
     """Replace the linear layers of a cast model by torchao's, in place; the parameters stay the same objects.
 
-    Raises `SettingsError` where torchao is missing or too old, and as `choose` does.
+    Raises `SettingsError` where torchao is missing or of another version, and as `choose` does.
     """
     linears = {name: module for name, module in model.named_modules() if name and isinstance(module, nn.Linear)}
     sizes = {
         name: Linear(layer.in_features, layer.out_features, unfit=_unfit(layer)) for name, layer in linears.items()
     }
     chosen = choose(resolved.amp, sizes, type(model).__name__)
-    float8 = _import(resolved.gemm)
-    names: dict[int, list[str]] = {id(linears[name]): [] for name in chosen.converted}
+    names: dict[nn.Module, list[str]] = {linears[name]: [] for name in chosen.converted}
     for name, module in model.named_modules(remove_duplicate=False):
-        if id(module) in names:
-            names[id(module)].append(name)
-    float8.convert_to_float8_training(
-        model,
-        module_filter_fn=lambda module, name: id(module) in names,
-        config=float8.Float8LinearConfig.from_recipe_name(FORMATS[resolved.gemm].recipe),
-    )
-    for first, *others in names.values():
-        layer = model.get_submodule(first)
+        if module in names:
+            names[module].append(name)
+    converted = _converter(resolved.gemm, resolved.device)
+    for linear, places in names.items():
+        layer = converted(linear)
         layer.register_forward_pre_hook(_cast_inputs, with_kwargs=True)
-        for name in others:  # torchao replaces a layer in one of its places
+        for name in places:
             parent, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(parent), leaf, layer)
     return chosen
@@ -66,26 +62,39 @@ def _cast_inputs(layer: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any
     return floats_to(inputs, dtype), floats_to(named, dtype)
 
 
-def _import(gemm: str) -> Any:
+def _converter(gemm: str, device: str) -> Callable[[nn.Module], nn.Module]:
+    """From a linear layer to torchao's with the same parameters."""
+    wanted = FORMATS[gemm]
     with _quiet():
         try:
             import torchao
-            from torchao import float8
-        except ImportError as error:
-            message = f"amp.gemm={gemm} needs torchao, which can't be imported ({error}): {INSTALL['torchao']}"
+
+            if problem := library_problem(gemm, torchao.__version__):
+                raise SettingsError(f"{problem}: {install(gemm)}", "amp.gemm")
+            if not wanted.prototype:
+                from torchao import float8
+
+                config = float8.Float8LinearConfig.from_recipe_name(wanted.recipe)
+                return functools.partial(float8.convert_to_float8_training, config=config)
+            from amp_launcher.torch.precision import prototypes
+        except (ImportError, AttributeError) as error:  # the latter where torch lacks what a prototype names
+            message = f"amp.gemm={gemm} needs torchao, which can't be imported ({error}): {install(gemm)}"
             raise SettingsError(message, "amp.gemm") from None
-    if problem := library_problem(gemm, torchao.__version__):
-        raise SettingsError(f"{problem}: {INSTALL['torchao']}", "amp.gemm")
-    return float8
+    if gemm == "nvfp4":
+        return prototypes.to_nvfp4
+    if device == "cuda" and (problem := prototypes.mxfp8_problem()):
+        raise SettingsError(f"amp.gemm={gemm}: {problem}", "amp.gemm")
+    return functools.partial(prototypes.to_mxfp8, emulate=device == "cpu")
 
 
 @contextlib.contextmanager
-def fast_kernels(device: torch.device) -> Iterator[None]:
-    """On a CPU, without oneDNN. Where a CPU has AMX, torch 2.13 leaves products of two e4m3 operands to oneDNN's
-    reference kernel, which takes a thousand times as long as torch's own and gives the same."""
+def fast_kernels(gemm: str, device: torch.device) -> Iterator[None]:
+    """On a CPU, without oneDNN where products are in eight bits. Where a CPU has AMX, torch 2.13 leaves products of two
+    e4m3 operands to oneDNN's reference kernel, which takes a thousand times as long as torch's own and gives the same.
+    """
     enabled = torch.backends.mkldnn.enabled
     try:
-        if device.type == "cpu":
+        if device.type == "cpu" and FORMATS[gemm].cpu == "yes":
             torch.backends.mkldnn.enabled = False
         yield
     finally:

@@ -13,11 +13,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from amp_launcher.precision.gemm import FORMATS, HALF
+from amp_launcher.precision.gemm import HALF
 from amp_launcher.precision.gemm_layers import Chosen
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.precision.step_outcome import StepOutcome
-from amp_launcher.torch.precision import float8, transformer_engine
+from amp_launcher.torch.precision import float8
 from amp_launcher.torch.precision.base import Mechanism
 from amp_launcher.torch.precision.cast import NORMS, compute_in_float32, matching, to_dtype
 from amp_launcher.torch.precision.masters import Masters
@@ -38,8 +38,6 @@ class Autocast(Mechanism, mechanism="autocast"):
         self._lists = None
         if resolved.allow or resolved.deny:
             self._lists = OperationLists(resolved.allow, resolved.deny, self.dtype, device.type)
-        formats = FORMATS.get(resolved.gemm)
-        self._by_transformer_engine = formats is not None and formats.mechanism == "transformer_engine"
         self._stepping = False
         self._statistics = RunningStatistics() if resolved.loss_scale.mode != "none" else None
         self._unscaled: set[torch.Tensor] = set()
@@ -52,9 +50,7 @@ class Autocast(Mechanism, mechanism="autocast"):
         kept = [model.get_submodule(name) for name in names]
         refuse_unreachable(model, kept, self.resolved.allow, self.resolved.deny)
         self._convert(model, kept)
-        if self._by_transformer_engine:
-            self._add_gemm_layers(model, transformer_engine.find(model, kept, self.resolved.gemm))
-        elif self.resolved.gemm != HALF:
+        if self.resolved.gemm != HALF:
             self._add_gemm_layers(model, float8.convert(model, self.resolved))
         if self._statistics is not None:
             self._statistics.add(model)
@@ -115,14 +111,13 @@ class Autocast(Mechanism, mechanism="autocast"):
             self._statistics.remember()
         autocast = torch.autocast(self.device.type, dtype=self.dtype)
         others = [] if self._lists is None else [self._lists]
-        if self._by_transformer_engine:
-            others.append(transformer_engine.autocast(self.resolved.gemm))
-        elif self.resolved.gemm != HALF:
-            others.append(float8.fast_kernels(self.device))
+        if self.resolved.gemm != HALF:
+            others.append(float8.fast_kernels(self.resolved.gemm, self.device))
         return _all(autocast, *others) if others else autocast
 
     def backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
-        with contextlib.nullcontext() if self.resolved.gemm == HALF else float8.fast_kernels(self.device):
+        half = self.resolved.gemm == HALF
+        with contextlib.nullcontext() if half else float8.fast_kernels(self.resolved.gemm, self.device):
             super().backward(loss, optimizer)
 
     def _step(self, optimizers: Sequence[Optimizer], clip: float | None) -> StepOutcome:

@@ -26,7 +26,7 @@ def step(gemm="fp8-tensorwise", *also, rule=None, **roles):
     by none with an empty list."""
     products = {**{role: [promised(gemm, role)] for role in ROLES}, **roles}
     head = [product(role, HALF, ["head"], operation="mm", flops=40) for role in ROLES]
-    asked = {"format": gemm, "layers": LAYERS, "left_out": {"head": "amp.gemm_exclude"}, "environment": {}}
+    asked = {"format": gemm, "layers": LAYERS, "left_out": {"head": "amp.gemm_exclude"}}
     calls = [*(call for role in ROLES for call in products[role]), *head, *also]
     return report("o2", calls=calls, rule={"gemm": {**asked, **(rule or {})}})
 
@@ -59,8 +59,7 @@ def test_one_layer_in_half_precision_contradicts_however_small_it_is_unless_the_
     ("gemm", "role", "dtypes", "reason"),
     [
         *(
-            (gemm, role, EIGHT, "promises float8_e5m2 x float8_e4m3fn")
-            for gemm in ("fp8-tensorwise", "fp8-delayed")
+            ("fp8-tensorwise", role, EIGHT, "promises float8_e5m2 x float8_e4m3fn")
             for role in ("input_gradient", "weight_gradient")
         ),
         ("fp8-rowwise-gw-hp", "weight_gradient", EIGHT, "promises bfloat16"),
@@ -121,11 +120,14 @@ def test_emulating_another_format_than_the_one_asked_for_is_contradicted():
     check("contradicted", "", step(input_gradient=[other]))
 
 
-def test_a_backward_that_the_environment_took_out_of_eight_bits_names_the_variable():
-    roles = {role: [product(role, HALF, operation="mm")] for role in ROLES[1:]}
-    why = "ran in bfloat16; NVTE_BACKWARD_OVERRIDE=high_precision has TransformerEngine"
-    environment = {"NVTE_BACKWARD_OVERRIDE": "high_precision"}
-    check("contradicted", why, step("fp8-delayed", rule={"environment": environment}, **roles))
+@pytest.mark.parametrize("gemm", FORMATS)
+def test_operands_that_are_scaled_as_another_format_does_contradict(gemm):
+    own = FORMATS[gemm].scale
+    scaled = {role: [promised(gemm, role, scales=[own])] for role in ROLES}
+    check("proved", "", step(gemm, **scaled))
+    other = "float32" if own != "float32" else "float8_e8m0fnu"
+    why = f"was scaled by {other}, but amp.gemm={gemm} promises {own}"
+    check("contradicted", why, step(gemm, **{**scaled, "forward": [promised(gemm, "forward", scales=[other])]}))
 
 
 def test_eight_bits_without_amp_gemm_are_contradicted_at_any_share():

@@ -43,15 +43,11 @@ def test_only_a_framework_whose_parameters_are_all_float32_puts_that_into_the_ru
     assert head(float32_parameters=True)["rule"]["float32_parameters"] is True
 
 
-def test_the_rule_has_the_layers_of_amp_gemm_and_what_the_environment_overrides(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_rule_has_the_layers_of_amp_gemm() -> None:
     amp = Amp(level="o2", dtype="bfloat16", gemm="fp8-tensorwise")
     assert "gemm" not in head(Amp(level="o2"))["rule"]
-    monkeypatch.setenv("NVTE_BACKWARD_OVERRIDE", "high_precision")
     assert head(amp, gemm_layers=Chosen(("up", "down"), {"head": "the output layer"}))["rule"]["gemm"] == {
         "format": "fp8-tensorwise",
         "layers": ["up", "down"],
         "left_out": {"head": "the output layer"},
-        "environment": {"NVTE_BACKWARD_OVERRIDE": "high_precision"},
     }

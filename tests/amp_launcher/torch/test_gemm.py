@@ -31,7 +31,7 @@ from tests.amp_launcher.torch import trainers
 
 CPU = torch.device("cpu")
 HALF = ("bfloat16", "bfloat16")
-ON_CPU = [name for name, format in FORMATS.items() if format.cpu]
+ON_CPU = [name for name, format in FORMATS.items() if format.cpu == "yes"]
 GENERATOR = torch.Generator().manual_seed(1)
 INPUTS, TARGETS = torch.randn(32, 64, generator=GENERATOR), torch.randn(32, 32, generator=GENERATOR)
 
@@ -155,6 +155,15 @@ def test_what_a_plan_says_of_a_recipes_layers_is_what_is_converted(recipe: str, 
     assert chosen == precision.gemm_layers
 
 
+@pytest.mark.parametrize(
+    ("gemm", "says"),
+    [("fp8-delayed", "is TransformerEngine's, whose products no observer"), ("fp9", "is not one of half")],
+)
+def test_a_format_that_is_not_here_is_refused_in_a_script_too(gemm: str, says: str):
+    with pytest.raises(SettingsError, match=f"amp.gemm={gemm} {says}"):
+        of("o2", gemm)
+
+
 def test_importing_torchao_shows_nothing_of_what_no_one_can_act_on(tmp_path):
     program = (
         "import logging, torch; from torch import nn; from amp_launcher.torch.precision import Precision\n"
@@ -208,7 +217,7 @@ def test_operands_are_dtypes_of_torch(name: str):
         assert all(isinstance(getattr(torch, dtype), torch.dtype) for dtype in FORMATS[name].operands(role))
 
 
-@pytest.mark.parametrize("name", [name for name, format in FORMATS.items() if format.mechanism == "torchao"])
+@pytest.mark.parametrize("name", [name for name, format in FORMATS.items() if not format.prototype])
 def test_the_table_says_what_torchao_promises(name: str):
     from torchao.float8 import Float8LinearConfig
     from torchao.float8.config import ScalingType

@@ -138,6 +138,19 @@ def test_what_is_computed_outside_torch_is_unknown(run, parts, named, half):
     assert named in ended.result["observed"]["why"]
 
 
+@pytest.mark.parametrize("base", ["", "class Layer(Layer): pass"])
+def test_transformer_engine_is_named_as_what_cannot_be_seen(run, base):
+    """A layer as it has them: its product is the library's own call, which no dispatcher sees."""
+    named = f"Layer.__module__ = 'transformer_engine.pytorch.module.linear'\n{base}\nnet[2] = Layer(64, 64, bias=False)"
+    before = (
+        f"if step == 0:\n{textwrap.indent(named, '    ')}\n    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)"
+    )
+    ended = run(True, forward=CTYPES, before=before)
+    assert (ended.code, ended.verdict) == (0, "unknown"), ended.result["observed"]
+    why = "Layer of TransformerEngine, whose products torch doesn't see, can't be counted (1 call)"
+    assert why in ended.result["observed"]["why"]
+
+
 ACTION = """with torch.no_grad():
     action = net(inputs).float().numpy()
 inputs = torch.tensor(images[:8] + action)"""

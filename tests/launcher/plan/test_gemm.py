@@ -24,6 +24,8 @@ def with_torchao(version: str, facts: Facts = LAPTOP) -> Facts:
 
 CPU = with_torchao("0.18.0")
 H100 = dataclasses.replace(CPU, gpus=tuple(gpu(index, "9.0", "NVIDIA H100 80GB HBM3") for index in range(2)))
+B200 = dataclasses.replace(CPU, gpus=(gpu(0, "10.0", "NVIDIA B200"),))
+RTX = dataclasses.replace(CPU, gpus=(gpu(0, "12.0", "NVIDIA GeForce RTX 5090"),))
 
 
 def plan_of(*words: str, facts: Facts = CPU) -> Plan:
@@ -41,6 +43,44 @@ def test_the_plan_names_the_format_its_library_and_what_is_left_out():
     assert (plan.name, plan.words[0]) == ("gpt-fp8", "amp=fp8")
 
 
+def test_a_prototype_is_called_one_and_emulation_is_said():
+    plan = plan_of("amp=mxfp8")
+    assert "at o2 (half_model_fp32_masters), bfloat16, mxfp8 by a prototype of torchao, batch 8, cpu" in summary(plan)
+    assert plan.advice[1] == (
+        "amp.gemm=mxfp8 on a CPU is emulated: operands are rounded to it and multiplied in bfloat16, which is no "
+        "proof, so that only require_proof=false lets a run go on"
+    )
+    plan = plan_of("amp=nvfp4", facts=B200)
+    assert "nvfp4 by a prototype of torchao" in summary(plan)
+    assert plan.advice[0].startswith("amp.gemm=nvfp4: 16 linear layers converted; left in half precision: head")
+    (line,) = unchecked("amp=mxfp8", *IN_DOCKER, facts=with_containers(LAPTOP, image="cpu"))
+    assert line.startswith("not checked: torchao 0.18 (for a prototype in it) in the image")
+
+
+@pytest.mark.parametrize(
+    ("words", "facts", "says"),
+    [
+        (("amp=mxfp8",), H100, "amp.gemm=mxfp8 needs compute capability 10.0, and this GPU has 9.0; say amp=fp8"),
+        (("amp=nvfp4",), CPU, "amp.gemm=nvfp4 has no kernels for a CPU; say amp=fp8, which has"),
+        (("amp=nvfp4",), RTX, "no kernels for compute capability 11.0 and above, and this GPU has 12.0; say amp=fp8"),
+        (
+            ("amp=mxfp8",),
+            with_torchao("0.19.1"),
+            r"torchao 0.18 \(for a prototype in it\), and there is 0.19.1 for .*==0.18",
+        ),
+        (("amp=nvfp4", "train.width=320"), B200, r"left out \(blocks.0.attention.qkv: 320 -> 960, not in multiples of"),
+        (
+            ("amp=nvfp4", "batch=3", "train.context=64"),
+            B200,
+            "be a multiple of 128, and recipe=gpt has 192 on a device",
+        ),
+    ],
+)
+def test_a_prototype_that_a_host_or_a_network_cannot_have_is_refused(words: tuple[str, ...], facts: Facts, says: str):
+    with pytest.raises(UsageError, match=says):
+        plan_of(*words, facts=facts)
+
+
 @pytest.mark.parametrize(
     ("words", "facts", "says"),
     [
@@ -56,7 +96,7 @@ def test_a_host_that_cannot_apply_it_is_refused_with_the_remedy(words: tuple[str
 
 
 def unchecked(*words: str, facts: Facts) -> list[str]:
-    return [line for line in plan_of("amp=fp8", *words, facts=facts).advice if line.startswith("not checked: ")]
+    return [line for line in plan_of(*words, facts=facts).advice if line.startswith("not checked: ")]
 
 
 NEEDED = "not checked: torchao 0.18 or newer"
@@ -72,6 +112,6 @@ NEEDED = "not checked: torchao 0.18 or newer"
     ],
 )
 def test_what_was_not_checked_is_named_and_not_refused(words: tuple[str, ...], facts: Facts, lines: list[str]):
-    named = unchecked(*words, facts=facts)
+    named = unchecked("amp=fp8", *words, facts=facts)
     assert [line.partition("; a run ends at once without it")[0] for line in named] == lines
     assert all("add RUN " in line for line in named if "in the image" in line)
