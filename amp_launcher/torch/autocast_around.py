@@ -34,6 +34,8 @@ from amp_launcher.torch.uncompiled import passed_over
 
 _READ = 32
 """Bytes of a weight on a CPU that tell whether it was changed through `.data`, which no version counts."""
+_Read = ctypes.c_char * _READ
+"""To read so many by: `string_at` takes three times as long."""
 
 
 class _Region(threading.local):
@@ -267,12 +269,14 @@ def _stamp(module: nn.Module) -> tuple[Any, ...]:
         )  # no method of it, which is observed
     except RuntimeError:  # without memory, as in `torch.func`, or made in inference mode
         return (id(weight),)
-    if weight.device.type != "cpu":
+    if not weight.is_cpu:
         return stamp
     left = weight.nbytes
     if not weight.is_contiguous():  # its values may lie apart, or be one
         left = weight.untyped_storage().nbytes() - weight.storage_offset() * weight.element_size()
-    return (*stamp, ctypes.string_at(stamp[-1], min(left, _READ)))
+    if left < _READ:
+        return (*stamp, ctypes.string_at(stamp[-1], left))
+    return (*stamp, _Read.from_address(stamp[-1]).raw)
 
 
 def _as_float32(original: Callable[..., Any]) -> Callable[..., Any]:

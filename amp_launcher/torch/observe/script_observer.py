@@ -54,8 +54,6 @@ NOTHING_STEPPED = (
     "backwards: torch.func's updates are not seen; a script that resumed what it had finished takes no step"
 )
 
-_OTHER_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks")
-
 
 class ScriptObserver:
     """Counts the optimizer steps of a script, and observes some of them."""
@@ -201,26 +199,28 @@ class ScriptObserver:
         self.steps += 1
         self._children.stepped()
         self._counts_backwards = False
-        self._in_threads += self._is_elsewhere()
+        elsewhere = self._is_elsewhere()
+        self._in_threads += elsewhere
         first = self._span is None and not self.reports and os.getpid() == self._thread[0]
         if first and self._in_threads == self.steps:
             self._thread = os.getpid(), threading.get_ident()
+            elsewhere = False
         if self.steps == TOLD_AT and self._trained_elsewhere():
             self.warn(IN_A_THREAD)
-        if self._span is not None and not self._is_elsewhere():
+        if self._span is not None and not elsewhere:
             self._span.note_shards()
-        if self._span is not None and (not self._span.after_step or not self._is_elsewhere()):
+        if self._span is not None and (not self._span.after_step or not elsewhere):
             self._span.after_optimizer(optimizer)
         if self._span is None or self._profiling.running:  # one profiler at a time
             self._profiling.after(self.steps)
             self._profiling.before(self.steps + 1)
-        if not self._is_elsewhere():
+        if not elsewhere:
             self._look_at(optimizer)
         ends = self._span is not None and self.steps >= self._span.last
         begins = self._span is None and not self._profiling.running and self.steps + 1 >= self._schedule.due
         if not self._waits and (ends or begins) and (self._span is None or not self._span.after_step):
             self._await_forward()
-        elif (ends or begins) and not self._is_elsewhere():
+        elif (ends or begins) and not elsewhere:
             self._move_on_after(optimizer, ends)
             if ends and self._span is None:
                 self._judge()
@@ -273,8 +273,12 @@ class ScriptObserver:
 
     def _others_hook_modules(self) -> bool:
         """Whether the script has hooks on all modules, of which torch warns where it calls a compiled one."""
-        others = [hook for hook in hooks_of_all._global_forward_pre_hooks.values() if hook != self._before_forward]
-        return bool(others or any(getattr(hooks_of_all, name) for name in _OTHER_HOOKS))
+        return bool(
+            len(hooks_of_all._global_forward_pre_hooks) > (self._hook is not None)
+            or hooks_of_all._global_backward_pre_hooks
+            or hooks_of_all._global_backward_hooks
+            or hooks_of_all._global_forward_hooks
+        )
 
     def _judge(self) -> None:
         """A span has ended: judging it is a part of its cost."""
