@@ -21,6 +21,22 @@ def a_profiler_of_each_forward():
     losses = train(4, loss_of)
 
 
+@guest(o0="proved", o1="proved", environ={"KINETO_LOG_LEVEL": "99"})
+def a_profiler_that_warms_up_while_a_step_is_observed():
+    rounds = []
+
+    def ready(profiler):
+        rounds.append(sum(average.count for average in profiler.key_averages() if "Optimizer.step" in average.key))
+
+    cycle = torch.profiler.schedule(wait=0, warmup=1, active=2, repeat=3)
+    with torch.profiler.profile(schedule=cycle, on_trace_ready=ready, acc_events=True) as profiler:
+        losses = []
+        for _ in range(12):
+            losses += train(1)
+            profiler.step()
+    print("steps", rounds)
+
+
 @guest(o0="proved", o1="proved")
 def flops_of_each_forward():
     from torch.utils.flop_counter import FlopCounterMode

@@ -33,6 +33,7 @@ from amp_launcher.loop.divergence import Diverged
 from amp_launcher.loop.profiling import Profiling
 from amp_launcher.precision.observation import Guard
 from amp_launcher.torch.observe.observer import PrecisionObserver
+from amp_launcher.torch.observe.profiler_audit import warm_ups_noted
 from amp_launcher.torch.observe.roles import in_backward
 from amp_launcher.torch.observe.span import Requested, Span, modules_of
 from amp_launcher.torch.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks
@@ -111,6 +112,7 @@ class ScriptObserver:
         self._hooks.callback(register_optimizer_step_pre_hook(uncompiled(hook(self._steps))).remove)
         self._hooks.callback(register_optimizer_step_post_hook(uncompiled(hook(self._stepped))).remove)
         self._hooks.enter_context(replaced(hooks_of_all, "_has_any_global_hook", hook(self._others_hook_modules)))
+        self._hooks.enter_context(warm_ups_noted())
         ended = hook(self._backward_ended)
         for owner in (graph, torch.autograd):
             run_backward = followed_by(owner._engine_run_backward, ended)
