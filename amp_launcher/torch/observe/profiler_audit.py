@@ -72,8 +72,8 @@ _warming_up = False
 
 @contextlib.contextmanager
 def warm_ups_noted() -> Iterator[None]:
-    """While open, a `Recording` gives way to a profiler of the script's that warms up, too: torch tells only of one that
-    records, and crashes where another profiler is begun and ended before it does."""
+    """While open, a `Recording` gives way to a profiler of the script's that warms up, too. torch tells only of one
+    that records, and crashes where another profiler begins and ends before it does."""
     profiler = torch.autograd.profiler
     with (
         replaced(profiler, "_prepare_profiler", _noting(profiler._prepare_profiler, True)),
