@@ -30,7 +30,7 @@ from torch.utils.data import get_worker_info
 from amp_launcher.around.replaced import replaced
 from amp_launcher.torch.compiled_functions import CompiledFunction
 from amp_launcher.torch.observe.modules import weights_of
-from amp_launcher.torch.uncompiled import passed_over
+from amp_launcher.torch.uncompiled import is_traced, passed_over
 
 _READ = 32
 """Bytes of a weight on a CPU that tell whether it was changed through `.data`, which no version counts."""
@@ -182,7 +182,7 @@ class AutocastAround:
     def _begin(self, module: nn.Module | None) -> bool:
         """A module or function is called from outside. Whether that is in a region of ours."""
         region = self._region
-        if is_compiling() or torch._C._get_tracing_state() or torch._C._current_graph_task_id() != -1:
+        if is_compiling() or is_traced() or torch._C._current_graph_task_id() != -1:
             return False  # recorded, not computed; or computed again in backward, in the autocast of its forward
         if region.compiled and isinstance(module, torch.fx.GraphModule):
             return False

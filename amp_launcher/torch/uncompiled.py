@@ -1,4 +1,4 @@
-"""Functions of ours that torch.compile leaves alone, without importing it: that takes a second."""
+"""Functions of ours that torch's compilers leave alone, without importing them: that takes a second."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     call._torchdynamo_disable = True  # type: ignore[attr-defined]  # what `disable` marks functions by
     return passed_over(call, inside=True)
+
+
+def is_traced() -> bool:
+    """Whether `torch.jit.trace` records what runs, or compares what it has recorded."""
+    return torch._C._get_tracing_state() is not None or torch.jit._trace._trace_module_map is not None
 
 
 def followed_by(run_backward: Callable[..., Any], ended: Callable[[bool], None]) -> Callable[..., Any]:

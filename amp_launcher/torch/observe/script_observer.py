@@ -37,7 +37,7 @@ from amp_launcher.torch.observe.profiler_audit import warm_ups_noted
 from amp_launcher.torch.observe.roles import in_backward
 from amp_launcher.torch.observe.span import Requested, Span, modules_of
 from amp_launcher.torch.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks
-from amp_launcher.torch.uncompiled import followed_by, uncompiled
+from amp_launcher.torch.uncompiled import followed_by, is_traced, uncompiled
 
 TOLD_AT = 10
 """Optimizer step at which a script is warned whose threads took all of them."""
@@ -263,7 +263,7 @@ class ScriptObserver:
             self._hook = None
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
-        if torch.compiler.is_compiling() or not (self._waits or self._looking):
+        if torch.compiler.is_compiling() or not (self._waits or self._looking) or is_traced():
             return  # before anything that the compiler can't trace, which would cut the user's graph here for good
         self._on_forward(module, inputs)
 
