@@ -207,7 +207,11 @@ class AutocastAround:
         """Whether a weight of the module has changed since it was first called in this region."""
         if module is None:
             return False
-        stamp = _stamp(module)
+        if torch._C._len_torch_function_stack():
+            with torch._C.DisableTorchFunction():  # the script's modes see its own calls alone
+                stamp = _stamp(module)
+        else:
+            stamp = _stamp(module)
         return self._region.stamps.setdefault(id(module), stamp) != stamp
 
     def _open(self) -> None:

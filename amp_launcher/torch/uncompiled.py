@@ -38,6 +38,9 @@ def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal disabled
         if disabled is None and _SKIPS_BY_CODE and "torch._dynamo" in sys.modules:
             disabled = torch.compiler.disable(function)
+        if torch._C._len_torch_function_stack():
+            with torch._C.DisableTorchFunction():  # the script's modes see its own calls alone
+                return (disabled or function)(*args, **kwargs)
         return (disabled or function)(*args, **kwargs)
 
     call._torchdynamo_disable = True  # type: ignore[attr-defined]  # what `disable` marks functions by

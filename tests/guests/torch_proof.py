@@ -1,6 +1,20 @@
 """What the observer meets that is the script's own: profilers, modes, operators, precision that changes late."""
 
 
+@guest(o0="proved", o1="proved")
+def a_function_mode_that_counts():
+    class Counting(torch.overrides.TorchFunctionMode):
+        calls = 0
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            self.calls += 1
+            return function(*args, **(kwargs or {}))
+
+    with Counting() as mode:
+        losses = train(40)
+    print("calls", mode.calls)
+
+
 @guest(o0="proved", o1="proved", environ={"KINETO_LOG_LEVEL": "99"})
 def a_profiler_around_all_steps():
     with torch.profiler.profile() as profiler:

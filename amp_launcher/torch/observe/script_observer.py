@@ -265,7 +265,11 @@ class ScriptObserver:
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling() or not (self._waits or self._looking) or is_traced():
             return  # before anything that the compiler can't trace, which would cut the user's graph here for good
-        self._on_forward(module, inputs)
+        if torch._C._len_torch_function_stack():
+            with torch._C.DisableTorchFunction():  # the script's modes see its own calls alone
+                self._on_forward(module, inputs)
+        else:
+            self._on_forward(module, inputs)
 
     def _called(self, module: nn.Module, inputs: Any) -> None:
         if (self._span is not None or self._looking) and not self._is_elsewhere():
