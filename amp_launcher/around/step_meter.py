@@ -28,6 +28,8 @@ from amp_launcher.run_folder import RunFolder
 FLUSH_EVERY = 1.0
 """Seconds between two writes."""
 NO_STEP = "no optimizer step was seen"
+_UNKNOWN: dict[str, Any] = dict.fromkeys(metrics.STEP)
+"""A row of which nothing is known."""
 LOGGED = "job.log"
 """The counted thing where no optimizer steps are counted."""
 
@@ -48,7 +50,7 @@ class StepMeter:
 
         With a `block`, `stepped` raises `BlockOver` at its last step and at every later call.
         """
-        self.disturbed: Callable[[], bool] = lambda: False
+        self.disturbed: Callable[[], bool | None] = lambda: False
         """Whether something slows the steps down at the moment, such as an observer."""
         self.memory: Callable[[], int | None] = lambda: None
         """Peak memory so far, in bytes."""
@@ -310,7 +312,7 @@ class StepMeter:
         """`count` steps end now."""
         if self._block and any(self._count < edge <= self._count + count for edge in self._block.edges):
             self.wait()
-        self._timer.lap(count, self.disturbed())
+        self._timer.lap(count, bool(self.disturbed()))
 
     def _end_block_if_due(self) -> None:
         if self._block and self._count >= self._block.steps:
@@ -330,7 +332,7 @@ class StepMeter:
         self._logged.row_added(covers, seconds, timed)
         self._rows.add(
             {
-                **dict.fromkeys(metrics.STEP),
+                **_UNKNOWN,
                 "step": self._shift + self._count,
                 "seconds": seconds,
                 "steps_per_second": None if seconds is None else 1 / seconds,

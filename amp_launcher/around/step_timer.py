@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 from amp_launcher.metrics import FULL_WARM_UP, warm_up
 
+_WARM_UP = warm_up(FULL_WARM_UP)
+
 
 class StepTimer:
     """The steps of one attempt, and which of their times count for the rate: none of the warm-up."""
@@ -37,7 +39,7 @@ class StepTimer:
         self._count += 1
         if self._count < FULL_WARM_UP:
             self._first.append(self._steady)
-        counts = self._steady and self._count > warm_up(FULL_WARM_UP)
+        counts = self._steady and self._count > _WARM_UP
         self.timed += counts
         return counts
 

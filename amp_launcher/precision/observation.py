@@ -145,10 +145,14 @@ class Guard:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> _Returned | None:
-            if not self.problems:
-                with self:
-                    return function(*args, **kwargs)
-            return None
+            if self.problems:
+                return None
+            try:  # `with self` takes several times as long, and hooks run in each step
+                return function(*args, **kwargs)
+            except Exception as error:
+                if not self.__exit__(type(error), error, error.__traceback__):
+                    raise
+                return None
 
         return call
 

@@ -13,6 +13,8 @@ from amp_launcher.precision.levels import ENOUGH
 
 EXACT_SWITCHES = ("none", "ieee", "highest", "False", "unreadable")
 """Settings that leave float32 products exact; where one is unreadable, the arithmetic shows."""
+RECURRENT_SWITCHES = ("torch.backends.cudnn.rnn.fp32_precision", "torch.backends.cudnn.allow_tf32")
+"""The switch of cuDNN's recurrent layers, of torch from 2.9 and before."""
 PROBE_SIZES = {"cpu": 128, "cuda": 1024}
 """Rows of the square matrices whose products show how float32 is rounded, by device. A GPU may use no matrix units for
 smaller ones."""

@@ -23,6 +23,7 @@ from amp_launcher.precision.findings import (
 )
 from amp_launcher.precision.levels import ENOUGH
 from amp_launcher.precision.step_rules import allowed_dtypes, findings_of, uncertain_functions
+from amp_launcher.precision.value_rules import EXACT_SWITCHES, RECURRENT_SWITCHES
 
 REASONS = 4
 """The most reasons that `why` gives."""
@@ -216,9 +217,23 @@ def _float32(reports: Sequence[Report]) -> str:
     """Which float32 each kind of product ran in, where the script decides."""
     rule = reports[0]["rule"]
     kinds = {name: dtype for report in reports for name, dtype in sorted(report["float32"]["arithmetic"].items())}
+    recurrent = set(filter(None, map(_recurrent, reports)))
+    if recurrent:
+        kinds["recurrent layers"] = " and ".join(sorted(recurrent))
     if rule["tf32"] is not None or rule["level"] != "o0" or rule["device"] == "cpu" or not kinds:
         return ""
     return f"; float32 products by the script's switches: {', '.join(f'{name} {kind}' for name, kind in kinds.items())}"
+
+
+def _recurrent(report: Report) -> str:
+    """The same of cuDNN's recurrent layers, by their switch alone: a product of theirs has no operands of its own to
+    probe. Empty where none ran in float32."""
+    ran = any(call["operation"] == "_cudnn_rnn" and call["dtype"] == "float32" for call in report["calls"])
+    switches = report["float32"]["switches"]
+    setting = next((switches[name] for name in RECURRENT_SWITCHES if name in switches), "")
+    if not ran or not setting:
+        return ""
+    return "unknown" if setting == "unreadable" else "float32" if setting in EXACT_SWITCHES else "tf32"
 
 
 def _seen(reports: Sequence[Report]) -> str:

@@ -30,10 +30,12 @@ from torch.utils.data import get_worker_info
 from amp_launcher.around.replaced import replaced
 from amp_launcher.torch.compiled_functions import CompiledFunction
 from amp_launcher.torch.observe.modules import weights_of
-from amp_launcher.torch.uncompiled import passed_over
+from amp_launcher.torch.uncompiled import is_traced, passed_over
 
 _READ = 32
 """Bytes of a weight on a CPU that tell whether it was changed through `.data`, which no version counts."""
+_Read = ctypes.c_char * _READ
+"""To read so many by: `string_at` takes three times as long."""
 
 
 class _Region(threading.local):
@@ -180,7 +182,7 @@ class AutocastAround:
     def _begin(self, module: nn.Module | None) -> bool:
         """A module or function is called from outside. Whether that is in a region of ours."""
         region = self._region
-        if is_compiling() or torch._C._get_tracing_state() or torch._C._current_graph_task_id() != -1:
+        if is_compiling() or is_traced() or torch._C._current_graph_task_id() != -1:
             return False  # recorded, not computed; or computed again in backward, in the autocast of its forward
         if region.compiled and isinstance(module, torch.fx.GraphModule):
             return False
@@ -205,7 +207,11 @@ class AutocastAround:
         """Whether a weight of the module has changed since it was first called in this region."""
         if module is None:
             return False
-        stamp = _stamp(module)
+        if torch._C._len_torch_function_stack():
+            with torch._C.DisableTorchFunction():  # the script's modes see its own calls alone
+                stamp = _stamp(module)
+        else:
+            stamp = _stamp(module)
         return self._region.stamps.setdefault(id(module), stamp) != stamp
 
     def _open(self) -> None:
@@ -267,12 +273,14 @@ def _stamp(module: nn.Module) -> tuple[Any, ...]:
         )  # no method of it, which is observed
     except RuntimeError:  # without memory, as in `torch.func`, or made in inference mode
         return (id(weight),)
-    if weight.device.type != "cpu":
+    if not weight.is_cpu:
         return stamp
     left = weight.nbytes
     if not weight.is_contiguous():  # its values may lie apart, or be one
         left = weight.untyped_storage().nbytes() - weight.storage_offset() * weight.element_size()
-    return (*stamp, ctypes.string_at(stamp[-1], min(left, _READ)))
+    if left < _READ:
+        return (*stamp, ctypes.string_at(stamp[-1], left))
+    return (*stamp, _Read.from_address(stamp[-1]).raw)
 
 
 def _as_float32(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -55,8 +55,7 @@ class TorchWrapper(Wrapper):
 
     @contextlib.contextmanager
     def around(self, meter: StepMeter) -> Iterator[None]:
-        slows_down = self.observer.guard.hook(self.observer.slows_down)
-        meter.disturbed = lambda: bool(slows_down())
+        meter.disturbed = self.observer.guard.hook(self.observer.slows_down)
         meter.wait = _wait
         self._counter = StepCounter(meter, self.observer.guard)
         with self._counter.counting(), self.observer.observing(), self._around, calls.heard_by(self.notice):

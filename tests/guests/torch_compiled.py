@@ -118,6 +118,25 @@ def a_scripted_and_a_traced_module():
     losses += train(4, lambda: F.mse_loss(traced(inputs), targets), optimizer)
 
 
+@guest(o0="proved", o1="proved")
+def traced_before_its_first_step():
+    import warnings
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        text = str(torch.jit.trace(net, inputs).inlined_graph)
+        product = inputs.T @ inputs
+    print(len(warned), product.dtype)
+    losses = train(4)
+
+
+@guest(o0="proved", o1="proved")
+def traced_between_its_first_steps():
+    losses = train(1)
+    text = str(torch.jit.trace(net, inputs, check_trace=False).inlined_graph)
+    losses += train(3)
+
+
 @guest(o1="proved")
 def exported_and_symbolically_traced():
     import torch.fx

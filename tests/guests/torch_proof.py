@@ -1,6 +1,20 @@
 """What the observer meets that is the script's own: profilers, modes, operators, precision that changes late."""
 
 
+@guest(o0="proved", o1="proved")
+def a_function_mode_that_counts():
+    class Counting(torch.overrides.TorchFunctionMode):
+        calls = 0
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            self.calls += 1
+            return function(*args, **(kwargs or {}))
+
+    with Counting() as mode:
+        losses = train(40)
+    print("calls", mode.calls)
+
+
 @guest(o0="proved", o1="proved", environ={"KINETO_LOG_LEVEL": "99"})
 def a_profiler_around_all_steps():
     with torch.profiler.profile() as profiler:
@@ -19,6 +33,22 @@ def a_profiler_of_each_forward():
         return loss
 
     losses = train(4, loss_of)
+
+
+@guest(o0="proved", o1="proved", environ={"KINETO_LOG_LEVEL": "99"})
+def a_profiler_that_warms_up_while_a_step_is_observed():
+    rounds = []
+
+    def ready(profiler):
+        rounds.append(sum(average.count for average in profiler.key_averages() if "Optimizer.step" in average.key))
+
+    cycle = torch.profiler.schedule(wait=0, warmup=1, active=2, repeat=3)
+    with torch.profiler.profile(schedule=cycle, on_trace_ready=ready, acc_events=True) as profiler:
+        losses = []
+        for _ in range(12):
+            losses += train(1)
+            profiler.step()
+    print("steps", rounds)
 
 
 @guest(o0="proved", o1="proved")

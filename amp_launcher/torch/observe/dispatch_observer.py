@@ -26,7 +26,7 @@ from amp_launcher.torch.observe.memory import NO_SOURCES, Memory, Origin
 from amp_launcher.torch.observe.modules import Modules, Running, optimizer_frames, weights_of
 from amp_launcher.torch.observe.operators import COMPOSITE, FOLLOWED, GATHERING, LIGHT, MATRIX, REDUCTION, UNKNOWN
 from amp_launcher.torch.observe.outside import Writers
-from amp_launcher.torch.observe.roles import Roles, in_backward
+from amp_launcher.torch.observe.roles import Roles, has_gradients, in_backward
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -143,7 +143,7 @@ class DispatchObserver(TorchDispatchMode):
         if self._pauses:
             return
         backward = in_backward()
-        if backward or torch.is_grad_enabled():
+        if backward or has_gradients():
             self.evaluations.close()
         multiplies = self._kinds[func] == MATRIX
         self.writers.ran(func, args, kwargs, out, backward=backward, multiplies=multiplies, steps=self.in_optimizer)
@@ -197,7 +197,7 @@ class DispatchObserver(TorchDispatchMode):
         kept = self._is_kept(running, backward, origin)
         origins = [self.roles.lineage.origin(matrix) for matrix in matrices]
         weights = [origin for origin in origins if origin.parameter is not None]
-        trains = backward or (torch.is_grad_enabled() and any(matrix.requires_grad for matrix in matrices))
+        trains = backward or (has_gradients() and any(matrix.requires_grad for matrix in matrices))
         if backward:
             self.evaluations.use_call(origin)
             if origin >= 0 and self._adapters:

@@ -43,6 +43,8 @@ from amp_launcher.torch.observe.memory import (
     memory_of,
     stamp_of,
 )
+from amp_launcher.torch.observe.roles import has_gradients
+from amp_launcher.torch.uncompiled import is_traced
 
 _ALIASES = ("numpy", "data_ptr", "__dlpack__")
 """Methods that give out a tensor's memory."""
@@ -173,7 +175,7 @@ class Writers:
         traits = self._traits.get(func)
         if traits is None:
             traits = self._traits[func] = _Traits(func)
-        gradients, trains, trained = torch.is_grad_enabled(), backward, 0
+        gradients, trains, trained = has_gradients(), backward, 0
         records, written, known, sources, mixed = self.memory.records, [], {}, NO_SOURCES, NO_SOURCES
         if traits.sends or traits.keywords:
             written = [memory_of(tensor) for tensor in _dense(traits.written(args, kwargs))]
@@ -195,7 +197,8 @@ class Writers:
             trained = max(trained, record.trained)
             if record.sources:
                 sources |= record.sources
-                if tensor.grad_fn is not None and not backward:  # of an autograd function, whose forward has none
+                # Of an autograd function, whose forward has none; what is recorded by `torch.jit.trace` has some.
+                if tensor.grad_fn is not None and not backward and not is_traced():
                     self._evaluations.train(record.sources)
             if record.mixed:
                 mixed |= record.mixed

@@ -11,7 +11,7 @@ import functools
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,32 @@ class Audit:
     launches those of a graph of CUDA, as compiled code replays it."""
 
 
+_warming_up = False
+"""Whether a profiler was prepared and has not ended, as far as that was noted."""
+
+
+@contextlib.contextmanager
+def warm_ups_noted() -> Iterator[None]:
+    """While open, a `Recording` gives way to a profiler of the script's that warms up, too. torch tells only of one
+    that records, and crashes where another profiler begins and ends before it does."""
+    profiler = torch.autograd.profiler
+    with (
+        replaced(profiler, "_prepare_profiler", _noting(profiler._prepare_profiler, True)),
+        replaced(profiler, "_disable_profiler", _noting(profiler._disable_profiler, False)),
+    ):
+        yield
+
+
+def _noting(original: Callable[..., Any], warming_up: bool) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        global _warming_up
+        _warming_up = warming_up
+        return original(*args, **kwargs)
+
+    return noting
+
+
 class Recording:
     """A profiler of the dispatcher, with shapes, and of the GPU's kernels where it is in use, while it is entered. It
     gives way to the script's own: there is one at a time."""
@@ -77,7 +103,7 @@ class Recording:
         self._patches = contextlib.ExitStack()
 
     def __enter__(self) -> Recording:
-        if torch.autograd._profiler_enabled():
+        if torch.autograd._profiler_enabled() or _warming_up:
             self.missing = GAVE_WAY
             return self
         if threading.current_thread() is not threading.main_thread():  # it prints an error elsewhere

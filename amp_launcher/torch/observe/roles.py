@@ -20,6 +20,7 @@ from amp_launcher.precision.gemm import Role
 from amp_launcher.torch.observe.calls import ProductUse, dtype_name
 from amp_launcher.torch.observe.lineage import Lineage
 from amp_launcher.torch.observe.modules import Modules, Running
+from amp_launcher.torch.uncompiled import is_traced
 
 FORWARD: Role = "forward"
 INPUT_GRADIENT: Role = "input_gradient"
@@ -158,6 +159,11 @@ class Roles:
         within."""
         later = [number for number, product in self._numbered.items() if number >= node >= 0 and product.weight]
         return self._numbered[min(later)] if later else None
+
+
+def has_gradients() -> bool:
+    """Whether what runs may be trained: not what `torch.jit.trace` runs to record it."""
+    return torch.is_grad_enabled() and not is_traced()
 
 
 def in_backward() -> bool:

@@ -33,10 +33,11 @@ from amp_launcher.loop.divergence import Diverged
 from amp_launcher.loop.profiling import Profiling
 from amp_launcher.precision.observation import Guard
 from amp_launcher.torch.observe.observer import PrecisionObserver
+from amp_launcher.torch.observe.profiler_audit import warm_ups_noted
 from amp_launcher.torch.observe.roles import in_backward
 from amp_launcher.torch.observe.span import Requested, Span, modules_of
 from amp_launcher.torch.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks
-from amp_launcher.torch.uncompiled import followed_by, uncompiled
+from amp_launcher.torch.uncompiled import followed_by, is_traced, uncompiled
 
 TOLD_AT = 10
 """Optimizer step at which a script is warned whose threads took all of them."""
@@ -53,8 +54,6 @@ NOTHING_STEPPED = (
     "no torch optimizer stepped, and no weights of a called module were written in place after each of several "
     "backwards: torch.func's updates are not seen; a script that resumed what it had finished takes no step"
 )
-
-_OTHER_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks")
 
 
 class ScriptObserver:
@@ -113,6 +112,7 @@ class ScriptObserver:
         self._hooks.callback(register_optimizer_step_pre_hook(uncompiled(hook(self._steps))).remove)
         self._hooks.callback(register_optimizer_step_post_hook(uncompiled(hook(self._stepped))).remove)
         self._hooks.enter_context(replaced(hooks_of_all, "_has_any_global_hook", hook(self._others_hook_modules)))
+        self._hooks.enter_context(warm_ups_noted())
         ended = hook(self._backward_ended)
         for owner in (graph, torch.autograd):
             run_backward = followed_by(owner._engine_run_backward, ended)
@@ -201,26 +201,28 @@ class ScriptObserver:
         self.steps += 1
         self._children.stepped()
         self._counts_backwards = False
-        self._in_threads += self._is_elsewhere()
+        elsewhere = self._is_elsewhere()
+        self._in_threads += elsewhere
         first = self._span is None and not self.reports and os.getpid() == self._thread[0]
         if first and self._in_threads == self.steps:
             self._thread = os.getpid(), threading.get_ident()
+            elsewhere = False
         if self.steps == TOLD_AT and self._trained_elsewhere():
             self.warn(IN_A_THREAD)
-        if self._span is not None and not self._is_elsewhere():
+        if self._span is not None and not elsewhere:
             self._span.note_shards()
-        if self._span is not None and (not self._span.after_step or not self._is_elsewhere()):
+        if self._span is not None and (not self._span.after_step or not elsewhere):
             self._span.after_optimizer(optimizer)
         if self._span is None or self._profiling.running:  # one profiler at a time
             self._profiling.after(self.steps)
             self._profiling.before(self.steps + 1)
-        if not self._is_elsewhere():
+        if not elsewhere:
             self._look_at(optimizer)
         ends = self._span is not None and self.steps >= self._span.last
         begins = self._span is None and not self._profiling.running and self.steps + 1 >= self._schedule.due
         if not self._waits and (ends or begins) and (self._span is None or not self._span.after_step):
             self._await_forward()
-        elif (ends or begins) and not self._is_elsewhere():
+        elif (ends or begins) and not elsewhere:
             self._move_on_after(optimizer, ends)
             if ends and self._span is None:
                 self._judge()
@@ -261,9 +263,13 @@ class ScriptObserver:
             self._hook = None
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
-        if torch.compiler.is_compiling() or not (self._waits or self._looking):
+        if torch.compiler.is_compiling() or not (self._waits or self._looking) or is_traced():
             return  # before anything that the compiler can't trace, which would cut the user's graph here for good
-        self._on_forward(module, inputs)
+        if torch._C._len_torch_function_stack():
+            with torch._C.DisableTorchFunction():  # the script's modes see its own calls alone
+                self._on_forward(module, inputs)
+        else:
+            self._on_forward(module, inputs)
 
     def _called(self, module: nn.Module, inputs: Any) -> None:
         if (self._span is not None or self._looking) and not self._is_elsewhere():
@@ -273,8 +279,12 @@ class ScriptObserver:
 
     def _others_hook_modules(self) -> bool:
         """Whether the script has hooks on all modules, of which torch warns where it calls a compiled one."""
-        others = [hook for hook in hooks_of_all._global_forward_pre_hooks.values() if hook != self._before_forward]
-        return bool(others or any(getattr(hooks_of_all, name) for name in _OTHER_HOOKS))
+        return bool(
+            len(hooks_of_all._global_forward_pre_hooks) > (self._hook is not None)
+            or hooks_of_all._global_backward_pre_hooks
+            or hooks_of_all._global_backward_hooks
+            or hooks_of_all._global_forward_hooks
+        )
 
     def _judge(self) -> None:
         """A span has ended: judging it is a part of its cost."""

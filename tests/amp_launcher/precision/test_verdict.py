@@ -111,6 +111,29 @@ def test_many_reasons_are_cut_short():
     assert why.endswith("; and 5 more")
 
 
+@pytest.mark.parametrize(
+    ("switch", "setting", "said"),
+    [
+        ("cudnn.rnn.fp32_precision", "tf32", "tf32"),
+        ("cudnn.rnn.fp32_precision", "ieee", "float32"),
+        ("cudnn.rnn.fp32_precision", "unreadable", "unknown"),
+        ("cudnn.allow_tf32", "True", "tf32"),
+        ("cudnn.allow_tf32", "False", "float32"),
+    ],
+)
+def test_a_plain_o0_says_in_which_float32_recurrent_layers_of_cudnn_ran(switch, setting, said):
+    settings = {"cuda.matmul.fp32_precision": "none", switch: setting}
+    seen = {"switches": {f"torch.backends.{name}": value for name, value in settings.items()}}
+    seen["arithmetic"] = {"matmul": "float32"}
+    rule = {"tf32": None, "device": "cuda"}
+    recurrent = call(False, "float32", operation="_cudnn_rnn", functions=["lstm", "gru"], device="cuda")
+    calls = both("float32", device="cuda")
+    _, why = judged(report("o0", rule=rule, float32=seen, calls=[*calls, recurrent]))
+    assert f"by the script's switches: matmul float32, recurrent layers {said}" in why
+    _, why = judged(report("o0", rule=rule, float32=seen, calls=calls))
+    assert "recurrent" not in why
+
+
 def test_observed_has_the_fields_of_the_result():
     last = report("o2", step=2, float32={"switches": {}, "arithmetic": {"matmul": "float32"}})
     fields = verdict.observed([last, report("o2")])
