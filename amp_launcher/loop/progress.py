@@ -18,6 +18,7 @@ FREE = (
     "profile",
     "require_proof",
     "verify",
+    "watchdog",
     "deterministic",
     "device",
     "parallel",

@@ -35,6 +35,24 @@ def a_default_device():
     losses = train(3, lambda: F.mse_loss(model(inputs), targets), torch.optim.SGD(model.parameters(), lr=0.1))
 
 
+@guest(o0="proved", o1="proved")
+def recurrent_cells_and_fast_paths_in_inference_mode():
+    from torch import nn
+
+    torch.manual_seed(3)
+    cell, attention = nn.GRUCell(16, 16), nn.MultiheadAttention(16, 2, batch_first=True)
+    encoder = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    sequence = torch.randn(2, 3, 16)
+    parts = {"cell": lambda: cell(sequence[:, 0]), "encoder": lambda: encoder.eval()(sequence)}
+    parts["attention"] = lambda: attention.eval()(sequence, sequence, sequence)[0]
+    results = []
+    for _ in range(4):
+        train(1)
+        for part in parts.values():
+            with torch.inference_mode(), by_hand():
+                results.append(part().double().sum().item())
+
+
 @guest(o1="proved")
 def inference_mode_right_after_a_step():
     results = []

@@ -122,7 +122,7 @@ def test_completion_imports_no_hydra():
         ("python -m launcher experiment=alcf_gan sca", ["scale="]),
         ("python -m launcher doctor cluster=sl", ["cluster=slurm"]),
         ("python -m launcher shell wait_g", ["wait_gpus="]),
-        ("python -m launcher wa", ["wait=", "wait_gpus=", "watch"]),
+        ("python -m launcher wai", ["wait=", "wait_gpus="]),
         ("python -m launcher logs inter", ["inter-lake"]),
         ("python -m launcher resume 2026", ["20260101-000000-inter-lake"]),
         ("python -m launcher resume inter-lake epo", ["epochs="]),

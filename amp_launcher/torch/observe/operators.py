@@ -25,6 +25,9 @@ from amp_launcher.torch.observe.lineage import SAME_DATA
 LIGHT, FOLLOWED, COMPOSITE, MATRIX, UNKNOWN = "light", "followed", "composite", "matrix", "unknown"
 REDUCTION, GATHERING = "reduction", "gathering"
 
+FAST_PATHS = frozenset({"aten::_native_multi_head_attention", "aten::_transformer_encoder_layer_fwd"})
+"""Kernels of evaluations that dispatch their products, and need autocast in there where it is on."""
+
 _QUERY, _KEY, _VALUE = ("query", "q"), ("key", "k"), ("value", "v")
 _GRADIENT = ("grad_out", "dout", "grad")
 _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k"), ("seqstart_q", "seqstart_k")
@@ -39,6 +42,8 @@ def kind_of(func: Any) -> str:
     if _has_kernel(func, "CompositeImplicitAutograd") and not (_has_kernel(func, "CPU") or _has_kernel(func, "CUDA")):
         return COMPOSITE  # arrives undecomposed in inference mode only
     namespace, _, name = func._schema.name.partition("::")
+    if func._schema.name in FAST_PATHS:
+        return COMPOSITE
     if knows(namespace):
         if "c10d" in namespace and "reduce" in name:
             return REDUCTION
