@@ -10,10 +10,18 @@ from amp_launcher.typed import SettingsError
 
 
 def device_from(name: str, environ: Mapping[str, str]) -> torch.device:
-    """The device that `name` (auto, cpu or cuda) means for this process: a GPU by torchrun's LOCAL_RANK."""
+    """The device that `name` (auto, cpu or cuda) means for this process: a GPU by torchrun's LOCAL_RANK.
+
+    Raises `SettingsError` for a name that torch doesn't know.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device("cuda", int(environ.get("LOCAL_RANK", "0"))) if name == "cuda" else torch.device(name)
+    if name == "cuda":
+        return torch.device("cuda", int(environ.get("LOCAL_RANK", "0")))
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise SettingsError(f"device={name} is not one of auto, cpu, cuda, cuda:0, ...", "device") from None
 
 
 def capability_of(device: torch.device) -> tuple[int, int] | None:

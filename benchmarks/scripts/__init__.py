@@ -2,7 +2,8 @@
 
 Each row of `scripts.yaml` is a script that nobody here wrote. It is run alone twice (what differs then is not
 compared), at amp=o0, at amp=o1, and, where its library has a mode of its own, in it alone and under the launcher with
-`train.precision=script`.
+`train.precision=script`. One into which our edits put the calls of a precision is run in each of its modes, alone and
+under the launcher, and once more cut short and resumed.
 Compared are the exit code, the losses printed and the files written. docs/scripts-tried.md is written after each row;
 the first result of a row is kept beside the newest in benchmarks/results/scripts-tried.json.
 
@@ -24,6 +25,8 @@ To add a row, append to `scripts.yaml`:
       losses: 'loss ([\\d.]+)'    # what it prints, one group; at least one line has to match
       weights: out/*.pt           # files that have to be written and compared; leave out where it saves none
       own: {arguments: [--bf16], environ: {}}     # what is added for the library's own mode, a bfloat16 autocast
+      modes: [o0, o2]             # of a script with the calls of a precision (in its edits), which takes PRECISION
+      halves: [[--steps, "9"], [--resume]]        # then: added in each mode to a run cut short, and to its resume
       right: {o1: [contradicted, its weights are float64]}    # where a mode is rightly not proved, and why
 
 Keep a run under half a minute: a tiny model with random weights, made-up data, a seed. Nothing may be downloaded when

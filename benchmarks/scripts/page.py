@@ -19,6 +19,8 @@ runs them again and writes this page; `--only NAME` and `--list` choose. Each is
 
 - `o0`: bit-identical to the script alone? The verdict of the proof.
 - `o1`: does it end as alone, with as many finite losses? Its losses differ, as they are bfloat16's.
+- A script into which our edits put the calls of a precision is compared bit for bit in each of its modes, which its
+  section lists, and cut short and resumed from what it saves itself.
 - `own mode`: `train.precision=script` around the mode of the script's library, beside the same alone.
 - `time`: seconds alone, ratios at o0 and o1, with the launcher's own start, which weighs much in runs this short, on a
   machine that did other work too.
@@ -171,7 +173,9 @@ def _section(row: Row, result: dict[str, Any]) -> list[str]:
     if row.own:
         added = [f"{key}={value}" for key, value in row.own.get("environ", {}).items()]
         lines.append(_item(f"own mode: {shlex.join([*added, *map(str, row.own.get('arguments', ()))])}"))
-    lines += [_item(f"edited: {file}, `{old.strip()}` to `{new.strip()}`") for file, old, new in row.edits]
+    for file, old, new in row.edits:
+        to = f"to `{new.strip()}`" if new.strip() else "left out"
+        lines.append(_item(f"edited: {file}, `{old.strip()}` {to}"))
     return [*lines, *(_item(line) for line in summary(row, result))]
 
 

@@ -25,6 +25,7 @@ LIMIT = 900
 ENVIRON = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 """Nothing is downloaded; hashes are the same; and one thread, so that times mean something on a busy machine."""
 MODES = {"o0": ["amp=o0"], "o1": ["amp=o1"], "script": ["amp=o1", "train.precision=script"]}
+CLONE = Path(__file__).parents[2]
 IGNORED = (".git", "__pycache__")
 
 
@@ -49,6 +50,8 @@ def row(row: Row, folder: Path) -> dict[str, Any]:
     python = environments.python(row, folder)
     source = environments.source(row, python, folder)
     runner = _Runner(row=row, python=python, source=source)
+    if row.modes:
+        return _with_calls(row, runner)
     alone, again = runner.run("alone"), runner.run("again")
     if alone.code or not alone.losses:
         what = f"exit code {alone.code}: {alone.said}" if alone.code else f"no line holds {row.losses!r}"
@@ -62,6 +65,42 @@ def row(row: Row, folder: Path) -> dict[str, Any]:
             raise environments.Unavailable(f"alone in its own mode: exit code {alone.code}: {alone.said}")
         modes["script"] = _entry(row, alone, again, runner.run("script"))
     return {"version": row.source, "torch": under.torch, "seconds": round(alone.seconds, 1), "modes": modes}
+
+
+def _with_calls(row: Row, runner: _Runner) -> dict[str, Any]:
+    """A script that makes the calls of a precision: in each mode alone, under the launcher, and resumed there."""
+    modes: dict[str, Any] = {}
+    for mode in row.modes:
+        alone, again = (runner.run(f"{mode}-{which}", mode=mode) for which in ("alone", "again"))
+        if alone.code or not alone.losses:
+            raise environments.Unavailable(f"alone at {mode}: exit code {alone.code}: {alone.said}")
+        under = runner.run(mode, mode=mode)
+        short = runner.run(f"{mode}-short", mode=mode, more=row.halves[0], keep=True)
+        resumed = runner.run(f"{mode}-resumed", mode=mode, more=row.halves[1])
+        entry = _entry(row, alone, again, under)
+        found = resumed_differently(under, short, resumed)
+        entry["differences"] += found
+        modes[mode] = entry | {
+            "same": not entry["differences"],
+            "compared": f"{entry['compared']}, {0 if found else len(resumed.losses)} losses after its resume",
+        }
+    return {"version": row.source, "torch": under.torch, "seconds": round(alone.seconds, 1), "modes": modes}
+
+
+def resumed_differently(whole: Left, short: Left, resumed: Left) -> list[str]:
+    """What is other in a run that was cut short and resumed: its losses have to be the last ones of the whole run."""
+    if short.code or resumed.code:
+        return [f"cut short it ends with exit code {short.code}, resumed with {resumed.code}: {resumed.said}"]
+    for one in (short, resumed):
+        if one.verdict != whole.verdict:
+            return [f"the verdict is {whole.verdict}, cut short {short.verdict}, resumed {resumed.verdict}"]
+    count = len(resumed.losses)
+    if not 0 < count < len(whole.losses):
+        return [f"{count} losses after the resume, {len(whole.losses)} in the whole run"]
+    for number, (ours, theirs) in enumerate(zip(resumed.losses, whole.losses[-count:], strict=True), start=1):
+        if ours != theirs:
+            return [f"loss {number} of {count} after the resume: {ours}, without it {theirs}"]
+    return []
 
 
 def _entry(row: Row, alone: Left, again: Left | None, ours: Left) -> dict[str, Any]:
@@ -125,21 +164,32 @@ class _Runner:
     python: Path
     source: Path
 
-    def run(self, how: str) -> Left:
-        """Run it `alone`, or in a mode of `MODES`, always in the same folder, so that paths are the same."""
+    def run(self, how: str, *, mode: str = "", more: Sequence[str] = (), keep: bool = False) -> Left:
+        """Run it `alone`, or in a mode of `MODES`, always in the same folder, so that paths are the same.
+
+        With the calls of a precision: in `mode`, by them alone where `how` ends so, with `more` arguments; `keep`
+        leaves the folder for the next run.
+        """
         row, home = self.row, self.source.parent
         own = row.own if how in ("own-alone", "own-again", "script") else {}
         at = home / "at"
-        shutil.copytree(self.source, at, symlinks=True)
+        if not at.exists():
+            shutil.copytree(self.source, at, symlinks=True)
         script = environments.site_packages(self.python) / row.script if row.package else Path(row.script)
-        arguments = [*map(str, row.arguments), *map(str, own.get("arguments", ()))]
+        arguments = [*map(str, row.arguments), *map(str, own.get("arguments", ())), *map(str, more)]
         runs = home / f"runs-{how}"
-        if how in MODES:
-            words = [str(script), *MODES[how], f"python={self.python}", f"run_root={runs}"]
+        calls = {"PYTHONPATH": str(CLONE), "PRECISION": mode} if mode else {}
+        if how in MODES or (mode and not how.endswith(("-alone", "-again"))):
+            words = [
+                str(script),
+                *([f"amp={mode}"] if mode else MODES[how]),
+                f"python={self.python}",
+                f"run_root={runs}",
+            ]
             argv = [*places.launcher(*words), "--", *arguments]
         else:
             argv = [str(self.python), str(script), *arguments]
-        environ = places.environment(home, **{**ENVIRON, **row.environ, **own.get("environ", {})})
+        environ = places.environment(home, **{**ENVIRON, **calls, **row.environ, **own.get("environ", {})})
         before = _digests(at)
         began = time.monotonic()
         code = _run(argv, at / row.folder, environ, home / how)
@@ -151,7 +201,8 @@ class _Runner:
             result = json.loads(run.read_text(encoding="utf-8"))
             logs = sorted(run.parent.glob("attempts/1/*.log"))
         text = "\n".join(log.read_text(encoding="utf-8", errors="replace") for log in reversed(logs))
-        at.rename(home / f"at-{how}")
+        if not keep:
+            at.rename(home / f"at-{how}")
         observed = result.get("observed") or {}
         return Left(
             code=code,

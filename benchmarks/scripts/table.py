@@ -34,6 +34,8 @@ class Row:
     weights: str = ""
     own: Mapping[str, object] = field(default_factory=dict)
     right: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    modes: Sequence[str] = ()
+    halves: Sequence[Sequence[str]] = ()
 
     @property
     def source(self) -> str:
@@ -71,6 +73,8 @@ def _check(row: Row, file: Path) -> None:
         wrong = f"its requirements don't pin {row.package}"
     elif re.compile(row.losses).groups != 1:
         wrong = "losses needs one group"
+    elif bool(row.modes) != (len(row.halves) == 2):
+        wrong = "modes needs halves, the arguments of a run that is cut short and of the one that resumes it"
     elif any(len(right) != 2 or right[0] not in VERDICTS for right in row.right.values()):
         wrong = f"right needs a mode, then one of {', '.join(VERDICTS)}, and the reason"
     else:

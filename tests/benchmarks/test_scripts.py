@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import subprocess
 from pathlib import Path
@@ -91,6 +92,30 @@ def test_what_differs_is_named(again, ours, expected) -> None:
 
 
 @pytest.mark.parametrize(
+    ("short", "resumed", "expected"),
+    [
+        ({}, {}, []),
+        ({}, {"losses": ["3"]}, ["loss 1 of 1 after the resume: 3, without it 2"]),
+        ({}, {"losses": ["1", "2"]}, ["2 losses after the resume, 2 in the whole run"]),
+        ({}, {"losses": []}, ["0 losses after the resume, 2 in the whole run"]),
+        ({"code": 1}, {"said": "no"}, ["cut short it ends with exit code 1, resumed with 0: no"]),
+        ({}, {"verdict": "unknown"}, ["the verdict is proved, cut short proved, resumed unknown"]),
+    ],
+)
+def test_what_a_resume_changes_is_named(short, resumed, expected) -> None:
+    whole = Left(seconds=1.0, verdict="proved", **ALONE)
+    parts = [Left(seconds=1.0, **{**ALONE, "verdict": "proved", "losses": ["2"], **more}) for more in (short, resumed)]
+    assert running.resumed_differently(whole, *parts) == expected
+
+
+def test_nanogpt_needs_fewer_than_fifteen_changed_lines() -> None:
+    *edits, batches, printed = table.read(table.ROWS)["nanogpt-four-calls"].edits
+    assert "get_batch" in batches[2] and "lossf" in printed[2]  # these two are the comparison's
+    lines = [line for _, old, new in edits for line in difflib.ndiff(old.splitlines(), new.splitlines())]
+    assert sum(line[:2] in ("+ ", "- ") for line in lines) == 13
+
+
+@pytest.mark.parametrize(
     ("verdict", "same", "code", "cell"),
     [
         ("proved", True, 0, "identical, proved"),
@@ -135,6 +160,10 @@ def test_a_name_that_is_no_row_is_refused_with_the_choices(capsys: pytest.Captur
     [
         ("x: {about: a, script: a, losses: a, package: b, requirements: [b==1]}", "losses needs one group"),
         ("x: {about: a, script: a, losses: (a), package: b, requirements: [b]}", "b is not pinned"),
+        (
+            "x: {about: a, script: a, losses: (a), package: b, requirements: [b==1], modes: [o0]}",
+            "modes needs halves, the arguments of a run that is cut short",
+        ),
         ("x: {about: a, script: a, losses: (a), repository: b}", "the 40 digits of its commit"),
         ("x: {about: a, script: a, losses: (a), colour: b}", "colour"),
         (

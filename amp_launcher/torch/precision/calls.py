@@ -35,8 +35,11 @@ from amp_launcher.torch.precision.base import MECHANISMS, Mechanism
 from amp_launcher.torch.precision.cast import refuse_unknown
 from amp_launcher.torch.precision.compiler import make_compilable
 from amp_launcher.torch.precision.model_checks import (
+    refuse_clip,
     refuse_closure,
+    refuse_half,
     refuse_late_cast,
+    refuse_no_loss,
     refuse_other_device,
     refuse_stale,
     refuse_wrapped,
@@ -45,6 +48,8 @@ from amp_launcher.torch.precision.tf32 import switch_tf32
 from amp_launcher.torch.spec import capability_of, device_from
 
 _listeners: list[Callable[[Precision], None]] = []
+_prepared: weakref.WeakSet[nn.Module | Optimizer] = weakref.WeakSet()
+"""By whichever `Precision` of this process."""
 
 
 @contextlib.contextmanager
@@ -141,6 +146,9 @@ class Precision:
         self._to_step: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         """Optimizers that have not stepped since the last backward."""
         self._entered = False
+        """Whether there was a block since all optimizers have stepped: a forward outside of one isn't the mode's."""
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        """Since the last block."""
         self._within: list[contextlib.AbstractContextManager[Any]] = []
 
     # The calls
@@ -165,6 +173,7 @@ class Precision:
             self._mechanism.cast(model)
             hooks.add(model, self._mechanism.inputs_to)
             self._models.add(model)
+            _prepared.add(model)
             self._unseen.append(model)
         for optimizer in optimizers:
             self._prepare_optimizer(optimizer)
@@ -174,12 +183,24 @@ class Precision:
         parts = set(model.modules())
         if any(prepared in parts or model in set(prepared.modules()) for prepared in self._models):
             raise RuntimeError("this model is prepared already: call precision.prepare(model, optimizer) once")
+        self._refuse_anothers_own(model)
         refuse_wrapped(model)
         refuse_other_device(model, self.device)
+        if self.level == "o0":
+            refuse_half(model)
+
+    def _refuse_anothers_own(self, given: nn.Module | Optimizer) -> None:
+        if given in _prepared:
+            kind = "model" if isinstance(given, nn.Module) else "optimizer"
+            raise RuntimeError(
+                f"this {kind} is prepared already, by another Precision: use one Precision for all of a training, or "
+                "make model and optimizer anew"
+            )
 
     def _prepare_optimizer(self, optimizer: Optimizer) -> None:
         if optimizer in self._optimizers:
             raise RuntimeError("this optimizer is prepared already: call precision.prepare(model, optimizer) once")
+        self._refuse_anothers_own(optimizer)
         if not self._models:
             raise RuntimeError("an optimizer comes with its model: call precision.prepare(model, optimizer)")
         for model in self._models:
@@ -189,6 +210,7 @@ class Precision:
             refuse_closure(optimizer)
         self._mechanism.add(optimizer)
         self._optimizers.add(optimizer)
+        _prepared.add(optimizer)
 
     def _refuse_anothers(self, optimizer: Optimizer) -> None:
         own = {parameter for model in self._models for parameter in model.parameters()}
@@ -204,6 +226,7 @@ class Precision:
         context.__enter__()
         self._within.append(context)
         self._entered = True
+        self._stepped.clear()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -216,6 +239,7 @@ class Precision:
         optimizers' parameters should not require gradients here: these would have the wrong scale.
         """
         self._refuse_within("backward(loss)")
+        refuse_no_loss(loss)
         if not self._models:
             raise RuntimeError("precision.backward(loss) comes after precision.prepare(model, optimizer)")
         if not self._entered:
@@ -244,6 +268,13 @@ class Precision:
             raise RuntimeError("precision.step(optimizer) is under torch.autocast: end that first")
         if not optimizers:
             raise TypeError("precision.step() needs the optimizers that step: write precision.step(optimizer)")
+        refuse_clip(clip)
+        for given in optimizers:
+            if not isinstance(given, Optimizer):
+                raise TypeError(
+                    f"precision.step takes optimizers, one after another, and was given {type(given).__name__}: "
+                    "write precision.step(optimizer, clip=1.0)"
+                )
         for optimizer in optimizers:
             if optimizer not in self._optimizers:
                 raise RuntimeError(
@@ -258,6 +289,8 @@ class Precision:
         outcome = self._mechanism.step(*optimizers, clip=clip)
         for optimizer in optimizers:
             self._to_step.discard(optimizer)
+            self._stepped.add(optimizer)
+        self._entered = not self._stepped.issuperset(self._optimizers)
         return outcome
 
     def _refuse_within(self, call: str) -> None:

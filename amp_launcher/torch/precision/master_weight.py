@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 
 class TrackedParameter(nn.Parameter):
@@ -14,7 +18,20 @@ class TrackedParameter(nn.Parameter):
     Torch counts in-place changes of a tensor, but the tensor that `.data` returns has a count of its own, so that
     `parameter.data.clamp_(-0.01, 0.01)` leaves no trace. Here `.data` is `detach()`: the same memory and count.
     It has no attributes of its own, since libraries rebuild parameters from their class and `__dict__`.
+
+    A deep copy is a float32 parameter of the master's values, where there is one: copies are what averages are kept in.
     """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
+        if id(self) not in memo:
+            weight = master_of(self)
+            if weight is None:
+                memo[id(self)] = nn.Parameter(self.detach().clone(), self.requires_grad)
+            else:
+                weight.follow_model()
+                memo[id(self)] = nn.Parameter(weight.saved.clone(), self.requires_grad)
+        copy: nn.Parameter = memo[id(self)]
+        return copy
 
     @property
     def data(self) -> torch.Tensor:  # type: ignore[override]
@@ -32,11 +49,49 @@ def count_all_changes(parameter: torch.Tensor) -> None:
         parameter.__class__ = TrackedParameter
 
 
+def master_of(parameter: torch.Tensor) -> MasterWeight | None:
+    weight = _known.get(id(parameter))
+    return weight if weight is not None and weight.parameter is parameter else None
+
+
+class _Masters:
+    """A model, as `AveragedModel` asks for what it averages."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.buffers = model.buffers
+        self._model = model
+
+    def parameters(self) -> Iterator[torch.Tensor]:
+        for parameter in self._model.parameters():
+            weight = master_of(parameter)
+            if weight is not None:
+                weight.follow_model()
+            yield parameter if weight is None else weight.saved
+
+
+def average_masters() -> None:
+    """Have torch's `AveragedModel` average the masters of a model that has some.
+
+    It asks for `model.parameters()`, which are rounded: their average may be off by more than the weights have moved.
+    """
+    original = AveragedModel.update_parameters
+    if hasattr(original, "averages_masters"):
+        return
+
+    @functools.wraps(original)
+    def update_parameters(self: AveragedModel, model: nn.Module) -> None:
+        original(self, _Masters(model))  # type: ignore[arg-type]
+
+    update_parameters.averages_masters = True  # type: ignore[attr-defined]
+    AveragedModel.update_parameters = update_parameters  # type: ignore[method-assign]
+
+
 class MasterWeight:
     """Memory: 8 bytes an element, 4 for the master and, from the first step on, 4 for its gradient or the sum."""
 
     def __init__(self, parameter: torch.Tensor) -> None:
         count_all_changes(parameter)
+        _known[id(parameter)] = self
         self.parameter = parameter
         self.master = torch.nn.Parameter(parameter.detach().float(), requires_grad=parameter.requires_grad)
         self.saved = self.master.detach()
@@ -108,3 +163,7 @@ class MasterWeight:
 
     def discard_sum(self) -> None:
         self.sum = self._gradient = None
+
+
+_known: weakref.WeakValueDictionary[int, MasterWeight] = weakref.WeakValueDictionary()
+"""Those there are, by the id of their parameter."""

@@ -20,6 +20,7 @@ from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.torch.precision import float8
 from amp_launcher.torch.precision.base import Mechanism
 from amp_launcher.torch.precision.cast import NORMS, compute_in_float32, matching, to_dtype
+from amp_launcher.torch.precision.master_weight import average_masters
 from amp_launcher.torch.precision.masters import Masters
 from amp_launcher.torch.precision.model_checks import refuse_sharded, same_on_all_ranks, several_ranks
 from amp_launcher.torch.precision.operation_lists import OperationLists, refuse_unreachable
@@ -154,6 +155,7 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
 
     def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
         super().__init__(resolved, device)
+        average_masters()
         self._masters = Masters()
         self._unrounded: dict[torch.Tensor, torch.Tensor] = {}
         self._reducing: weakref.WeakSet[nn.Module] = weakref.WeakSet()

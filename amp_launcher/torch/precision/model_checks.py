@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import numbers
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -73,6 +74,40 @@ def refuse_other_device(model: nn.Module, device: torch.device) -> None:
         raise RuntimeError(
             f"the model is on {' and '.join(sorted(map(str, devices)))}, and this precision is for {device}: call "
             "model.to(precision.device) before, or name the device, as Precision(mode, device=...)"
+        )
+
+
+def refuse_half(model: nn.Module) -> None:
+    """Raise `RuntimeError` for a half-precision parameter at o0, which casts nothing."""
+    for name, parameter in model.named_parameters():
+        if parameter.dtype in (torch.float16, torch.bfloat16):
+            raise RuntimeError(
+                f"parameter {name} is {parameter.dtype}, and o0 is float32 throughout: call model.float() before "
+                "precision.prepare(model), and make the optimizer after that"
+            )
+
+
+def refuse_no_loss(loss: object) -> None:
+    """Raise for what has no gradient to begin with."""
+    if not isinstance(loss, torch.Tensor):
+        raise TypeError(f"precision.backward takes the loss as a tensor, and was given {type(loss).__name__}")
+    if loss.numel() != 1:
+        raise ValueError(
+            f"precision.backward takes a loss of one number, and was given one of shape {list(loss.shape)}: take its "
+            ".mean() or .sum()"
+        )
+
+
+def refuse_clip(clip: object) -> None:
+    """Raise for a norm that would stop training in silence."""
+    if clip is None or isinstance(clip, torch.Tensor):
+        return
+    if isinstance(clip, bool) or not isinstance(clip, numbers.Real):
+        raise TypeError(f"clip= is the largest norm of the gradients, a number, and was given {clip!r}")
+    if not clip > 0:
+        raise ValueError(
+            f"clip={clip} would leave nothing of the gradients: it is their largest norm, a number above 0; where 0 "
+            "means no clipping, write clip=value or None"
         )
 
 

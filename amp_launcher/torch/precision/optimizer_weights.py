@@ -77,6 +77,21 @@ def in_float32(loaded: Any, saved: Any) -> Any:
     return loaded
 
 
+def in_dtype_of(parameter: torch.Tensor, loaded: Any, saved: Any) -> Any:
+    """What an optimizer loaded for a half-precision parameter that it steps itself, in the parameter's dtype, but for
+    counts and factors: single numbers keep the dtype in which they were saved."""
+    if isinstance(saved, torch.Tensor) and saved.is_floating_point():
+        return loaded.to(parameter.dtype) if saved.dim() or not parameter.dim() else saved.to(loaded.device)
+    if isinstance(saved, dict):
+        return {
+            key: loaded[key] if key == "step" else in_dtype_of(parameter, loaded[key], value)
+            for key, value in saved.items()
+        }
+    if isinstance(saved, (list, tuple)):
+        return type(saved)(in_dtype_of(parameter, *each) for each in zip(loaded, saved, strict=True))
+    return loaded
+
+
 def moves_nothing(optimizer: Optimizer) -> bool:
     """Whether a step would move no weight: its learning rates and gradients are zero, and there are some."""
     groups = optimizer.param_groups

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch.optim import Optimizer
 
-from amp_launcher.torch.precision.optimizer_weights import HALF, in_float32
+from amp_launcher.torch.precision.optimizer_weights import HALF, in_dtype_of, in_float32
 
 MASTER, MASTERS, PRECISION = "master", "masters", "precision"
 
@@ -45,6 +45,9 @@ class SavedState:
         """What is being loaded, by position: torch casts the state of a half-precision parameter to its dtype."""
         for group in optimizer.param_groups:  # what it loaded before
             _to_state(optimizer, group, group.pop(MASTERS, {}))
+        if not precision.steps_float32:  # before the cast, in float32
+            for parameter, entry in list(optimizer.state.items()):
+                self._follow_dtype(optimizer, parameter, entry)
         precision.load_saved(optimizer, optimizer.param_groups[0].get(PRECISION))
         self.before_saving(optimizer)
         optimizer.register_state_dict_pre_hook(self.before_saving)
@@ -75,12 +78,20 @@ class SavedState:
     def after_loading(self, optimizer: Optimizer) -> None:
         own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for position, saved in self._entries.items():
-            if self._precision.steps_float32 and own[position].dtype in HALF:
-                optimizer.state[own[position]] = in_float32(optimizer.state[own[position]], saved)
+            self._follow_dtype(optimizer, own[position], saved)
         for group, masters in zip(optimizer.param_groups, self._masters, strict=True):
             _to_state(optimizer, group, masters)
         self._entries, self._masters = {}, []
         self._precision.load_saved(optimizer, optimizer.param_groups[0].get(PRECISION))
+
+    def _follow_dtype(self, optimizer: Optimizer, parameter: Any, saved: Any) -> None:
+        if not isinstance(parameter, torch.Tensor) or parameter.dtype not in HALF:
+            return
+        loaded = optimizer.state[parameter]
+        if self._precision.steps_float32:
+            optimizer.state[parameter] = in_float32(loaded, saved)
+        else:
+            optimizer.state[parameter] = in_dtype_of(parameter, loaded, saved)
 
 
 def _to_state(optimizer: Optimizer, group: Mapping[str, Any], masters: Mapping[str, torch.Tensor]) -> None:

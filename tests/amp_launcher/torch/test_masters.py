@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from amp_launcher.precision.levels import LossScale
 from amp_launcher.torch.precision import Precision
@@ -19,9 +20,11 @@ from tests.amp_launcher.torch.loops import (
     backward,
     of,
     one_weight,
+    same,
     sgd,
     step,
     stepped,
+    stored,
 )
 
 INPUTS = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
@@ -187,3 +190,50 @@ def test_parameters_that_an_optimizer_gets_later_have_masters_too(dtype: str) ->
     backward(precision, net, INPUTS)
     optimizer.zero_grad()
     assert net[1].weight.grad is None
+
+
+def averaged(model: nn.Module, kind: str) -> AveragedModel:
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9) if kind == "moving" else None)
+
+
+@pytest.mark.parametrize("made", ["before", "after"])
+@pytest.mark.parametrize("kind", ["moving", "equal"])
+def test_an_averaged_model_averages_masters_and_resumes(kind: str, made: str) -> None:
+    precision, net = of("o2"), layers()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    average = averaged(net, kind)
+    precision.prepare(net, optimizer)
+    average = averaged(net, kind) if made == "after" else average
+    expected: list[torch.Tensor] = []
+    for number in range(30):
+        step(precision, net, optimizer, torch.ones(4, 8))
+        average.update_parameters(net)
+        masters = [master.detach().clone() for master in precision.master_parameters().values()]
+        weight = 1 / (number + 1) if kind == "equal" else 0.1
+        expected = [old.lerp(new, weight) for old, new in zip(expected or masters, masters, strict=True)]
+        if number == 20:
+            again = averaged(net, kind)
+            again.load_state_dict(*stored(average.state_dict()))
+            assert same(again.parameters(), average.parameters()), "an average that is resumed"
+    for own, wanted in zip(average.module.parameters(), expected, strict=True):
+        torch.testing.assert_close(own.detach(), wanted, rtol=0, atol=1e-6)
+    assert {parameter.dtype for parameter in average.parameters()} == {torch.float32}
+    with precision:
+        assert average(torch.ones(4, 8)).dtype == (torch.float32 if made == "after" else torch.bfloat16)
+
+
+def test_a_deep_copy_of_a_model_has_its_masters() -> None:
+    precision, net = of("o2"), layers()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    precision.prepare(net, optimizer)
+    step(precision, net, optimizer, torch.ones(4, 8))
+    net[0].weight.data[0, 0] = 3.0
+    twin = copy.deepcopy(net)
+    assert same(twin.parameters(), precision.master_parameters().values()) and twin[0].weight[0, 0] == 3.0
+    tied = copy.deepcopy(nn.ModuleList([net, net[0]]))
+    assert tied[1].weight is tied[0][0].weight
+
+
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4))

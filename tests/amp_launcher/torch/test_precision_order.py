@@ -60,6 +60,40 @@ def anothers_optimizer(training):
     training.precision.prepare(net, sgd(network().parameters()))
 
 
+def prepared_by_another(training):
+    Precision("o1", device="cpu").prepare(training.model)
+
+
+def optimizer_of_another(training):
+    net = training.precision.prepare(network())
+    optimizer = training.precision.prepare(sgd(net.parameters()))
+    other = Precision("o1", device="cpu")
+    other.prepare(network())
+    other.prepare(optimizer)
+
+
+def a_block_in_the_first_iteration_alone(training):
+    training.step()
+    loss_without_the_block(training)
+
+
+def clipped_to(clip):
+    def use(training):
+        training.backward()
+        training.precision.step(training.optimizer, clip=clip)
+
+    return use
+
+
+def a_loss_of(value):
+    def use(training):
+        with training.precision:
+            loss = cross_entropy(training.model(INPUTS), LABELS)
+        training.precision.backward(value(loss))
+
+    return use
+
+
 EVERY = tuple({"level": level} for level in ("o0", "o1", "o2", "o3"))
 STOCHASTIC = {"level": "o3", "dtype": "bfloat16", "rounding": "stochastic"}
 USES = {
@@ -87,6 +121,8 @@ USES = {
         lambda training: training.precision.prepare(training.optimizer),
         r"this optimizer is prepared already",
     ),
+    "a model that another Precision has": (prepared_by_another, "this model is prepared already, by another Precision"),
+    "an optimizer that another Precision has": (optimizer_of_another, "this optimizer is prepared already, by another"),
     "another model's optimizer": (anothers_optimizer, r"steps no parameter of a prepared model.*model\.parameters\(\)"),
     "a model on another device": (
         lambda training: Precision(device=torch.device("cpu"), mode="o0")._refuse_model(OnGpu()),
@@ -98,6 +134,23 @@ USES = {
     ),
     "backward inside of the block": (within(Training.backward), r"backward\(loss\) is inside `with precision:`: end"),
     "backward without a block": (loss_without_the_block, "comes after `with precision:` around the forward"),
+    "backward without a block after a step": (
+        a_block_in_the_first_iteration_alone,
+        "comes after `with precision:` around the forward",
+    ),
+    "a loss that is a number": (a_loss_of(torch.Tensor.item), "takes the loss as a tensor, and was given float"),
+    "a loss of several numbers": (a_loss_of(lambda loss: loss.expand(3)), r"of shape \[3\]: take its \.mean\(\)"),
+    "a norm of zero": (clipped_to(0.0), r"clip=0\.0 would leave nothing .* write clip=value or None"),
+    "a norm that is no number": (clipped_to(float("nan")), "clip=nan would leave nothing"),
+    "a norm in words": (clipped_to("1"), "clip= is the largest norm of the gradients, a number, and was given '1'"),
+    "a norm without its name": (
+        lambda training: training.precision.step(training.optimizer, 1.0),
+        r"takes optimizers.* and was given float: write precision\.step\(optimizer, clip=1\.0\)",
+    ),
+    "a list of optimizers": (
+        lambda training: training.precision.step([training.optimizer]),
+        "takes optimizers, one after another, and was given list",
+    ),
     "a step inside of the block": (
         within(lambda training: training.precision.step(training.optimizer)),
         r"step\(optimizer\) is inside `with precision:`: end the block first",
@@ -116,6 +169,11 @@ USES = {
 NOT_AT_EVERY_LEVEL = {
     "a step past the precision": (EVERY[1:], step_by_itself, r"call precision\.step\(optimizer\)"),
     "a half-precision loss": (EVERY[3:], half_precision_loss, r"the loss is torch\.bfloat16 and should be float32"),
+    "a half-precision model": (
+        EVERY[:1],
+        lambda training: training.precision.prepare(nn.Linear(2, 2).bfloat16()),
+        r"parameter weight is torch\.bfloat16, and o0 is float32 throughout: call model\.float\(\) before",
+    ),
     "one norm over a shared parameter": (
         ({"level": "o2", "dtype": "bfloat16"},),
         one_norm_over_a_shared_parameter,
@@ -137,7 +195,7 @@ def test_calls_in_another_order_are_refused(order):
     amps, call, message = ORDERS[order]
     for amp in amps:
         training = Training(of(**amp))
-        with pytest.raises(RuntimeError, match=message):
+        with pytest.raises((RuntimeError, TypeError, ValueError), match=message):
             call(training)
 
 
@@ -148,6 +206,23 @@ def test_an_older_versions_name_is_answered_with_the_call_that_took_its_place(na
     for asked in (Precision, of("o1")):
         with pytest.raises(AttributeError, match=rf"Precision\.{name} is gone: write "):
             getattr(asked, name)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda0", "cpu:x"])
+def test_a_device_that_torch_does_not_know_is_refused(device):
+    with pytest.raises(SettingsError, match=f"device={device} is not one of auto, cpu, cuda"):
+        Precision("o1", device=device)
+
+
+def test_two_losses_of_one_block_are_stepped_one_after_the_other():
+    net, precision = nn.ModuleList(nn.Linear(2, 1) for _ in range(2)), of("o1")
+    precision.prepare(net)
+    optimizers = [precision.prepare(sgd(part.parameters())) for part in net]
+    with precision:
+        losses = [part(torch.ones(1, 2)).sum() for part in net]
+    for loss, optimizer in zip(losses, optimizers, strict=True):
+        precision.backward(loss)
+        precision.step(optimizer)
 
 
 def without(state, name):

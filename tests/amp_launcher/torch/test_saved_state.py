@@ -29,11 +29,14 @@ MODES: dict[str, dict[str, Any]] = {
     "o2 in float16": {"level": "o2", "dtype": "float16", "scale": SCALE},
     "o1 in float16": {"level": "o1", "dtype": "float16", "scale": SCALE},
     "a scale for each": {"level": "o2", "dtype": "float16", "scale": LossScale(mode="dynamic", per_optimizer=True)},
+    "o3": {"level": "o3"},
+    "o2 without masters": {"level": "o2", "master_weights": False},
     "stochastic rounding": {"level": "o3", "rounding": "stochastic"},
 }
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-4),
     "SGD": lambda model: sgd(model, 1e-4),
+    "NAdam": lambda model: torch.optim.NAdam(model.parameters(), lr=1e-4),
     "Adagrad": lambda model: torch.optim.Adagrad(model.parameters(), lr=1e-4),
 }
 EVERY_MODE = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)

@@ -139,7 +139,9 @@ def test_the_optimizer_clears_the_models_gradients_and_steps_parameters_that_com
     late.grad = torch.ones_like(late)
     training.step()
     assert 0.999 < late.float().mean() < 1 and late.grad is None
-    training.precision.backward(training.net(training.net.images().bfloat16()).float().sum())
+    with training.precision:
+        loss = training.net(training.net.images()).sum()
+    training.precision.backward(loss)
     training.optimizer.zero_grad(set_to_none=False)
     assert all(not weight.grad.any() for weight in training.net.parameters())
 
