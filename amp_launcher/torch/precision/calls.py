@@ -183,8 +183,8 @@ class Precision:
         parts = set(model.modules())
         if any(prepared in parts or model in set(prepared.modules()) for prepared in self._models):
             raise RuntimeError("this model is prepared already: call precision.prepare(model, optimizer) once")
-        self._refuse_anothers_own(model)
         refuse_wrapped(model)
+        self._refuse_anothers_own(model)
         refuse_other_device(model, self.device)
         if self.level == "o0":
             refuse_half(model)

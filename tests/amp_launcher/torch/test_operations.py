@@ -172,12 +172,14 @@ def test_lists_decide_the_dtype_of_each_operation(level, dtype):
 
 
 def test_a_list_that_attention_would_hide_from_is_refused_at_the_cast():
-    attention = nn.ModuleDict({"attention": nn.MultiheadAttention(8, 2)})
+    def attention():
+        return nn.ModuleDict({"attention": nn.MultiheadAttention(8, 2)})
+
     message = r"amp\.deny: linear can't be had inside attention.*keep_fp32=\[attention\]"
     with pytest.raises(SettingsError, match=message):
-        of("o1", deny=("linear",)).prepare(attention)
-    of("o1", deny=("conv2d",)).prepare(attention)
-    of("o1", deny=("linear",), keep_fp32=("attention",)).prepare(attention)
+        of("o1", deny=("linear",)).prepare(attention())
+    of("o1", deny=("conv2d",)).prepare(attention())
+    of("o1", deny=("linear",), keep_fp32=("attention",)).prepare(attention())
 
 
 def test_the_refusal_is_needed_as_attention_does_hide():
