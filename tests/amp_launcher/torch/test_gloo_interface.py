@@ -21,6 +21,7 @@ distributed.init_process_group("gloo", timeout=datetime.timedelta(minutes=5))
 total = torch.ones(1)
 distributed.all_reduce(total)
 print("total", total.item(), flush=True)
+distributed.destroy_process_group()
 """
 
 
