@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from amp_launcher.torch.observe.memory import memory_of
 from amp_launcher.torch.observe.modules import Modules, Owner
 from amp_launcher.torch.observe.roles import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
+ATTENTION = ("scaled_dot_product_attention",)
 _SYMBOL = re.compile(r"Sym\((?P<name>\w+)\)")
 
 
@@ -75,7 +76,12 @@ class CompiledCalls:
             self._forwards.append(run)
         sizes = _symbols(graph, inputs)
         device = next((tensor.device.type for tensor in inputs if isinstance(tensor, torch.Tensor)), "")
-        return [self._call(product, run, forward, sizes, device, backward) for product in graph.products]
+        attention = _attention(run, forward)
+        calls = [self._call(product, run, forward, sizes, device, backward) for product in graph.products]
+        return [
+            replace(call, functions=ATTENTION) if product.name in attention else call
+            for product, call in zip(graph.products, calls, strict=True)
+        ]
 
     def _call(
         self, product: Product, run: _Run, forward: _Run | None, sizes: Mapping[str, int], device: str, backward: bool
@@ -117,6 +123,27 @@ def _is_forward_of(forward: _Run, backward: _Run) -> bool:
         all(name in forward.graph.roots for name in given)
         and all(forward.memory.get(name, address) == address for name, address in backward.memory.items())
         and len(backward.graph.returned) == len(inputs)
+    )
+
+
+def _attention(run: _Run, forward: _Run | None) -> set[str]:
+    """The products of torch's attention by products. Of its four in a backward three multiply with a tensor that the
+    forward multiplied, and the fourth shares its gradient with one of them."""
+    names = {product.name for product in run.graph.products if product.attention}
+    if forward is None:
+        return names
+    known = {operand.root for product in forward.graph.products if product.attention for operand in product.operands}
+    products = [product for product in run.graph.products if any(operand.gradient for operand in product.operands)]
+    direct = [
+        product
+        for product in products
+        if any(forward.graph.roots.get(operand.root, operand.root) in known for operand in product.operands)
+    ]
+    gradients = {operand.root for product in direct for operand in product.operands if operand.gradient}
+    return names.union(
+        product.name
+        for product in products
+        if product in direct or any(operand.root in gradients for operand in product.operands)
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from amp_launcher.precision.call_summary import is_narrow
 from amp_launcher.torch.observe import flops
+from amp_launcher.torch.observe.graph_attention import AttentionProducts
 from amp_launcher.torch.observe.lineage import SAME_DATA, SCALING
 from amp_launcher.torch.observe.operators import is_light_in_graph
 
@@ -57,6 +58,8 @@ class Value:
     """The dtype of eight bits or fewer that it was rounded to, or is in."""
     gradient: bool = False
     """Computed from what backward was given."""
+    widened: bool = False
+    """In float32, of numbers that were in half precision."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +72,8 @@ class Product:
     arguments: tuple[Any, ...]
     out: tuple[str, ...]
     formula: flops.Formula | None
+    attention: bool = False
+    """Whether torch computes attention to half tensors so, in float32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,6 +108,7 @@ def parse(text: str) -> Graph:
     values = {name: value_of(annotation, name, gradient=name.startswith(TANGENT)) for name, annotation in inputs}
     products, unaccounted, returned = [], [], ()
     sums: dict[str, tuple[str, ...]] = {}
+    attention = AttentionProducts()
     for statement in forward.body:
         if isinstance(statement, ast.Return):
             elements = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
@@ -117,19 +123,22 @@ def parse(text: str) -> Graph:
         name = _called(call)
         if not isinstance(target, ast.Name) or not isinstance(call, ast.Call) or not name:
             _alias(target, statement.value, annotation, values)
+            if isinstance(target, ast.Name):
+                attention.see(target.id, "", statement.value, product=False)
             continue
         namespace, _, operation = name.rpartition(".")
         values[target.id] = made = _computed(target.id, operation, call, annotation, values)
         if operation == "add":
             sums[target.id] = tuple(root for argument in call.args for root in _added(argument, values, sums))
         formula = _formula(namespace, operation)
+        attention.see(target.id, operation, call, product=formula is not None)
         if formula is not None:
             products.append(_product(target.id, operation, formula, call, values, made))
         elif not is_light_in_graph(namespace, operation):
             unaccounted.append(f"{name} in compiled code")
     return Graph(
         inputs=inputs,
-        products=tuple(products),
+        products=tuple(replace(product, attention=_is_attention(product, attention)) for product in products),
         unaccounted=tuple(unaccounted),
         roots={name: value.root for name, value in values.items()},
         narrowed={name: value.narrowed for name, value in values.items() if value.narrowed},
@@ -158,6 +167,12 @@ def _product(
     return Product(
         name=name, operation=operation, operands=operands, arguments=arguments, out=out.sizes, formula=formula
     )
+
+
+def _is_attention(product: Product, found: AttentionProducts) -> bool:
+    if product.name in found.weighted:
+        return product.operands[-1].widened
+    return product.name in found.scores and all(operand.widened for operand in product.operands)
 
 
 def _argument(node: ast.expr, values: Mapping[str, Value]) -> Any:
@@ -190,7 +205,8 @@ def _computed(name: str, operation: str, call: ast.Call, annotation: str, values
         given = same_size if len(same_size) == 1 else []
     if not given:
         return value
-    return replace(value, root=given[0].root, narrowed=value.narrowed or given[0].narrowed)
+    widened = value.dtype == "float32" and (given[0].widened or given[0].dtype in ("float16", "bfloat16"))
+    return replace(value, root=given[0].root, narrowed=value.narrowed or given[0].narrowed, widened=widened)
 
 
 def _has_gradient(node: ast.expr | None, values: Mapping[str, Value]) -> bool:

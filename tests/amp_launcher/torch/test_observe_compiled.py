@@ -147,6 +147,56 @@ def test_compiled_flex_attention_is_counted_by_torchs_formula() -> None:
     assert (call["dtype"], call["flops"]) == ("bfloat16", 2 * BATCH * 2 * 128 * 128 * 16)
 
 
+class Attends(nn.Module):
+    """Two layers of attention with dropout, for which a CPU has no fused kernel, over [batch, 12, 32]."""
+
+    masked = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(32, 96), nn.Linear(32, 96)])
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, sequences: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            query, key, value = (part.view(BATCH, 12, 4, 8).transpose(1, 2) for part in layer(sequences).split(32, 2))
+            sequences = self.attend(query, key, value).transpose(1, 2).reshape(BATCH, 12, 32)
+        return self.head(sequences.mean(1))
+
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(query, key, value, dropout_p=0.1, is_causal=self.masked)
+
+    images = staticmethod(Transformer.images)
+
+
+class AttendsWithoutMask(Attends):
+    masked = False
+
+
+class AttendsByHand(Attends):
+    """The same products in float32, asked for by the script."""
+
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            scores = (query.float() * 0.6 @ (key.float() * 0.6).transpose(-2, -1)).softmax(-1)
+            return functional.dropout(scores, 0.1) @ value.float()
+
+
+@pytest.mark.parametrize("make", [Attends, AttendsWithoutMask])
+@pytest.mark.parametrize("amp", [O1, Amp(level="o2", dtype="bfloat16")], ids=["o1", "o2"])
+def test_attention_that_torch_computes_in_float32_is_counted_apart_as_in_eager_code(
+    make: Callable[[], nn.Module], amp: Amp
+) -> None:
+    for compile in (False, True):
+        observed = proved(run(make, amp, compile=compile))
+        assert "scaled_dot_product_attention in float32 (24 calls)" in observed["why"], (compile, observed["why"])
+
+
+def test_attention_in_float32_by_hand_is_no_attention_of_torchs() -> None:
+    observed = run(AttendsByHand, O1, compile=True)
+    assert observed["verdict"] == "contradicted" and "in float32 (12 calls)" in observed["why"], observed["why"]
+
+
 class Upcasts(Dense):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", enabled=False):
