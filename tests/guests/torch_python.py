@@ -16,9 +16,10 @@ def main_and_search_path():
     is_main = vars(main) is globals()
     path = [entry.replace(here, "HERE") for entry in sys.path]
     argv = [word.replace(here, "HERE") for word in [*sys.argv, *sys.orig_argv]]
-    variables = {name: text for name, text in os.environ.items() if name != state.PATH and "INDUCTOR" not in name}
-    mask, here = os.umask(0o22), "HERE"
+    mask = os.umask(0o22)
     losses = train()
+    variables = {name: text for name, text in os.environ.items() if name != state.PATH and "INDUCTOR" not in name}
+    here = "HERE"
 
 
 @guest(o0="proved", script="proved")

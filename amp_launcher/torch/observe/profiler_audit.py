@@ -109,10 +109,10 @@ class Recording:
         if threading.current_thread() is not threading.main_thread():  # it prints an error elsewhere
             self.missing = IN_A_THREAD
             return self
-        os.environ.setdefault(_QUIET, "99")  # read once, at the first profiler; else every step prints two lines
         device = "cuda" if torch.cuda.is_initialized() else None
         self.profile = torch.autograd.profiler.profile(record_shapes=True, use_kineto=True, use_device=device)
-        self.profile.__enter__()
+        with _quiet():
+            self.profile.__enter__()
         for name in ("_prepare_profiler", "_enable_profiler"):
             original = getattr(torch.autograd.profiler, name)
             self._patches.enter_context(replaced(torch.autograd.profiler, name, self._giving_way(original)))
@@ -135,6 +135,19 @@ class Recording:
             return original(*args, **kwargs)
 
         return start
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch's profiler reads how much it prints once, when the first begins; else every step prints two lines. The
+    variable is gone afterwards, as processes that the script starts have an environment of their own."""
+    given = os.environ.get(_QUIET)
+    os.environ[_QUIET] = given or "99"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[_QUIET]
 
 
 def read(profile: Any, listed: Sequence[str], counted: Collection[str] = ()) -> Audit:
