@@ -21,6 +21,7 @@ from amp_launcher.loop.profiling import Profiling
 from amp_launcher.torch import profiling
 from amp_launcher.torch.autocast_around import AutocastAround
 from amp_launcher.torch.hardware import TorchDevice
+from amp_launcher.torch.libraries.attached import attached
 from amp_launcher.torch.nvml import device_and_capability
 from amp_launcher.torch.observe.script_observer import ScriptObserver
 from amp_launcher.torch.observe.step_counter import StepCounter
@@ -58,7 +59,7 @@ class TorchWrapper(Wrapper):
         meter.disturbed = self.observer.guard.hook(self.observer.slows_down)
         meter.wait = _wait
         self._counter = StepCounter(meter, self.observer.guard)
-        with self._counter.counting(), self.observer.observing(), self._around, calls.heard_by(self.notice):
+        with self._counter.counting(), self.observer.observing(), self._around, calls.heard_by(self.notice), attached():
             if self.mode.mechanism == "autocast_around":
                 around = AutocastAround(self._device.type, self.precision.dtype)
                 self._around.enter_context(around.applied())
