@@ -5,10 +5,11 @@ A job's payload is the plan's script, not a pickle, so the job does not need thi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -65,6 +66,19 @@ class PlanExecutor(core.Executor):
         self._sources: dict[int, Source] = {}
         self._code: dict[str, Code] = {}
         """By digest: the list of a large repository's files is kept once, however many plans it has."""
+        self._facts: dict[Any, Facts] | None = None
+        """In a batch: what was found out for its plans, which share a host and a snapshot of the code."""
+
+    @contextlib.contextmanager
+    def batch(self, allow_implicit_submissions: bool = False) -> Iterator[None]:
+        """submitit's batch: what is submitted in it is one sweep. Host and code are looked at once for all of its
+        plans, so they run the code as it was at the first of them."""
+        with super().batch(allow_implicit_submissions):
+            self._facts = {}
+            try:
+                yield
+            finally:
+                self._facts = None
 
     def plan(self, *words: str) -> Plan:
         """The plan of one job on this cluster, as the command line makes it: `executor.plan("amp=o2", "batch=512")`.
@@ -72,16 +86,25 @@ class PlanExecutor(core.Executor):
         `submit(execute, plan)` starts it. Raises `LauncherError` for what can't be asked, or can't run there.
         """
         from launcher.plan.resolve import resolve
-        from launcher.ssh.probe_client import probe
 
         try:
             spec = self._spec(words)
-            facts = probe([spec])
+            facts = self._look(spec)
             plan = resolve(spec, facts)
         except LauncherError as error:
             raise type(error)(str(error).replace(TYPED, "")) from None
         self.knows(Source(plan, spec, facts.code))
         return plan
+
+    def _look(self, spec: JobSpec) -> Facts:
+        from launcher.ssh.probe_client import looked_at, probe
+
+        if self._facts is None:
+            return probe([spec])
+        key = looked_at(spec)
+        if key not in self._facts:
+            self._facts[key] = probe([spec])
+        return self._facts[key]
 
     def _spec(self, words: Sequence[str]) -> JobSpec:
         from launcher.config import request, script_word

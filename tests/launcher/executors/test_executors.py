@@ -19,7 +19,7 @@ import pytest
 import submitit
 from submitit.core import plugins
 
-from launcher.errors import UsageError
+from launcher.errors import LauncherError, UsageError
 from launcher.executors.base import Source
 from launcher.executors.execute import execute
 from launcher.executors.functions import FunctionJob
@@ -133,6 +133,23 @@ def test_a_plan_of_a_script_is_asked_for_as_on_the_command_line(tmp_path: Path) 
 def test_what_is_wrong_in_a_plan_is_said_without_a_place_that_a_program_does_not_have(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^gpus=99: .* has [^()]*$"):
         LocalExecutor(tmp_path / "runs").plan("gpus=99")
+
+
+def test_a_batch_looks_at_its_host_and_code_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, other = tmp_path / "train.py", tmp_path / "other.py"
+    script.write_text("import torch\n")
+    other.write_text("import torch\n")
+    monkeypatch.chdir(tmp_path)
+    executor = LocalExecutor(tmp_path / "runs")
+    words = ("train.py", "workdir=run")
+    with executor.batch():
+        first = executor.plan(*words, "amp=o0")
+        script.write_text("import torch  # edited\n")
+        same = executor.plan(*words, "amp=o1", "name=another")
+        of_other_script = executor.plan("other.py", "workdir=run", "amp=o0")
+        pytest.raises(LauncherError, executor.plan, *words, "amp=o0", "mounts=[/missing:/data]", "container=docker")
+    assert first.code == same.code != of_other_script.code
+    assert executor.plan(*words, "amp=o0").code != first.code  # each plan for itself looks anew
 
 
 def test_plans_of_the_same_code_keep_one_list_of_its_files(tmp_path: Path) -> None:
