@@ -30,5 +30,5 @@ VERBS = {
     "rm": "delete runs",
     "shell": "open a terminal in a job's environment",
     "image": "list, show and fetch container images",
-    "doctor": "check this machine or a cluster, and say what to mend",
+    "doctor": "check this machine or a cluster, and say what to fix",
 }

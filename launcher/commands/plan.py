@@ -52,7 +52,7 @@ The run id is decided when the job is started; RUN_ID stands for it here.
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.take_apart(arguments, own=("json", "all", "script", "facts"), starts=True)
+    words = request.split_flags(arguments, own=("json", "all", "script", "facts"), starts=True)
     if words.help:
         print(HELP, end="")
         return 0
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     if words.cfg:
         request.print_configuration(asked)
         return 0
-    specs = request.understand(asked)
+    specs = request.to_specs(asked)
     try:
         facts = [read_facts(words.facts)] * len(specs) if words.facts else probe_each(specs)
         if words.facts:

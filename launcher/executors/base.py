@@ -112,7 +112,7 @@ class PlanExecutor(core.Executor):
         own = [self.PARAMETERS[name](value) for name, value in self.parameters.items()]
         script = list(words[:1]) if words and script_word.is_script(words[0]) else []
         all_words = [*script, *self._words, *own, *words[len(script) :]]
-        specs = request.understand(request.compose(request.take_apart(all_words, starts=True)))
+        specs = request.to_specs(request.compose(request.split_flags(all_words, starts=True)))
         if len(specs) != 1:
             raise UsageError(f"{' '.join(words)}: these are {len(specs)} jobs; make a plan of each")
         return specs[0]
@@ -143,8 +143,8 @@ class PlanExecutor(core.Executor):
         plans, pickles = zip(*[functions.bound(plan, call) for call in calls], strict=True)
         for bound in plans:
             self.knows(Source(bound, spec, facts.code))
-        furnish = [functools.partial(functions.lay_call, pickle) for pickle in pickles]
-        return [functions.FunctionJob(folder) for folder in self._submit(plans, furnish)]
+        populate = [functools.partial(functions.write_call, pickle) for pickle in pickles]
+        return [functions.FunctionJob(folder) for folder in self._submit(plans, populate)]
 
     def _plan_of(self, delayed: DelayedSubmission) -> Plan:
         if len(delayed.args) != 1 or delayed.kwargs:
@@ -158,8 +158,8 @@ class PlanExecutor(core.Executor):
             raise UsageError(f"this plan is for cluster={plan.cluster['kind']}, and the executor for {self.kind}")
         return plan
 
-    def _submit(self, plans: Sequence[Plan], furnish: Sequence[Callable[[Path], None]] = ()) -> list[Path]:
-        """Lay down and start new plans, as one sweep where there are several; `furnish` is for each plan what puts
+    def _submit(self, plans: Sequence[Plan], populate: Sequence[Callable[[Path], None]] = ()) -> list[Path]:
+        """Lay down and start new plans, as one sweep where there are several; `populate` is for each plan what puts
         files into its folder. Returns their folders here."""
         addresses = [address.of(types.SimpleNamespace(**plan.cluster)) for plan in plans]
         for name, values in (
@@ -174,7 +174,7 @@ class PlanExecutor(core.Executor):
         came_from = provenance(plans[0], first.code if first else None)
         code = {source.plan.code: source.code.paths for source in sources.values()}
         if addresses[0] is None:
-            return submission.submit(plans, came_from, code=code, furnish=furnish)
+            return submission.submit(plans, came_from, code=code, populate=populate)
         from launcher.executors.ssh import submit_client
 
         secrets = [sources[id(plan)].spec.launch.secrets if id(plan) in sources else {} for plan in plans]

@@ -19,7 +19,7 @@ import pytest
 import submitit
 from submitit.core import plugins
 
-from launcher.errors import LauncherError, UsageError
+from launcher.errors import UsageError
 from launcher.executors.base import Source
 from launcher.executors.execute import execute
 from launcher.executors.functions import FunctionJob
@@ -147,7 +147,8 @@ def test_a_batch_looks_at_its_host_and_code_once(tmp_path: Path, monkeypatch: py
         script.write_text("import torch  # edited\n")
         same = executor.plan(*words, "amp=o1", "name=another")
         of_other_script = executor.plan("other.py", "workdir=run", "amp=o0")
-        pytest.raises(LauncherError, executor.plan, *words, "amp=o0", "mounts=[/missing:/data]", "container=docker")
+        with pytest.raises(UsageError, match="nowhere"):
+            executor.plan(*words, "amp=o0", f"script.inputs=[{tmp_path}/nowhere]")
     assert first.code == same.code != of_other_script.code
     assert executor.plan(*words, "amp=o0").code != first.code  # each plan for itself looks anew
 
