@@ -110,6 +110,17 @@ def _launch_bound(result: ResultRecord) -> str:
     return f"; launch-bound: the GPU was {result.throughput.gpu_busy_share:.0%} busy, try {way_out([result])}"
 
 
+FEW_PRODUCTS = 0.05
+"""Of a step's time: matrix products that would take less of it in float32 gain little from tensor cores."""
+
+
+def _few_products(result: ResultRecord) -> str:
+    share = result.throughput.matrix_share
+    if share is None or share >= FEW_PRODUCTS or is_launch_bound(result):
+        return ""
+    return f"; float32 would need {share:.1%} of a step for its matrix products: a faster format for them gains little"
+
+
 def outcome(result: ResultRecord) -> list[tuple[str, str]]:
     """Results of a run as names and texts; only what the result holds."""
     rows = []
@@ -132,7 +143,12 @@ def outcome(result: ResultRecord) -> list[tuple[str, str]]:
         busy = _launch_bound(result)
         counted = f", steps of {spread.counted}" if spread.counted else ""
         counted += f", {spread.mfu:.1%} of peak FLOPs" if spread.mfu is not None else ""
-        rows.append(("throughput", f"{throughput} {spread.unit or 'samples/s'}{ends}{waiting}{counted}{busy}"))
+        rows.append(
+            (
+                "throughput",
+                f"{throughput} {spread.unit or 'samples/s'}{ends}{waiting}{counted}{busy}{_few_products(result)}",
+            )
+        )
     elif result.throughput.why and result.observed.verdict:  # else nothing was to be measured
         rows.append(("throughput", f"not known: {result.throughput.why}"))
     first, last = result.loss
