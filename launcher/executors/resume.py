@@ -227,7 +227,7 @@ def _choose(seen: Sequence[Seen], before: Mapping[Run, Plan], *, goes_on: bool, 
                 f"{what}; a script decides by itself how long it runs: say {RESUME_ARGUMENTS}=[...] to start it again "
                 "with these arguments added, or start it anew"
             )
-        raise UsageError(f"{what}; say epochs=N or steps=N to go on with it")
+        raise UsageError(f"{what}; say epochs=N or steps=N to continue it")
     return chosen
 
 

@@ -283,7 +283,7 @@ def of_run(folder: Path, state: State, now: float, width: int = 0, *, printed: b
 def _again(folder: Path) -> str:
     """What `resume` does with a run that ended early: continue from a checkpoint, or start over without one."""
     if run_roots.is_remote(str(folder.parent)):
-        return "go on"  # its checkpoints are on its host
+        return "continue"  # its checkpoints are on its host
     saved = any((folder / "checkpoints").glob("step-*")) or any(folder.glob(f"{store.ARMS}/*/checkpoints/step-*"))
     return "continue from the last checkpoint" if saved else "start it again"
 
@@ -307,7 +307,7 @@ def _remedy(state: State, last: Sequence[str]) -> list[str]:
 
 
 def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[str]:
-    """A table of the runs of a sweep, why the ones that failed did, what helps them, and how to go on with it."""
+    """A table of the runs of a sweep, why the ones that failed did, what helps them, and how to continue it."""
     results = [result_of(folder, state) for folder, state in states.items()]
     measured = measurements(list(states.values()), results, now)
     losses = [units.number(result.loss.last) for result in results]
@@ -339,5 +339,5 @@ def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[s
     ended_early = [folder.name for folder, state in states.items() if state.name in ENDED_EARLY and state.attempt]
     if ended_early:
         sweeps = dict.fromkeys(run_ids.sweep_of(name) or name for name in ended_early)
-        lines += [f"go on with: python -m launcher resume {name}" for name in sweeps]
+        lines += [f"continue with: python -m launcher resume {name}" for name in sweeps]
     return lines

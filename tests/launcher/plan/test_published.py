@@ -183,7 +183,11 @@ def test_an_image_that_is_none_of_them_has_no_variables() -> None:
             "env.TF_ENABLE_AUTO_MIXED_PRECISION=1",
             r"env\.TF_ENABLE_AUTO_MIXED_PRECISION: amp=o0 and amp=o1 set it",
         ),
-        ("alcf_published_dlprof", "image=ngc-tensorflow:22.05", "profile=dlprof needs one of NVIDIA's images of 2020"),
+        (
+            "alcf_published_dlprof",
+            "image=ngc-tensorflow:22.05",
+            "profile=dlprof needs one of NVIDIA's images from 19.09 to 21.12",
+        ),
         (
             "twcc_published_group1",
             "image.is=ngc-tensorflow1:20.01",

@@ -189,7 +189,7 @@ def test_the_table_of_a_sweep_of_scripts_has_the_last_words_of_those_that_failed
 def test_a_sweep_that_was_stopped_has_the_command_to_go_on_with_it_once(tmp_path):
     runs = sweep(tmp_path, 3, finished, state="stopped")
     lines = summary.of_sweep({folder: state(folder) for folder in runs}, 0)
-    assert lines[-1] == f"go on with: python -m launcher resume {runs[0].name.rpartition('-')[0]}"
+    assert lines[-1] == f"continue with: python -m launcher resume {runs[0].name.rpartition('-')[0]}"
     assert sum("launcher resume" in line for line in lines) == 1
 
 
