@@ -189,6 +189,8 @@ class Throughput(NamedTuple):
     """Of the time, spent waiting for data."""
     gpu_busy_share: float | None = None
     """Of a step's time, in which a kernel ran on the GPU."""
+    matrix_share: float | None = None
+    """Of a step's time: what its matrix products would take in float32 at the GPU's peak."""
     mfu: float | None = None
     """Of text: share of the devices' dense peak, from 0 to 1, where that is known."""
     counted: str | None = None

@@ -140,7 +140,7 @@ gigabytes() { # of kB
 
 end_if_unwanted() { # cancelled, or asked to stop, before it started
   if [ -e "$LAUNCHER_RUN/cancelled" ]; then
-    status cancelled null "\"$(now)\"" "cancelled before it started"
+    status cancelled null "\"$(now)\"" "before it started"
     exit 1
   elif [ -e "$LAUNCHER_RUN/STOP" ]; then
     status stopped null "\"$(now)\"" "before it started"

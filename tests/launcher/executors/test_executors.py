@@ -135,6 +135,24 @@ def test_what_is_wrong_in_a_plan_is_said_without_a_place_that_a_program_does_not
         LocalExecutor(tmp_path / "runs").plan("gpus=99")
 
 
+def test_a_batch_looks_at_its_host_and_code_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, other = tmp_path / "train.py", tmp_path / "other.py"
+    script.write_text("import torch\n")
+    other.write_text("import torch\n")
+    monkeypatch.chdir(tmp_path)
+    executor = LocalExecutor(tmp_path / "runs")
+    words = ("train.py", "workdir=run")
+    with executor.batch():
+        first = executor.plan(*words, "amp=o0")
+        script.write_text("import torch  # edited\n")
+        same = executor.plan(*words, "amp=o1", "name=another")
+        of_other_script = executor.plan("other.py", "workdir=run", "amp=o0")
+        with pytest.raises(UsageError, match="nowhere"):
+            executor.plan(*words, "amp=o0", f"script.inputs=[{tmp_path}/nowhere]")
+    assert first.code == same.code != of_other_script.code
+    assert executor.plan(*words, "amp=o0").code != first.code  # each plan for itself looks anew
+
+
 def test_plans_of_the_same_code_keep_one_list_of_its_files(tmp_path: Path) -> None:
     executor = LocalExecutor(tmp_path / "runs")
     plans = [executor.plan(f"seed={seed}") for seed in range(3)]
