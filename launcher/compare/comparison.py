@@ -184,6 +184,7 @@ def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published
             gpu_pool=(),
             setup=(),
             after=None,
+            notify=(),
             command=(),
             script=plan.script and dataclasses.replace(plan.script, block=how.steps),
         )

@@ -208,6 +208,11 @@ class Launch:
     )
     wait: bool = setting(False, "wait for the end of the job; the default with cluster=local")
     detach: bool = setting(False, "return at once; the default with cluster=ssh and cluster=slurm")
+    notify: str | None = setting(
+        None,
+        "program, with its arguments, that gets a JSON on its input once the run or the sweep ends, hangs or is "
+        "preempted; of the machine that the run is on",
+    )
     after: str | None = setting(None, "start after this run or sweep: RUN once it is done, any:RUN however it ends")
 
 

@@ -220,6 +220,8 @@ class Plan:
     replay: ReplayPlan | None = None
     """The steps of another run that it replays, where `verify` made it."""
     after: str | None = None
+    notify: tuple[str, ...] = ()
+    """Argument list of what is told of the run's end, its program absolute."""
     swept: tuple[tuple[str, Any], ...] = ()
     advice: tuple[str, ...] = ()
     precision: Decided | None = None

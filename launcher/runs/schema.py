@@ -143,6 +143,8 @@ class PlanRecord(NamedTuple):
     run_root: str | None = None
     code: str | None = None
     after: str | None = None
+    notify: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = {}
     words: tuple[str, ...] = ()
     swept: tuple[tuple[str, Any], ...] = ()
     arms: tuple[ArmRecord, ...] = ()

@@ -179,7 +179,7 @@ supervise() { # function that starts the job: run it in the background, and leav
     echo "$LAUNCHER_EXIT" >"$LAUNCHER_LOGS/exit_code"
     exit "$LAUNCHER_EXIT"
   ) &
-  local child=$! waited=137 sampler='' relay='' limit='' left=''
+  local child=$! waited=137 sampler='' relay='' limit='' left='' hang=''
   if [ "$1" = trainer ] && [ -n "$LAUNCHER_TELEMETRY_EVERY" ]; then # behind the start, which does not wait for it
     start_telemetry
     sampler=${!-}
@@ -196,6 +196,10 @@ supervise() { # function that starts the job: run it in the background, and leav
     end_left_nodes &
     left=$!
   fi
+  if declare -F tell_of_hang >/dev/null; then
+    tell_of_hang &
+    hang=$!
+  fi
   wait "$LAUNCHER_REPORTING"
   while kill -0 "$child" 2>/dev/null; do
     wait "$child"
@@ -207,6 +211,7 @@ supervise() { # function that starts the job: run it in the background, and leav
   [ -z "$relay" ] || kill "$relay" 2>/dev/null
   [ -z "$limit" ] || { kill -KILL "$limit" && wait "$limit"; } 2>/dev/null
   [ -z "$left" ] || { kill -KILL "$left" && wait "$left"; } 2>/dev/null
+  [ -z "$hang" ] || { kill -KILL "$hang" && wait "$hang"; } 2>/dev/null
   [ -z "$LAUNCHER_CONTAINER" ] || remove_left_container
   if [ -n "$sampler" ]; then
     exec {LAUNCHER_TELEMETRY}>&-
@@ -311,6 +316,7 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   else
     status failed "$code" "$ended" "the $LAUNCHER_WHO ended with exit code $code$lack"
   fi
+  ! declare -F notice_of_end >/dev/null || notice_of_end
   if [ -n "$LAUNCHER_SECRETS" ]; then # a job that Slurm starts again needs them
     grep -qE '"state": "(requeued|interrupted)"' "$LAUNCHER_RUN/status.json" ||
       rm -rf "${LAUNCHER_RUN:?}/$LAUNCHER_SECRETS"

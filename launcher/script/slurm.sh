@@ -79,6 +79,7 @@ ask_to_stop() { # why, as far as is known before Slurm is asked
   esac
   [[ ! $job =~ \ EndTime=([0-9T:-]+) ]] || left=$(($(date -d "${BASH_REMATCH[1]}" +%s) - $(date +%s)))
   [ ! -e "$LAUNCHER_RUN/STOP" ] || write_stop "$left"
+  [ "$LAUNCHER_ASKED" != preemption ] || ! declare -F notice >/dev/null || notice preempted "is preempted" '' &
 }
 
 write_stop() { # seconds left
