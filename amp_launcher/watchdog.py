@@ -59,7 +59,7 @@ class Watchdog:
         hangs can't save, nor can it be asked to."""
         self._progress = progress
         self._after = settings.watchdog.after
-        self._stops = settings.watchdog.action == "stop"
+        self._action = settings.watchdog.action
         self._run, self._rank = run, rank
         self._attempt = f"attempts/{os.environ.get('LAUNCHER_ATTEMPT') or 1}"
         self._clock, self._end = clock, end
@@ -122,9 +122,9 @@ class Watchdog:
         sentence = f"took no step for {silent:.0f} s" + (f"; it is {where}" if where else "")
         self._leave_record(silent, where)
         self._say(f"{sentence}{f'; its stacks are in {stacks}' if stacks else ''}")
-        if self._stops:
+        if self._action != "tell":
             time.sleep(OTHERS)
-            self._end(f"it {sentence} (watchdog.action=stop)")
+            self._end(f"it {sentence} (watchdog.action={self._action})")
 
     def _leave_record(self, silent: float, where: str) -> None:
         """`hang-rankN.json`: for screens, and for who is to be told."""

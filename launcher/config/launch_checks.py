@@ -33,6 +33,8 @@ def check(launch: Launch, training: Settings) -> None:
     if launch.wait and launch.detach:
         raise SettingsError("wait=true and detach=true contradict each other", "wait")
     _check_notify(launch.notify)
+    if training.watchdog.action == "restart" and not launch.restart.max:
+        raise SettingsError("watchdog.action=restart needs restart.max=N, how often it may", "watchdog.action")
     if launch.name is not None and not re.fullmatch(rf"[\w.+-]{{1,{LONGEST_NAME}}}", launch.name):
         raise SettingsError(
             f"name={launch.name} should be up to {LONGEST_NAME} letters, digits, '.', '_', '+' and '-'", "name"

@@ -135,6 +135,20 @@ class Telemetry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Restart:
+    """What starts again by itself."""
+
+    max: int = setting(
+        0,
+        "times that a hang (watchdog.action=restart), a failed node or an error of NCCL may start the run again, from "
+        "its last checkpoint; not what fails at the same step twice, nor after three attempts without progress",
+    )
+
+    def __post_init__(self) -> None:
+        at_least("restart.max", self.max, 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
     """Where and how a job runs: the keys that the trainer does not read."""
 
@@ -208,6 +222,7 @@ class Launch:
     )
     wait: bool = setting(False, "wait for the end of the job; the default with cluster=local")
     detach: bool = setting(False, "return at once; the default with cluster=ssh and cluster=slurm")
+    restart: Restart = setting(Restart(), "what starts again by itself")
     notify: str | None = setting(
         None,
         "program, with its arguments, that gets a JSON on its input once the run or the sweep ends, hangs or is "

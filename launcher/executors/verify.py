@@ -181,6 +181,7 @@ def _plan(plan: Plan, values: Mapping[str, Any], replay: ReplayPlan, name: str) 
         replay=replay,
         after=None,
         notify=(),
+        restarts=0,
         swept=(),
         advice=(),
         command=("verify", replay.run, f"step={replay.step}"),

@@ -25,7 +25,8 @@ def to_json(plan: Plan) -> dict[str, Any]:
     rare = {"inherited", "passed", "left_behind", "comparison", "published", "arms", "arm", "shared", "replay"}
     rare |= {"preemption", "notify"}
     values: dict[str, Any] = {**plain(plan), "precision": plain(plan.precision) or {}}
-    return {key: value for key, value in values.items() if key not in rare or value not in (None, [], "")}
+    rare |= {"restarts"}
+    return {key: value for key, value in values.items() if key not in rare or value not in (None, [], "", 0)}
 
 
 def of_run(values: Mapping[str, Any], folder: str) -> Plan:

@@ -29,6 +29,13 @@ taken_over() { [ -e "$LAUNCHER_RUN/attempts/$((LAUNCHER_ATTEMPT + 1))" ]; }
 status() { # state, exit code or null, end or null, reason
   local reason=$4 error
   ! taken_over || return 0
+  if [ "$1" = failed ] && [ -n "${LAUNCHER_EXIT-}" ] && declare -F restart_instead >/dev/null; then
+    if restart_instead; then
+      set -- requeued "$2" "$3"
+      reason=$LAUNCHER_AGAIN_BECAUSE
+    fi
+    reason+=${LAUNCHER_NOT_AGAIN:+; not restarted: $LAUNCHER_NOT_AGAIN}
+  fi
   until error=$(write_status "$1" "$2" "$3" "$reason" 2>&1); do
     echo "$error" >&2
     [ -e "$LAUNCHER_RUN/.reserve" ] || return 1
@@ -316,6 +323,7 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   else
     status failed "$code" "$ended" "the $LAUNCHER_WHO ended with exit code $code$lack"
   fi
+  [ -z "${LAUNCHER_AGAIN_BECAUSE-}" ] || start_again "$ended"
   ! declare -F notice_of_end >/dev/null || notice_of_end
   if [ -n "$LAUNCHER_SECRETS" ]; then # a job that Slurm starts again needs them
     grep -qE '"state": "(requeued|interrupted)"' "$LAUNCHER_RUN/status.json" ||

@@ -46,6 +46,7 @@ def supervisor(plan: Plan) -> str:
     names = ["attempt.sh"]
     names += ["slurm.sh"] if plan.queue == "slurm" else []
     names += ["after.sh"] if _waits(plan) else []
+    names += ["restart.sh"] if plan.restarts else []
     names += ["notify.sh"] if plan.notify else []
     names += ["compare.sh"] if plan.arms else []
     names += ["engine.sh"] if trainer_command.outliving(plan) else []
@@ -146,6 +147,9 @@ def _settings(plan: Plan) -> Iterator[str]:
     if limit := _limit(plan):
         yield f"LAUNCHER_LIMIT={limit} LAUNCHER_STOP_BEFORE={plan.cluster['stop_before']}"
     yield from _notify(plan)
+    if plan.restarts:
+        hangs = "yes" if plan.settings["watchdog"]["action"] == "restart" else _NONE
+        yield f"LAUNCHER_RESTARTS={plan.restarts} LAUNCHER_HANGS={hangs} LAUNCHER_PER_NODE={plan.processes}"
     sampled = _sampled_gpus(plan) or _NONE
     yield f"LAUNCHER_TELEMETRY_EVERY={plan.telemetry or _NONE} LAUNCHER_TELEMETRY_GPUS={sampled}"
     if plan.arms:
