@@ -73,6 +73,8 @@ class SlurmCluster(Reach):
     qos: str | None = setting(None, "quality of service")
     constraint: str | None = setting(None, "node features, such as a100&nvlink")
     reservation: str | None = setting(None, "reservation to use")
+    exclude: str | None = setting(None, "nodes that are not taken, such as node[1-3],node7")
+    nodelist: str | None = setting(None, "nodes that all are taken, such as node[1-2]")
     cpus: int | None = setting(
         None, "CPUs per node; null with GPUs is the share that they have of a node of the partition"
     )
