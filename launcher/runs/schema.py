@@ -77,6 +77,15 @@ class Cancelled(NamedTuple):
     """Why it had to be killed, where it did not end by itself."""
 
 
+class Hang(NamedTuple):
+    """attempts/N/hang-rankR.json: a rank that took no step for long."""
+
+    rank: int | None = None
+    node: str | None = None
+    seconds: float | None = None
+    where: str | None = None
+
+
 class Failed(NamedTuple):
     """attempts/N/failed.json: the first rank that failed."""
 
