@@ -184,6 +184,8 @@ def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published
             gpu_pool=(),
             setup=(),
             after=None,
+            notify=(),
+            restarts=0,
             command=(),
             script=plan.script and dataclasses.replace(plan.script, block=how.steps),
         )

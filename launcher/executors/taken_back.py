@@ -25,7 +25,7 @@ def taken_back(folder: Path) -> Iterator[None]:
     """Leave the folder of a run as it was where its next attempt is refused, or anything fails before it is submitted:
     its state, and the plan that holds."""
     arms = [path for path in folder.glob(f"{store.ARMS}/*/*") if path.name in _SCRIPTS]
-    requeues = folder.glob("attempts/*/requeued")
+    requeues = (*folder.glob("attempts/*/requeued"), *folder.glob("attempts/*/restarted"))
     files = [*(folder / name for name in (*_SCRIPTS, *_RECORDS)), folder / "attempts/plan.json", *arms, *requeues]
     held = {path: (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) if path.is_file() else None for path in files}
     before, had_secrets = set(store.attempts(folder)), (folder / store.SECRETS).exists()

@@ -180,6 +180,8 @@ def _plan(plan: Plan, values: Mapping[str, Any], replay: ReplayPlan, name: str) 
         secrets={**plan.secrets, **moved},
         replay=replay,
         after=None,
+        notify=(),
+        restarts=0,
         swept=(),
         advice=(),
         command=("verify", replay.run, f"step={replay.step}"),

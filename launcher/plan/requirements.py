@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import shlex
 from collections.abc import Collection, Sequence
 from typing import get_args
 
@@ -98,6 +99,20 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
     setup = spec.launch.cluster.setup  # what it loads isn't known
     if spec.training.parallel == "fsdp" and not setup and (problem := sharding_problem(facts.packages[framework])):
         raise SettingsError(f"{problem}, or name another Python with python=", "parallel")
+
+
+def notify(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
+    """The argument list of `notify`, empty without it. Raises `SettingsError` for a program that isn't there."""
+    command = spec.launch.notify
+    if command is None:
+        return ()
+    name, *arguments = shlex.split(command)
+    if name not in facts.programs:
+        raise SettingsError(
+            f"notify={command}: {facts.host} has no program {name} that you can run; say the path of one that it has",
+            "notify",
+        )
+    return (facts.programs[name], *arguments)
 
 
 def check_gemm(spec: JobSpec, facts: Facts) -> None:

@@ -77,6 +77,15 @@ class Cancelled(NamedTuple):
     """Why it had to be killed, where it did not end by itself."""
 
 
+class Hang(NamedTuple):
+    """attempts/N/hang-rankR.json: a rank that took no step for long."""
+
+    rank: int | None = None
+    node: str | None = None
+    seconds: float | None = None
+    where: str | None = None
+
+
 class Failed(NamedTuple):
     """attempts/N/failed.json: the first rank that failed."""
 
@@ -143,6 +152,8 @@ class PlanRecord(NamedTuple):
     run_root: str | None = None
     code: str | None = None
     after: str | None = None
+    notify: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = {}
     words: tuple[str, ...] = ()
     swept: tuple[tuple[str, Any], ...] = ()
     arms: tuple[ArmRecord, ...] = ()

@@ -11,7 +11,7 @@ from typing import Any
 from amp_launcher.shown import show
 from launcher import units
 from launcher.runs import log_tail, run_ids, run_roots, store
-from launcher.runs.schema import PlanRecord, ResultRecord
+from launcher.runs.schema import Hang, PlanRecord, ResultRecord
 from launcher.runs.states import State
 from launcher.ui import hints, tables
 from launcher.ui.tables import Column
@@ -272,6 +272,7 @@ def of_run(folder: Path, state: State, now: float, width: int = 0, *, printed: b
     """The last lines about one run, for a terminal of so many columns (0: no limit). `printed` says that its output
     was shown, so that the end of its log is left out."""
     rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result_of(folder, state)), *gpus(folder)]
+    rows += hangs(folder, state)
     rows.append(("folder", place_of(folder)))
     lines = tables.pairs(rows, width)
     lines += failure(folder, state, printed=printed)
@@ -286,6 +287,25 @@ def _again(folder: Path) -> str:
         return "continue"  # its checkpoints are on its host
     saved = any((folder / "checkpoints").glob("step-*")) or any(folder.glob(f"{store.ARMS}/*/checkpoints/step-*"))
     return "continue from the last checkpoint" if saved else "start it again"
+
+
+MOST_RANKS = 8
+"""Ranks that hang of which the places are shown."""
+
+
+def hangs(folder: Path, state: State) -> list[tuple[str, str]]:
+    """Where the ranks of the attempt wait that took no step for long, those at one place in one row, the fewest first:
+    the rank that differs keeps the others waiting."""
+    files = sorted((folder / "attempts" / str(state.attempt)).glob("hang-rank*.json"))
+    places: dict[str, list[str]] = {}
+    for record in (store.read(Hang, file) for file in files):
+        if record.rank is not None:
+            places.setdefault(record.where or "nobody knows where", []).append(f"{record.rank} on {record.node}")
+    rows = []
+    for place, ranks in sorted(places.items(), key=lambda item: len(item[1])):
+        more = f" and {len(ranks) - MOST_RANKS} more" if len(ranks) > MOST_RANKS else ""
+        rows.append(("no step", f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks[:MOST_RANKS])}{more}: {place}"))
+    return rows
 
 
 def failure(folder: Path, state: State, *, printed: bool = False) -> list[str]:

@@ -164,8 +164,6 @@ def test_submitits_parameters_are_the_settings_that_mean_the_same() -> None:
     setup = ["module load cuda", 'echo "a, größe"']
     of_launch = {"name": "night", "nodes": 2}
     of_cluster = {"account": "me", "constraint": "a100&nvlink", "partition": "gpu", "qos": "high", "wckey": "key"}
-    with pytest.raises(ValueError, match="slurm_exclude=a: add --exclude= to"):
-        SlurmExecutor("/runs", ["cluster.flags=[--nice=5]"]).update_parameters(slurm_exclude="a")
     with pytest.raises(ValueError, match="slurm_gres='gpu:a100:2': say gpus_per_node=2, and slurm_constraint="):
         gpus_of("gpu:a100:2")
     other = {"timeout_min": 90, "mem_gb": 1.5, "cpus_per_task": 8, "gpus_per_node": 4, "slurm_array_parallelism": 3}
@@ -174,7 +172,7 @@ def test_submitits_parameters_are_the_settings_that_mean_the_same() -> None:
     executor.update_parameters(slurm_exclude="node[1-2],node4", slurm_gres="gpu:3")
     assert executor._spec([]).launch.gpus == 3
     launch = executor._spec(["gpus=1"]).launch
-    assert launch.cluster.flags == ("--exclude=node[1-2],node4",)
+    assert launch.cluster.exclude == "node[1-2],node4"
     assert {name: getattr(launch, name) for name in (*of_launch, "gpus")} == {**of_launch, "gpus": 1}
     expected = {**of_cluster, "time": "90", "mem": "1536M", "cpus": 8, "parallel": 3, "stop_before": 60}
     assert {name: getattr(launch.cluster, name) for name in expected} == expected
