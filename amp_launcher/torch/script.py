@@ -15,6 +15,7 @@ import torch
 
 from amp_launcher.around import script
 from amp_launcher.around import wrap as shared
+from amp_launcher.around.early import EarlyVerdict
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Started, Wrapper
 from amp_launcher.loop.profiling import Profiling
@@ -28,6 +29,11 @@ from amp_launcher.torch.observe.step_counter import StepCounter
 from amp_launcher.torch.precision import calls
 from amp_launcher.torch.precision.base import Mechanism
 from amp_launcher.torch.precision.tf32 import switch_tf32
+
+SWITCHED_OFF = (
+    " (the script calls its model in an autocast of its own that is off, as by autocast(enabled=False), which wins "
+    "over the launcher's: switch it on by the script's own argument, and say train.precision=script)"
+)
 
 
 class TorchWrapper(Wrapper):
@@ -53,6 +59,12 @@ class TorchWrapper(Wrapper):
         self.profiling.whenever()
         self.observer = ScriptObserver(self.precision, self.profiling)
         self._around = contextlib.ExitStack()
+        self._autocast: AutocastAround | None = None
+
+    def tell_early(self, early: EarlyVerdict) -> None:
+        super().tell_early(early)
+        advice = early.advice
+        early.advice = lambda: SWITCHED_OFF if self._autocast and self._autocast.switched_off else advice()
 
     @contextlib.contextmanager
     def around(self, meter: StepMeter) -> Iterator[None]:
@@ -61,8 +73,8 @@ class TorchWrapper(Wrapper):
         self._counter = StepCounter(meter, self.observer.guard)
         with self._counter.counting(), self.observer.observing(), self._around, calls.heard_by(self.notice), attached():
             if self.mode.mechanism == "autocast_around":
-                around = AutocastAround(self._device.type, self.precision.dtype)
-                self._around.enter_context(around.applied())
+                self._autocast = AutocastAround(self._device.type, self.precision.dtype)
+                self._around.enter_context(self._autocast.applied())
             for name, value in script.handed_over(self.mode).items():
                 self._around.callback(_set, name, os.environ.get(name))
                 _set(name, value)
