@@ -208,7 +208,7 @@ class Launch:
     )
     wait: bool = setting(False, "wait for the end of the job; the default with cluster=local")
     detach: bool = setting(False, "return at once; the default with cluster=ssh and cluster=slurm")
-    after: str | None = setting(None, "start after this run or sweep: RUN once it is done, any:RUN however it ends")
+    after: str | None = setting(None, "start after runs or sweeps: RUN once it is done, any:RUN however it ends")
 
 
 # The recipe's hyper-parameters depend on the recipe and are typed once it is known.

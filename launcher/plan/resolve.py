@@ -121,6 +121,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         telemetry=launch.telemetry.every,
         script=user_script.choose(spec, facts),
         after=launch.after,
+        job=spec.job,
         swept=spec.swept,
         advice=(
             *_advice(spec, facts, count),

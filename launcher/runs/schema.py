@@ -143,6 +143,7 @@ class PlanRecord(NamedTuple):
     run_root: str | None = None
     code: str | None = None
     after: str | None = None
+    job: str | None = None
     words: tuple[str, ...] = ()
     swept: tuple[tuple[str, Any], ...] = ()
     arms: tuple[ArmRecord, ...] = ()
