@@ -233,3 +233,23 @@ def test_a_chain_of_which_a_part_is_refused_leaves_nothing(
     assert main(["chain", "nightly.yaml", f"run_root={root}", "detach=true"]) == 3
     assert len(started) == 2 and not any(folder.exists() for folder in started)
     assert selection.run_names(str(root)) == [] and not selection.sweep_names(str(root))
+
+
+def test_a_chain_over_ssh_waits_there_and_what_failed_is_resumed_with_what_waited(
+    over_ssh, bed, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = Path(over_ssh[-1].partition("=")[2])
+    text = (project / "nightly.yaml").read_text()
+    (project / "nightly.yaml").write_text(text.replace(f"./prepare.sh {project}", f"./prepare.sh {there}"))
+    (there / "broken").touch()
+    (there / "go").touch()
+    assert main(["chain", "nightly.yaml", "gpus=0", *over_ssh]) == 0
+    folders = [Path(run_roots.remote(), name) for name in capsys.readouterr().out.split()]
+    chain = folders[0].name.rpartition("-")[0]
+    until(lambda: all(state(folder).finished for folder in folders), every=0.5)
+    assert states(folders) == ["failed", "cancelled", "cancelled"]
+    (there / "broken").unlink()
+    assert main(["resume", chain, "failed"]) == 0
+    until(lambda: states(folders) == ["done"] * 3, every=0.5)
+    rows = listed(capsys, chain)
+    assert [row[1] for row in rows[1:4]] == NAMES
