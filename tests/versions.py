@@ -41,7 +41,7 @@ RUNS = {
 """What is typed, and what the screen has to show."""
 WITHOUT_TORCH = {
     **{name: RUNS[name] for name in ("--help", "completion")},
-    "text for Slurm": (("plan", "cluster=slurm", "amp=o2", "--script"), "#SBATCH"),
+    "modes": (("modes",), "autocast"),
 }
 
 

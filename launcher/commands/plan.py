@@ -76,10 +76,10 @@ def main(arguments: Sequence[str]) -> int:
         facts = probe_each([dataclasses.replace(specs[0], launch=here)])
         print(describe_text(specs, facts[0], where, refusal, width_of(sys.stdout), words.all), end="")
         return 0
-    if plans[0].after and not words.facts and address.of(specs[0].launch.cluster) is None:
+    if not words.facts and address.of(specs[0].launch.cluster) is None:
         from launcher.executors import dependency
 
-        (dependency.named if plans[0].queue == "slurm" else dependency.check)(plans[0].after)
+        dependency.check(plans)
     if words.json:
         print(_as_json(facts[0], plans))
         return 0

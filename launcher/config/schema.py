@@ -230,7 +230,7 @@ class Launch:
         "program, with its arguments, that gets a JSON on its input once the run or the sweep ends, hangs or is "
         "preempted; of the machine that the run is on",
     )
-    after: str | None = setting(None, "start after this run or sweep: RUN once it is done, any:RUN however it ends")
+    after: str | None = setting(None, "start after runs or sweeps: RUN once it is done, any:RUN however it ends")
 
 
 # The recipe's hyper-parameters depend on the recipe and are typed once it is known.

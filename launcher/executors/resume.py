@@ -8,7 +8,7 @@ import fcntl
 import functools
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,8 @@ def resume_here(
         goes_on = bool({"epochs", "steps", RESUME_ARGUMENTS} & assignments.keys())
         chosen = [row.run for row in _choose(seen, before, goes_on=goes_on, is_sweep=is_sweep)]
         plans = [changed[run] for run in chosen]
-        if any(_has_begun(run.folder) for run in wanted):  # the runs that they came after have ended
-            plans = [dataclasses.replace(plan, after=None) for plan in plans]
+        begun = {run for run in wanted if _has_begun(run.folder)}
+        plans = [_after_now(plan, run, begun, chosen) for run, plan in zip(chosen, plans, strict=True)]
         for run, plan in zip(chosen, plans, strict=True):
             bring_code(record.from_json(recorded[run]), plan)
             check_place(plan)
@@ -90,6 +90,16 @@ def resume_here(
         with contextlib.suppress(OSError):
             run_roots.remember(Path(root))
     return folders, plans[0].queue
+
+
+def _after_now(plan: Plan, run: Run, begun: Collection[Run], chosen: Sequence[Run]) -> Plan:
+    """The plan with the runs that it still comes after: those that are started again with it, and others only where
+    neither it nor, in a sweep, another cell has begun, since they have ended then."""
+    if plan.after is None or not (run in begun if plan.job is not None else begun):
+        return plan
+    again = {other.id for other in chosen}
+    kept = [f"{kind}:{name}" for kind, name in dependency.parse(plan.after) if name in again]
+    return dataclasses.replace(plan, after=",".join(kept) or None)
 
 
 def _has_begun(folder: Path) -> bool:

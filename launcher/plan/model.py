@@ -12,6 +12,7 @@ from amp_launcher.typed import setting
 from launcher.code import code_store
 from launcher.containers.description import Devices, Mount, User
 from launcher.containers.runtime import Runtime
+from launcher.runs import run_ids
 from launcher.runs.store import ARMS
 
 PLACEHOLDER = "RUN_ID"
@@ -220,6 +221,9 @@ class Plan:
     replay: ReplayPlan | None = None
     """The steps of another run that it replays, where `verify` made it."""
     after: str | None = None
+    """The runs that it comes after, as `after=` names them; a job of its own chain by its run id."""
+    job: str | None = None
+    """Its name in the file of its chain; None for a run that is in none."""
     restarts: int = 0
     """How often a hang, a failed node or an error of NCCL may start it again."""
     notify: tuple[str, ...] = ()
@@ -275,4 +279,5 @@ class Plan:
             for name, path in self.secrets.items()
         }
         arms = tuple(arm.at(folder) for arm in self.arms)
-        return dataclasses.replace(self, run_root=root, run_id=run_id, secrets=secrets, arms=arms)
+        after = self.after and self.after.replace(f"{PLACEHOLDER}-", f"{run_ids.sweep_of(run_id)}-")
+        return dataclasses.replace(self, run_root=root, run_id=run_id, secrets=secrets, after=after, arms=arms)

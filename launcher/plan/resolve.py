@@ -123,6 +123,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         after=launch.after,
         restarts=launch.restart.max,
         notify=requirements.notify(spec, facts),
+        job=spec.job,
         swept=spec.swept,
         advice=(
             *_advice(spec, facts, count),

@@ -13,6 +13,7 @@ from launcher.code import job_files, snapshot, user_code
 from launcher.config import job_environment, script_text
 from launcher.config.paths import expanded
 from launcher.config.spec import JobSpec
+from launcher.errors import UsageError
 from launcher.probe.facts import Facts, Script
 from launcher.runs import address as addresses
 
@@ -47,7 +48,8 @@ def with_inputs(facts: Facts, specs: Sequence[JobSpec]) -> Facts:
 
 def _scripts(specs: Sequence[JobSpec]) -> tuple[dict[str, Script], dict[str, Path]]:
     """The scripts of the jobs as they were named, and the files that are sent along, by their names in the snapshot."""
-    by_name, files = {}, {}
+    by_name: dict[str, Script] = {}
+    files: dict[str, Path] = {}
     bare = all(spec.training.train.bare for spec in specs if spec.launch.script)
     for named in job_files.scripts(specs):
         path = user_code.absolute(named)
@@ -60,6 +62,11 @@ def _scripts(specs: Sequence[JobSpec]) -> tuple[dict[str, Script], dict[str, Pat
         collected = user_code.collect(path, job_files.included(specs, named))
         modules = user_code.imported(path, collected)
         script_text.refuse_former_names(named, path, modules)
+        if name := next((name for name, file in collected.files.items() if files.get(name, file) != file), None):
+            raise UsageError(
+                f"{files[name]} and {collected.files[name]} would be one file of the code that these jobs share: put "
+                "their scripts into one folder or checkout, or start them apart, with after="
+            )
         files.update(collected.files)
         by_name[named] = Script(
             path=str(path),
