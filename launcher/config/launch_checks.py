@@ -42,6 +42,7 @@ def check(launch: Launch, training: Settings) -> None:
         raise SettingsError(
             f"nodes={launch.nodes}: framework={training.framework} runs on one node here; say nodes=1", "nodes"
         )
+    _check_python(launch)
     _check_script(launch, training)
     _check_limit(launch.cluster)
     if launch.container.kind == "none":
@@ -120,6 +121,21 @@ def _check_cluster(cluster: Any) -> None:
     destination = cluster.host if isinstance(cluster, SshCluster) else getattr(cluster, "login", None)
     if destination is not None:
         addresses.check(destination, f"cluster.{'host' if isinstance(cluster, SshCluster) else 'login'}")
+
+
+def _check_python(launch: Launch) -> None:
+    python = launch.python
+    if python is None or not (python == "uv" or python.startswith("venv:")):
+        return
+    if python == "venv:":
+        raise SettingsError("python=venv: names no folder; say python=venv:PATH", "python")
+    if launch.container.kind != "none":
+        where = "python=PATH names one that the image has" if python == "uv" else "name it as python=PATH/bin/python"
+        raise SettingsError(
+            f"python={python} with container={launch.container.kind}: a container runs the Python of its image, and an "
+            f"environment of the host may not run there; {where}",
+            "python",
+        )
 
 
 def _check_limit(cluster: Cluster) -> None:
