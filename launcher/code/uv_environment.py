@@ -183,6 +183,8 @@ def _refusal(log: Path, lock: str, code: int) -> UsageError | Unavailable:
     complaint = re.search(r"(?:error: |× )(.*?)(?=\n\s*hint: |\Z)", text, re.DOTALL)
     words = re.sub(r"[\s╰│├─▶]+", " ", complaint[1] if complaint else text[-_LONGEST:]).strip()
     words = words.replace(" cause: ", ": ")
-    why = words[:_LONGEST] or f"exit code {code}"
+    if len(words) > _LONGEST:  # a build's own complaint comes last
+        words = f"{words[: _LONGEST // 2]} … {words[-_LONGEST // 2 :]}"
+    why = words or f"exit code {code}"
     said = f"python=uv: uv can't make the environment of {lock}: {why} (all of it in {log})"
     return Unavailable(said) if _OUTSIDE.search(text) else UsageError(said)

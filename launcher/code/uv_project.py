@@ -38,8 +38,9 @@ class UvProject:
     """Every locked package with its version, in pip's spelling."""
 
 
-def find(start: Path, what: str) -> UvProject:
-    """The project of a folder: that of the nearest uv.lock, there or above. `what` is what the folder is of, in words.
+def find(start: Path, where: str) -> UvProject:
+    """The project of a folder: that of the nearest uv.lock, there or above. `where` is the
+    folder in words, as `beside train.py`.
 
     Raises `UsageError` where there is none, or its files can't be read.
     """
@@ -47,7 +48,7 @@ def find(start: Path, what: str) -> UvProject:
     root = next((folder for folder in (start, *start.parents) if (folder / LOCK).is_file()), None)
     if root is None:
         raise UsageError(
-            f"python=uv: there is no {LOCK} beside {what} or above it; `uv lock` makes that of a pyproject.toml, and "
+            f"python=uv: there is no {LOCK} {where} or above it; `uv lock` makes that of a pyproject.toml, and "
             "`uv init --bare && uv add torch` begins a project (command line)"
         )
     try:
@@ -58,6 +59,10 @@ def find(start: Path, what: str) -> UvProject:
 
 def _read(root: Path, start: Path) -> UvProject:
     text = (root / LOCK).read_text(encoding="utf-8")
+    if not re.search(r"^version = \d+$", text, re.MULTILINE):
+        raise UsageError(
+            f"python=uv: {root / LOCK} is no lock file of uv; `uv lock` in {root} writes one (command line)"
+        )
     if not (root / "pyproject.toml").is_file():
         raise UsageError(f"python=uv: {root / LOCK} has no pyproject.toml beside it (command line)")
     member = root

@@ -31,8 +31,8 @@ def project(specs: Sequence[JobSpec]) -> UvProject | None:
         if spec.launch.python == uv_project.WORD:
             named = next(iter(job_files.scripts([spec])), None)
             start = user_code.absolute(named).parent if named else Path.cwd()
-            starts[start] = named or "the current folder"
-    found = [uv_project.find(start, what) for start, what in starts.items()]
+            starts[start] = f"beside {named}" if named else "in the current folder"
+    found = [uv_project.find(start, where) for start, where in starts.items()]
     if len({(one.lock, one.member) for one in found}) > 1:
         locks = " and ".join(sorted({str(one.lock) for one in found}))
         raise UsageError(f"python=uv: these jobs have several projects ({locks}); start those of each by themselves")

@@ -48,8 +48,11 @@ def problem(named: str | None) -> str:
     made = [name for name in ("pyvenv.cfg", "conda-meta") if (folder / name).exists()]
     if made and os.access(folder / "bin" / "python", os.X_OK):
         return ""
-    what = "has no pyvenv.cfg and bin/python" if folder.is_dir() else "is not there"
-    return f"python={named}: {folder.absolute()} {what}, so it is no environment; `python3 -m venv {folder}` makes one"
+    if folder.is_dir():
+        return f"python={named}: {folder.absolute()} is no environment, as it lacks pyvenv.cfg or bin/python"
+    return (
+        f"python={named}: there is no {folder.absolute()}; `python3 -m venv {folder.absolute()}` makes an environment"
+    )
 
 
 TELL = (
