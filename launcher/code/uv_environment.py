@@ -44,9 +44,9 @@ def name_of(digest: str) -> str:
     return f"{digest[:24]}-{platform.system()}-{platform.machine()}".lower()
 
 
-def place(run_root: str | Path, shared: bool) -> Path:
-    """The folder of the caller's environments in a run root; in one that a group shares each user has one."""
-    return Path(run_root, f"{FOLDER}-{os.geteuid()}" if shared else FOLDER)
+def place(run_root: str | Path, shared: int | None) -> Path:
+    """The folder of a user's environments in a run root: in one that a group shares, of the user with that uid."""
+    return Path(run_root, FOLDER if shared is None else f"{FOLDER}-{shared}")
 
 
 def python_of(place: Path, name: str) -> Path:

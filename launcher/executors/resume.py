@@ -131,7 +131,7 @@ def with_environment(plan: Plan) -> Plan:
     plan = dataclasses.replace(plan, arms=tuple(map(with_environment, plan.arms)))
     if plan.uv is None:
         return plan
-    name, place = plan.uv.name, Path(plan.own_folder(uv_environment.FOLDER))
+    name, place = plan.uv.name, uv_environment.place(plan.run_root, plan.shared)
     if not uv_environment.is_ready(place, name):
         held = code_store.files(Path(plan.code_dir))
         files = {file: path for file, path in held.items() if file.startswith(f"{uv_project.FOLDER}/")}

@@ -46,7 +46,10 @@ def look(asked: Questions) -> Facts:
     problem = "" if contained else pythons.problem(asked.python)
     uv, is_made = "", True
     if asked.uv:
-        place, uv = uv_environment.place(run_root, asked.shared), uv_environment.name_of(asked.uv)
+        place, uv = (
+            uv_environment.place(run_root, os.geteuid() if asked.shared else None),
+            uv_environment.name_of(asked.uv),
+        )
         python, is_made = str(uv_environment.python_of(place, uv)), uv_environment.is_ready(place, uv)
         problem = "" if is_made else uv_environment.lacking()
     version, packages = ("", {}) if contained or not is_made else pythons.look_into(python)

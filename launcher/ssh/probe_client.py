@@ -11,6 +11,7 @@ from launcher import admit
 from launcher.admit import Refused
 from launcher.code.uv_project import WORD
 from launcher.config.spec import JobSpec
+from launcher.errors import Unavailable
 from launcher.probe.facts import Facts
 from launcher.probe.host import look
 from launcher.probe.inputs import project, with_inputs
@@ -31,6 +32,8 @@ def probe(specs: Sequence[JobSpec], *, make: bool = True) -> Facts:
     if of_uv and make and not (facts.uv_is_made or facts.python_problem or facts.run_root_problem):
         environment_client.make(of_uv, facts, address, shared=asked.shared)
         facts = _look(asked, address)
+        if not facts.uv_is_made:
+            raise Unavailable(f"python=uv: the environment {facts.python} was made on {facts.host}, and is not there")
     return with_inputs(facts, specs)
 
 

@@ -104,13 +104,13 @@ def test_a_container_has_the_python_of_its_image(type_, python, says):
     assert says in refused.err
 
 
-def test_venv_names_an_environment_by_its_folder(type_, root, tmp_path):
-    venv.create(tmp_path / "env", symlinks=True)
-    done = type_("train.py", "python=venv:../env", "script.inputs=[]", "amp=none", "telemetry.every=0")
+def test_venv_names_an_environment_by_its_folder(type_, root, project):
+    venv.create(project / ".venv", symlinks=True)
+    done = type_("train.py", "python=venv:.venv", "script.inputs=[]", "amp=none", "telemetry.every=0")
     assert "No module named 'tinylib'" in done.out + done.err
     (run,) = selection.run_names(str(root))
-    assert store.read_json(root / run / "plan.json")["python"] == f"{tmp_path}/env/bin/python"
-    lacks = type_("plan", "recipe=mnist", "amp=o1", f"python=venv:{tmp_path}/env")
+    assert store.read_json(root / run / "plan.json")["python"] == f"{project}/.venv/bin/python"
+    lacks = type_("plan", "recipe=mnist", "amp=o1", f"python=venv:{project}/.venv")
     assert lacks.code == 2
     assert "  python3 -m venv ~/torch && ~/torch/bin/pip install torch" in lacks.err
 
