@@ -42,7 +42,7 @@ def check(launch: Launch, training: Settings) -> None:
         raise SettingsError(
             f"nodes={launch.nodes}: framework={training.framework} runs on one node here; say nodes=1", "nodes"
         )
-    _check_python(launch)
+    _check_python(launch, training)
     _check_script(launch, training)
     _check_limit(launch.cluster)
     if launch.container.kind == "none":
@@ -123,7 +123,8 @@ def _check_cluster(cluster: Any) -> None:
         addresses.check(destination, f"cluster.{'host' if isinstance(cluster, SshCluster) else 'login'}")
 
 
-def _check_python(launch: Launch) -> None:
+def _check_python(launch: Launch, training: Settings) -> None:
+    """Refuse an environment where nothing would run in it."""
     python = launch.python
     if python is None or not (python == "uv" or python.startswith("venv:")):
         return
@@ -134,6 +135,12 @@ def _check_python(launch: Launch) -> None:
         raise SettingsError(
             f"python={python} with container={launch.container.kind}: a container runs the Python of its image, and an "
             f"environment of the host may not run there; {where}",
+            "python",
+        )
+    if training.recipe == "script" and training.train.command:
+        raise SettingsError(
+            f"python={python}: a program that is not Python finds nothing of it; launch its Python file instead, as "
+            f"`python -m launcher FILE.py python={python} amp=none`",
             "python",
         )
 

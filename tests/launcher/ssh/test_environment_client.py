@@ -104,6 +104,12 @@ def test_a_container_has_the_python_of_its_image(type_, python, says):
     assert says in refused.err
 
 
+def test_a_program_that_is_not_python_has_no_environment(type_, capfd, root):
+    assert main(["cmd", "python=uv", f"run_root={root}", "--", "/bin/true"]) == 2
+    assert "python=uv: a program that is not Python finds nothing of it" in capfd.readouterr().err
+    assert selection.run_names(str(root)) == []
+
+
 def test_venv_names_an_environment_by_its_folder(type_, root, project):
     venv.create(project / ".venv", symlinks=True)
     done = type_("train.py", "python=venv:.venv", "script.inputs=[]", "amp=none", "telemetry.every=0")
