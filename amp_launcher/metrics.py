@@ -144,6 +144,11 @@ class Summary:
         else:
             self.untimed += 1
 
+    @property
+    def step_seconds(self) -> float | None:
+        """The median of the timed steps."""
+        return statistics.median(self._step_seconds) if self._step_seconds else None
+
     def throughput(self) -> dict[str, Any]:
         """Samples a second over the timed steps: those after each attempt's warm-up that no one was observing. Tokens a
         second where samples are text; steps a second for a script that never logged its samples.
@@ -162,8 +167,8 @@ class Summary:
             deciles = statistics.quantiles(rates, n=10, method="inclusive") if len(rates) > 1 else rates
             figures |= {"mean": mean(rates), "median": statistics.median(rates), "p10": deciles[0], "p90": deciles[-1]}
         share = self._waited / self._seconds if self._seconds else None
-        if self._gpu_seconds is not None and self._step_seconds:
-            figures["gpu_busy_share"] = min(1.0, self._gpu_seconds / statistics.median(self._step_seconds))
+        if self._gpu_seconds is not None and self.step_seconds:
+            figures["gpu_busy_share"] = min(1.0, self._gpu_seconds / self.step_seconds)
         return {**figures, "data_share": share, "warmup_steps": self.untimed, "steps": len(rates)}
 
 

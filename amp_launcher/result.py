@@ -36,12 +36,12 @@ class Result:
     effective: dict[str, Any]
     """The same, every auto resolved."""
     observed: dict[str, Any]
-    """verdict, why, dtype, half_flop_share, param_dtypes, reduce_dtype, gather_dtype, state_dtype, tf32, xla_clusters,
-    device: as seen."""
+    """verdict, why, dtype, half_flop_share, step_flops, param_dtypes, reduce_dtype, gather_dtype, state_dtype, tf32,
+    xla_clusters, device: as seen. `step_flops` are those of matrix products in a step, of one rank."""
     throughput: dict[str, Any]
-    """unit, mean, median, p10, p90, warmup_steps, steps. On a GPU also `gpu_busy_share`. For text also `mfu` and
-    `flops_per_token` (`loop.utilization`). For a script also `counted`, the optimizer whose steps these are, or `why`
-    no rate is known."""
+    """unit, mean, median, p10, p90, warmup_steps, steps. On a GPU also `gpu_busy_share` and `matrix_share`, for text
+    `mfu` and `flops_per_token` (all but the first: `loop.utilization`). For a script also `counted`, the optimizer
+    whose steps these are, or `why` no rate is known."""
     peak_memory_bytes: int | None
     """The most of any rank in timed steps: of the device's memory on a GPU, of resident memory on a CPU. Of a script,
     and of a run without a timed step, in all that ran."""

@@ -100,8 +100,10 @@ class Watch:
         "least 300; 0 is never",
         _seconds,
     )
-    action: Literal["tell", "stop"] = setting(
-        "tell", "tell writes the stacks of each rank and a line into its log; stop ends the run, too, as failed"
+    action: Literal["tell", "stop", "restart"] = setting(
+        "tell",
+        "tell writes the stacks of each rank and a line into its log; stop ends the run, too, as failed; restart "
+        "ends it and starts it again from its last checkpoint, restart.max times",
     )
 
 

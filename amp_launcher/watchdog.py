@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from amp_launcher.run_folder import write_json
 from amp_launcher.settings import Settings
 
 FIRST = 3600.0
@@ -58,8 +59,9 @@ class Watchdog:
         hangs can't save, nor can it be asked to."""
         self._progress = progress
         self._after = settings.watchdog.after
-        self._stops = settings.watchdog.action == "stop"
+        self._action = settings.watchdog.action
         self._run, self._rank = run, rank
+        self._attempt = f"attempts/{os.environ.get('LAUNCHER_ATTEMPT') or 1}"
         self._clock, self._end = clock, end
         self._main = threading.main_thread().ident
         self._seen, self._stepped = progress(), False
@@ -118,14 +120,22 @@ class Watchdog:
         stacks = self._leave_stacks()
         where = place_of(sys._current_frames().get(self._main or 0))
         sentence = f"took no step for {silent:.0f} s" + (f"; it is {where}" if where else "")
+        self._leave_record(silent, where)
         self._say(f"{sentence}{f'; its stacks are in {stacks}' if stacks else ''}")
-        if self._stops:
+        if self._action != "tell":
             time.sleep(OTHERS)
-            self._end(f"it {sentence} (watchdog.action=stop)")
+            self._end(f"it {sentence} (watchdog.action={self._action})")
+
+    def _leave_record(self, silent: float, where: str) -> None:
+        """`hang-rankN.json`: for screens, and for who is to be told."""
+        if self._run is not None:
+            record = {"rank": self._rank, "node": platform.node(), "seconds": round(silent), "where": where}
+            with contextlib.suppress(OSError):
+                write_json(self._run / f"{self._attempt}/hang-rank{self._rank}.json", record)
 
     def _leave_stacks(self) -> str:
         """Write the stacks of all threads; the name of their file in the run folder, empty without one."""
-        name = f"attempts/{os.environ.get('LAUNCHER_ATTEMPT') or 1}/stacks-rank{self._rank}.txt"
+        name = f"{self._attempt}/stacks-rank{self._rank}.txt"
         try:
             if self._run is None:
                 faulthandler.dump_traceback(sys.__stderr__ or sys.stderr)

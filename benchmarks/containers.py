@@ -48,7 +48,7 @@ def start(folder: Path, kind: str) -> Measured:
 def _plan(folder: Path, program: Path, kind: str, image: str) -> Plan:
     words = [f"container={kind}", f"image={image}", "container.limits=null", f"python={program}"]
     words += [f"mounts=[{program}:{program}:ro]", f"run_root={folder / 'runs'}"]
-    (spec,) = request.understand(request.compose(request.take_apart(words)))
+    (spec,) = request.to_specs(request.compose(request.split_flags(words)))
     return resolve(spec, probe([spec]))
 
 

@@ -135,7 +135,7 @@ def lacks(image: Release, needs: Needs) -> str:
     if parse(image.python) < needs.python:
         return f"it has Python {image.python}, and {_dotted(needs.python)} is needed"
     if needs.dlprof and not image.dlprof:
-        return "it has no DLProf, which NVIDIA put into the images of 2020 and 2021"
+        return "it has no DLProf, which NVIDIA put into images from 19.09 to 21.12"
     if needs.bfloat16 and parse(image.version) < _BFLOAT16[image.framework]:
         return f"its {image.framework} {image.version} has no bfloat16 on GPUs"
     minimum = parse(image.minimum_capability) if image.minimum_capability else (0,)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from launcher.commands import VERBS
-from launcher.compare.comparison import take_apart as take_compare_apart
-from launcher.config.request import compose, take_apart, understand
+from launcher.compare.comparison import split_flags as take_compare_apart
+from launcher.config.request import compose, split_flags, to_specs
 from launcher.config.schema import ALIASES, annotation_of
 
 ROOT = Path(__file__).parent.parent
@@ -34,13 +34,13 @@ def test_a_command_that_is_shown_is_understood(page: str, line: str, monkeypatch
     if verb not in ("run", "plan", "compare", "doctor") or "--help" in words or any(part in line for part in ELSEWHERE):
         return
     monkeypatch.chdir(ROOT / "tests" / "fixtures" / "docs")
-    request = take_apart(
+    request = split_flags(
         words, own=("json", "facts", "all", "script") if verb == "plan" else (), starts=verb != "doctor"
     )
     if verb == "compare":
         assert take_compare_apart(request.overrides)[1]
     else:
-        understand(compose(request))
+        to_specs(compose(request))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -78,12 +78,6 @@ class AttemptRows:
             rows[-1]["memory_bytes"] = memory
             self._append(rows)
 
-    def ended_by(self, when: float) -> int:
-        """The number of this attempt's written rows whose steps had ended by that time, in seconds since 1970."""
-        rows = iter(self._kept) if self._path is None else metrics.read(self._path)
-        own = itertools.dropwhile(lambda row: row.get("time", 0.0) < self._start["time"], rows)
-        return sum("event" not in row and row["time"] <= when for row in own)
-
     def rewrite(self, change: Callable[[int, Row], Row], first: int | None = None) -> None:
         """Replace each row of this attempt by `change(index, row)`; the index counts from 0.
 

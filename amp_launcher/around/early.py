@@ -17,6 +17,7 @@ _FAULTS = {
     EMULATED: "is emulated",
     verdict.UNKNOWN: "can't be proved",
 }
+_OWN = " (a mode that the script applies itself is amp=MODE train.precision=script)"
 MOST_WARNINGS = 5
 """The most reasons that are printed while a script runs; the result has the others."""
 
@@ -36,6 +37,8 @@ class EarlyVerdict:
         """result.json's "observed" at that moment."""
         self.ask_to_stop: Callable[[], None] = lambda: None
         """Asks all ranks of the run to save and stop."""
+        self.advice: Callable[[], str] = lambda: _OWN if self._is_asked_for_float32() else ""
+        """What to do about a contradiction, for the end of a sentence; empty where nothing is known."""
         self.stops = False
         """Whether that was asked, because of a contradiction."""
         self._settings = settings
@@ -55,9 +58,7 @@ class EarlyVerdict:
         if kind == verdict.PROVED:
             return
         if first and self._settings.require_proof is not False and self._fails(kind):
-            asked = level == "o0" and self._settings.train.precision != "script"
-            own = " (a mode that the script applies itself is amp=MODE train.precision=script)" if asked else ""
-            self.reason = f"{proof.problem(level, True, kind, why)}{own}; so the script was ended"
+            self.reason = f"{proof.problem(level, True, kind, why)}{self.advice()}; so the script was ended"
             self.observed = {**verdict.observed(reports, share=share), "verdict": kind, "why": why}
             raise NotProved(self.reason)
         for finding in dict.fromkeys(findings):
@@ -68,6 +69,9 @@ class EarlyVerdict:
     def warn(self, why: str) -> None:
         """Warn of a reason why nothing will be proved that does not end the script: it can't be ended from a thread."""
         self._warn(verdict.UNKNOWN, why)
+
+    def _is_asked_for_float32(self) -> bool:
+        return self._settings.amp.level == "o0" and self._settings.train.precision != "script"
 
     def _fails(self, kind: str) -> bool:
         return kind == verdict.CONTRADICTED or self._settings.proof_required

@@ -71,7 +71,7 @@ class LoggedValues:
         if others:
             row["logged"] = {**row.get("logged", {}), **others}
         is_first, self._in_newest_row = not self._in_newest_row, True
-        if self._detector is not None and is_first:
+        if self._detector is not None and is_first and not logged.by_library:
             # A fused optimizer on a GPU may have skipped the step unseen, whose gradients overflowed.
             self._detector.check([{**row, "grad_norm": None}])
 
@@ -87,6 +87,7 @@ def combined(before: Logged | None, after: Logged) -> Logged:
         losses={**before.losses, **after.losses},
         samples=samples,
         more={**before.more, **after.more},
+        by_library=after.by_library,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def once_imported(name: str, callback: Callable[[ModuleType], None]) -> Iterator[None]:
-    """Call `callback` with the top-level module of this name when it has been imported, at once if it already is."""
+    """Call `callback` with the module of this name when it has been imported, at once if it already is."""
     if name in sys.modules:
         callback(sys.modules[name])
         yield

@@ -63,6 +63,11 @@ LINES = {
     precision.update()""",
 }
 """Lines that make a script apply any level itself."""
+LIGHTNING_LINES = """\
+    from amp_launcher.torch.libraries.lightning_precision import LightningPrecision
+    trainer = Trainer(plugins=LightningPrecision())      # the mode that the launcher was asked for
+                                                         # a Fabric loop: Precision, as docs/scripts.md has it"""
+"""The same for Lightning's Trainer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +116,8 @@ def support(settings: Settings, dtype: str, device: str, source: Source, *, ngc_
         return Support(mechanism="none")
     if framework == "none" and not train.bare:
         return _without_framework(level, train)
-    add = f"let the script apply it, with these lines:\n{LINES[framework]}"
+    lines = LIGHTNING_LINES if source.library == library_switch.LIGHTNING else LINES[framework]
+    add = f"let the script apply it, with these lines:\n{lines}"
     if amp.gemm != HALF and (train.bare or not by_script(train, source)):
         return Support(
             unsupported=f"amp.gemm={amp.gemm} converts the model's layers, which only the script can do; {add}"

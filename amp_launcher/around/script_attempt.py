@@ -12,7 +12,7 @@ from typing import Any
 
 from amp_launcher import result, run_folder
 from amp_launcher.around import block as blocks
-from amp_launcher.around import earlier_attempts, leaving, library_records, rank_reports
+from amp_launcher.around import earlier_attempts, leaving, rank_reports
 from amp_launcher.around.earlier_attempts import Earlier
 from amp_launcher.around.early import EarlyVerdict
 from amp_launcher.around.script_execution import execute
@@ -136,8 +136,6 @@ class ScriptAttempt:
             sys.stdout.flush()
         else:
             flush_files()
-        if self._rank == 0:
-            self._adopt_records()
         self._meter.finish(self._wrapper.skipped_unseen())
         seconds = time.monotonic() - self._began
         if self._wrapper.early.reason and code:  # the script, or its library, may have raised another exception
@@ -169,13 +167,6 @@ class ScriptAttempt:
             reason = f": {observed['why']}"  # printed already
             print(f"script: {problem.replace(reason, '')}", file=sys.stderr)
         return code or (FAILED if problem else 0)
-
-    def _adopt_records(self) -> None:
-        since = time.time() - (time.monotonic() - self._began)
-        folders = library_records.folders_of(self._started.workdir, self._started.arguments, os.environ)
-        records = library_records.read(folders, since)
-        if records is not None:
-            self._meter.adopt(records)
 
     def _leave_report(self, failure: str | None) -> None:
         """Leave the report of another rank than 0 in the run folder."""

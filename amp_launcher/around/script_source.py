@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from amp_launcher.around import library_switch
 
 PACKAGE = "amp_launcher"
-NAMES = ("Precision", "precision", "torch")
+MAKERS = ("Precision", "LightningPrecision")
+NAMES = (*MAKERS, "precision", "torch", "lightning_precision")
 """What a script may import from there to make a precision."""
 
 
@@ -43,7 +44,7 @@ def read(text: str | bytes) -> Source:
     asks = any(
         (isinstance(call, ast.Attribute) and call.attr == "from_env" and _last_name(call.value) == "Precision")
         or (isinstance(call, ast.Name) and call.id in own)
-        or (isinstance(call, ast.Attribute) and call.attr == "Precision" and _first_name(call) in own)
+        or (isinstance(call, ast.Attribute) and call.attr in MAKERS and _first_name(call) in own)
         for call in calls
     )
     own_loop = any(

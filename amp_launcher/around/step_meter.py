@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from amp_launcher import metrics
-from amp_launcher.around.attempt_rows import AttemptRows, Row
+from amp_launcher.around.attempt_rows import AttemptRows
 from amp_launcher.around.block import Block, BlockOver
-from amp_launcher.around.library_records import Records
 from amp_launcher.around.logged_values import LoggedValues
 from amp_launcher.around.schedule import SPAN
 from amp_launcher.around.step_timer import StepTimer
@@ -83,6 +82,8 @@ class StepMeter:
         self._unseen = 0
         """Skipped steps that were reported as applied."""
         self._timer = StepTimer(clock)
+        self._script_logs = False
+        """Whether the script logs by itself, beside its library."""
         self._is_own = False
         """Whether the newest row is a logged step's, added before any step was counted."""
         self._flushed = clock()
@@ -125,8 +126,12 @@ class StepMeter:
         if os.getpid() != self._process or self.over:
             return
         with self._lock:
-            if "accuracy" in logged.more:
-                self._rows.evaluated(logged.step, {"accuracy": logged.more["accuracy"]})
+            if logged.by_library and self._script_logs:
+                return
+            self._script_logs |= not logged.by_library
+            held_out = {**logged.held_out, **{name: logged.more[name] for name in ("accuracy",) if name in logged.more}}
+            if held_out:
+                self._rows.evaluated(logged.step, held_out)
             if self._counts_nothing:
                 if logged.step != self._logged.last_step:
                     self._add_own(logged.step)
@@ -148,35 +153,6 @@ class StepMeter:
         """Record the framework's held-out `accuracy` or `loss`."""
         with self._lock:
             self._rows.evaluated(self._shift + self._count, measures)
-
-    def adopt(self, records: Records) -> None:
-        """Add a library's own records of this attempt's steps, unless the script logs values itself.
-
-        The last saved step relates the library's numbers to ours, since it may have resumed from an older checkpoint.
-        """
-        with self._lock:
-            if self._logged.any or self._counts_nothing:
-                return
-            self.flush(hold=False)
-            if self._block is not None:
-                shift = 0  # it began afresh
-            elif records.saved is not None and records.saved[0] == self._rows.before + self._count:
-                shift = self._rows.before  # the last step was saved: no clock is needed
-            elif records.saved is not None:
-                shift = records.saved[0] - self._rows.ended_by(records.saved[1])
-            elif self._rows.before == 0:
-                shift = 0
-            else:
-                return
-            if self._block is not None or shift < 0:  # as after another Trainer in the same script
-                self._rows.rewrite(lambda at, row: _completed(row, row["step"], records.steps.get(at + 1 + shift, {})))
-                return
-            first = shift + 1
-            self._rows.rewrite(lambda at, row: _completed(row, first + at, records.steps.get(first + at, {})), first)
-            self._shift = shift
-            for step, measures in records.evaluations:
-                if step > shift:
-                    self._rows.evaluated(step, measures)
 
     def finish(self, skipped: int = 0) -> None:
         """Complete the rows after the script has ended. `skipped` is the number of skipped steps that were reported as
@@ -362,8 +338,3 @@ class StepMeter:
         first = shift + 1
         if self._count > 1 or first <= self._rows.before:
             self._rows.rewrite(lambda at, row: {**row, "step": first + at}, first)
-
-
-def _completed(row: Row, step: int, recorded: Mapping[str, float]) -> Row:
-    """The row with this step's number, and a library's recorded values where it has none."""
-    return {**row, "step": step, **{key: value for key, value in recorded.items() if row[key] is None}}

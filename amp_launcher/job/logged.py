@@ -18,6 +18,10 @@ class Logged:
     """Several losses by name; `loss` is their sum."""
     samples: float | None = None
     more: Mapping[str, float] = field(default_factory=dict)
+    held_out: Mapping[str, float] = field(default_factory=dict)
+    """`accuracy` and `loss` on held-out samples."""
+    by_library: bool = False
+    """Whether a training library logs it, of which the script need not know."""
 
 
 @dataclass(slots=True)

@@ -45,10 +45,15 @@ def should_stop() -> bool:
     answer of rank 0 at the same call. Without torch.distributed each process looks by itself, up to a second apart.
     False without a launcher.
     """
+    return asked(catch_term=True)
+
+
+def asked(*, catch_term: bool) -> bool:
+    """The answer of `should_stop`, which catches TERM from its first call on."""
     state = requests
     state.called = True
     if not state.answered_true:
-        state.answered_true = _poll(state)
+        state.answered_true = _poll(state, catch_term)
     return state.answered_true
 
 
@@ -59,10 +64,11 @@ def checkpoint_dir() -> Path:
     return folder
 
 
-def _poll(state: StopRequests) -> bool:
+def _poll(state: StopRequests, catch_term: bool) -> bool:
     if "LAUNCHER_SPEC" not in os.environ:
         return False
-    preemption.catch_term()
+    if catch_term:
+        preemption.catch_term()
     world = _torch_world()
     if world is None:
         if preemption.term_received():

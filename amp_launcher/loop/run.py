@@ -23,7 +23,7 @@ from amp_launcher.loop.protocols import Evaluate, Executor, Observer, State
 from amp_launcher.loop.recorder import Recorder
 from amp_launcher.loop.replay import Replay
 from amp_launcher.loop.training import Training
-from amp_launcher.loop.utilization import TokenWork, utilization
+from amp_launcher.loop.utilization import TokenWork, matrix_share, utilization
 from amp_launcher.metrics import Summary
 from amp_launcher.precision import gemm_layers
 from amp_launcher.precision.resolved import ResolvedPrecision
@@ -246,7 +246,7 @@ class Run(ABC):
             requested=result_fields.requested(self.settings),
             effective=result_fields.effective(self.settings, self.mode, self.deterministic),
             observed=observed,
-            throughput=self._throughput(summary),
+            throughput=self._throughput(summary, observed),
             **memory,
             loss={"first": summary.first_loss, "last": summary.last_loss},
             eval=summary.evaluation,
@@ -297,7 +297,7 @@ class Run(ABC):
     def _conclude(self, training: Training, observed: dict[str, Any], memory: Memory) -> None:
         summary = training.journal.metrics.summary
         facts = [f"held-out {name} {value:.4f}" for name, value in summary.evaluation.items()]
-        throughput = self._throughput(summary)
+        throughput = self._throughput(summary, observed)
         if throughput["mean"] is not None:
             facts.append(f"{throughput['mean']:,.0f} {throughput['unit']}")
         if throughput.get("mfu") is not None:
@@ -310,9 +310,12 @@ class Run(ABC):
         if folder := training.attempt.folder:
             self.say(f"result in {folder.result}")
 
-    def _throughput(self, summary: Summary) -> dict[str, Any]:
+    def _throughput(self, summary: Summary, observed: dict[str, Any]) -> dict[str, Any]:
         """result.json's "throughput"."""
         throughput = summary.throughput()
+        share = matrix_share(observed.get("step_flops"), summary.step_seconds, self.device.hardware()["gpu"])
+        if share is not None:
+            throughput["matrix_share"] = share
         if self._work is None:
             return throughput
         dtype = "tf32" if self.mode.dtype == "float32" and self.mode.tf32 else self.mode.dtype

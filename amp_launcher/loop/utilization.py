@@ -61,6 +61,14 @@ def peak(gpu: str | None, dtype: str) -> float | None:
     return None if teraflops is None else teraflops * 1e12
 
 
+def matrix_share(flops: int | None, seconds: float | None, gpu: str | None) -> float | None:
+    """The share of a step's `seconds` that its matrix products, of so many FLOPs on one device, would take in float32
+    at the GPU's peak, from 0 to 1: more than that can't be gained by doing them in a narrower format. None where one of
+    the three isn't known."""
+    most = peak(gpu, "float32")
+    return min(1.0, flops / most / seconds) if flops is not None and seconds and most else None
+
+
 def utilization(
     tokens_per_second: float | None, work: TokenWork, gpu: str | None, dtype: str, devices: int, gemm: str = HALF
 ) -> float | None:

@@ -90,8 +90,6 @@ def resolve(
     if amp.gemm != HALF and (why := gemm_problem(amp.gemm, device, capability)):
         raise SettingsError(why, "amp.gemm")
     dtype = resolve_dtype(amp.level, amp.dtype, device, capability, framework)
-    if amp.level != "o0" and (device == "cpu" or capability is not None):
-        check(dataclasses.replace(amp, dtype=dtype), loss_scale, framework)
     if support is None:
         masters = amp.master_weights
         row = support_for(framework, amp.level, dtype, xla, device, masters, amp.rounding, parallel, static)
@@ -99,6 +97,8 @@ def resolve(
         row = support(dtype)
     if row.unsupported:
         raise SettingsError(row.unsupported, "amp.level")
+    if amp.level != "o0" and (device == "cpu" or capability is not None):
+        check(dataclasses.replace(amp, dtype=dtype), loss_scale, framework)
     return ResolvedPrecision(
         amp=amp,
         framework=framework,

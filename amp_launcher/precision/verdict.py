@@ -51,6 +51,7 @@ def observed(reports: Iterable[Report], planned: Iterable[int] = (), share: floa
         "why": why,
         "dtype": _most(work),
         "half_flop_share": round(half / work.total(), 6) if work.total() else None,
+        "step_flops": max((sum(call["flops"] for call in _calls([report])) for report in reports), default=None),
         "param_dtypes": dict(elements),
         "reduce_dtype": _dtype_of(reports, "reduced"),
         "gather_dtype": _dtype_of(reports, "gathered"),

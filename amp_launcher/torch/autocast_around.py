@@ -66,6 +66,8 @@ class AutocastAround:
         self._device = device
         self._dtype = dtype
         self._region = _Region()
+        self.switched_off = False
+        """Whether a module was called in an autocast of the script's own that was off."""
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -193,6 +195,7 @@ class AutocastAround:
                 torch.clear_autocast_cache()
         elif _nesting():
             region.covered = True
+            self.switched_off = self.switched_off or not torch.is_autocast_enabled(self._device)
             return False
         elif get_worker_info() is not None:
             return False  # the transforms of a data loader

@@ -15,18 +15,25 @@ import torch
 
 from amp_launcher.around import script
 from amp_launcher.around import wrap as shared
+from amp_launcher.around.early import EarlyVerdict
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Started, Wrapper
 from amp_launcher.loop.profiling import Profiling
 from amp_launcher.torch import profiling
 from amp_launcher.torch.autocast_around import AutocastAround
 from amp_launcher.torch.hardware import TorchDevice
+from amp_launcher.torch.libraries.attached import attached
 from amp_launcher.torch.nvml import device_and_capability
 from amp_launcher.torch.observe.script_observer import ScriptObserver
 from amp_launcher.torch.observe.step_counter import StepCounter
 from amp_launcher.torch.precision import calls
 from amp_launcher.torch.precision.base import Mechanism
 from amp_launcher.torch.precision.tf32 import switch_tf32
+
+SWITCHED_OFF = (
+    " (the script calls its model in an autocast of its own that is off, as by autocast(enabled=False), which wins "
+    "over the launcher's: switch it on by the script's own argument, and say train.precision=script)"
+)
 
 
 class TorchWrapper(Wrapper):
@@ -52,16 +59,22 @@ class TorchWrapper(Wrapper):
         self.profiling.whenever()
         self.observer = ScriptObserver(self.precision, self.profiling)
         self._around = contextlib.ExitStack()
+        self._autocast: AutocastAround | None = None
+
+    def tell_early(self, early: EarlyVerdict) -> None:
+        super().tell_early(early)
+        advice = early.advice
+        early.advice = lambda: SWITCHED_OFF if self._autocast and self._autocast.switched_off else advice()
 
     @contextlib.contextmanager
     def around(self, meter: StepMeter) -> Iterator[None]:
         meter.disturbed = self.observer.guard.hook(self.observer.slows_down)
         meter.wait = _wait
         self._counter = StepCounter(meter, self.observer.guard)
-        with self._counter.counting(), self.observer.observing(), self._around, calls.heard_by(self.notice):
+        with self._counter.counting(), self.observer.observing(), self._around, calls.heard_by(self.notice), attached():
             if self.mode.mechanism == "autocast_around":
-                around = AutocastAround(self._device.type, self.precision.dtype)
-                self._around.enter_context(around.applied())
+                self._autocast = AutocastAround(self._device.type, self.precision.dtype)
+                self._around.enter_context(self._autocast.applied())
             for name, value in script.handed_over(self.mode).items():
                 self._around.callback(_set, name, os.environ.get(name))
                 _set(name, value)

@@ -22,7 +22,7 @@ VERBS = {
     "logs": "show or follow a run's output",
     "watch": "follow runs while they train",
     "cancel": "stop runs",
-    "resume": "go on with a run that stopped",
+    "resume": "continue a run that stopped",
     "verify": "replay steps of a run, and name the first tensor that differs by a bit",
     "report": "tables and charts from runs",
     "fetch": "bring what runs on other hosts left",
@@ -30,5 +30,5 @@ VERBS = {
     "rm": "delete runs",
     "shell": "open a terminal in a job's environment",
     "image": "list, show and fetch container images",
-    "doctor": "check this machine or a cluster, and say what to mend",
+    "doctor": "check this machine or a cluster, and say what to fix",
 }

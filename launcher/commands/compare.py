@@ -31,13 +31,13 @@ keys, in addition to those of `run --help`:
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.take_apart(arguments, own=("plan",), starts=True)
+    words = request.split_flags(arguments, own=("plan",), starts=True)
     if words.help:
         print(HELP.format(keys="\n".join(_keys())), end="")
         return 0
     if (repeated := experiments.requested(words)) is not None:
         return of_experiment(repeated, arguments, words, look=words.plan)
-    how, rest = comparison.take_apart(words.overrides)
+    how, rest = comparison.split_flags(words.overrides)
     words = dataclasses.replace(words, overrides=tuple(rest))
     asked = request.compose(words)
     if words.cfg:
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     comparison.check_words(asked.overrides)
     comparison.check_listed(asked.overrides)
-    specs = request.understand(asked, "arm")
+    specs = request.to_specs(asked, "arm")
     plan, facts = of_arms(specs, how, ["compare", *arguments], make=not words.plan)
     return carry_out(plan, facts, specs, look=words.plan)
 

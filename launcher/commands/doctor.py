@@ -12,7 +12,7 @@ from launcher.doctor.rules import Finding
 from launcher.errors import UsageError
 
 HELP = """\
-Check this machine, or the cluster that is named, and run a job of a few steps there; say what to mend.
+Check this machine, or the cluster that is named, and run a job of a few steps there; say what to fix.
 
 usage: python -m launcher doctor [key=value ...] [--json] [--config-dir DIR]
 
@@ -30,12 +30,12 @@ SMALL = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.take_apart(arguments, own=("json",))
+    words = request.split_flags(arguments, own=("json",))
     if words.help:
         print(HELP, end="")
         return 0
     overrides = _small(words.overrides)
-    spec = request.understand_one(dataclasses.replace(words, overrides=overrides), "doctor runs one job")
+    spec = request.to_spec(dataclasses.replace(words, overrides=overrides), "doctor runs one job")
     findings = []
     for finding in examine(spec):
         findings.append(finding)
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
             print("\n".join(lines(finding)), flush=True)
     problems = sum(finding.level == "problem" for finding in findings)
     if words.json:
-        print(json.dumps({"schema": 1, "well": not problems, "findings": list(map(_as_json, findings))}, indent=1))
+        print(json.dumps({"schema": 1, "ok": not problems, "findings": list(map(_as_json, findings))}, indent=1))
     elif problems:
         print(f"{problems} problem{'s' * (problems > 1)} found")
     else:
@@ -59,7 +59,7 @@ def lines(finding: Finding) -> list[str]:
 
 def _as_json(finding: Finding) -> dict[str, str]:
     """A finding by the names that `--json` has had from its first version on."""
-    return {"level": finding.level, "about": finding.about, "said": finding.message, "mend": finding.remedy}
+    return {"level": finding.level, "about": finding.about, "message": finding.message, "remedy": finding.remedy}
 
 
 def _small(overrides: Sequence[str]) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ The run id is decided when the job is started; RUN_ID stands for it here.
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.take_apart(arguments, own=("json", "all", "script", "facts"), starts=True)
+    words = request.split_flags(arguments, own=("json", "all", "script", "facts"), starts=True)
     if words.help:
         print(HELP, end="")
         return 0
@@ -62,19 +62,19 @@ def main(arguments: Sequence[str]) -> int:
     if words.cfg:
         request.print_configuration(asked)
         return 0
-    specs = request.understand(asked)
+    specs = request.to_specs(asked)
     try:
         facts = [read_facts(words.facts)] * len(specs) if words.facts else probe_each(specs, make=False)
         if words.facts:
             _check_recorded(words.facts, facts[0], specs)
         plans = [resolve(spec, host) for spec, host in zip(specs, facts, strict=True)]
     except LauncherError as refusal:
-        if words.json or words.facts or len(specs) > 1 or not user_script.is_text(specs[0]):
+        if words.json or words.facts or not all(map(user_script.is_text, specs)):
             raise
-        where = origins(asked.cells[0], specs[0], {"device": "cuda"})
+        where = origins(asked.cells[0], specs[0], {"device": "cuda"}) if len(specs) == 1 else []
         here = dataclasses.replace(specs[0].launch, cluster=LocalCluster())
         facts = probe_each([dataclasses.replace(specs[0], launch=here)], make=False)
-        print(describe_text(specs[0], facts[0], where, refusal, width_of(sys.stdout), words.all), end="")
+        print(describe_text(specs, facts[0], where, refusal, width_of(sys.stdout), words.all), end="")
         return 0
     if plans[0].after and not words.facts and address.of(specs[0].launch.cluster) is None:
         from launcher.executors import dependency
@@ -224,10 +224,27 @@ def _left_behind(plan: Plan, everything: bool) -> list[str]:
 
 
 def describe_text(
-    spec: JobSpec, facts: Facts, where: Sequence[Origin], refusal: Exception, width: int = 0, everything: bool = False
+    specs: Sequence[JobSpec],
+    facts: Facts,
+    where: Sequence[Origin],
+    refusal: Exception,
+    width: int = 0,
+    everything: bool = False,
 ) -> str:
-    """What a bare script's user would type in its image, where `run` refuses it on this host. Raises the refusal where
-    the words themselves can't be."""
+    """What a user of bare scripts would type in their images, where `run` refuses them on this host. Raises the refusal
+    where the words themselves can't be."""
+    lines, notes = [], [f"`run` refuses {'it' if len(specs) == 1 else 'them'} here: {refusal}"]
+    for spec in specs:
+        typed, advice = _text(spec, facts, refusal)
+        lines += [*typed, ""]
+        notes += advice
+    lines += _settings(where, width, everything)
+    lines += [part for note in dict.fromkeys(notes) for part in wrapped(f"note: {note}", width)]
+    return "\n".join(lines) + "\n"
+
+
+def _text(spec: JobSpec, facts: Facts, refusal: Exception) -> tuple[list[str], Sequence[str]]:
+    """What is typed for one bare script, and notes about it. Raises the refusal where it can't be."""
     launch, training = spec.launch, spec.training
     try:
         if launch.image is not None:
@@ -246,15 +263,8 @@ def describe_text(
     assert planned is not None
     words = (*profilers.prefix(plain(training), "", bare=True), launch.python or "python", planned.file)
     exported = user_script.environment(precision.mechanism, training.amp.level)
-    lines = [
-        *_typed(f"the image, {planned.workdir}", exported, (*words, *planned.arguments)),
-        "",
-        *_settings(where, width, everything),
-    ]
-    advice = (*user_script.advice(spec, facts, 1, precision), *launch.notes)
-    notes = [f"note: `run` refuses it here: {refusal}", *(f"note: {line}" for line in advice)]
-    lines += [part for note in notes for part in wrapped(note, width)]
-    return "\n".join(lines) + "\n"
+    typed = _typed(f"the image, {planned.workdir}", exported, (*words, *planned.arguments))
+    return typed, (*user_script.advice(spec, facts, 1, precision), *launch.notes)
 
 
 def _settings(where: Sequence[Origin], width: int, everything: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""`resume`: go on with a run in its own folder, from its newest checkpoint, with the code that it began with."""
+"""`resume`: continue a run in its own folder, from its newest checkpoint, with the code that it began with."""
 
 from __future__ import annotations
 

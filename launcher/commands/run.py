@@ -14,7 +14,7 @@ from launcher.ui.foreground import submit_and_follow
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.take_apart(arguments, starts=True)
+    words = request.split_flags(arguments, starts=True)
     if words.help:
         from launcher.commands.help import keys
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     if words.cfg:
         request.print_configuration(asked)
         return 0
-    specs = request.understand(asked)
+    specs = request.to_specs(asked)
     facts = probe_each(specs, make=False)
     plans = [resolve(spec, host) for spec, host in zip(specs, facts, strict=True)]
     if not all(host.uv_is_made for host in facts):  # after what is refused, as that takes minutes

@@ -45,7 +45,7 @@ them while it is open: gpus=0 takes none.
 """
 
 
-class Place(NamedTuple):
+class ShellTarget(NamedTuple):
     """What a terminal is opened for."""
 
     plan: Plan
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.take_apart(arguments, own=("forward",))
+    words = request.split_flags(arguments, own=("forward",))
     if words.help:
         print(HELP, end="")
         return 0
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     os.execvpe(command[0], command, _environment(place))
 
 
-def _opening(place: Place, port: Port | None, token: str) -> list[str]:
+def _opening(place: ShellTarget, port: Port | None, token: str) -> list[str]:
     """The command that opens the terminal. Raises `UsageError` for a port that can't be forwarded."""
     plan, address = place.plan, place.address
     if port and plan.container is not None and plan.container.network == "none":
@@ -107,11 +107,11 @@ def _port(text: str) -> Port:
     return Port(int(local or remote), int(remote))
 
 
-def _of_job(words: Words) -> Place:
+def _of_job(words: Words) -> ShellTarget:
     """A terminal for a job that would be started with these words."""
     from launcher.ssh.probe_client import probe
 
-    spec = request.understand_one(words, "shell opens one terminal")
+    spec = request.to_spec(words, "shell opens one terminal")
     address = addresses.of(spec.launch.cluster)
     of_variables = [name for name, path in spec.launch.secrets.items() if path is None]
     if names := ", ".join(spec.launch.secrets if address else of_variables):
@@ -130,10 +130,10 @@ def _of_job(words: Words) -> Place:
         from launcher.executors.ssh import submit_client
 
         submit_client.send_code(plan, facts.code.paths, address)
-    return Place(plan, address)
+    return ShellTarget(plan, address)
 
 
-def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
+def _of_run(names: Sequence[str], words: Sequence[str]) -> ShellTarget:
     """A terminal in the environment of a run."""
     extra = [word for word in words if "=" in word and not word.startswith("run_root=")]
     if extra:
@@ -157,7 +157,7 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> Place:
         print(f"note: without {', '.join(ended)}: the run's own secrets were deleted when it ended", file=sys.stderr)
         kept = {name: path for name, path in plan.secrets.items() if name not in ended}
         plan = dataclasses.replace(plan, secrets=kept)
-    return Place(
+    return ShellTarget(
         plan, _address(run), seen.state.attempt if running else None, job_of(seen.files.submission) if running else None
     )
 
@@ -177,7 +177,7 @@ def _address(run: store.Run) -> Address | None:
     return remote_record.required(run).address
 
 
-def _environment(place: Place) -> dict[str, str]:
+def _environment(place: ShellTarget) -> dict[str, str]:
     """Of the command here. Over SSH it is the system's ssh, which may need all of it."""
     if place.address:
         return dict(os.environ)

@@ -26,7 +26,7 @@ last recorded step unless given. With verify.record=true a run records loss, gra
 for each step, and the first step and tensor that differ are named. Without it the checkpoint of step N is compared, but
 not one in shards (parallel=fsdp), which needs the record.
 
-cluster.KEY=value changes where it goes, as cluster.constraint=... or cluster.flags=[--nodelist=node2] on Slurm: another
+cluster.KEY=value changes where it goes, as cluster.constraint=... or cluster.nodelist=node2 on Slurm: another
 node of the same kind tells a faulty one. A replay never goes to another cluster or SSH host: start the run there too,
 with verify.record=true, and compare the files in verify/ of both. detach=true returns at once. secrets.NAME is needed
 again, as for resume.

@@ -50,7 +50,7 @@ LEAST = 4
 """Fewest executions of a block that leave one to time: its first step, a random one and the run's last are observed."""
 
 
-def take_apart(words: Sequence[str], base: Compare | None = None) -> tuple[Compare, list[str]]:
+def split_flags(words: Sequence[str], base: Compare | None = None) -> tuple[Compare, list[str]]:
     """The settings of the comparison among the words, and the other words. Raises `UsageError`."""
     values: dict[str, Any] = {}
     rest = []
@@ -184,6 +184,8 @@ def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published
             gpu_pool=(),
             setup=(),
             after=None,
+            notify=(),
+            restarts=0,
             command=(),
             script=plan.script and dataclasses.replace(plan.script, block=how.steps),
         )

@@ -169,7 +169,7 @@ def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs
     scale = experiment.scales[wanted] if wanted else Form()
     other = _form_in(experiment, [*experiment.words, *scale.words, *typed])
     base = build(Compare, {**experiment.compare, **other.compare, **scale.compare}, prefix=comparison.PREFIX)
-    how, typed = comparison.take_apart(typed, base)
+    how, typed = comparison.split_flags(typed, base)
     composer = Composer(config_dirs=config_dirs)
     groups = composer.groups()
     names = scale.names or other.names or tuple(arm.name for arm in experiment.arms)

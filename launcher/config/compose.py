@@ -16,7 +16,7 @@ from launcher.config.schema import GROUPS
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
-    from launcher.config.files import Place
+    from launcher.config.files import SourceLine
     from launcher.config.folders import Defaults, Folder, Repository
 
 SHIPPED = "conf/"
@@ -42,7 +42,7 @@ class Composed(NamedTuple):
     """Plain values, `${...}` and all."""
     files: Sequence[File] = ()
     """What it is made of; later ones win."""
-    places: Mapping[str, Place] = {}
+    places: Mapping[str, SourceLine] = {}
     """Where its values stand in people's own files, by dotted key, of items as `mounts[0]`."""
 
 
@@ -91,7 +91,7 @@ class Composer:
         return layers
 
     @functools.cached_property
-    def _chosen(self) -> dict[str, Place]:
+    def _chosen(self) -> dict[str, SourceLine]:
         """The file of each group that holds where no word chooses one, and the config.yaml that chooses it: the
         shipped one unless another chooses another file."""
         usual, *own = (layer.choices for layer in self._defaults)
@@ -184,11 +184,11 @@ def _shown(path: Path) -> str:
     return f"{SHIPPED}{path.relative_to(conf)}" if path.is_relative_to(conf) else str(path)
 
 
-def _places(files: Sequence[File]) -> dict[str, Place]:
+def _places(files: Sequence[File]) -> dict[str, SourceLine]:
     """Where the values of people's own files stand, where no later file of `conf/` has the key."""
     from launcher.config.files import places
 
-    by_key: dict[str, Place] = {}
+    by_key: dict[str, SourceLine] = {}
     for file in files:
         for key in file.values:
             by_key.pop(key, None)

@@ -32,7 +32,7 @@ _PACKAGE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 _HEADER = re.compile(r"#\s*@(.*)")
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """Where a value stands in a person's own file."""
 
     file: Path
@@ -82,7 +82,7 @@ def read(path: Path, *, shipped: bool = False) -> dict[str, Any]:
     return values  # type: ignore[return-value]  # whose keys are checked to be text
 
 
-def places(path: Path) -> dict[str, Place]:
+def places(path: Path) -> dict[str, SourceLine]:
     """Where the values of a file stand, by dotted key, of an item of a list as `flags[0]`. Raises `UsageError`."""
     return _scan(path, _text(path))
 
@@ -102,9 +102,9 @@ def _text(path: Path) -> str:
         raise refused(path, line, "not UTF-8, which configuration files are written in") from None
 
 
-def _scan(path: Path, text: str) -> dict[str, Place]:
+def _scan(path: Path, text: str) -> dict[str, SourceLine]:
     """The places of all values. Raises `UsageError` for more of them, or deeper ones, than a configuration has."""
-    by_key: dict[str, Place] = {}
+    by_key: dict[str, SourceLine] = {}
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         for number, (key, place) in enumerate(_walk(path, root) if root else ()):
@@ -118,19 +118,19 @@ def _scan(path: Path, text: str) -> dict[str, Place]:
     return by_key
 
 
-def _walk(path: Path, node: yaml.Node, key: str = "", depth: int = 0) -> Iterator[tuple[str, Place]]:
+def _walk(path: Path, node: yaml.Node, key: str = "", depth: int = 0) -> Iterator[tuple[str, SourceLine]]:
     """The dotted key and the place of each value, aliases written out: in a circle too, which ends by its depth."""
     line = node.start_mark.line + 1
     if depth > DEEPEST:
         raise refused(path, line, _TOO_DEEP)
-    yield key, Place(path, line, node.value if isinstance(node, yaml.ScalarNode) else "")
+    yield key, SourceLine(path, line, node.value if isinstance(node, yaml.ScalarNode) else "")
     if isinstance(node, yaml.MappingNode):
         merged = [value for name, value in node.value if name.tag == _MERGE]
         for value in merged:  # of several mappings the first is the strongest, and the node's own keys are stronger
             for mapping in reversed(value.value) if isinstance(value, yaml.SequenceNode) else [value]:
                 yield from _walk(path, mapping, key, depth + 1)
         if merged:
-            yield key, Place(path, line, "")
+            yield key, SourceLine(path, line, "")
         for name, value in node.value:
             if not isinstance(name, yaml.ScalarNode):
                 raise refused(path, name.start_mark.line + 1, "a key should be text")

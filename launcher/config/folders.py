@@ -17,7 +17,7 @@ from amp_launcher.recipe import NAMES, find
 from amp_launcher.settings import Profile
 from amp_launcher.typed import fields_of, show
 from launcher.config import files, shipped
-from launcher.config.files import Place, refused
+from launcher.config.files import SourceLine, refused
 from launcher.config.paths import conf_folder
 from launcher.config.schema import CLUSTERS, TRAINING_KEYS, Container
 from launcher.config.shipped import CONFIG, DECIDES
@@ -33,7 +33,7 @@ class Defaults(NamedTuple):
     """What a folder's config.yaml sets for every job."""
 
     path: Path
-    choices: dict[str, Place]
+    choices: dict[str, SourceLine]
     """A file of each group, and where it is chosen."""
     values: dict[str, Any]
     """What it asks for beyond the defaults."""
@@ -153,14 +153,14 @@ def defaults_list(repository: Repository, overrides: list[Any]) -> list[tuple[st
     return [(path, package or "") for path, package in zip(paths, packages, strict=True) if path]
 
 
-def _choices(path: Path, defaults: list[Any], places: Mapping[str, Place]) -> dict[str, Place]:
+def _choices(path: Path, defaults: list[Any], places: Mapping[str, SourceLine]) -> dict[str, SourceLine]:
     """The file of each group that a config.yaml's `defaults` choose. Raises `UsageError`."""
-    choices: dict[str, Place] = {}
+    choices: dict[str, SourceLine] = {}
     for index, item in enumerate(defaults):
         group, choice = next(iter(item.items())) if isinstance(item, dict) else (str(item), None)
         if group == "_self_" or (choice is None and group in ("data", "experiment")):
             continue
-        place = places.get(f"defaults[{index}]") or Place(path, 0, "")  # a shipped file's lines are not counted
+        place = places.get(f"defaults[{index}]") or SourceLine(path, 0, "")  # a shipped file's lines are not counted
         if group not in CHOOSABLE or not isinstance(choice, str):
             raise refused(path, place.line, f"defaults may choose from {', '.join(CHOOSABLE)}, as `- cluster: slurm`")
         choices[group] = place._replace(text=choice)

@@ -189,7 +189,7 @@ def lay(folder: Path, inherited: Sequence[str], passed: Sequence[str], given: Ma
     _write(folder / FILE, os.fsencode(text))
 
 
-def lay_secrets(files: Mapping[Path, bytes]) -> None:
+def write_secrets(files: Mapping[Path, bytes]) -> None:
     """Write secrets that are kept for a run alone. Raises `UsageError` for a text that can be none."""
     for path, content in files.items():
         if why := problem(content):

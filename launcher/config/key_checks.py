@@ -27,8 +27,6 @@ _KEY_OF = {
     "cluster.gpus": "gpus=",
     "cluster.nodes": "nodes=",
     "cluster.image": "image=",
-    "cluster.exclude": "cluster.flags=['--exclude=NODES']",
-    "cluster.nodelist": "cluster.flags=['--nodelist=NODES']",
     "cluster.gres": "gpus=, or cluster.flags=['--gres=...']",
     **dict.fromkeys(("precision", "mixed_precision"), "amp=bf16-mixed, or another mode of amp"),
 }

@@ -32,6 +32,9 @@ def check(launch: Launch, training: Settings) -> None:
     _check_cluster(launch.cluster)
     if launch.wait and launch.detach:
         raise SettingsError("wait=true and detach=true contradict each other", "wait")
+    _check_notify(launch.notify)
+    if training.watchdog.action == "restart" and not launch.restart.max:
+        raise SettingsError("watchdog.action=restart needs restart.max=N, how often it may", "watchdog.action")
     if launch.name is not None and not re.fullmatch(rf"[\w.+-]{{1,{LONGEST_NAME}}}", launch.name):
         raise SettingsError(
             f"name={launch.name} should be up to {LONGEST_NAME} letters, digits, '.', '_', '+' and '-'", "name"
@@ -56,6 +59,19 @@ def check(launch: Launch, training: Settings) -> None:
                 "amp.infer or amp.clear=[OPERATION]",
                 f"env.{name}",
             )
+
+
+def _check_notify(command: str | None) -> None:
+    """Refuse text that is no command: a shell never reads it."""
+    if command is None:
+        return
+    refuse_control_characters("notify", command)
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise SettingsError(f"notify={command}: {error}; its words are split as a shell does", "notify") from None
+    if not words:
+        raise SettingsError("notify= names no program; say notify=PROGRAM, or leave it out", "notify")
 
 
 def _check_environment(launch: Launch) -> None:

@@ -50,7 +50,7 @@ class Request:
     specs: tuple[JobSpec, ...] = field(default=())
 
 
-def take_apart(words: Sequence[str], own: Sequence[str] = (), *, starts: bool = False) -> Words:
+def split_flags(words: Sequence[str], own: Sequence[str] = (), *, starts: bool = False) -> Words:
     """Flags from overrides. `own` names the flags of the verb beyond those that all have; `starts` is for verbs that
     take a script as their first word. Raises `UsageError`."""
     rest = list(words)
@@ -177,7 +177,7 @@ def _script(config: Mapping[str, Any]) -> Path | None:
     return path.resolve() if os.path.isfile(path) else None
 
 
-def understand(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:
+def to_specs(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:
     """The typed jobs of a request. An error in some of several names these, as a `what` each. Raises `UsageError`."""
     specs = of_each(((label_of(cell.swept), cell) for cell in request.cells), make, what)
     if what == "cell":  # for arms there are stricter rules, `comparison.check`
@@ -185,9 +185,9 @@ def understand(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:
     return tuple(specs)
 
 
-def understand_one(words: Words, does: str) -> JobSpec:
+def to_spec(words: Words, does: str) -> JobSpec:
     """The job of these words, for a verb that `does` something with one. Raises `UsageError` for a sweep."""
-    spec, *others = understand(compose(words))
+    spec, *others = to_specs(compose(words))
     if others:
         raise UsageError(f"{does}, and these words are a sweep of {1 + len(others)}; name one value each")
     return spec

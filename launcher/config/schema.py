@@ -73,6 +73,8 @@ class SlurmCluster(Reach):
     qos: str | None = setting(None, "quality of service")
     constraint: str | None = setting(None, "node features, such as a100&nvlink")
     reservation: str | None = setting(None, "reservation to use")
+    exclude: str | None = setting(None, "nodes that are not taken, such as node[1-3],node7")
+    nodelist: str | None = setting(None, "nodes that all are taken, such as node[1-2]")
     cpus: int | None = setting(
         None, "CPUs per node; null with GPUs is the share that they have of a node of the partition"
     )
@@ -132,6 +134,20 @@ class Telemetry:
         if not 0 <= self.every <= MAX_SAMPLE_SECONDS:
             message = f"telemetry.every={self.every} must be 0 to {MAX_SAMPLE_SECONDS} seconds; 0 records none"
             raise SettingsError(message, "telemetry.every")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restart:
+    """What starts again by itself."""
+
+    max: int = setting(
+        0,
+        "times that a hang (watchdog.action=restart), a failed node or an error of NCCL may start the run again, from "
+        "its last checkpoint; not what fails at the same step twice, nor after three attempts without progress",
+    )
+
+    def __post_init__(self) -> None:
+        at_least("restart.max", self.max, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,6 +226,12 @@ class Launch:
     )
     wait: bool = setting(False, "wait for the end of the job; the default with cluster=local")
     detach: bool = setting(False, "return at once; the default with cluster=ssh and cluster=slurm")
+    restart: Restart = setting(Restart(), "what starts again by itself")
+    notify: str | None = setting(
+        None,
+        "program, with its arguments, that gets a JSON on its input once the run or the sweep ends, hangs or is "
+        "preempted; of the machine that the run is on",
+    )
     after: str | None = setting(None, "start after this run or sweep: RUN once it is done, any:RUN however it ends")
 
 

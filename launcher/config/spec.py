@@ -20,7 +20,7 @@ from launcher.config.sweep import Cell
 from launcher.errors import UsageError, placed
 
 if TYPE_CHECKING:
-    from launcher.config.files import Place
+    from launcher.config.files import SourceLine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +75,7 @@ def _within(key: str, outer: str) -> bool:
     return key == outer or key.startswith((f"{outer}.", f"{outer}["))
 
 
-def _in_file(cell: Cell, key: str) -> Place | None:
+def _in_file(cell: Cell, key: str) -> SourceLine | None:
     """Where a key stands in a person's own file; None where it is set elsewhere."""
     if any(override.kind == "value" and _within(key, override.key) for override in cell.words):
         return None

@@ -23,7 +23,7 @@ from launcher.config.schema import defaults
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
-    from launcher.config.files import Place
+    from launcher.config.files import SourceLine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,7 +167,7 @@ def _take_back(config: dict[str, Any], override: Override) -> None:
     del node[name]
 
 
-def _refuse_missing(raw: Any, setting: Sequence[Override], places: Mapping[str, Place]) -> None:
+def _refuse_missing(raw: Any, setting: Sequence[Override], places: Mapping[str, SourceLine]) -> None:
     """Refuse what a file leaves to the command line, by `???`, and nobody gave. Raises `UsageError`."""
     for key, value in leaves(raw).items():
         if value == "???" and not any(_covers(override.key, key) for override in setting):

@@ -5,10 +5,11 @@ A job's payload is the plan's script, not a pickle, so the job does not need thi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -65,6 +66,19 @@ class PlanExecutor(core.Executor):
         self._sources: dict[int, Source] = {}
         self._code: dict[str, Code] = {}
         """By digest: the list of a large repository's files is kept once, however many plans it has."""
+        self._facts: dict[Any, Facts] | None = None
+        """In a batch: what was found out for its plans, which share a host and a snapshot of the code."""
+
+    @contextlib.contextmanager
+    def batch(self, allow_implicit_submissions: bool = False) -> Iterator[None]:
+        """submitit's batch: what is submitted in it is one sweep. Host and code are looked at once for all of its
+        plans, so they run the code as it was at the first of them."""
+        with super().batch(allow_implicit_submissions):
+            self._facts = {}
+            try:
+                yield
+            finally:
+                self._facts = None
 
     def plan(self, *words: str) -> Plan:
         """The plan of one job on this cluster, as the command line makes it: `executor.plan("amp=o2", "batch=512")`.
@@ -72,16 +86,25 @@ class PlanExecutor(core.Executor):
         `submit(execute, plan)` starts it. Raises `LauncherError` for what can't be asked, or can't run there.
         """
         from launcher.plan.resolve import resolve
-        from launcher.ssh.probe_client import probe
 
         try:
             spec = self._spec(words)
-            facts = probe([spec])
+            facts = self._look(spec)
             plan = resolve(spec, facts)
         except LauncherError as error:
             raise type(error)(str(error).replace(TYPED, "")) from None
         self.knows(Source(plan, spec, facts.code))
         return plan
+
+    def _look(self, spec: JobSpec) -> Facts:
+        from launcher.ssh.probe_client import looked_at, probe
+
+        if self._facts is None:
+            return probe([spec])
+        key = looked_at(spec)
+        if key not in self._facts:
+            self._facts[key] = probe([spec])
+        return self._facts[key]
 
     def _spec(self, words: Sequence[str]) -> JobSpec:
         from launcher.config import request, script_word
@@ -89,7 +112,7 @@ class PlanExecutor(core.Executor):
         own = [self.PARAMETERS[name](value) for name, value in self.parameters.items()]
         script = list(words[:1]) if words and script_word.is_script(words[0]) else []
         all_words = [*script, *self._words, *own, *words[len(script) :]]
-        specs = request.understand(request.compose(request.take_apart(all_words, starts=True)))
+        specs = request.to_specs(request.compose(request.split_flags(all_words, starts=True)))
         if len(specs) != 1:
             raise UsageError(f"{' '.join(words)}: these are {len(specs)} jobs; make a plan of each")
         return specs[0]
@@ -120,8 +143,8 @@ class PlanExecutor(core.Executor):
         plans, pickles = zip(*[functions.bound(plan, call) for call in calls], strict=True)
         for bound in plans:
             self.knows(Source(bound, spec, facts.code))
-        furnish = [functools.partial(functions.lay_call, pickle) for pickle in pickles]
-        return [functions.FunctionJob(folder) for folder in self._submit(plans, furnish)]
+        populate = [functools.partial(functions.write_call, pickle) for pickle in pickles]
+        return [functions.FunctionJob(folder) for folder in self._submit(plans, populate)]
 
     def _plan_of(self, delayed: DelayedSubmission) -> Plan:
         if len(delayed.args) != 1 or delayed.kwargs:
@@ -135,8 +158,8 @@ class PlanExecutor(core.Executor):
             raise UsageError(f"this plan is for cluster={plan.cluster['kind']}, and the executor for {self.kind}")
         return plan
 
-    def _submit(self, plans: Sequence[Plan], furnish: Sequence[Callable[[Path], None]] = ()) -> list[Path]:
-        """Lay down and start new plans, as one sweep where there are several; `furnish` is for each plan what puts
+    def _submit(self, plans: Sequence[Plan], populate: Sequence[Callable[[Path], None]] = ()) -> list[Path]:
+        """Lay down and start new plans, as one sweep where there are several; `populate` is for each plan what puts
         files into its folder. Returns their folders here."""
         addresses = [address.of(types.SimpleNamespace(**plan.cluster)) for plan in plans]
         for name, values in (
@@ -151,7 +174,7 @@ class PlanExecutor(core.Executor):
         came_from = provenance(plans[0], first.code if first else None)
         code = {source.plan.code: source.code.paths for source in sources.values()}
         if addresses[0] is None:
-            return submission.submit(plans, came_from, code=code, furnish=furnish)
+            return submission.submit(plans, came_from, code=code, populate=populate)
         from launcher.executors.ssh import submit_client
 
         secrets = [sources[id(plan)].spec.launch.secrets if id(plan) in sources else {} for plan in plans]

@@ -36,14 +36,14 @@ def prepare(
     code: Mapping[str, Path] | None = None,
     came_from: Mapping[str, Any] | None = None,
     passed: Mapping[str, str] | None = None,
-    furnish: Callable[[Path], None] | None = None,
+    populate: Callable[[Path], None] | None = None,
 ) -> Path:
     """Make a plan's run folder, ready to be started: snapshot, `plan.json`, `run.sh`, `provenance.json`.
 
     An unbound plan gets a new run id. `code` is the files that the plan's digest was taken of; without it the snapshot
     has to be there already. `came_from` is `provenance(plan)` where that is known already, since asking git takes
     longer than all the rest. `passed` is the values of the variables that the job gets from the shell where it was
-    asked for; without them they are this process's. `furnish` puts further files into the new folder. Raises
+    asked for; without them they are this process's. `populate` puts further files into the new folder. Raises
     `UsageError` where the folder can't be made; then nothing is left.
     """
     root = Path(plan.run_root)
@@ -52,8 +52,8 @@ def prepare(
     except OSError as error:
         raise UsageError(f"run_root={plan.run_root}: {of_system(error)}") from None
     try:
-        if furnish:
-            furnish(folder)
+        if populate:
+            populate(folder)
         # First the plan, which names the snapshot: `rm` deletes those that no plan names.
         write(plan, folder, passed)
         _check_cache(plan)
@@ -131,7 +131,7 @@ def _lay_environment(plan: Plan, folder: Path, passed: Mapping[str, str] | None)
     for path in lacking:
         if path.name not in os.environ:
             raise UsageError(f"secrets.{path.name} ended with the run, and {path.name} is not set in this shell")
-    job_environment.lay_secrets({path: os.environb[path.name.encode()] for path in lacking})
+    job_environment.write_secrets({path: os.environb[path.name.encode()] for path in lacking})
 
 
 def _put(path: Path, content: bytes, mode: int) -> None:

@@ -124,7 +124,7 @@ def bound(plan: Plan, call: DelayedSubmission) -> tuple[Plan, bytes]:
     return dataclasses.replace(plan, name=plan.name or _name(call), script=script), content
 
 
-def lay_call(content: bytes, folder: Path) -> None:
+def write_call(content: bytes, folder: Path) -> None:
     """Put the pickle of a call into the folder of its run."""
     function.write_own(str(folder / function.CALL), content)
 

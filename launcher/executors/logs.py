@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from launcher.executors import backends
 from launcher.runs import log_pieces, run_roots, store
-from launcher.runs.log_pieces import NAMES, Piece, Place
+from launcher.runs.log_pieces import NAMES, LogOffset, Piece
 from launcher.runs.store import Run
 
 
@@ -34,6 +34,6 @@ def text(run: Run, name: str) -> str | None:
             return b"".join(parts).decode(errors="replace")
 
 
-def _piece_here(run: Run, place: Place | None, *, attempt: int | None, lines: int | None, following: bool) -> Piece:
+def _piece_here(run: Run, place: LogOffset | None, *, attempt: int | None, lines: int | None, following: bool) -> Piece:
     state = backends.look([run])[0].state if following else None
     return log_pieces.piece(run, place, state, attempt=attempt, lines=lines)

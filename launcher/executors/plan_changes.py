@@ -92,7 +92,7 @@ def _with_ranks(plan: Plan, nodes: int | None = None, gpus: int | None = None) -
         most = len(plan.gpu_pool)
         for wrong, why in (
             (plan.container is not None, f": the container of {run} has {plan.gpus}; start it anew"),
-            (device == "cuda" and gpus == 0, f": {run} trains on GPUs, and goes on on GPUs"),
+            (device == "cuda" and gpus == 0, f": {run} trains on GPUs, and continues on GPUs"),
             (
                 device == "cpu" and gpus and slurm,
                 f": {run} trains on CPUs, and would reserve GPUs that it does not use; say nodes=N for another number "

@@ -81,10 +81,10 @@ def resume_here(
             for folder, plan, values in zip(folders, plans, values_from_now, strict=True):
                 refused.enter_context(taken_back(folder))
                 own = job_environment.own_secrets(plan.secrets, plan.run_dir)
-                job_environment.lay_secrets({path: secrets[name] for name, path in own.items() if name in secrets})
+                job_environment.write_secrets({path: secrets[name] for name, path in own.items() if name in secrets})
                 if from_here:
                     (folder / shell_record.FILE).unlink(missing_ok=True)
-                lay_down_again(folder, plan, values)
+                prepare_resume(folder, plan, values)
             submission.start(folders, plans)
     for root in {run.root for run in chosen}:  # it may have been moved
         with contextlib.suppress(OSError):
@@ -219,7 +219,7 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def lay_down_again(folder: Path, plan: Plan, values: Mapping[str, Any]) -> None:
+def prepare_resume(folder: Path, plan: Plan, values: Mapping[str, Any]) -> None:
     """Make a finished run's folder ready for another submission. The first plan stays as it is; `values`, the plan from
     now on, waits in `attempts/plan.json` until the next attempt begins and takes it into its own folder."""
     attempts = folder / "attempts"
@@ -246,7 +246,7 @@ def _choose(seen: Sequence[Seen], before: Mapping[Run, Plan], *, goes_on: bool, 
                 f"{what}; a script decides by itself how long it runs: say {RESUME_ARGUMENTS}=[...] to start it again "
                 "with these arguments added, or start it anew"
             )
-        raise UsageError(f"{what}; say epochs=N or steps=N to go on with it")
+        raise UsageError(f"{what}; say epochs=N or steps=N to continue it")
     return chosen
 
 

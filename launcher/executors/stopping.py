@@ -66,9 +66,10 @@ def _mark_cancelled(folder: Path, killed: str | None = None) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove such requests, Slurm's verdict on the job before and the count of its requeues, as the run is submitted
-    again."""
-    for path in (folder / "cancelled", folder / "STOP", folder / store.VERDICT, *folder.glob("attempts/*/requeued")):
+    """Remove such requests, Slurm's verdict on the job before and the counts of requeues and restarts, as the run is
+    submitted again."""
+    counts = (*folder.glob("attempts/*/requeued"), *folder.glob("attempts/*/restarted"))
+    for path in (folder / "cancelled", folder / "STOP", folder / store.VERDICT, *counts):
         path.unlink(missing_ok=True)
 
 

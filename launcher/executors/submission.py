@@ -43,12 +43,12 @@ def submit(
     cells: Sequence[str] = (),
     code: Mapping[str, Mapping[str, Path]] | None = None,
     passed: Mapping[str, str] | None = None,
-    furnish: Sequence[Callable[[Path], None]] = (),
+    populate: Sequence[Callable[[Path], None]] = (),
 ) -> list[Path]:
     """Submit one run, or the cells of a sweep, and return their folders; see `execute.prepare`.
 
     `code` is the files of snapshots, by digest; others have to be there. `cells` is all runs of the sweep, where some
-    were started before; `furnish` is for each plan what puts files into its folder. Raises `LauncherError`, and then
+    were started before; `populate` is for each plan what puts files into its folder. Raises `LauncherError`, and then
     the folders of those that were not accepted are gone.
     """
     check(plans)
@@ -58,7 +58,7 @@ def submit(
         plans = [plan.bind(run_ids.cell_id(sweep, index, len(plans))) for index, plan in enumerate(plans)]
     folders: list[Path] = []
     try:
-        for plan, put in itertools.zip_longest(plans, furnish):
+        for plan, put in itertools.zip_longest(plans, populate):
             folders.append(execute.prepare(plan, (code or {}).get(plan.code), came_from, passed, put))
         if named := run_ids.sweep_of(folders[0].name):
             names = cells or [folder.name for folder in folders]
@@ -66,7 +66,7 @@ def submit(
         start(folders, [plan.bind(folder.name) for plan, folder in zip(plans, folders, strict=True)])
     except BaseException as error:  # an interrupt too
         alone = set(cells) <= {plan.run_id for plan in plans}  # else an earlier try started cells of this sweep
-        _discard(folders, keep_accepted=not isinstance(error, local_start.Refused), forget_sweep=alone)
+        _discard(folders, keep_accepted=not isinstance(error, local_start.StartRefused), forget_sweep=alone)
         raise
     return folders
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.config import shell_record
 from launcher.errors import UsageError
-from launcher.executors.local.start import Refused
+from launcher.executors.local.start import StartRefused
 from launcher.runs import store
 from launcher.runs.schema import Submission
 from launcher.script.render import SUPERVISOR
@@ -25,14 +25,14 @@ def taken_back(folder: Path) -> Iterator[None]:
     """Leave the folder of a run as it was where its next attempt is refused, or anything fails before it is submitted:
     its state, and the plan that holds."""
     arms = [path for path in folder.glob(f"{store.ARMS}/*/*") if path.name in _SCRIPTS]
-    requeues = folder.glob("attempts/*/requeued")
+    requeues = (*folder.glob("attempts/*/requeued"), *folder.glob("attempts/*/restarted"))
     files = [*(folder / name for name in (*_SCRIPTS, *_RECORDS)), folder / "attempts/plan.json", *arms, *requeues]
     held = {path: (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) if path.is_file() else None for path in files}
     before, had_secrets = set(store.attempts(folder)), (folder / store.SECRETS).exists()
     try:
         yield
     except BaseException as error:  # an interrupt and a full disk too
-        if _is_new(folder, held) and not (isinstance(error, UsageError | Refused) and _is_refused(folder)):
+        if _is_new(folder, held) and not (isinstance(error, UsageError | StartRefused) and _is_refused(folder)):
             raise  # it may have started; Slurm may have it, as an array of a sweep that it took in part
         for path, was in held.items():
             _restore(path, was)

@@ -77,18 +77,18 @@ def verify_here(
         plan = _plan(changed, values, replay, name)
         resume.check_secrets(before, secrets)
 
-        def furnish(folder: Path) -> None:
+        def populate(folder: Path) -> None:
             lay_down(run.folder, folder, replay, recorded)
             own = job_environment.own_secrets(before.secrets, before.run_dir)
             held = {name: secrets.get(name) or path.read_bytes() for name, path in own.items()}
-            job_environment.lay_secrets({folder / SECRETS / name: content for name, content in held.items()})
+            job_environment.write_secrets({folder / SECRETS / name: content for name, content in held.items()})
 
         came_from = store.read_or_empty(run.folder / "provenance.json")
         came_from.pop("token", None)
         if token is not None:
             came_from["token"] = token
         came_from["command"] = ["python", "-m", "launcher", *plan.command]
-        (folder,) = submission.submit([plan], came_from, furnish=[furnish])
+        (folder,) = submission.submit([plan], came_from, populate=[populate])
     return Started(folder, replay.first, replay.step, recorded)
 
 
@@ -181,6 +181,8 @@ def _plan(plan: Plan, values: Mapping[str, Any], replay: ReplayPlan, name: str) 
         secrets={**plan.secrets, **moved},
         replay=replay,
         after=None,
+        notify=(),
+        restarts=0,
         swept=(),
         advice=(),
         command=("verify", replay.run, f"step={replay.step}"),

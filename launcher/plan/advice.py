@@ -74,7 +74,7 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
 _ON_A_CPU = {
     "yes": "amp.gemm={gemm} on a CPU shows that it is applied; a step takes about five times one in bfloat16",
     "emulated": "amp.gemm={gemm} on a CPU is emulated: operands are rounded to it and multiplied in bfloat16, which is "
-    "no proof, so that only require_proof=false lets a run go on",
+    "no proof, so that only require_proof=false lets a run continue",
 }
 
 

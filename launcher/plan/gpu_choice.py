@@ -45,7 +45,7 @@ def processes(spec: JobSpec, gpus: int) -> tuple[int, int]:
 
 def check_free(spec: JobSpec, facts: Facts, pool: tuple[Gpu, ...], count: int) -> None:
     """Refuse what could only be refused when it starts. Raises `Unavailable`."""
-    seen = [shared_gpus.Seen(index=gpu.index, uuid=gpu.uuid, holder=gpu.holder) for gpu in pool]
+    seen = [shared_gpus.GpuState(index=gpu.index, uuid=gpu.uuid, holder=gpu.holder) for gpu in pool]
     waits = spec.launch.wait_gpus or spec.launch.after is not None  # the other run may be on them now
     why = shared_gpus.refusal(count, seen, facts.host) if pool and not waits else ""
     if why:

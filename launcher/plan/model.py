@@ -234,6 +234,10 @@ class Plan:
     replay: ReplayPlan | None = None
     """The steps of another run that it replays, where `verify` made it."""
     after: str | None = None
+    restarts: int = 0
+    """How often a hang, a failed node or an error of NCCL may start it again."""
+    notify: tuple[str, ...] = ()
+    """Argument list of what is told of the run's end, its program absolute."""
     swept: tuple[tuple[str, Any], ...] = ()
     advice: tuple[str, ...] = ()
     precision: Decided | None = None

@@ -68,8 +68,8 @@ def check(spec: JobSpec, facts: Facts, device: str) -> None:
     contained = launch.container.kind != "none"
     if profile.tool == "dlprof" and not _has_dlprof(launch):
         raise SettingsError(
-            "profile=dlprof needs one of NVIDIA's images of 2020 and 2021 that hold it (`image list` tells which), and "
-            "recipe=script with train.bare=true, as they are older than our own trainers; say profile=nsys, or "
+            "profile=dlprof needs one of NVIDIA's images from 19.09 to 21.12 that hold it (`image list` tells which), "
+            "and recipe=script with train.bare=true, as they are older than our own trainers; say profile=nsys, or "
             "image.is=ngc-tensorflow:21.04 of an image that is one of them under another name",
             "profile",
         )

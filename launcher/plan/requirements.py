@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import posixpath
 import re
+import shlex
 from collections.abc import Collection, Sequence
 from typing import get_args
 
@@ -110,6 +111,20 @@ def _without(framework: str, facts: Facts, there: str) -> str:
         "names an environment that this makes there, and python=uv the one of a uv.lock:\n"
         f"  python3 -m venv ~/{framework} && ~/{framework}/bin/pip install {package}"
     )
+
+
+def notify(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
+    """The argument list of `notify`, empty without it. Raises `SettingsError` for a program that isn't there."""
+    command = spec.launch.notify
+    if command is None:
+        return ()
+    name, *arguments = shlex.split(command)
+    if name not in facts.programs:
+        raise SettingsError(
+            f"notify={command}: {facts.host} has no program {name} that you can run; say the path of one that it has",
+            "notify",
+        )
+    return (facts.programs[name], *arguments)
 
 
 def check_gemm(spec: JobSpec, facts: Facts) -> None:

@@ -122,6 +122,8 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         telemetry=launch.telemetry.every,
         script=user_script.choose(spec, facts),
         after=launch.after,
+        restarts=launch.restart.max,
+        notify=requirements.notify(spec, facts),
         swept=spec.swept,
         advice=(
             *_advice(spec, facts, count),

@@ -24,6 +24,7 @@ OURS = (
 NAMED = {
     "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint", "time": "time",
     "reservation": "reservation", "cpus-per-task": "cpus", "mem": "mem", "wckey": "wckey",
+    "exclude": "exclude", "nodelist": "nodelist",
 }  # fmt: skip
 _VARIABLES = {f"SBATCH_{flag.replace('-', '_').upper()}": key for flag, key in NAMED.items() if key != "time"}
 _VARIABLES |= {"SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem"}
@@ -37,7 +38,8 @@ def check(spec: JobSpec, facts: Facts) -> None:
     slurm = facts.slurm
     assert slurm is not None, "the prober gives facts of Slurm for cluster=slurm"
     _check_flags(cluster.flags)
-    for key, value in (("account", cluster.account), ("partition", cluster.partition), ("qos", cluster.qos)):
+    for key in ("account", "partition", "qos", "exclude", "nodelist"):
+        value = getattr(cluster, key)
         if value is not None and re.search(r"\s", value):
             raise SettingsError(f"cluster.{key}={value} holds a blank", f"cluster.{key}")
     partition = find_partition(cluster, slurm)

@@ -192,6 +192,8 @@ class Facts:
     """Data folders as named in the request -> the names in them."""
     file_sizes: dict[str, int | None] = field(default_factory=dict)
     """Data files that a recipe checks, as named in the request -> bytes; None for one that can't be read."""
+    programs: dict[str, str] = field(default_factory=dict)
+    """Programs as named in the request -> their absolute paths, of those that are there and can be run."""
     missing: tuple[str, ...] = ()
     """Paths named in the request that do not exist."""
     real_paths: dict[str, str] = field(default_factory=dict)

@@ -42,7 +42,7 @@ def take(count: int, pool: Sequence[str], run: str, *, wait: bool) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class GpuState:
     """A GPU of this machine, and who is on it in words; empty is nobody."""
 
     index: int
@@ -52,7 +52,7 @@ class Seen:
     fault: str = ""
 
 
-def look() -> list[Seen]:
+def look() -> list[GpuState]:
     """The GPUs of this machine in the order of the bus; none where that can't be told."""
     try:
         done = subprocess.run(
@@ -66,17 +66,17 @@ def look() -> list[Seen]:
     return parse(done.stdout.decode(errors="replace").splitlines()) if done.returncode == 0 else []
 
 
-def parse(lines: Iterable[str]) -> list[Seen]:
+def parse(lines: Iterable[str]) -> list[GpuState]:
     """What `gpu_look` prints."""
     fields = [line.split("|") for line in lines]
     return [
-        Seen(index=int(cells[0]), uuid=cells[1], holder=cells[2], fault=cells[3])
+        GpuState(index=int(cells[0]), uuid=cells[1], holder=cells[2], fault=cells[3])
         for cells in fields
         if len(cells) == 4 and INDEX.fullmatch(cells[0])
     ]
 
 
-def refusal(count: int, pool: Sequence[Seen], host: str) -> str:
+def refusal(count: int, pool: Sequence[GpuState], host: str) -> str:
     """Why so many GPUs can't be had of those; empty where they can."""
     busy = [f"GPU {gpu.index}: {gpu.holder}" for gpu in pool if gpu.holder]
     free = len(pool) - len(busy)

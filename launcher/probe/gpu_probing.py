@@ -69,7 +69,7 @@ def with_holders(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
         for gpu in seen.values()
         if gpu.uuid not in known
     )
-    nothing = gpu_locks.Seen(index=0, uuid="")
+    nothing = gpu_locks.GpuState(index=0, uuid="")
     return tuple(
         dataclasses.replace(gpu, holder=found.holder, fault=found.fault)
         for gpu in sorted((*gpus, *lost), key=lambda gpu: gpu.index)

@@ -8,6 +8,7 @@ import getpass
 import os
 import platform
 import re
+import shutil
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -80,6 +81,7 @@ def look(asked: Questions) -> Facts:
         run_root_filesystem=_filesystem(run_root),
         folders={name: tuple(sorted(os.listdir(expanded(name)))) for name in asked.folders if expanded(name).is_dir()},
         file_sizes=dict(_sizes(asked.data_files)),
+        programs=dict(_programs(asked.programs)),
         missing=tuple(sorted(_missing(named, asked.mounts))),
         real_paths=dict(_real_paths(asked.inputs)),
         environment=job_environment.standard(os.environ),
@@ -103,6 +105,14 @@ def _sizes(named: Iterable[str]) -> Iterable[tuple[str, int | None]]:
             yield name, None
         else:
             yield name, status.st_size if stat.S_ISREG(status.st_mode) and os.access(path, os.R_OK) else None
+
+
+def _programs(named: Iterable[str]) -> Iterable[tuple[str, str]]:
+    """The absolute paths of programs that are there: a bare name is looked for on the PATH."""
+    for name in named:
+        path = shutil.which(os.path.join(Path.cwd(), expanded(name)) if "/" in name else name)
+        if path is not None:
+            yield name, os.path.abspath(path)
 
 
 def _missing(named: Iterable[str], sources: Iterable[str]) -> Iterable[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,8 @@ class Questions:
     """`script.inputs` of scripts."""
     mounts: tuple[str, ...]
     """Their sources."""
+    programs: tuple[str, ...]
+    """What `notify` starts."""
 
 
 def data_files(spec: JobSpec) -> tuple[str, ...]:
@@ -71,4 +74,5 @@ def questions(specs: Sequence[JobSpec], uv: str = "") -> Questions:
         workdirs=tuple(sorted({folder for spec in with_script if (folder := spec.launch.workdir) is not None})),
         inputs=tuple(sorted({path for spec in with_script for path in spec.launch.inputs})),
         mounts=tuple(sorted({mount.split(":")[0] for spec in specs for mount in spec.launch.mounts} - {OWN_FOLDER})),
+        programs=tuple(sorted({shlex.split(spec.launch.notify)[0] for spec in specs if spec.launch.notify})),
     )

@@ -18,7 +18,7 @@ PIECE = 2**20
 """Bytes of each of the two at once."""
 
 
-class Place(NamedTuple):
+class LogOffset(NamedTuple):
     """How far a reader is."""
 
     attempt: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 class Piece(NamedTuple):
     """What comes next of a run's logs."""
 
-    place: Place
+    place: LogOffset
     texts: tuple[bytes, bytes]
     more: bool
     """The next piece is there already."""
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 def piece(
-    run: Run, place: Place | None, state: State | None, *, attempt: int | None, lines: int | None = None
+    run: Run, place: LogOffset | None, state: State | None, *, attempt: int | None, lines: int | None = None
 ) -> Piece:
     """The next piece from a place on; without one from the beginning, or the last so many lines.
 
@@ -51,18 +51,18 @@ def piece(
     if place is None:
         number = attempt or max(numbers, default=1)
         begins = (0 if lines is None else follow.last_lines(_path(run, number, name), lines) for name in NAMES)
-        place = Place(number, *begins)
+        place = LogOffset(number, *begins)
     newer = [number for number in numbers if number > place.attempt]
     over = state is None or state.finished or bool(newer)
     texts = tuple(
         follow.since(_path(run, place.attempt, name), offset, PIECE, whole_lines=not over)
         for name, offset in zip(NAMES, place[1:], strict=True)
     )
-    after = Place(place.attempt, place.stdout + len(texts[0]), place.stderr + len(texts[1]))
+    after = LogOffset(place.attempt, place.stdout + len(texts[0]), place.stderr + len(texts[1]))
     if any(len(text) > PIECE // 2 for text in texts):
         return Piece(after, (texts[0], texts[1]), more=True, ended=False, state=state)
     if state is not None and newer and attempt is None:
-        return Piece(Place(newer[0]), (texts[0], texts[1]), more=True, ended=False, state=state)
+        return Piece(LogOffset(newer[0]), (texts[0], texts[1]), more=True, ended=False, state=state)
     return Piece(after, (texts[0], texts[1]), more=False, ended=over, state=state)
 
 

@@ -77,6 +77,15 @@ class Cancelled(NamedTuple):
     """Why it had to be killed, where it did not end by itself."""
 
 
+class Hang(NamedTuple):
+    """attempts/N/hang-rankR.json: a rank that took no step for long."""
+
+    rank: int | None = None
+    node: str | None = None
+    seconds: float | None = None
+    where: str | None = None
+
+
 class Failed(NamedTuple):
     """attempts/N/failed.json: the first rank that failed."""
 
@@ -143,6 +152,8 @@ class PlanRecord(NamedTuple):
     run_root: str | None = None
     code: str | None = None
     after: str | None = None
+    notify: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = {}
     words: tuple[str, ...] = ()
     swept: tuple[tuple[str, Any], ...] = ()
     arms: tuple[ArmRecord, ...] = ()
@@ -189,6 +200,8 @@ class Throughput(NamedTuple):
     """Of the time, spent waiting for data."""
     gpu_busy_share: float | None = None
     """Of a step's time, in which a kernel ran on the GPU."""
+    matrix_share: float | None = None
+    """Of a step's time: what its matrix products would take in float32 at the GPU's peak."""
     mfu: float | None = None
     """Of text: share of the devices' dense peak, from 0 to 1, where that is known."""
     counted: str | None = None

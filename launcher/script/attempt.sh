@@ -29,6 +29,13 @@ taken_over() { [ -e "$LAUNCHER_RUN/attempts/$((LAUNCHER_ATTEMPT + 1))" ]; }
 status() { # state, exit code or null, end or null, reason
   local reason=$4 error
   ! taken_over || return 0
+  if [ "$1" = failed ] && [ -n "${LAUNCHER_EXIT-}" ] && declare -F restart_instead >/dev/null; then
+    if restart_instead; then
+      set -- requeued "$2" "$3"
+      reason=$LAUNCHER_AGAIN_BECAUSE
+    fi
+    reason+=${LAUNCHER_NOT_AGAIN:+; not restarted: $LAUNCHER_NOT_AGAIN}
+  fi
   until error=$(write_status "$1" "$2" "$3" "$reason" 2>&1); do
     echo "$error" >&2
     [ -e "$LAUNCHER_RUN/.reserve" ] || return 1
@@ -140,7 +147,7 @@ gigabytes() { # of kB
 
 end_if_unwanted() { # cancelled, or asked to stop, before it started
   if [ -e "$LAUNCHER_RUN/cancelled" ]; then
-    status cancelled null "\"$(now)\"" "cancelled before it started"
+    status cancelled null "\"$(now)\"" "before it started"
     exit 1
   elif [ -e "$LAUNCHER_RUN/STOP" ]; then
     status stopped null "\"$(now)\"" "before it started"
@@ -179,7 +186,7 @@ supervise() { # function that starts the job: run it in the background, and leav
     echo "$LAUNCHER_EXIT" >"$LAUNCHER_LOGS/exit_code"
     exit "$LAUNCHER_EXIT"
   ) &
-  local child=$! waited=137 sampler='' relay='' limit='' left=''
+  local child=$! waited=137 sampler='' relay='' limit='' left='' hang=''
   if [ "$1" = trainer ] && [ -n "$LAUNCHER_TELEMETRY_EVERY" ]; then # behind the start, which does not wait for it
     start_telemetry
     sampler=${!-}
@@ -196,6 +203,10 @@ supervise() { # function that starts the job: run it in the background, and leav
     end_left_nodes &
     left=$!
   fi
+  if declare -F tell_of_hang >/dev/null; then
+    tell_of_hang &
+    hang=$!
+  fi
   wait "$LAUNCHER_REPORTING"
   while kill -0 "$child" 2>/dev/null; do
     wait "$child"
@@ -207,6 +218,7 @@ supervise() { # function that starts the job: run it in the background, and leav
   [ -z "$relay" ] || kill "$relay" 2>/dev/null
   [ -z "$limit" ] || { kill -KILL "$limit" && wait "$limit"; } 2>/dev/null
   [ -z "$left" ] || { kill -KILL "$left" && wait "$left"; } 2>/dev/null
+  [ -z "$hang" ] || { kill -KILL "$hang" && wait "$hang"; } 2>/dev/null
   [ -z "$LAUNCHER_CONTAINER" ] || remove_left_container
   if [ -n "$sampler" ]; then
     exec {LAUNCHER_TELEMETRY}>&-
@@ -311,6 +323,8 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   else
     status failed "$code" "$ended" "the $LAUNCHER_WHO ended with exit code $code$lack"
   fi
+  [ -z "${LAUNCHER_AGAIN_BECAUSE-}" ] || start_again "$ended"
+  ! declare -F notice_of_end >/dev/null || notice_of_end
   if [ -n "$LAUNCHER_SECRETS" ]; then # a job that Slurm starts again needs them
     grep -qE '"state": "(requeued|interrupted)"' "$LAUNCHER_RUN/status.json" ||
       rm -rf "${LAUNCHER_RUN:?}/$LAUNCHER_SECRETS"

@@ -4,6 +4,7 @@ that it sources; the same for every place, for bash 4.2 and later. Pure.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from launcher import bash_files
@@ -15,6 +16,7 @@ from launcher.plan import user_script
 from launcher.plan.model import Plan
 from launcher.plan.plan_summary import mode
 from launcher.probe import gpu_locks
+from launcher.runs import run_ids
 from launcher.runs.store import SECRETS
 from launcher.script import comparison, slurm_header, trainer_command
 
@@ -44,6 +46,8 @@ def supervisor(plan: Plan) -> str:
     names = ["attempt.sh"]
     names += ["slurm.sh"] if plan.queue == "slurm" else []
     names += ["after.sh"] if _waits(plan) else []
+    names += ["restart.sh"] if plan.restarts else []
+    names += ["notify.sh"] if plan.notify else []
     names += ["compare.sh"] if plan.arms else []
     names += ["engine.sh"] if trainer_command.outliving(plan) else []
     names += ["telemetry.sh"] if plan.telemetry else []
@@ -142,6 +146,10 @@ def _settings(plan: Plan) -> Iterator[str]:
     yield f"LAUNCHER_QUEUE={queue} LAUNCHER_SHARED={'yes' if plan.shared is not None else _NONE}"
     if limit := _limit(plan):
         yield f"LAUNCHER_LIMIT={limit} LAUNCHER_STOP_BEFORE={plan.cluster['stop_before']}"
+    yield from _notify(plan)
+    if plan.restarts:
+        hangs = "yes" if plan.settings["watchdog"]["action"] == "restart" else _NONE
+        yield f"LAUNCHER_RESTARTS={plan.restarts} LAUNCHER_HANGS={hangs} LAUNCHER_PER_NODE={plan.processes}"
     sampled = _sampled_gpus(plan) or _NONE
     yield f"LAUNCHER_TELEMETRY_EVERY={plan.telemetry or _NONE} LAUNCHER_TELEMETRY_GPUS={sampled}"
     if plan.arms:
@@ -149,6 +157,17 @@ def _settings(plan: Plan) -> Iterator[str]:
         names = [arm.arm for arm in plan.arms]
         yield f"LAUNCHER_ORDER='{' '.join(comparison.order(names, plan.comparison.rounds))}'"
         yield f"LAUNCHER_ARMS='{' '.join(names)}' LAUNCHER_COOL_DOWN={plan.comparison.cool_down}"
+
+
+def _notify(plan: Plan) -> Iterator[str]:
+    """What `notify.sh` reads."""
+    if not plan.notify:
+        return
+    members = {"run": plan.run_id, "name": plan.name, "folder": plan.run_dir, "words": list(plan.words)}
+    yield f"LAUNCHER_NOTIFY=({bash_line(plan.notify)})"
+    yield f"LAUNCHER_NOTICE={to_bash(json.dumps(members)[1:-1])}"
+    sweep = run_ids.sweep_of(plan.run_id)
+    yield f"LAUNCHER_SWEEP={sweep or _NONE} LAUNCHER_HIDDEN=({bash_line(list(plan.secrets.values()))})"
 
 
 def _limit(plan: Plan) -> int:

@@ -79,6 +79,7 @@ ask_to_stop() { # why, as far as is known before Slurm is asked
   esac
   [[ ! $job =~ \ EndTime=([0-9T:-]+) ]] || left=$(($(date -d "${BASH_REMATCH[1]}" +%s) - $(date +%s)))
   [ ! -e "$LAUNCHER_RUN/STOP" ] || write_stop "$left"
+  [ "$LAUNCHER_ASKED" != preemption ] || ! declare -F notice >/dev/null || notice preempted "is preempted" '' &
 }
 
 write_stop() { # seconds left
@@ -209,15 +210,31 @@ end_for_slurm() { # end: after a request to stop that was not a person's
   fi
 }
 
-requeue() { # end, reason: continue in the same job
+requeue() { # end, reason, state where Slurm refuses (stopped): continue in the same job
   rm -f "$LAUNCHER_RUN/STOP"
   status requeued "$LAUNCHER_EXIT" "$1" "$2"
-  trap 'exit 0' TERM
+  trap 'exclude_nodes; exit 0' TERM
   if scontrol requeue "$(job_id)"; then
     # Slurm ends this shell; exiting by itself would race with that.
     for _ in {1..60}; do sleep 1; done
   else
     rm -f "$LAUNCHER_LOGS/requeued"
-    status stopped "$LAUNCHER_EXIT" "$1" "$2; Slurm refused to requeue it"
+    LAUNCHER_AGAIN_BECAUSE=
+    unset -f restart_instead
+    rm -f "$LAUNCHER_LOGS/restarted"
+    status "${3:-stopped}" "$LAUNCHER_EXIT" "$1" "$2; Slurm refused to requeue it"
   fi
+}
+
+exclude_nodes() { # from the job that was put back: Slurm changes that of a waiting job alone
+  local job excluded='' tries
+  [ -n "${LAUNCHER_SILENT-}" ] || return 0
+  job=$(timeout 10 scontrol --oneliner show job "$(job_id)" 2>/dev/null)
+  [[ ! $job =~ \ ExcNodeList=([^ ]+) ]] || excluded=${BASH_REMATCH[1]}
+  [ "$excluded" != "(null)" ] || excluded=
+  for tries in {1..20}; do
+    ! timeout 10 scontrol update JobId="$(job_id)" ExcNodeList="${excluded:+$excluded,}$LAUNCHER_SILENT" || return 0
+    sleep 1
+  done
+  echo "could not exclude $LAUNCHER_SILENT in $tries tries" >&2
 }

@@ -39,7 +39,7 @@ class BashSession:
         mark, name, seconds = os.urandom(8).hex(), self.address.destination, self._seconds
         text = program(request, arguments, mark)
         stream = transport.open_stream(self.address, "bash --norc -s")
-        until, rest, size, begun = time.monotonic() + seconds, b"", 0, False
+        until, rest, size, begun = time.monotonic() + seconds, bytearray(), 0, False
         try:
             write_all(stream, text.encode("utf-8", "surrogateescape") + data, WRITING)
             while True:
@@ -49,7 +49,8 @@ class BashSession:
                     if not begun and stream.exit_code() in (126, 127):
                         raise Unreachable(f"{self.no_python}; nor does it have a bash: {complaint}")
                     raise Lost(f"the connection to {name} was lost: {complaint}".rstrip(": "))
-                *lines, rest = (rest + part).split(b"\n")
+                rest += part
+                *lines, rest = rest.split(b"\n") if b"\n" in part else [rest]
                 size += len(part)
                 if (len(rest) if streamed else size) > LONGEST_ANSWER:
                     raise Refused("its answer has no end")

@@ -29,7 +29,7 @@ class Key(NamedTuple):
         return f"{self.kind} SHA256:{text}"
 
 
-class Known(NamedTuple):
+class HostKeys(NamedTuple):
     """What the files say of a name."""
 
     keys: tuple[Key, ...] = ()
@@ -42,7 +42,7 @@ class Known(NamedTuple):
     """Whether a certificate authority is named for it (`@cert-authority`)."""
 
 
-def known(name: str, files: Iterable[str]) -> Known:
+def known(name: str, files: Iterable[str]) -> HostKeys:
     """What the files say of that name; unreadable files are skipped."""
     keys: dict[str, list[Key]] = {"": [], "@revoked": [], "@cert-authority": []}
     for path in files:
@@ -55,23 +55,23 @@ def known(name: str, files: Iterable[str]) -> Known:
                 keys.setdefault(mark, []).append(Key(words[1], base64.b64decode(words[2], validate=True)))
             except (binascii.Error, IndexError):
                 continue
-    return Known(keys=tuple(keys[""]), revoked=tuple(keys["@revoked"]), authority=bool(keys["@cert-authority"]))
+    return HostKeys(keys=tuple(keys[""]), revoked=tuple(keys["@revoked"]), authority=bool(keys["@cert-authority"]))
 
 
-def of_host(host: str, port: int, alias: str | None, files: Iterable[str]) -> Known:
+def of_host(host: str, port: int, alias: str | None, files: Iterable[str]) -> HostKeys:
     """What is known of a host at a port, or of its alias (HostKeyAlias) alone."""
     files = tuple(files)
     if alias or port == 22:
         return known(alias or host, files)
     own, bare = known(name_of(host, port), files), known(host, files)
-    return Known(own.keys, bare.keys, (*own.revoked, *bare.revoked), own.authority or bare.authority)
+    return HostKeys(own.keys, bare.keys, (*own.revoked, *bare.revoked), own.authority or bare.authority)
 
 
 def name_of(host: str, port: int) -> str:
     return host if port == 22 else f"[{host}]:{port}"
 
 
-def refusal(shown: Key, known: Known, name: str, accept: str, forget: str) -> str:
+def refusal(shown: Key, known: HostKeys, name: str, accept: str, forget: str) -> str:
     """Why the key that a host shows is not accepted; empty if it is. `accept` is the command that adds it to a
     known_hosts file, and `forget` the one that removes the keys of `name`."""
     if shown in known.revoked:

@@ -9,7 +9,7 @@ from typing import Any
 from launcher import admit
 from launcher.admit import Refused
 from launcher.runs import states
-from launcher.runs.log_pieces import NAMES, PIECE, Piece, Place
+from launcher.runs.log_pieces import NAMES, PIECE, LogOffset, Piece
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
 from launcher.ssh.failures import Retries, Unreachable
@@ -17,7 +17,7 @@ from launcher.ssh.host import connect
 
 
 def from_host(
-    run: Run, pointer: Pointer, place: Place | None, *, attempt: int | None, lines: int | None, following: bool
+    run: Run, pointer: Pointer, place: LogOffset | None, *, attempt: int | None, lines: int | None, following: bool
 ) -> Piece:
     """The next piece of a run's logs from its host; see `log_pieces.piece`. Raises `Unreachable`."""
     retries = Retries()
@@ -30,7 +30,7 @@ def from_host(
             retries.wait(error, lambda text: print(text, file=sys.stderr, flush=True))
 
 
-def _ask(run: Run, pointer: Pointer, place: Place | None, **options: Any) -> Piece:
+def _ask(run: Run, pointer: Pointer, place: LogOffset | None, **options: Any) -> Piece:
     host = connect(pointer.address)
     answers = host.stream("log", root=pointer.root, id=run.id, place=place._asdict() if place else None, **options)
     with host.admitting(), contextlib.closing(answers):
@@ -45,18 +45,18 @@ def _ask(run: Run, pointer: Pointer, place: Place | None, **options: Any) -> Pie
     return piece._replace(texts=(bytes(text[: sizes[0]]), bytes(text[sizes[0] :])))
 
 
-def _head(value: Any, before: Place | None, following: bool) -> tuple[Piece, list[int]]:
+def _head(value: Any, before: LogOffset | None, following: bool) -> tuple[Piece, list[int]]:
     """The description of a piece of a log, and the bytes of stdout and stderr that follow. Raises `Refused`."""
     head = admit.group(value, "an answer about a log", "place", "sizes", "more", "ended", "state")
     sizes = [
         admit.whole(size, "the size of a log", PIECE)
         for size in admit.items(head["sizes"], "the sizes of logs", len(NAMES), least=len(NAMES))
     ]
-    offsets = admit.group(head["place"], "a place in a log", *Place._fields)
-    place = Place(**{name: admit.whole(offsets[name], f"{name} of a place in a log") for name in Place._fields})
+    offsets = admit.group(head["place"], "a place in a log", *LogOffset._fields)
+    place = LogOffset(**{name: admit.whole(offsets[name], f"{name} of a place in a log") for name in LogOffset._fields})
     more, ended = admit.flag(head["more"], "more"), admit.flag(head["ended"], "ended")
     if before is not None and place.attempt <= before.attempt:
-        after = Place(before.attempt, *(at + size for at, size in zip(before[1:], sizes, strict=True)))
+        after = LogOffset(before.attempt, *(at + size for at, size in zip(before[1:], sizes, strict=True)))
         if place != after or (more and not any(sizes)):
             raise Refused("it does not continue where the log was left")
     if not (following or ended or more):

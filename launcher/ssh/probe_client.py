@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from amp_launcher.recipe import NAMES
 from amp_launcher.typed import SettingsError, build, plain
 from launcher import admit
 from launcher.admit import Refused
@@ -55,6 +56,14 @@ def probe_each(specs: Sequence[JobSpec], *, make: bool = True) -> list[Facts]:
             own = probe([other for other in specs if _runtime(other) == _runtime(spec)], make=make)
             by_runtime[_runtime(spec)] = dataclasses.replace(own, code=common.code)
     return [by_runtime[_runtime(spec)] for spec in specs]
+
+
+def looked_at(spec: JobSpec) -> tuple[Any, ...]:
+    """What facts of a job depend on: jobs in which it is equal have the same facts."""
+    launch, train = spec.launch, spec.training.train
+    script = (launch.script, tuple(launch.include), train.bare, train.command) if launch.script else None
+    own_recipe = spec.recipe.name not in NAMES
+    return addresses.of(launch.cluster), questions([spec]), tuple(launch.secrets.items()), script, own_recipe
 
 
 def _runtime(spec: JobSpec) -> tuple[Any, ...]:

@@ -35,7 +35,7 @@ class Session:
         self.silence = silence
         """Seconds without a byte after which the connection is taken for dead."""
         self._address, self._name = address, address.destination
-        self._buffer = b""
+        self._buffer = memoryview(b"")
         digest, zipped = archive()
         self._stream = transport.open_stream(address, bootstrap.command(digest, len(zipped), address.python))
         self.deadline = time.monotonic() + OPENING
@@ -86,7 +86,7 @@ class Session:
                 if left <= 0:
                     raise Overdue
                 try:
-                    self._buffer = self._stream.read(min(self.silence, left))
+                    self._buffer = memoryview(self._stream.read(min(self.silence, left)))
                 except Stalled:
                     if left < self.silence:
                         raise Overdue from None

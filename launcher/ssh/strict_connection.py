@@ -19,7 +19,7 @@ from fabric import Config, Connection
 from launcher.errors import Unavailable, UsageError
 from launcher.runs.address import Address
 from launcher.ssh import host_keys, ssh_settings
-from launcher.ssh.host_keys import Key, Known
+from launcher.ssh.host_keys import HostKeys, Key
 from launcher.ssh.key_login import KeyLogin
 from launcher.ssh.ssh_settings import Settings
 
@@ -78,7 +78,7 @@ class Strict(Connection):
 class _Check(paramiko.MissingHostKeyPolicy):
     """Decides about every host key."""
 
-    def __init__(self, connection: Strict, known: Known) -> None:
+    def __init__(self, connection: Strict, known: HostKeys) -> None:
         self._connection, self._known = connection, known
 
     def missing_host_key(self, client: Any, hostname: str, key: Any) -> None:
@@ -108,7 +108,7 @@ def _accepting(connection: Strict, key: Key) -> str:
     return f"{command} >> {_known_hosts(settings)}"
 
 
-def _transport(known: Known) -> type[paramiko.Transport]:
+def _transport(known: HostKeys) -> type[paramiko.Transport]:
     """A transport that prefers the kinds of host keys that are known: a host shows only one of its keys."""
     kinds = [key.kind for key in (*known.keys, *known.without_port)]
 

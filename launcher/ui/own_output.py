@@ -12,7 +12,7 @@ from typing import TextIO
 from launcher import admit, units
 from launcher.errors import LauncherError
 from launcher.executors import logs
-from launcher.runs.log_pieces import Place
+from launcher.runs.log_pieces import LogOffset
 from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.ui import display, summary, tables
@@ -37,7 +37,7 @@ class OwnOutput:
 
     def __init__(self, folder: Path, out: TextIO, err: TextIO) -> None:
         self._source = logs.source(Run(str(folder.parent), folder.name))
-        self._place: Place | None = None
+        self._place: LogOffset | None = None
         self._streams = (out, err)
         self._decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in self._streams]
         self._rests = ["", ""]
@@ -90,7 +90,7 @@ class OwnOutput:
         if self._place is None:
             if state.name == "queued":
                 return  # the logs are those of an earlier attempt
-            self._place = Place(max(1, state.attempt))
+            self._place = LogOffset(max(1, state.attempt))
         copied = 0
         while copied < AT_ONCE or state.finished:
             try:
@@ -104,7 +104,7 @@ class OwnOutput:
             if not piece.more:
                 if state.attempt <= self._place.attempt:
                     return
-                self._place = Place(state.attempt)
+                self._place = LogOffset(state.attempt)
             copied += 1
 
     def _write(self, number: int, content: bytes) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from amp_launcher.shown import show
 from launcher import units
 from launcher.runs import log_tail, run_ids, run_roots, store
-from launcher.runs.schema import PlanRecord, ResultRecord
+from launcher.runs.schema import Hang, PlanRecord, ResultRecord
 from launcher.runs.states import State
 from launcher.ui import hints, tables
 from launcher.ui.tables import Column
@@ -110,6 +110,17 @@ def _launch_bound(result: ResultRecord) -> str:
     return f"; launch-bound: the GPU was {result.throughput.gpu_busy_share:.0%} busy, try {way_out([result])}"
 
 
+FEW_PRODUCTS = 0.05
+"""Of a step's time: matrix products that would take less of it in float32 gain little from tensor cores."""
+
+
+def _few_products(result: ResultRecord) -> str:
+    share = result.throughput.matrix_share
+    if share is None or share >= FEW_PRODUCTS or is_launch_bound(result):
+        return ""
+    return f"; float32 would need {share:.1%} of a step for its matrix products: a faster format for them gains little"
+
+
 def outcome(result: ResultRecord) -> list[tuple[str, str]]:
     """Results of a run as names and texts; only what the result holds."""
     rows = []
@@ -132,7 +143,12 @@ def outcome(result: ResultRecord) -> list[tuple[str, str]]:
         busy = _launch_bound(result)
         counted = f", steps of {spread.counted}" if spread.counted else ""
         counted += f", {spread.mfu:.1%} of peak FLOPs" if spread.mfu is not None else ""
-        rows.append(("throughput", f"{throughput} {spread.unit or 'samples/s'}{ends}{waiting}{counted}{busy}"))
+        rows.append(
+            (
+                "throughput",
+                f"{throughput} {spread.unit or 'samples/s'}{ends}{waiting}{counted}{busy}{_few_products(result)}",
+            )
+        )
     elif result.throughput.why and result.observed.verdict:  # else nothing was to be measured
         rows.append(("throughput", f"not known: {result.throughput.why}"))
     first, last = result.loss
@@ -256,6 +272,7 @@ def of_run(folder: Path, state: State, now: float, width: int = 0, *, printed: b
     """The last lines about one run, for a terminal of so many columns (0: no limit). `printed` says that its output
     was shown, so that the end of its log is left out."""
     rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result_of(folder, state)), *gpus(folder)]
+    rows += hangs(folder, state)
     rows.append(("folder", place_of(folder)))
     lines = tables.pairs(rows, width)
     lines += failure(folder, state, printed=printed)
@@ -267,9 +284,28 @@ def of_run(folder: Path, state: State, now: float, width: int = 0, *, printed: b
 def _again(folder: Path) -> str:
     """What `resume` does with a run that ended early: continue from a checkpoint, or start over without one."""
     if run_roots.is_remote(str(folder.parent)):
-        return "go on"  # its checkpoints are on its host
+        return "continue"  # its checkpoints are on its host
     saved = any((folder / "checkpoints").glob("step-*")) or any(folder.glob(f"{store.ARMS}/*/checkpoints/step-*"))
     return "continue from the last checkpoint" if saved else "start it again"
+
+
+MOST_RANKS = 8
+"""Ranks that hang of which the places are shown."""
+
+
+def hangs(folder: Path, state: State) -> list[tuple[str, str]]:
+    """Where the ranks of the attempt wait that took no step for long, those at one place in one row, the fewest first:
+    the rank that differs keeps the others waiting."""
+    files = sorted((folder / "attempts" / str(state.attempt)).glob("hang-rank*.json"))
+    places: dict[str, list[str]] = {}
+    for record in (store.read(Hang, file) for file in files):
+        if record.rank is not None:
+            places.setdefault(record.where or "nobody knows where", []).append(f"{record.rank} on {record.node}")
+    rows = []
+    for place, ranks in sorted(places.items(), key=lambda item: len(item[1])):
+        more = f" and {len(ranks) - MOST_RANKS} more" if len(ranks) > MOST_RANKS else ""
+        rows.append(("no step", f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks[:MOST_RANKS])}{more}: {place}"))
+    return rows
 
 
 def failure(folder: Path, state: State, *, printed: bool = False) -> list[str]:
@@ -291,7 +327,7 @@ def _remedy(state: State, last: Sequence[str]) -> list[str]:
 
 
 def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[str]:
-    """A table of the runs of a sweep, why the ones that failed did, what helps them, and how to go on with it."""
+    """A table of the runs of a sweep, why the ones that failed did, what helps them, and how to continue it."""
     results = [result_of(folder, state) for folder, state in states.items()]
     measured = measurements(list(states.values()), results, now)
     losses = [units.number(result.loss.last) for result in results]
@@ -323,5 +359,5 @@ def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[s
     ended_early = [folder.name for folder, state in states.items() if state.name in ENDED_EARLY and state.attempt]
     if ended_early:
         sweeps = dict.fromkeys(run_ids.sweep_of(name) or name for name in ended_early)
-        lines += [f"go on with: python -m launcher resume {name}" for name in sweeps]
+        lines += [f"continue with: python -m launcher resume {name}" for name in sweeps]
     return lines

@@ -48,19 +48,19 @@ def _surroundings() -> dict[str, str]:
             "autocast's cache": torch.is_autocast_cache_enabled(),
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "threads": torch.get_num_threads(),
-            "fp32_precision": torch.backends.fp32_precision,
-            "matmul.fp32_precision": torch.backends.cuda.matmul.fp32_precision,
-            "conv.fp32_precision": torch.backends.cudnn.conv.fp32_precision,
-            "mkldnn.fp32_precision": torch.backends.mkldnn.matmul.fp32_precision,
         }
         for name, read in (
             ("float32_matmul_precision", torch.get_float32_matmul_precision),
             ("matmul.allow_tf32", lambda: torch.backends.cuda.matmul.allow_tf32),
             ("cudnn.allow_tf32", lambda: torch.backends.cudnn.allow_tf32),
+            ("fp32_precision", lambda: torch.backends.fp32_precision),
+            ("matmul.fp32_precision", lambda: torch.backends.cuda.matmul.fp32_precision),
+            ("conv.fp32_precision", lambda: torch.backends.cudnn.conv.fp32_precision),
+            ("mkldnn.fp32_precision", lambda: torch.backends.mkldnn.matmul.fp32_precision),
         ):
             try:
                 looked_at[name] = read()
-            except RuntimeError as error:
+            except (RuntimeError, AttributeError, AssertionError) as error:  # older torch has no such switch
                 looked_at[name] = str(error)
         found |= {name: str(value) for name, value in looked_at.items()}
     return found

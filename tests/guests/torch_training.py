@@ -340,3 +340,28 @@ def three_hundred_micro_batches():
             loss.backward()
         sgd.step()
         losses.append(loss.item())
+
+
+@guest(o0="proved", o1="proved")
+def products_of_gradients_before_the_step():
+    mixing = torch.eye(net[0].weight.shape[0]) * 0.9
+
+    class Mixed(torch.optim.SGD):
+        def step(self, closure=None):
+            net[2].weight.grad = net[2].weight.grad @ net[2].weight.grad.T @ net[2].weight.grad
+            return super().step()
+
+    optimizer = Mixed(net.parameters(), lr=0.05)
+    losses, dtypes = [], set()
+    for _ in range(12):
+        optimizer.zero_grad()
+        with by_hand():
+            loss = F.mse_loss(net(inputs), targets)
+        loss.backward()
+        net[0].weight.grad = mixing @ net[0].weight.grad
+        dtypes.add(net[0].weight.grad.dtype)
+        with torch.no_grad():
+            net[2].weight.grad.copy_(net[2].weight.grad @ torch.eye(net[2].weight.shape[1]))
+        optimizer.step()
+        losses.append(loss.item())
+    found = sorted(map(str, dtypes))

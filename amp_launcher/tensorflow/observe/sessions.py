@@ -26,7 +26,7 @@ APPLIES = re.compile(r"^(?:Resource)?(?:Sparse)?Apply(?P<name>[A-Z]\w*?)(?:V\d)?
 """An operation by which an optimizer of TensorFlow steps a variable."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TrainOperation:
     """The part of a graph that steps variables. A meter counts its steps, as those of an optimizer."""
 

@@ -18,9 +18,9 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
-from amp_launcher.around.library_records import held_out_names
 from amp_launcher.around.replaced import observed, replaced
 from amp_launcher.around.step_meter import StepMeter
+from amp_launcher.job.library import held_out_names
 from amp_launcher.loop.profiling import Profiling
 from amp_launcher.tensorflow.observe.script_observer import ScriptObserver, after
 from amp_launcher.tensorflow.observe.sessions import TrainOperation

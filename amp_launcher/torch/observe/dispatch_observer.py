@@ -253,6 +253,7 @@ class DispatchObserver(TorchDispatchMode):
             others=frozenset(origin.memory for origin in origins) if plain else None,
             sources=NO_SOURCES.union(*(record.sources for record in records)),
             vector=any(matrix.dim() == 1 for matrix in matrices),
+            gradients=not in_model and any(record.gradient for record in records),
         )
 
     def _is_kept(self, running: Running, backward: bool = False, origin: int = -1) -> bool | None:

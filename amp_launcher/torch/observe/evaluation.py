@@ -1,8 +1,10 @@
-"""Which products of a step are not training's work. They ran without gradients, and
+"""Which products of a step are not training's work. They ran without gradients of their own, and
 
 - training used none of their results: an evaluation;
 - only its loss did, and they are of weights that no optimizer steps: a teacher;
 - they were computed from data alone, outside modules with weights: preprocessing;
+- they were computed from gradients, outside modules with weights and outside backward: work on gradients before a step,
+  as where they are clipped for each sample or projected;
 - they multiply a weight by a vector, as spectral norm does to find how large the weight is.
 
 A frozen part of the model, and the forward of an autograd function or of a reentrant checkpoint run without gradients
@@ -29,6 +31,7 @@ class Excuse(Enum):
     TEACHER = "of a teacher"
     DATA = "of data, without weights and gradients"
     NORM = "of a weight and a vector, without gradients"
+    GRADIENTS = "of gradients, after backward"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +45,8 @@ class Operands:
     sources: Sources = NO_SOURCES
     vector: bool = False
     """One of the two is a vector."""
+    gradients: bool = False
+    """One was computed from gradients, and no module with weights runs."""
 
 
 class Evaluations:
@@ -62,12 +67,13 @@ class Evaluations:
         self._weights: defaultdict[int, set[int]] = defaultdict(set)
         """The memory of a stretch's weights, and of those of stretches that it got results from."""
         self._operands: dict[int, Operands] = {}
+        self._of_gradients: set[int] = set()
         self._open: int | None = None
         """The stretch that the next product without gradients belongs to."""
 
     def excuses(self) -> dict[int, Excuse]:
         """Index of a call that is not training's work -> why."""
-        found = {}
+        found = dict.fromkeys(self._of_gradients, Excuse.GRADIENTS)
         others: set[object] = set()
         for call, stretch in self._calls.items():
             excuse = self._excuse(call, stretch, others)
@@ -93,6 +99,9 @@ class Evaluations:
 
     def add(self, call: int, results: Iterable[torch.Tensor], operands: Operands) -> None:
         """A product ran without gradients as number `call` of the step's calls."""
+        if operands.gradients:
+            self._of_gradients.add(call)
+            return
         if self._open is None:
             self._open = call
         self._calls[call], self._operands[call] = self._open, operands

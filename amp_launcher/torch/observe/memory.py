@@ -68,7 +68,7 @@ class Outside:
 class Record:
     """What is known of one tensor's memory."""
 
-    __slots__ = ("arrived", "export", "mixed", "origin", "sources", "state", "trained", "used", "writes")
+    __slots__ = ("arrived", "export", "gradient", "mixed", "origin", "sources", "state", "trained", "used", "writes")
 
     def __init__(self, state: State, sources: Sources = NO_SOURCES, trained: int = 0) -> None:
         self.state = state
@@ -79,6 +79,8 @@ class Record:
         """Number of the newest forward or backward of training that it was computed from; 0 for none."""
         self.used = False
         """Whether training used it."""
+        self.gradient = False
+        """Whether it was computed in backward, or from what was."""
         self.arrived: int | None = None
         """Autograd's number when it came from outside torch; None where that wasn't seen."""
         self.origin: Origin | None = None

@@ -177,6 +177,7 @@ class Writers:
             traits = self._traits[func] = _Traits(func)
         gradients, trains, trained = has_gradients(), backward, 0
         records, written, known, sources, mixed = self.memory.records, [], {}, NO_SOURCES, NO_SOURCES
+        gradient, weights = backward, set()
         if traits.sends or traits.keywords:
             written = [memory_of(tensor) for tensor in _dense(traits.written(args, kwargs))]
         if self.exports:
@@ -195,6 +196,9 @@ class Writers:
                 self._given(tensor, record)
             trains = trains or (gradients and tensor.requires_grad)
             trained = max(trained, record.trained)
+            gradient = gradient or record.gradient
+            if tensor.requires_grad:
+                weights.add(key)
             if record.sources:
                 sources |= record.sources
                 # Of an autograd function, whose forward has none; what is recorded by `torch.jit.trace` has some.
@@ -214,9 +218,11 @@ class Writers:
             record.writes += 1
             record.state, record.trained, record.sources = traits.leaves, trained, record.sources | sources
             record.mixed |= mixed
+            record.gradient |= gradient and key not in weights
         for tensor in _dense(tensors([out])):
             if memory_of(tensor) not in known:
-                self.memory.add(tensor, Record(traits.leaves, sources, trained)).mixed = mixed
+                record = self.memory.add(tensor, Record(traits.leaves, sources, trained))
+                record.mixed, record.gradient = mixed, gradient
         if traits.arrives:
             self._arrives(args[0], backward)
 

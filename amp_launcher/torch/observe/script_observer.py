@@ -111,7 +111,8 @@ class ScriptObserver:
         hook = self.guard.hook
         self._hooks.callback(register_optimizer_step_pre_hook(uncompiled(hook(self._steps))).remove)
         self._hooks.callback(register_optimizer_step_post_hook(uncompiled(hook(self._stepped))).remove)
-        self._hooks.enter_context(replaced(hooks_of_all, "_has_any_global_hook", hook(self._others_hook_modules)))
+        if hasattr(hooks_of_all, "_has_any_global_hook"):  # torch 2.5 and newer
+            self._hooks.enter_context(replaced(hooks_of_all, "_has_any_global_hook", hook(self._others_hook_modules)))
         self._hooks.enter_context(warm_ups_noted())
         ended = hook(self._backward_ended)
         for owner in (graph, torch.autograd):

@@ -35,6 +35,9 @@ from amp_launcher.torch.observe.roles import in_backward
 from amp_launcher.torch.observe.rounding import RoundingObserver
 from amp_launcher.torch.uncompiled import uncompiled
 
+_TOLD = (Excuse.DATA, Excuse.NORM, Excuse.GRADIENTS)
+"""What the verdict names."""
+
 
 class StepObserver:
     """The dispatch mode, the profiler, compiled graphs, optimizers and float32 arithmetic during one step."""
@@ -129,12 +132,12 @@ class StepObserver:
         return {
             index: excuse
             for index, excuse in excuses.items()
-            if excuse is Excuse.EVALUATION or not is_half(calls[index].dtype)
+            if excuse in (Excuse.EVALUATION, Excuse.GRADIENTS) or not is_half(calls[index].dtype)
         }
 
     def _named(self, excuses: Mapping[int, Excuse]) -> Counter[str]:
         """Those that the verdict names."""
-        named = {index: excuse for index, excuse in excuses.items() if excuse in (Excuse.DATA, Excuse.NORM)}
+        named = {index: excuse for index, excuse in excuses.items() if excuse in _TOLD}
         calls = self.mode.calls
         return Counter(
             f"{calls[index].operation} {excuse.value}, in {calls[index].dtype}" for index, excuse in named.items()
@@ -202,10 +205,17 @@ class StepObserver:
             self.mode.writers.ran(
                 None, given, {}, results, backward=in_backward(), multiplies=bool(new), steps=lambda: steps
             )
-            weights = frozenset(memory_of(value) for value in given if isinstance(value, nn.Parameter))
             for call in new if not trains else ():  # the forward of what trains runs without gradients too
-                evaluations.add(call, tensors([results]), Operands(weights=weights))
+                evaluations.add(call, tensors([results]), self._operands(given))
         return results
+
+    def _operands(self, given: Sequence[Any]) -> Operands:
+        """Of all products of compiled code, which was given these."""
+        weights = frozenset(memory_of(value) for value in given if isinstance(value, nn.Parameter))
+        trains = any(tensor.requires_grad for tensor in tensors(given))
+        known = [self.mode.writers.memory.known(tensor) for tensor in tensors(given)]
+        gradients = any(record is not None and record.gradient for record in known)
+        return Operands(weights=weights, gradients=gradients and not weights and not trains)
 
     def _count_compiled(self, artifact: Any, inputs: Sequence[Any]) -> None:
         unaccounted = self.mode.unaccounted

@@ -27,6 +27,8 @@ class Mechanism:
 
     inputs_to: torch.dtype | None = None
     """What the floating-point inputs of a model are cast to; None leaves them to autocast."""
+    autocasts_half = False
+    """Whether the model's weights are half-precision and run under autocast."""
 
     def __init_subclass__(cls, *, mechanism: str) -> None:
         MECHANISMS[mechanism] = cls

@@ -35,6 +35,7 @@ from amp_launcher.torch.precision.base import MECHANISMS, Mechanism
 from amp_launcher.torch.precision.cast import refuse_unknown
 from amp_launcher.torch.precision.compiler import make_compilable
 from amp_launcher.torch.precision.model_checks import (
+    refuse_anothers,
     refuse_clip,
     refuse_closure,
     refuse_half,
@@ -171,7 +172,7 @@ class Precision:
         refuse_unknown(models, self.resolved.amp.keep_fp32)
         for model in models:
             self._mechanism.cast(model)
-            hooks.add(model, self._mechanism.inputs_to)
+            hooks.add(model, self._mechanism.inputs_to, self._mechanism.autocasts_half)
             self._models.add(model)
             _prepared.add(model)
             self._unseen.append(model)
@@ -205,23 +206,17 @@ class Precision:
             raise RuntimeError("an optimizer comes with its model: call precision.prepare(model, optimizer)")
         for model in self._models:
             self._mechanism.look_at(model)
-        self._refuse_anothers(optimizer)
+        refuse_anothers(optimizer, self._models)
         if self.resolved.amp.level != "o0":
             refuse_closure(optimizer)
         self._mechanism.add(optimizer)
         self._optimizers.add(optimizer)
         _prepared.add(optimizer)
 
-    def _refuse_anothers(self, optimizer: Optimizer) -> None:
-        own = {parameter for model in self._models for parameter in model.parameters()}
-        if not any(parameter in own for group in optimizer.param_groups for parameter in group["params"]):
-            raise RuntimeError(
-                "this optimizer steps no parameter of a prepared model: make it from model.parameters() of the model "
-                "that is prepared"
-            )
-
     def __enter__(self) -> Precision:
         """Everything from the model's inputs to the loss goes into the block; backward and step don't."""
+        for model in self._unseen:
+            self._mechanism.look_at(model)
         context = self._mechanism.forward()
         context.__enter__()
         self._within.append(context)

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+from amp_launcher.torch.precision.optimizer_weights import HALF
+
 
 class TrackedParameter(nn.Parameter):
     """A parameter whose version counts changes made through `parameter.data` too.
@@ -66,20 +68,32 @@ class _Masters:
             weight = master_of(parameter)
             if weight is not None:
                 weight.follow_model()
-            yield parameter if weight is None else weight.saved
+            if weight is not None:
+                yield weight.saved
+            else:
+                yield parameter.float() if parameter.dtype in HALF else parameter
 
 
-def average_masters() -> None:
-    """Have torch's `AveragedModel` average the masters of a model that has some.
+def average_in_float32(model: nn.Module) -> None:
+    """Have torch's `AveragedModel` average the masters of a cast model, or refuse to average in half precision.
 
     It asks for `model.parameters()`, which are rounded: their average may be off by more than the weights have moved.
+    An average that is rounded itself stays where it is, since what a step adds to it rounds to nothing.
     """
+    _cast.update(model.modules())
     original = AveragedModel.update_parameters
     if hasattr(original, "averages_masters"):
         return
 
     @functools.wraps(original)
     def update_parameters(self: AveragedModel, model: nn.Module) -> None:
+        if _cast.isdisjoint(model.modules()):
+            return original(self, model)
+        if any(parameter.dtype in HALF for parameter in self.parameters()):
+            raise RuntimeError(
+                "this AveragedModel has half-precision weights, in which the small changes of an average round to "
+                "nothing: make it before precision.prepare(model), and it averages in float32"
+            )
         original(self, _Masters(model))  # type: ignore[arg-type]
 
     update_parameters.averages_masters = True  # type: ignore[attr-defined]
@@ -165,5 +179,7 @@ class MasterWeight:
         self.sum = self._gradient = None
 
 
+_cast: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Modules of models that were cast to half precision."""
 _known: weakref.WeakValueDictionary[int, MasterWeight] = weakref.WeakValueDictionary()
 """Those there are, by the id of their parameter."""

@@ -20,7 +20,7 @@ from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.torch.precision import float8
 from amp_launcher.torch.precision.base import Mechanism
 from amp_launcher.torch.precision.cast import NORMS, compute_in_float32, matching, to_dtype
-from amp_launcher.torch.precision.master_weight import average_masters
+from amp_launcher.torch.precision.master_weight import average_in_float32
 from amp_launcher.torch.precision.masters import Masters
 from amp_launcher.torch.precision.model_checks import refuse_sharded, same_on_all_ranks, several_ranks
 from amp_launcher.torch.precision.operation_lists import OperationLists, refuse_unreachable
@@ -137,10 +137,13 @@ class HalfModelNoMasters(Autocast, mechanism="half_model_no_masters"):
     Buffers keep their dtype: tables of frequencies or positions need float32.
     """
 
+    autocasts_half = True
+
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
         super()._convert(model, kept)
         norms = [module for module in model.modules() if isinstance(module, NORMS)]
         to_dtype(model, self.dtype, [*kept, *norms], buffers=False)
+        average_in_float32(model)
 
 
 class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_masters"):
@@ -155,7 +158,6 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
 
     def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
         super().__init__(resolved, device)
-        average_masters()
         self._masters = Masters()
         self._unrounded: dict[torch.Tensor, torch.Tensor] = {}
         self._reducing: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -298,6 +300,7 @@ class HalfModel(Autocast, mechanism="half_model"):
         for module in kept:
             compute_in_float32(module, self.device.type, outputs_to=self.dtype)
         to_dtype(model, self.dtype, kept, buffers=True)
+        average_in_float32(model)
 
     def forward(self) -> AbstractContextManager[Any]:
         return contextlib.nullcontext()

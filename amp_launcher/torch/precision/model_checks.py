@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import numbers
 from collections.abc import Iterable, Sequence
@@ -136,6 +137,26 @@ def refuse_stale(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -
             raise RuntimeError(
                 "fully_shard(model) replaced the parameters that this optimizer steps: call precision.prepare(model), "
                 "then fully_shard(model), then optimizer = precision.prepare(AdamW(model.parameters()))"
+            )
+
+
+def refuse_anothers(optimizer: Optimizer, models: Iterable[nn.Module]) -> None:
+    """Raise `RuntimeError` for an optimizer of a model that isn't one of these. Parameters of no module are left to the
+    optimizer alone."""
+    stepped = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    others = stepped.difference(*(model.parameters() for model in models))
+    if len(others) == len(stepped):
+        raise RuntimeError(
+            "this optimizer steps no parameter of a prepared model: make it from model.parameters() of the model that "
+            "is prepared"
+        )
+    if not others:
+        return
+    for module in gc.get_objects():  # once, and rarely: a parameter doesn't know its module
+        if issubclass(type(module), nn.Module) and not others.isdisjoint(vars(module).get("_parameters", {}).values()):
+            raise RuntimeError(
+                f"this optimizer also steps parameters of a {type(module).__name__} that isn't prepared: call "
+                "precision.prepare(model, other, optimizer) with every model that it steps"
             )
 
 

@@ -27,7 +27,7 @@ def start_here(folders: Sequence[Path], plans: Sequence[Plan]) -> None:
     """Start runs now, in a session that outlives the launcher. Several run in turn or, if they take GPUs of this host,
     each as soon as enough are free.
 
-    Raises `Refused` if the first gets no GPUs; then nothing runs.
+    Raises `StartRefused` if the first gets no GPUs; then nothing runs.
     """
     for folder, plan in zip(folders, plans, strict=True):
         if plan.after:
@@ -41,12 +41,12 @@ def start_here(folders: Sequence[Path], plans: Sequence[Plan]) -> None:
         _await_gpus(started, folders[0], first)
 
 
-class Refused(Unavailable):
+class StartRefused(Unavailable):
     """The host's GPUs are taken; nothing runs."""
 
 
 def _await_gpus(started: subprocess.Popen[bytes], folder: Path, first: int) -> None:
-    """Wait until a run has taken its GPUs, waits for them, or has ended. Raises `Refused`."""
+    """Wait until a run has taken its GPUs, waits for them, or has ended. Raises `StartRefused`."""
     deadline = time.monotonic() + GPUS_TIMEOUT
     while started.poll() is None and time.monotonic() < deadline and not interrupts.noted():
         status = store.read(Status, folder / "status.json")
@@ -55,7 +55,7 @@ def _await_gpus(started: subprocess.Popen[bytes], folder: Path, first: int) -> N
         time.sleep(0.02)
     status = store.read(Status, folder / "status.json")
     if started.poll() == gpu_locks.REFUSED and _is_refusal(status):
-        raise Refused(f"{status.reason} ({gpu_locks.HINT})")
+        raise StartRefused(f"{status.reason} ({gpu_locks.HINT})")
 
 
 def _is_refusal(status: Status) -> bool:

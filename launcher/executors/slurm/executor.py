@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from submitit.slurm import slurm
 
@@ -35,7 +35,7 @@ class SlurmExecutor(PlanExecutor, slurm.SlurmExecutor):  # type: ignore[misc] # 
         "slurm_account": "cluster.account={}".format,
         "slurm_array_parallelism": "cluster.parallel={}".format,
         "slurm_constraint": "cluster.constraint={}".format,
-        "slurm_exclude": lambda nodes: f"cluster.flags={json.dumps([f'--exclude={nodes}'])}",
+        "slurm_exclude": "cluster.exclude={}".format,
         "slurm_gres": lambda gres: f"gpus={gpus_of(gres)}",
         "slurm_partition": "cluster.partition={}".format,
         "slurm_qos": "cluster.qos={}".format,
@@ -46,8 +46,3 @@ class SlurmExecutor(PlanExecutor, slurm.SlurmExecutor):  # type: ignore[misc] # 
 
     def __init__(self, folder: str | Path | None = None, words: Sequence[str] = (), login: str | None = None) -> None:
         super().__init__(folder, (*([f"cluster.login={login}"] if login else ()), *words))
-
-    def _internal_update_parameters(self, **kwargs: Any) -> None:
-        if "slurm_exclude" in kwargs and any(word.startswith("cluster.flags=") for word in self._words):
-            raise ValueError(f"slurm_exclude={kwargs['slurm_exclude']}: add --exclude= to the cluster.flags= of words")
-        super()._internal_update_parameters(**kwargs)

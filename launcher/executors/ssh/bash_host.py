@@ -36,7 +36,7 @@ from launcher.probe import gpu_probing, pythons
 from launcher.probe.facts import Facts
 from launcher.runs import log_pieces, run_ids, store
 from launcher.runs.address import Address
-from launcher.runs.log_pieces import PIECE, Place
+from launcher.runs.log_pieces import PIECE, LogOffset
 from launcher.runs.remote_record import OURS
 from launcher.runs.states import LARGEST_ATTEMPT
 from launcher.ssh import failures, run_answer
@@ -193,7 +193,7 @@ class _Requests(BashSession):
                     out.write(content)
             admit.group(starts, "a log", "stdout", "stderr")
             piece = log_pieces.piece(
-                seen.run, Place(of_attempt, **starts), seen.state if following else None, attempt=attempt
+                seen.run, LogOffset(of_attempt, **starts), seen.state if following else None, attempt=attempt
             )
         yield from run_answer.log_piece(piece)
 
@@ -264,7 +264,7 @@ def _laid_down(run: Path, plan: Plan, message: Mapping[str, Any]) -> Path:
         run / Path(plan.secrets[name]).relative_to(plan.run_dir): base64.b64decode(text)
         for name, text in message["secrets"][0].items()
     }
-    job_environment.lay_secrets(files)
+    job_environment.write_secrets(files)
     return run
 
 

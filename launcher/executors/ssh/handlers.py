@@ -83,7 +83,7 @@ def log(
     if not run.folder.is_dir():
         raise UsageError(f"there is no run {id} in {root} on {platform.node()}")
     state = backends.look([run])[0].state if following else None
-    piece = log_pieces.piece(run, log_pieces.Place(**place) if place else None, state, attempt=attempt, lines=lines)
+    piece = log_pieces.piece(run, log_pieces.LogOffset(**place) if place else None, state, attempt=attempt, lines=lines)
     yield from run_answer.log_piece(piece)
 
 

@@ -80,12 +80,12 @@ def _start(new: Sequence[Plan], message: Mapping[str, Any]) -> None:
         message["came_from"],
         cells=ids,
         passed=message["passed"],
-        furnish=[functools.partial(_lay_secrets, plan, secrets[plan.run_id]) for plan in new],
+        populate=[functools.partial(_write_secrets, plan, secrets[plan.run_id]) for plan in new],
     )
 
 
-def _lay_secrets(plan: Plan, secrets: Mapping[str, str], folder: Path) -> None:
-    job_environment.lay_secrets({Path(plan.secrets[name]): base64.b64decode(text) for name, text in secrets.items()})
+def _write_secrets(plan: Plan, secrets: Mapping[str, str], folder: Path) -> None:
+    job_environment.write_secrets({Path(plan.secrets[name]): base64.b64decode(text) for name, text in secrets.items()})
 
 
 def _is_done(folder: Path, token: str) -> bool:

@@ -77,3 +77,14 @@ def test_the_text_of_a_script_tells_who_applies_its_precision_and_who_scales_its
 def test_the_text_of_a_script_in_paddle_tells_whether_it_builds_static_graphs():
     assert script_source.read("import paddle\npaddle.enable_static()").static
     assert not script_source.read("import paddle\npaddle.disable_static()  # not enable_static()").static
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from amp_launcher.torch.libraries.lightning_precision import LightningPrecision as P\nTrainer(plugins=P())",
+        "from amp_launcher.torch.libraries import lightning_precision\nlightning_precision.LightningPrecision('o2')",
+    ],
+)
+def test_a_plugin_of_ours_makes_a_precision(text):
+    assert script_source.read(text).asks

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
 
 import pytest
 
 from amp_launcher import metrics
 from amp_launcher.around.attempt_rows import AttemptRows
-from amp_launcher.around.library_records import Records
 from amp_launcher.around.step_meter import StepMeter
+from amp_launcher.job import library
 from amp_launcher.job.logged import log, receiver
 from amp_launcher.loop.divergence import Detector, Diverged
 from amp_launcher.precision.levels import LossScale
@@ -298,20 +297,23 @@ def test_the_rate_is_steps_by_their_time_pauses_included(attempt):
     assert (throughput["median"], throughput["p90"]) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("saved", "ago", "first", "losses"),
-    [(6, 0, 1, {2, 4, 6}), (9, 0, 4, {4, 6}), (4, 0, 1, {4, 6}), (6, 3600, 1, {2, 4, 6})],
-    ids=["from the start", "resumed after step 3", "the second in this script", "the checkpoint's clock is behind"],
-)
-def test_the_last_saved_step_relates_a_librarys_numbers_to_ours(attempt, columns, saved, ago, first, losses):
-    script = attempt()
-    for _ in range(6):
+def test_a_library_logs_until_the_script_logs_by_itself_and_a_loss_that_is_nan_ends_nothing(attempt, columns):
+    script = attempt(detector=Detector(level="o0", mechanism="float32", dtype="float32", scale=LossScale(mode="none")))
+    for number in range(1, 4):
         script.step()
-    records = Records(steps={number: {"loss": 1.0} for number in (2, 4, 6)}, saved=(saved, time.time() - ago))
-    script.meter.adopt(records)
+        library.log(number, {"train_loss": math.nan, "lr": 0.5, "noise": 2.0, "word": "x", "accuracy": 0.5})
+    script.step()
+    log(4, loss=0.25, noise=1.0)
+    library.log(4, {"train_loss": 7.0})
     script.end()
-    assert columns("step") == list(range(first, first + 6))
-    assert {step for step, loss in columns("step", "loss") if loss is not None} == losses
+    assert columns("loss", "lr")[2:] == [(None, 0.5), (0.25, None)]
+    assert columns("logged")[0] == {"noise": 2.0, "train_accuracy": 0.5}
+
+
+def test_a_library_without_the_launcher_logs_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(receiver, "receive", None)
+    library.log(1, {"loss": 0.5})
+    assert capsys.readouterr() == ("", "")
 
 
 def test_another_optimizer_is_counted_once_the_first_is_gone(attempt, columns):

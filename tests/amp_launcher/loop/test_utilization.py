@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amp_launcher.loop.utilization import TokenWork, peak, utilization
+from amp_launcher.loop.utilization import TokenWork, matrix_share, peak, utilization
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,17 @@ def test_the_share_is_of_all_devices():
     assert utilization(208_000.0, work, "NVIDIA A100-SXM4-80GB", "bfloat16", 8) == pytest.approx(0.5)
     assert utilization(None, work, "NVIDIA A100-SXM4-80GB", "bfloat16", 8) is None
     assert utilization(208_000.0, work, "NVIDIA A100-SXM4-80GB", "bfloat16", 8, "fp8-tensorwise") is None
+
+
+@pytest.mark.parametrize(
+    ("flops", "seconds", "gpu", "share"),
+    [
+        (67 * 10**9, 0.1, "NVIDIA H100 80GB HBM3", 0.01),
+        (67 * 10**12, 0.5, "NVIDIA H100 80GB HBM3", 1.0),
+        (67 * 10**9, 0.1, None, None),
+        (67 * 10**9, None, "NVIDIA H100 80GB HBM3", None),
+        (None, 0.1, "NVIDIA H100 80GB HBM3", None),
+    ],
+)
+def test_the_share_of_matrix_products_is_at_the_peak_of_float32(flops, seconds, gpu, share):
+    assert matrix_share(flops, seconds, gpu) == (None if share is None else pytest.approx(share))

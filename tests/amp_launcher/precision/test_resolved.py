@@ -78,6 +78,8 @@ def test_what_auto_became_is_checked_too():
     with pytest.raises(SettingsError, match="Paddle's scaler switches itself off for bfloat16"):
         resolved(Amp(level="o1"), **asked)
     assert resolved(Amp(level="o1"), **asked, capability=(7, 0)).dtype == "float16"
+    with pytest.raises(SettingsError, match="to static graphs alone"):  # which no other loss scale would change
+        resolved(Amp(level="o1"), **asked, device="cpu", capability=None)
     assert resolved(Amp(level="o1"), **asked, capability=None)  # a GPU that nothing is known of may be either
 
 

@@ -144,6 +144,7 @@ def test_observed_has_the_fields_of_the_result():
         "verdict": "proved",
         "dtype": "bfloat16",
         "half_flop_share": 1.0,
+        "step_flops": 200,
         "param_dtypes": {"bfloat16": 10, "float32": 2},
         "reduce_dtype": None,
         "gather_dtype": None,

@@ -91,9 +91,11 @@ def test_copies_of_a_prepared_model_cast_too(again: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["o0", "o1", "o2"])
 def test_inputs_are_left_to_autocast_and_other_dtypes_alone(mode: str) -> None:
-    model = Precision(mode, device="cpu").prepare(Echo())
+    precision = Precision(mode, device="cpu")
+    model = precision.prepare(Echo())
     given = (torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.complex64), torch.ones(2), torch.arange(2))
-    assert [tensor.dtype for tensor in model(given)] == [tensor.dtype for tensor in given]
+    with precision:
+        assert [tensor.dtype for tensor in model(given)] == [tensor.dtype for tensor in given]
     assert all(taken is tensor for taken, tensor in zip(model.taken[0], given, strict=True))
 
 

@@ -205,6 +205,11 @@ def fsdp_is_refused_at_o2_and_works_by_its_own_masters_at_o1(rank):
     fully_shard(model, mesh=mesh)
     with pytest.raises(RuntimeError, match=r"doesn't work with FSDP.*amp=o1"):
         precision.prepare(sgd(model))
+    precision, model = of("o2"), network()
+    precision.prepare(model, sgd(model))
+    fully_shard(model, mesh=mesh)
+    with pytest.raises(RuntimeError, match=r"doesn't work with FSDP.*amp=o1"):
+        backward(precision, model, torch.randn(4, 8))
     with pytest.raises(RuntimeError, match="already wrapped by FSDP"):
         of("o2").prepare(model)
     precision = of("o1")

@@ -1,4 +1,4 @@
-"""What Trainer and Lightning record of their steps gets into the rows of a script's, in a resumed run too."""
+"""What Trainer and Lightning log of their steps gets into the rows of a script's, in a resumed run too."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.amp_launcher.torch.scripts import HEAD, fork, loop
+from tests.amp_launcher.torch.scripts import fork
 
 TRAINER = """\
 import sys
@@ -90,17 +90,3 @@ def test_lightnings_losses_are_in_the_rows_of_their_steps_in_a_resumed_run_too(r
     saved = next((tmp_path / "lightning_logs/version_0/checkpoints").glob("*step=16.ckpt"))
     ended, losses = run(LIGHTNING, "3", str(saved), attempt=2)
     assert (len(ended.steps), list(losses)) == (24, list(range(2, 25, 2)))
-
-
-def test_a_librarys_file_that_the_script_left_open_is_read_whole(run):
-    text = (
-        HEAD
-        + loop(3)
-        + """
-import types
-sys.modules["lightning"] = types.ModuleType("lightning")
-file = open("metrics.csv", "w")
-file.write("step,train_loss\\n0,0.5\\n1,0.25\\n2,0.125\\n")
-"""
-    )
-    assert run(text)[1] == {1: 0.5, 2: 0.25, 3: 0.125}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from amp_launcher.torch.precision import Precision
 from amp_launcher.typed import SettingsError
@@ -60,6 +61,12 @@ def anothers_optimizer(training):
     training.precision.prepare(net, sgd(network().parameters()))
 
 
+def optimizer_of_another_model_too(training):
+    other = nn.Linear(2, 2)
+    net = network()
+    training.precision.prepare(net, sgd([*net.parameters(), *other.parameters()]))
+
+
 def prepared_by_another(training):
     Precision("o1", device="cpu").prepare(training.model)
 
@@ -70,6 +77,16 @@ def optimizer_of_another(training):
     other = Precision("o1", device="cpu")
     other.prepare(network())
     other.prepare(optimizer)
+
+
+def forward_without_the_block(training):
+    with torch.no_grad():
+        training.model(INPUTS)
+
+
+def averages_in_half_precision(training):
+    average = AveragedModel(training.model)
+    average.update_parameters(training.model)
 
 
 def a_block_in_the_first_iteration_alone(training):
@@ -124,6 +141,10 @@ USES = {
     "a model that another Precision has": (prepared_by_another, "this model is prepared already, by another Precision"),
     "an optimizer that another Precision has": (optimizer_of_another, "this optimizer is prepared already, by another"),
     "another model's optimizer": (anothers_optimizer, r"steps no parameter of a prepared model.*model\.parameters\(\)"),
+    "an optimizer of a model that isn't prepared, too": (
+        optimizer_of_another_model_too,
+        r"also steps parameters of a Linear that isn't prepared: call precision\.prepare\(model, other, optimizer\)",
+    ),
     "a model on another device": (
         lambda training: Precision(device=torch.device("cpu"), mode="o0")._refuse_model(OnGpu()),
         r"the model is on cuda:1, and this precision is for cpu: call model\.to\(precision\.device\) before",
@@ -168,6 +189,16 @@ USES = {
 }
 NOT_AT_EVERY_LEVEL = {
     "a step past the precision": (EVERY[1:], step_by_itself, r"call precision\.step\(optimizer\)"),
+    "a forward without the block": (
+        EVERY[2:3],
+        forward_without_the_block,
+        "called outside of `with precision:`, and its half-precision weights need the block",
+    ),
+    "averages in half precision": (
+        (*EVERY[3:], {"level": "o2", "master_weights": False, "dtype": "bfloat16"}),
+        averages_in_half_precision,
+        r"small changes of an average round to nothing: make it before precision\.prepare\(model\)",
+    ),
     "a half-precision loss": (EVERY[3:], half_precision_loss, r"the loss is torch\.bfloat16 and should be float32"),
     "a half-precision model": (
         EVERY[:1],
@@ -246,3 +277,30 @@ def test_a_state_of_another_version_is_refused(change, message):
     changed = {**state, **change(state)}
     with pytest.raises(SettingsError, match=message):
         precision.load_state_dict({key: value for key, value in changed.items() if value is not None})
+
+
+def test_a_parameter_of_no_module_is_stepped_with_a_models():
+    precision, net = of("o2"), network()
+    temperature = nn.Parameter(torch.ones(()))
+    _, optimizer = precision.prepare(net, sgd([*net.parameters(), temperature]))
+    with precision:
+        loss = cross_entropy(net(INPUTS) * temperature, LABELS)
+    precision.backward(loss)
+    precision.step(optimizer)
+    assert temperature.item() != 1.0
+
+
+def test_at_o3_an_average_made_before_the_cast_moves_in_float32():
+    precision, net = of("o3"), network()
+    average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.999))
+    _, optimizer = precision.prepare(net, sgd(net.parameters()))
+    seen = []
+    for _ in range(3):
+        with precision:
+            loss = cross_entropy(net(INPUTS), LABELS)
+        precision.backward(loss)
+        precision.step(optimizer)
+        average.update_parameters(net)
+        seen.append(next(average.parameters()).clone())
+    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2])

@@ -54,6 +54,13 @@ def test_training_in_a_thread_after_a_forward_of_the_main_one_is_unknown_and_war
     assert ended.err.count("took a step; it continues, and ends without a proof") == 1
 
 
+def test_a_script_whose_own_autocast_is_off_is_told_how_to_switch_it_on(run):
+    off = "with torch.autocast('cpu', enabled=False): loss = ((net(inputs) - targets) ** 2).mean()"
+    ended = run(PLAIN.replace("loss = ((net(inputs) - targets) ** 2).mean()", off), "amp=o1")
+    assert (ended.code, ended.verdict) == (1, "contradicted")
+    assert "in an autocast of its own that is off" in ended.err and "say train.precision=script" in ended.err
+
+
 def test_optimizer_steps_alone_in_a_thread_leave_a_proof_as_it_is(run):
     stepping = "thread = __import__('threading').Thread(target=optimizer.step); thread.start(); thread.join()"
     ended = run(PLAIN.replace("optimizer.step()", stepping), "amp=o1")

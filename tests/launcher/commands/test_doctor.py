@@ -23,10 +23,10 @@ def test_a_sound_machine_proves_a_job_that_leaves_nothing(tmp_path, capsys, monk
 def test_a_failed_check_is_exit_3_and_starts_nothing(tmp_path, capsys):
     assert main(["doctor", "--json", "python=/nowhere/python", f"run_root={tmp_path}/runs"]) == 3
     report = json.loads(capsys.readouterr().out)
-    assert all(set(finding) == {"level", "about", "said", "mend"} for finding in report["findings"])
-    assert report["well"] is False
+    assert all(set(finding) == {"level", "about", "message", "remedy"} for finding in report["findings"])
+    assert report["ok"] is False
     (problem,) = [finding for finding in report["findings"] if finding["level"] == "problem"]
-    assert problem["about"] == "request" and "python=/nowhere/python can't be run on " in problem["said"]
+    assert problem["about"] == "request" and "python=/nowhere/python can't be run on " in problem["message"]
     assert not (tmp_path / "runs").exists()
 
 

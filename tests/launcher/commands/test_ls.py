@@ -319,3 +319,14 @@ def test_all_runs_are_listed_those_without_a_last_status_too(root, tmp_path):
             (root / ".unfinished" / folder.name).touch()
     listed = launcher("ls", "--all", f"run_root={root}", state_home=tmp_path / "state").stdout.splitlines()
     assert len(listed) == 210 + 2 and listed[-1] == "200 done, 10 lost"
+
+
+def test_a_run_that_hangs_names_its_ranks_the_one_that_differs_first(root, shown):
+    folder = finished(root, state="failed")
+    waits = "at train.py:9, in all_reduce of c10d.py"
+    for rank, where in enumerate((waits, "at train.py:5\x1b[31m", waits)):
+        record = {"rank": rank, "node": f"n{rank}", "seconds": 300, "where": where}
+        store.write_json(folder / f"attempts/1/hang-rank{rank}.json", record)
+    alone, others = (line.split(None, 2)[2] for line in shown(NAME) if line.startswith("no step"))
+    assert alone.startswith("rank 1 on n1: at train.py:5") and "\x1b" not in alone
+    assert others == f"ranks 0 on n0, 2 on n2: {waits}"

@@ -55,7 +55,7 @@ def test_rounds_go_there_and_back_and_have_each_arm_once():
 
 
 def test_keys_of_the_comparison_are_taken_out_of_the_words():
-    how, rest = comparison.take_apart(["amp=o0,o1", "compare.rounds=7", "+compare.tolerance=0.1", "batch=8"])
+    how, rest = comparison.split_flags(["amp=o0,o1", "compare.rounds=7", "+compare.tolerance=0.1", "batch=8"])
     assert (how, rest) == (Compare(rounds=7, tolerance=0.1), ["amp=o0,o1", "batch=8"])
 
 
@@ -73,7 +73,7 @@ def test_keys_of_the_comparison_are_taken_out_of_the_words():
 )
 def test_wrong_keys_of_the_comparison_are_refused(word, complaint):
     with pytest.raises(UsageError, match=complaint.replace("?", r"\?")):
-        comparison.take_apart([word])
+        comparison.split_flags([word])
 
 
 @pytest.mark.parametrize(

@@ -61,16 +61,16 @@ def test_wrong_words_beside_it_are_refused(words, complaint):
 )
 def test_a_scale_without_its_experiment_is_refused(words, complaint):
     with pytest.raises(UsageError, match=complaint):
-        experiments.requested(request.take_apart(words))
+        experiments.requested(request.split_flags(words))
 
 
 def test_a_scale_of_an_experiment_that_is_not_there_is_left_to_hydra_which_names_those_that_are():
-    assert experiments.requested(request.take_apart(["experiment=twcc", "scale=smoke"])) is None
+    assert experiments.requested(request.split_flags(["experiment=twcc", "scale=smoke"])) is None
 
 
 def test_arguments_of_a_script_are_refused_where_none_runs():
     with pytest.raises(UsageError, match="arguments after -- are for a script, and experiment=alcf_gan runs none"):
-        experiments.requested(request.take_apart(["experiment=alcf_gan", "--", "a"]))
+        experiments.requested(request.split_flags(["experiment=alcf_gan", "--", "a"]))
 
 
 def test_settings_of_a_single_run_are_left_to_hydra():

@@ -43,6 +43,7 @@ OTHER = {
     **{key: ({"every": 1}, {"every": 2}) for key in ("checkpoint", "telemetry")},
     "proof": ({"share": 0.1}, {"share": 0.2}),
     "verify": ({"record": True}, {"record": False}),
+    "restart": ({"max": 1}, {"max": 2}),
     "watchdog": ({"after": 60.0}, {"after": 600.0}),
     **{key: ({"A": "a"}, {"A": "b"}) for key in ("env", "sweep", "secrets")},
 }

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from amp_launcher.typed import plain
 from launcher.__main__ import main
 from launcher.config.paths import conf_folder
-from launcher.config.request import compose, take_apart
+from launcher.config.request import compose, split_flags
 from tests.launcher.config.conftest import Refusal
 from tests.launcher.hosts import LAPTOP
 
@@ -95,7 +95,7 @@ def test_a_typo_in_an_experiments_comparison_is_named_with_its_line(tmp_path: Pa
 
 def test_arguments_that_configurations_would_read_are_taken_as_typed() -> None:
     words = ["recipe=script", "script=a.py", "amp=o0,o1", "env.A=???", "name=run"]
-    asked = compose(take_apart([*words, "--", "???", "${x}", "${name}", "--", "-m"]))
+    asked = compose(split_flags([*words, "--", "???", "${x}", "${name}", "--", "-m"]))
     assert [cell.config["arguments"] for cell in asked.cells] == [["???", "${x}", "${name}", "--", "-m"]] * 2
     assert asked.cells[0].config["env"] == {"A": "???"}
 

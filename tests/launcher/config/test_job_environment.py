@@ -167,7 +167,7 @@ def test_secrets_of_a_run_that_was_killed_go_when_it_is_seen_and_those_of_one_la
     for name, newer in (("killed", False), ("again", True)):
         folder = tmp_path / name
         folder.mkdir()
-        job_environment.lay_secrets({folder / ".secrets/A": b"hush"})
+        job_environment.write_secrets({folder / ".secrets/A": b"hush"})
         (folder / "status.json").write_text("{}")
         stamp = (folder / ".secrets").stat().st_mtime + (-5 if newer else 5)
         os.utime(folder / "status.json", (stamp, stamp))
@@ -175,4 +175,4 @@ def test_secrets_of_a_run_that_was_killed_go_when_it_is_seen_and_those_of_one_la
         assert (folder / ".secrets").exists() is newer
     assert (tmp_path / "again/.secrets/A").stat().st_mode & 0o777 == 0o600
     with pytest.raises(UsageError, match=r"secrets\.B: its value contains a NUL byte"):
-        job_environment.lay_secrets({tmp_path / "again/.secrets/B": b"a\0"})
+        job_environment.write_secrets({tmp_path / "again/.secrets/B": b"a\0"})

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("project")
 
 
 def specs_of(*words: str) -> tuple[JobSpec, ...]:
-    return request.understand(request.compose(request.take_apart(words, starts=True)))
+    return request.to_specs(request.compose(request.split_flags(words, starts=True)))
 
 
 def test_two_placeholders_are_a_run_for_each_combination() -> None:

@@ -88,7 +88,6 @@ NAMES = {
     "every=5": "did you mean checkpoint.every or telemetry.every?",
     "cluster.partion=x": "did you mean cluster.partition?",
     "precision=bf16-mixed": "precision is not a key; say amp=bf16-mixed",
-    "cluster=slurm cluster.exclude=n1": "cluster.exclude is not a key; say cluster.flags=['--exclude=NODES']",
     "cluster=ssh cluster.user=me": "cluster.user is not a key; say cluster.host=me@host",
     "cluster.partition=gpu": "cluster.partition belongs to cluster=slurm, and this is cluster=local",
 }

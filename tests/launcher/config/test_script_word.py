@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("project")
 
 
 def spec_of(*words: str) -> JobSpec:
-    (spec,) = request.understand(request.compose(request.take_apart(words, starts=True)))
+    (spec,) = request.to_specs(request.compose(request.split_flags(words, starts=True)))
     return spec
 
 
@@ -45,7 +45,7 @@ def test_a_script_word_sets_recipe_and_script(words: str) -> None:
 )
 def test_paths_and_files_of_any_name_are_scripts(word: str, project: Path) -> None:
     (project / "trainer").write_text(TORCH)
-    asked = request.take_apart([word, "amp=o1"], starts=True)
+    asked = request.split_flags([word, "amp=o1"], starts=True)
     assert asked.overrides == ("recipe=script", f"script={word}", "amp=o1")
 
 

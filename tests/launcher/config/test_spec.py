@@ -35,7 +35,7 @@ FORMATS = {
 
 
 def planned(*words: str) -> list[Plan]:
-    specs = request.understand(request.compose(request.take_apart(words, starts=True)))
+    specs = request.to_specs(request.compose(request.split_flags(words, starts=True)))
     return [resolve(spec, TWO_A100) for spec in specs]
 
 

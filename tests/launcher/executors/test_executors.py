@@ -135,6 +135,24 @@ def test_what_is_wrong_in_a_plan_is_said_without_a_place_that_a_program_does_not
         LocalExecutor(tmp_path / "runs").plan("gpus=99")
 
 
+def test_a_batch_looks_at_its_host_and_code_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, other = tmp_path / "train.py", tmp_path / "other.py"
+    script.write_text("import torch\n")
+    other.write_text("import torch\n")
+    monkeypatch.chdir(tmp_path)
+    executor = LocalExecutor(tmp_path / "runs")
+    words = ("train.py", "workdir=run")
+    with executor.batch():
+        first = executor.plan(*words, "amp=o0")
+        script.write_text("import torch  # edited\n")
+        same = executor.plan(*words, "amp=o1", "name=another")
+        of_other_script = executor.plan("other.py", "workdir=run", "amp=o0")
+        with pytest.raises(UsageError, match="nowhere"):
+            executor.plan(*words, "amp=o0", f"script.inputs=[{tmp_path}/nowhere]")
+    assert first.code == same.code != of_other_script.code
+    assert executor.plan(*words, "amp=o0").code != first.code  # each plan for itself looks anew
+
+
 def test_plans_of_the_same_code_keep_one_list_of_its_files(tmp_path: Path) -> None:
     executor = LocalExecutor(tmp_path / "runs")
     plans = [executor.plan(f"seed={seed}") for seed in range(3)]
@@ -146,8 +164,6 @@ def test_submitits_parameters_are_the_settings_that_mean_the_same() -> None:
     setup = ["module load cuda", 'echo "a, größe"']
     of_launch = {"name": "night", "nodes": 2}
     of_cluster = {"account": "me", "constraint": "a100&nvlink", "partition": "gpu", "qos": "high", "wckey": "key"}
-    with pytest.raises(ValueError, match="slurm_exclude=a: add --exclude= to"):
-        SlurmExecutor("/runs", ["cluster.flags=[--nice=5]"]).update_parameters(slurm_exclude="a")
     with pytest.raises(ValueError, match="slurm_gres='gpu:a100:2': say gpus_per_node=2, and slurm_constraint="):
         gpus_of("gpu:a100:2")
     other = {"timeout_min": 90, "mem_gb": 1.5, "cpus_per_task": 8, "gpus_per_node": 4, "slurm_array_parallelism": 3}
@@ -156,7 +172,7 @@ def test_submitits_parameters_are_the_settings_that_mean_the_same() -> None:
     executor.update_parameters(slurm_exclude="node[1-2],node4", slurm_gres="gpu:3")
     assert executor._spec([]).launch.gpus == 3
     launch = executor._spec(["gpus=1"]).launch
-    assert launch.cluster.flags == ("--exclude=node[1-2],node4",)
+    assert launch.cluster.exclude == "node[1-2],node4"
     assert {name: getattr(launch, name) for name in (*of_launch, "gpus")} == {**of_launch, "gpus": 1}
     expected = {**of_cluster, "time": "90", "mem": "1536M", "cpus": 8, "parallel": 3, "stop_before": 60}
     assert {name: getattr(launch.cluster, name) for name in expected} == expected

@@ -48,7 +48,7 @@ def test_a_prototype_is_called_one_and_emulation_is_said():
     assert "at o2 (half_model_fp32_masters), bfloat16, mxfp8 by a prototype of torchao, batch 8, cpu" in summary(plan)
     assert plan.advice[1] == (
         "amp.gemm=mxfp8 on a CPU is emulated: operands are rounded to it and multiplied in bfloat16, which is no "
-        "proof, so that only require_proof=false lets a run go on"
+        "proof, so that only require_proof=false lets a run continue"
     )
     plan = plan_of("amp=nvfp4", facts=B200)
     assert "nvfp4 by a prototype of torchao" in summary(plan)

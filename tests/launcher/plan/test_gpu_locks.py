@@ -14,7 +14,7 @@ import pytest
 from launcher.executors import execute, stopping
 from launcher.executors.local import start as local_start
 from launcher.probe import gpu_locks
-from launcher.probe.gpu_locks import Seen
+from launcher.probe.gpu_locks import GpuState
 from launcher.runs import selection, store
 from launcher.runs.store import Run
 from tests.launcher.fake_gpus import FakeGpus
@@ -47,7 +47,7 @@ def test_a_race_for_the_same_gpu_is_lost_by_one_and_leaves_nothing_of_it(bench: 
     free = bench.facts()
     first, late = bench.plan("visible_gpus=[0]"), bench.plan("visible_gpus=[0]", facts=free)
     (winner,) = bench.start(first)
-    with pytest.raises(local_start.Refused, match=rf"free: 0; GPU 0: held by .* \(run {winner.name}\)") as refused:
+    with pytest.raises(local_start.StartRefused, match=rf"free: 0; GPU 0: held by .* \(run {winner.name}\)") as refused:
         bench.start(late)
     assert refused.value.exit_code == 3
     assert bench.folders() == [winner]
@@ -148,6 +148,6 @@ def test_who_is_on_a_gpu_is_a_fact_that_a_plan_can_be_made_from_elsewhere() -> N
     held = "held by mei (run x) since 2026-01-02T03:04:05Z"
     lines = ["0|GPU-a||", f"1|GPU-b|{held}|odd", ""]
     assert gpu_locks.parse(lines) == [
-        Seen(index=0, uuid="GPU-a"),
-        Seen(index=1, uuid="GPU-b", holder=held, fault="odd"),
+        GpuState(index=0, uuid="GPU-a"),
+        GpuState(index=1, uuid="GPU-b", holder=held, fault="odd"),
     ]

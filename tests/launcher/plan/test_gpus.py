@@ -76,7 +76,9 @@ def test_a_gpu_with_errors_in_memory_is_taken_last_and_the_plan_says_so(bench: B
 def test_a_stranger_who_came_after_the_plan_is_seen_at_the_start(bench: Bench, cards: FakeGpus) -> None:
     plan = bench.plan("gpus=3")
     cards.put(2, 1, "init")
-    with pytest.raises(local_start.Refused, match=r"GPUs asked for: 3, free: 2; GPU 2: process 1 \(init\) of root"):
+    with pytest.raises(
+        local_start.StartRefused, match=r"GPUs asked for: 3, free: 2; GPU 2: process 1 \(init\) of root"
+    ):
         bench.start(plan)
     assert bench.folders() == []
 
@@ -121,7 +123,7 @@ def test_a_sweep_runs_a_cell_on_each_free_set_of_gpus(bench: Bench) -> None:
 def test_a_sweep_whose_first_cell_finds_no_gpu_is_refused_whole(bench: Bench) -> None:
     plans = [bench.plan("gpus=2") for _ in range(3)]
     other = bench.run("gpus=2")
-    with pytest.raises(local_start.Refused, match="asked for: 2, free: 1"):
+    with pytest.raises(local_start.StartRefused, match="asked for: 2, free: 1"):
         bench.start(*plans)
     assert bench.folders() == [other]
     assert selection.sweep_names(str(bench.root)) == []

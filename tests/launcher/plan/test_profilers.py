@@ -56,7 +56,7 @@ def test_the_settings_say_which_steps_are_recorded_and_the_folder_of_the_trace_i
     [
         (("profile=nsys",), LAPTOP, "records GPUs, and this job runs on a CPU; say profile=framework"),
         (("profile=nsys",), TWO_A100, "there is no nsys on the PATH of box"),
-        (("profile=dlprof",), GPU, "profile=dlprof needs one of NVIDIA's images of 2020 and 2021"),
+        (("profile=dlprof",), GPU, "profile=dlprof needs one of NVIDIA's images from 19.09 to 21.12"),
         (
             ("recipe=simplenet", "framework=paddle", "amp=o0", "profile=framework"),
             LAPTOP,

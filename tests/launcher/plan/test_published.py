@@ -101,11 +101,20 @@ def test_the_published_command_is_planned_printed_and_run_inside_the_container_t
     assert f"cd {folder}" in render.render(plan)
 
 
+def test_a_sequence_of_published_commands_is_printed_on_any_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = [name for name in PUBLISHED if name.startswith("twcc")]
+    assert plan_verb.main([f"experiment={','.join(groups)}"]) == 0
+    shown = capsys.readouterr().out
+    typed = [line.strip() for line in shown.splitlines() if line.startswith("  python ")]
+    assert typed == [" ".join(PUBLISHED[name].replace("\\\n", " ").split()) for name in groups]
+    assert shown.count("note: `run` refuses them here: ") == 1
+
+
 def test_plan_says_why_run_refuses_here_what_is_printed_all_the_same() -> None:
     spec = spec_of("experiment=twcc_published_group3")
     with pytest.raises(UsageError, match="gpus=1: box has no GPU") as refused:
         resolve(spec, LAPTOP)
-    shown = plan_verb.describe_text(spec, LAPTOP, [], refused.value)
+    shown = plan_verb.describe_text([spec], LAPTOP, [], refused.value)
     assert shlex.join(command(plan_of("twcc_published_group3"))) in shown
     assert "note: `run` refuses it here: gpus=1: box has no GPU\n" in shown
     assert "run.sh" not in shown
@@ -123,7 +132,7 @@ def test_it_is_printed_from_the_words_alone(words: str, capsys: pytest.CaptureFi
 def test_words_that_cannot_be_are_refused_and_not_printed() -> None:
     with pytest.raises(UsageError, match="gpus=1"):
         spec = spec_of("experiment=alcf_published_dlprof", "image=ngc-tensorflow:22.05")
-        plan_verb.describe_text(spec, LAPTOP, [], UsageError("gpus=1: box has no GPU"))
+        plan_verb.describe_text([spec], LAPTOP, [], UsageError("gpus=1: box has no GPU"))
 
 
 def test_only_a_command_in_an_image_is_printed_where_it_cannot_run() -> None:
@@ -174,7 +183,11 @@ def test_an_image_that_is_none_of_them_has_no_variables() -> None:
             "env.TF_ENABLE_AUTO_MIXED_PRECISION=1",
             r"env\.TF_ENABLE_AUTO_MIXED_PRECISION: amp=o0 and amp=o1 set it",
         ),
-        ("alcf_published_dlprof", "image=ngc-tensorflow:22.05", "profile=dlprof needs one of NVIDIA's images of 2020"),
+        (
+            "alcf_published_dlprof",
+            "image=ngc-tensorflow:22.05",
+            "profile=dlprof needs one of NVIDIA's images from 19.09 to 21.12",
+        ),
         (
             "twcc_published_group1",
             "image.is=ngc-tensorflow1:20.01",

@@ -44,7 +44,7 @@ ASKS = with_source(Source(asks=True))
 
 
 def specs_of(*words: str) -> tuple[JobSpec, ...]:
-    return request.understand(request.compose(request.take_apart(words)))
+    return request.to_specs(request.compose(request.split_flags(words)))
 
 
 def plan_of(*words: str, facts: Facts = LAPTOP, script: Script = HERE) -> Plan:

@@ -150,7 +150,7 @@ def test_the_reason_calls_a_script_a_script(tmp_path, program, code):
 
 @pytest.mark.parametrize(
     ("file", "code", "state", "reason"),
-    [("cancelled", 1, "cancelled", "cancelled before it started"), ("STOP", 85, "stopped", "before it started")],
+    [("cancelled", 1, "cancelled", "before it started"), ("STOP", 85, "stopped", "before it started")],
 )
 def test_a_run_that_was_cancelled_or_asked_to_stop_before_it_starts_never_starts(
     tmp_path, program, file, code, state, reason

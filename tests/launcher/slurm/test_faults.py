@@ -95,7 +95,7 @@ def put_back_into_the_queue_at_any_moment_it_goes_on_from_its_last_checkpoint(
 
 
 def preempted_it_goes_on_from_its_last_checkpoint_once_its_place_is_free(trainers: Trainers) -> None:
-    place = ("cluster.partition=scavenge", "cluster.mem=35G", "cluster.flags=['--nodelist=n1']")
+    place = ("cluster.partition=scavenge", "cluster.mem=35G", "cluster.nodelist=n1")
     folder = trainers.start(trainers.plan(*place, pace=2.0))  # its grace is over before it is done
     saved(folder, EVERY)
     wants = ["--parsable", "--partition=priority", "--mem=35G", "--nodelist=n1", "--output=/dev/null"]

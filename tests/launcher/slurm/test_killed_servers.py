@@ -72,7 +72,7 @@ def test_a_restarted_node_daemon_disturbs_no_run(trainers: Trainers, moments: Mo
 def test_a_run_started_again_elsewhere_while_its_node_is_out_of_sight_has_one_writer(
     trainers: Trainers, moments: Moments, cluster: Testbed
 ) -> None:
-    folder = trainers.start(trainers.plan("cluster.flags=['--nodelist=n1']", pace=1.5))
+    folder = trainers.start(trainers.plan("cluster.nodelist=n1", pace=1.5))
     saved(folder, EVERY)
     first, before = processes(folder), shell(folder)
     cluster.kill("slurmd-n1")

@@ -56,8 +56,9 @@ PREEMPTED = ("cluster.partition=patient", "cluster.mem=20G", "env.PACE=0.2", f"c
 def requests(root: Path) -> dict[str, tuple[str, ...]]:
     (root / "train.py").write_text(SCRIPT)
     words = ("recipe=script", "script=train.py", f"python={warm.python()}", "amp=o0")
+    tell = f"notify=/bin/sh -c 'cat >>{root}/told-$(basename $1)' tell"
     return {
-        **{name: (*words, f"nodes={nodes}", *PREEMPTED) for name, nodes in RANKS.items()},
+        **{name: (*words, f"nodes={nodes}", *PREEMPTED, f"{tell} {name}") for name, nodes in RANKS.items()},
         **{f"whole-{name}": (*words, f"nodes={nodes}") for name, nodes in RANKS.items()},
     }
 
@@ -100,3 +101,7 @@ def test_a_preempted_script_saves_in_its_grace_time_and_continues_bit_for_bit(
     assert (ended["state"], ended["reason"]) == ("requeued", why)
     assert store.read_or_empty(folder / "attempts/1/stopped.json")["why"] in ("preemption", "signal TERM")
     assert f"requeued: {why}" in submitted.launcher("ls", folder.name, f"run_root={folder.parent}").stdout
+
+    notices = (submitted.root / f"told-{name}").read_text()
+    assert [notices.count(f'"event": "{event}"') for event in ("preempted", "ended", "hung")] == [1, 1, 0]
+    assert f'"text": "{folder.name} is preempted' in notices and f'"text": "{folder.name} done"' in notices

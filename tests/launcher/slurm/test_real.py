@@ -137,17 +137,17 @@ def test_a_job_that_slurm_refuses_or_that_comes_after_no_run_leaves_nothing(
 def test_a_job_for_nodes_that_are_drained_now_is_queued(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     call(["scontrol", "update", "nodename=n2", "state=drain", "reason=test"])
     try:
-        (folder,) = bench.submit(bench.plan("", "cluster.flags=[--nodelist=n2]"))
+        (folder,) = bench.submit(bench.plan("", "cluster.nodelist=n2"))
         assert "not available; of the default partition, n2 drain" in capsys.readouterr().err
         call(["scontrol", "create", "partition=first", "nodes=n1"])
         for words, message in (
-            (["cluster.flags=[--nodelist=n2,--tmp=9T]"], "Slurm refused the job: .*disk"),
+            (["cluster.nodelist=n2", "cluster.flags=[--tmp=9T]"], "Slurm refused the job: .*disk"),
             (["cluster.partition=first", "cluster.flags=[--tmp=9T]"], "Slurm would refuse"),  # n2 is not in it
         ):
             with pytest.raises(UsageError, match=message):
                 bench.submit(bench.plan("", *words))
         with pytest.raises(UsageError, match="Slurm would refuse"):  # a job that can run would be queued without it
-            bench.submit(bench.plan(), bench.plan("", "cluster.flags=[--nodelist=n2]"))
+            bench.submit(bench.plan(), bench.plan("", "cluster.nodelist=n2"))
         assert state(folder).name == "queued"
         assert selection.run_names(str(bench.root)) == [folder.name]
     finally:

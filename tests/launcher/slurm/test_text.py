@@ -255,6 +255,7 @@ FULL = (
     *("cluster.qos=no", "cluster.constraint=a100&nvlink", "cluster.reservation=maint", "cluster.time=24:00:00"),
     *("cluster.cpus=8", "cluster.mem=90G", "cluster.flags=['--nice=100','--comment=two words \"quoted\"']"),
     *("cluster.setup=['module purge','module load cuda/12.4']", "cluster.wckey=paper"),
+    *("cluster.exclude=n[3-5]", "cluster.nodelist=n[1-2]"),
 )
 
 

@@ -14,7 +14,7 @@ from launcher.__main__ import main
 from launcher.errors import LauncherError
 from launcher.runs import remote_record, run_roots
 from launcher.runs.address import Address
-from launcher.runs.log_pieces import Place
+from launcher.runs.log_pieces import LogOffset
 from launcher.runs.remote_record import Pointer
 from launcher.runs.store import Run
 from launcher.ssh import host, session
@@ -130,7 +130,9 @@ class Victim:
         while more:
             piece = from_host(run, pointer, place, attempt=None, lines=None, following=False)
             sizes = map(len, piece.texts)
-            place = Place(piece.place.attempt, *(at + size for at, size in zip(piece.place[1:], sizes, strict=True)))
+            place = LogOffset(
+                piece.place.attempt, *(at + size for at, size in zip(piece.place[1:], sizes, strict=True))
+            )
             more = piece.more
 
     def refusals(self, calls: Sequence[Callable[[], Any]]) -> list[str]:

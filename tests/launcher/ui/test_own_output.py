@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.executors import logs
-from launcher.runs.log_pieces import Piece, Place
+from launcher.runs.log_pieces import LogOffset, Piece
 from launcher.runs.states import State
 from launcher.ui.display import Row
 from launcher.ui.own_output import OwnOutput
@@ -31,7 +31,7 @@ def printed(monkeypatch):
     def show(*pieces):
         left = [piece if isinstance(piece, tuple) else (piece, b"") for piece in pieces]
         monkeypatch.setattr(
-            logs, "source", lambda run: lambda place, **how: Piece(Place(1), left.pop(0), more=False, ended=False)
+            logs, "source", lambda run: lambda place, **how: Piece(LogOffset(1), left.pop(0), more=False, ended=False)
         )
         terminal = TerminalBytes()
         output = OwnOutput(Path("root/run"), io.TextIOWrapper(terminal), io.TextIOWrapper(terminal))

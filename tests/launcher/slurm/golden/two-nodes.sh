@@ -12,6 +12,8 @@
 #SBATCH --cpus-per-task=8
 #SBATCH --mem=90G
 #SBATCH --wckey=paper
+#SBATCH --exclude=n[3-5]
+#SBATCH --nodelist=n[1-2]
 #SBATCH --nice=100
 #SBATCH --comment="two words \"quoted\""
 #SBATCH --signal=B:USR1@120

@@ -1,0 +1,47 @@
+"""Where libraries find our callbacks, and that nothing is there without the launcher."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+
+from amp_launcher.torch.libraries import lightning_callback
+from amp_launcher.torch.libraries.attached import attached
+from tests.amp_launcher.forking import environment
+
+GROUP = "lightning.pytorch.callbacks_factory"
+
+
+def test_lightning_finds_the_callback_while_a_script_runs_and_it_is_empty_without_a_launcher():
+    import lightning  # noqa: F401
+
+    before = list(sys.meta_path)
+    with attached():
+        (found,) = [entry for entry in importlib.metadata.entry_points(group=GROUP) if entry.name == "amp_launcher"]
+        assert found.load() is lightning_callback.lightning_callbacks
+        assert found.load()() == []
+    assert sys.meta_path == before
+    assert not [entry for entry in importlib.metadata.entry_points(group=GROUP) if entry.name == "amp_launcher"]
+
+
+def test_a_callback_is_a_plain_one_in_a_process_that_is_spawned(monkeypatch):
+    import pickle
+
+    import lightning
+
+    monkeypatch.setattr(lightning_callback.logged.receiver, "receive", lambda logged: None)
+    (made,) = lightning_callback.lightning_callbacks()
+    assert type(made).__name__ == "JobCallback"
+    assert type(pickle.loads(pickle.dumps(made))) is lightning.pytorch.Callback
+
+
+def test_outside_of_the_launcher_a_trainer_has_its_own_callbacks_alone_and_imports_nothing_of_ours():
+    text = """
+import sys, lightning, transformers.trainer
+trainer = lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+print(sorted({type(callback).__module__.split(".")[0] for callback in trainer.callbacks}))
+print([kind.__module__ for kind in transformers.trainer.DEFAULT_CALLBACKS], "amp_launcher" in sys.modules)
+"""
+    ended = subprocess.run([sys.executable, "-c", text], env=environment(), capture_output=True, text=True)
+    assert ended.stdout.splitlines() == ["['lightning']", "['transformers.trainer_callback'] False"], ended.stderr
