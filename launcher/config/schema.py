@@ -170,7 +170,9 @@ class Launch:
         "container=none, that this host is a container of; other is none of them",
     )
     python: str | None = setting(
-        None, "Python of the trainer; null is this one, cluster.python on a remote host, python3 in a container"
+        None,
+        "Python of the trainer: a path, venv:PATH of an environment, or uv for that of the uv.lock beside the script "
+        "or above it, made first; null is this one, cluster.python on a remote host, python3 in a container",
     )
     script: str | None = setting(None, "recipe=script: the file to run, or image:FILE for one in the image alone")
     arguments: tuple[str, ...] = setting((), "recipe=script: its arguments; on the command line, everything after --")

@@ -165,6 +165,18 @@ class Preemption:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class UvPlan:
+    """The environment that uv made for the job."""
+
+    name: str
+    """In the run root's folder of environments."""
+    project: str
+    """Folder in the code snapshot of the project that it is made of."""
+    lock: str
+    """The lock file where the job was asked for, for people."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """Everything about one job, resolved. Printing it is the dry run; `script.render` turns it into `run.sh`."""
 
@@ -186,6 +198,8 @@ class Plan:
     trainer: str
     """Module that is run."""
     python: str
+    uv: UvPlan | None = None
+    """What that Python belongs to, with `python=uv`."""
     code: str
     """Digest of the code snapshot."""
     shared: int | None = None

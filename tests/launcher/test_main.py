@@ -303,7 +303,7 @@ def test_a_folder_of_files_may_stand_before_the_verb(tmp_path, capsys):
 
 
 def test_interrupted_while_planning_is_130_without_a_traceback(monkeypatch, capsys):
-    def interrupt(_):
+    def interrupt(_, make):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("launcher.commands.plan.probe_each", interrupt)
