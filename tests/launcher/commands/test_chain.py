@@ -226,7 +226,7 @@ def test_a_chain_of_which_a_part_is_refused_leaves_nothing(
     def first_alone(folders, plans) -> None:
         started.extend(folders)
         if plans[0].job == "train":
-            raise local_start.Refused("no more processes")
+            raise local_start.StartRefused("no more processes")
         begin(folders, plans)
 
     monkeypatch.setattr(local_start, "start_here", first_alone)
