@@ -14,6 +14,8 @@ from amp_launcher import recipes
 from launcher import containers
 
 EXCLUDED = (
+    "launcher/commands/chain.py",
+    "launcher/config/chain.py",
     "launcher/config/files.py",
     "launcher/config/folders.py",
     "launcher/executors/base.py",
