@@ -142,8 +142,9 @@ class Restart:
 
     max: int = setting(
         0,
-        "times that a hang (watchdog.action=restart), a failed node or an error of NCCL may start the run again, from "
-        "its last checkpoint; not what fails at the same step twice, nor after three attempts without progress",
+        "times that a hang (watchdog.action=restart), a node that does not end or an error of NCCL may start the run "
+        "again, from its last checkpoint; not what fails at the same step twice, nor after three attempts without "
+        "progress; Slurm starts again what a failed node or a preemption ended, and that counts nothing",
     )
 
     def __post_init__(self) -> None:

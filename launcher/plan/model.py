@@ -14,6 +14,7 @@ from launcher.containers.description import Devices, Mount, User
 from launcher.containers.runtime import Runtime
 from launcher.runs.store import ARMS
 
+CHECKPOINTS = "LAUNCHER_CHECKPOINT_DIR"
 PLACEHOLDER = "RUN_ID"
 """Stands for the run id until submission."""
 

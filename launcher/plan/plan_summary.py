@@ -57,7 +57,9 @@ def resources(plan: Plan) -> str:
     if memory := cluster["mem"]:
         asked.append(f"{memory}{'M' if memory.isdigit() else ''} of memory per node")
     asked += [limit] if limit else []
-    asked += [f"{key} {cluster[key]}" for key in ("partition", "account", "qos") if cluster[key]]
+    asked += [
+        f"{key} {cluster[key]}" for key in ("partition", "account", "qos", "nodelist", "exclude") if cluster.get(key)
+    ]
     if plan.preemption:
         asked.append(f"may be preempted ({plan.preemption.mode}, {plan.preemption.grace} s of grace)")
     left = [key for key in ("cpus", "mem", "time", "partition") if not cluster[key]]

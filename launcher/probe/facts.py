@@ -70,6 +70,8 @@ class Script:
     """Files and folders below `root` that are left out as results, each with its size or the reason."""
     lacking: tuple[str, ...] = ()
     """Modules below `root` that it imports and that are left out."""
+    saves: bool = True
+    """It names the folder for checkpoints, itself or in modules below `root` that it imports."""
     beside: tuple[str, ...] = ()
     """Other files and folders beside it of which nothing is sent along, as git ignores them; relative to `root`."""
 
