@@ -193,6 +193,8 @@ class Plan:
     nodes: int
     gpus: int
     """Per node."""
+    gpu_type: str = ""
+    """Of the GPUs, as Slurm is asked for it; empty for any."""
     gpu_pool: tuple[str, ...] = ()
     """UUIDs of which as many as `gpus` are taken when the job starts; empty where a scheduler gives them."""
     wait_gpus: bool = False

@@ -48,7 +48,7 @@ def resources(plan: Plan) -> str:
     limit = _limit(plan.cluster.get("time"))
     if plan.cluster["kind"] == "local":
         return limit
-    devices = f"{_count(plan.gpus, 'GPU')} per node" if plan.gpus else "no GPU"
+    devices = f"{_count(plan.gpus, f'{plan.gpu_type} GPU'.strip())} per node" if plan.gpus else "no GPU"
     asked = [_count(plan.nodes, "node"), devices]
     if plan.queue != "slurm":
         return ", ".join([*asked, *([limit] if limit else [])])

@@ -94,6 +94,8 @@ class Partition:
     """Each GPU's share of its node's CPUs, the least of all nodes; 0 is not known."""
     gpu_types: tuple[str, ...] = ()
     """As the site names them in GRES; an empty text for GPUs without a name."""
+    gpus_of_type: dict[str, int] = field(default_factory=dict)
+    """The largest number of each of these types on one node."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
