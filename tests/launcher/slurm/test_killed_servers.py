@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher import bash_files
 from launcher.errors import Unavailable
 from launcher.executors.slurm import jobs, submit
 from launcher.probe.slurm_commands import call
@@ -80,6 +81,8 @@ def test_a_run_started_again_elsewhere_while_its_node_is_out_of_sight_has_one_wr
     moments.wait(3)
     assert call(["scontrol", "update", "nodename=n1", "state=down", "reason=fault"]).returncode == 0
     assert not gone(first), "the trainer outlives its node's daemon"
+    words = call(["bash", "-c", f"{bash_files.text('launcher.script', 'slurm.sh')}\nfailed_node 'n[1-2]'"]).stdout
+    assert words == "its node n1 failed\n"  # of a job on both
     call(["scontrol", "update", f"jobid={job_of(folder)}", "ReqNodeList=n2"])
     until(lambda: "begin time" in state(folder).reason, LONG)
     until((folder / "attempts/2").exists, LONG)
