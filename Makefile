@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test style lint faults format bench golden conf clean help
+.PHONY: run test style lint faults format bench golden conf versions clean help
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^[^:]*:?([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -42,6 +42,9 @@ golden: $(VENV)/.test ## write the golden files anew; review them as a diff
 
 conf: $(VENV)/.test ## write conf/ anew from the settings classes: every key with its default and its help
 	$(BIN)/python -m launcher.config.write_conf
+
+versions: $(VENV)/.test ## the wheel on Python 3.10 to 3.13, with the oldest packages and the newest; needs uv and 10 GB
+	$(BIN)/python -m tests.versions
 
 bench: $(VENV)/.test ## the benchmarks, each a ratio against something measured beside it
 	$(BIN)/python -m benchmarks

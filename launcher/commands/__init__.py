@@ -9,6 +9,7 @@ CALLED_ELSEWHERE = {
     **dict.fromkeys(("log", "tail"), "logs"),
     **dict.fromkeys(("attach", "follow"), "watch"),
     **dict.fromkeys(("replay", "check"), "verify"),
+    **dict.fromkeys(("dag", "flow", "pipeline", "workflow"), "chain"),
     **dict.fromkeys(("exec", "ssh", "bash"), "shell"),
 }
 """What other programs call a verb."""
@@ -16,6 +17,7 @@ CALLED_ELSEWHERE = {
 VERBS = {
     "run": "check and start a job; the default",
     "cmd": "run a program that is not Python, such as a shell script",
+    "chain": "start jobs that need each other, from one file",
     "plan": "show what would be started, and which file or word set each value",
     "compare": "arms of one job in turn on the same devices: what a mode gains and costs",
     "ls": "list runs, or show one",

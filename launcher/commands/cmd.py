@@ -29,10 +29,18 @@ KEYS = ("recipe=script", "framework=none", "amp=none", "train.bare=true", "train
 
 def main(arguments: Sequence[str]) -> int:
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    ours, command = arguments[:at], arguments[at + 1 :]
+    ours = arguments[:at]
     if {"-h", "--help"} & set(ours):
         print(_HELP, end="")
         return 0
+    start = plan.main if "--plan" in ours else run.main
+    return start(words([*(word for word in ours if word != "--plan"), *arguments[at:]]))
+
+
+def words(arguments: Sequence[str]) -> list[str]:
+    """The words of `run` that these of `cmd` mean. Raises `UsageError`."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    ours, command = arguments[:at], arguments[at + 1 :]
     stray = next((word for word in ours if script_word.is_script(word)), None)
     if stray or not command:
         given = f"{stray}: the command goes" if stray else "cmd needs a command, which goes"
@@ -43,5 +51,4 @@ def main(arguments: Sequence[str]) -> int:
             f"cmd -- {file}: there is no such file here; a program such as make goes into a file that calls it, which "
             "is sent along: cmd -- ./prepare.sh"
         )
-    start = plan.main if "--plan" in ours else run.main
-    return start([*KEYS, f"script={file}", *(word for word in ours if word != "--plan"), "--", *rest])
+    return [*KEYS, f"script={file}", *ours, "--", *rest]

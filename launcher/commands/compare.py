@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     comparison.check_words(asked.overrides)
     comparison.check_listed(asked.overrides)
     specs = request.to_specs(asked, "arm")
-    plan, facts = of_arms(specs, how, ["compare", *arguments])
+    plan, facts = of_arms(specs, how, ["compare", *arguments], make=not words.plan)
     return carry_out(plan, facts, specs, look=words.plan)
 
 

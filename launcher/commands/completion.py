@@ -77,7 +77,9 @@ def candidates(line: str) -> list[str]:
         return sorted(flag for flag in _flags(verb or "run") if flag.startswith(last))
     if verb == "image":
         return sorted(word for word in _of_images(given[1:]) if word.startswith(last))
-    if verb not in (None, "run", "plan", "compare", "shell", "doctor") and not (verb == "resume" and given[1:]):
+    if verb not in (None, "run", "plan", "compare", "chain", "shell", "doctor") and not (
+        verb == "resume" and given[1:]
+    ):
         return _runs(last)
     if "=" in last:
         key, _, value = last.partition("=")
@@ -85,6 +87,8 @@ def candidates(line: str) -> list[str]:
     completions = [f"{word}=" for word in _keys(given)]
     if not given:
         completions += VERBS
+    if given == ["chain"]:
+        completions += [path.name for pattern in ("*.yaml", "*.yml") for path in Path().glob(pattern)]
     if given in ([], ["run"], ["plan"], ["compare"]):
         completions += [path.name for path in Path().glob("*.py")]  # in other folders the shell finds files
     return sorted(word for word in completions if word.startswith(last))

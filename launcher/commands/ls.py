@@ -15,7 +15,7 @@ from launcher import units
 from launcher.commands.arguments import Parser, one_of, positive, split
 from launcher.errors import UsageError
 from launcher.executors import backends
-from launcher.runs import run_ids, run_roots, selection, store
+from launcher.runs import run_ids, run_roots, selection, states, store
 from launcher.runs.schema import PlanRecord, ResultRecord
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
@@ -117,6 +117,7 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
         f"{units.duration(now - step.time)} ago" if step and step.time and entry.state.name == "running" else "-"
         for entry, step in zip(seen, steps, strict=True)
     ]
+    waits = [", ".join(map(run_ids.words_of, states.waits_for(entry.state))) or "-" for entry in seen]
     plans = [store.read(PlanRecord, store.plan_path(entry.run.path), summary.REQUEST_FIELDS) for entry in seen]
     durations, *measured = summary.measurements([entry.state for entry in seen], results, now)
     columns = [
@@ -127,10 +128,12 @@ def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int
         durations,
         Column("STEP", ["-" if step is None else str(step.number) for step in steps], right=True),
         Column("LAST STEP", ages, right=True),
+        Column("WAITS FOR", waits),
         *measured,
         Column("REQUEST", list(map(summary.request_of, plans))),
     ]
     needed = {"OWNER": any(not entry.files.owner.mine for entry in seen)}
+    needed["WAITS FOR"] = any(wait != "-" for wait in waits)
     needed["LAST STEP"] = any(age != "-" for age in ages)
     needed["HOST"] = any(run_roots.is_remote(entry.run.root) for entry in seen)
     lines = tables.lines([column for column in columns if needed.get(column.name, True)], width, SPARE)

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     specs = request.to_specs(asked)
     try:
-        facts = [read_facts(words.facts)] * len(specs) if words.facts else probe_each(specs)
+        facts = [read_facts(words.facts)] * len(specs) if words.facts else probe_each(specs, make=False)
         if words.facts:
             _check_recorded(words.facts, facts[0], specs)
         plans = [resolve(spec, host) for spec, host in zip(specs, facts, strict=True)]
@@ -73,13 +73,13 @@ def main(arguments: Sequence[str]) -> int:
             raise
         where = origins(asked.cells[0], specs[0], {"device": "cuda"}) if len(specs) == 1 else []
         here = dataclasses.replace(specs[0].launch, cluster=LocalCluster())
-        facts = probe_each([dataclasses.replace(specs[0], launch=here)])
+        facts = probe_each([dataclasses.replace(specs[0], launch=here)], make=False)
         print(describe_text(specs, facts[0], where, refusal, width_of(sys.stdout), words.all), end="")
         return 0
-    if plans[0].after and not words.facts and address.of(specs[0].launch.cluster) is None:
+    if not words.facts and address.of(specs[0].launch.cluster) is None:
         from launcher.executors import dependency
 
-        (dependency.named if plans[0].queue == "slurm" else dependency.check)(plans[0].after)
+        dependency.check(plans)
     if words.json:
         print(_as_json(facts[0], plans))
         return 0
@@ -102,7 +102,7 @@ def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wo
         _check_recorded(words.facts, facts, asked.request.specs)
     width = width_of(sys.stdout)
     try:
-        plan, known = planning.of_arms(asked.request.specs, asked.how, arguments, asked=asked, facts=facts)
+        plan, known = planning.of_arms(asked.request.specs, asked.how, arguments, asked=asked, facts=facts, make=False)
     except planning.NoGpu as refusal:
         if words.json or words.facts or words.script:
             raise

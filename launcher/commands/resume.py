@@ -11,7 +11,8 @@ from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.executors.plan_changes import RESUME_ARGUMENTS
 from launcher.executors.resume import resume_here
-from launcher.runs import run_roots
+from launcher.runs import run_roots, store
+from launcher.runs.schema import PlanRecord
 from launcher.runs.selection import Selection
 from launcher.ui.foreground import leave, stay
 
@@ -21,7 +22,8 @@ Go on with a run that stopped, failed, was cancelled or was lost, from its newes
 usage: python -m launcher resume RUN|SWEEP [failed] [key=value ...] [run_root=PATH]
 
   python -m launcher resume bold-fox           one run
-  python -m launcher resume calm-lake failed   those runs of a sweep that failed or were lost, while others run
+  python -m launcher resume calm-lake failed   those runs of a sweep that failed or were lost, while others run; in a
+                                               chain also the jobs that waited for them
 
 It runs the code that the run began with, whatever was edited since. Keys that leave the model alone may change:
 epochs, steps, checkpoint.every, checkpoint.keep, require_proof, and the cluster's own (cluster.time=...). A recipe
@@ -73,9 +75,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _failed(selected: Selection) -> Selection:
-    """Those runs that failed or were lost. Raises `UsageError` where there are none."""
+    """Those runs that failed or were lost, and in a chain what never started for that. Raises `UsageError` where there
+    are none."""
     seen = backends.look(selected.runs, fresh=True)
-    runs = tuple(row.run for row in seen if row.state.name in ("failed", "lost"))
-    if not runs:
+    failed = {row.run.id: row.run for row in seen if row.state.name in ("failed", "lost")}
+    if not failed:
         raise UsageError(f"no run of {selected.sweep or selected.runs[0].id} has failed")
-    return selected._replace(runs=runs)
+    for row in seen:  # each job of a chain stands behind those that it needs
+        plan = store.read(PlanRecord, f"{row.run.path}/plan.json", ("job", "after"), own_in=row.run.root)
+        needs = {item.rpartition(":")[2] for item in (plan.after or "").split(",")} if plan.job else set()
+        if row.state.name == "cancelled" and needs & failed.keys():
+            failed[row.run.id] = row.run
+    return selected._replace(runs=tuple(row.run for row in seen if row.run.id in failed))

@@ -33,7 +33,7 @@ def of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wor
         request.print_configuration(asked.request)
         return 0
     specs = asked.request.specs
-    plan, facts = of_arms(specs, asked.how, arguments, asked=asked)
+    plan, facts = of_arms(specs, asked.how, arguments, asked=asked, make=not look)
     return carry_out(plan, facts, specs, look=look)
 
 
@@ -44,11 +44,13 @@ def of_arms(
     *,
     asked: ExperimentRequest | None = None,
     facts: Facts | None = None,
+    make: bool = True,
 ) -> tuple[Plan, Facts]:
-    """The comparison of these jobs, and the host that it is planned for: that of `facts`, or what is found out now."""
+    """The comparison of these jobs, and the host that it is planned for: that of `facts`, or what is found out now, by
+    `probe` with `make`."""
     comparison.check(specs)
     settled = [comparison.settled(spec, how) for spec in specs]
-    hosts = [facts] * len(settled) if facts else probe_each(settled)
+    hosts = [facts] * len(settled) if facts else probe_each(settled, make=make)
     impossible = asked.impossible if asked else ()
     published = asked.published if asked else None
     labelled = [(comparison.label(spec), (spec, host)) for spec, host in zip(settled, hosts, strict=True)]

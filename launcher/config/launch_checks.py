@@ -45,6 +45,7 @@ def check(launch: Launch, training: Settings) -> None:
         raise SettingsError(
             f"nodes={launch.nodes}: framework={training.framework} runs on one node here; say nodes=1", "nodes"
         )
+    _check_python(launch, training)
     _check_script(launch, training)
     _check_limit(launch.cluster)
     if launch.container.kind == "none":
@@ -136,6 +137,28 @@ def _check_cluster(cluster: Any) -> None:
     destination = cluster.host if isinstance(cluster, SshCluster) else getattr(cluster, "login", None)
     if destination is not None:
         addresses.check(destination, f"cluster.{'host' if isinstance(cluster, SshCluster) else 'login'}")
+
+
+def _check_python(launch: Launch, training: Settings) -> None:
+    """Refuse an environment where nothing would run in it."""
+    python = launch.python
+    if python is None or not (python == "uv" or python.startswith("venv:")):
+        return
+    if python == "venv:":
+        raise SettingsError("python=venv: names no folder; say python=venv:PATH", "python")
+    if launch.container.kind != "none":
+        where = "python=PATH names one that the image has" if python == "uv" else "name it as python=PATH/bin/python"
+        raise SettingsError(
+            f"python={python} with container={launch.container.kind}: a container runs the Python of its image, and an "
+            f"environment of the host may not run there; {where}",
+            "python",
+        )
+    if training.recipe == "script" and training.train.command:
+        raise SettingsError(
+            f"python={python}: a program that is not Python finds nothing of it; launch its Python file instead, as "
+            f"`python -m launcher FILE.py python={python} amp=none`",
+            "python",
+        )
 
 
 def _check_limit(cluster: Cluster) -> None:

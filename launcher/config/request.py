@@ -14,7 +14,7 @@ from amp_launcher.precision.levels import NO_CLAIM
 from amp_launcher.settings import Settings
 from launcher.config import script_text, script_word
 from launcher.config.compose import Composer
-from launcher.config.parse import PASSED, Override, is_key, parse, passed
+from launcher.config.parse import COMMAND_LINE, PASSED, Override, is_key, parse, passed
 from launcher.config.paths import add_own_recipes, expanded, own_folders
 from launcher.config.spec import JobSpec, make
 from launcher.config.sweep import Cell, by_level, cells
@@ -31,6 +31,8 @@ class Words:
     arguments: tuple[str, ...] | None = None
     """The words after `--`; None where there was none."""
     config_dirs: tuple[Path, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Where words stand that are not of the command line."""
     cfg: bool = False
     help: bool = False
     json: bool = False
@@ -124,7 +126,7 @@ def compose(words: Words) -> Request:
     """The composed configurations. Raises `UsageError`."""
     composer = Composer(config_dirs=words.config_dirs)
     groups = composer.groups()
-    overrides = tuple(parse(word, groups) for word in words.overrides)
+    overrides = tuple(parse(word, groups, words.sources.get(word, COMMAND_LINE)) for word in words.overrides)
     if words.arguments is not None:
         overrides = (*overrides, passed(words.arguments))
     made = _with_frameworks(by_level(cells(composer, overrides)))
@@ -195,14 +197,22 @@ def to_spec(words: Words, does: str) -> JobSpec:
 
 def _check_one_place(specs: Sequence[JobSpec]) -> None:
     """A sweep is submitted together, so its cells go to one place. Raises `UsageError`."""
+    key = differing_place(specs) or ("after" if len({spec.launch.after for spec in specs}) > 1 else "")
+    if key:
+        raise UsageError(f"{key} can't be swept: the cells of a sweep are submitted together; start one for each")
+
+
+def differing_place(specs: Sequence[JobSpec]) -> str:
+    """The first key by which the jobs would go to several places; empty for none."""
     for key, values in (
         ("cluster", {spec.launch.cluster.kind for spec in specs}),
         ("where a cluster is", {addresses.of(spec.launch.cluster) for spec in specs}),
         ("run_root", {spec.launch.run_root for spec in specs}),
-        ("after", {spec.launch.after for spec in specs}),
+        ("share", {spec.launch.share for spec in specs}),
     ):
         if len(values) > 1:
-            raise UsageError(f"{key} can't be swept: the cells of a sweep are submitted together; start one for each")
+            return key
+    return ""
 
 
 def print_configuration(asked: Request) -> None:

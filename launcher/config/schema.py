@@ -199,7 +199,9 @@ class Launch:
         "container=none, that this host is a container of; other is none of them",
     )
     python: str | None = setting(
-        None, "Python of the trainer; null is this one, cluster.python on a remote host, python3 in a container"
+        None,
+        "Python of the trainer: a path, venv:PATH of an environment, or uv for that of the uv.lock beside the script "
+        "or above it, made first; null is this one, cluster.python on a remote host, python3 in a container",
     )
     script: str | None = setting(None, "recipe=script: the file to run, or image:FILE for one in the image alone")
     arguments: tuple[str, ...] = setting((), "recipe=script: its arguments; on the command line, everything after --")
@@ -259,7 +261,7 @@ class Launch:
         "program, with its arguments, that gets a JSON on its input once the run or the sweep ends, hangs or is "
         "preempted; of the machine that the run is on",
     )
-    after: str | None = setting(None, "start after this run or sweep: RUN once it is done, any:RUN however it ends")
+    after: str | None = setting(None, "start after runs or sweeps: RUN once it is done, any:RUN however it ends")
 
 
 # The recipe's hyper-parameters depend on the recipe and are typed once it is known.

@@ -60,7 +60,8 @@ def check(named: str, path: Path, *, exactly: bool) -> None:
 
 
 def _by_cmd(named: str) -> str:
-    return f"; to run it as it is: cmd -- {shlex.quote(named)}"
+    of_jobs = f"; if it is a chain's: chain {shlex.quote(named)}" if named.endswith((".yaml", ".yml")) else ""
+    return of_jobs or f"; to run it as it is: cmd -- {shlex.quote(named)}"
 
 
 def check_program(named: str, path: Path) -> None:

@@ -38,6 +38,8 @@ class JobSpec:
     """Whether the framework is the default: none was named, or found in the script's text."""
     command: tuple[str, ...] = ()
     """The overrides as they were typed, for the record."""
+    job: str | None = None
+    """Its name in the file of its chain."""
 
 
 def make(cell: Cell) -> JobSpec:

@@ -164,7 +164,7 @@ class PlanExecutor(core.Executor):
         addresses = [address.of(types.SimpleNamespace(**plan.cluster)) for plan in plans]
         for name, values in (
             ("run_root", [plan.run_root for plan in plans]),
-            ("after", [plan.after for plan in plans]),
+            ("after", [plan.after for plan in plans if plan.job is None]),
             ("where the cluster is", addresses),
         ):
             if any(value != values[0] for value in values):

@@ -8,13 +8,13 @@ import fcntl
 import functools
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from amp_launcher.precision.support import sharding_problem
 from amp_launcher.typed import SettingsError, build
-from launcher.code import code_store
+from launcher.code import code_store, uv_environment, uv_project
 from launcher.config import job_environment, shell_record
 from launcher.config.schema import CLUSTERS, SlurmCluster
 from launcher.errors import Unavailable, UsageError
@@ -28,6 +28,7 @@ from launcher.probe import gpu_locks, pythons
 from launcher.runs import ownership, run_ids, run_roots, store
 from launcher.runs.states import Seen
 from launcher.runs.store import Damaged, Run
+from launcher.ssh import environment_client
 
 NAMED = 8
 """Largest number of variables that a refusal names."""
@@ -60,8 +61,8 @@ def resume_here(
         goes_on = bool({"epochs", "steps", RESUME_ARGUMENTS} & assignments.keys())
         chosen = [row.run for row in _choose(seen, before, goes_on=goes_on, is_sweep=is_sweep)]
         plans = [changed[run] for run in chosen]
-        if any(_has_begun(run.folder) for run in wanted):  # the runs that they came after have ended
-            plans = [dataclasses.replace(plan, after=None) for plan in plans]
+        begun = {run for run in wanted if _has_begun(run.folder)}
+        plans = [_after_now(plan, run, begun, chosen) for run, plan in zip(chosen, plans, strict=True)]
         for run, plan in zip(chosen, plans, strict=True):
             bring_code(record.from_json(recorded[run]), plan)
             check_place(plan)
@@ -70,10 +71,9 @@ def resume_here(
                 _check_shell(plan)
             if "parallel" in assignments:
                 _check_sharding(plan)
-        plans = with_images(plans)
+        plans = [with_environment(plan) for plan in with_images(plans)]
         values_from_now = [
-            as_recorded(recorded[run], dataclasses.replace(changed[run], container=plan.container, arms=plan.arms))
-            for run, plan in zip(chosen, plans, strict=True)
+            as_recorded(recorded[run], _as_now(changed[run], plan)) for run, plan in zip(chosen, plans, strict=True)
         ]
         submission.check(plans)
         folders = [run.folder for run in chosen]
@@ -90,6 +90,16 @@ def resume_here(
         with contextlib.suppress(OSError):
             run_roots.remember(Path(root))
     return folders, plans[0].queue
+
+
+def _after_now(plan: Plan, run: Run, begun: Collection[Run], chosen: Sequence[Run]) -> Plan:
+    """The plan with the runs that it still comes after: those that are started again with it, and others only where
+    neither it nor, in a sweep, another cell has begun, since they have ended then."""
+    if plan.after is None or not (run in begun if plan.job is not None else begun):
+        return plan
+    again = {other.id for other in chosen}
+    kept = [f"{kind}:{name}" for kind, name in dependency.parse(plan.after) if name in again]
+    return dataclasses.replace(plan, after=",".join(kept) or None)
 
 
 def _has_begun(folder: Path) -> bool:
@@ -110,7 +120,7 @@ def check_place(plan: Plan) -> None:
     `LauncherError`."""
     if not code_store.is_there(Path(plan.code_dir).parent, plan.code):
         raise UsageError(f"the code that {plan.run_id} began with is gone ({plan.code_dir}); start it anew")
-    if plan.queue == "direct" and plan.container is None and not Path(plan.python).exists():
+    if plan.queue == "direct" and plan.container is None and not (plan.uv or Path(plan.python).exists()):
         raise UsageError(f"the Python that {plan.run_id} ran with is gone ({plan.python}); start it anew")
     if plan.gpu_pool and not plan.wait_gpus:
         pool = [gpu for gpu in gpu_locks.look() if gpu.uuid in plan.gpu_pool]
@@ -123,6 +133,25 @@ def check_place(plan: Plan) -> None:
             check_time(cluster)
     except SettingsError as error:
         raise UsageError(f"{error} (command line)") from None
+
+
+def with_environment(plan: Plan) -> Plan:
+    """The plan with its environment of uv, which is made again from the snapshot where it is gone. Raises
+    `LauncherError`."""
+    plan = dataclasses.replace(plan, arms=tuple(map(with_environment, plan.arms)))
+    if plan.uv is None:
+        return plan
+    name, place = plan.uv.name, uv_environment.place(plan.run_root, plan.shared)
+    if not uv_environment.is_ready(place, name):
+        held = code_store.files(Path(plan.code_dir))
+        files = {file: path for file, path in held.items() if file.startswith(f"{uv_project.FOLDER}/")}
+        environment_client.show(uv_environment.make(place, name, files, plan.uv.project, plan.uv.lock))
+    return dataclasses.replace(plan, python=str(uv_environment.python_of(place, name)))
+
+
+def _as_now(changed: Plan, plan: Plan) -> Plan:
+    """The plan with what was looked up anew."""
+    return dataclasses.replace(changed, container=plan.container, python=plan.python, arms=plan.arms)
 
 
 def with_images(plans: Sequence[Plan]) -> list[Plan]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.executors import dependency, execute, interrupts
+from launcher.executors import dependency, execute, interrupts, stopping
 from launcher.executors.local import start as local_start
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.runs import run_ids, store
@@ -17,8 +17,11 @@ from launcher.runs.schema import Submission
 
 
 def start(folders: Sequence[Path], plans: Sequence[Plan]) -> None:
-    """Start prepared run folders of this machine."""
-    if plans[0].queue == "slurm":
+    """Start prepared run folders of this machine; the jobs of a chain one by one, each after those that it needs."""
+    if plans[0].job is not None and len(plans) > 1:
+        for folder, plan in zip(folders, plans, strict=True):
+            start([folder], [plan])
+    elif plans[0].queue == "slurm":
         from launcher.executors.slurm import submit
 
         submit.start(folders, plans)
@@ -27,13 +30,13 @@ def start(folders: Sequence[Path], plans: Sequence[Plan]) -> None:
 
 
 def check(plans: Sequence[Plan]) -> None:
-    """Let the scheduler check the plans without submitting them. Raises `LauncherError`."""
+    """Check what the plans come after, and let the scheduler check them without submitting them. Raises
+    `LauncherError`."""
+    dependency.check(plans)
     if plans[0].queue == "slurm":
         from launcher.executors.slurm.submit import test_only
 
         test_only(plans)
-    elif plans[0].after:
-        dependency.check(plans[0].after)
 
 
 def submit(
@@ -65,8 +68,12 @@ def submit(
             store.write_sweep(folders[0].parent, named, names, {"command": list(plans[0].command)})
         start(folders, [plan.bind(folder.name) for plan, folder in zip(plans, folders, strict=True)])
     except BaseException as error:  # an interrupt too
+        # Of a chain a part is of no use: what was accepted already is ended, and goes.
+        ended = plans[0].job is not None and not stopping.kill_all(filter(_is_accepted, folders))
         alone = set(cells) <= {plan.run_id for plan in plans}  # else an earlier try started cells of this sweep
-        _discard(folders, keep_accepted=not isinstance(error, local_start.StartRefused), forget_sweep=alone)
+        _discard(
+            folders, keep_accepted=not ended and not isinstance(error, local_start.StartRefused), forget_sweep=alone
+        )
         raise
     return folders
 

@@ -73,6 +73,7 @@ def verify_here(
         resume.bring_code(record.from_json(values), changed)
         resume.check_place(changed)
         (changed,) = resume.with_images([changed])
+        changed = resume.with_environment(changed)
         plan = _plan(changed, values, replay, name)
         resume.check_secrets(before, secrets)
 

@@ -12,6 +12,7 @@ from amp_launcher.typed import setting
 from launcher.code import code_store
 from launcher.containers.description import Devices, Mount, User
 from launcher.containers.runtime import Runtime
+from launcher.runs import run_ids
 from launcher.runs.store import ARMS
 
 CHECKPOINTS = "LAUNCHER_CHECKPOINT_DIR"
@@ -165,6 +166,18 @@ class Preemption:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class UvPlan:
+    """The environment that uv made for the job."""
+
+    name: str
+    """In the run root's folder of environments."""
+    project: str
+    """Folder in the code snapshot of the project that it is made of."""
+    lock: str
+    """The lock file where the job was asked for, for people."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """Everything about one job, resolved. Printing it is the dry run; `script.render` turns it into `run.sh`."""
 
@@ -186,6 +199,8 @@ class Plan:
     trainer: str
     """Module that is run."""
     python: str
+    uv: UvPlan | None = None
+    """What that Python belongs to, with `python=uv`."""
     code: str
     """Digest of the code snapshot."""
     shared: int | None = None
@@ -223,6 +238,9 @@ class Plan:
     replay: ReplayPlan | None = None
     """The steps of another run that it replays, where `verify` made it."""
     after: str | None = None
+    """The runs that it comes after, as `after=` names them; a job of its own chain by its run id."""
+    job: str | None = None
+    """Its name in the file of its chain; None for a run that is in none."""
     restarts: int = 0
     """How often a hang, a failed node or an error of NCCL may start it again."""
     notify: tuple[str, ...] = ()
@@ -278,4 +296,5 @@ class Plan:
             for name, path in self.secrets.items()
         }
         arms = tuple(arm.at(folder) for arm in self.arms)
-        return dataclasses.replace(self, run_root=root, run_id=run_id, secrets=secrets, arms=arms)
+        after = self.after and self.after.replace(f"{PLACEHOLDER}-", f"{run_ids.sweep_of(run_id)}-")
+        return dataclasses.replace(self, run_root=root, run_id=run_id, secrets=secrets, after=after, arms=arms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 import re
 import shlex
 from collections.abc import Collection, Sequence
@@ -78,9 +79,11 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
     framework = spec.training.framework
     if spec.recipe.name == "script" and spec.training.train.command:
         return
-    if not facts.python_version:
+    if facts.python_problem:
+        raise SettingsError(facts.python_problem, "python")
+    if not facts.python_version and facts.uv_is_made:
         raise SettingsError(f"python={facts.python} can't be run on {facts.host}; name another with python=", "python")
-    version = tuple(int(part) for part in facts.python_version.split(".")[:2] if part.isdecimal())
+    version = tuple(int(part) for part in facts.python_version.split(".")[:2] if part.isdecimal()) or PYTHON_FLOOR
     bare = spec.recipe.name == "script" and spec.training.train.bare
     if version < PYTHON_FLOOR and not bare:
         raise SettingsError(
@@ -91,14 +94,23 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
     if framework not in (*facts.packages, "none") and not bare:
         others = [f"framework={name}" for name in get_args(Framework) if name in facts.packages]
         there = f"; it has {' and '.join(others)}" if others else ""
-        raise SettingsError(
-            f"framework={framework} is not installed for {facts.python} on {facts.host}{there}: "
-            f"install {framework} there, or name another Python with python=",
-            "framework",
-        )
+        raise SettingsError(_without(framework, facts, there), "framework")
     setup = spec.launch.cluster.setup  # what it loads isn't known
     if spec.training.parallel == "fsdp" and not setup and (problem := sharding_problem(facts.packages[framework])):
         raise SettingsError(f"{problem}, or name another Python with python=", "parallel")
+
+
+def _without(framework: str, facts: Facts, there: str) -> str:
+    """The refusal of a framework that a Python lacks, with the command that makes an environment with it."""
+    package = {"paddle": "paddlepaddle"}.get(framework, framework)
+    if facts.uv:
+        adds = f"cd {posixpath.dirname(facts.uv_lock)} && uv add {package}"
+        return f"framework={framework} is not in {facts.uv_lock}{there}; this adds it:\n  {adds}"
+    return (
+        f"framework={framework} is not installed for {facts.python} on {facts.host}{there}; python=venv:~/{framework} "
+        "names an environment that this makes there, and python=uv the one of a uv.lock:\n"
+        f"  python3 -m venv ~/{framework} && ~/{framework}/bin/pip install {package}"
+    )
 
 
 def notify(spec: JobSpec, facts: Facts) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from launcher.errors import UsageError, placed
 from launcher.plan import advice as plan_advice
 from launcher.plan import container as plan_container
 from launcher.plan import gpu_choice, profilers, requirements, shell_gpus, slurm_check, user_script
-from launcher.plan.model import PLACEHOLDER, Decided, Plan
+from launcher.plan.model import PLACEHOLDER, Decided, Plan, UvPlan
 from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
 from launcher.runs.store import SECRETS
@@ -94,6 +94,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         words=_with_absolute_folder(spec.words, settled),
         trainer=spec.recipe.trainer(training.framework, training.amp.claims),
         python=facts.python,
+        uv=UvPlan(name=facts.uv, project=facts.uv_project, lock=facts.uv_lock) if facts.uv else None,
         code=facts.code.digest,
         shared=facts.uid if launch.share == "group" else None,
         nodes=launch.nodes,
@@ -124,6 +125,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         after=launch.after,
         restarts=launch.restart.max,
         notify=requirements.notify(spec, facts),
+        job=spec.job,
         swept=spec.swept,
         advice=(
             *_advice(spec, facts, count),
@@ -278,6 +280,8 @@ def _advice_on_shell(spec: JobSpec, left_behind: tuple[str, ...]) -> Iterator[st
 
 def _advice(spec: JobSpec, facts: Facts, count: int) -> list[str]:
     sentences = [f"running without a GPU: {facts.gpu_problem}"] if facts.gpu_problem and not count else []
+    if not facts.uv_is_made:
+        sentences.append(f"the environment of {facts.uv_lock} isn't made yet: `run` makes it and checks the lock")
     if facts.containers and facts.containers.image_pull:
         sentences.append("the image isn't here yet: a job of its own fetches it first (pull.log)")
     if facts.ends_at_logout and not isinstance(spec.launch.cluster, SlurmCluster):

@@ -173,6 +173,11 @@ class Facts:
     """The Python that would run the trainer, absolute."""
     python_version: str = ""
     """Empty where that Python could not be run."""
+    python_problem: str = ""
+    """Why that Python can't be used, where it can't."""
+    uv: str = ""
+    """With `python=uv`, the name of that Python's environment there."""
+    uv_is_made: bool = True
     packages: dict[str, str] = field(default_factory=dict)
     """Framework package -> version, of those that this Python can import."""
     torch_build: TorchBuild | None = None
@@ -209,6 +214,10 @@ class Facts:
     """NVIDIA's profilers that are on the PATH."""
     scripts: dict[str, Script] = field(default_factory=dict)
     """The users' scripts as named in the request."""
+    uv_project: str = ""
+    """With `python=uv`, the folder of the project in the snapshot."""
+    uv_lock: str = ""
+    """Its lock file on this machine."""
     code: Code
     slurm: SlurmFacts | None = None
     containers: ContainerFacts | None = None

@@ -16,6 +16,7 @@ from typing import Any
 
 from amp_launcher.typed import SettingsError
 from amp_launcher.world import cgroup_limits
+from launcher.code import uv_environment
 from launcher.code.snapshot import Code
 from launcher.config import job_environment
 from launcher.config.paths import expanded
@@ -41,12 +42,21 @@ _KILLING = re.compile(r"^\s*KillUserProcesses\s*=\s*(\S+)", re.MULTILINE)
 def look(asked: Questions) -> Facts:
     """The facts of this machine, without the code."""
     contained = asked.container != "none"
+    run_root = expanded(asked.run_root).absolute()
     python = asked.python or PYTHON if contained else pythons.resolve(asked.python)
-    version, packages = ("", {}) if contained else pythons.look_into(python)
+    problem = "" if contained else pythons.problem(asked.python)
+    uv, is_made = "", True
+    if asked.uv:
+        place, uv = (
+            uv_environment.place(run_root, os.geteuid() if asked.shared else None),
+            uv_environment.name_of(asked.uv),
+        )
+        python, is_made = str(uv_environment.python_of(place, uv)), uv_environment.is_ready(place, uv)
+        problem = "" if is_made else uv_environment.lacking()
+    version, packages = ("", {}) if contained or not is_made else pythons.look_into(python)
     gpus, gpu_problem = gpu_probing.listed()
     if not asked.slurm:
         gpus = gpu_probing.with_holders(gpus)
-    run_root = expanded(asked.run_root).absolute()
     named = {*asked.folders, *asked.inputs, *(folder for folder in asked.workdirs if folder != OWN_FOLDER)}
     return Facts(
         host=platform.node(),
@@ -59,6 +69,9 @@ def look(asked: Questions) -> Facts:
         python=python,
         python_version=version,
         packages=packages,
+        python_problem=problem,
+        uv=uv,
+        uv_is_made=is_made,
         torch_build=torch_build.look(python) if gpus and "torch" in packages and not asked.slurm else None,
         gpus=gpus,
         gpu_problem=gpu_problem,

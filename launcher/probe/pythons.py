@@ -23,12 +23,36 @@ PACKAGES = {
 """Module -> pip's names of its builds; after a plus, a suffix that the version lacks. The last is for amp.gemm."""
 
 
+VENV = "venv:"
+"""Before the folder of an environment."""
+
+
+def path_of(named: str) -> str:
+    """The path that `python=` names: of venv:PATH the Python in it."""
+    return f"{named.removeprefix(VENV).rstrip('/')}/bin/python" if named.startswith(VENV) else named
+
+
 def resolve(named: str | None) -> str:
     """The Python to run the trainer with, absolute where it can be found."""
     if named is None:
         return sys.executable
-    path = shutil.which(str(expanded(named)))
-    return str(Path(path).absolute()) if path else named
+    path = shutil.which(str(expanded(path_of(named))))
+    return str(Path(path).absolute()) if path else path_of(named)
+
+
+def problem(named: str | None) -> str:
+    """Why venv:PATH names no environment, as venv, uv or conda make them; empty for one, and for other Pythons."""
+    if named is None or not named.startswith(VENV):
+        return ""
+    folder = expanded(named.removeprefix(VENV))
+    made = [name for name in ("pyvenv.cfg", "conda-meta") if (folder / name).exists()]
+    if made and os.access(folder / "bin" / "python", os.X_OK):
+        return ""
+    if folder.is_dir():
+        return f"python={named}: {folder.absolute()} is no environment, as it lacks pyvenv.cfg or bin/python"
+    return (
+        f"python={named}: there is no {folder.absolute()}; `python3 -m venv {folder.absolute()}` makes an environment"
+    )
 
 
 TELL = (

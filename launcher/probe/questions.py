@@ -25,6 +25,8 @@ class Questions:
     pull: bool
     """Whether an image that is missing is to be fetched."""
     python: str | None
+    uv: str
+    """Digest of the project whose environment is that Python's, with `python=uv`; else empty."""
     bare: bool
     """Whether all jobs are users' scripts that start without a wrapper."""
     run_root: str
@@ -52,8 +54,8 @@ def data_files(spec: JobSpec) -> tuple[str, ...]:
     return tuple(posixpath.join(folder, name) for names in layout.files for name in names)
 
 
-def questions(specs: Sequence[JobSpec]) -> Questions:
-    """The questions of jobs that go to one host."""
+def questions(specs: Sequence[JobSpec], uv: str = "") -> Questions:
+    """The questions of jobs that go to one host; with `python=uv` also the digest of their project."""
     first = specs[0].launch
     with_script = [spec for spec in specs if job_files.scripts([spec])]
     return Questions(
@@ -63,6 +65,7 @@ def questions(specs: Sequence[JobSpec]) -> Questions:
         cache=first.container.cache,
         pull=first.container.pull,
         python=first.python,
+        uv=uv,
         bare=all(spec.recipe.name == "script" and spec.training.train.bare for spec in specs),
         run_root=first.run_root,
         shared=first.share == "group",

@@ -154,6 +154,7 @@ class PlanRecord(NamedTuple):
     after: str | None = None
     notify: tuple[str, ...] = ()
     secrets: Mapping[str, str] = {}
+    job: str | None = None
     words: tuple[str, ...] = ()
     swept: tuple[tuple[str, Any], ...] = ()
     arms: tuple[ArmRecord, ...] = ()

@@ -75,15 +75,16 @@ def find(text: str, roots: Sequence[str]) -> Selection:
 
 def find_all(texts: Sequence[str], roots: Sequence[str]) -> list[Selection]:
     """What each text names, all of them before anything is done; the roots are read once, however many there are.
-    Numbers that follow a sweep are those of its cells that are meant."""
+    Numbers that follow a sweep are those of its cells that are meant, and names that follow a chain its jobs."""
     index = _Index(roots)
     found: list[Selection] = []
     whole: Selection | None = None
     for text in texts:
-        if whole and text.isdecimal():
+        cell = whole and (_cell(whole, text) if text.isdecimal() else _job(whole, text))
+        if cell:
             if found[-1] is whole:
                 found.pop()
-            found.append(_cell(whole, text))
+            found.append(cell)
         else:
             found.append(selected := index.find(text))
             whole = selected if selected.sweep else None
@@ -98,6 +99,14 @@ def _cell(whole: Selection, text: str) -> Selection:
             return Selection(None, (run,), whole.is_exact)
     there = f"the first is {min(numbers)}, the last {max(numbers)}" if numbers else "none of its cells is left"
     raise UsageError(f"{whole.sweep} has no cell {text[:20]}: {there}")
+
+
+def _job(whole: Selection, text: str) -> Selection | None:
+    """The job of that name of a chain; None for another text."""
+    jobs = (
+        run for run in whole.runs if read(PlanRecord, f"{run.path}/plan.json", ("job",), own_in=run.root).job == text
+    )
+    return next((Selection(None, (run,), whole.is_exact) for run in jobs), None)
 
 
 class _Index:

@@ -6,6 +6,7 @@ collects its inputs.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from launcher import admit
@@ -72,8 +73,15 @@ class Seen(NamedTuple):
     """When the scheduler was asked, in seconds since 1970; None where its files or processes show the state."""
 
 
+_COMES_AFTER = re.compile(r"waiting for (.+), which it comes after")
 LONGEST_REASON = 2000
 LARGEST_ATTEMPT = 10**6
+
+
+def waits_for(state: State) -> list[str]:
+    """The runs that a queued run waits for by `after=`, as its script or its scheduler gives the reason."""
+    match = _COMES_AFTER.search(state.reason) if state.name == "queued" else None
+    return match[1].split(", ") if match else []
 
 
 def admitted(value: Any) -> State:

@@ -1,12 +1,13 @@
 # shellcheck shell=bash
-# after= where no scheduler queues: wait until the runs named in RUN/after have ended. Its first line is how they have
-# to end, ok or any; then their folders, a line each.
+# after= where no scheduler queues: wait until the runs named in RUN/after have ended, a line each: how it has to end,
+# ok or any, and its folder.
 
 wait_for_others() {
-  local others other stood
+  local others line other stood
   [ -e "$LAUNCHER_RUN/after" ] || return 0
   mapfile -t others <"$LAUNCHER_RUN/after"
-  for other in "${others[@]:1}"; do
+  for line in "${others[@]}"; do
+    other=${line#* }
     other_state "$other"
     [ "$stood" != waits ] || status queued null null "waiting for ${other##*/}, which it comes after"
     while [ "$stood" = waits ]; do
@@ -14,7 +15,7 @@ wait_for_others() {
       end_if_unwanted
       other_state "$other"
     done
-    if [ "$stood" != "done" ] && [ "${others[0]}" != any ]; then
+    if [ "$stood" != "done" ] && [ "${line%% *}" != any ]; then
       status cancelled null "\"$(now)\"" "it never started: it was to come after ${other##*/}, which $stood"
       rm -f "$LAUNCHER_RUN/.reserve"
       exit 1

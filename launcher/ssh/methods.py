@@ -30,6 +30,7 @@ REQUESTS = {
     "examine": Request("launcher.executors.ssh.handlers:examine", seconds=180.0),
     "has_code": Request("launcher.executors.ssh.submit_server:has_code", seconds=180.0),
     "lay_code": Request("launcher.executors.ssh.submit_server:lay_code", seconds=600.0),
+    "make_environment": Request("launcher.executors.ssh.handlers:make_environment", seconds=120.0),
     "submit": Request("launcher.executors.ssh.submit_server:submit", seconds=600.0),
     "look": Request("launcher.executors.ssh.handlers:look", seconds=90.0, size=2**25),
     "log": Request("launcher.executors.ssh.handlers:log"),

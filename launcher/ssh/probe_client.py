@@ -10,34 +10,50 @@ from amp_launcher.recipe import NAMES
 from amp_launcher.typed import SettingsError, build, plain
 from launcher import admit
 from launcher.admit import Refused
+from launcher.code.uv_project import WORD
 from launcher.config.spec import JobSpec
+from launcher.errors import Unavailable
 from launcher.probe.facts import Facts
 from launcher.probe.host import look
-from launcher.probe.inputs import with_inputs
-from launcher.probe.questions import questions
+from launcher.probe.inputs import project, with_inputs
+from launcher.probe.questions import Questions, questions
 from launcher.runs import address as addresses
+from launcher.runs.address import Address
+from launcher.ssh import environment_client
 
 
-def probe(specs: Sequence[JobSpec]) -> Facts:
-    """Facts of the host of the jobs, with the code and secrets that they take from here. Raises `LauncherError`."""
+def probe(specs: Sequence[JobSpec], *, make: bool = True) -> Facts:
+    """Facts of the host of the jobs, with the code and secrets that they take from here. With `python=uv` its
+    environment is made first, unless it is there, or `make` is false: then the lock file says what will be in it.
+    Raises `LauncherError`."""
     address = addresses.of(specs[0].launch.cluster)
-    if address is None:
-        facts = look(questions(specs))
-    else:
-        from launcher.ssh.host import connect
-
-        facts = connect(address).ask("probe", _admitted, asked=plain(questions(specs)))
+    of_uv = project(specs) if specs[0].launch.python == WORD else None
+    asked = questions(specs, of_uv.digest if of_uv else "")
+    facts = _look(asked, address)
+    if of_uv and make and not (facts.uv_is_made or facts.python_problem or facts.run_root_problem):
+        environment_client.make(of_uv, facts, address, shared=asked.shared)
+        facts = _look(asked, address)
+        if not facts.uv_is_made:
+            raise Unavailable(f"python=uv: the environment {facts.python} was made on {facts.host}, and is not there")
     return with_inputs(facts, specs)
 
 
-def probe_each(specs: Sequence[JobSpec]) -> list[Facts]:
+def _look(asked: Questions, address: Address | None) -> Facts:
+    if address is None:
+        return look(asked)
+    from launcher.ssh.host import connect
+
+    return connect(address).ask("probe", _admitted, asked=plain(asked))
+
+
+def probe_each(specs: Sequence[JobSpec], *, make: bool = True) -> list[Facts]:
     """Facts for each of the jobs, which go to one host and run one snapshot of the code, but may differ in Python,
-    container and image."""
-    common = probe(specs)
+    container and image. `make` is as for `probe`."""
+    common = probe(specs, make=make)
     by_runtime = {_runtime(specs[0]): common}
     for spec in specs:
         if _runtime(spec) not in by_runtime:
-            own = probe([other for other in specs if _runtime(other) == _runtime(spec)])
+            own = probe([other for other in specs if _runtime(other) == _runtime(spec)], make=make)
             by_runtime[_runtime(spec)] = dataclasses.replace(own, code=common.code)
     return [by_runtime[_runtime(spec)] for spec in specs]
 

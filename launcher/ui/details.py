@@ -33,7 +33,7 @@ def lines(seen: Seen, width: int = 0) -> list[str]:
     if not files.owner.mine:
         rows.append(("owner", f"{files.owner.name}: shown by its files alone"))
     if sweep := run_ids.sweep_of(run.id):
-        rows.append(("sweep", sweep))
+        rows.append(("chain" if plan.job else "sweep", sweep))
     rows.append(("request", summary.request_of(plan)))
     for name, values in (("requested", result.requested), ("effective", result.effective)):
         if line := summary.settings_line(values):  # the arms of a comparison may have none in common

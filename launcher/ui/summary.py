@@ -21,15 +21,17 @@ WAITING = 0.02
 
 
 def label(folder: Path) -> str:
-    """The label of a run on screens: its words, or in a sweep its number and its swept settings."""
-    return label_of(folder.name, store.read(PlanRecord, folder / "plan.json", ("swept",)))
+    """The label of a run on screens: its words; in a sweep its number and its swept settings, in a chain its job."""
+    return label_of(folder.name, store.read(PlanRecord, folder / "plan.json", ("swept", "job")))
 
 
 def label_of(name: str, plan: PlanRecord) -> str:
     """The same, of a run by that name with that plan."""
+    number = name.rpartition("-")[2]
+    if plan.job:
+        return f"{number} {plan.job}"
     if not plan.swept:
         return run_ids.words_of(name)
-    number = name.rpartition("-")[2]
     return f"{number} {' '.join(f'{key}={show(value)}' for key, value in plan.swept)}"
 
 
@@ -359,7 +361,8 @@ def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[s
     lines += remedies
     roots = dict.fromkeys(str(folder.parent) for folder in states)
     sweep = run_ids.sweep_of(next(iter(states)).name)
-    named = f"sweep {sweep}, " if sweep else ""
+    chain = store.read(PlanRecord, next(iter(states)) / "plan.json", ("job",)).job
+    named = f"{'chain' if chain else 'sweep'} {sweep}, " if sweep else ""
     lines.append(f"{named}folders in {', '.join(roots)}")
     ended_early = [folder.name for folder, state in states.items() if state.name in ENDED_EARLY and state.attempt]
     if ended_early:

@@ -29,6 +29,10 @@ class Cell(NamedTuple):
 
     seen: Seen
     swept: tuple[tuple[str, Any], ...]
+    job: str | None
+    """Its name in the file of its chain."""
+    needs: str
+    """The jobs of its chain that it needs."""
     result: ResultRecord
     step: int | None
     measures: Mapping[str, float]
@@ -38,17 +42,19 @@ class Cell(NamedTuple):
 
 
 def cells(seen: Sequence[Seen], now: float) -> list[Cell]:
-    """The cells of a sweep, in its order."""
+    """The cells of a sweep or the jobs of a chain, in its order."""
     made = []
+    fields = ("swept", "processes", "nodes", "settings", "gpus")
+    names = {one.run.id: store.read(PlanRecord, f"{one.run.path}/plan.json", ("job", "after")) for one in seen}
     for one in sorted(seen, key=lambda one: one.run.id):
-        plan = store.read(
-            PlanRecord, store.plan_path(one.run.path), ("swept", "processes", "nodes", "settings", "gpus")
-        )
+        plan = store.read(PlanRecord, store.plan_path(one.run.path), fields)
         result = summary.result_of(one.run.path, one.state) if one.state.finished else ResultRecord()
         made.append(
             Cell(
                 seen=one,
                 swept=plan.swept,
+                job=names[one.run.id].job,
+                needs=_needs(names, names[one.run.id].after),
                 result=result,
                 step=last.number if (last := details.last_step(one.run, result)) else None,
                 measures=measures(result) if one.state.finished else _so_far(one),
@@ -57,6 +63,12 @@ def cells(seen: Sequence[Seen], now: float) -> list[Cell]:
             )
         )
     return made
+
+
+def _needs(names: Mapping[str, PlanRecord], after: str | None) -> str:
+    """What `after=` names, a job of this chain by its name."""
+    items = (item.rpartition(":") for item in (after or "").split(",") if item)
+    return ", ".join(f"{kind}{colon}{names[run].job if run in names else run}" for kind, colon, run in items)
 
 
 def measures(result: ResultRecord) -> dict[str, float]:
@@ -107,6 +119,7 @@ def lines(rows: Sequence[Cell], width: int, shown: Sequence[Cell], now: float) -
     of_script = {name: [_number(row.measures.get(name)) for row in shown] for name in names(rows)}
     columns = [
         Column("RUN", [_number_of(row.seen) for row in shown]),
+        *_of_chain(shown),
         *(Column(key.upper(), [_text(dict(row.swept).get(key)) for row in shown]) for key in swept_keys(rows)),
         Column("STATE", [row.seen.state.name for row in shown]),
         Column("TIME", [units.duration(row.seconds) for row in shown], right=True),
@@ -122,6 +135,12 @@ def lines(rows: Sequence[Cell], width: int, shown: Sequence[Cell], now: float) -
     return [*tables.lines(columns, width, spare), *why, *more, _total(rows, shown)]
 
 
+def _of_chain(shown: Sequence[Cell]) -> list[Column]:
+    if not any(row.job for row in shown):
+        return []
+    return [Column("JOB", [row.job or "-" for row in shown]), Column("NEEDS", [row.needs or "-" for row in shown])]
+
+
 def _total(rows: Sequence[Cell], shown: Sequence[Cell]) -> str:
     seconds = sum(row.seconds or 0.0 for row in rows)
     hours = sum((row.seconds or 0.0) * row.gpus for row in rows) / 3600
@@ -132,7 +151,8 @@ def _total(rows: Sequence[Cell], shown: Sequence[Cell]) -> str:
     states = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     gpu = f", {units.number(hours)} GPU hours" if hours else ""
     sweep = run_ids.sweep_of(rows[0].seen.run.id) or ""
-    return tables.clean(f"sweep {sweep}: {first}, {states}, {units.duration(seconds)} in total{gpu}")
+    kind = "chain" if rows[0].job else "sweep"
+    return tables.clean(f"{kind} {sweep}: {first}, {states}, {units.duration(seconds)} in total{gpu}")
 
 
 def as_csv(shown: Sequence[Cell]) -> str:
@@ -140,13 +160,15 @@ def as_csv(shown: Sequence[Cell]) -> str:
     swept, measured = swept_keys(shown), names(shown)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    header = ["run", *swept, "state", "seconds", "step", *measured, "rate", "unit", "proof"]
+    chain = ["job", "needs"] if any(row.job for row in shown) else []
+    header = ["run", *chain, *swept, "state", "seconds", "step", *measured, "rate", "unit", "proof"]
     writer.writerow(map(tables.clean, header))
     for row in shown:
         values = dict(row.swept)
         rate = row.result.throughput
         writer.writerow([
             row.seen.run.id,
+            *([row.job, row.needs] if chain else []),
             *(tables.clean(_text(values.get(key))) for key in swept),
             row.seen.state.name,
             "" if row.seconds is None else round(row.seconds, 3),

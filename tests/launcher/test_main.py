@@ -112,6 +112,8 @@ def test_completion_imports_no_hydra():
     [
         ("python -m launcher ba", ["batch="]),
         ("python -m launcher veri", ["verify", "verify.record="]),
+        ("python -m launcher chain wait_g", ["wait_gpus="]),
+        ("python -m launcher chain night", ["nightly.yaml"]),
         ("python -m launcher loss_scale=d", ["loss_scale=dynamic"]),
         ("amp-launcher train.l", ["train.lr="]),
         ("amp-launcher recipe=simplenet train.l", ["train.layers=", "train.lr="]),
@@ -143,7 +145,9 @@ def test_completion_imports_no_hydra():
         ("amp-launcher train.py -- amp=o", []),
     ],
 )
-def test_completion_offers_verbs_keys_flags_choices_runs_and_images(line, offers, tmp_path):
+def test_completion_offers_verbs_keys_flags_choices_runs_and_images(line, offers, tmp_path, monkeypatch):
+    (tmp_path / "nightly.yaml").touch()
+    monkeypatch.chdir(tmp_path)
     store.create(tmp_path, "20260101-000000-inter-lake")
     run_roots.remember(tmp_path)
     assert candidates(line) == offers
@@ -299,7 +303,7 @@ def test_a_folder_of_files_may_stand_before_the_verb(tmp_path, capsys):
 
 
 def test_interrupted_while_planning_is_130_without_a_traceback(monkeypatch, capsys):
-    def interrupt(_):
+    def interrupt(_, make):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("launcher.commands.plan.probe_each", interrupt)

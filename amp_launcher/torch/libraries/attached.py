@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import logging
 import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution, DistributionFinder
@@ -13,6 +14,8 @@ from typing import Any
 
 from amp_launcher.around.once_imported import once_imported
 
+_LOGGERS = ("lightning.fabric.utilities.registry", "lightning_fabric.utilities.registry")
+"""Which tell of callbacks by entry points."""
 _CALLBACK = "amp_launcher.torch.libraries.lightning_callback"
 METADATA = {
     "METADATA": "Metadata-Version: 2.1\nName: amp-launcher-run\nVersion: 0\n",
@@ -48,6 +51,14 @@ def _install(stack: contextlib.ExitStack) -> None:
         finder = _Finder()
         sys.meta_path.append(finder)
         stack.callback(lambda: finder in sys.meta_path and sys.meta_path.remove(finder))
+        for logger in map(logging.getLogger, _LOGGERS):
+            logger.addFilter(_is_not_ours)
+            stack.callback(logger.removeFilter, _is_not_ours)
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:
+    """A script says the same words alone."""
+    return "from entry point 'amp_launcher'" not in record.getMessage()
 
 
 class _Finder(DistributionFinder):

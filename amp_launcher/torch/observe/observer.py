@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import distributed, nn
 
 from amp_launcher.precision import observation
@@ -32,11 +33,20 @@ from amp_launcher.torch.precision.cast import NORMS
 class PrecisionObserver:
     """Observes single training steps of `model`, which may be wrapped by DDP or compiled, in a `resolved` precision."""
 
-    def __init__(self, model: nn.Module, resolved: ResolvedPrecision, gemm_layers: Chosen = NO_LAYERS) -> None:
-        """`gemm_layers` are the linear layers that `amp.gemm` is for, and the others (`Precision.gemm_layers`)."""
+    def __init__(
+        self,
+        model: nn.Module,
+        resolved: ResolvedPrecision,
+        gemm_layers: Chosen = NO_LAYERS,
+        *,
+        compiles: bool = False,
+    ) -> None:
+        """`gemm_layers` are the linear layers that `amp.gemm` is for, and the others (`Precision.gemm_layers`).
+        `compiles` says that steps run compiled code even where no module of the model is compiled."""
         self.reports: list[dict[str, Any]] = []
         """One for each step observed on this rank, ready for JSON; they may be saved and restored on resuming."""
         self._model = model
+        self._compiles = compiles
         self._current: StepObserver | None = None
         self._resolved = resolved
         self._gemm_layers = gemm_layers
@@ -49,10 +59,15 @@ class PrecisionObserver:
         """Observe one whole step: forward, backward and optimizer. A step that raises gives no report. It may begin in
         a closure of the optimizer, or in its hook after the previous step (`after_step`). Without `hooks`, the caller
         tells the current step of optimizers: in a hook, none can be added or removed."""
-        missing = dispatch_observer.missing(compiles=any(_is_compiled(module) for module in self._model.modules()))
+        compiles = self._compiles or any(_is_compiled(module) for module in self._model.modules())
+        missing = dispatch_observer.missing(compiles)
         if missing:
             yield
-            self.add_problems(number, [f"this torch has no {missing}"], evaluation)
+            self.add_problems(
+                number,
+                [f"torch {torch.__version__} can't be observed where it compiles (it has no {missing})"],
+                evaluation,
+            )
             return
         guard, stack = observation.Guard(), contextlib.ExitStack()
         step = StepObserver(self._modules, self._resolved, self._gemm_layers.converted, guard)

@@ -12,6 +12,7 @@ script's own, each backward counts as a step.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -32,6 +33,7 @@ from amp_launcher.around.schedule import Schedule
 from amp_launcher.loop.divergence import Diverged
 from amp_launcher.loop.profiling import Profiling
 from amp_launcher.precision.observation import Guard
+from amp_launcher.torch.observe import dispatch_observer
 from amp_launcher.torch.observe.observer import PrecisionObserver
 from amp_launcher.torch.observe.profiler_audit import warm_ups_noted
 from amp_launcher.torch.observe.roles import in_backward
@@ -88,6 +90,8 @@ class ScriptObserver:
         self._counts_backwards = False
         """The script steps by hand: each backward is a step."""
         self._ran_backward = False
+        self._compiles = False
+        """The script has called `torch.compile`, as far as that matters to this torch."""
         self._failed_at = 1
         """The step in which observing failed."""
         self._hooks = contextlib.ExitStack()
@@ -111,6 +115,8 @@ class ScriptObserver:
         hook = self.guard.hook
         self._hooks.callback(register_optimizer_step_pre_hook(uncompiled(hook(self._steps))).remove)
         self._hooks.callback(register_optimizer_step_post_hook(uncompiled(hook(self._stepped))).remove)
+        if dispatch_observer.missing(compiles=True):  # an observed step would break what compiles in it
+            self._hooks.enter_context(replaced(torch, "compile", self._noting_compiler(torch.compile)))
         if hasattr(hooks_of_all, "_has_any_global_hook"):  # torch 2.5 and newer
             self._hooks.enter_context(replaced(hooks_of_all, "_has_any_global_hook", hook(self._others_hook_modules)))
         self._hooks.enter_context(warm_ups_noted())
@@ -119,6 +125,14 @@ class ScriptObserver:
             run_backward = followed_by(owner._engine_run_backward, ended)
             self._hooks.enter_context(replaced(owner, "_engine_run_backward", run_backward))
         self._await_forward()
+
+    def _noting_compiler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            self._compiles = True
+            return original(*args, **kwargs)
+
+        return compile
 
     def _stop(self) -> None:
         """Leave nothing in torch."""
@@ -298,7 +312,8 @@ class ScriptObserver:
         if not ends:
             self._schedule.due = self.steps + 1
             self._schedule.begin(self.steps)
-            self._span = Span(nn.Module(), self.precision, self._schedule.due, after_step=True)
+            due = self._schedule.due
+            self._span = Span(nn.Module(), self.precision, due, after_step=True, compiles=self._compiles)
             for module in modules_of(optimizer):
                 self._span.add(module)
         elif self._span is not None and self._span.after_step and not torch.is_inference_mode_enabled():
@@ -329,7 +344,7 @@ class ScriptObserver:
         if torch.is_grad_enabled() and not self._profiling.running and self.steps + 1 >= self._schedule.due:
             self._schedule.due = self.steps + 1
             self._schedule.begin(self.steps)
-            self._span = Span(module, self.precision, self._schedule.due)
+            self._span = Span(module, self.precision, self._schedule.due, compiles=self._compiles)
             self._watch.learn(layer_look(module, ()))
         return False
 

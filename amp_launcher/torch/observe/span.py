@@ -21,9 +21,17 @@ Requested = Precision | Mechanism
 class Span(PrecisionObserver):
     """Observes some optimizer steps, and modules as they become known by being called."""
 
-    def __init__(self, module: nn.Module, precision: Requested, first: int, after_step: bool = False) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        precision: Requested,
+        first: int,
+        after_step: bool = False,
+        *,
+        compiles: bool = False,
+    ) -> None:
         """`after_step` is of a span that begins where the previous step ends."""
-        super().__init__(module, precision.resolved, precision.gemm_layers)
+        super().__init__(module, precision.resolved, precision.gemm_layers, compiles=compiles)
         self.last = first + SPAN - 1
         self.after_step = after_step
         self.by_hand = 0

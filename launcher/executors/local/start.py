@@ -70,8 +70,9 @@ def _start(
     firsts = [next_attempt(folder) for folder in folders]
     # First the launcher's own process: while that lives, a run without a status is being started.
     mine = processes.identity(os.getpid())
+    sweep = run_ids.sweep_of(folders[0].name) if len(folders) > 1 else None  # whose process drives all of its runs
     for folder, first in zip(folders, firsts, strict=True):
-        record_submission(folder, queue="direct", first_attempt=first, process=processes.to_json(mine))
+        record_submission(folder, queue="direct", first_attempt=first, sweep=sweep, process=processes.to_json(mine))
     with open(log, "ab", opener=records.record) as output:
         started = subprocess.Popen(
             argv,
@@ -84,7 +85,7 @@ def _start(
         )
     identity = processes.identity(started.pid)
     for folder, first in zip(folders, firsts, strict=True):
-        record_submission(folder, queue="direct", first_attempt=first, process=processes.to_json(identity))
+        record_submission(folder, queue="direct", first_attempt=first, sweep=sweep, process=processes.to_json(identity))
     return started
 
 

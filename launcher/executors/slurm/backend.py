@@ -15,11 +15,11 @@ from launcher.executors.slurm.jobs import Row
 from launcher.executors.slurm.shared import Answer
 from launcher.executors.slurm.unanswered import jobs_of
 from launcher.probe.slurm_commands import call, complaint
-from launcher.runs import run_roots, selection, store
+from launcher.runs import store
 from launcher.runs.schema import PlanRecord, Status
 from launcher.runs.states import SILENT, Liveness, needs_liveness, status_of
 from launcher.runs.states import judge as judge_files
-from launcher.runs.store import Files
+from launcher.runs.store import Files, Run
 
 CLOCKS_DIFFER = 60.0
 """Seconds by which a file server's clock may be ahead of this machine's."""
@@ -102,15 +102,20 @@ def _of_dependent(folder: str, judged: Liveness, reason: str) -> Liveness:
     after = store.read(PlanRecord, f"{folder}/plan.json", ("after",)).after
     if not after or (judged.waits and not reason.startswith("Dependency")):
         return judged
-    name = after.rpartition(":")[2]
+    from launcher.executors import dependency  # and the types of plans, which a listing does without
+
     try:
-        first = selection.find(name, run_roots.named(None)).runs
+        others = dependency.named(after, Run(*os.path.split(folder)))
     except UsageError:
+        name = after.rpartition(":")[2]
         return judged._replace(reason=f"{judged.reason}; it was to come after {name}, of which nothing is known here")
+    first = [(run, other.kind) for other in others for run in other.runs]
     if judged.waits:
-        named = ", ".join(run.id for run in first[:MOST_NAMED]) + (", ..." if first[MOST_NAMED:] else "")
+        still = [run.id for run, _ in first if not judge_files(store.load(run.path), None).finished]
+        waited = still or [run.id for run, _ in first]  # Slurm may not have seen the end yet
+        named = ", ".join(waited[:MOST_NAMED]) + (", ..." if waited[MOST_NAMED:] else "")
         return judged._replace(reason=f"waiting for {named}, which it comes after")
-    ends = [f"{run.id}, which {how}" for run in first if (how := _ended_badly(run.folder))]
+    ends = [f"{run.id}, which {how}" for run, kind in first if kind == "ok" and (how := _ended_badly(run.folder))]
     if not ends:
         return judged
     named = ", ".join(ends[:MOST_NAMED]) + (", ..." if ends[MOST_NAMED:] else "")

@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import launcher
@@ -26,6 +26,7 @@ from launcher.probe import slurm_probing
 from launcher.probe.slurm_commands import call, complaint, environment
 from launcher.runs import ownership, processes, run_ids, store
 from launcher.runs.schema import Submission
+from launcher.runs.store import Run
 from launcher.script import render
 from launcher.script.slurm_header import header, shape
 
@@ -189,7 +190,9 @@ def sbatch(argv: Sequence[str], answer: Path) -> str:
 
 def test_only(planned: Sequence[Plan]) -> None:
     """Validate the jobs with `sbatch --test-only`, one of each shape of resources. Raises `UsageError`."""
-    after_jobs(planned[0])
+    together = {plan.run_id for plan in planned}
+    for plan in planned:
+        after_jobs(plan, together)
     plans = {shape(plan): plan for plan in planned}.values()
     for plan in plans:
         done = call(["sbatch", "--test-only"], text=render.render(plan))
@@ -209,13 +212,14 @@ def test_only(planned: Sequence[Plan]) -> None:
         )
 
 
-def after_jobs(plan: Plan) -> list[str]:
-    """The jobs of the runs of `after=`, as sbatch's `--dependency` names them. Raises `UsageError` for a run that has
-    no job."""
-    if not plan.after:
-        return []
-    kind, runs = dependency.named(plan.after)
-    jobs = [job_of(store.read(Submission, run.folder / "submission.json")) for run in runs]
-    if not jobs or None in jobs:
-        raise UsageError(f"after={plan.after}: {plan.after.rpartition(':')[2]} is not a run of Slurm")
-    return [f"{'afterany' if kind == 'any' else 'afterok'}:{':'.join(map(str, jobs))}"]
+def after_jobs(plan: Plan, together: Collection[str] = ()) -> list[str]:
+    """The jobs of the runs of `after=`, as sbatch's `--dependency` names them; those of runs that are submitted
+    `together` with it are not there yet. Raises `UsageError` for a run that has no job."""
+    after = dependency.outside_of(plan.after, together)
+    named = []
+    for others in dependency.named(after, Run(plan.run_root, plan.run_id)) if after else ():
+        jobs = [job_of(store.read(Submission, run.folder / "submission.json")) for run in others.runs]
+        if not jobs or None in jobs:
+            raise UsageError(f"after={plan.after}: {others.name} is not a run of Slurm")
+        named.append(f"{'afterany' if others.kind == 'any' else 'afterok'}:{':'.join(map(str, jobs))}")
+    return named

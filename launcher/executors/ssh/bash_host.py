@@ -23,12 +23,13 @@ from amp_launcher.typed import plain
 from launcher import admit, safe_files
 from launcher.admit import Refused
 from launcher.code import code_store
+from launcher.code.code_archive import unpacked_files
 from launcher.code.snapshot import Code
 from launcher.config import job_environment
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import execute
 from launcher.executors.ssh import bash_mirror
-from launcher.executors.ssh.message import unpacked, unpacked_files
+from launcher.executors.ssh.message import unpacked
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.probe import gpu_probing, pythons
@@ -75,9 +76,11 @@ class _Requests(BashSession):
     def on_probe(self, asked: Mapping[str, Any]) -> Any:
         if asked["slurm"] or asked["container"] != "none" or asked["shared"] or not asked["bare"]:
             raise Unreachable(f"{self.no_python}; {HELP}, with cluster=ssh, container=none and share=none")
+        if asked["uv"]:
+            raise Unreachable(f"{self.no_python}; python=uv needs that too")
         workdirs = (folder for folder in asked["workdirs"] if folder != "run")
         paths = [*asked["folders"], *workdirs, *asked["inputs"], *asked["mounts"]]
-        options = (asked["python"] or "", pythons.TELL, *map(",".join, gpu_probing.QUERIES))
+        options = (pythons.path_of(asked["python"] or ""), pythons.TELL, *map(",".join, gpu_probing.QUERIES))
         values: dict[str, str] = {}
         missing = []
         for word, rest in self.lines("probe", asked["run_root"], *options, *paths):

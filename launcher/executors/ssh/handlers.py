@@ -7,18 +7,21 @@ import hashlib
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from launcher import admit, safe_files
 from launcher.admit import Refused
+from launcher.code import uv_environment
+from launcher.code.code_archive import unpacked_files
 from launcher.errors import UsageError
 from launcher.executors import backends, stopping, trash
 from launcher.executors.remove import remove as remove_runs
 from launcher.executors.resume import resume_here
 from launcher.executors.verify import verify_here
-from launcher.runs import log_pieces, run_ids
+from launcher.runs import log_pieces, run_ids, store
 from launcher.runs.remote_record import OURS
 from launcher.runs.store import Run
 from launcher.ssh import protocol, run_answer
@@ -38,6 +41,16 @@ def probe(asked: Mapping[str, Any]) -> dict[str, Any]:
 
     answer: dict[str, Any] = plain(look_around(build(Questions, asked)))
     return answer
+
+
+def make_environment(
+    data: bytes, place: str, name: str, member: str, lock: str, shared: bool
+) -> Generator[str, None, None]:
+    """Make an environment of uv; what it does, line by line."""
+    store.make_root(Path(place).parent, shared=shared)
+    with tempfile.TemporaryDirectory() as folder:
+        files = unpacked_files(data, Path(folder))
+        yield from uv_environment.make(Path(place), name, files, member, lock)
 
 
 def examine(run_root: str) -> dict[str, Any]:

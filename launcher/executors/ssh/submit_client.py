@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from launcher import admit
+from launcher.code.code_archive import packed_files
 from launcher.code.job_files import code_files
 from launcher.config.paths import expanded
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import execute, interrupts
-from launcher.executors.ssh.message import packed, packed_files
+from launcher.executors.ssh.message import packed
 from launcher.plan.model import Plan
 from launcher.plan.record import to_json
 from launcher.runs import processes, remote_record, run_ids, run_roots, selection, store

@@ -14,10 +14,11 @@ from typing import Any
 
 from amp_launcher import records
 from launcher.code import code_store
+from launcher.code.code_archive import unpacked_files
 from launcher.config import job_environment
 from launcher.errors import UsageError, of_system
 from launcher.executors import execute, submission
-from launcher.executors.ssh.message import unpacked, unpacked_files
+from launcher.executors.ssh.message import unpacked
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.runs import ownership, store

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from amp_launcher import job
-from tests.amp_launcher.torch.scripts import HEAD, fork, in_process, loop
+from amp_launcher.torch.observe import dispatch_observer
+from tests.amp_launcher.torch.scripts import HEAD, PLAIN, fork, in_process, loop
 from tests.amp_launcher.wrapped_scripts import run_script
 
 assert run_script
@@ -245,3 +246,14 @@ def test_a_loss_that_becomes_nan_ends_a_script_as_it_ends_a_recipe(run):
     assert ended.result["reason"] == "the loss is nan since step 7; try a lower learning rate"
     assert "script: the loss is nan since step 7" in ended.err and "Traceback" not in ended.err
     assert len(ended.steps) == 7
+
+
+def test_a_script_that_compiles_is_not_observed_where_torch_would_break_it(run_script, tmp_path, monkeypatch):
+    """As torch 2.4 does: there a dispatch mode reaches into the compiler."""
+    monkeypatch.setattr(dispatch_observer, "missing", lambda compiles: "a private name" if compiles else "")
+    compiled = "net = torch.compile(net, backend='eager')\n"
+    run = in_process(run_script, tmp_path)
+    ended = run(PLAIN.replace("for step", compiled + "for step", 1), "amp=o1")
+    assert (ended.code, ended.verdict) == (0, "unknown")
+    assert "can't be observed where it compiles (it has no a private name)" in ended.err
+    assert run(PLAIN, "amp=o1").verdict == "proved"

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from launcher.code import code_store, snapshot
+from launcher.code.code_archive import packed_files
 from launcher.errors import UsageError
 from launcher.executors.ssh import submit_server
-from launcher.executors.ssh.message import packed_files
 from tests.launcher import users
 from tests.launcher.users import User
 

@@ -205,7 +205,15 @@ REFUSED: list[tuple[Facts, dict[str, str]]] = [
             ({"train": 8 * 512}, "batch=8 is more than the 7 samples of train.context=256 in /d/train.bin"),
         )
     ),
-    (dataclasses.replace(LAPTOP, packages={}), {"": "install torch there, or name another Python"}),
+    (
+        dataclasses.replace(LAPTOP, packages={}),
+        {"": "of a uv.lock:\n  python3 -m venv ~/torch && ~/torch/bin/pip install torch"},
+    ),
+    (
+        dataclasses.replace(LAPTOP, packages={}, python_version="", uv="one", uv_is_made=False, uv_lock="/p/uv.lock"),
+        {"python=uv": "framework=torch is not in /p/uv.lock; this adds it:\n  cd /p && uv add torch"},
+    ),
+    (dataclasses.replace(LAPTOP, python_problem="python=uv: no uv"), {"python=uv": "python=uv: no uv (command line)"}),
     (dataclasses.replace(LAPTOP, python_version=""), {"python=python9": "can't be run on box"}),
     (dataclasses.replace(LAPTOP, python_version="3.9.2"), {"": "is 3.9.2, and trainers need 3.10; name a newer one"}),
     (dataclasses.replace(LAPTOP, run_root_problem="/x is not writable for mei"), {"": "name another folder"}),

@@ -163,7 +163,7 @@ def test_a_script_that_shows_no_framework_gets_the_one_that_is_installed(
     ("packages", "words", "says"),
     [
         ({}, ["amp=o1"], "train.py, and /opt/venv/bin/python on box has none, so nothing can apply it; say amp=o0"),
-        ({}, ["framework=torch"], "install torch there"),
+        ({}, ["framework=torch"], "~/torch/bin/pip install torch"),
         ({"torch": "2"}, ["amp=o1", "framework=none"], "amp=o1: framework=none is a script without torch, tensorflow"),
         (
             {"tensorflow": "2", "paddle": "3"},

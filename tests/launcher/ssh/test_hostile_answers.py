@@ -8,11 +8,13 @@ import types
 
 import pytest
 
+from launcher.code.uv_project import UvProject
 from launcher.doctor import examination
 from launcher.errors import Unavailable
 from launcher.executors.ssh import submit_client
-from launcher.ssh import host, probe_client
+from launcher.ssh import environment_client, host, probe_client
 from launcher.ssh.failures import BadAnswer
+from tests.launcher.hosts import LAPTOP
 from tests.launcher.ssh.hostile import answering
 from tests.launcher.ssh.victim import BAD, REFUSED, RUN, UNHURRIED
 
@@ -76,6 +78,14 @@ def test_false_facts_of_a_host_are_one_line(victim):
         victim.liar.says(honest + answering(request, "answer({'host': 5})"))
         done = victim.type_only(verb, "cluster=ssh", "cluster.host=liar", *where)
         assert done.code == 3 and BAD in done.out + done.err
+
+
+def test_what_a_host_says_of_an_environment_is_text_with_an_end(victim, tmp_path):
+    project = UvProject(lock=tmp_path / "uv.lock", member="uv_project", files={}, digest="0", packages={})
+    for lie in ("item(5)", "item(None)", "item('x' * 99999)", "[item('x') for _ in range(5001)]"):
+        victim.liar.says(answering("make_environment", f"{lie}; answer()"))
+        with pytest.raises(BadAnswer, match=REFUSED):
+            environment_client.make(project, LAPTOP, victim.liar.address(), shared=False)
 
 
 def test_whether_a_host_has_the_code_is_yes_or_no(victim):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import subprocess
 import sys
 
@@ -45,3 +46,16 @@ print([kind.__module__ for kind in transformers.trainer.DEFAULT_CALLBACKS], "amp
 """
     ended = subprocess.run([sys.executable, "-c", text], env=environment(), capture_output=True, text=True)
     assert ended.stdout.splitlines() == ["['lightning']", "['transformers.trainer_callback'] False"], ended.stderr
+
+
+def test_lightning_says_nothing_of_the_callback(monkeypatch):
+    import lightning
+
+    monkeypatch.setattr(lightning_callback.logged.receiver, "receive", lambda logged: None)
+    said = []
+    logger = logging.getLogger("lightning.fabric.utilities.registry")
+    monkeypatch.setattr(logger, "handle", lambda record: said.append(record) if logger.filter(record) else None)
+    with attached():
+        trainer = lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+    assert "JobCallback" in [type(callback).__name__ for callback in trainer.callbacks]
+    assert [record.getMessage() for record in said] == []
