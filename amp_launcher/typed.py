@@ -149,6 +149,8 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
                 f"{key}={show(value)} should be a group of keys: {', '.join(fields_of(annotation))}", key
             )
         return build(annotation, value, prefix=f"{key}.")
+    if hasattr(annotation, "from_setting"):  # a type that reads what is given by itself
+        return annotation.from_setting(value, key)
     origin = typing.get_origin(annotation)
     if origin is Literal:
         choices = typing.get_args(annotation)

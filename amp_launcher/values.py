@@ -43,7 +43,7 @@ def read(text: str, annotation: Any, key: str) -> Any:
         return dict(_pairs(_parts(text, "}", key), kind, key))
     if kind is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
-    if kind in (int, float) and text.isascii():
+    if kind is not bool and isinstance(kind, type) and issubclass(kind, (int, float)) and text.isascii():
         return _number(text, kind, key)
     return text
 
@@ -51,7 +51,7 @@ def read(text: str, annotation: Any, key: str) -> Any:
 def _number(text: str, kind: type, key: str) -> int | float | str:
     digits = _WHOLE.fullmatch(text)
     try:
-        return int(text) if digits else text if kind is int else float(text)
+        return int(text) if digits else text if issubclass(kind, int) else float(text)
     except ValueError:
         if digits:
             raise SettingsError(f"{key} has {len(text)} digits, more than can be read", key) from None

@@ -27,7 +27,7 @@ from amp_launcher.loop.run import DONE
 from amp_launcher.loop.utilization import TokenWork
 from amp_launcher.precision.gemm_layers import Chosen
 from amp_launcher.precision.resolved import resolve
-from amp_launcher.torch import devices, profiling
+from amp_launcher.torch import devices, flight_recorder, profiling
 from amp_launcher.torch.devices import World
 from amp_launcher.torch.hardware import TorchDevice
 from amp_launcher.torch.observe.observer import PrecisionObserver
@@ -61,6 +61,7 @@ class Run(shared.Run):
     def join(cls, chosen: Arguments, began: float) -> Run:
         settings = chosen.settings
         sharded = settings.parallel == "fsdp"
+        flight_recorder.switch_on(settings, chosen.run, settings.device)
         world = devices.join(settings.device, arguments.planned_ranks(chosen.plan), os.environ, sharded=sharded)
         return cls(chosen, world, began)
 

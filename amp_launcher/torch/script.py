@@ -19,7 +19,7 @@ from amp_launcher.around.early import EarlyVerdict
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Started, Wrapper
 from amp_launcher.loop.profiling import Profiling
-from amp_launcher.torch import profiling
+from amp_launcher.torch import flight_recorder, profiling
 from amp_launcher.torch.autocast_around import AutocastAround
 from amp_launcher.torch.hardware import TorchDevice
 from amp_launcher.torch.libraries.attached import attached
@@ -43,6 +43,7 @@ class TorchWrapper(Wrapper):
         settings = started.chosen.settings
         self._device, capability = device_and_capability(settings.device, os.environ)
         self.device = TorchDevice(self._device)
+        flight_recorder.switch_on(settings, started.chosen.run, self._device.type)
         self.mode = script.resolve(
             settings,
             started.source,

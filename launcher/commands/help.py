@@ -77,6 +77,8 @@ def _type(annotation: Any) -> str:
     names = {str: "text", int: "number", float: "number", bool: "true|false"}
     if annotation in names:
         return names[annotation]
+    if hasattr(annotation, "from_setting"):
+        return "number|TYPE:number"
     inside = [argument for argument in typing.get_args(annotation) if argument not in (type(None), Ellipsis)]
     if typing.get_origin(annotation) is tuple:
         return f"list of {_type(inside[0])}s"

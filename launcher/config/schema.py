@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
 from amp_launcher.settings import Settings
-from amp_launcher.typed import SettingsError, at_least, described, fields_of, is_group, is_text, plain, setting
+from amp_launcher.typed import SettingsError, at_least, described, fields_of, is_group, is_text, plain, setting, show
 
 OWN_FOLDER = "run"
 """As `workdir=run`: a folder of the run's own."""
@@ -142,21 +143,49 @@ class Restart:
 
     max: int = setting(
         0,
-        "times that a hang (watchdog.action=restart), a failed node or an error of NCCL may start the run again, from "
-        "its last checkpoint; not what fails at the same step twice, nor after three attempts without progress",
+        "times that a hang (watchdog.action=restart), a node that does not end or an error of NCCL may start the run "
+        "again, from its last checkpoint; not what fails at the same step twice, nor after three attempts without "
+        "progress; Slurm starts again what a failed node or a preemption ended, and that counts nothing",
     )
 
     def __post_init__(self) -> None:
         at_least("restart.max", self.max, 0)
 
 
+class Gpus(int):
+    """A number of GPUs, and their type where that matters: 4, or a100:4."""
+
+    kind: str
+
+    def __new__(cls, count: int, kind: str = "") -> Gpus:
+        gpus = super().__new__(cls, count)
+        gpus.kind = kind
+        return gpus
+
+    @classmethod
+    def from_setting(cls, value: Any, key: str) -> Gpus:
+        """What a person gave. Raises `SettingsError`."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value if isinstance(value, cls) else cls(value)
+        match = (
+            re.fullmatch(r"([A-Za-z0-9][\w.-]*):([1-9][0-9]{0,3})", value, re.ASCII) if isinstance(value, str) else None
+        )
+        if match is None:
+            raise SettingsError(f"{key}={show(value)} should be a whole number, or TYPE:NUMBER, as a100:4", key)
+        return cls(int(match[2]), match[1])
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{int(self)}" if self.kind else str(int(self))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
     """Where and how a job runs: the keys that the trainer does not read."""
 
-    gpus: int | None = setting(
+    gpus: Gpus | None = setting(
         None,
-        "GPUs per node, free ones of a shared host; auto (null) is all that the host has, but none with device=cpu",
+        "GPUs per node, free ones of a shared host: 4, or a100:4 for those of a type; auto (null) is all that the host "
+        "has, but none with device=cpu",
     )
     visible_gpus: tuple[int, ...] | None = setting(None, "these GPUs of the host, by index")
     wait_gpus: bool = setting(False, "wait for GPUs that others use, instead of refusing the job")

@@ -86,6 +86,11 @@ def refuse_former_names(named: str, script: Path, modules: Sequence[Path]) -> No
                 raise UsageError(f"script={named}: {path.name} imports {former[0]}, which is {now} now")
 
 
+def names_checkpoints(files: Sequence[Path]) -> bool:
+    """Whether one of these files names the folder for checkpoints, by `job.checkpoint_dir()` or by its variable."""
+    return any(_says(path, word) for path in files for word in (b"checkpoint_dir", b"LAUNCHER_CHECKPOINT_DIR"))
+
+
 def _says(path: Path, word: bytes) -> bool:
     try:
         return word in path.read_bytes()

@@ -32,9 +32,10 @@ def minutes(text: str) -> int | None:
     return -(-total // 60)
 
 
-def gpus(gres: str) -> int:
-    """GPUs in a node's generic resources, as `gpu:a100:4(S:0-1),shard:8`. A type without a count is one GPU."""
-    return sum(int(count or 1) for _, count in _GRES.findall(gres))
+def gpus(gres: str, kind: str | None = None) -> int:
+    """GPUs in a node's generic resources, as `gpu:a100:4(S:0-1),shard:8`, or those of one type there. A
+    type without a count is one GPU."""
+    return sum(int(count or 1) for name, count in _GRES.findall(gres) if kind in (None, name))
 
 
 def gpu_types(gres: str) -> list[str]:

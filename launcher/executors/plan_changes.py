@@ -76,7 +76,9 @@ def _value(plan: Plan, key: str, text: str) -> Any:
         raise UsageError(f"{error} (command line)") from None
     if key in own and key != RESUME_ARGUMENTS:
         least = 0 if key in ("checkpoint.every", "gpus") else 1
-        too_small = (value is None and key != "parallel") or (type(value) is int and value < least)
+        if getattr(value, "kind", ""):
+            raise UsageError(f"gpus={text}: a run keeps the type of its GPUs; say gpus={value:d} (command line)")
+        too_small = (value is None and key != "parallel") or (isinstance(value, int) and value < least)
         if too_small:
             raise UsageError(f"{key}={text} is too small (command line)")
     return value
@@ -110,7 +112,7 @@ def _with_ranks(plan: Plan, nodes: int | None = None, gpus: int | None = None) -
     gpus = plan.gpus if gpus is None else gpus
     if slurm and gpus and plan.gpus and gpus != plan.gpus and (cpus := plan.cluster.get("cpus")):
         plan = dataclasses.replace(plan, cluster={**plan.cluster, "cpus": max(1, cpus * gpus // plan.gpus)})
-    return dataclasses.replace(plan, nodes=nodes or plan.nodes, gpus=gpus, processes=max(1, gpus), env=env)
+    return dataclasses.replace(plan, nodes=nodes or plan.nodes, gpus=int(gpus), processes=max(1, gpus), env=env)
 
 
 def _mechanism(plan: Plan) -> str:

@@ -16,7 +16,7 @@ from launcher.containers.runtime import ALIASES, Runtime
 from launcher.containers.words import EnvArg, Word
 from launcher.errors import Unavailable
 from launcher.plan import slurm_check, user_script
-from launcher.plan.model import ContainerPlan, Plan
+from launcher.plan.model import CHECKPOINTS, ContainerPlan, Plan
 from launcher.plan.requirements import PYTHON_FLOOR
 from launcher.probe.facts import Facts
 
@@ -29,7 +29,6 @@ CACHE = ".cache"
 FLOOR = {"torch": (2, 4), "tensorflow": (2, 16)}
 """Oldest versions that our own trainers run on; users' own scripts may run on older ones."""
 ATTEMPT, SPEC = "LAUNCHER_ATTEMPT", "LAUNCHER_SPEC"
-CHECKPOINTS = "LAUNCHER_CHECKPOINT_DIR"
 RENDEZVOUS = ("MASTER_ADDR", "MASTER_PORT")
 WORKERS = ("LAUNCHER_WORKERS",)
 

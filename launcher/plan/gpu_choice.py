@@ -9,6 +9,7 @@ from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable
 from launcher.plan import slurm_check
 from launcher.probe import gpu_locks as shared_gpus
+from launcher.probe import gpu_names
 from launcher.probe.facts import Facts, Gpu
 
 
@@ -21,7 +22,7 @@ def choose(spec: JobSpec, facts: Facts) -> tuple[tuple[Gpu, ...], int]:
     if isinstance(launch.cluster, SlurmCluster):
         return (), _of_a_node(spec, launch.cluster, facts)
     gpus = _here(spec, facts)
-    return gpus, len(gpus) if launch.gpus is None else launch.gpus
+    return gpus, len(gpus) if launch.gpus is None else int(launch.gpus)
 
 
 def device(spec: JobSpec, facts: Facts, count: int) -> Device:
@@ -75,19 +76,24 @@ def _here(spec: JobSpec, facts: Facts) -> tuple[Gpu, ...]:
                     f"which has {_what_is_there(facts)}",
                     "visible_gpus",
                 )
-        return tuple(by_index[index] for index in launch.visible_gpus)
-    if launch.gpus is None:
+        chosen = tuple(by_index[index] for index in launch.visible_gpus)
+    elif launch.gpus is None:
         return () if spec.training.device == "cpu" else facts.gpus
-    if launch.gpus > len(facts.gpus):
+    else:
+        chosen = facts.gpus if launch.gpus else ()
+    fitting = chosen
+    if launch.gpus is not None and launch.gpus.kind:
+        fitting = tuple(gpu for gpu in chosen if gpu_names.is_of_type(gpu.name, launch.gpus.kind))
+    if launch.gpus is not None and launch.gpus > len(fitting):
         raise SettingsError(f"gpus={launch.gpus}: {facts.host} has {_what_is_there(facts)}", "gpus")
-    return facts.gpus if launch.gpus else ()
+    return fitting
 
 
 def _of_a_node(spec: JobSpec, cluster: SlurmCluster, facts: Facts) -> int:
     """GPUs per node. Without `gpus`, our own recipes get all GPUs of a node of the partition; a script gets one for
     each process that is started, since it may not use more; device=cpu gets none. Raises `SettingsError`."""
     if spec.launch.gpus is not None:
-        return spec.launch.gpus
+        return int(spec.launch.gpus)
     if spec.training.device == "cpu":
         return 0
     assert facts.slurm is not None

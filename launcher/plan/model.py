@@ -15,6 +15,7 @@ from launcher.containers.runtime import Runtime
 from launcher.runs import run_ids
 from launcher.runs.store import ARMS
 
+CHECKPOINTS = "LAUNCHER_CHECKPOINT_DIR"
 PLACEHOLDER = "RUN_ID"
 """Stands for the run id until submission."""
 
@@ -207,6 +208,8 @@ class Plan:
     nodes: int
     gpus: int
     """Per node."""
+    gpu_type: str = ""
+    """Of the GPUs, as Slurm is asked for it; empty for any."""
     gpu_pool: tuple[str, ...] = ()
     """UUIDs of which as many as `gpus` are taken when the job starts; empty where a scheduler gives them."""
     wait_gpus: bool = False

@@ -48,7 +48,7 @@ def resources(plan: Plan) -> str:
     limit = _limit(plan.cluster.get("time"))
     if plan.cluster["kind"] == "local":
         return limit
-    devices = f"{_count(plan.gpus, 'GPU')} per node" if plan.gpus else "no GPU"
+    devices = f"{_count(plan.gpus, f'{plan.gpu_type} GPU'.strip())} per node" if plan.gpus else "no GPU"
     asked = [_count(plan.nodes, "node"), devices]
     if plan.queue != "slurm":
         return ", ".join([*asked, *([limit] if limit else [])])
@@ -57,7 +57,9 @@ def resources(plan: Plan) -> str:
     if memory := cluster["mem"]:
         asked.append(f"{memory}{'M' if memory.isdigit() else ''} of memory per node")
     asked += [limit] if limit else []
-    asked += [f"{key} {cluster[key]}" for key in ("partition", "account", "qos") if cluster[key]]
+    asked += [
+        f"{key} {cluster[key]}" for key in ("partition", "account", "qos", "nodelist", "exclude") if cluster.get(key)
+    ]
     if plan.preemption:
         asked.append(f"may be preempted ({plan.preemption.mode}, {plan.preemption.grace} s of grace)")
     left = [key for key in ("cpus", "mem", "time", "partition") if not cluster[key]]

@@ -99,6 +99,7 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
         shared=facts.uid if launch.share == "group" else None,
         nodes=launch.nodes,
         gpus=count,
+        gpu_type=launch.gpus.kind if slurm and launch.gpus else "",
         gpu_pool=tuple(gpu.uuid for gpu in gpus),
         wait_gpus=launch.wait_gpus or (launch.after is not None and not slurm),
         processes=processes,
@@ -186,7 +187,8 @@ def _capability(spec: JobSpec, facts: Facts, gpus: tuple[Gpu, ...], count: int) 
     """The compute capability to plan for, None without GPUs or where it is unknown."""
     cluster = spec.launch.cluster
     if isinstance(cluster, SlurmCluster):
-        return slurm_check.capability(cluster, facts) if count else None
+        kind = spec.launch.gpus.kind if spec.launch.gpus else ""
+        return slurm_check.capability(cluster, facts, kind) if count else None
     return min((known for gpu in gpus if (known := gpu.compute_capability) is not None), default=None)
 
 

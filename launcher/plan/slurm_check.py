@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from amp_launcher.typed import SettingsError, nearest
 from launcher.config import slurm_units
-from launcher.config.schema import Cluster, SlurmCluster
+from launcher.config.schema import Cluster, Gpus, SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.plan.model import Preemption
 from launcher.probe import gpu_names
@@ -106,10 +106,12 @@ def with_cpus(spec: JobSpec, facts: Facts, gpus: int) -> tuple[JobSpec, tuple[st
     )
 
 
-def capability(cluster: SlurmCluster, facts: Facts) -> tuple[int, int] | None:
-    """The highest compute capability of the GPUs where a job would go, None where unknown."""
+def capability(cluster: SlurmCluster, facts: Facts, kind: str = "") -> tuple[int, int] | None:
+    """The highest compute capability of the GPUs where a job would go, or of those of the type that it asks for; None
+    where unknown."""
     partition = find_partition(cluster, facts.slurm) if facts.slurm else None
-    return gpu_names.capability(partition.gpu_types) if partition else None
+    types = (kind,) if kind else partition.gpu_types if partition else ()
+    return gpu_names.capability(types)
 
 
 def preemption(cluster: Cluster, facts: Facts) -> Preemption | None:
@@ -155,6 +157,8 @@ def _check_partition(spec: JobSpec, cluster: SlurmCluster, partition: Partition)
         raise SettingsError(f"partition {partition.name} is down; name another", "cluster.partition")
     if launch.nodes > partition.nodes:
         raise SettingsError(f"nodes={launch.nodes}: partition {partition.name} has {partition.nodes}", "nodes")
+    if launch.gpus is not None and launch.gpus.kind:
+        _check_type(launch.gpus, partition)
     memory = partition.memory_mib_per_node
     for key, asked, wanted, most, shown in (
         ("gpus", launch.gpus, launch.gpus, partition.gpus_per_node, f"{partition.gpus_per_node}"),
@@ -171,6 +175,19 @@ def _check_partition(spec: JobSpec, cluster: SlurmCluster, partition: Partition)
                 f"cluster.time={cluster.time} is over the {limit} minutes that partition {partition.name} allows",
                 "cluster.time",
             )
+
+
+def _check_type(gpus: Gpus, partition: Partition) -> None:
+    """Slurm itself tells only that no node fits."""
+    most = partition.gpus_of_type.get(gpus.kind)
+    if most is None:
+        named = [name for name in partition.gpu_types if name]
+        there = f"has GPUs of type {', '.join(named)}{nearest(gpus.kind, named)}" if named else "names no type of GPUs"
+        raise SettingsError(f"gpus={gpus}: partition {partition.name} {there}", "gpus")
+    if gpus > most:
+        raise SettingsError(
+            f"gpus={gpus}: no node of partition {partition.name} has more than {most} of type {gpus.kind}", "gpus"
+        )
 
 
 def _mebibytes(text: str | None) -> int:

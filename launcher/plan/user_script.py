@@ -15,7 +15,7 @@ from amp_launcher.precision.levels import Framework
 from amp_launcher.typed import SettingsError, show
 from launcher import admit
 from launcher.config.schema import OWN_FOLDER, Launch
-from launcher.plan.model import Plan, ScriptPlan
+from launcher.plan.model import CHECKPOINTS, Plan, ScriptPlan
 from launcher.runs import address as addresses
 
 if TYPE_CHECKING:
@@ -237,6 +237,17 @@ def tracker_ids(plan: Plan) -> dict[str, str]:
     return {name: value for name, value in ids.items() if name not in names}
 
 
+def _of_restarts(spec: JobSpec, known: Script | None) -> Iterator[str]:
+    """That `restart.max` will start nothing again, as far as can be seen."""
+    launch = spec.launch
+    words = " ".join((*launch.arguments, *launch.cluster.setup, *(value or "" for value in launch.env.values())))
+    if launch.restart.max and not launch.resume_arguments and known and not known.saves and CHECKPOINTS not in words:
+        yield (
+            f"restart.max={launch.restart.max} starts nothing again without a checkpoint, and {launch.script} names "
+            f"neither job.checkpoint_dir() nor {CHECKPOINTS}; save there, or set script.resume_arguments"
+        )
+
+
 def _left_out(known: Script) -> Iterator[str]:
     """What a job that has the snapshot alone will lack."""
     if known.credentials:
@@ -282,6 +293,7 @@ def advice(spec: JobSpec, facts: Facts, gpus: int, precision: ResolvedPrecision)
     if gpus > 1 and train.processes == 1:
         notes.append(f"the script is started once and sees {gpus} GPUs; train.processes={gpus} starts one for each")
     notes += _of_folder(spec, facts)
+    notes += _of_restarts(spec, known)
     if train.bare and spec.training.amp.claims:
         notes.append("nothing observes what a bare script runs, so nothing will be proved")
     elif spec.training.framework == "paddle" and source(spec, facts).static:

@@ -70,6 +70,8 @@ class Script:
     """Files and folders below `root` that are left out as results, each with its size or the reason."""
     lacking: tuple[str, ...] = ()
     """Modules below `root` that it imports and that are left out."""
+    saves: bool = True
+    """It names the folder for checkpoints, itself or in modules below `root` that it imports."""
     beside: tuple[str, ...] = ()
     """Other files and folders beside it of which nothing is sent along, as git ignores them; relative to `root`."""
 
@@ -92,6 +94,8 @@ class Partition:
     """Each GPU's share of its node's CPUs, the least of all nodes; 0 is not known."""
     gpu_types: tuple[str, ...] = ()
     """As the site names them in GRES; an empty text for GPUs without a name."""
+    gpus_of_type: dict[str, int] = field(default_factory=dict)
+    """The largest number of each of these types on one node."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

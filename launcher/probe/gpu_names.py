@@ -40,6 +40,13 @@ def capability(types: Iterable[str]) -> Capability | None:
     return max(known) if known and len(known) == len(capabilities) else None
 
 
+def is_of_type(name: str, kind: str) -> bool:
+    """Whether a GPU that its driver calls `name` is of that type, as `a100`, `a100_80gb` or `rtx3090`."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    runs = {"".join(words[start:end]) for start in range(len(words)) for end in range(start + 1, len(words) + 1)}
+    return runs.issuperset(re.findall(r"[a-z0-9]+", kind.lower()))
+
+
 def of_name(name: str) -> Capability | None:
     """The compute capability of a GPU of that name; None if it is unknown."""
     words = re.split(r"[^a-z0-9]+", name.lower())

@@ -105,6 +105,7 @@ def _scripts(specs: Sequence[JobSpec]) -> tuple[dict[str, Script], dict[str, Pat
             credentials=collected.credentials,
             left_out=collected.left_out,
             lacking=user_code.left_out_imports(modules, collected),
+            saves=script_text.names_checkpoints((path, *modules)),
             beside=user_code.left_out_beside(path, collected),
         )
     return by_name, files

@@ -82,6 +82,11 @@ def read(settings: str, nodes: Sequence[str], hostname: str, environment: dict[s
             nodes=sum(int(row[6]) for row in of_name),
             gpus_per_node=max(slurm_units.gpus(row[4]) for row in of_name),
             gpu_types=tuple(dict.fromkeys(name for row in of_name for name in slurm_units.gpu_types(row[4]))),
+            gpus_of_type={
+                kind: max(slurm_units.gpus(row[4], kind) for row in of_name)
+                for row in of_name
+                for kind in slurm_units.gpu_types(row[4])
+            },
             cpus_per_gpu=min(
                 (_count(row[3]) // gpus for row in of_name if (gpus := slurm_units.gpus(row[4]))), default=0
             ),

@@ -15,7 +15,7 @@ explain_last_attempt() { # one that could not record its own end: its node faile
   IFS='|' read -r state nodes <<<"${row%%$'\n'*}"
   [ "${row%%$'\n'*}" != "$row" ] || state=''
   case $state in
-    NODE_FAIL) reason="its node failed (one of $nodes)" ;;
+    NODE_FAIL) reason=$(failed_node "$nodes") ;;
     PREEMPTED) reason="preempted" ;;
     TIMEOUT) reason="time limit" ;;
     OUT_OF_MEMORY) reason="it used more memory than it had asked for (cluster.mem)" ;;
@@ -26,6 +26,18 @@ explain_last_attempt() { # one that could not record its own end: its node faile
   printf '{"schema": 1, "state": "interrupted", "attempt": %s, "reason": "%s"}\n' "$last" \
     "${reason//[^A-Za-z0-9_ .,\'()\[\]-]/}" >"$LAUNCHER_LOGS/.last" &&
     mv "$LAUNCHER_LOGS/.last" "$LAUNCHER_RUN/attempts/$last/ended.json"
+}
+
+failed_node() { # nodes of an attempt: which of them failed, in words
+  local nodes
+  mapfile -t nodes < <(scontrol show hostnames "$1" 2>/dev/null)
+  [ "${#nodes[@]}" = 1 ] ||
+    mapfile -t nodes < <(timeout 30 sinfo --noheader --Node --nodes="$1" --states=down --format=%N 2>/dev/null | sort -u)
+  case ${#nodes[@]} in
+    0) echo "its node failed (one of $1)" ;;
+    1) echo "its node ${nodes[0]} failed" ;;
+    *) (IFS=, && echo "its nodes ${nodes[*]} failed") ;;
+  esac
 }
 
 clear_stale_stop() { # of an earlier attempt's time limit or preemption

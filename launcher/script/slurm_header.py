@@ -37,7 +37,8 @@ def resources(plan: Plan, spelled: Callable[[str], str] = str) -> list[str]:
     words = [f"--job-name={plan.name}", f"--nodes={plan.nodes}", "--ntasks-per-node=1"]
     if plan.gpus:
         gres = cluster["gpu_flag"] == "gres"
-        words.append(f"--gres=gpu:{plan.gpus}" if gres else f"--gpus-per-node={plan.gpus}")
+        count = f"{plan.gpu_type}:{plan.gpus}" if plan.gpu_type else f"{plan.gpus}"
+        words.append(f"--gres=gpu:{count}" if gres else f"--gpus-per-node={count}")
     for flag, key in NAMED.items():
         value = cluster[key]
         if value is not None:

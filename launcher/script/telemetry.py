@@ -1,6 +1,7 @@
 """Telemetry of a run's GPUs and hosts: `telemetry.sh` writes it, this reads it as plain series.
 
     RUN/telemetry/<attempt>-<node>.gpu.csv    as `nvidia-smi` prints it, of this job's GPUs alone
+    RUN/telemetry/<attempt>-<node>.node      the name of the node
     RUN/telemetry/<attempt>-<node>.host.csv   counters of /proc: the CPUs of the whole machine, and its
                                               memory or what a limit of the job's control group leaves of it
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -39,12 +41,19 @@ none. `memory` is what is not available to new programs."""
 SLACK = 5.0
 """Seconds by which nvidia-smi's samples may come late."""
 
+RECENT = 30
+"""Samples that tell that a GPU is slow: five minutes, unless `telemetry.every` is set."""
+BUSY = 50.0
+"""Mean utilization, in percent, from which a GPU's clock is one at work."""
+SLOWER = 1.2
+
 # nvidia-smi's own names of the values of `GPU_UNITS`, in that order.
 _QUERIED = (
     *("memory.used", "memory.total", "utilization.gpu", "utilization.memory"),
     *("power.draw", "clocks.current.sm", "clocks.current.memory", "temperature.gpu"),
 )
 _FILE = re.compile(r"(\d+)-(\d+)\.(gpu|host)\.csv")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,252}")
 _WHOLE = re.compile(r"[0-9]{1,18}")
 
 
@@ -181,6 +190,42 @@ def _number(text: str) -> float | None:
 def peak(series: Sequence[Series], name: str) -> float | None:
     """The maximum over all samples, None without any."""
     return max((value for device in series for value in device.known(name)), default=None)
+
+
+class Slow(NamedTuple):
+    """A GPU that works at a lower clock than the others, as one that is too hot or short of power."""
+
+    device: str
+    node: int
+    clock: float
+    """MHz, a mean of its recent samples."""
+    others: float
+    """The median of the GPUs of the attempt with as much memory: those of another kind have other clocks."""
+
+
+def slow_gpus(series: Sequence[Series]) -> list[Slow]:
+    """Those of the newest attempt of which the median clock is more than `SLOWER` times theirs, slowest first. The
+    ranks of GPUs that wait for a slow one are busy too, so that neither utilization nor the time of steps tells."""
+    newest = max((one.attempt for one in series), default=0)
+    kinds: dict[float | None, list[tuple[float, Series]]] = {}
+    for one in series:
+        clock, busy = one.known("sm_clock")[-RECENT:], one.known("utilization")[-RECENT:]
+        if one.attempt == newest and len(clock) == RECENT and busy and statistics.fmean(busy) >= BUSY:
+            kinds.setdefault(peak([one], "memory_total"), []).append((statistics.fmean(clock), one))
+    found = []
+    for alike in kinds.values():
+        middle = statistics.median_high(clock for clock, _ in alike)  # of two GPUs the faster one's
+        found += [Slow(one.device, one.node, clock, middle) for clock, one in alike if middle > SLOWER * clock]
+    return sorted(found, key=lambda slow: slow.clock)
+
+
+def node_of(run: Path, attempt: int, number: int) -> str:
+    """The name of a node, or its number where it left no name."""
+    try:
+        name = safe_files.read_text(run / FOLDER / f"{attempt}-{number}.node").strip()
+    except OSError:
+        name = ""
+    return name if _NODE.fullmatch(name) else f"node {number}"
 
 
 def mean(series: Sequence[Series], name: str) -> float | None:

@@ -18,6 +18,7 @@ telemetry() { # stdin is a pipe that ends with the run
   done
   [ -z "$LAUNCHER_SHARED" ] || umask 027
   mkdir -p "$LAUNCHER_RUN/telemetry" || exit 0
+  uname -n >"$files.node"
   find_memory_limit
   sample_gpus
   {

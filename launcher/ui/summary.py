@@ -208,7 +208,12 @@ def gpus(folder: Path) -> list[tuple[str, str]]:
     for name, unit in (("utilization", "% busy"), ("power", " W")):
         value = telemetry.mean(samples.gpus, name)
         parts += [f"{value:.0f}{unit} on average"] if value is not None else []
-    return [("GPUs", ", ".join(parts))] if parts else []
+    rows = [("GPUs", ", ".join(parts))] if parts else []
+    newest = max((series.attempt for series in samples.gpus), default=0)
+    for slow in telemetry.slow_gpus(samples.gpus)[:MOST_RANKS]:
+        where = f"{slow.device} on {telemetry.node_of(folder, newest, slow.node)}"
+        rows.append(("slow GPU", f"{where} runs at {slow.clock:.0f} MHz, the others at {slow.others:.0f} MHz"))
+    return rows
 
 
 def accuracy_of(result: ResultRecord) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -12,12 +13,12 @@ from submitit.slurm import slurm
 from launcher.executors.base import Parameters, PlanExecutor
 
 
-def gpus_of(gres: str) -> int:
-    """GPUs of a node by `gpu` or `gpu:2`. Raises `ValueError` for anything else."""
-    kind, _, count = gres.partition(":")
-    if kind != "gpu" or not (count or "1").isdecimal():
-        raise ValueError(f"slurm_gres={gres!r}: say gpus_per_node=2, and slurm_constraint= for their kind")
-    return int(count or "1")
+def gpus_of(gres: str) -> str:
+    """The value of `gpus` for `gpu`, `gpu:2` or `gpu:a100:2`. Raises `ValueError` for anything else."""
+    match = re.fullmatch(r"gpu(?::(?P<gpus>\d+|[^:,]+:\d+))?", gres)
+    if match is None:
+        raise ValueError(f"slurm_gres={gres!r}: should be gpu:2, or gpu:a100:2")
+    return match["gpus"] or "1"
 
 
 class SlurmExecutor(PlanExecutor, slurm.SlurmExecutor):  # type: ignore[misc] # a SlurmJob would ask sacct

@@ -164,8 +164,10 @@ def test_submitits_parameters_are_the_settings_that_mean_the_same() -> None:
     setup = ["module load cuda", 'echo "a, größe"']
     of_launch = {"name": "night", "nodes": 2}
     of_cluster = {"account": "me", "constraint": "a100&nvlink", "partition": "gpu", "qos": "high", "wckey": "key"}
-    with pytest.raises(ValueError, match="slurm_gres='gpu:a100:2': say gpus_per_node=2, and slurm_constraint="):
-        gpus_of("gpu:a100:2")
+    assert [gpus_of(gres) for gres in ("gpu", "gpu:2", "gpu:a100:2")] == ["1", "2", "a100:2"]
+    for gres in ("gpu:a100", "tape:2", "gpu:2,tape:1"):
+        with pytest.raises(ValueError, match=f"slurm_gres='{gres}': should be gpu:2, or gpu:a100:2"):
+            gpus_of(gres)
     other = {"timeout_min": 90, "mem_gb": 1.5, "cpus_per_task": 8, "gpus_per_node": 4, "slurm_array_parallelism": 3}
     slurm = {f"slurm_{name}": value for name, value in of_cluster.items()}
     executor.update_parameters(**of_launch, **slurm, **other, slurm_setup=setup, slurm_signal_delay_s=60)

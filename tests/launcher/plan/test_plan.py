@@ -17,7 +17,9 @@ from launcher.probe.facts import Facts
 from launcher.script.render import render
 from launcher.script.trainer_command import command
 from tests import golden
-from tests.launcher.hosts import KEPLER, LAPTOP, TWO_A100, TWO_V100, spec_of
+from tests.launcher.hosts import KEPLER, LAPTOP, TWO_A100, TWO_V100, gpu, spec_of
+
+V100_AND_A100 = dataclasses.replace(LAPTOP, gpus=(gpu(0, "7.0"), gpu(1, "8.0", "NVIDIA A100-SXM4-80GB")))
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -110,6 +112,10 @@ def test_the_words_typed_reach_the_trainer_by_the_run_folder_alone(tmp_path: Pat
         (LAPTOP, (), "", 1, "cpu"),
         (TWO_V100, (), "0,1", 2, "cuda"),
         (TWO_V100, ("gpus=1",), None, 1, "cuda"),
+        (TWO_V100, ("gpus=v100:1",), None, 1, "cuda"),
+        (TWO_V100, ("gpus=v100:2",), "0,1", 2, "cuda"),
+        (V100_AND_A100, ("gpus=a100:1",), "1", 1, "cuda"),
+        (V100_AND_A100, ("gpus=a100:1", "visible_gpus=[1]"), "1", 1, "cuda"),
         (TWO_V100, ("visible_gpus=[1]",), "1", 1, "cuda"),
         (TWO_V100, ("visible_gpus=[1,0]",), "1,0", 2, "cuda"),
         (TWO_V100, ("gpus=0",), "", 1, "cpu"),
@@ -158,6 +164,10 @@ REFUSED: list[tuple[Facts, dict[str, str]]] = [
         {
             "visible_gpus=[2]": "there is no GPU 2 on box, which has GPU 0 Tesla V100",
             "gpus=3": "gpus=3: box has GPU 0 Tesla V100-SXM2-32GB, GPU 1",
+            "gpus=v100:3": "gpus=v100:3: box has GPU 0 Tesla V100-SXM2-32GB, GPU 1 Tesla V100-SXM2-32GB",
+            "gpus=a100:1": "gpus=a100:1: box has GPU 0 Tesla V100-SXM2-32GB, GPU 1 Tesla V100-SXM2-32GB",
+            "gpus=a100": "gpus=a100 should be a whole number, or TYPE:NUMBER, as a100:4",
+            "gpus=a100:0": "gpus=a100:0 should be a whole number, or TYPE:NUMBER, as a100:4",
             "batch=3": "batch=3 does not divide by 2 devices x accumulate=1; say batch=2 or 4",
             "amp=o1 amp.dtype=bfloat16": "needs compute capability 8.0, and this GPU has 7.0",
             "amp=o0 tf32=true": "tf32=true: TF32 needs compute capability 8.0, and this GPU has 7.0; say tf32=false",

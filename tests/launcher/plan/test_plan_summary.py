@@ -21,6 +21,12 @@ from tests.launcher.slurm.test_text import plan_of
             "account lab",
         ),
         (
+            "gpus=0 cluster.cpus=1 cluster.mem=1G cluster.time=5 cluster.partition=gpu cluster.exclude=n[3-5] "
+            "cluster.nodelist=n1",
+            "1 node, no GPU, 1 CPU per node, 1G of memory per node, time limit 5 minutes, partition gpu, nodelist n1, "
+            "exclude n[3-5]",
+        ),
+        (
             "gpus=1 cluster.time=5",
             "1 node, 1 GPU per node, 2 CPUs per node, time limit 5 minutes; the cluster decides mem, partition",
         ),

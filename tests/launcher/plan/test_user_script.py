@@ -264,3 +264,39 @@ def test_each_block_of_a_comparison_has_an_empty_checkpoint_folder_of_its_own() 
     arm = dataclasses.replace(plan, arm="01")
     assert 'export LAUNCHER_CHECKPOINT_DIR="$LAUNCHER_RUN/checkpoints/$LAUNCHER_ATTEMPT"\n' in render(arm)
     assert "LAUNCHER_AGAIN" not in render(arm)
+
+
+RESTART = "restart.max=2"
+
+
+def test_a_restart_that_would_find_no_checkpoint_is_told_beforehand() -> None:
+    unsaved = dataclasses.replace(HERE, saves=False)
+    (note,) = [note for note in plan_of(RESTART, script=unsaved).advice if "restart" in note]
+    assert note == (
+        "restart.max=2 starts nothing again without a checkpoint, and train.py names neither job.checkpoint_dir() nor "
+        "LAUNCHER_CHECKPOINT_DIR; save there, or set script.resume_arguments"
+    )
+    resumes = (RESTART, "script.resume_arguments=[--resume]")
+    for words in (
+        resumes,
+        (),
+        (RESTART, "env.OUT=$LAUNCHER_CHECKPOINT_DIR"),
+        (RESTART, "--", "$LAUNCHER_CHECKPOINT_DIR"),
+    ):
+        assert not [note for note in plan_of(*words, script=unsaved).advice if "restart" in note]
+    assert not [note for note in plan_of(RESTART).advice if "restart" in note]
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("print()", True),
+        ("from amp_launcher.job import checkpoint_dir", False),
+        ("LAUNCHER_CHECKPOINT_DIR = ''", False),
+    ],
+)
+def test_whether_a_script_saves_is_read_in_its_modules_too(tmp_path: Path, module: str, told: bool) -> None:
+    (tmp_path / "train.py").write_text("import torch, saving\n")
+    (tmp_path / "saving.py").write_text(module)
+    (spec,) = specs_of("recipe=script", f"script={tmp_path}/train.py", "gpus=0", RESTART)
+    assert any("without a checkpoint" in note for note in resolve(spec, probe([spec])).advice) is told

@@ -48,3 +48,17 @@ def test_gres_names_give_the_highest_compute_capability(types: list[str], expect
 )
 def test_a_gpu_name_gives_its_compute_capability(name: str, expected: object) -> None:
     assert gpu_names.of_name(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "fits", "differs"),
+    [
+        ("NVIDIA A100-SXM4-80GB", ("a100", "A100", "a100_80gb", "nvidia_a100-sxm4-80gb"), ("a10", "a100_40gb", "h100")),
+        ("NVIDIA GeForce RTX 3090", ("rtx3090", "3090", "geforce_rtx_3090"), ("rtx309", "3090ti", "gtx3090")),
+    ],
+)
+def test_a_gpu_is_of_a_type_by_the_words_of_its_name(
+    name: str, fits: tuple[str, ...], differs: tuple[str, ...]
+) -> None:
+    assert all(gpu_names.is_of_type(name, kind) for kind in fits)
+    assert not any(gpu_names.is_of_type(name, kind) for kind in differs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import signal
 import subprocess
 import time
@@ -186,7 +187,8 @@ def test_without_gpus_or_their_driver_the_host_alone_is_sampled(tmp_path, progra
         request.getfixturevalue("cards")
     _, folder = lay(tmp_path, program, telemetry=1, gpus=0 if driver else 1)
     assert started(folder).wait() == 0
-    assert os.listdir(folder / telemetry.FOLDER) == ["1-0.host.csv"]
+    assert sorted(os.listdir(folder / telemetry.FOLDER)) == ["1-0.host.csv", "1-0.node"]
+    assert telemetry.node_of(folder, 1, 0) == platform.node()
 
 
 def test_nothing_is_recorded_where_it_is_switched_off(tmp_path, program):

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher import bash_files
 from launcher.errors import Unavailable
 from launcher.executors.slurm import jobs, submit
 from launcher.probe.slurm_commands import call
-from launcher.runs import selection
+from launcher.runs import selection, store
 from launcher.runs.states import SILENT
 from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.launcher.slurm.trainers import (
@@ -69,16 +70,19 @@ def test_a_restarted_node_daemon_disturbs_no_run(trainers: Trainers, moments: Mo
 
 
 @pytest.mark.alone
+@pytest.mark.parametrize("restarts", [0, 1])
 def test_a_run_started_again_elsewhere_while_its_node_is_out_of_sight_has_one_writer(
-    trainers: Trainers, moments: Moments, cluster: Testbed
+    trainers: Trainers, moments: Moments, cluster: Testbed, restarts: int
 ) -> None:
-    folder = trainers.start(trainers.plan("cluster.nodelist=n1", pace=1.5))
+    folder = trainers.start(trainers.plan("cluster.nodelist=n1", f"restart.max={restarts}", pace=1.5))
     saved(folder, EVERY)
     first, before = processes(folder), shell(folder)
     cluster.kill("slurmd-n1")
     moments.wait(3)
     assert call(["scontrol", "update", "nodename=n1", "state=down", "reason=fault"]).returncode == 0
     assert not gone(first), "the trainer outlives its node's daemon"
+    words = call(["bash", "-c", f"{bash_files.text('launcher.script', 'slurm.sh')}\nfailed_node 'n[1-2]'"]).stdout
+    assert words == "its node n1 failed\n"  # of a job on both
     call(["scontrol", "update", f"jobid={job_of(folder)}", "ReqNodeList=n2"])
     until(lambda: "begin time" in state(folder).reason, LONG)
     until((folder / "attempts/2").exists, LONG)
@@ -86,6 +90,9 @@ def test_a_run_started_again_elsewhere_while_its_node_is_out_of_sight_has_one_wr
     assert "attempts/2 has taken over" in (folder / "attempts/1/stderr.log").read_text()
     trainers.ends_as_if_undisturbed(folder)
     assert state(folder).attempt == 2
+    # Slurm itself started it again, whatever restart.max says: none of its restarts is used.
+    assert store.read_or_empty(folder / "attempts/1" / store.ENDED)["reason"] == "its node n1 failed"
+    assert not [*folder.glob("attempts/*/restarted")]
 
 
 def end_controller(cluster: Testbed, moments: Moments) -> None:

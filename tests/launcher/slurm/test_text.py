@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -63,7 +65,12 @@ def test_facts_are_read_from_what_the_programs_print() -> None:
     ]
     facts = slurm_probing.read(settings + "AccountingStorageType   = accounting_storage/slurmdbd\n", rows, "n1", {})
     assert facts.partitions[0] == partition(
-        "gpu", default=True, gpus_per_node=8, cpus_per_node=16, gpu_types=("", "a100")
+        "gpu",
+        default=True,
+        gpus_per_node=8,
+        cpus_per_node=16,
+        gpu_types=("", "a100"),
+        gpus_of_type={"": 4, "a100": 8},
     )
     assert facts.partitions[1] == partition("short", up=False, max_minutes=5, nodes=1, gpus_per_node=0, cpus_per_gpu=0)
     assert (facts.max_array_size, facts.accounting, facts.nodes_are_here) == (42, True, False)
@@ -349,6 +356,42 @@ def test_the_header_has_no_environment_no_wckey_unless_asked_and_gres_where_the_
     assert "#SBATCH --export=NIL" in lines
     assert not any("wckey" in line for line in lines)
     assert "#SBATCH --gres=gpu:2" in header(plan_of("gpus=2", "cluster.gpu_flag=gres"), log="/x")
+
+
+TYPED = dataclasses.replace(
+    CLUSTER,
+    partitions=(
+        partition(
+            "gpu", default=True, gpus_per_node=6, gpu_types=("a100", "v100"), gpus_of_type={"a100": 4, "v100": 2}
+        ),
+        partition("plain", gpu_types=("",), gpus_of_type={"": 4}),
+    ),
+)
+
+
+@pytest.mark.parametrize(("flag", "line"), [("gres", "--gres=gpu:v100:2"), ("gpus-per-node", "--gpus-per-node=v100:2")])
+def test_gpus_of_a_type_are_asked_for_by_their_type(flag: str, line: str) -> None:
+    plan = plan_of("gpus=v100:2", f"cluster.gpu_flag={flag}", facts=dataclasses.replace(LOGIN, slurm=TYPED))
+    assert f"#SBATCH {line}" in header(plan, log="/x")
+    assert (plan.gpus, plan.processes, plan.precision and plan.precision.dtype) == (2, 2, "float16")
+    assert record.from_json(json.loads(json.dumps(record.to_json(plan)))) == plan
+    assert plan_changes.changes(plan, {"gpus": "1"}).gpu_type == "v100"
+    with pytest.raises(UsageError, match=r"gpus=a100:1: a run keeps the type of its GPUs; say gpus=1 \(command line\)"):
+        plan_changes.changes(plan, {"gpus": "a100:1"})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("gpus=a100:5",), "gpus=a100:5: no node of partition gpu has more than 4 of type a100 (command line)"),
+        (("gpus=a1000:1",), "gpus=a1000:1: partition gpu has GPUs of type a100, v100; did you mean a100?"),
+        (("gpus=a100:1", "cluster.partition=plain"), "gpus=a100:1: partition plain names no type of GPUs"),
+        (("gpus=7",), "gpus=7: no node of partition gpu has more than 6"),
+    ],
+)
+def test_gpus_of_a_type_that_a_partition_has_not_are_refused(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        plan_of(*words, facts=dataclasses.replace(LOGIN, slurm=TYPED))
 
 
 def test_cells_of_equal_resources_share_a_shape_and_others_do_not() -> None:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from amp_launcher import run_folder
@@ -5,6 +7,7 @@ from launcher.runs import log_tail, store
 from launcher.runs.decode import decode
 from launcher.runs.schema import ResultRecord
 from launcher.runs.states import State
+from launcher.script import telemetry
 from launcher.ui import summary
 from tests.launcher.run_folders import SWEEP, finished, make, result, state, sweep
 
@@ -215,6 +218,56 @@ def test_the_gpus_of_a_run_are_summed_up_as_they_were_sampled(tmp_path):
         "2026/11/21 00:00:10.000, 0, GPU-a, 73728, 81920, 100, [N/A]\n"
     )
     assert summary.gpus(tmp_path) == [("GPUs", "72.0 of 80.0 GiB at most, 90% busy on average, 300 W on average")]
+
+
+HEAD = "timestamp, index, uuid, utilization.gpu [%], clocks.current.sm [MHz], memory.total [MiB]\n"
+
+
+def sampled(
+    folder: Path,
+    node: int,
+    clocks: dict[int, int],
+    *,
+    samples: int = telemetry.RECENT,
+    busy: int = 99,
+    memory: int = 81920,
+) -> None:
+    """Samples of a node's GPUs at these clocks, by index."""
+    (folder / "telemetry").mkdir(exist_ok=True)
+    lines = [
+        f"2026/11/21 00:{at // 6:02}:{at % 6}0.000, {gpu}, GPU-{node}{gpu}, {busy}, {clock}, {memory}\n"
+        for at in range(samples)
+        for gpu, clock in clocks.items()
+    ]
+    (folder / f"telemetry/1-{node}.gpu.csv").write_text(HEAD + "".join(lines))
+
+
+def slow_rows(folder: Path) -> list[str]:
+    return [text for name, text in summary.gpus(folder) if name == "slow GPU"]
+
+
+def test_a_gpu_whose_clock_stays_below_that_of_the_others_is_named_with_its_node(tmp_path):
+    sampled(tmp_path, 0, {0: 1800, 1: 1790})
+    sampled(tmp_path, 1, {0: 1795, 1: 1200})
+    assert slow_rows(tmp_path) == ["gpu 1 on node 1 runs at 1200 MHz, the others at 1795 MHz"]
+    (tmp_path / "telemetry/1-1.node").write_text("gpu07\n")
+    assert slow_rows(tmp_path) == ["gpu 1 on gpu07 runs at 1200 MHz, the others at 1795 MHz"]
+    (tmp_path / "telemetry/1-1.node").write_text("gpu07\x1b[31m\n")
+    assert slow_rows(tmp_path) == ["gpu 1 on node 1 runs at 1200 MHz, the others at 1795 MHz"]
+
+
+def test_a_gpu_is_not_called_slow_for_a_moment_nor_for_its_rest_nor_for_its_kind_nor_for_a_little(tmp_path):
+    sampled(tmp_path, 0, {0: 1800, 1: 1510})
+    assert slow_rows(tmp_path) == []
+    sampled(tmp_path, 0, {0: 1800, 1: 1490})
+    assert slow_rows(tmp_path) == ["gpu 1 on node 0 runs at 1490 MHz, the others at 1800 MHz"]
+    sampled(tmp_path, 0, {0: 1800, 1: 1200}, samples=telemetry.RECENT - 1)
+    assert slow_rows(tmp_path) == []
+    sampled(tmp_path, 0, {0: 1800})
+    sampled(tmp_path, 1, {0: 210}, busy=0)
+    assert slow_rows(tmp_path) == []
+    sampled(tmp_path, 1, {0: 1200}, memory=15360)  # of another kind
+    assert slow_rows(tmp_path) == []
 
 
 TORCHRUN = """E1120 22:22:31.911000 9607 torch/distributed/elastic/api.py:1002] failed (exitcode: 1) of python
