@@ -84,7 +84,6 @@ class TensorFlowWrapper(Wrapper):
         with (
             self.observer.observing(),
             self._counter.counting(),
-            self.noticing(Precision),
             keras_callback.attached(self._processes, each_batch=self.device.kind != "cuda"),
             contextlib.ExitStack() as stack,
         ):
