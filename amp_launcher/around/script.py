@@ -68,6 +68,11 @@ LIGHTNING_LINES = """\
     trainer = Trainer(plugins=LightningPrecision())      # the mode that the launcher was asked for
                                                          # a Fabric loop: Precision, as docs/scripts.md has it"""
 """The same for Lightning's Trainer."""
+TRAINER_LINES = """\
+    from amp_launcher.torch.libraries.trainer_precision import PrecisionTrainer
+    trainer = PrecisionTrainer(...)                      # for Trainer(...): the mode that the launcher was asked for"""
+"""The same for transformers' Trainer."""
+_LIBRARY_LINES = {library_switch.LIGHTNING: LIGHTNING_LINES, library_switch.TRANSFORMERS: TRAINER_LINES}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +121,7 @@ def support(settings: Settings, dtype: str, device: str, source: Source, *, ngc_
         return Support(mechanism="none")
     if framework == "none" and not train.bare:
         return _without_framework(level, train)
-    lines = LIGHTNING_LINES if source.library == library_switch.LIGHTNING else LINES[framework]
+    lines = _LIBRARY_LINES.get(source.library, LINES[framework])
     add = f"let the script apply it, with these lines:\n{lines}"
     if amp.gemm != HALF and (train.bare or not by_script(train, source)):
         return Support(

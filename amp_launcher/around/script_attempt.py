@@ -25,6 +25,7 @@ from amp_launcher.loop.divergence import Detector
 from amp_launcher.loop.main import flush_files
 from amp_launcher.loop.run import FAILED
 from amp_launcher.precision import verdict
+from amp_launcher.precision.listeners import heard_by
 from amp_launcher.precision.operators import ignoring
 from amp_launcher.result import Result, Status
 from amp_launcher.run_folder import RunFolder, write_json
@@ -73,6 +74,7 @@ class ScriptAttempt:
         started = self._started
         watchdog = Watchdog(lambda: self._meter.progress, self._settings, self._run, self._rank, self._hangs)
         with (
+            heard_by(self._wrapper.notice),
             self._wrapper.around(self._meter),
             self._request,
             leaving.watched(self._leave, self._once.release),

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from amp_launcher.around import library_switch
 
 PACKAGE = "amp_launcher"
-MAKERS = ("Precision", "LightningPrecision")
-NAMES = (*MAKERS, "precision", "torch", "lightning_precision")
+MAKERS = ("Precision", "LightningPrecision", "PrecisionTrainer")
+NAMES = (*MAKERS, "precision", "torch", "lightning_precision", "trainer_precision")
 """What a script may import from there to make a precision."""
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from amp_launcher import metrics
@@ -57,8 +56,6 @@ class StepMeter:
         """Why the steps can't be counted one by one; empty where they can."""
         self.skips_unknown = False
         """Whether steps may have been skipped without being reported."""
-        self.awaits_loss = False
-        """Whether the framework reports the loss of a step after it: its row is written only then."""
         self.total: int | None = None
         """The number of steps, where it is known and they were not counted one by one."""
         self.wait: Callable[[], None] = lambda: None
@@ -142,18 +139,6 @@ class StepMeter:
             else:
                 self._logged.keep(logged)
 
-    def report_loss(self, loss: float) -> None:
-        """Record the framework's loss of the newest step, unless the script has logged one."""
-        with self._lock:
-            newest = self._rows.newest
-            if newest is not None and newest["loss"] is None:
-                newest["loss"] = loss
-
-    def evaluated(self, measures: Mapping[str, float]) -> None:
-        """Record the framework's held-out `accuracy` or `loss`."""
-        with self._lock:
-            self._rows.evaluated(self._shift + self._count, measures)
-
     def finish(self, skipped: int = 0) -> None:
         """Complete the rows after the script has ended. `skipped` is the number of skipped steps that were reported as
         applied, because it was not known at that time."""
@@ -170,8 +155,7 @@ class StepMeter:
         """Write the buffered rows. With `hold`, the newest is kept back where values may still be added to it."""
         with self._lock:
             self._flushed = self._clock()
-            more = self.awaits_loss or self._logged.any or "amp_launcher.job" in sys.modules
-            self._rows.write(self.memory(), hold=hold and more)
+            self._rows.write(self.memory(), hold=hold)
 
     def close(self) -> None:
         """Write the buffered rows. Another thread that reports a step from then on waits until the process ends."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,21 +80,6 @@ class Wrapper(ABC):
         self.give_way()
         self.has_own_precision = True
         self.precision = self.observer.precision = made
-
-    @contextlib.contextmanager
-    def noticing(self, precision: type[Any]) -> Iterator[None]:
-        """Notice a call of `precision.from_env()` in the script, and give way to it."""
-        original = precision.from_env
-
-        def from_env(*args: Any, **kwargs: Any) -> Any:
-            self.notice(original(*args, **kwargs))
-            return self.precision
-
-        precision.from_env = staticmethod(from_env)
-        try:
-            yield
-        finally:
-            precision.from_env = staticmethod(original)
 
     def tell_early(self, early: EarlyVerdict) -> None:
         """Let the observed steps be judged while the script runs."""

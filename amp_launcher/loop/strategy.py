@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from amp_launcher.precision import listeners
 from amp_launcher.precision.levels import Amp, LossScale
 from amp_launcher.precision.resolved import ResolvedPrecision, resolve
 from amp_launcher.spec import read_spec
@@ -76,7 +77,9 @@ class Strategy(ABC):
         """
         settings = read_spec(environ, cls.framework)
         device, tf32, xla = cls._kind_of(settings.device), settings.tf32, settings.xla
-        return cls.of(settings.amp, settings.loss_scale, device, tf32=tf32, xla=xla, environ=environ)
+        made = cls.of(settings.amp, settings.loss_scale, device, tf32=tf32, xla=xla, environ=environ)
+        listeners.tell(made)
+        return made
 
     @classmethod
     def apply(cls, resolved: ResolvedPrecision) -> Any:

@@ -45,7 +45,7 @@ class PaddleWrapper(Wrapper):
 
     @contextlib.contextmanager
     def around(self, meter: StepMeter) -> Iterator[None]:
-        with self.observer.observing(meter), self.noticing(Precision):
+        with self.observer.observing(meter):
             yield
 
     def give_way(self) -> None:

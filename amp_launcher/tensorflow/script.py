@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from amp_launcher.around import script
+from amp_launcher.around import keras_callback, script
 from amp_launcher.around import wrap as shared
 from amp_launcher.around.once_imported import once_imported
 from amp_launcher.around.step_meter import StepMeter
@@ -69,10 +69,10 @@ class TensorFlowWrapper(Wrapper):
         if self.own and settings.amp.level == "o1":  # a script that rewrites graphs itself may rely on its variables
             grappler.switch_off()
             grappler.set_variables(variables)
-        rank, size = rank_and_size("tensorflow")
+        rank, self._processes = rank_and_size("tensorflow")
         self.profiling = Profiling(settings.profile, profiling.make(settings.profile, rank), started.chosen.run)
         self.observer = ScriptObserver(self.precision, scaled_by_keras=scaled_by_keras)
-        if size > 1:
+        if self._processes > 1:
             # The script's own strategy would wait in silence for a worker that never starts.
             devices.join_workers(kind, len(tf.config.list_physical_devices("GPU")) if kind == "cuda" else 0)
 
@@ -84,7 +84,7 @@ class TensorFlowWrapper(Wrapper):
         with (
             self.observer.observing(),
             self._counter.counting(),
-            self.noticing(Precision),
+            keras_callback.attached(self._processes, each_batch=self.device.kind != "cuda"),
             contextlib.ExitStack() as stack,
         ):
             stack.callback(keras.config.set_dtype_policy, before)

@@ -26,7 +26,6 @@ from amp_launcher.torch.libraries.attached import attached
 from amp_launcher.torch.nvml import device_and_capability
 from amp_launcher.torch.observe.script_observer import ScriptObserver
 from amp_launcher.torch.observe.step_counter import StepCounter
-from amp_launcher.torch.precision import calls
 from amp_launcher.torch.precision.base import Mechanism
 from amp_launcher.torch.precision.tf32 import switch_tf32
 
@@ -72,7 +71,7 @@ class TorchWrapper(Wrapper):
         meter.disturbed = self.observer.guard.hook(self.observer.slows_down)
         meter.wait = _wait
         self._counter = StepCounter(meter, self.observer.guard)
-        with self._counter.counting(), self.observer.observing(), self._around, calls.heard_by(self.notice), attached():
+        with self._counter.counting(), self.observer.observing(), self._around, attached():
             if self.mode.mechanism == "autocast_around":
                 self._autocast = AutocastAround(self._device.type, self.precision.dtype)
                 self._around.enter_context(self._autocast.applied())

@@ -11,7 +11,7 @@ import contextlib
 import math
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -20,7 +20,6 @@ from tensorflow.python.eager.polymorphic_function.polymorphic_function import Fu
 
 from amp_launcher.around.replaced import observed, replaced
 from amp_launcher.around.step_meter import StepMeter
-from amp_launcher.job.library import held_out_names
 from amp_launcher.loop.profiling import Profiling
 from amp_launcher.tensorflow.observe.script_observer import ScriptObserver, after
 from amp_launcher.tensorflow.observe.sessions import TrainOperation
@@ -43,7 +42,6 @@ class StepCounter:
         self._profiling = profiling
         self._number = 0
         """Steps of the optimizer with the most."""
-        meter.awaits_loss = True
         self._waits = waits
         self._optimizers: list[weakref.ref[keras.Optimizer]] = []
         self._thread = threading.get_ident()
@@ -75,21 +73,7 @@ class StepCounter:
         enter(after(optimizer, "__init__", self._guard.hook(self._made)))
         for owner, name in ((Function, "__call__"), (optimizer, "apply")):
             enter(observed(owner, name, self._guard, self._before_execution, self._after_execution))
-        for name, callback in (("on_train_batch_end", self._on_batch), ("on_epoch_end", self._on_epoch)):
-            enter(observed(keras.callbacks.CallbackList, name, self._guard, callback, lambda *called: None))
         enter(replaced(self._observer.sessions, "stepped", self._on_session))
-
-    def _on_batch(self, callbacks: Any, number: int, logs: Mapping[str, Any] | None = None) -> None:
-        """The loss is Keras's: the mean over the epoch so far."""
-        if not self._waits and logs and "loss" in logs:
-            self._meter.report_loss(float(logs["loss"]))
-
-    def _on_epoch(self, callbacks: Any, number: int, logs: Mapping[str, Any] | None = None) -> None:
-        logs = logs or {}
-        if "loss" in logs:
-            self._meter.report_loss(float(logs["loss"]))
-        if values := {measure: float(logs[name]) for measure, name in held_out_names(logs).items()}:
-            self._meter.evaluated(values)
 
     def _on_session(self, operation: TrainOperation) -> None:
         self._meter.skips_unknown |= operation.conditional

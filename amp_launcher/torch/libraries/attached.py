@@ -1,5 +1,6 @@
 """Gives the libraries that a script trains by their callbacks, where each looks for some: Lightning at the entry points
-of installed packages, transformers' Trainer in its list of default callbacks. Neither is imported here."""
+of installed packages, transformers' Trainer in its list of default callbacks, Keras in each
+`fit`. None is imported here."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from importlib.metadata import Distribution, DistributionFinder
 from types import ModuleType
 from typing import Any
 
+from amp_launcher.around import keras_callback
 from amp_launcher.around.once_imported import once_imported
+from amp_launcher.world.world import rank_and_size
 
 _LOGGERS = ("lightning.fabric.utilities.registry", "lightning_fabric.utilities.registry")
 """Which tell of callbacks by entry points."""
@@ -34,6 +37,7 @@ amp_launcher = {_CALLBACK}:pytorch_lightning_callbacks
 def attached() -> Iterator[None]:
     """The script runs in this context."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(keras_callback.attached(rank_and_size("torch")[1]))
         stack.enter_context(once_imported("transformers.trainer", _add_callback))
         for name in ("lightning", "pytorch_lightning"):
             stack.enter_context(once_imported(name, lambda module: _install(stack)))

@@ -18,13 +18,13 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from amp_launcher.precision import listeners
 from amp_launcher.precision.gemm_layers import Chosen
 from amp_launcher.precision.levels import Amp, LossScale, amp_named, scale_named
 from amp_launcher.precision.resolved import ResolvedPrecision, resolve
@@ -48,19 +48,8 @@ from amp_launcher.torch.precision.model_checks import (
 from amp_launcher.torch.precision.tf32 import switch_tf32
 from amp_launcher.torch.spec import capability_of, device_from
 
-_listeners: list[Callable[[Precision], None]] = []
 _prepared: weakref.WeakSet[nn.Module | Optimizer] = weakref.WeakSet()
 """By whichever `Precision` of this process."""
-
-
-@contextlib.contextmanager
-def heard_by(listener: Callable[[Precision], None]) -> Iterator[None]:
-    """In here `listener` is called with each precision that a script makes."""
-    _listeners.append(listener)
-    try:
-        yield
-    finally:
-        _listeners.remove(listener)
 
 
 class _Gone:
@@ -131,8 +120,7 @@ class Precision:
                 'Precision("o2") names a mode',
                 file=sys.stderr,
             )
-        for listener in _listeners:
-            listener(self)
+        listeners.tell(self)
 
     def _start(self, resolved: ResolvedPrecision, device: torch.device, compile: bool) -> None:
         make_compilable(resolved.amp, compile)

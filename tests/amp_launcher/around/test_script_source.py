@@ -83,6 +83,7 @@ def test_the_text_of_a_script_in_paddle_tells_whether_it_builds_static_graphs():
     "text",
     [
         "from amp_launcher.torch.libraries.lightning_precision import LightningPrecision as P\nTrainer(plugins=P())",
+        "from amp_launcher.torch.libraries.trainer_precision import PrecisionTrainer\nPrecisionTrainer(net)",
         "from amp_launcher.torch.libraries import lightning_precision\nlightning_precision.LightningPrecision('o2')",
     ],
 )

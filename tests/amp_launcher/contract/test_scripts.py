@@ -112,7 +112,7 @@ REPLACED = {
     "torch": lambda: (torch.nn.Module.__call__, torch.optim.Optimizer.__init__, torch.optim.SGD.step),
     "tensorflow": lambda: (
         *(keras.Layer.__init__, keras.Layer.__call__, keras.Model.__init__, keras.optimizers.Optimizer.apply),
-        *(keras.callbacks.CallbackList.on_epoch_end, tf.while_loop),
+        *(keras.callbacks.CallbackList.__init__, tf.while_loop),
     ),
     "paddle": lambda: (paddle.nn.Layer.__call__, paddle.optimizer.SGD.step, paddle.static.Executor.run),
 }

@@ -91,7 +91,8 @@ import keras, numpy
 net = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)])
 net.compile(optimizer="sgd", loss="mse")
 begun = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: print("begun", flush=True))
-net.fit(numpy.ones((64, 8)), numpy.ones((64, 8)), epochs=10**6, verbose=0, callbacks=[begun])
+ones, kept = numpy.ones((64, 8)), keras.callbacks.BackupAndRestore("backup")
+net.fit(ones, ones, epochs=10**6, verbose=0, callbacks=[begun, kept])
 """
 WITHOUT_TORCH = "import os, signal, sys, time\n"
 SCRIPTS = {

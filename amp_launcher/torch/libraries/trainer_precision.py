@@ -1,0 +1,93 @@
+"""Every mode without a loss scale in transformers' `Trainer`, o2 with masters included. Tried with transformers 5.23.
+
+from amp_launcher.torch.libraries.trainer_precision import PrecisionTrainer
+
+trainer = PrecisionTrainer(model, args, train_dataset=data, mode="o2")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from transformers import Trainer
+
+from amp_launcher.precision.levels import Amp
+from amp_launcher.torch.precision import Precision
+
+
+class PrecisionTrainer(Trainer):  # type: ignore[misc, unused-ignore]
+    """A level, as "o2", or a mode's name, as "bf16-true", as `mode`; the launcher's request wins.
+
+    Trainer's own checkpoints resume bit for bit: their states of optimizers have masters. Clipping is by
+    `max_grad_norm`, of the gradients that the optimizer steps by. Raises `RuntimeError` for Trainer's own precision,
+    FSDP, DeepSpeed and a loss scale, after which Trainer would move its learning rate at skipped steps.
+    """
+
+    def __init__(self, *args: Any, mode: str | Amp | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.applied: Precision | None = None  # until it trains
+        self._mode = mode
+        self._clip: float | None = None
+        self._norm = torch.zeros(())
+        if self.args.fp16 or self.args.bf16:
+            raise RuntimeError("leave fp16 and bf16 out of TrainingArguments: PrecisionTrainer applies its mode itself")
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise RuntimeError("PrecisionTrainer trains on one device and with DDP, without FSDP and DeepSpeed")
+        self.accelerator.backward = self._backward
+        self.accelerator.clip_grad_norm_ = self._clip_in_step
+
+    def create_optimizer(self, model: Any = None) -> Optimizer:
+        if self.applied is None:
+            self.applied = Precision(self._mode, device=self.args.device)
+            if self.applied.resolved.loss_scale.mode != "none":
+                raise RuntimeError("PrecisionTrainer has no loss scale: take bfloat16, which needs none")
+            optimizer = super().create_optimizer(model)
+            self.applied.prepare(self.model, optimizer)
+            self.optimizer = _Stepped(optimizer, self._step)
+        return self.optimizer
+
+    def compute_loss_context_manager(self) -> contextlib.AbstractContextManager[Any]:
+        return self.applied or contextlib.nullcontext()
+
+    def _backward(self, loss: Any, **kwargs: Any) -> None:
+        assert self.applied is not None
+        self.applied.backward(loss / self.accelerator.gradient_accumulation_steps)
+
+    def _clip_in_step(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
+        """The norm, which has its value once the step is taken: Trainer reads it after that."""
+        if math.isinf(max_norm):  # of a gradient that is written to the optimizer's is made anew, rounded
+            norms = [parameter.grad.float().norm() for parameter in parameters if parameter.grad is not None]
+            return torch.stack(norms).norm()
+        self._clip, self._norm = max_norm, torch.zeros((), device=self.args.device)
+        return self._norm
+
+    def _step(self, optimizer: Optimizer) -> None:
+        assert self.applied is not None
+        outcome = self.applied.step(optimizer, clip=self._clip)
+        if outcome.grad_norm is not None:
+            self._norm.copy_(outcome.grad_norm)
+
+
+class _Stepped(Optimizer):
+    """What accelerate steps in place of an optimizer, and is all else of that."""
+
+    def __init__(self, optimizer: Optimizer, step: Callable[[Optimizer], None]) -> None:
+        self._stepped, self._take = optimizer, step
+
+    param_groups = property(lambda self: self._stepped.param_groups)
+    state = property(lambda self: self._stepped.state)
+    defaults = property(lambda self: self._stepped.defaults)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._stepped.state_dict()  # type: ignore[no-any-return]
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._stepped.load_state_dict(state_dict)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self._take(self._stepped)

@@ -1,0 +1,151 @@
+"""The callback of Keras's `fit` in scripts that know nothing of it, with both of the backends that are observed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.amp_launcher.forking import environment
+from tests.amp_launcher.torch import trainers
+
+pytest.importorskip("keras")
+
+FIT = """
+import os, pathlib, sys, time
+import keras, numpy
+at = int(os.environ.get("STOP_AT", 0))
+batches = []
+def ask(batch, logs):
+    batches.append(batch)
+    if len(batches) == at:
+        (pathlib.Path(os.environ["LAUNCHER_SPEC"]).parent / "STOP").touch()
+        time.sleep(1.1)  # it is looked for once a second
+keras.utils.set_random_seed(0)
+inputs = numpy.random.rand(64, 32).astype("float32")
+targets = inputs.sum(1, keepdims=True)
+net = keras.Sequential([keras.Input((32,)), keras.layers.Dense(16), keras.layers.Dense(1)])
+net.compile(optimizer=keras.optimizers.Adam(), loss="mse", metrics=["mae"])
+callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=ask)]
+words = dict(batch_size=8, epochs=3, verbose=0, callbacks=callbacks, validation_data=(inputs, targets))
+history = net.fit(inputs, targets, **words)
+print("fitted", int(net.optimizer.iterations.numpy()), history.history["loss"][-1], flush=True)
+"""
+BACKENDS = pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+
+
+class Ended:
+    def __init__(self, folder, out):
+        self.folder, self.out = folder, out
+        self.result = trainers.result(folder)
+        self.steps = trainers.steps(folder)
+        self.evaluations = [row for row in trainers.rows(folder) if row.get("event") == "eval"]
+
+    @property
+    def fitted(self):
+        """The steps and the last loss that the script printed of each `fit`."""
+        return [line.split()[1:] for line in self.out.splitlines() if line.startswith("fitted")]
+
+
+@pytest.fixture
+def run(tmp_path):
+    def start(backend, text, attempt=1, **environ):
+        folder = tmp_path / "run"
+        (folder / "attempts" / str(attempt)).mkdir(parents=True, exist_ok=True)
+        (folder / "plan.json").write_text(json.dumps({"schema": 2, "settings": {"framework": backend}}))
+        (tmp_path / "train.py").write_text(text)
+        words = ["amp=o0", "require_proof=false", "device=cpu", f"script={tmp_path}/train.py", f"run={folder}"]
+        environ |= {"LAUNCHER_SPEC": f"{folder}/plan.json", "LAUNCHER_ATTEMPT": str(attempt), "KERAS_BACKEND": backend}
+        program = ("-m", f"amp_launcher.{backend}.script")
+        ended = trainers.run([*words, f"workdir={tmp_path}"], program=program, **environ)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return Ended(folder, ended.stdout)
+
+    return start
+
+
+@BACKENDS
+def test_each_step_of_fit_has_its_loss_and_figures_and_each_epoch_its_held_out_loss(run, backend):
+    ended = run(backend, FIT)
+    assert [row["step"] for row in ended.steps] == list(range(1, 25))
+    losses = [row["loss"] for row in ended.steps]
+    assert losses[-1] == pytest.approx(float(ended.fitted[0][1])) and len(set(losses)) == 24
+    assert all(row["logged"]["mae"] > 0 for row in ended.steps)
+    assert [row["step"] for row in ended.evaluations] == [8, 16, 24]
+    assert (ended.result["steps"], set(ended.result["eval"])) == (24, {"loss"})
+
+
+@BACKENDS
+def test_a_fit_that_is_asked_to_stop_ends_after_that_batch_and_the_script_continues(run, backend):
+    ended = run(backend, FIT, STOP_AT="11")
+    assert ended.fitted[0][0] == "11"
+    assert (ended.result["status"], len(ended.steps)) == ("stopped", 11)
+
+
+@BACKENDS
+def test_a_script_with_a_handler_that_a_callback_sets_is_stopped_by_that_alone(run, backend):
+    handler = """
+import signal
+def handle(logs):
+    signal.signal(signal.SIGTERM, lambda *given: print("mine"))
+callbacks.append(keras.callbacks.LambdaCallback(on_train_begin=handle))
+history"""
+    assert run(backend, FIT.replace("\nhistory", handler, 1), STOP_AT="3").fitted[0][0] == "24"
+
+
+def test_a_backup_that_keras_deletes_at_the_end_of_fit_is_left_to_the_signal(run):
+    backup = "callbacks.append(keras.callbacks.BackupAndRestore('backup'))\nhistory"
+    assert run("tensorflow", FIT.replace("history", backup, 1), STOP_AT="3").fitted[0][0] == "24"
+
+
+@BACKENDS
+def test_steps_go_on_in_a_second_fit_and_accumulated_batches_are_one(run, backend):
+    text = FIT.replace("Adam()", "Adam(gradient_accumulation_steps=4)")
+    text = text.replace("history = ", "net.fit(inputs, targets, **words)\nhistory = ")
+    ended = run(backend, text)
+    assert [row["step"] for row in ended.steps] == list(range(1, 13))
+    assert [row["step"] for row in ended.evaluations] == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_script_that_resumes_has_its_own_numbers_of_steps(run):
+    kept = 'callbacks.append(keras.callbacks.BackupAndRestore("backup", delete_checkpoint=False))\nhistory'
+    text = FIT.replace("history", kept, 1)
+    run("tensorflow", text.replace("epochs=3", "epochs=2"))
+    first = run("tensorflow", text, attempt=2)
+    assert first.fitted[0][0] == "24"
+    assert [row["step"] for row in first.steps] == list(range(1, 25))
+
+
+def test_steps_of_several_replicas_are_counted_once(run):
+    two = """
+import tensorflow as tf
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+with strategy.scope():
+    net = """
+    text = FIT.replace("net = ", two, 1).replace("\nnet.compile", "\n    net.compile")
+    ended = run("tensorflow", text)
+    assert [row["step"] for row in ended.steps if row["loss"]] == list(range(1, 25))
+
+
+@pytest.mark.parametrize(
+    "given", ["None", "callbacks[0]", "keras.callbacks.CallbackList(callbacks, add_history=True, model=net)"]
+)
+def test_callbacks_are_taken_in_each_way_in_which_keras_takes_them(run, given):
+    text = FIT.replace("callbacks=callbacks", f"callbacks={given}").replace("verbose=0", "verbose=2")
+    assert len([row for row in run("torch", text).steps if row["loss"]]) == 24
+
+
+@BACKENDS
+def test_it_trains_as_alone(run, tmp_path, backend):
+    weights = "\nprint('weights', [numpy.asarray(keras.ops.convert_to_numpy(w)).sum() for w in net.weights])\n"
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "train.py").write_text(FIT + weights)
+    command = [sys.executable, "train.py"]
+    environ = environment(KERAS_BACKEND=backend)
+    ended = subprocess.run(command, cwd=alone, env=environ, capture_output=True, text=True, check=True)
+    assert ended.stdout in run(backend, FIT + weights).out
