@@ -220,4 +220,4 @@ def test_a_script_with_the_plugin_has_the_mode_that_the_launcher_was_asked_for(t
     assert ended.code == 0, ended.out + ended.err
     assert ended.verdict == "proved", ended.result["observed"]["why"]
     assert mode != "fp8" or "left out: net.4 (the output layer)" in ended.result["observed"]["why"]
-    assert (len(ended.steps), ended.result["requested"]["amp"]) == (16 // ranks, mode)
+    assert (len(ended.steps), ended.result["requested"]["amp"]) == (16 // ranks, amp.level)
