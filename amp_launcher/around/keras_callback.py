@@ -30,7 +30,7 @@ def attached(processes: int, *, each_batch: bool = True) -> Iterator[None]:
             if not hasattr(keras, "ops"):
                 return  # older than Keras 3
             callbacks, restores = keras.callbacks, keras.callbacks.BackupAndRestore
-            methods = {"async_safe": not each_batch, "to_numpy": staticmethod(keras.ops.convert_to_numpy)}
+            methods = {"async_safe": not each_batch, "ops": keras.ops}
             kind = type("JobCallback", (_JobCallback, callbacks.Callback), methods)
 
             def make(given: list[Any]) -> Any:
@@ -56,7 +56,7 @@ def _added(owner: type[Any], make: Callable[[list[Any]], Any]) -> contextlib.Abs
 
 class _JobCallback:
     model: Any
-    to_numpy: Callable[[Any], Any]
+    ops: Any
 
     def __init__(self, each_batch: bool, stops: bool) -> None:
         super().__init__()
@@ -65,19 +65,20 @@ class _JobCallback:
         """The step at which `fit` began, and that it has come to; the batches of earlier epochs, and of this one."""
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if (optimizer := self.model.optimizer) is not None:
-            self._first = self._step = max(int(self.to_numpy(optimizer.iterations)), _steps.get(optimizer, 0))
+        if (optimizer := self._optimizer) is not None:
+            count = self.ops.convert_to_numpy(self.ops.convert_to_tensor(optimizer.iterations))
+            self._first = self._step = max(int(count), _steps.get(optimizer, 0))
         self._stops &= not library.script_handles_stop()
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         self._batches = batch + 1
-        each = getattr(self.model.optimizer, "gradient_accumulation_steps", None) or 1
+        each = getattr(self._optimizer, "gradient_accumulation_steps", None) or 1
         step = self._first + (self._before + self._batches) // each
         if step > self._step:
             self._step = step
             if self._each_batch:
                 library.log(step, logs or {})
-        if self._stops and library.should_stop():
+        if self._stops and self.model is not None and library.should_stop():
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -85,5 +86,10 @@ class _JobCallback:
         library.log(self._step, logs or {})
 
     def on_train_end(self, logs: Any = None) -> None:
-        if self.model.optimizer is not None:
-            _steps[self.model.optimizer] = self._step
+        if (optimizer := self._optimizer) is not None:
+            _steps[optimizer] = self._step
+
+    @property
+    def _optimizer(self) -> Any:
+        """None too in a loop of the script's own, which may have a list of callbacks without a model."""
+        return getattr(self.model, "optimizer", None)

@@ -58,8 +58,9 @@ def run(tmp_path):
         (tmp_path / "train.py").write_text(text)
         words = ["amp=o0", "require_proof=false", "device=cpu", f"script={tmp_path}/train.py", f"run={folder}"]
         environ |= {"LAUNCHER_SPEC": f"{folder}/plan.json", "LAUNCHER_ATTEMPT": str(attempt), "KERAS_BACKEND": backend}
-        program = ("-m", f"amp_launcher.{backend}.script")
-        ended = trainers.run([*words, f"workdir={tmp_path}"], program=program, **environ)
+        # Not forked from a process that may have Keras with the other backend.
+        command = [sys.executable, "-m", f"amp_launcher.{backend}.script", *words, f"workdir={tmp_path}"]
+        ended = subprocess.run(command, env=environment(**environ), capture_output=True, text=True)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return Ended(folder, ended.stdout)
 

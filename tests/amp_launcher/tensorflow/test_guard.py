@@ -23,8 +23,10 @@ def step():
 for _ in range(3):
     step()
 callbacks = keras.callbacks.CallbackList()
+callbacks.on_train_begin()
 callbacks.on_train_batch_end(0, {"loss": 1.0})
 callbacks.on_epoch_end(0, {"loss": 1.0})
+callbacks.on_train_end()
 other = keras.Sequential([keras.layers.ReLU()])
 other.compile(run_eagerly=True)
 other.predict(inputs, verbose=0)
