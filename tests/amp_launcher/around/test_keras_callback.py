@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import pytest
 from tests.amp_launcher.forking import environment
 from tests.amp_launcher.torch import trainers
 
-pytest.importorskip("keras")
+# It isn't imported here: TensorFlow may not come before Paddle in one process.
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras isn't installed")
 
 FIT = """
 import os, pathlib, sys, time
