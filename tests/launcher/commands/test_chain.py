@@ -163,7 +163,11 @@ def test_json_has_the_job_and_what_it_comes_after(start, project: Path, root: Pa
         ),
         ("run train.py", "run nosuch.py", "nightly.yaml:6: script=nosuch.py: there is no such file; "),
         ("run train.py", "run train.py stepz=1", "-- --stepz 1 (nightly.yaml:6) (job train; nothing was started)"),
-        ("run train.py", "run train.py gpus=x", "gpus=x should be a whole number (nightly.yaml:6) (job train"),
+        (
+            "run train.py",
+            "run train.py gpus=x",
+            "gpus=x should be a whole number, or TYPE:NUMBER, as a100:4 (nightly.yaml:6) (job train",
+        ),
         ("run train.py", "run train.py gpus=9", "nightly.yaml:6: gpus=9: "),
         ("run train.py", "plan train.py", "nightly.yaml:6: plan starts no job"),
         ("run train.py", "run --help train.py", "nightly.yaml:6: --help and --cfg start no job"),
