@@ -60,7 +60,7 @@ class PrecisionObserver:
         a closure of the optimizer, or in its hook after the previous step (`after_step`). Without `hooks`, the caller
         tells the current step of optimizers: in a hook, none can be added or removed."""
         compiles = self._compiles or any(_is_compiled(module) for module in self._model.modules())
-        missing = dispatch_observer.missing(compiles)
+        missing = dispatch_observer.missing(compiles=compiles)
         if missing:
             yield
             self.add_problems(
