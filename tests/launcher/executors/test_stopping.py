@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import time
@@ -102,10 +103,18 @@ def test_killing_leaves_a_true_state_even_if_the_shell_could_not_record_it(root)
     assert processes_left(folder) == []
 
 
+def sessions_of(folder):
+    found = set()
+    for process in processes_left(folder):
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile, as a sleep does
+            found.add(os.getsid(process.pid))
+    return found
+
+
 def test_workers_in_sessions_of_their_own_are_killed_with_the_run(root):
     folder = make(root, trainer="setsid bash -c 'trap \"\" TERM; while :; do sleep 0.1; done' & wait")
     start(folder)
-    until(lambda: len({os.getsid(process.pid) for process in processes_left(folder)}) > 1)
+    until(lambda: len(sessions_of(folder)) > 1)
     assert stopping.kill_all([folder]) == {}
     assert processes_left(folder) == []
 
