@@ -141,13 +141,14 @@ class Recording:
 def _quiet() -> Iterator[None]:
     """Torch's profiler reads how much it prints once, when the first begins; else every step prints two lines. The
     variable is gone afterwards, as processes that the script starts have an environment of their own."""
-    given = os.environ.get(_QUIET)
-    os.environ[_QUIET] = given or "99"
+    if _QUIET in os.environ:
+        yield
+        return
+    os.environ[_QUIET] = "99"
     try:
         yield
     finally:
-        if given is None:
-            del os.environ[_QUIET]
+        del os.environ[_QUIET]
 
 
 def read(profile: Any, listed: Sequence[str], counted: Collection[str] = ()) -> Audit:
