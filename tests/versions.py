@@ -41,7 +41,7 @@ RUNS = {
 """What is typed, and what the screen has to show."""
 WITHOUT_TORCH = {
     **{name: RUNS[name] for name in ("--help", "completion")},
-    "modes": (("modes",), "autocast"),
+    "every key": (("run", "--help"), "amp.master_weights"),
 }
 
 
