@@ -149,7 +149,10 @@ def store(place: Path, digest: str, files: Mapping[str, Path]) -> Path:
             copy.chmod(0o500 if snapshot.is_executable(path) else 0o400)
         if snapshot.digest_of({name: staging / name for name in files}) != digest:
             last = max(files, key=lambda name: _changed(files[name]))
-            raise UsageError(f"the code changed while it was copied ({last} was written last); run the command again")
+            raise UsageError(
+                f"the code changed while it was copied ({last} was written last): run the command again, or list the "
+                "file in .gitignore if it is something that a run writes"
+            )
         _list(staging / NAMES, files)
         _close(staging, files)
         try:

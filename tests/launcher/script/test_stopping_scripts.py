@@ -104,7 +104,7 @@ SCRIPTS = {
     "alone.py": f"{WITHOUT_TORCH}signal.signal(signal.SIGTERM, lambda *_: sys.exit('ended by itself'))\n{WAIT}",
     "failing.py": f"{WITHOUT_TORCH}{FAILS}{WAIT}",
     "waiting.py": f"{WITHOUT_TORCH}{WAIT}",
-    "fit.py": KERAS,
+    "saving_weights/fit.py": KERAS,  # a snapshot of a folder that is written into would be refused
     "caught.py": f"{WITHOUT_TORCH}{CAUGHT}",
 }
 REQUESTS = {
@@ -119,7 +119,7 @@ REQUESTS = {
     "failing": ("script=failing.py",),
     "alone": ("script=alone.py", "train.bare=true", "script.resume_arguments=[again, 'and again']"),
     "stepping": ("script=stepping.py", "workdir=run"),
-    "fit": ("script=fit.py", "framework=tensorflow"),
+    "fit": ("script=saving_weights/fit.py", "framework=tensorflow"),
     "deaf": ("script=stepping.py", "workdir=run", "cluster.stop_before=5", "--", "deaf"),
     "unasked": ("script=saving.py", "script.stop_signal=null", "--", "SIGTERM"),
     "plain": ("script=waiting.py", "train.bare=true"),
@@ -134,6 +134,7 @@ class Started:
     def __init__(self, top):
         self._top = top
         for name, text in SCRIPTS.items():
+            (top / name).parent.mkdir(exist_ok=True)
             (top / name).write_text(text)
         for name, words in REQUESTS.items():
             fixed = ("recipe=script", "amp=o0", "gpus=0", "require_proof=false", "telemetry.every=0", "detach=true")
