@@ -87,11 +87,11 @@ except KeyboardInterrupt:
     print('cleaned up', flush=True)
 """
 KERAS = """\
-import keras, numpy
+import keras, numpy, os
 net = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)])
 net.compile(optimizer="sgd", loss="mse")
 begun = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: print("begun", flush=True))
-ones, kept = numpy.ones((64, 8)), keras.callbacks.BackupAndRestore("backup")
+ones, kept = numpy.ones((64, 8)), keras.callbacks.BackupAndRestore(os.environ["LAUNCHER_CHECKPOINT_DIR"])
 net.fit(ones, ones, epochs=10**6, verbose=0, callbacks=[begun, kept])
 """
 WITHOUT_TORCH = "import os, signal, sys, time\n"
@@ -104,7 +104,7 @@ SCRIPTS = {
     "alone.py": f"{WITHOUT_TORCH}signal.signal(signal.SIGTERM, lambda *_: sys.exit('ended by itself'))\n{WAIT}",
     "failing.py": f"{WITHOUT_TORCH}{FAILS}{WAIT}",
     "waiting.py": f"{WITHOUT_TORCH}{WAIT}",
-    "saving_weights/fit.py": KERAS,  # a snapshot of a folder that is written into would be refused
+    "fit.py": KERAS,
     "caught.py": f"{WITHOUT_TORCH}{CAUGHT}",
 }
 REQUESTS = {
@@ -119,7 +119,7 @@ REQUESTS = {
     "failing": ("script=failing.py",),
     "alone": ("script=alone.py", "train.bare=true", "script.resume_arguments=[again, 'and again']"),
     "stepping": ("script=stepping.py", "workdir=run"),
-    "fit": ("script=saving_weights/fit.py", "framework=tensorflow"),
+    "fit": ("script=fit.py", "framework=tensorflow"),
     "deaf": ("script=stepping.py", "workdir=run", "cluster.stop_before=5", "--", "deaf"),
     "unasked": ("script=saving.py", "script.stop_signal=null", "--", "SIGTERM"),
     "plain": ("script=waiting.py", "train.bare=true"),
@@ -133,12 +133,13 @@ class Started:
 
     def __init__(self, top):
         self._top = top
+
+    def start(self):
         for name, text in SCRIPTS.items():
-            (top / name).parent.mkdir(exist_ok=True)
-            (top / name).write_text(text)
+            (self._top / name).write_text(text)
         for name, words in REQUESTS.items():
             fixed = ("recipe=script", "amp=o0", "gpus=0", "require_proof=false", "telemetry.every=0", "detach=true")
-            self.launcher(*fixed, f"python={warm.python()}", f"run_root={top / name}", *words)
+            self.launcher(*fixed, f"python={warm.python()}", f"run_root={self._top / name}", *words)
         for name in REQUESTS:
             until(lambda name=name: "step" in self.log(name) or "begun" in self.log(name), 240)
 
@@ -155,7 +156,10 @@ class Started:
         return self.launcher(verb, folder.name, f"run_root={folder.parent}", *words)
 
     def folder(self, name):
-        return next((self._top / name).glob("2*"))
+        return self.folders(name)[0]
+
+    def folders(self, name):
+        return list((self._top / name).glob("2*"))
 
     def log(self, name, attempt=1, stream="stdout"):
         path = self.folder(name) / "attempts" / str(attempt) / f"{stream}.log"
@@ -177,9 +181,11 @@ class Started:
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
     runs = Started(tmp_path_factory.mktemp("scripts"))
-    yield runs
-    for name in REQUESTS:
-        stopping.kill_all([runs.folder(name)])
+    try:
+        runs.start()
+        yield runs
+    finally:
+        stopping.kill_all([folder for name in REQUESTS for folder in runs.folders(name)])
 
 
 def test_a_script_saves_and_ends_by_itself_and_resumes_with_its_resume_arguments(started):
