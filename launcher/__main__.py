@@ -118,6 +118,10 @@ def _dispatch(words: list[str]) -> int:
         from launcher.commands.completion import main as complete
 
         return complete(words[1:])
+    if not words:
+        from launcher.commands.first_screen import main as show
+
+        return show()
     verb = "run"
     if words and "=" not in words[0] and words[0][:1] not in ("-", "+", "~"):
         if words[0] in VERBS:

@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps([_object(entry) for entry in seen], indent=1))
     else:
-        print("\n".join(_listing(seen, hidden, roots, width)))
+        print("\n".join(listing(seen, hidden, roots, width)))
     return 0
 
 
@@ -104,7 +104,9 @@ def _default(roots: Sequence[str], unlimited: bool, everything: bool) -> tuple[l
     return (listed, 0) if unlimited else (listed[:MOST], max(0, len(listed) - MOST))
 
 
-def _listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int = 0) -> list[str]:
+def listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int = 0) -> list[str]:
+    """The table of runs and the notes below it; `hidden` is how many unfinished ones it leaves out, `width` is in
+    characters, 0 for no limit."""
     if not seen:
         return [f"no runs{' in ' + ', '.join(roots) if roots else ' yet'}"]
     now = time.time()

@@ -237,7 +237,7 @@ def test_programs_get_json(root, shown):
 def test_a_narrow_listing_keeps_state_time_step_and_accuracy(root, width):
     folder = finished(root, f"{SWEEP}-000")
     store.write_json(folder / "result.json", result(updates={"attempted": 72, "applied": 70}))
-    lines = ls._listing(backends.look([store.Run(str(root), folder.name)]), 0, [str(root)], width)
+    lines = ls.listing(backends.look([store.Run(str(root), folder.name)]), 0, [str(root)], width)
     assert max(map(len, lines)) <= width
     assert lines[0].split()[:5] == ["RUN", "STATE", "TIME", "STEP", "ACCURACY"]
     assert lines[1].split()[1:5] == ["done", "1m05s", "72", "0.9722"]
@@ -277,7 +277,7 @@ def test_a_run_root_that_was_never_submitted_to_can_be_named(tmp_path, root, sho
     assert shown(f"run_root={tmp_path}/other")[1].startswith(NAME)
 
 
-@pytest.mark.parametrize("arguments", [["ls"], ["ls", "--help"], ["ls", NAME], ["--help"]])
+@pytest.mark.parametrize("arguments", [[], ["ls"], ["ls", "--help"], ["ls", NAME], ["--help"]])
 def test_listing_imports_nothing_heavy(root, arguments):
     store.write_json(finished(root) / "result.json", result())
     text = f"""

@@ -98,7 +98,7 @@ def every_screen(root):
     alone = report._document([Selection(None, (wanted[2],))], [wanted[2]])
     assert [*plain.lines(alone), page.render(alone)]
     seen = backends.look(wanted)
-    assert ls._listing(seen, 0, [str(root)]) and all(map(details.lines, seen))
+    assert ls.listing(seen, 0, [str(root)]) and all(map(details.lines, seen))
     followed = [live._Followed(run.folder) for run in wanted]
     live._refresh(followed)
     assert [row for run in followed for row in run.rows()]
