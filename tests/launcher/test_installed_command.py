@@ -33,7 +33,7 @@ def hostile(tmp_path: Path) -> Path:
     [
         ["--help"],
         ["plan", "train.py", "amp=o0", "train.bare=true", "require_proof=false", "device=cpu"],
-        ["recipe=simplenet", "amp=o0", "steps=1", "batch=8", "device=cpu"],
+        ["recipe=simplenet", "train.width=64", "amp=o0", "steps=1", "batch=8", "device=cpu"],
         ["export", "none"],
     ],
     ids=lambda words: words[0],
