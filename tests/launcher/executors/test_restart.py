@@ -11,6 +11,7 @@ from launcher.__main__ import main
 from launcher.runs import selection, store
 from launcher.runs.states import State
 from tests import patience
+from tests.launcher import warm
 from tests.launcher.run_folders import state, until
 
 BARE = ("train.bare=true", "train.precision=script", "amp=o0")
@@ -42,7 +43,7 @@ def run(tmp_path: Path, root: Path, text: str, *words: str) -> Path:
     (tmp_path / "code").mkdir(exist_ok=True)
     (tmp_path / "code/train.py").write_text(text)
     script = f"script={tmp_path}/code/train.py"
-    places = (f"run_root={root}", "gpus=0", "telemetry.every=0", "detach=true")
+    places = (f"run_root={root}", f"python={warm.python()}", "gpus=0", "telemetry.every=0", "detach=true")
     assert main(["recipe=script", script, *places, *words]) == 0
     return root / selection.run_names(str(root))[-1]
 
