@@ -13,7 +13,14 @@ from launcher.runs import selection, store
 from .. import warm
 from ..run_folders import launcher, lines
 
-WORDS = ["data=synthetic", "compare.steps=4", "compare.cool_down=0", "telemetry.every=0", "env.OMP_NUM_THREADS=1"]
+WORDS = [
+    "recipe=simplenet",
+    "train.width=64",
+    "compare.steps=4",
+    "compare.cool_down=0",
+    "telemetry.every=0",
+    "env.OMP_NUM_THREADS=1",
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +37,7 @@ def measured(tmp_path_factory):
 
 def test_it_says_what_each_arm_gains_and_costs(measured):
     done, folder = measured
-    assert f"{folder.name}  compare-mnist (amp=o0) (amp=o2)" in done.stdout
+    assert f"{folder.name}  compare-simplenet (amp=o0) (amp=o2)" in done.stdout
     assert "amp=o2 (half_model_fp32_masters in torch): " in done.stdout
     assert "too few for an interval" in done.stdout
     assert "loss at the same steps within 2.0%" in done.stdout
