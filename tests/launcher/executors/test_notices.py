@@ -15,6 +15,7 @@ import pytest
 from launcher.__main__ import main
 from launcher.runs import selection
 from tests import patience
+from tests.launcher import warm
 from tests.launcher.run_folders import state, until
 from tests.launcher.slurm.bench import ended
 from tests.launcher.slurm.submitted import Submitted, submitted_by
@@ -154,7 +155,8 @@ for step in range(5):
 
 
 def test_a_run_that_hangs_is_told_of_while_it_does_and_once_more_at_its_end(root: Path, tmp_path: Path) -> None:
-    line = words(tmp_path, root, HANGS, "detach=true", "amp=o0", f"watchdog.after={patience.scaled(2):g}")
+    line = words(tmp_path, root, HANGS, "detach=true", "amp=o0", f"python={warm.python()}")
+    line.append(f"watchdog.after={patience.scaled(2):g}")
     main([word for word in line if not word.startswith("train.")])
     until(lambda: told(tmp_path / "told"))
     (notice,) = told(tmp_path / "told")
