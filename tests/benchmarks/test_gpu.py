@@ -43,6 +43,8 @@ def test_a_rehearsal_runs_every_part_to_its_end_and_proves_and_checks_it(rehears
     with_value = {row["part"] for row in rows if row["value"] is not None or row["passed"]}
     assert with_value == {"ceiling", "check", *recipes, "by turns", "kernels"}
     assert {row["left_out"] for row in rows} == {"", "not rehearsed"}
+    apart = {(task.part, task.name) for task in gpu.APART if task.rehearsed}
+    assert [row["value"] > 0 for row in rows if (row["part"], row["name"]) in apart] == [True] * len(apart) != []
     assert {row["more"]["verdict"] for row in rows if "verdict" in row["more"]} == {"proved"}
     assert all(row["passed"] for row in rows if row["part"] == "check" and not row["left_out"])
 
@@ -114,12 +116,6 @@ def test_a_row_that_fails_costs_no_other(error: Exception, message: str, broken:
 
     (failed,) = Budget(60).run(Task(part="p", name="n", run=fail), TINY)
     assert (failed.left_out, gpu.is_broken(failed)) == (message, broken)
-
-
-def test_a_row_in_a_process_of_its_own_is_the_same_row() -> None:
-    (measured,) = gpu.apart(task("simplenet", "o2", "amp=o2", estimate=300)).run(TINY)
-    assert (measured.part, measured.name, measured.more["verdict"]) == ("simplenet", "o2", "proved")
-    assert measured.value and measured.value > 0
 
 
 def test_a_process_of_its_own_gets_no_longer_than_there_is() -> None:
