@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -148,3 +149,31 @@ def test_resume_takes_the_gpus_again_and_is_refused_while_they_are_taken(bench: 
 def test_the_plan_says_that_gpus_are_chosen_at_the_start(bench: Bench) -> None:
     assert "2 GPUs (free ones of 3, chosen when it starts)" in summary(bench.plan("gpus=2"))
     assert "1 GPU, box" in summary(bench.plan("visible_gpus=[0]"))
+
+
+def test_jobs_of_a_chain_that_need_nothing_of_each_other_share_the_gpus_and_wait_for_them(
+    cards: FakeGpus, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.sh").write_text(
+        f'#!/bin/sh\necho "$1 $CUDA_VISIBLE_DEVICES" >>{tmp_path}/seen\n'
+        f"until [ -e {tmp_path}/go-$1 ]; do sleep 0.1; done\n"
+    )
+    (tmp_path / "job.sh").chmod(0o755)
+    line = f"{{words: 'cmd gpus=2 telemetry.every=0 -- {tmp_path}/job.sh"
+    (tmp_path / "chain.yaml").write_text(f"a: {line} a'}}\nb: {line} b'}}\nc: {line} c', needs: a}}\n")
+    assert main(["chain", str(tmp_path / "chain.yaml"), f"run_root={root}", "detach=true"]) == 0
+    a, b, c = (root / name for name in capsys.readouterr().out.split())
+    until(lambda: state(a).name == "running" and "GPU" in state(b).reason and a.name in state(c).reason)
+    (tmp_path / "go-a").touch()
+    (tmp_path / "go-b").touch()
+    (tmp_path / "go-c").touch()
+    until(lambda: state(a).name == state(b).name == state(c).name == "done")
+    seen_by = dict(row.split() for row in (tmp_path / "seen").read_text().splitlines())
+    assert all(len(gpus.split(",")) == 2 for gpus in seen_by.values()) and set(seen_by) == {"a", "b", "c"}
+    # A chain whose first job finds its GPUs taken is refused, and leaves nothing.
+    (tmp_path / "go-a").unlink()
+    cards.put(0, os.getpid(), "python")
+    cards.put(1, os.getpid(), "python")
+    before = selection.run_names(str(root))
+    assert main(["chain", str(tmp_path / "chain.yaml"), f"run_root={root}", "detach=true"]) == 3
+    assert selection.run_names(str(root)) == before
