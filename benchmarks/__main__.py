@@ -57,6 +57,7 @@ BENCHMARKS = {
     "telemetry": "telemetry:cost",
     "slurm-submit": "slurm:submit",
     "slurm-sweep": "slurm:sweep",
+    **{f"slurm-cells-{verb}": f"slurm:cells:{verb}" for verb in ("plan", "submit", "ls", "cancel", "rm")},
     "slurm-start": "slurm:start",
     "slurm-ls": "slurm:ls",
     "ssh-submit": "ssh:submit",

@@ -16,6 +16,8 @@ from benchmarks.places import PEERS, PYTHON, environment, launcher
 
 NAME = f"benchmark-{os.getpid()}"
 """Name of all jobs submitted here, to cancel them together."""
+FEW, MANY = 1_000, 10_000
+"""Cells of the sweeps whose costs are compared."""
 HELD = "cluster.flags=[--hold]"
 """The jobs never start: only their submission is measured."""
 
@@ -59,6 +61,40 @@ def sweep(folder: Path) -> Measured:
         timings=timings,
         note="ours is the whole command, until the prompt is back",
     )
+
+
+def cells(folder: Path, verb: str) -> Measured:
+    """What a cell of a large sweep costs beside one of a small sweep: 1.0 where the cost is linear."""
+    with testbed() as variables:
+        environ = environment(folder, **variables)
+        cases = {f"{verb} of {count:,} cells, for each": _each(folder, environ, verb, count) for count in (MANY, FEW)}
+        timings = by_turns(cases, rounds=1, warm_up=0)
+    return Measured(
+        claim=f"`{verb}` costs no more for each of {MANY:,} cells than 1.2 times what it costs for each of {FEW:,}",
+        limit=1.2,
+        timings=timings,
+        note="the start of the program is in both",
+    )
+
+
+def _each(folder: Path, environ: dict[str, str], verb: str, count: int) -> Callable[[], float]:
+    """A case: the seconds that a verb takes for each cell of a sweep, which is submitted first."""
+    root = folder / f"cells-{count}"
+    submission = [*_submission(root), f"seed=range({count})"]
+    if verb == "submit":
+        return lambda: command(submission, folder, environ)() / count
+    if verb == "plan":
+        return lambda: command(launcher("plan", *submission[3:]), folder, environ)() / count
+
+    def run() -> float:
+        done = subprocess.run(submission, cwd=folder, env=environ, capture_output=True, text=True, check=True)
+        sweep = done.stdout.split()[0].rpartition("-")[0]
+        words = {"ls": ["ls", "--all"], "cancel": ["cancel", sweep], "rm": ["rm", "--now", "--yes", sweep]}[verb]
+        if verb == "rm":
+            command(launcher("cancel", sweep, f"run_root={root}"), folder, environ)()
+        return command(launcher(*words, f"run_root={root}"), folder, environ)() / count
+
+    return run
 
 
 def start(folder: Path) -> Measured:

@@ -31,8 +31,8 @@ def plan(folder: Path) -> Measured:
         "plan amp=o2": command(launcher("plan", *words), folder, environ),
         "minimal Hydra app, the same conf/ and word": hydra,
     }
-    claim = "`plan` at most 1.4 times a minimal Hydra app"
-    return Measured(claim=claim, limit=1.4, timings=by_turns(cases, ROUNDS))
+    claim = "`plan` at most 0.8 times a minimal Hydra app"
+    return Measured(claim=claim, limit=0.8, timings=by_turns(cases, ROUNDS))
 
 
 def _against_import(folder: Path, what: str, argv: list[str], module: str) -> Measured:

@@ -17,10 +17,26 @@ from launcher.errors import UsageError
 
 if TYPE_CHECKING:
     from launcher.config.files import SourceLine
-    from launcher.config.folders import Defaults, Folder, Repository
+    from launcher.config.folders import Defaults, Folder
 
 SHIPPED = "conf/"
 """What the names of the package's own files begin with."""
+
+
+class Choice(NamedTuple):
+    """A file that is chosen from a group."""
+
+    group: str
+    name: str | None
+    """None leaves the group's default."""
+    prefix: str = ""
+    """`+` adds the group to the list of defaults, `~` takes it away."""
+
+    def __str__(self) -> str:
+        """As Hydra spells it; empty for no choice."""
+        if self.prefix == "~":
+            return f"~{self.group}" if self.name is None else f"~{self.group}={self.name}"
+        return "" if self.name is None else f"{self.prefix}{self.group}={self.name}"
 
 
 class File(NamedTuple):
@@ -61,21 +77,14 @@ class Composer:
                 raise UsageError(f"--config-dir {folder} is not a folder")
         return [Folder(folder.absolute()) for folder in (*self.config_dirs, conf_folder())]
 
-    @functools.cached_property
-    def _repository(self) -> Repository:
-        from launcher.config.folders import Repository
-
-        return Repository(self._folders)
-
     def groups(self) -> tuple[str, ...]:
         """Groups that can be chosen: ours, and any that a user's folder adds."""
-        from hydra.core.object_type import ObjectType
-
-        return tuple(dict.fromkeys([*GROUPS, *self._repository.get_group_options("", ObjectType.GROUP)]))
+        return tuple(dict.fromkeys([*GROUPS, *sorted({name for folder in self._folders for name in folder.groups()})]))
 
     def choices(self, group: str) -> list[str]:
         """The files of a group by name, levels of precision before the other names of modes."""
-        return sorted(self._repository.get_group_options(group), key=lambda name: (name not in LEVELS, name))
+        names = {name for folder in self._folders for name in folder.files(group)}
+        return sorted(names, key=lambda name: (name not in LEVELS, name))
 
     @functools.cached_property
     def _defaults(self) -> list[Defaults]:
@@ -100,37 +109,27 @@ class Composer:
             chosen |= {group: choice for group, choice in choices.items() if choice.text != usual[group].text}
         return chosen
 
-    def compose(self, words: Sequence[str]) -> Composed:
-        """The configuration of words that choose files, as `amp=o2`.
-
-        Raises `UsageError` with Hydra's first line where it refuses.
-        """
-        from hydra.core.override_parser.overrides_parser import OverridesParser
-        from hydra.errors import HydraException
-        from omegaconf.errors import OmegaConfBaseException
-
+    def compose(self, chosen: Sequence[Choice]) -> Composed:
+        """The configuration of chosen files. Raises `UsageError`."""
         try:
             self._folders[-1].choices = {group: choice.text for group, choice in self._chosen.items()}
-            overrides = OverridesParser.create().parse_overrides(list(words))
-            chosen, files = self._merge(overrides)
-            beneath, config = self._weakest(chosen), dict[str, Any]()
-            for values in (*(values for _, values in beneath), chosen):
-                merge(config, values)
-        except (HydraException, OmegaConfBaseException) as error:
-            raise UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}") from None
+            values, files = self._merge(chosen)
+            beneath, config = self._weakest(values), dict[str, Any]()
+            for layer in (*(values for _, values in beneath), values):
+                merge(config, layer)
         except RecursionError:
             raise UsageError("the configuration can't be composed: its files choose each other in a circle") from None
         files = [*(file for file, _ in beneath), *files]
         return Composed(config, files, _places(files) if self.config_dirs else {})
 
-    def _merge(self, overrides: Sequence[Any]) -> tuple[dict[str, Any], list[File]]:
+    def _merge(self, chosen: Sequence[Choice]) -> tuple[dict[str, Any], list[File]]:
         """The chosen files merged, and the files themselves."""
-        from launcher.config.folders import defaults_list
+        from launcher.config.folders import folder_of
 
         config, files = dict[str, Any](), []
-        typed = {override.key_or_group for override in overrides}
-        for path, package in defaults_list(self._repository, list(overrides)):
-            folder = self._repository.folder_of(path)
+        typed = {choice.group for choice in chosen}
+        for path, package in self._defaults_list(chosen):
+            folder = folder_of(self._folders, path)
             if folder is None:
                 continue
             values = folder.values(path)
@@ -144,6 +143,17 @@ class Composer:
                 shown = f"{shown}, chosen in {by}"
             files.append(File(shown, file, f"{package}." if package else "", leaves(values)))
         return config, files
+
+    def _defaults_list(self, chosen: Sequence[Choice]) -> list[tuple[str, str]]:
+        from launcher.config.folders import flat_list
+
+        if not any(choice.prefix for choice in chosen):
+            by_group = {choice.group: choice.name for choice in chosen if choice.name is not None}
+            if (flat := flat_list(self._folders, by_group)) is not None:
+                return flat
+        from launcher.config.hydra_defaults import defaults_list
+
+        return defaults_list(self._folders, filter(None, map(str, chosen)))
 
     def _weakest(self, config: Mapping[str, Any]) -> list[tuple[File, dict[str, Any]]]:
         """What the config.yaml of each folder sets for a job of this configuration, the weakest first."""
@@ -167,15 +177,24 @@ def merge(config: dict[str, Any], values: Mapping[str, Any]) -> None:
 
 
 def select(config: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key, resolved; None where there is none."""
+    """The value of a dotted key, resolved; None where there is none. Raises `UsageError`."""
     value: Any = config
     for name in key.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
         if isinstance(value, str) and "${" in value:
             from omegaconf import OmegaConf
+            from omegaconf.errors import OmegaConfBaseException
 
-            return OmegaConf.select(OmegaConf.create(dict(config)), key)
+            try:
+                return OmegaConf.select(OmegaConf.create(dict(config)), key)
+            except OmegaConfBaseException as error:
+                raise refusal(error) from None
     return value
+
+
+def refusal(error: Exception) -> UsageError:
+    """What Hydra or OmegaConf refuses, by its first line."""
+    return UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}")
 
 
 def _shown(path: Path) -> str:

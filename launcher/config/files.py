@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from launcher.errors import UsageError
 
@@ -59,6 +57,9 @@ def read(path: Path, *, shipped: bool = False) -> dict[str, Any]:
     text = _text(path)
     if shipped:
         return yaml.load(text, Loader=_SHIPPED) or {}
+    from omegaconf import OmegaConf  # which takes a while, and reads what people wrote
+    from omegaconf.errors import OmegaConfBaseException
+
     places = _scan(path, text)
     if places.keys() == {""} and places[""].text not in ("", "~", "null", "Null", "NULL"):
         raise refused(path, places[""].line, _NO_KEYS)  # OmegaConf only asserts that a file is no number

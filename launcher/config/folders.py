@@ -1,17 +1,11 @@
-"""Folders of configuration: `conf/` and those of a site or a person, as Hydra reads them."""
+"""Folders of configuration: `conf/` and those of a site or a person."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from hydra._internal.config_repository import ConfigRepository
-from hydra._internal.defaults_list import create_defaults_list
-from hydra.core.object_type import ObjectType
-from hydra.plugins.config_source import ConfigResult, ConfigSource
-from omegaconf import OmegaConf
 
 from amp_launcher.recipe import NAMES, find
 from amp_launcher.settings import Profile
@@ -24,6 +18,9 @@ from launcher.config.shipped import CONFIG, DECIDES
 
 CHOOSABLE = tuple(group for group in DECIDES if group != "data")
 """Groups that a folder's config.yaml may choose a file of; data sets depend on the recipe."""
+
+UNCHOSEN = ("data", "experiment")
+"""Groups of which no file is chosen unless a word or a file does."""
 
 OF_WHOLE_JOB = ("recipe", "experiment")
 """Groups whose files have the keys of the whole job, with or without a line `# @package _global_`."""
@@ -39,20 +36,15 @@ class Defaults(NamedTuple):
     """What it asks for beyond the defaults."""
 
 
-class Folder(ConfigSource):
-    """A folder of configuration files. Those outside the package are checked before Hydra reads them."""
+class Folder:
+    """A folder of configuration files. Those outside the package are checked when they are read."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("launcher", f"file://{path}")
         self.folder = path
         self.shipped = path == conf_folder()
         self.choices: Mapping[str, str] = {}
         """Of `conf/`: the file of each group that holds where no word chooses one."""
         self._read: dict[str, tuple[dict[str, Any], str | None]] = {}
-
-    @staticmethod
-    def scheme() -> str:
-        return "file"
 
     @functools.cached_property
     def defaults(self) -> Defaults | None:
@@ -81,17 +73,14 @@ class Folder(ConfigSource):
     def file(self, name: str) -> Path:
         return self.folder / f"{name.removesuffix('.yaml')}.yaml"
 
-    def load_config(self, config_path: str) -> ConfigResult:
-        """The files that a file chooses, which is all that Hydra reads: see `values`."""
-        name = config_path.removesuffix(".yaml")
-        package, shown = None, dict[str, Any]()
+    def chosen_by(self, name: str) -> tuple[dict[str, Any], str | None]:
+        """What chooses the files of a configuration: a file's keys, without values but for its `defaults`, and the
+        package that it names."""
         if name == CONFIG:
             chosen = ({group: name} for group, name in self.choices.items())
-            shown = {"defaults": ["_self_", *chosen, {"data": None}, {"experiment": None}]}
-        else:
-            values, package = self._loaded(name)
-            shown = {key: value if key == "defaults" else None for key, value in values.items()}
-        return ConfigResult(self.provider, self.full_path(), OmegaConf.create(shown), {"package": package})
+            return {"defaults": ["_self_", *chosen, *({group: None} for group in UNCHOSEN)]}, None
+        values, package = self._loaded(name)
+        return {key: value if key == "defaults" else None for key, value in values.items()}, package
 
     def values(self, name: str) -> dict[str, Any]:
         """What a file sets. Of a config.yaml nothing, as that has the lowest priority: it is merged under the rest."""
@@ -123,34 +112,41 @@ class Folder(ConfigSource):
     def is_config(self, config_path: str) -> bool:
         return (self.shipped or config_path != CONFIG) and self.file(config_path).is_file()
 
-    def available(self) -> bool:
-        return self.folder.is_dir()
+    def groups(self, group: str = "") -> list[str]:
+        """The groups in a group; of the whole folder where none is named."""
+        return [name for name in self._entries(group) if self.is_group(f"{group}/{name}".lstrip("/"))]
 
-    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        names: list[str] = []
-        for entry in sorted((self.folder / config_path).iterdir()):
-            self._list_add_result(names, f"{config_path}/{entry.name}".lstrip("/"), entry.name, results_filter)
-        return names
+    def files(self, group: str) -> list[str]:
+        """The files of a group by name."""
+        named = (name.removesuffix(".yaml") for name in self._entries(group) if name.endswith(".yaml"))
+        return [name for name in named if name and self.is_config(f"{group}/{name}".lstrip("/"))]
 
-
-class Repository(ConfigRepository):
-    """The folders that Hydra looks for files in, the strongest first."""
-
-    def __init__(self, folders: list[Folder]) -> None:
-        self.folders = folders
-        self.sources = list(folders)
-
-    def folder_of(self, name: str) -> Folder | None:
-        """The strongest folder that has a file."""
-        return next((folder for folder in self.folders if folder.is_config(name)), None)
+    def _entries(self, group: str) -> list[str]:
+        place = self.folder / group
+        return sorted(entry.name for entry in place.iterdir() if entry.name != "__pycache__") if place.is_dir() else []
 
 
-def defaults_list(repository: Repository, overrides: list[Any]) -> list[tuple[str, str]]:
-    """The files that make up a configuration, and the group that the keys of each stand under; later ones win."""
-    chosen = create_defaults_list(repository, CONFIG, overrides, prepend_hydra=False, skip_missing=False)
-    packages = (default.package if default.package != "_global_" else None for default in chosen.defaults)
-    paths = (default.config_path or "" for default in chosen.defaults)
-    return [(path, package or "") for path, package in zip(paths, packages, strict=True) if path]
+def folder_of(folders: Iterable[Folder], name: str) -> Folder | None:
+    """The first, and so the strongest, of the folders that has a file."""
+    return next((folder for folder in folders if folder.is_config(name)), None)
+
+
+def flat_list(folders: Sequence[Folder], choices: Mapping[str, str]) -> list[tuple[str, str]] | None:
+    """What `hydra_defaults.defaults_list` returns where no chosen file chooses others: the files in the order of
+    their groups. None where that takes Hydra, whose import takes longer than all the rest of a composition."""
+    usual = {**folders[-1].choices, **dict.fromkeys(UNCHOSEN)}
+    chosen = [(CONFIG, "")]
+    for group, choice in {**usual, **choices}.items():
+        if group not in usual or choice is None:
+            continue
+        path = f"{group}/{choice}"
+        if (folder := folder_of(folders, path)) is None:
+            return None
+        keys, package = folder.chosen_by(path)
+        if "defaults" in keys or package not in (None, "_global_"):
+            return None
+        chosen.append((path, "" if package else group))
+    return None if choices.keys() - usual.keys() else chosen
 
 
 def _choices(path: Path, defaults: list[Any], places: Mapping[str, SourceLine]) -> dict[str, SourceLine]:
@@ -158,7 +154,7 @@ def _choices(path: Path, defaults: list[Any], places: Mapping[str, SourceLine]) 
     choices: dict[str, SourceLine] = {}
     for index, item in enumerate(defaults):
         group, choice = next(iter(item.items())) if isinstance(item, dict) else (str(item), None)
-        if group == "_self_" or (choice is None and group in ("data", "experiment")):
+        if group == "_self_" or (choice is None and group in UNCHOSEN):
             continue
         place = places.get(f"defaults[{index}]") or SourceLine(path, 0, "")  # a shipped file's lines are not counted
         if group not in CHOOSABLE or not isinstance(choice, str):

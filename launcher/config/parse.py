@@ -204,13 +204,6 @@ def _read_of(override: Override, recipe: str, settings: type) -> Override:
         raise UsageError(f"{error} ({override.source})") from None
 
 
-def choosing_word(override: Override, value: Any) -> str:
-    """The word of a group that chooses the file of a value, as Hydra spells it; empty for no file."""
-    if override.prefix == "~":
-        return override.typed
-    return "" if value is None else f"{'+' if override.prefix == '+' else ''}{override.key}={value}"
-
-
 def passed(arguments: Sequence[str]) -> Override:
     """The arguments of the user's script, which follow `--` on the command line, byte for byte."""
     for argument in arguments:

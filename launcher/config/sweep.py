@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from amp_launcher.typed import leaves, show
 from launcher.config import key_checks
-from launcher.config.compose import Composed, Composer, select
-from launcher.config.parse import MOST_CELLS, Override, choosing_word, read_train
+from launcher.config.compose import Choice, Composed, Composer, select
+from launcher.config.parse import MOST_CELLS, Override, read_train
 from launcher.config.schema import defaults
 from launcher.errors import UsageError
 
@@ -63,8 +63,8 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
     for indices in itertools.product(*(range(len(override.values)) for override in overrides)):
         choice = tuple(overrides[index].values[indices[index]] for index in choosing)
         if choice not in bases:
-            spelled = (choosing_word(overrides[index], value) for index, value in zip(choosing, choice, strict=True))
-            bases[choice] = _Base.make(composer.compose([word for word in spelled if word]), overrides)
+            chosen = [choice_of(overrides[index], value) for index, value in zip(choosing, choice, strict=True)]
+            bases[choice] = _Base.make(composer.compose(chosen), overrides)
         base = bases[choice]
         words_of_cell = list(base.overrides)
         for index in swept:
@@ -82,6 +82,13 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
     if len(made) > 1:
         _refuse_twins(made, swept_keys)
     return made
+
+
+def choice_of(override: Override, name: str | None) -> Choice:
+    """The file that an override of a group chooses, with one of its values."""
+    if override.prefix == "~":
+        return Choice(override.key, override.typed.partition("=")[2] or None, "~")
+    return Choice(override.key, name, "+" if override.prefix == "+" else "")
 
 
 def _sets(override: Override) -> bool:

@@ -18,6 +18,7 @@ EXCLUDED = (
     "launcher/config/chain.py",
     "launcher/config/files.py",
     "launcher/config/folders.py",
+    "launcher/config/hydra_defaults.py",
     "launcher/executors/base.py",
     "launcher/executors/functions.py",
     "launcher/executors/job.py",
