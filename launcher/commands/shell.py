@@ -37,7 +37,7 @@ usage: python -m launcher shell [key=value ...] [--forward PORT] [--config-dir D
   key=value       as for run: cluster=, container=, image=, gpus=, env.NAME=...
   RUN             the environment of that run; while it runs, its own GPUs or Slurm allocation
   --forward PORT  bring a port (TensorBoard 6006, Jupyter 8888) to this machine while the terminal is open;
-                  HERE:PORT where this machine's own is in use; under Slurm it prints the command that does
+                  HERE:PORT where this machine's own is in use. Not under Slurm
 
 On this machine it opens here; over SSH by the system's ssh, through an open master connection where there is one;
 under Slurm by srun --pty with the job's resources. On a host without a scheduler it takes GPUs as a job does, and holds
@@ -79,22 +79,23 @@ def _opening(place: ShellTarget, port: Port | None, token: str) -> list[str]:
     plan, address = place.plan, place.address
     if port and plan.container is not None and plan.container.network == "none":
         raise UsageError(f"--forward {port.remote}: container.network=none has no ports; say container.network=host")
-    if port and plan.container is not None and plan.container.runtime.kind == "pyxis":
-        raise UsageError(f"--forward {port.remote}: with container=pyxis the node is not known here")
+    if port and plan.queue == "slurm":
+        raise UsageError(
+            f"--forward {port.remote}: the node of a Slurm job is known once the terminal is open: `hostname` in it "
+            f"names NODE, and `ssh -N -L {port.local}:NODE:{port.remote} LOGIN_NODE` brings the port to where you sit"
+        )
     if port and address is None and port.local != port.remote:
         raise UsageError(
             f"--forward {port.local}:{port.remote}: this machine is the job's host; {port.remote} is its own"
         )
     from launcher.ssh import openssh_transport
 
-    bring = ("-N", "-L", f"{port.local}:NODE:{port.remote}") if port else ()
-    tunnel = openssh_transport.argv(address, *bring) if address else ()
-    text = interactive.script(plan, token=token, attempt=place.attempt, port=port, tunnel=tunnel)
+    text = interactive.script(plan, token=token, attempt=place.attempt, port=port)
     command = interactive.on_slurm(plan, text, place.job) if plan.queue == "slurm" else ["bash", "-c", text]
     if address is None:
         return command
     options: list[str] = []
-    if port and plan.queue != "slurm":
+    if port:
         options = ["-L", f"{port.local}:localhost:{port.remote}", "-o", "ExitOnForwardFailure=yes"]
     return interactive.over_ssh(openssh_transport.argv(address, "-t", *options), command)
 

@@ -30,12 +30,6 @@ from launcher.script.slurm_header import resources
 _PROMPT = r"launcher \$ "
 _INSIDE = f"if command -v bash >/dev/null; then PS1={shlex.quote(_PROMPT)} exec bash --norc --noprofile -i; fi; exec sh"
 
-_NODE = """\
-LAUNCHER_NODE=$(scontrol --oneliner show node "$SLURMD_NODENAME" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
-LAUNCHER_NODE=${LAUNCHER_NODE:-$(hostname)}"""
-"""Finds the node's address."""
-_OPEN = "its server has to listen on every address (tensorboard --bind_all, jupyter --ip=0.0.0.0)"
-
 
 class Port(NamedTuple):
     """A port of the job's host, and where it is to be on this machine."""
@@ -44,12 +38,11 @@ class Port(NamedTuple):
     remote: int
 
 
-def script(plan: Plan, *, token: str, attempt: int | None, port: Port | None = None, tunnel: Sequence[str] = ()) -> str:
+def script(plan: Plan, *, token: str, attempt: int | None, port: Port | None = None) -> str:
     """The script that opens the terminal, for bash on the host of the job; for Pyxis, on the host that calls srun.
 
     `token` makes the container's name unique. `attempt` is that of a run under way whose GPUs are to be shared; else
-    GPUs are taken as a job takes them. `tunnel` is the ssh that brings the port of `NODE`, that
-    of a Slurm job, to this machine.
+    GPUs are taken as a job takes them.
     """
     takes_gpus = bool(plan.gpu_pool) and attempt is None
     held = code_store.mark(plan.code_dir, token)
@@ -61,7 +54,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: Port | None = N
         _environment(plan),
         "\n".join(["set +u", *plan.setup, "set -u"] if plan.setup else []),
         _gpus(plan, attempt),
-        _banner(plan, port, tunnel),
+        _banner(plan, port),
         _start(plan, token),
         "LAUNCHER_EXIT=$?",
         "gpu_release" if takes_gpus else "",
@@ -114,21 +107,14 @@ def _gpus(plan: Plan, attempt: int | None) -> str:
     return "\n".join([*texts, f"take_gpus_for_shell {plan.gpus} {to_bash(' '.join(plan.gpu_pool))} {wait}", shown])
 
 
-def _banner(plan: Plan, port: Port | None, tunnel: Sequence[str]) -> str:
+def _banner(plan: Plan, port: Port | None) -> str:
     where = f"in {plan.container.runtime.kind} {plan.container.asked}" if plan.container else "on the host itself"
     trainer = shlex.join(["python" if plan.container is None else plan.python, "-m", plan.trainer, *plan.words])
     lines = [f"the environment of {plan.recipe} at {plan.settings['amp']['level']}, {where}; `exit` leaves it"]
     lines.append(f"the trainer by hand: {trainer}")
-    if port and plan.queue != "slurm":
+    if port:
         lines.append(f"port {port.remote} of this host is http://localhost:{port.local} where you sit")
-    printed = [f"echo {to_bash(line)} >&2" for line in lines]
-    if port and plan.queue == "slurm":
-        printed += [_NODE, f'echo "port {port.remote} is http://$LAUNCHER_NODE:{port.remote} from the login node" >&2']
-        if tunnel:
-            printed.append(f"LAUNCHER_TUNNEL={to_bash(shlex.join(tunnel))}")
-            printed.append('echo "where you sit: ${LAUNCHER_TUNNEL/NODE/$LAUNCHER_NODE}" >&2')
-        printed.append(f"echo {to_bash(_OPEN)} >&2")
-    return "\n".join(printed)
+    return "\n".join(f"echo {to_bash(line)} >&2" for line in lines)
 
 
 def _start(plan: Plan, token: str) -> str:

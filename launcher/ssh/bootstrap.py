@@ -52,7 +52,7 @@ def begin():
     except OSError as error:
         return say("error %%s: %%s" %% (error.strerror, error.filename or folder))
     sys.path[:1] = [path]
-    from launcher.ssh.agent import serve
+    from launcher.executors.ssh.agent import serve
     say("ready")
     serve()
 begin()

@@ -1,9 +1,4 @@
-"""The requests that a host answers: name, function on the host, limits of the answer.
-
-A function takes the request's arguments by keyword, and `data` for bytes. It returns a JSON value, or is a generator of
-objects and bytes, sent as they come. What it prints to stderr is printed here, and a `LauncherError` that it raises is
-raised here.
-"""
+"""The requests that a host answers, with the limits of each answer. The agent has the function for each."""
 
 from __future__ import annotations
 
@@ -14,10 +9,8 @@ from launcher.runs.store import ARMS, BLOCK, ENDED, FAILED
 
 
 class Request(NamedTuple):
-    """One request."""
+    """The limits of one request."""
 
-    function: str
-    """`module:name` on the host."""
     seconds: float = 60.0
     """Deadline of the answer, or of each of its parts."""
     size: int = 2**20
@@ -25,23 +18,23 @@ class Request(NamedTuple):
 
 
 REQUESTS = {
-    "hello": Request("launcher.executors.ssh.handlers:hello", seconds=30.0),
-    "probe": Request("launcher.executors.ssh.handlers:probe", seconds=180.0, size=2**23),
-    "examine": Request("launcher.executors.ssh.handlers:examine", seconds=180.0),
-    "has_code": Request("launcher.executors.ssh.submit_server:has_code", seconds=180.0),
-    "lay_code": Request("launcher.executors.ssh.submit_server:lay_code", seconds=600.0),
-    "make_environment": Request("launcher.executors.ssh.handlers:make_environment", seconds=120.0),
-    "submit": Request("launcher.executors.ssh.submit_server:submit", seconds=600.0),
-    "look": Request("launcher.executors.ssh.handlers:look", seconds=90.0, size=2**25),
-    "log": Request("launcher.executors.ssh.handlers:log"),
-    "request_stop": Request("launcher.executors.ssh.handlers:request_stop"),
-    "cancel": Request("launcher.executors.ssh.handlers:cancel", seconds=180.0),
-    "resume": Request("launcher.executors.ssh.handlers:resume", seconds=600.0),
-    "verify": Request("launcher.executors.ssh.handlers:verify", seconds=600.0),
-    "remove": Request("launcher.executors.ssh.handlers:remove", seconds=600.0),
-    "sizes": Request("launcher.executors.ssh.handlers:sizes", seconds=180.0),
-    "contents": Request("launcher.executors.ssh.handlers:contents", seconds=180.0, size=2**25),
-    "files": Request("launcher.executors.ssh.handlers:files", seconds=600.0),  # it may hash what is here already, first
+    "hello": Request(seconds=30.0),
+    "probe": Request(seconds=180.0, size=2**23),
+    "examine": Request(seconds=180.0),
+    "has_code": Request(seconds=180.0),
+    "lay_code": Request(seconds=600.0),
+    "make_environment": Request(seconds=120.0),
+    "submit": Request(seconds=600.0),
+    "look": Request(seconds=90.0, size=2**25),
+    "log": Request(),
+    "request_stop": Request(),
+    "cancel": Request(seconds=180.0),
+    "resume": Request(seconds=600.0),
+    "verify": Request(seconds=600.0),
+    "remove": Request(seconds=600.0),
+    "sizes": Request(seconds=180.0),
+    "contents": Request(seconds=180.0, size=2**25),
+    "files": Request(seconds=600.0),  # it may hash what is here already, first
 }
 WITHOUT_PYTHON = "launcher.executors.ssh.bash_host:answer"
 """`module:name` of what answers the same through bash, for a host without a Python of ours."""

@@ -187,14 +187,9 @@ def test_over_ssh_in_a_container(bed, opened, over_ssh):
     assert "/.code/" in shell.ask("python3 -c 'import amp_launcher as own; print(own.__file__)'")
 
 
-def test_behind_a_login_node_it_is_srun_there_and_says_how_to_reach_a_port_of_the_node(
-    bed, opened, over_ssh, free_port
-):
-    here, port = free_port(), free_port()
+def test_behind_a_login_node_it_is_srun_there(bed, opened, over_ssh):
     words = ("cluster=slurm", "cluster.login=testbed", *over_ssh[2:], "gpus=1", "cluster.time=5")
-    shell = opened(*words, "--forward", f"{here}:{port}")
-    shell.expect(f"port {port} is http://127.0.0.1:{port} from the login node")
-    shell.expect(f"where you sit: ssh -N -L {here}:127.0.0.1:{port} .* testbed\n")
+    shell = opened(*words)
     assert shell.ask("id -un; echo $CUDA_VISIBLE_DEVICES; echo ${SLURM_JOB_ID:+a job}").split("\n") == [
         bed.user.name,
         "0",
@@ -202,6 +197,13 @@ def test_behind_a_login_node_it_is_srun_there_and_says_how_to_reach_a_port_of_th
     ]
     shell.type("exit")
     assert shell.wait() == 0
+
+
+@pytest.mark.testbed
+def test_a_port_of_a_slurm_job_is_refused_with_the_command_that_brings_it(bed, opened):
+    shell = opened("cluster=slurm", "gpus=0", "cluster.time=5", "--forward", "8080:6006")
+    shell.expect("--forward 6006: the node of a Slurm job is known once the terminal is open")
+    assert shell.wait() == 2
 
 
 def _fetched(address):

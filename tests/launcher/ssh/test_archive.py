@@ -26,9 +26,8 @@ def test_every_module_in_the_zip_loads_from_it_with_nothing_but_the_standard_lib
     program = (
         f"import sys, importlib; sys.path[:] = [{str(path)!r}] + [p for p in sys.path if 'site-packages' not in p]\n"
         f"for name in {modules!r}: importlib.import_module(name)\n"
-        f"for path in {[request.function for request in REQUESTS.values()]!r}:\n"
-        "    module, _, function = path.partition(':')\n"
-        "    assert callable(getattr(importlib.import_module(module), function)), path\n"
+        "from launcher.executors.ssh.agent import ANSWERS\n"
+        f"assert sorted(ANSWERS) == {sorted(REQUESTS)!r}\n"
         "foreign = {'hydra', 'omegaconf', 'submitit', 'fabric', 'paramiko', 'yaml', 'rich', 'torch', 'numpy'}\n"
         "assert not foreign & sys.modules.keys(), foreign & sys.modules.keys()\n"
         "from launcher.containers import catalogue; assert catalogue.releases()  # data files come along\n"

@@ -8,7 +8,6 @@ connection is lost meanwhile.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import signal
@@ -16,11 +15,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import LauncherError, of_system
+from launcher.executors.ssh import handlers, submit_server
 from launcher.ssh import protocol
 from launcher.ssh.methods import LONGEST_ERROR, REQUESTS
 
@@ -28,6 +28,12 @@ HEARTBEAT = 5.0
 """Seconds between heartbeats."""
 KEPT = 30 * 86400.0
 """Seconds for which zips of other versions of the launcher are kept on the host."""
+_OF_SUBMISSIONS = (submit_server.has_code, submit_server.lay_code, submit_server.submit)
+ANSWERS: dict[str, Callable[..., Any]] = {function.__name__: function for function in _OF_SUBMISSIONS}
+"""What answers each request. A function takes the request's arguments by keyword, and `data` for bytes. It returns a
+JSON value, or is a generator of objects and bytes, sent as they come. What it prints to stderr is printed at the
+client, and a `LauncherError` that it raises is raised there."""
+ANSWERS |= {name: getattr(handlers, name) for name in REQUESTS if name not in ANSWERS}
 
 
 def serve() -> None:
@@ -38,7 +44,7 @@ def serve() -> None:
     # A handler, since an ignored signal stays ignored in the runs that are started from here.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
     threading.Thread(target=channel.beat, daemon=True).start()
-    _tidy(Path(__file__).parents[2], time.time() - KEPT)
+    _tidy(Path(__file__).parents[3], time.time() - KEPT)
     while True:
         try:
             request = protocol.receive(channel.read)
@@ -65,8 +71,7 @@ def _answer(channel: _Channel, request: dict[str, Any], data: bytes) -> dict[str
     if "bytes" in request:
         arguments["data"] = data
     try:
-        module, _, function = REQUESTS[request["do"]].function.partition(":")
-        answer = getattr(importlib.import_module(module), function)(**arguments)
+        answer = ANSWERS[request["do"]](**arguments)
         if isinstance(answer, Generator):
             answer = _streamed(channel, answer)
         return {"answer": answer}
