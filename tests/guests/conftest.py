@@ -4,6 +4,8 @@ from tests.amp_launcher import forking
 
 forking.preload(
     "torch._dynamo",
+    "torch._functorch.aot_autograd",
+    "torch._inductor.compile_fx",
     "amp_launcher.torch.observe.script_observer",
     "amp_launcher.torch.precision",
     "amp_launcher.tensorflow.observe.step_counter",

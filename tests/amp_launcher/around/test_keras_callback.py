@@ -9,11 +9,13 @@ import sys
 
 import pytest
 
-from tests.amp_launcher.forking import environment
+from tests.amp_launcher import forking
+from tests.amp_launcher.forking import Forked, environment, run_as_main
 from tests.amp_launcher.torch import trainers
 
 # It isn't imported here: TensorFlow may not come before Paddle in one process.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras isn't installed")
+forking.preload("amp_launcher.tensorflow.script")  # TensorFlow imports Keras, with TensorFlow as its backend
 
 FIT = """
 import os, pathlib, sys, time
@@ -34,6 +36,7 @@ callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=ask)]
 words = dict(batch_size=8, epochs=3, verbose=0, callbacks=callbacks, validation_data=(inputs, targets))
 history = net.fit(inputs, targets, **words)
 print("fitted", int(net.optimizer.iterations.numpy()), history.history["loss"][-1], flush=True)
+print("weights", [numpy.asarray(keras.ops.convert_to_numpy(w)).sum() for w in net.weights])
 """
 BACKENDS = pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 
@@ -60,9 +63,12 @@ def run(tmp_path):
         (tmp_path / "train.py").write_text(text)
         words = ["amp=o0", "require_proof=false", "device=cpu", f"script={tmp_path}/train.py", f"run={folder}"]
         environ |= {"LAUNCHER_SPEC": f"{folder}/plan.json", "LAUNCHER_ATTEMPT": str(attempt), "KERAS_BACKEND": backend}
-        # Not forked from a process that may have Keras with the other backend.
-        command = [sys.executable, "-m", f"amp_launcher.{backend}.script", *words, f"workdir={tmp_path}"]
-        ended = subprocess.run(command, env=environment(**environ), capture_output=True, text=True)
+        program, words = ("-m", f"amp_launcher.{backend}.script"), [*words, f"workdir={tmp_path}"]
+        if backend == "tensorflow":
+            ended = Forked(run_as_main, (program, words), environ=environment(**environ)).complete()
+        else:  # not forked from a process that may have Keras with the other backend
+            command = [sys.executable, *program, *words]
+            ended = subprocess.run(command, env=environment(**environ), capture_output=True, text=True)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return Ended(folder, ended.stdout)
 
@@ -70,8 +76,18 @@ def run(tmp_path):
 
 
 @BACKENDS
-def test_each_step_of_fit_has_its_loss_and_figures_and_each_epoch_its_held_out_loss(run, backend):
+def test_fit_trains_as_alone_and_each_step_has_its_figures_and_each_epoch_its_held_out_loss(run, tmp_path, backend):
     ended = run(backend, FIT)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "train.py").write_text(FIT)
+    program, environ = (str(alone / "train.py"),), environment(KERAS_BACKEND=backend)
+    if backend == "tensorflow":
+        plain = Forked(run_as_main, (program, ()), environ=environ, cwd=alone).complete()
+    else:
+        plain = subprocess.run([sys.executable, *program], cwd=alone, env=environ, capture_output=True, text=True)
+    assert plain.returncode == 0 and plain.stdout.startswith("fitted"), plain.stderr
+    assert plain.stdout in ended.out
     assert [row["step"] for row in ended.steps] == list(range(1, 25))
     losses = [row["loss"] for row in ended.steps]
     assert losses[-1] == pytest.approx(float(ended.fitted[0][1])) and len(set(losses)) == 24
@@ -134,21 +150,10 @@ with strategy.scope():
     assert [row["step"] for row in ended.steps if row["loss"]] == list(range(1, 25))
 
 
-@pytest.mark.parametrize(
-    "given", ["None", "callbacks[0]", "keras.callbacks.CallbackList(callbacks, add_history=True, model=net)"]
-)
-def test_callbacks_are_taken_in_each_way_in_which_keras_takes_them(run, given):
-    text = FIT.replace("callbacks=callbacks", f"callbacks={given}").replace("verbose=0", "verbose=2")
-    assert len([row for row in run("torch", text).steps if row["loss"]]) == 24
-
-
-@BACKENDS
-def test_it_trains_as_alone(run, tmp_path, backend):
-    weights = "\nprint('weights', [numpy.asarray(keras.ops.convert_to_numpy(w)).sum() for w in net.weights])\n"
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    (alone / "train.py").write_text(FIT + weights)
-    command = [sys.executable, "train.py"]
-    environ = environment(KERAS_BACKEND=backend)
-    ended = subprocess.run(command, cwd=alone, env=environ, capture_output=True, text=True, check=True)
-    assert ended.stdout in run(backend, FIT + weights).out
+def test_callbacks_are_taken_in_each_way_in_which_keras_takes_them(run):
+    ways = "None, callbacks[0], keras.callbacks.CallbackList(callbacks, add_history=True, model=net)"
+    every = f"for way in ({ways}):\n    history = net.fit(inputs, targets, **{{**words, 'callbacks': way}})\n"
+    text = FIT.replace("history = net.fit(inputs, targets, **words)\n", every).replace("verbose=0", "verbose=2")
+    ended = run("torch", text)
+    assert ended.fitted[0][0] == "72"
+    assert [row["step"] for row in ended.steps if row["loss"]] == list(range(1, 73))

@@ -8,7 +8,7 @@ import torch
 from tests.amp_launcher import forking
 from tests.amp_launcher.torch.scenarios import problems
 
-forking.preload("torch._dynamo", "torch._inductor.output_code", "sklearn.datasets", "amp_launcher.torch.supervised")
+forking.preload("torch._dynamo", "torch._inductor.compile_fx", "sklearn.datasets", "amp_launcher.torch.supervised")
 
 
 @pytest.fixture(scope="module", autouse=True)

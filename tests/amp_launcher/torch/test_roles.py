@@ -266,11 +266,13 @@ def test_numbers_of_another_threads_products_hide_no_layer() -> None:
     """Autograd numbers the nodes of each thread anew, and a GPU's backward has a thread of its own."""
     model, guard = Square(), Guard()
     mode = DispatchObserver(Modules(model), lambda device: None, guard)
-    last = torch.autograd._get_sequence_nr() + 100
+    first = torch.autograd._get_sequence_nr()
 
     def multiply() -> None:
         weight = nn.Parameter(torch.ones(2, 2))
-        while torch.autograd._get_sequence_nr() < last:
+        while torch.autograd._get_sequence_nr() < first:  # in the whole suite there are many
+            weight.t()
+        while torch.autograd._get_sequence_nr() < first + 100:
             mode.roles.record([weight, weight @ weight], 0, Modules(model).running())
 
     thread = threading.Thread(target=multiply)
