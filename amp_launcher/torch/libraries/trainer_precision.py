@@ -1,4 +1,4 @@
-"""Every mode without a loss scale in transformers' `Trainer`, o2 with masters included. Tried with transformers 5.23.
+"""Every mode without a loss scale in transformers' `Trainer`, o2 with masters too. Tried with transformers 4.56, 5.23.
 
 from amp_launcher.torch.libraries.trainer_precision import PrecisionTrainer
 
