@@ -25,7 +25,7 @@ LIGHTNING_STOPS = (
     + """
 from inspect import signature
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
-if "save_on_exception" in signature(ModelCheckpoint).parameters:  # from Lightning 2.6 on
+if "save_on_exception" in signature(ModelCheckpoint).parameters:  # not in 2.4
     saves = ModelCheckpoint(dirpath="saved", save_on_exception=True, save_last=True)
 else:
     saves = OnExceptionCheckpoint("saved", "epoch=0-step=4")
