@@ -1,4 +1,4 @@
-"""Every mode without a loss scale in transformers' `Trainer`, o2 with masters included. Tried with transformers 5.23.
+"""Every mode without a loss scale in transformers' `Trainer`, o2 with masters too. Tried with transformers 4.56, 5.23.
 
 from amp_launcher.torch.libraries.trainer_precision import PrecisionTrainer
 
@@ -41,12 +41,12 @@ class PrecisionTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         self.accelerator.backward = self._backward
         self.accelerator.clip_grad_norm_ = self._clip_in_step
 
-    def create_optimizer(self, model: Any = None) -> Optimizer:
+    def create_optimizer(self, *given: Any, **named: Any) -> Optimizer:
         if self.applied is None:
             self.applied = Precision(self._mode, device=self.args.device)
             if self.applied.resolved.loss_scale.mode != "none":
                 raise RuntimeError("PrecisionTrainer has no loss scale: take bfloat16, which needs none")
-            optimizer = super().create_optimizer(model)
+            optimizer = super().create_optimizer(*given, **named)  # transformers 4.44 takes none, 5.23 a model
             self.applied.prepare(self.model, optimizer)
             self.optimizer = _Stepped(optimizer, self._step)
         return self.optimizer

@@ -52,7 +52,7 @@ class Net(lightning.LightningModule):
 data = torch.utils.data.DataLoader(torch.randn(64, 8), batch_size=8)
 words = dict(max_epochs=int(sys.argv[1]), log_every_n_steps=2, accelerator="cpu", enable_progress_bar=False)
 trainer = lightning.Trainer(logger=CSVLogger("."), **words)
-trainer.fit(Net(), data, data, ckpt_path=sys.argv[2] if len(sys.argv) > 2 else None, weights_only=False)
+trainer.fit(Net(), data, data, ckpt_path=sys.argv[2] if len(sys.argv) > 2 else None)
 """
 
 

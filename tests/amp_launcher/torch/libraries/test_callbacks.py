@@ -22,12 +22,18 @@ def ask(step):
 """
 LIGHTNING_STOPS = (
     STOPS
+    + """
+from inspect import signature
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+if "save_on_exception" in signature(ModelCheckpoint).parameters:  # not in 2.4
+    saves = ModelCheckpoint(dirpath="saved", save_on_exception=True, save_last=True)
+else:
+    saves = OnExceptionCheckpoint("saved", "epoch=0-step=4")
+"""
     + LIGHTNING.replace("        return loss", "        ask(self.global_step)\n        return loss").replace(
-        "logger=CSVLogger", "min_epochs=9, callbacks=[SAVES], logger=CSVLogger"
+        "logger=CSVLogger", "min_epochs=9, callbacks=[saves], logger=CSVLogger"
     )
     + "\nprint('fitted', trainer.global_step, trainer.limit_val_batches, flush=True)\n"
-).replace(
-    "SAVES", "lightning.pytorch.callbacks.ModelCheckpoint(dirpath='saved', save_on_exception=True, save_last=True)"
 )
 TRAINER_STOPS = (
     STOPS

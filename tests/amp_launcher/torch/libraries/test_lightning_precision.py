@@ -70,7 +70,7 @@ def fit(mode, model=None, *, path=None, settings=None, validated=None, **words):
     model = model or Net()
     words = {"max_epochs": 1, "accelerator": "cpu", **QUIET, **words}
     trainer = Trainer(plugins=LightningPrecision(mode, **(settings or {})), **words)
-    trainer.fit(model, data(), validated, ckpt_path=path, weights_only=False)
+    trainer.fit(model, data(), validated, ckpt_path=path)
     return trainer, model
 
 

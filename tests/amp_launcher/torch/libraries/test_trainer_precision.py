@@ -39,7 +39,7 @@ class Recorded(PrecisionTrainer):
 def arguments(folder, steps=10, **more):
     words = {"gradient_accumulation_steps": MICRO_BATCHES, "max_grad_norm": CLIP, "learning_rate": 1e-2}
     words |= {"weight_decay": 0.1, "save_steps": 4, "logging_steps": 1, "lr_scheduler_type": "constant"}
-    words |= {"disable_tqdm": True, "use_cpu": True}
+    words |= {"disable_tqdm": True, "use_cpu": True, "optim": "adamw_torch_fused"}
     return TrainingArguments(output_dir=str(folder), max_steps=steps, report_to=[], **{**words, **more})
 
 
