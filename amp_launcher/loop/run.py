@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from amp_launcher import result, run_folder, settings
+from amp_launcher import leave, result, run_folder, settings
 from amp_launcher.arguments import Arguments
 from amp_launcher.loop import proof, replay, result_fields
 from amp_launcher.loop.attempt import Attempt, begin
@@ -232,7 +232,7 @@ class Run(ABC):
         """End the process from a thread beside training, which hangs."""
         self.leave_first_failure(reason)
         print(f"{self.settings.recipe}: {reason}", file=sys.stderr, flush=True)
-        os._exit(FAILED)
+        leave.end_now(FAILED)
 
     def _leave_verdict(self, found: dict[str, Any], observed: dict[str, Any], memory: Memory) -> None:
         """End a replay with what it says of the run."""
