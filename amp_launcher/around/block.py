@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from amp_launcher import leave
 from amp_launcher.arguments import Arguments
 from amp_launcher.metrics import warm_up
 
@@ -67,7 +67,7 @@ def end_within(seconds: float, end: Callable[[], int]) -> None:
         code = end()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        leave.end_now(code)
 
     timer = threading.Timer(seconds, end_process)
     timer.daemon = True

@@ -20,9 +20,9 @@ from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.stop_signal import StopSignal
 from amp_launcher.around.wrapper import Started, Wrapper
 from amp_launcher.job import logged as script_log
+from amp_launcher.leave import end_now, flush_files
 from amp_launcher.loop import proof, result_fields
 from amp_launcher.loop.divergence import Detector
-from amp_launcher.loop.main import flush_files
 from amp_launcher.loop.run import FAILED
 from amp_launcher.precision import verdict
 from amp_launcher.precision.listeners import heard_by
@@ -114,7 +114,7 @@ class ScriptAttempt:
         """End the process from a thread beside the script."""
         code = self._end(FAILED, reason, killed=True)
         flush_files()
-        os._exit(code)
+        end_now(code)
 
     def _give_up(self) -> int:
         print(f"script: it did not end within {blocks.GRACE:g} s of the end of its block; ended", file=sys.stderr)

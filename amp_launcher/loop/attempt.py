@@ -39,11 +39,18 @@ class Attempt:
     """Facts of this rank that decide on the last bits of its arithmetic."""
     facts_of_ranks: tuple[dict[str, Any], ...]
     folder: RunFolder | None
+    replays: bool
+    """Whether this only repeats steps of another run, to be compared and not saved."""
 
     @property
     def first(self) -> int:
         """Steps that were done before."""
         return self.before.step
+
+    @property
+    def epochs(self) -> int:
+        """Of the whole run, the last of which may be cut short."""
+        return -(-self.total // self.steps_per_epoch)
 
 
 def begin(
@@ -103,4 +110,5 @@ def begin(
         facts=own,
         facts_of_ranks=tuple(group.gather(own)),
         folder=RunFolder(path=folder, attempt=number) if folder else None,
+        replays=replay is not None and folder is not None,
     )

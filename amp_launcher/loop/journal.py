@@ -48,18 +48,18 @@ class Journal:
         self.check_ours()
         self.metrics.append([{"event": name, **values, "time": time.time()}])
 
-    def begin(self, state: State, *, replay: bool) -> None:
+    def begin(self, state: State) -> None:
         """The attempt begins. A replay records the state that rank 0 loaded; that of other ranks is in no
         checkpoint."""
         attempt = self._attempt
-        if self._record and replay and attempt.first and self._group.rank == 0:
+        if self._record and attempt.replays and attempt.first and self._group.rank == 0:
             self._record.add(attempt.first, state.digests())
             self._record.write([{"step": attempt.first, "loss": None, "grad_norm": None}])
         self.event(
             "start",
             attempt=attempt.number,
             total_steps=attempt.last,
-            epochs=-(-attempt.total // attempt.steps_per_epoch),
+            epochs=attempt.epochs,
             resumed_from=attempt.first if attempt.resumed_from else None,
             world_size=self._group.size,
             device=self._group.members[0].device,

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import gc
-import io
 import os
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
-from amp_launcher import arguments, run_folder
+from amp_launcher import arguments, leave, run_folder
 from amp_launcher.arguments import Arguments
 from amp_launcher.loop.divergence import Diverged
 from amp_launcher.loop.run import DONE, FAILED, INTERRUPTED, REFUSED, Run
@@ -24,23 +19,16 @@ from amp_launcher.world.world import PlacementError, SettingsErrorOfAll, rank_an
 
 FrameworksRun = TypeVar("FrameworksRun", bound=Run)
 
-_BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
-
 
 def start(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun], None]) -> NoReturn:
     """Run a recipe's `train` with the command line's arguments, and exit. `kind` is the framework's `Run`.
 
-    The process ends without the interpreter's finalization, which takes a second with a framework loaded, and which
-    Gloo's threads may abort: they may still hold Python objects. Threads that are no daemons are waited for, and
-    open files are flushed, as finalization does.
+    The process ends by `leave.finish`, unless what it waits for, or records, needs the interpreter's finalization.
     """
     code, chosen = _run(kind, recipe, train, sys.argv[1:])
     if _is_finalized(chosen, kind.framework):
         sys.exit(code)
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    flush_files()
-    os._exit(code)
+    leave.finish(code)
 
 
 def _is_finalized(chosen: Arguments | None, framework: str) -> bool:
@@ -50,14 +38,6 @@ def _is_finalized(chosen: Arguments | None, framework: str) -> bool:
         return False  # for Gloo's threads; a profiler's range was closed before
     # NVIDIA's profilers write what they recorded at the process's exit.
     return chosen is not None and chosen.settings.profile.tool not in ("none", "framework")
-
-
-def flush_files() -> None:
-    """Flush every open file, the standard streams too. Their types are asked, since an object may pretend a class."""
-    files = [value for value in gc.get_objects() if issubclass(type(value), _BUFFERED)]
-    for file in sorted(files, key=lambda file: not isinstance(file, io.TextIOBase)):  # text is above a buffer
-        with contextlib.suppress(OSError, ValueError):  # ValueError: closed
-            file.flush()
 
 
 def main(kind: type[FrameworksRun], recipe: str, train: Callable[[FrameworksRun], None], words: Sequence[str]) -> int:

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from amp_launcher.loop.checkpoint import Checkpoint
 from amp_launcher.loop.progress import Progress
-from amp_launcher.loop.recorder import Executed
+from amp_launcher.precision.step_outcome import StepOutcome
 
 Evaluate = Callable[[], Mapping[str, float]]
 """The held-out measures by name, `accuracy` and `loss` among them, the same on every rank."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Executed:
+    """Results of an execution of one or more steps: scalars, or vectors of one value a step, on the device."""
+
+    loss: Any
+    """Mean over this rank's samples; or several losses by name, whose sum is the step's."""
+    lr: Any
+    """A number, or a value on the device."""
+    outcome: StepOutcome
+    waited: float | None = None
+    """Seconds that this rank waited for data; None where all data is on the device."""
+    prepared: bool = False
+    """Whether it included compilation, so that its time says nothing of the speed."""
 
 
 class State(Protocol):

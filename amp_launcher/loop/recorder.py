@@ -8,31 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from amp_launcher.loop.peak_memory import PeakMemory
-from amp_launcher.precision.step_outcome import StepOutcome
+from amp_launcher.loop.protocols import Executed
+from amp_launcher.loop.spans import Span
 from amp_launcher.world.device import Device
 from amp_launcher.world.world import ProcessGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Executed:
-    """Results of an execution of one or more steps: scalars, or vectors of one value a step, on the device."""
-
-    loss: Any
-    """Mean over this rank's samples; or several losses by name, whose sum is the step's."""
-    lr: Any
-    """A number, or a value on the device."""
-    outcome: StepOutcome
-    waited: float | None = None
-    """Seconds that this rank waited for data; None where all data is on the device."""
-    prepared: bool = False
-    """Whether it included compilation, so that its time says nothing of the speed."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Execution:
-    first: int
-    count: int
-    epoch: int
+    span: Span
     executed: Executed
     began: Any
     ended: Any
@@ -67,16 +51,11 @@ class Recorder:
         self._busy = self._device.record_kernels() if kernels else _unknown
         self._began = self._device.mark()
 
-    def end(self, executed: Executed, *, first: int, count: int, epoch: int, timed: bool) -> None:
-        """The execution of `count` steps from number `first` on, counted from 1, has ended.
-
-        `timed`: its time counts for the rate.
-        """
+    def end(self, executed: Executed, span: Span, *, timed: bool) -> None:
+        """The execution of these steps has ended. `timed`: its time counts for the rate."""
         self._executions.append(
             _Execution(
-                first=first,
-                count=count,
-                epoch=epoch,
+                span=span,
                 executed=executed,
                 began=self._began,
                 ended=self._device.mark(),
@@ -91,7 +70,7 @@ class Recorder:
         executions, self._executions = self._executions, []
         if not executions:
             return []
-        counts = [execution.count for execution in executions]
+        counts = [execution.span.count for execution in executions]
         results = [execution.executed for execution in executions]
         losses = self._losses(results, counts)
         rates = self._device.numbers([result.lr for result in results], counts)
@@ -99,15 +78,19 @@ class Recorder:
         scales = self._device.numbers([result.outcome.loss_scale for result in results], counts)
         norms = self._device.numbers([result.outcome.grad_norm for result in results], counts)
         memory = self.memory.peak()
-        steps = [(execution, execution.first + offset) for execution in executions for offset in range(execution.count)]
+        steps = [
+            (execution, execution.span.first + offset)
+            for execution in executions
+            for offset in range(execution.span.count)
+        ]
         rows = []
         for index, (execution, number) in enumerate(steps):
-            seconds = max(self._device.seconds(execution.began, execution.ended), 1e-9) / execution.count
+            seconds = max(self._device.seconds(execution.began, execution.ended), 1e-9) / execution.span.count
             self.skipped += bool(skipped[index])
             named = {name: values[index] for name, values in losses.items()}
             row = {
                 "step": number,
-                "epoch": execution.epoch,
+                "epoch": execution.span.epoch,
                 "loss": sum(named.values()),
                 "lr": rates[index],
                 "seconds": seconds,
@@ -125,9 +108,9 @@ class Recorder:
             if len(named) > 1:
                 row["losses"] = named
             if execution.busy is not None:
-                row["gpu_seconds"] = execution.busy / execution.count
+                row["gpu_seconds"] = execution.busy / execution.span.count
             if execution.executed.waited is not None:
-                row["data_seconds"] = execution.executed.waited / execution.count
+                row["data_seconds"] = execution.executed.waited / execution.span.count
             rows.append(row)
         return rows
 

@@ -11,10 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from amp_launcher import result, run_folder, settings
+from amp_launcher import leave, result, run_folder, settings
 from amp_launcher.arguments import Arguments
 from amp_launcher.loop import proof, replay, result_fields
-from amp_launcher.loop.attempt import begin
+from amp_launcher.loop.attempt import Attempt, begin
 from amp_launcher.loop.divergence import Detector
 from amp_launcher.loop.journal import Journal
 from amp_launcher.loop.profiling import Profiler, Profiling
@@ -22,15 +22,18 @@ from amp_launcher.loop.proof import Proof
 from amp_launcher.loop.protocols import Evaluate, Executor, Observer, State
 from amp_launcher.loop.recorder import Recorder
 from amp_launcher.loop.replay import Replay
+from amp_launcher.loop.saving import Saving
+from amp_launcher.loop.spans import Spans
 from amp_launcher.loop.training import Training
 from amp_launcher.loop.utilization import TokenWork, matrix_share, utilization
 from amp_launcher.metrics import Summary
-from amp_launcher.precision import gemm_layers
+from amp_launcher.precision import gemm_layers, verdict
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.result import Result, Status
 from amp_launcher.run_folder import Superseded
 from amp_launcher.watchdog import Watchdog
 from amp_launcher.world.device import Device
+from amp_launcher.world.preemption import StopPoller, catch_term
 from amp_launcher.world.world import ProcessGroup, table
 
 if TYPE_CHECKING:
@@ -169,33 +172,27 @@ class Run(ABC):
         )
         profiling = Profiling(settings.profile, self.profiler(), folder)
         profiling.choose_within(attempt.first + 1, attempt.last, settings.checkpoint.stop_every)
-        training = self._training = Training(
+        checks = Proof(
             settings=settings,
             group=world,
-            attempt=attempt,
-            state=state,
-            journal=Journal(attempt, world, recorder, divergence, record=settings.verify.record),
-            proof=Proof(
-                settings=settings,
-                group=world,
-                observer=observer,
-                before=attempt.before.reports,
-                planned=proof.choose_steps(attempt.last, settings.seed, attempt.first + 1, profiling.steps),
-                say=self.say,
-            ),
-            profiling=profiling,
-            replays=self._replay is not None,
-            clock=lambda: time.monotonic() - self._began,
+            observer=observer,
+            before=attempt.before.reports,
+            planned=proof.choose_steps(attempt.last, settings.seed, attempt.first + 1, profiling.steps),
             say=self.say,
         )
+        journal = Journal(attempt, world, recorder, divergence, record=settings.verify.record)
+        saving = Saving(attempt, state, journal, checks, lambda: self._seconds(attempt))
+        training = self._training = Training(Spans(settings, attempt), saving, profiling, self.say)
         self._introduce(training, data)
-        if self._replay and (verdict := self._replay.not_comparable(attempt.facts)):
+        if self._replay and (problem := self._replay.not_comparable(attempt.facts)):
             unknown = {"verdict": "unknown", "why": "nothing was replayed"}
-            self._leave_verdict(verdict, unknown, recorder.memory.fields())
+            self._leave_verdict(problem, unknown, recorder.memory.fields())
             return
         with Watchdog(lambda: training.done, settings, folder, world.rank, self._give_up).watching():
-            reached = training.run(executor, evaluate)
-        observed = training.observed()
+            catch_term()
+            self._begin(training)
+            reached = training.run(executor, evaluate, StopPoller(world, attempt.folder and attempt.folder.stop))
+        observed = self._observed(training)
         memory = recorder.memory.fields(self.world)
         if reached and self._replay and training.done == attempt.last:
             self._leave_verdict(self._replay.verdict(), observed, memory)
@@ -211,17 +208,37 @@ class Run(ABC):
         if problem and self.world.rank == 0:
             print(f"{self.settings.recipe}: {problem}", file=sys.stderr)
 
+    def _begin(self, training: Training) -> None:
+        attempt, journal = training.attempt, training.journal
+        lost = attempt.first - journal.metrics.summary.steps
+        if attempt.resumed_from is not None:
+            self.say(f"resumed after step {attempt.first} from {attempt.resumed_from}")
+            if lost > 0 and not attempt.replays:
+                self.say(f"metrics.jsonl is damaged: it lacks {lost} of those steps, and so does what sums them up")
+        journal.begin(training.saving.state)
+
+    def _seconds(self, attempt: Attempt) -> float:
+        """Time of all attempts."""
+        return attempt.before.seconds + time.monotonic() - self._began
+
+    @staticmethod
+    def _observed(training: Training) -> dict[str, Any]:
+        """result.json's "observed": the verdict over all ranks, and over all steps seen since the run began."""
+        judged = training.proof.judged(complete=training.done == training.attempt.last)
+        skipped = training.journal.recorder.skipped
+        return verdict.without_updates(judged, training.done) if 0 < training.done == skipped else judged
+
     def _give_up(self, reason: str) -> None:
         """End the process from a thread beside training, which hangs."""
         self.leave_first_failure(reason)
         print(f"{self.settings.recipe}: {reason}", file=sys.stderr, flush=True)
-        os._exit(FAILED)
+        leave.end_now(FAILED)
 
-    def _leave_verdict(self, verdict: dict[str, Any], observed: dict[str, Any], memory: Memory) -> None:
+    def _leave_verdict(self, found: dict[str, Any], observed: dict[str, Any], memory: Memory) -> None:
         """End a replay with what it says of the run."""
-        self._verdict = verdict
-        sentence = f"{verdict['verdict']}: {verdict['why']}"
-        same = verdict["verdict"] == replay.SAME
+        self._verdict = found
+        sentence = f"{found['verdict']}: {found['why']}"
+        same = found["verdict"] == replay.SAME
         self.exit_code = DONE if same else FAILED
         self._leave_result(None if same else sentence, observed, memory, self.precision.scale)
         self.say(sentence)
@@ -254,7 +271,7 @@ class Run(ABC):
             updates={"attempted": summary.steps, "applied": summary.steps - summary.skipped},
             epochs=self.settings.epochs,
             steps=summary.steps,
-            wall_seconds=training.seconds(),
+            wall_seconds=self._seconds(training.attempt),
             world_size=self._devices,
             determinism="exact" if attempt.exact else "best_effort",
             resumed_from=attempt.first if attempt.resumed_from else None,
@@ -305,7 +322,7 @@ class Run(ABC):
         facts.append(f"{(memory['peak_memory_bytes'] or 0) / 2**20:,.0f} MiB at most")
         if summary.skipped:
             facts.append(f"{_steps(summary.skipped)} skipped on overflow")
-        self.say(f"{_steps(summary.steps)} in {training.seconds():.1f} s: {', '.join(facts)}")
+        self.say(f"{_steps(summary.steps)} in {self._seconds(training.attempt):.1f} s: {', '.join(facts)}")
         self.say(f"amp={self.settings.amp.level} {observed['verdict']}: {observed['why']}")
         if folder := training.attempt.folder:
             self.say(f"result in {folder.result}")

@@ -16,8 +16,7 @@ from amp_launcher.loop import main as trainer
 from amp_launcher.loop import run as shared
 from amp_launcher.loop import sampling
 from amp_launcher.loop.array_state import ArrayState, Tensors
-from amp_launcher.loop.protocols import Evaluate
-from amp_launcher.loop.recorder import Executed
+from amp_launcher.loop.protocols import Evaluate, Executed
 from amp_launcher.loop.run import DONE, FAILED
 from amp_launcher.paddle import devices
 from amp_launcher.paddle.devices import PaddleDevice, World

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from amp_launcher.loop import sampling
 from amp_launcher.loop.prefetch import Prefetcher
-from amp_launcher.loop.recorder import Executed
+from amp_launcher.loop.protocols import Executed
 from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.settings import Settings
 from amp_launcher.tensorflow import xla

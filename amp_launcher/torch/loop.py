@@ -21,8 +21,7 @@ from amp_launcher.loop import run as shared
 from amp_launcher.loop import sampling
 from amp_launcher.loop.prefetch import Prefetcher
 from amp_launcher.loop.profiling import Profiler
-from amp_launcher.loop.protocols import Evaluate
-from amp_launcher.loop.recorder import Executed
+from amp_launcher.loop.protocols import Evaluate, Executed
 from amp_launcher.loop.run import DONE
 from amp_launcher.loop.utilization import TokenWork
 from amp_launcher.precision.gemm_layers import Chosen

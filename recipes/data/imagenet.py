@@ -1,4 +1,4 @@
-"""ImageNet's images, from folders of JPEG files or from TFRecord files.
+"""ImageNet's images, from folders of JPEG files.
 
 A sample's crop in an epoch is a function of (seed, epoch, index). Crops are those of NVIDIA's ResNet50 v1.5: for
 training, a random part of 8% to 100% of the image with sides 3:4 to 4:3, mirrored with probability 0.5; for evaluation,
@@ -7,7 +7,6 @@ the center of the image after it is resized to an eighth more than needed.
 
 from __future__ import annotations
 
-import io
 import math
 import os
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from amp_launcher.settings import Data
 from amp_launcher.typed import SettingsError
 from amp_launcher.world import cgroup_limits
 
-from . import DataError, digest, tfrecord
+from . import DataError, digest
 
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)
@@ -34,26 +33,22 @@ LARGER = 256 / 224
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageFiles:
-    """Labelled images in files: one in each, or records of TFRecord files."""
+    """Labelled images, one in each file."""
 
     paths: Sequence[Path]
     labels: numpy.ndarray
-    """int64 of shape [count]; empty for TFRecord files, whose records contain the labels."""
-    records: numpy.ndarray | None = None
-    """`tfrecord.index` of the paths."""
+    """int64 of shape [count]."""
     size: int
-    classes: int
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(cgroup_limits.cpus(), "decode"), compare=False, repr=False
     )
 
     def __len__(self) -> int:
-        return len(self.paths) if self.records is None else len(self.records)
+        return len(self.paths)
 
     def digest(self) -> str:
-        """SHA-256 of the paths and the records' positions, not of the contents, which may take hours to read."""
-        positions = () if self.records is None else (self.records,)
-        return digest("\n".join(map(str, self.paths)).encode(), *positions)
+        """SHA-256 of the paths, not of the contents, which may take hours to read."""
+        return digest("\n".join(map(str, self.paths)).encode())
 
     def augmented(self, seed: int, epoch: int, indices: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray]:
         """Random crops for an epoch: uint8 [*indices.shape, size, size, 3]; and labels, int64 of indices' shape."""
@@ -72,19 +67,10 @@ class ImageFiles:
     def _one(self, index: int, crop: Any) -> tuple[numpy.ndarray, int]:
         from PIL import Image, UnidentifiedImageError
 
-        if self.records is None:
-            path, label = self.paths[index], int(self.labels[index])
-            content: Any = path
-        else:
-            file, offset, length = self.records[index]
-            path = self.paths[file]
-            encoded, number = tfrecord.read(path, int(offset), int(length))
-            content, label = io.BytesIO(encoded), number - 1  # 0 is the background
-            if not 0 <= label < self.classes:
-                raise DataError(f"{path} has the label {number}, and train.classes={self.classes}")
+        path = self.paths[index]
         try:
-            with Image.open(content) as image:
-                return numpy.asarray(crop(image.convert("RGB"), index)), label
+            with Image.open(path) as image:
+                return numpy.asarray(crop(image.convert("RGB"), index)), int(self.labels[index])
         except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
             raise DataError(f"{path} is no image that can be read: {error}") from None
 
@@ -106,8 +92,6 @@ def load(data: Data, size: int, classes: int) -> tuple[ImageFiles, ImageFiles]:
     if data.dir is None:
         raise DataError(f"data={data.name} needs data.dir=FOLDER")
     folder = Path(data.dir)
-    if data.name == "tfrecord":
-        return _records(folder, "train", size, classes), _records(folder, "validation", size, classes)
     names = _classes(folder, "train", classes)
     for name in _classes(folder, "val", classes):
         if name not in names:
@@ -138,17 +122,7 @@ def _folders(inside: Path, names: Sequence[str], size: int) -> ImageFiles:
             raise DataError(f"{inside / name} has no files {', '.join(f'*{suffix}' for suffix in SUFFIXES)}")
         paths += [inside / name / file for file in files]
         labels += [label] * len(files)
-    return ImageFiles(paths=paths, labels=numpy.array(labels, dtype=numpy.int64), size=size, classes=len(names))
-
-
-def _records(folder: Path, part: str, size: int, classes: int) -> ImageFiles:
-    files = tfrecord.files(folder, part)
-    records = tfrecord.index(files)
-    if not len(records):
-        raise DataError(f"the TFRecord files {part}-*-of-* in {folder} are empty")
-    return ImageFiles(
-        paths=files, labels=numpy.array([], dtype=numpy.int64), records=records, size=size, classes=classes
-    )
+    return ImageFiles(paths=paths, labels=numpy.array(labels, dtype=numpy.int64), size=size)
 
 
 def _random_crop(image: Any, size: int, seed: int, epoch: int, index: int) -> Any:

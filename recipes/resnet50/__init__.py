@@ -132,11 +132,6 @@ RECIPE = Recipe(
             source=IMAGENET_HOME,
             help="train/CLASS/*.JPEG and val/CLASS/*.JPEG in data.dir",
         ),
-        "tfrecord": DataLayout(
-            files=(("train-*-of-*", "validation-*-of-*"),),
-            source=IMAGENET_HOME,
-            help="ImageNet as TFRecord files in data.dir",
-        ),
     },
     unsharded="its convolutions have channels_last weights, and torch's fully_shard takes contiguous ones only",
     layers=layers,

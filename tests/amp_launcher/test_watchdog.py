@@ -165,10 +165,10 @@ def test_a_recipe_that_hangs_ends_as_failed_with_the_reason(tmp_path: Path) -> N
     code = (
         "import sys, time\nfrom amp_launcher.recipes.mnist import train_torch as mnist\n"
         "from amp_launcher.torch import loop\n"
-        "from amp_launcher.loop import training\nreal = training.Training._at_once\n"
-        "def at_once(self, number, *rest):\n"
-        "    if number == 2: time.sleep(1000)\n    return real(self, number, *rest)\n"
-        "training.Training._at_once = at_once\n"
+        "from amp_launcher.loop.spans import Spans\nreal = Spans.after\n"
+        "def after(self, done, *rest):\n"
+        "    if done == 2: time.sleep(1000)\n    return real(self, done, *rest)\n"
+        "Spans.after = after\n"
         "sys.exit(loop.main('mnist', mnist.train, sys.argv[1:]))\n"
     )
     words = ["amp=o0", "device=cpu", "batch=4", "steps=5", "data=synthetic"]

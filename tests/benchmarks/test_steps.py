@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from amp_launcher.loop.recorder import Executed
+from amp_launcher.loop.protocols import Executed
 from benchmarks import script_steps, steps
 from benchmarks.steps import BLOCK, Turns
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from amp_launcher.loop.recorder import Executed, Recorder
+from amp_launcher.loop.protocols import Executed
+from amp_launcher.loop.recorder import Recorder
+from amp_launcher.loop.spans import Span
 from amp_launcher.metrics import STEP
 
 
@@ -42,9 +44,8 @@ def recorded(tokens: int = 0, **given: Any) -> list[dict[str, Any]]:
     recorder = Recorder(ALONE, Device(), batch=8, skipped=2, tokens=tokens)
     outcome = SimpleNamespace(overflowed=True, loss_scale=4.0, grad_norm=0.5)
     recorder.begin(timed=True)
-    recorder.end(
-        Executed(**{"loss": 1.5, "lr": 0.1, "outcome": outcome, **given}), first=3, count=2, epoch=0, timed=True
-    )
+    executed = Executed(**{"loss": 1.5, "lr": 0.1, "outcome": outcome, **given})
+    recorder.end(executed, Span(first=3, count=2, epoch=0, within=2), timed=True)
     return recorder.flush()
 
 

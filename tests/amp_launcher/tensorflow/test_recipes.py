@@ -1,10 +1,9 @@
-"""The recipes in TensorFlow: networks beside torch's, and TFRecord files."""
+"""The recipes in TensorFlow: networks beside torch's, and images in folders."""
 
 from __future__ import annotations
 
 import numpy
 import pytest
-import tensorflow as tf
 import torch
 
 from amp_launcher.recipes.efficientnet import EfficientnetSettings
@@ -17,7 +16,7 @@ from amp_launcher.torch.supervised import draw_glorot
 from tests.amp_launcher.contract.runs import losses, train
 from tests.amp_launcher.contract.weights import give_keras
 from tests.amp_launcher.torch.trainers import result
-from tests.recipes.data.image_files import encoded, write_folders
+from tests.recipes.data.image_files import write_folders
 
 
 @pytest.mark.parametrize(
@@ -43,33 +42,9 @@ def test_networks_put_out_what_torchs_do_from_equal_weights(ours, theirs, settin
     assert numpy.asarray(outputs) == pytest.approx(expected, rel=1e-3, abs=1e-3)
 
 
-def test_tfrecord_files_that_tensorflow_wrote_train_as_the_same_images_in_folders(tmp_path):
+def test_resnet50_trains_on_images_in_folders_and_tells_the_share_of_waiting_for_them(tmp_path):
     folders = write_folders(tmp_path / "folders", classes=2, train=8, val=2)
-    records = tmp_path / "records"
-    records.mkdir()
-    number = 0
-    for part, count in (("train", 8), ("validation", 2)):
-        with tf.io.TFRecordWriter(str(records / f"{part}-00000-of-00001")) as writer:
-            for label in (1, 2):
-                for _ in range(count):
-                    writer.write(example(encoded(number), label))
-                    number += 1
     words = ["train.classes=2", "train.width=8", "train.image_size=32", "train.stages=[1,1]", "batch=4", "amp=o0"]
-    one, other = (
-        train("tensorflow", "resnet50", tmp_path / name, *words, "epochs=2", f"data={name}", f"data.dir={folder}")
-        for name, folder in (("imagenet", folders), ("tfrecord", records))
-    )
-    assert losses(one) == losses(other) and len(losses(one)) == 8
-    assert result(one)["eval"] == result(other)["eval"]
-    assert 0 <= result(one)["throughput"]["data_share"] < 1
-
-
-def example(image: bytes, label: int) -> bytes:
-    """A record as TensorFlow's own tools write it."""
-    features = {
-        "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-        "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
-        "image/format": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"PNG"])),
-        "image/object/bbox/xmin": tf.train.Feature(float_list=tf.train.FloatList(value=[0.5])),
-    }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    run = train("tensorflow", "resnet50", tmp_path / "run", *words, "epochs=2", "data=imagenet", f"data.dir={folders}")
+    assert len(losses(run)) == 8
+    assert 0 <= result(run)["throughput"]["data_share"] < 1

@@ -203,7 +203,7 @@ def test_cifars_validation_and_test_images_are_measured_apart(tmp_path):
         ("efficientnet", ("data=cifar100", "data.dir=/nowhere"), "data.dir=/nowhere has no CIFAR-100; it should hold"),
         ("efficientnet", ("data=cifar100",), "data=cifar100 needs data.dir=FOLDER"),
         ("resnet50", ("data=imagenet", "data.dir=/nowhere"), "has no folder train; it should hold train/CLASS/*.JPEG"),
-        ("resnet50", ("data=tfrecord", "data.dir=/nowhere"), "has no TFRecord files train-*-of-*"),
+        ("resnet50", ("data=tfrecord",), "data=tfrecord is not one of synthetic, imagenet"),
     ],
 )
 def test_a_wrong_request_gets_one_line_and_leaves_nothing(tmp_path, capsys, name, words, message):

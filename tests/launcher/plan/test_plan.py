@@ -188,13 +188,6 @@ REFUSED: list[tuple[Facts, dict[str, str]]] = [
             "or cifar-100-binary"
         },
     ),
-    (
-        with_files("train-00000-of-01024"),
-        {
-            "recipe=resnet50 data=tfrecord data.dir=/d": "data.dir=/d lacks validation-*-of-*; data=tfrecord is "
-            "ImageNet as TFRecord files in data.dir"
-        },
-    ),
     *(
         (with_files("train.bin", "val.bin", **sizes), {TOKENS: says})
         for sizes, says in (

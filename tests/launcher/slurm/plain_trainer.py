@@ -23,7 +23,7 @@ from amp_launcher.loop import checkpoint, sampling
 from amp_launcher.loop import main as trainer
 from amp_launcher.loop import run as shared
 from amp_launcher.loop.progress import Progress, restored, to_dict
-from amp_launcher.loop.recorder import Executed
+from amp_launcher.loop.protocols import Executed
 from amp_launcher.precision import observation
 from amp_launcher.precision.resolved import ResolvedPrecision, resolve
 from amp_launcher.precision.step_outcome import StepOutcome
