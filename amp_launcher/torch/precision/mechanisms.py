@@ -199,6 +199,11 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
         super().add(optimizer)
         self._add_masters(optimizer)
 
+    def _renew_masters_alone(self) -> None:
+        """As far as it needs no other rank."""
+        if not several_ranks():
+            self._renew_masters()
+
     def _renew_masters(self) -> None:
         for optimizer in self._masters.outdated():
             self._add_masters(optimizer)
@@ -223,6 +228,7 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
                 weight.zeroed_for_ddp = reduced.get(parameter, False)
 
     def master_parameters(self) -> dict[str, torch.Tensor]:
+        self._renew_masters_alone()
         self._masters.follow_model()
         parameters = super().master_parameters()
         weights = {name: self._masters.get(parameter) for name, parameter in parameters.items()}
@@ -266,10 +272,9 @@ class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_mas
         return self._masters.unstepped(optimizer)
 
     def _follow(self, optimizer: Optimizer) -> None:
-        """Follow the optimizer's parameters as they are now, as far as it needs no other rank."""
+        """Follow the optimizer's parameters as they are now."""
         if optimizer in self._masters:
-            if not several_ranks():
-                self._renew_masters()
+            self._renew_masters_alone()
             self._masters.take_loaded(optimizer)
             self._masters.give(optimizer)
             self._masters.follow_model(optimizer)
@@ -320,8 +325,15 @@ class _Loading:
     def __init__(self, precision: HalfModelFloat32Masters | None = None) -> None:
         self._precision = None if precision is None else weakref.ref(precision)
 
-    def __call__(self, module: nn.Module, state: Mapping[str, Any], prefix: str, *_: Any) -> None:
+    def __call__(
+        self, module: nn.Module, state: Mapping[str, Any], prefix: str, metadata: Mapping[str, Any], *_: Any
+    ) -> None:
         precision = self._precision and self._precision()
+        if precision and metadata.get("assign_to_params_buffers"):
+            raise RuntimeError(
+                "model.load_state_dict(weights, assign=True) would replace the half-precision parameters that "
+                "precision.prepare(model) made: leave assign=True out, or load before precision.prepare(model)"
+            )
         for name, parameter in module.named_parameters(recurse=False):
             values = state.get(prefix + name)
             if precision and parameter.dtype in HALVES and getattr(values, "dtype", None) == torch.float32:

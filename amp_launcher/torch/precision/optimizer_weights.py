@@ -27,7 +27,10 @@ class SteppedWeights:
 
     @property
     def outdated(self) -> bool:
-        """Whether groups or parameters were added to the optimizer, or removed, since `renew`."""
+        """Whether groups or parameters were added to the optimizer, or removed, since `renew`; not within a step, where
+        the groups have the weights."""
+        if self._there:
+            return False
         groups = self._optimizer.param_groups
         return len(groups) != len(self._parameters) or any(
             len(group["params"]) != len(known) or not all(map(operator.is_, group["params"], known))

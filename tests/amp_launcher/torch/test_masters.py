@@ -192,6 +192,14 @@ def test_parameters_that_an_optimizer_gets_later_have_masters_too(dtype: str) ->
     assert net[1].weight.grad is None
 
 
+def test_parameters_that_an_optimizer_gets_have_masters_at_once() -> None:
+    precision = of("o2", "bfloat16", UNSCALED)
+    net = precision.prepare(nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)))
+    optimizer = precision.prepare(sgd(net[0], 1e-5))
+    optimizer.add_param_group({"params": [net[1].weight]})
+    assert precision.master_parameters()["1.weight"].dtype == torch.float32
+
+
 def averaged(model: nn.Module, kind: str) -> AveragedModel:
     return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9) if kind == "moving" else None)
 

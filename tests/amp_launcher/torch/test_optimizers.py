@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -143,6 +144,18 @@ def test_float32_weights_loaded_after_prepare_are_the_masters(when: str) -> None
         model.load_state_dict(weights)
     assert same(precision.master_parameters().values(), weights.values())
     assert model.weight.unique().item() == 1.0
+
+
+def test_weights_put_in_place_of_the_parameters_are_refused_but_in_a_copy() -> None:
+    precision = of()
+    model = nn.Linear(2, 2, bias=False)
+    weights = {"weight": torch.full((2, 2), 1.001)}
+    model.load_state_dict(weights, assign=True)
+    precision.prepare(model, sgd(model))
+    with pytest.raises(RuntimeError, match=r"leave assign=True out, or load before precision\.prepare"):
+        model.load_state_dict(weights, assign=True)
+    assert same(precision.master_parameters().values(), weights.values())
+    copy.deepcopy(model).load_state_dict(weights, assign=True)
 
 
 @pytest.mark.parametrize("backwards", [1, 2, 3])
