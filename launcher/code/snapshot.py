@@ -147,7 +147,8 @@ def git_state(root: Path, files: Sequence[Path]) -> tuple[str | None, bool]:
     commits = [entry.split()[-1] for entry in entries if entry.startswith("# branch.oid ") and "(initial)" not in entry]
     changed = any(entry.startswith(("1 ", "2 ", "u ")) for entry in entries)
     unknown = {top / entry[2:] for entry in entries if entry.startswith("? ")}
-    within = {folder for path in files for folder in path.parents if root in folder.parents}
+    holding = {path.parent for path in files}  # few, while files are many
+    within = {folder for held in holding for folder in (held, *held.parents) if root in folder.parents}
     inner = (folder for folder in sorted(within) if (folder / ".git").exists() and not git.is_anothers(folder))
     return (commits[0] if commits else None), (
         changed or not unknown.isdisjoint(files) or any(git_state(folder, _below(folder, files))[1] for folder in inner)

@@ -42,12 +42,11 @@ def remove(
     _end(local, force)
     old = [run for root in sorted({run.root for run in chosen}) for run in trash.expired(root)]
     code, moment = _code_of([*local, *old]), trash.moment()
-    for run in chosen:
+    if now:
+        trash.side_by_side(_delete_with_marker, chosen, say)
+    for run in () if now else chosen:
         check(run)
-        if now:
-            delete(run)
-        else:
-            trash.put(run, moment)
+        trash.put(run, moment)
         store.clear_unfinished(Path(run.root), run.id)
         say(run)
     trash.delete(old)
@@ -99,6 +98,11 @@ def delete(run: Run) -> None:
         shutil.rmtree(run.folder)
     except OSError as error:
         raise LauncherError(f"rm: {run.folder} could not be deleted: {error}") from None
+
+
+def _delete_with_marker(run: Run) -> None:
+    delete(run)
+    store.clear_unfinished(Path(run.root), run.id)
 
 
 def _code_of(chosen: Sequence[Run]) -> dict[str, set[str]]:

@@ -1,6 +1,7 @@
 import os
 import pty
 import re
+import subprocess
 import time
 
 import pytest
@@ -200,6 +201,23 @@ def test_now_frees_the_space_at_once_and_alone_empties_the_trash(root):
         rm.main(["--now"])
     assert code.exists() and trashed(root) == [NAME]
     assert rm.main(["--now", "--yes"]) == 0 and os.listdir(root / ".trash") == os.listdir(root / ".code") == []
+
+
+def test_one_that_can_not_be_deleted_keeps_no_other(root, capsys):
+    held = finished(root)
+    lock, free = (["chattr", "+i"], ["chattr", "-i"]) if os.geteuid() == 0 else (["chmod", "500"], ["chmod", "700"])
+    others = [finished(root, OTHER), *sweep(root, 3)]
+    for folder in (held, *others):
+        store.mark_unfinished(root, folder.name)
+    if subprocess.run([*lock, held]).returncode:
+        pytest.skip("chattr +i does nothing on this file system")
+    try:
+        with pytest.raises(LauncherError, match=f"rm: {held} could not be deleted: "):
+            rm.main(["--now", NAME, OTHER, SWEEP])
+        assert selection.run_names(str(root)) == os.listdir(root / ".unfinished") == [NAME]
+        assert capsys.readouterr().out.splitlines() == [f"{folder.name}  deleted" for folder in others]
+    finally:
+        subprocess.run([*free, held], check=True)
 
 
 @users.needs_root
