@@ -73,6 +73,8 @@ class Container:
     """Size of a private /dev/shm; None for the runtime's default."""
     terminal: bool = False
     """Interactive, on the user's terminal."""
+    reads_input: bool = False
+    """Without a terminal, the command reads the standard input of what starts it."""
     forward_compatibility: bool = False
     """Its CUDA needs a newer driver than the host's: the image's own driver libraries for that come first."""
     limits: Mapping[str, int] = field(default_factory=dict)

@@ -22,7 +22,8 @@ def wrap(container: Container, runtime: Runtime) -> Wrapped:
     words: list[Word] = [*runtime.command, "run", *([] if podman else ["--rm"])]
     words += ["--init", "--pull=never", "--log-driver=none"]
     words += [prefixed("--name=", container.name), f"--network={container.network}"]
-    words += ["--interactive", "--tty"] if container.terminal else []
+    words += ["--interactive"] if container.terminal or container.reads_input else []
+    words += ["--tty"] if container.terminal else []
     words += [f"--ipc={container.ipc}", *([f"--shm-size={container.shm_bytes}"] if container.shm_bytes else [])]
     words += [f"--ulimit={name}={value}" for name, value in container.limits.items()]
     words += _user(container, runtime)

@@ -17,6 +17,8 @@ CALLED_ELSEWHERE = {
 VERBS = {
     "run": "check and start a job; the default",
     "cmd": "run a program that is not Python, such as a shell script",
+    "up": "start an interactive container or allocation",
+    "down": "end what up started",
     "chain": "start jobs that need each other, from one file",
     "plan": "show what would be started, and which file or word set each value",
     "compare": "arms of one job in turn on the same devices: what a mode gains and costs",

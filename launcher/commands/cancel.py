@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 
 from launcher.commands.arguments import Parser, chosen, newest, split
 from launcher.errors import UsageError
 from launcher.executors import backends, stopping
 from launcher.executors.stopping import Ended
 from launcher.runs import ownership
+from launcher.runs.store import Run
 from launcher.ui import summary
 
 
@@ -26,10 +28,15 @@ def main(arguments: list[str]) -> int:
     runs = chosen(names, roots) if names else [newest(roots, own=True)]
     if not runs:
         raise UsageError(f"cancel: no run of {' '.join(names)} is left")
-    ownership.refuse_anothers("cancel", runs)
+    return end("cancel", runs, now=options.now)
+
+
+def end(verb: str, runs: Sequence[Run], *, now: bool = False) -> int:
+    """End the runs for that verb, print how each ended, and return the exit code."""
+    ownership.refuse_anothers(verb, runs)
     before = {entry.run: entry.state for entry in backends.look(runs)}
     try:
-        ended = stopping.cancel(runs, now=options.now, say=lambda text: print(text, file=sys.stderr, flush=True))
+        ended = stopping.cancel(runs, now=now, say=lambda text: print(text, file=sys.stderr, flush=True))
     except KeyboardInterrupt:
         print("\nthe runs stay asked to stop; `ls` says how they stand", file=sys.stderr)
         return 130

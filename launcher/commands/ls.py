@@ -15,7 +15,7 @@ from launcher import units
 from launcher.commands.arguments import Parser, one_of, positive, split
 from launcher.errors import UsageError
 from launcher.executors import backends
-from launcher.runs import run_ids, run_roots, selection, states, store
+from launcher.runs import run_ids, run_roots, selection, states, store, terminals
 from launcher.runs.schema import PlanRecord, ResultRecord
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
@@ -25,6 +25,7 @@ from launcher.ui.tables import Column
 NEWEST = 20
 SPARE = (*summary.RATES, "PROOF", "HOST", "OWNER", "REQUEST", "ACCURACY", "STEP", "TIME")
 """Columns that a narrow terminal does without, the first one first."""
+_PLAN_FIELDS = (*summary.REQUEST_FIELDS, "up", "nodes", "gpus")
 MOST = 60
 """Most rows of a listing without --all."""
 
@@ -120,7 +121,7 @@ def listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int 
         for entry, step in zip(seen, steps, strict=True)
     ]
     waits = [", ".join(map(run_ids.words_of, states.waits_for(entry.state))) or "-" for entry in seen]
-    plans = [store.read(PlanRecord, store.plan_path(entry.run.path), summary.REQUEST_FIELDS) for entry in seen]
+    plans = [store.read(PlanRecord, store.plan_path(entry.run.path), _PLAN_FIELDS) for entry in seen]
     durations, *measured = summary.measurements([entry.state for entry in seen], results, now)
     columns = [
         Column("RUN", [entry.run.id for entry in seen]),
@@ -141,11 +142,29 @@ def listing(seen: Sequence[Seen], hidden: int, roots: Sequence[str], width: int 
     lines = tables.lines([column for column in columns if needed.get(column.name, True)], width, SPARE)
     if hidden:
         lines.append(f"and {hidden} more that have not ended (`ls --all` lists everything)")
+    lines += [line for entry, plan in zip(seen, plans, strict=True) if (line := _up(entry, plan, now))]
     lines += _notes(seen, now)
     if len(seen) > NEWEST:
         counts = Counter(entry.state.name for entry in seen)
         lines.append(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
     return lines
+
+
+def _up(seen: Seen, plan: PlanRecord, now: float) -> str:
+    """What a run of `up` costs while it runs, and how long nobody has used it; empty for another run."""
+    taken = summary.elapsed(seen.state, now)
+    if not plan.up or seen.state.name != "running" or taken is None:
+        return ""
+    gpus = (plan.nodes or 1) * (plan.gpus or 0)
+    cost = f"{taken * gpus / 3600:.1f} GPU hours" if gpus else f"{units.duration(taken)} without a GPU"
+    name = run_ids.words_of(seen.run.id)
+    if run_roots.is_remote(seen.run.root):
+        use = ""  # the mark is on that host
+    elif (idle := terminals.idle_since(seen.run.path, now - taken)) is None:
+        use = ", a terminal is open"
+    else:
+        use = f", idle for {units.duration(now - idle)}"
+    return f"{name} is up{use}: {cost} so far; `down {name}` ends it"
 
 
 def _notes(seen: Sequence[Seen], now: float) -> list[str]:

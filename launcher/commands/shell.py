@@ -7,9 +7,10 @@ import os
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from amp_launcher.typed import nearest
 from launcher.code import code_store
@@ -26,16 +27,22 @@ from launcher.runs import address as addresses
 from launcher.runs import ownership, run_roots, store
 from launcher.runs.address import Address
 from launcher.script import interactive
-from launcher.script.interactive import Port
+from launcher.script.interactive import Inside, Port
+from launcher.ui import summary
+
+if TYPE_CHECKING:
+    from launcher.runs.remote_record import Pointer
 
 HELP = """\
 Open a terminal in the container and environment that a job would have, on its cluster.
 
-usage: python -m launcher shell [key=value ...] [--forward PORT] [--config-dir DIR]
-       python -m launcher shell RUN [--forward PORT] [run_root=PATH]
+usage: python -m launcher shell [key=value ...] [--forward PORT] [--config-dir DIR] [-- COMMAND]
+       python -m launcher shell RUN [--forward PORT] [run_root=PATH] [-- COMMAND]
 
   key=value       as for run: cluster=, container=, image=, gpus=, env.NAME=...
   RUN             the environment of that run; while it runs, its own GPUs or Slurm allocation
+                  and, of what `up` started, its own container
+  -- COMMAND      run this there and end with its exit code; it needs no terminal
   --forward PORT  bring a port (TensorBoard 6006, Jupyter 8888) to this machine while the terminal is open;
                   HERE:PORT where this machine's own is in use. Not under Slurm
 
@@ -63,10 +70,14 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     port = None if words.forward is None else _port(words.forward)
     names = [word for word in words.overrides if "=" not in word and not word.startswith(("~", "env.", "secrets."))]
-    if not sys.stdin.isatty():
-        raise UsageError("shell needs a terminal as its standard input; `logs` and `ls` do not")
+    has_terminal = sys.stdin.isatty()
+    if words.arguments == ():
+        raise UsageError("shell ... -- needs a command behind --; without -- it opens a terminal")
+    if not has_terminal and not words.arguments:
+        raise UsageError("shell needs a terminal as its standard input; `shell RUN -- COMMAND`, `logs` and `ls` do not")
+    inside = Inside(words.arguments or (), has_terminal and (not words.arguments or sys.stdout.isatty()))
     place = _of_run(names, words.overrides) if names else _of_job(words)
-    command = _opening(place, port, secrets.token_hex(4))
+    command = _opening(place, port, secrets.token_hex(4), inside)
     if shutil.which(command[0]) is None:
         raise Unavailable(f"{command[0]} opens this terminal, and is not installed here")
     sys.stdout.flush()
@@ -74,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     os.execvpe(command[0], command, _environment(place))
 
 
-def _opening(place: ShellTarget, port: Port | None, token: str) -> list[str]:
+def _opening(place: ShellTarget, port: Port | None, token: str, inside: Inside) -> list[str]:
     """The command that opens the terminal. Raises `UsageError` for a port that can't be forwarded."""
     plan, address = place.plan, place.address
     if port and plan.container is not None and plan.container.network == "none":
@@ -90,14 +101,19 @@ def _opening(place: ShellTarget, port: Port | None, token: str) -> list[str]:
         )
     from launcher.ssh import openssh_transport
 
-    text = interactive.script(plan, token=token, attempt=place.attempt, port=port)
-    command = interactive.on_slurm(plan, text, place.job) if plan.queue == "slurm" else ["bash", "-c", text]
+    text = interactive.script(plan, token=token, attempt=place.attempt, port=port, inside=inside)
+    on_slurm = plan.queue == "slurm"
+    command = (
+        interactive.on_slurm(plan, text, place.job, terminal=inside.terminal) if on_slurm else ["bash", "-c", text]
+    )
     if address is None:
         return command
     options: list[str] = []
     if port:
         options = ["-L", f"{port.local}:localhost:{port.remote}", "-o", "ExitOnForwardFailure=yes"]
-    return interactive.over_ssh(openssh_transport.argv(address, "-t", *options), command)
+    return interactive.over_ssh(
+        openssh_transport.argv(address, *(["-t"] if inside.terminal else []), *options), command
+    )
 
 
 def _port(text: str) -> Port:
@@ -151,15 +167,22 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> ShellTarget:
     values = store.read_or_empty(store.plan_path(run.folder), own_in=run.root)
     if not values:
         raise UsageError(f"{run.id} has no plan.json, so its environment is unknown")
-    plan = record.of_run(values, run.path)
+    pointer = _pointer(run)
+    plan = record.of_run(values, f"{pointer.root}/{run.id}" if pointer else run.path)
     running = seen.state.name in ("running", "stopping")
+    if plan.up and not running:
+        what = "has ended; `up` starts another" if seen.state.finished else "is not up yet"
+        raise UsageError(f"{run.id} {what} ({summary.headline(seen.state, time.time()).strip()})")
     ended = [] if running else list(job_environment.own_secrets(plan.secrets, plan.run_dir))
     if ended:
         print(f"note: without {', '.join(ended)}: the run's own secrets were deleted when it ended", file=sys.stderr)
         kept = {name: path for name, path in plan.secrets.items() if name not in ended}
         plan = dataclasses.replace(plan, secrets=kept)
     return ShellTarget(
-        plan, _address(run), seen.state.attempt if running else None, job_of(seen.files.submission) if running else None
+        plan,
+        pointer.address if pointer else None,
+        seen.state.attempt if running else None,
+        job_of(seen.files.submission) if running else None,
     )
 
 
@@ -170,12 +193,11 @@ def _close() -> None:
         host.close_all()
 
 
-def _address(run: store.Run) -> Address | None:
+def _pointer(run: store.Run) -> Pointer | None:
+    """Where a run on another host is; None for one of this machine."""
     from launcher.runs import remote_record
 
-    if not run_roots.is_remote(run.root):
-        return None
-    return remote_record.required(run).address
+    return remote_record.required(run) if run_roots.is_remote(run.root) else None
 
 
 def _environment(place: ShellTarget) -> dict[str, str]:

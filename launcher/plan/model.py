@@ -239,6 +239,8 @@ class Plan:
     """The steps of another run that it replays, where `verify` made it."""
     after: str | None = None
     """The runs that it comes after, as `after=` names them; a job of its own chain by its run id."""
+    up: bool = False
+    """It waits for terminals until it is asked to end, as `up` starts it."""
     job: str | None = None
     """Its name in the file of its chain; None for a run that is in none."""
     restarts: int = 0

@@ -154,6 +154,7 @@ class PlanRecord(NamedTuple):
     after: str | None = None
     notify: tuple[str, ...] = ()
     secrets: Mapping[str, str] = {}
+    up: bool | None = None
     job: str | None = None
     words: tuple[str, ...] = ()
     swept: tuple[tuple[str, Any], ...] = ()

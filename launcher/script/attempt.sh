@@ -18,12 +18,14 @@
 #   LAUNCHER_STOP_BEFORE      seconds in which it then has to end; also with a time limit
 #   LAUNCHER_BARE             yes if it runs without a wrapper
 #   LAUNCHER_RESUMES          yes if it has script.resume_arguments
+#   LAUNCHER_UP               yes if it waits until it is asked to end
 #
 # The job runs in this shell, with the user's environment and cluster.setup, which may use any name but LAUNCHER_*. So
 # every lasting variable is LAUNCHER_*, and no local one is declared around a job: bash would export it instead of the
 # user's variable of that name.
 
 # Slurm may start a run again that it lost sight of.
+# shellcheck disable=SC2153 # run.sh sets it
 taken_over() { [ -e "$LAUNCHER_RUN/attempts/$((LAUNCHER_ATTEMPT + 1))" ]; }
 
 status() { # state, exit code or null, end or null, reason
@@ -284,6 +286,8 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
     exit 1
   elif [ "$code" = 0 ] && ! ended_on_request && has_result; then
     status "done" 0 "$ended" ""
+  elif [ "$code" = 0 ] && [ -n "${LAUNCHER_UP-}" ]; then
+    end_of_up "$ended"
   elif [ -e "$LAUNCHER_RUN/cancelled" ]; then
     status cancelled "$code" "$ended" "${overdue:+the script }${overdue:-cancelled}"
     [ "$code" != 0 ] || code=85 # a script may exit with 0 when it is ended, but runs after it must not start
@@ -332,6 +336,21 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   rm -f "$LAUNCHER_RUN/.reserve"
   [ "$LAUNCHER_QUEUE" != slurm ] || release_job
   exit "$code"
+}
+
+end_of_up() { # end
+  local why="a signal from outside"
+  if [ -e "$LAUNCHER_RUN/cancelled" ]; then
+    why=down
+  elif grep -qs "time limit" "$LAUNCHER_RUN/STOP"; then
+    why="its time limit"
+  elif grep -qs preemption "$LAUNCHER_RUN/STOP"; then
+    why="a preemption"
+  elif [ -e "$LAUNCHER_RUN/STOP" ]; then
+    why="a request to stop"
+  fi
+  rm -f "$LAUNCHER_RUN/STOP"
+  status "done" 0 "$1" "ended by $why"
 }
 
 ended_on_request() { # a user's script may then have exit code 0

@@ -24,11 +24,24 @@ from launcher.containers.words import to_bash
 from launcher.plan import container as plan_container
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.probe import gpu_locks
+from launcher.runs import terminals
 from launcher.script.render import bash_line, exports
 from launcher.script.slurm_header import resources
 
 _PROMPT = r"launcher \$ "
 _INSIDE = f"if command -v bash >/dev/null; then PS1={shlex.quote(_PROMPT)} exec bash --norc --noprofile -i; fi; exec sh"
+
+
+class Inside(NamedTuple):
+    """What is started in the environment."""
+
+    command: tuple[str, ...] = ()
+    """Empty for an interactive shell."""
+    terminal: bool = True
+    """Whether it has one; a command may read a file or a pipe."""
+
+
+SHELL = Inside()
 
 
 class Port(NamedTuple):
@@ -38,11 +51,11 @@ class Port(NamedTuple):
     remote: int
 
 
-def script(plan: Plan, *, token: str, attempt: int | None, port: Port | None = None) -> str:
+def script(plan: Plan, *, token: str, attempt: int | None, port: Port | None = None, inside: Inside = SHELL) -> str:
     """The script that opens the terminal, for bash on the host of the job; for Pyxis, on the host that calls srun.
 
     `token` makes the container's name unique. `attempt` is that of a run under way whose GPUs are to be shared; else
-    GPUs are taken as a job takes them.
+    GPUs are taken as a job takes them. `inside` is what is started.
     """
     takes_gpus = bool(plan.gpu_pool) and attempt is None
     held = code_store.mark(plan.code_dir, token)
@@ -51,12 +64,14 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: Port | None = N
         f"umask 077\nLAUNCHER_CODE={to_bash(plan.code_dir)}",
         # So that `rm` leaves the code alone: the lock lasts as long as anything that was started in the terminal.
         f'{{ exec {{LAUNCHER_HELD}}>>{to_bash(held)}; }} 2>/dev/null && flock --shared "$LAUNCHER_HELD"',
+        *(_mark_open(plan) if plan.up else ()),
         _environment(plan),
         "\n".join(["set +u", *plan.setup, "set -u"] if plan.setup else []),
         _gpus(plan, attempt),
-        _banner(plan, port),
-        _start(plan, token),
+        "" if inside.command else _banner(plan, port),
+        _start(plan, token, inside),
         "LAUNCHER_EXIT=$?",
+        f"touch {to_bash(_mark(plan))}" if plan.up else "",
         "gpu_release" if takes_gpus else "",
         # What was left in the background holds the lock still.
         '[ -z "${LAUNCHER_HELD-}" ] || exec {LAUNCHER_HELD}>&-',
@@ -66,14 +81,15 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: Port | None = N
     return "\n".join(section for section in sections if section)
 
 
-def on_slurm(plan: Plan, text: str, job: str | None) -> list[str]:
-    """`srun --pty` of the script, with the job's resources; in the allocation of `job` where it has one."""
+def on_slurm(plan: Plan, text: str, job: str | None, *, terminal: bool = True) -> list[str]:
+    """`srun`, with `--pty` for a terminal, of the script, with the job's resources; in the allocation of `job` where
+    it has one."""
     if _is_pyxis(plan):
         return ["bash", "-c", text]
     # What finds the cluster, which this command's own environment may not have, or another's.
     named = [f"{name}={value}" for name, value in plan.host_env.items()]
     where = [f"--jobid={job}", "--overlap"] if job else resources(plan)
-    return ["env", *named, "srun", *where, "--export=ALL", "--pty", "bash", "-c", text]
+    return ["env", *named, "srun", *where, "--export=ALL", *(["--pty"] if terminal else []), "bash", "-c", text]
 
 
 def over_ssh(ssh: Sequence[str], words: Sequence[str]) -> list[str]:
@@ -81,6 +97,16 @@ def over_ssh(ssh: Sequence[str], words: Sequence[str]) -> list[str]:
     ends of lines even in single quotes, fish backslashes. So it gets letters and digits, which bash decodes."""
     text = base64.b64encode(shlex.join(words).encode()).decode()
     return [*ssh, f"""exec bash -c 'eval "$(echo {text} | base64 -d)"'"""]
+
+
+def _mark(plan: Plan) -> str:
+    return f"{plan.run_dir}/{terminals.MARK}"
+
+
+def _mark_open(plan: Plan) -> tuple[str, ...]:
+    """Lines that hold the mark by which `ls` knows that a terminal is open."""
+    mark = to_bash(_mark(plan))
+    return (f'{{ exec {{LAUNCHER_OPEN}}>>{mark}; }} 2>/dev/null && touch {mark} && flock --shared "$LAUNCHER_OPEN"',)
 
 
 def _environment(plan: Plan) -> str:
@@ -110,17 +136,27 @@ def _gpus(plan: Plan, attempt: int | None) -> str:
 def _banner(plan: Plan, port: Port | None) -> str:
     where = f"in {plan.container.runtime.kind} {plan.container.asked}" if plan.container else "on the host itself"
     trainer = shlex.join(["python" if plan.container is None else plan.python, "-m", plan.trainer, *plan.words])
-    lines = [f"the environment of {plan.recipe} at {plan.settings['amp']['level']}, {where}; `exit` leaves it"]
-    lines.append(f"the trainer by hand: {trainer}")
+    if plan.up:
+        lines = [f"{plan.run_id}, {where}; `exit` leaves it, `down {plan.run_id}` ends it"]
+    else:
+        lines = [f"the environment of {plan.recipe} at {plan.settings['amp']['level']}, {where}; `exit` leaves it"]
+        lines.append(f"the trainer by hand: {trainer}")
     if port:
         lines.append(f"port {port.remote} of this host is http://localhost:{port.local} where you sit")
     return "\n".join(f"echo {to_bash(line)} >&2" for line in lines)
 
 
-def _start(plan: Plan, token: str) -> str:
+def _start(plan: Plan, token: str, inside: Inside) -> str:
     if plan.container is None:
-        return 'cd "$LAUNCHER_CODE" 2>/dev/null || cd\n' + f"PS1={to_bash(_PROMPT)} bash --norc --noprofile -i"
-    container = _container(plan, token)
+        folder = to_bash(plan.script.folder(plan.run_dir)) if plan.up and plan.script else '"$LAUNCHER_CODE"'
+        own = bash_line(inside.command) or f"PS1={to_bash(_PROMPT)} bash --norc --noprofile -i"
+        return f"cd {folder} 2>/dev/null || cd\n{own}"
+    argv = inside.command or ("/bin/sh", "-c", _INSIDE)
+    if plan.up and plan.container.runtime.kind in ("docker", "podman"):
+        return _in_its_own(plan, argv, inside)
+    container = dataclasses.replace(
+        _container(plan, token, argv), terminal=inside.terminal, reads_input=not inside.terminal
+    )
     runtime = plan.container.runtime
     if _is_pyxis(plan):
         runtime = dataclasses.replace(runtime, command=("srun", *resources(plan)))
@@ -137,8 +173,16 @@ def _start(plan: Plan, token: str) -> str:
     return "\n".join([*lines, f"{bash_line(wrapped.argv)} <&0 &", "wait $!"])
 
 
-def _container(plan: Plan, token: str) -> Container:
-    described = plan_container.describe(plan, ("/bin/sh", "-c", _INSIDE))
+def _in_its_own(plan: Plan, argv: Sequence[str], inside: Inside) -> str:
+    """In the container that is up, and not in one of its image: what was installed in it is there."""
+    assert plan.container is not None
+    name = plan_container.describe(plan, ()).name
+    flags = ["--interactive", *(["--tty"] if inside.terminal else []), "--env=TERM"]
+    return bash_line([*plan.container.runtime.command, "exec", *flags, name, *argv])
+
+
+def _container(plan: Plan, token: str, argv: tuple[str, ...]) -> Container:
+    described = plan_container.describe(plan, argv)
     of_run = plan.run_id != PLACEHOLDER
     environment = {name: value for name, value in described.environment.items() if name != "LAUNCHER_RUN_ID"}
     if of_run:
@@ -158,7 +202,6 @@ def _container(plan: Plan, token: str) -> Container:
             ),
         ),
         name=f"shell-{token}",
-        terminal=True,
     )
 
 

@@ -142,6 +142,8 @@ def _settings(plan: Plan) -> Iterator[str]:
         yield f"LAUNCHER_STOP_SIGNAL={signal} LAUNCHER_STOP_BEFORE={plan.cluster['stop_before']}"
         bare, resumes = ("yes" if value else _NONE for value in (plan.script.bare, plan.script.resume_arguments))
         yield f"LAUNCHER_BARE={bare} LAUNCHER_RESUMES={resumes}"
+    if plan.up:
+        yield "LAUNCHER_UP=yes"
     queue = f"slurm LAUNCHER_MAX_REQUEUES={plan.cluster['max_requeues']}" if _is_job(plan) else "direct"
     yield f"LAUNCHER_QUEUE={queue} LAUNCHER_SHARED={'yes' if plan.shared is not None else _NONE}"
     if limit := _limit(plan):
