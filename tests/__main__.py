@@ -20,7 +20,7 @@ import sys
 import threading
 
 HOSTS = ("tests/containers", "tests/launcher/ssh")
-STARTS = ("tests/launcher/compare", "tests/launcher/script")  # none on the testbed
+STARTS = ("tests/launcher/compare", "tests/launcher/script")
 PLANS = ("tests/launcher/config", "tests/launcher/plan")
 RERUNS = 3  # more failures than these are no accident
 TESTS_FAILED = 1  # pytest's exit status
@@ -47,9 +47,7 @@ PARTS = {
     "torch": tests("tests/amp_launcher/torch"),
     "library": tests("tests/amp_launcher", *without("tests/amp_launcher/torch")),
     "guests": tests("tests/guests"),
-    "slurm": tests(
-        "-m", "testbed", *without("tests/amp_launcher", "tests/guests", "tests/benchmarks", *STARTS, *HOSTS)
-    ),
+    "slurm": tests("-m", "testbed", *without("tests/amp_launcher", "tests/guests", "tests/benchmarks", *HOSTS)),
     "hosts": tests("-m", "testbed", *HOSTS),
     "types": ["mypy"],
 }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,13 +29,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(gate, "PARTS", {"first": ["pytest", "test_first.py"], "second": ["pytest", "test_second.py"]})
     (tmp_path / "test_second.py").write_text("def test_one(): pass\n")
     return tmp_path
-
-
-def test_folders_that_the_part_of_slurm_leaves_out_have_no_test_on_the_testbed() -> None:
-    argv = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", "-m", "testbed"]
-    root = Path(__file__).parents[1]
-    done = subprocess.run([*argv, *gate.STARTS], cwd=root, capture_output=True, text=True)
-    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED and "deselected" in done.stdout, done.stdout
 
 
 def test_one_that_passes_alone_fails_no_gate_and_is_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from launcher.errors import UsageError
 from launcher.executors import execute
 from launcher.plan.model import ContainerPlan
 from launcher.runs import selection, store
-from tests.launcher import users
+from tests.launcher import users, warm
 from tests.launcher.stand_in import lay
 from tests.launcher.users import GROUP, User
 
@@ -66,7 +66,7 @@ def check_modes(run: Path) -> None:
 @users.needs_root
 def test_two_users_see_each_others_runs_and_act_on_none(lab: Path, alice: User) -> None:
     root = lab / "runs"
-    done = launcher(*JOB, f"run_root={root}", umask=0)
+    done = launcher(*JOB, f"python={warm.python()}", f"run_root={root}", umask=0)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = selection.run_names(str(root))
     assert stat.S_IMODE(root.stat().st_mode) == 0o3770
