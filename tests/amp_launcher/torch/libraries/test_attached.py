@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import logging
 import subprocess
 import sys
@@ -48,6 +49,26 @@ print([kind.__module__ for kind in transformers.trainer.DEFAULT_CALLBACKS], "amp
 """
     ended = subprocess.run([sys.executable, "-c", text], env=environment(), capture_output=True, text=True)
     assert ended.stdout.splitlines() == ["['lightning']", "['transformers.trainer_callback'] False"], ended.stderr
+
+
+def test_a_script_that_imports_the_libraries_itself_has_a_callback_in_each(tmp_path):
+    text = """
+import sys
+print([name for name in ("lightning", "transformers", "keras") if name in sys.modules])
+import keras, lightning, transformers.trainer
+trainer = lightning.Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+for callbacks in (trainer.callbacks, keras.callbacks.CallbackList().callbacks):
+    print([type(callback).__name__ for callback in callbacks].count("JobCallback"))
+print([kind.__name__ for kind in transformers.trainer.DEFAULT_CALLBACKS].count("JobCallback"))
+"""
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "plan.json").write_text(json.dumps({"schema": 2, "settings": {"framework": "torch"}}))
+    words = ["amp=o0", "require_proof=false", "device=cpu", f"script={tmp_path}/train.py", f"run={tmp_path}/run"]
+    command = [sys.executable, "-m", "amp_launcher.torch.script", *words, f"workdir={tmp_path}"]
+    environ = environment(LAUNCHER_SPEC=f"{tmp_path}/run/plan.json", KERAS_BACKEND="torch")
+    ended = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert ended.stdout.splitlines()[1:5] == ["[]", "1", "1", "1"], ended.stdout + ended.stderr
 
 
 def test_lightning_says_nothing_of_the_callback(monkeypatch):

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
-from tests.amp_launcher.forking import environment
+from tests.amp_launcher.forking import Forked, run_as_main
 from tests.amp_launcher.torch.scripts import fork
 from tests.amp_launcher.torch.test_library_rows import LIGHTNING, TRAINER
 
@@ -118,9 +116,7 @@ for file in sorted(glob.glob("**/*.ckpt", recursive=True) + glob.glob("out/check
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "train.py").write_text(text + shown)
-    ended = subprocess.run(
-        [sys.executable, "train.py", *passed], cwd=alone, env=environment(), capture_output=True, text=True
-    )
+    ended = Forked(run_as_main, (("train.py",), passed), cwd=alone).complete()
     assert keys == [line for line in ended.stdout.splitlines() if line.startswith("KEYS")] != []
     assert "JobCallback" not in ended.stdout + ended.stderr
 
