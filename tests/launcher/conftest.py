@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import submitit  # noqa: F401 (first: its import closes all handlers of logging, and absl's closes what pytest captures in)
 
 from launcher.executors import backends
 from launcher.runs import run_roots, selection, store
