@@ -208,7 +208,7 @@ HOMELESS = (
     "--facts ~nouser/x",
 )
 FIRST_WORDS = {
-    "lst": "lst is not a verb (run, cmd, chain, plan, compare, ls,",
+    "lst": "lst is not a verb (run, cmd, up, down, chain, plan, compare, ls,",
     "lsz": "did you mean ls?",
     "train": "say `run`; did you mean train.py?",
     "trian": "did you mean train.py?",

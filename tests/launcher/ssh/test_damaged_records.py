@@ -127,11 +127,11 @@ def test_a_shell_of_a_local_run_ignores_a_pointer_in_its_folder(victim):
     """A pointer names a configuration, and that may name a command."""
     folder = victim.folder / "here" / OTHER
     remote_record.write(folder, pointer_to(victim.liar.address()))
-    assert shell._address(Run(str(folder.parent), OTHER)) is None
-    assert shell._address(Run(str(victim.run.parent), RUN)) == victim.liar.address()
+    assert shell._pointer(Run(str(folder.parent), OTHER)) is None
+    assert shell._pointer(Run(str(victim.run.parent), RUN)).address == victim.liar.address()
     (victim.run / remote_record.POINTER).write_text("{")
     with pytest.raises(UsageError, match="can't be read"):
-        shell._address(Run(str(victim.run.parent), RUN))
+        shell._pointer(Run(str(victim.run.parent), RUN))
 
 
 def test_remote_records_are_recognized_by_any_path(victim, tmp_path):
