@@ -185,16 +185,13 @@ def select(config: Mapping[str, Any], key: str) -> Any:
             from omegaconf import OmegaConf
             from omegaconf.errors import OmegaConfBaseException
 
+            from launcher.config.files import refusal
+
             try:
                 return OmegaConf.select(OmegaConf.create(dict(config)), key)
             except OmegaConfBaseException as error:
                 raise refusal(error) from None
     return value
-
-
-def refusal(error: Exception) -> UsageError:
-    """What Hydra or OmegaConf refuses, by its first line."""
-    return UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}")
 
 
 def _shown(path: Path) -> str:

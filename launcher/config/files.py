@@ -189,3 +189,8 @@ def check_defaults(path: Path, values: dict[str, Any]) -> None:
             raise refused(
                 path, line, "each item of defaults should be a file, or a group with a file: `cluster: slurm`"
             )
+
+
+def refusal(error: Exception) -> UsageError:
+    """What Hydra or OmegaConf refuses, by its first line."""
+    return UsageError(f"the configuration can't be composed: {str(error).splitlines()[0]}")

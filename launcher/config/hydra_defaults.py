@@ -13,7 +13,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.config.compose import refusal
+from launcher.config.files import refusal
 from launcher.config.folders import Folder
 from launcher.config.shipped import CONFIG
 
