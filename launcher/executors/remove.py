@@ -44,11 +44,12 @@ def remove(
     code, moment = _code_of([*local, *old]), trash.moment()
     if now:
         trash.side_by_side(_delete_with_marker, chosen, say)
-    for run in () if now else chosen:
-        check(run)
-        trash.put(run, moment)
-        store.clear_unfinished(Path(run.root), run.id)
-        say(run)
+    else:
+        for run in chosen:
+            check(run)
+            trash.put(run, moment)
+            store.clear_unfinished(Path(run.root), run.id)
+            say(run)
     trash.delete(old)
     _prune(code)
     _forget_sweeps(chosen, sorted({run.root for run in chosen}) if roots is None else roots, sweeps)

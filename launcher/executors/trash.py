@@ -105,7 +105,7 @@ def side_by_side(
                     failed.append(error)
                 else:
                     say(run)
-        except BaseException:
+        except BaseException:  # an interrupt, too
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     if failed:
