@@ -29,7 +29,7 @@ def run(place: str) -> Measured:
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
     """This process's environment with the launcher's state in `folder`, without variables of a surrounding job. Python
-    keeps what it compiled, as it does unless it is told not to: else each start of a checkout compiles all of it."""
+    keeps the bytecode of modules: without it each start would compile all of them again."""
     left_out = ("SLURM_", "SBATCH_", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return {**kept, "XDG_STATE_HOME": str(folder / "state"), **more}

@@ -28,7 +28,7 @@ class Executed:
     waited: float | None = None
     """Seconds that this rank waited for data; None where all data is on the device."""
     prepared: bool = False
-    """Whether it included compilation, so that its time says nothing of the speed."""
+    """Whether it included compilation: then its time is not the speed of a step."""
 
 
 class State(Protocol):

@@ -1,4 +1,4 @@
-"""The training loop: load, forward, backward, step, log, save. Its parts are beside it, a file each.
+"""The training loop: load, forward, backward, step, log, save. Each of its parts has a file in this folder.
 
 A framework's `Executor` loads the samples of a step and takes it; that is `amp_launcher.torch.loop` for torch, with
 what a recipe calls its step.
