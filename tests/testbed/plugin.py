@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed import bed, facts, slurm
+from tests.testbed import bed, facts, parts, slurm
+from tests.testbed.processes import running
 
 HOW = "run `make testbed` as root"
 REQUIRED = "TESTBED_REQUIRED"  # set to 1 where a missing part is a failure, as in continuous integration
@@ -31,11 +32,16 @@ def testbed() -> Iterator[facts.Testbed]:
 
 
 @pytest.fixture(autouse=True)
-def _fit_nodes(request: pytest.FixtureRequest) -> None:
-    """A node that a test left drained is resumed before the next one, with a warning that says why it was: a fault's
-    after-effect is one finding, not twenty."""
+def _fit_testbed(request: pytest.FixtureRequest) -> None:
+    """A server that died is started again before the next test, and a node that a test left drained is resumed, with a
+    warning that says why it was: a fault's after-effect is one finding, not twenty."""
     if "testbed" in request.fixturenames:
         bench = bed.Bed(Path(request.getfixturevalue("testbed").folder))
+        dead = [name for name in facts.SERVERS if running(bench, name) is None]
+        if dead:
+            said = "\n".join(bed.last_lines(bench.log(name)) for name in dead)
+            warnings.warn(f"before this test, {', '.join(dead)} of the testbed was dead: {said}", stacklevel=1)
+            parts.revive(bench)
         if why := slurm.unfit(bench):
             warnings.warn(f"before this test, a node of the testbed took no jobs: {why}", stacklevel=1)
             slurm.resume_nodes(bench)

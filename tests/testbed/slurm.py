@@ -270,4 +270,9 @@ def resume_nodes(bed: Bed) -> None:
         return all(states.get(node, "").rstrip("-").startswith(takes_jobs) for node in NODES) and "*" not in text
 
     if not wait_until(fit, 60, every=0.2):
-        raise TestbedError(f"the nodes do not take jobs\n{unfit(bed)}")
+        dead = [name for name in SERVERS if not running(bed, name)]
+        states = (output_of(["sinfo", "--noheader", "--Node", "--format=%N %T"], environment(bed)) or "").split("\n")
+        raise TestbedError(
+            f"the nodes do not take jobs: {', '.join(filter(None, states)) or 'sinfo fails'}"
+            f"{'; dead: ' + ', '.join(dead) if dead else ''}\n{unfit(bed)}"
+        )
