@@ -34,6 +34,11 @@ class LoggedValues:
         """Whether the script has logged a step."""
         return self.last_step is not None
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether values of a step that is still to come are kept."""
+        return self._early is not None
+
     def belongs_to_newest_row(self, step: int) -> bool:
         """Whether values of this step are for the newest row; otherwise they are for a step that is still to come."""
         return step == self.last_step or not self._in_newest_row

@@ -9,8 +9,9 @@ import dataclasses
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from amp_launcher import metrics
 from amp_launcher.around.attempt_rows import AttemptRows
@@ -30,6 +31,19 @@ _UNKNOWN: dict[str, Any] = dict.fromkeys(metrics.STEP)
 """A row of which nothing is known."""
 LOGGED = "job.log"
 """The counted thing where no optimizer steps are counted."""
+
+
+class _Ended(NamedTuple):
+    """Steps of the first optimizer that ended together."""
+
+    now: float
+    """By the meter's clock."""
+    time: float
+    """In seconds since 1970."""
+    count: int
+    skipped: int
+    loss_scale: float | None
+    disturbed: bool
 
 
 class StepMeter:
@@ -78,17 +92,20 @@ class StepMeter:
         self._skipped = self._rows.skipped_before
         self._unseen = 0
         """Skipped steps that were reported as applied."""
-        self._timer = StepTimer(clock)
+        self._timer = StepTimer()
         self._script_logs = False
         """Whether the script logs by itself, beside its library."""
         self._is_own = False
         """Whether the newest row is a logged step's, added before any step was counted."""
         self._flushed = clock()
+        self._ended: deque[_Ended] = deque()
+        """Steps that have no rows yet: between two steps the processor has forgotten how rows are made, so that each
+        takes ten times as long as one of many."""
 
     @property
     def progress(self) -> Any:
         """What changes with each step that is counted or logged."""
-        return self._count, self._logged.last_step
+        return self._count + len(self._ended), self._logged.last_step
 
     def stepped(
         self,
@@ -111,8 +128,16 @@ class StepMeter:
         if self.over:
             raise BlockOver
         with self._lock:
-            if self.optimizers.stepped(optimizer, count, name):
-                self._add(count, skipped=skipped if applied else count, loss_scale=loss_scale)
+            if not self.optimizers.stepped(optimizer, count, name):
+                return
+            if self._block:
+                self._wait_at_edge(count)
+            now = self._clock()
+            skipped = skipped if applied else count
+            self._ended.append(_Ended(now, time.time(), count, skipped, loss_scale, bool(self.disturbed())))
+            if self._block or self._logged.is_kept or now - self._flushed >= FLUSH_EVERY:
+                self._add_ended()
+                self._flush_if_due()
                 self._end_block_if_due()
 
     def log(self, logged: Logged) -> None:
@@ -123,6 +148,7 @@ class StepMeter:
         if os.getpid() != self._process or self.over:
             return
         with self._lock:
+            self._add_ended()
             if logged.by_library and self._script_logs:
                 return
             self._script_logs |= not logged.by_library
@@ -143,6 +169,7 @@ class StepMeter:
         """Complete the rows after the script has ended. `skipped` is the number of skipped steps that were reported as
         applied, because it was not known at that time."""
         with self._lock:
+            self._add_ended()
             self._unseen = skipped
             newest, kept = self._rows.newest, self._logged.take_kept()
             if kept is not None and newest is not None:  # of a step that was never taken
@@ -154,6 +181,7 @@ class StepMeter:
     def flush(self, *, hold: bool = True) -> None:
         """Write the buffered rows. With `hold`, the newest is kept back where values may still be added to it."""
         with self._lock:
+            self._add_ended()
             self._flushed = self._clock()
             self._rows.write(self.memory(), hold=hold)
 
@@ -243,36 +271,43 @@ class StepMeter:
         """Whether there are no counted steps, so that logged ones may take their place."""
         return bool(self.uncounted) or not self.optimizers.any
 
-    def _add(self, count: int, *, skipped: int, loss_scale: float | None) -> None:
-        """Add rows for `count` steps that ended together; the first `skipped` of them were not applied."""
-        self._lap(count)
+    def _add_ended(self) -> None:
+        """Add rows for the steps that ended since the last call."""
+        while self._ended:  # a signal's handler may add the rest
+            self._add(self._ended.popleft())
+
+    def _add(self, ended: _Ended) -> None:
+        """Add rows for steps that ended together; the first `ended.skipped` of them were not applied."""
+        count, skipped = ended.count, ended.skipped
+        self._timer.lap(ended.now, count, ended.disturbed)
         if self._block:
             count = min(count, self._block.steps - self._count)
         own = self._rows.newest if self._is_own else None
         self._is_own = False
         if own is not None:  # logged before the first step
-            own.update(skipped=skipped > 0, loss_scale=loss_scale)
+            own.update(skipped=skipped > 0, loss_scale=ended.loss_scale)
             self._skipped += skipped > 0
         for index in range(own is not None, count):
-            self._add_row(index < skipped, loss_scale)
+            self._add_row(index < skipped, ended.loss_scale, ended.time)
         if (kept := self._logged.take_kept()) is not None:
             self._join(kept)
-        self._flush_if_due()
 
     def _add_own(self, step: int) -> None:
         """Add a row for a logged step, where no steps are counted."""
         last = self._logged.last_step
         covers = 1 if last is None else max(1, step - last)
-        self._lap(covers)
+        if self._block:
+            self._wait_at_edge(covers)
+        self._timer.lap(self._clock(), covers, bool(self.disturbed()))
         self._flush_if_due()
-        self._add_row(False, None, covers)
+        self._add_row(False, None, time.time(), covers)
         self._is_own = True
 
-    def _lap(self, count: int) -> None:
-        """`count` steps end now."""
-        if self._block and any(self._count < edge <= self._count + count for edge in self._block.edges):
+    def _wait_at_edge(self, count: int) -> None:
+        """Wait for the device if the first or last timed step of the block is among the `count` that end now."""
+        assert self._block
+        if any(self._count < edge <= self._count + count for edge in self._block.edges):
             self.wait()
-        self._timer.lap(count, bool(self.disturbed()))
 
     def _end_block_if_due(self) -> None:
         if self._block and self._count >= self._block.steps:
@@ -284,7 +319,7 @@ class StepMeter:
         if self._clock() - self._flushed >= FLUSH_EVERY:
             self.flush()
 
-    def _add_row(self, skipped: bool, loss_scale: float | None, covers: int = 1) -> None:
+    def _add_row(self, skipped: bool, loss_scale: float | None, at: float, covers: int = 1) -> None:
         """Add a row for a step, or for the last of the steps that it `covers`."""
         self._count += 1
         self._skipped += skipped
@@ -300,7 +335,7 @@ class StepMeter:
                 "skipped": skipped,
                 "skipped_total": self._skipped,
                 "timed": timed,
-                "time": time.time(),
+                "time": at,
             }
         )
 

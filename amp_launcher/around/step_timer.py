@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from amp_launcher.metrics import FULL_WARM_UP, warm_up
 
@@ -12,12 +12,11 @@ _WARM_UP = warm_up(FULL_WARM_UP)
 class StepTimer:
     """The steps of one attempt, and which of their times count for the rate: none of the warm-up."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self) -> None:
         self.seconds: float | None = None
         """The time of each of the newest steps; None for the first."""
         self.timed = 0
         """Steps whose time counts."""
-        self._clock = clock
         self._count = 0
         self._ended: float | None = None
         """When the last step ended."""
@@ -27,9 +26,8 @@ class StepTimer:
         self._first: list[bool] = []
         """The same of the first `FULL_WARM_UP` steps."""
 
-    def lap(self, count: int, disturbed: bool) -> None:
-        """`count` steps end now. `disturbed`: something, such as an observer, slows steps down at the moment."""
-        now = self._clock()
+    def lap(self, now: float, count: int, disturbed: bool) -> None:
+        """`count` steps have ended at `now`. `disturbed`: something, such as an observer, slowed them down."""
         self.seconds = None if self._ended is None else max(now - self._ended, 1e-9) / count
         self._steady = self.seconds is not None and not disturbed and not self._disturbed
         self._ended, self._disturbed = now, disturbed

@@ -17,6 +17,10 @@ class SteppedOptimizers:
 
     def stepped(self, optimizer: Any, count: int, name: str) -> bool:
         """Count steps of an optimizer; `name` is by default its type's. Returns whether it is the first."""
+        first = self._first
+        if first is not None and first.optimizer() is optimizer:  # as in nearly every step
+            first.steps += count
+            return True
         state = self._by_id.get(id(optimizer))
         if state is None or state.optimizer() is not optimizer:
             state = self._by_id[id(optimizer)] = _Optimizer(optimizer, name)

@@ -150,11 +150,15 @@ class Guard:
             try:  # `with self` takes several times as long, and hooks run in each step
                 return function(*args, **kwargs)
             except Exception as error:
-                if not self.__exit__(type(error), error, error.__traceback__):
+                if not self.takes(error):
                     raise
                 return None
 
         return call
+
+    def takes(self, error: Exception) -> bool:
+        """Whether this error of an observer was recorded, and must not be raised."""
+        return self.__exit__(type(error), error, error.__traceback__)
 
 
 def _place(traceback: TracebackType | None) -> str:

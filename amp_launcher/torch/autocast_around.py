@@ -29,7 +29,7 @@ from torch.utils.data import get_worker_info
 
 from amp_launcher.around.replaced import replaced
 from amp_launcher.torch.compiled_functions import CompiledFunction
-from amp_launcher.torch.observe.modules import weights_of
+from amp_launcher.torch.observe.modules import first_weight, weights_of
 from amp_launcher.torch.uncompiled import is_traced, passed_over
 
 _READ = 32
@@ -84,7 +84,7 @@ class AutocastAround:
                 (torch.autograd, "_engine_run_backward", run_backward),
                 (torch, "compile", self._around_compile(torch.compile)),
                 (torch.autocast, "__exit__", self._after(torch.autocast.__exit__, self._after_own)),
-                (torch.set_grad_enabled, "__init__", self._after(torch.set_grad_enabled.__init__, self._after_switch)),
+                (torch.set_grad_enabled, "__init__", self._around_switch(torch.set_grad_enabled.__init__)),
                 (torch.inference_mode, "__exit__", self._after(torch.inference_mode.__exit__, self._after_switch)),
                 (checkpoint, "_get_autocast_kwargs", self._around_checkpoint(checkpoint._get_autocast_kwargs)),
                 (torch.Tensor, "numpy", _as_float32(torch.Tensor.numpy)),
@@ -181,6 +181,18 @@ class AutocastAround:
 
         return passed_over(method)
 
+    def _around_switch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The same of `set_grad_enabled`, which each optimizer's step calls several times."""
+        region = self._region
+
+        @functools.wraps(original)
+        def __init__(switch: torch.set_grad_enabled, mode: bool) -> None:
+            original(switch, mode)
+            if not is_dynamo_compiling() and (region.context is not None or region.covered):
+                self._after_switch()
+
+        return passed_over(__init__)
+
     def _begin(self, module: nn.Module | None) -> bool:
         """A module or function is called from outside. Whether that is in a region of ours."""
         region = self._region
@@ -265,7 +277,7 @@ def _nesting() -> int:
 
 def _stamp(module: nn.Module) -> tuple[Any, ...]:
     """What is other once the module's first weight was changed: the cost of all of them would show."""
-    weight = next(weights_of(module), None)
+    weight = first_weight(module)
     if type(weight) not in (torch.Tensor, nn.Parameter):  # a subclass may do anything when it is asked
         return ()
     try:
@@ -297,6 +309,13 @@ def _as_float32(original: Callable[..., Any]) -> Callable[..., Any]:
     return numpy
 
 
-for _function in (*vars(AutocastAround).values(), *vars(CompiledFunction).values(), _nesting, _stamp, weights_of):
+for _function in (
+    *vars(AutocastAround).values(),
+    *vars(CompiledFunction).values(),
+    _nesting,
+    _stamp,
+    first_weight,
+    weights_of,
+):
     if isinstance(_function, types.FunctionType):
         passed_over(_function)

@@ -9,6 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
+
+from amp_launcher.precision.observation import Guard
+
+StepHook = Callable[[Optimizer, Any, Any], None]
+"""Of an optimizer's step, before it or after it: (optimizer, its arguments by place, by name)."""
 
 _SKIPS_BY_CODE = hasattr(torch._C._dynamo.eval_frame, "skip_code")
 """In torch before 2.6."""
@@ -28,20 +34,28 @@ def passed_over(function: Callable[..., Any], *, inside: bool = False) -> Callab
     return function
 
 
-def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.compiler.disable(function)`, which takes several times as long to call, as far as torch has a cheaper
-    way: before 2.6 it is that, from when the script has imported the compiler."""
-    disabled: Callable[..., Any] | None = None
+def uncompiled(hook: StepHook, guard: Guard) -> StepHook:
+    """`torch.compiler.disable(hook)` of an optimizer's step, and `guard.hook(hook)`, in one call: those take several
+    times as long, and hooks run in each step. Before torch 2.6 it is the former from when the script has imported the
+    compiler."""
+    problems, called = guard.problems, hook
 
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        nonlocal disabled
-        if disabled is None and _SKIPS_BY_CODE and "torch._dynamo" in sys.modules:
-            disabled = torch.compiler.disable(function)
-        if torch._C._len_torch_function_stack():
-            with torch._C.DisableTorchFunction():  # the script's modes see its own calls alone
-                return (disabled or function)(*args, **kwargs)
-        return (disabled or function)(*args, **kwargs)
+    @functools.wraps(hook)
+    def call(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        nonlocal called
+        if problems:
+            return
+        if _SKIPS_BY_CODE and called is hook and "torch._dynamo" in sys.modules:
+            called = torch.compiler.disable(hook)
+        try:
+            if torch._C._len_torch_function_stack():
+                with torch._C.DisableTorchFunction():  # the script's modes see its own calls alone
+                    called(optimizer, args, kwargs)
+            else:
+                called(optimizer, args, kwargs)
+        except Exception as error:
+            if not guard.takes(error):
+                raise
 
     call._torchdynamo_disable = True  # type: ignore[attr-defined]  # what `disable` marks functions by
     return passed_over(call, inside=True)

@@ -22,6 +22,9 @@ _ENGINE = "_engine_run_backward"
 _ENGINES = "transformer_engine."
 """How the names of TransformerEngine's modules begin."""
 
+_SHALLOW = 4
+"""Modules in each other that `first_weight` looks into by itself."""
+
 
 class Owner(NamedTuple):
     """The module that a parameter belongs to."""
@@ -144,6 +147,19 @@ def weights_of(module: nn.Module) -> Iterator[nn.Parameter]:
             if weight is not None:
                 yield weight
         left.extend(reversed(inner._modules.values()))
+
+
+def first_weight(module: nn.Module) -> nn.Parameter | None:
+    """The first of `weights_of`, in a few steps where it lies in the first module of each: this runs in each step."""
+    inner: nn.Module | None = module
+    for _ in range(_SHALLOW):
+        if inner is None:
+            break
+        for weight in inner._parameters.values():
+            if weight is not None:
+                return weight
+        inner = next(iter(inner._modules.values()), None)
+    return next(weights_of(module), None)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

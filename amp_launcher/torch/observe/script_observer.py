@@ -113,8 +113,8 @@ class ScriptObserver:
 
     def _start(self) -> None:
         hook = self.guard.hook
-        self._hooks.callback(register_optimizer_step_pre_hook(uncompiled(hook(self._steps))).remove)
-        self._hooks.callback(register_optimizer_step_post_hook(uncompiled(hook(self._stepped))).remove)
+        self._hooks.callback(register_optimizer_step_pre_hook(uncompiled(self._steps, self.guard)).remove)
+        self._hooks.callback(register_optimizer_step_post_hook(uncompiled(self._stepped, self.guard)).remove)
         if dispatch_observer.missing(compiles=True):  # an observed step would break what compiles in it
             self._hooks.enter_context(replaced(torch, "compile", self._noting_compiler(torch.compile)))
         if hasattr(hooks_of_all, "_has_any_global_hook"):  # torch 2.5 and newer
@@ -253,13 +253,14 @@ class ScriptObserver:
             self._looking = False
             if not self._waits:
                 self._stop_waiting()
+        compiled = graphs()
         if self._watch.change:
             self._changed_at = self._changed_at or self.steps
             self._schedule.ask(self.steps)
-        elif self._watch.recompiled():
+        elif self._watch.recompiled(compiled):
             self._schedule.ask(self.steps)
             self._watch.learn_graphs()
-        if not graphs() and not self._profiling.running and self._schedule.looks(self.steps):
+        if not compiled and not self._profiling.running and self._schedule.looks(self.steps):
             self._looking = True
             if self._hook is None:
                 self._hook = register_module_forward_pre_hook(self._before_forward)

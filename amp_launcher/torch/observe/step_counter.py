@@ -53,7 +53,7 @@ class StepCounter:
             self._meter.uncounted = self._guard.problems[0]
 
     def _start(self) -> None:
-        handle = register_optimizer_step_post_hook(uncompiled(self._guard.hook(self._stepped)))
+        handle = register_optimizer_step_post_hook(uncompiled(self._stepped, self._guard))
         self._hooks.callback(handle.remove)
         self._hooks.enter_context(observed(GradScaler, "step", self._guard, self._before_scaler, self._after_scaler))
 

@@ -69,9 +69,9 @@ class StepObserver:
         """Begin to observe, until `stack` is closed; `after_step` says that an optimizer's step just ended, in a hook.
         Without `hooks` the caller has to call `before_optimizer` and `after_optimizer`."""
         if hooks:
-            before, after = (self._guard.hook(each) for each in (self.before_optimizer, self.after_optimizer))
-            stack.callback(register_optimizer_step_pre_hook(uncompiled(before)).remove)
-            stack.callback(register_optimizer_step_post_hook(uncompiled(after)).remove)
+            before, after = (uncompiled(hook, self._guard) for hook in (self.before_optimizer, self.after_optimizer))
+            stack.callback(register_optimizer_step_pre_hook(before).remove)
+            stack.callback(register_optimizer_step_post_hook(after).remove)
         if self._rounding is not None:
             self._rounding.start(stack)
         stack.enter_context(compiled.watched(self._run_compiled))

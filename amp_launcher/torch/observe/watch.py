@@ -43,9 +43,9 @@ class Watch:
         """Another graph is no change any more: an observed step was asked for."""
         self._graphs = graphs()
 
-    def recompiled(self) -> bool:
-        """Whether something was compiled since the last span."""
-        return graphs() != self._graphs
+    def recompiled(self, now: int) -> bool:
+        """Whether something was compiled since the last span; `now` is `graphs()`."""
+        return now != self._graphs
 
 
 def layer_look(module: nn.Module, inputs: Any) -> Look | None:
