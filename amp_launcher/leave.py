@@ -1,4 +1,4 @@
-"""The one place where a process is ended without the interpreter's finalization."""
+"""How a training process ends: its exit code, and the one place that skips the interpreter's finalization."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import io
 import os
 import threading
 from typing import NoReturn
+
+DONE, FAILED, REFUSED, STOPPED, INTERRUPTED = 0, 1, 2, 85, 130
+"""Exit codes; 85 is a stop on request with the state saved."""
 
 _BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 

@@ -20,10 +20,9 @@ from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.stop_signal import StopSignal
 from amp_launcher.around.wrapper import Started, Wrapper
 from amp_launcher.job import logged as script_log
-from amp_launcher.leave import end_now, flush_files
+from amp_launcher.leave import FAILED, end_now, flush_files
 from amp_launcher.loop import proof, result_fields
 from amp_launcher.loop.divergence import Detector
-from amp_launcher.loop.run import FAILED
 from amp_launcher.precision import verdict
 from amp_launcher.precision.listeners import heard_by
 from amp_launcher.precision.operators import ignoring

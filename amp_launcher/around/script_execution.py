@@ -18,8 +18,8 @@ from amp_launcher.around import script, script_source
 from amp_launcher.around.block import BlockOver
 from amp_launcher.around.early import NotProved
 from amp_launcher.around.overlay import remember_lines
+from amp_launcher.leave import FAILED, INTERRUPTED
 from amp_launcher.loop.divergence import Diverged
-from amp_launcher.loop.run import FAILED, INTERRUPTED
 
 _executed: list[ModuleType] = []
 """Modules of scripts, which live until Python ends, as they do in `python FILE`. DDP's reducer, freed just after its

@@ -18,8 +18,8 @@ from amp_launcher.around import plain_start, script_source
 from amp_launcher.around.overlay import LastResort, Overlay
 from amp_launcher.around.script_attempt import ScriptAttempt
 from amp_launcher.around.wrapper import Started, Wrapper
+from amp_launcher.leave import FAILED, REFUSED
 from amp_launcher.loop import result_fields
-from amp_launcher.loop.run import FAILED, REFUSED
 from amp_launcher.run_folder import Superseded
 from amp_launcher.typed import SettingsError
 from amp_launcher.world.world import PlacementError, rank_and_size, speak

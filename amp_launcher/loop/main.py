@@ -11,8 +11,9 @@ from typing import NoReturn, TypeVar
 
 from amp_launcher import arguments, leave, run_folder
 from amp_launcher.arguments import Arguments
+from amp_launcher.leave import DONE, FAILED, INTERRUPTED, REFUSED
 from amp_launcher.loop.divergence import Diverged
-from amp_launcher.loop.run import DONE, FAILED, INTERRUPTED, REFUSED, Run
+from amp_launcher.loop.run import Run
 from amp_launcher.run_folder import Superseded
 from amp_launcher.typed import SettingsError
 from amp_launcher.world.world import PlacementError, SettingsErrorOfAll, rank_and_size, speak

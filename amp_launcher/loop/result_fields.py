@@ -1,10 +1,12 @@
-"""result.json's parts that every framework fills alike: what was asked, what it became, and on what it ran."""
+"""result.json's parts: what was asked, what it became, on what it ran, how fast. Most are a script's, too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from amp_launcher.loop.utilization import TokenWork, matrix_share, utilization
+from amp_launcher.metrics import Summary
 from amp_launcher.precision.gemm import FORMATS, HALF
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.settings import Settings
@@ -70,6 +72,26 @@ def digests(plan: Mapping[str, Any], data: str | None) -> dict[str, str | None]:
     no plan or no container."""
     container = plan.get("container") or {}
     return {"code": plan.get("code"), "image": container.get("identity") or container.get("image"), "data": data}
+
+
+def throughput(
+    summary: Summary,
+    step_flops: int | None,
+    work: TokenWork | None,
+    mode: ResolvedPrecision,
+    gpu: str | None,
+    devices: int,
+) -> dict[str, Any]:
+    """Steps' rate, and the share of the peak that they reach; `work` is for samples of text."""
+    rate = summary.throughput()
+    share = matrix_share(step_flops, summary.step_seconds, gpu)
+    if share is not None:
+        rate["matrix_share"] = share
+    if work is None:
+        return rate
+    dtype = "tf32" if mode.dtype == "float32" and mode.tf32 else mode.dtype
+    mfu = utilization(rate["mean"], work, gpu, dtype, devices, mode.gemm)
+    return {**rate, "unit": "tokens/s", "mfu": mfu, "flops_per_token": work.flops}
 
 
 def _device_reason(precision: ResolvedPrecision) -> str:

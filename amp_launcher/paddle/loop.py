@@ -12,12 +12,12 @@ import paddle
 
 from amp_launcher import arguments
 from amp_launcher.arguments import Arguments
+from amp_launcher.leave import DONE, FAILED
+from amp_launcher.loop import execution, sampling
 from amp_launcher.loop import main as trainer
 from amp_launcher.loop import run as shared
-from amp_launcher.loop import sampling
 from amp_launcher.loop.array_state import ArrayState, Tensors
 from amp_launcher.loop.protocols import Evaluate, Executed
-from amp_launcher.loop.run import DONE, FAILED
 from amp_launcher.paddle import devices
 from amp_launcher.paddle.devices import PaddleDevice, World
 from amp_launcher.paddle.precision.base import Precision
@@ -78,7 +78,8 @@ class Run(shared.Run):
         Random numbers of a step follow from the run's seed and the step's position. `tensors` and `observer` are those
         of eager layers, or of a static graph.
         """
-        self._train(
+        execution.train(
+            self,
             state=ArrayState(
                 tensors=tensors,
                 precision=self.precision,

@@ -39,12 +39,13 @@ import tensorflow as tf
 
 from amp_launcher import arguments
 from amp_launcher.arguments import Arguments
+from amp_launcher.leave import DONE
+from amp_launcher.loop import execution
 from amp_launcher.loop import main as trainer
 from amp_launcher.loop import run as shared
 from amp_launcher.loop.array_state import ArrayState
 from amp_launcher.loop.profiling import Profiler
 from amp_launcher.loop.protocols import Evaluate
-from amp_launcher.loop.run import DONE
 from amp_launcher.tensorflow import devices, profiling, xla
 from amp_launcher.tensorflow.devices import World
 from amp_launcher.tensorflow.executor import Load, Loss, Schedule, Step, Steps
@@ -132,7 +133,8 @@ class Run(shared.Run):
         """
         trained = Trained(models=models, optimizers=optimizers, random=[self._random])
         observer = PrecisionObserver(models, optimizers, self.precision.resolved, self.world)
-        self._train(
+        execution.train(
+            self,
             state=ArrayState(
                 tensors=trained,
                 precision=self.precision,

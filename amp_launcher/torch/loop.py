@@ -16,13 +16,13 @@ from torch import nn
 
 from amp_launcher import arguments
 from amp_launcher.arguments import Arguments
+from amp_launcher.leave import DONE
+from amp_launcher.loop import execution, sampling
 from amp_launcher.loop import main as trainer
 from amp_launcher.loop import run as shared
-from amp_launcher.loop import sampling
 from amp_launcher.loop.prefetch import Prefetcher
 from amp_launcher.loop.profiling import Profiler
 from amp_launcher.loop.protocols import Evaluate, Executed
-from amp_launcher.loop.run import DONE
 from amp_launcher.loop.utilization import TokenWork
 from amp_launcher.precision.gemm_layers import Chosen
 from amp_launcher.precision.resolved import resolve
@@ -124,7 +124,8 @@ class Run(shared.Run):
         trained = Trained(model=model, optimizers=optimizers, precision=self.precision)
         if evaluate is not None and self.world.mesh is not None:
             evaluate = sharding.freed_after(evaluate, model)
-        self._train(
+        execution.train(
+            self,
             state=State(trained=trained, settings=self.settings, world=self.world),
             observer=PrecisionObserver(model, self.precision.resolved, self.precision.gemm_layers),
             executor=_Steps(step, optimizers, load, schedule, self),

@@ -125,7 +125,7 @@ def test_a_rank_that_fails_leaves_its_reason_since_the_first_may_be_killed_for_i
     monkeypatch.setenv("LAUNCHER_ATTEMPT", "1")
     (tmp_path / "attempts/1").mkdir(parents=True)
     reasons: list[str] = []
-    run: Any = SimpleNamespace(_chosen=SimpleNamespace(run=tmp_path), world=SimpleNamespace(rank=1), training=True)
+    run: Any = SimpleNamespace(folder=tmp_path, world=SimpleNamespace(rank=1), training=True)
     run.leave_failure = reasons.append
     run.leave_first_failure = lambda *failure: Run.leave_first_failure(run, *failure)
 

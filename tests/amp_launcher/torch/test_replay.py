@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from amp_launcher import arguments
+from amp_launcher.leave import REFUSED
 from amp_launcher.loop import checkpoint
-from amp_launcher.loop.run import REFUSED
 from amp_launcher.recipes.gpt import train_torch as gpt
 from amp_launcher.recipes.simplenet import train_torch as simplenet
 from amp_launcher.torch import loop, state

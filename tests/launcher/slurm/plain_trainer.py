@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from amp_launcher.arguments import Arguments
-from amp_launcher.loop import checkpoint, sampling
+from amp_launcher.loop import checkpoint, execution, sampling
 from amp_launcher.loop import main as trainer
 from amp_launcher.loop import run as shared
 from amp_launcher.loop.progress import Progress, restored, to_dict
@@ -141,7 +141,8 @@ class Run(shared.Run):
 
     def train(self) -> None:
         numbers = Numbers(self.settings)
-        self._train(
+        execution.train(
+            self,
             state=numbers,
             observer=Observer(self.mode),
             executor=numbers,
