@@ -1,6 +1,6 @@
-"""Loss scalers that torch and TensorFlow share: no scale at all, and a scale for each optimizer.
+"""What torch's and TensorFlow's loss scalers share: how a scale moves, no scale at all, a scale for each optimizer.
 
-A framework's scaler of one optimizer has `value`, `skipped`, `update`, `state_dict` and `load_state_dict`.
+A framework's scaler has `value`, `skipped`, `add`, `of`, `update`, `state_dict` and `load_state_dict`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,43 @@ from typing import Any
 from amp_launcher.precision.checks import check_saved_scale
 from amp_launcher.precision.levels import LossScale
 from amp_launcher.typed import SettingsError, plain
+
+
+def moved(
+    settings: LossScale,
+    scale: Any,
+    good_steps: Any,
+    bad_steps: Any,
+    bad: Any,
+    *,
+    where: Callable[[Any, Any, Any], Any],
+    is_finite: Callable[[Any], Any],
+) -> tuple[Any, Any, Any]:
+    """Scale, and counts of good and of bad steps in a row, after an iteration that was `bad` or not. Scalars on the
+    device; `where` and `is_finite` are the framework's.
+
+    The scale is multiplied by `growth` after `growth_every` good steps in a row and by `backoff` after `backoff_every`
+    bad ones, then held within `min` and `max`. A bad step starts the count of good ones anew even where the scale stays
+    (Paddle's rule, `AmpScaler._update` in `python/paddle/amp/grad_scaler.py`). A static scale never moves.
+    """
+    if settings.mode == "static":
+        return scale, good_steps, bad_steps
+    good_steps, bad_steps = where(bad, good_steps * 0, good_steps + 1), where(bad, bad_steps + 1, bad_steps * 0)
+    grows, shrinks = good_steps >= settings.growth_every, bad_steps >= settings.backoff_every
+    grown = scale * settings.growth
+    scale = where(shrinks, scale * settings.backoff, where(grows & is_finite(grown), grown, scale))
+    if settings.min is not None:
+        scale = where(scale < settings.min, settings.min, scale)
+    if settings.max is not None:
+        scale = where(scale > settings.max, settings.max, scale)
+    return scale, where(grows, good_steps * 0, good_steps), where(shrinks, bad_steps * 0, bad_steps)
+
+
+def scaler_of(settings: LossScale, none: Callable[[], Any], make: Callable[[], Any]) -> Any:
+    """The scaler for resolved settings, whose mode is not `auto`. `make` makes the framework's scaler of one scale."""
+    if settings.mode == "none":
+        return none()
+    return ScalePerOptimizer(settings, make) if settings.per_optimizer else make()
 
 
 class NoScale:

@@ -1,7 +1,7 @@
 """Loss scaling in TensorFlow graphs: dynamic with bounds and delayed backoff, static, one for each optimizer, or none.
 
 Keras's `LossScaleOptimizer` has neither bounds nor delayed backoff, and two optimizers can't share it. This scaler is a
-few variables beside the optimizers, moved by the rule of torch's scaler here. All of it stays on the device; reading
+few variables beside the optimizers. All of it stays on the device; reading
 `value`, `skipped` and `state_dict` waits for the device.
 """
 
@@ -32,11 +32,7 @@ class NoScale(scalers.NoScale):
 
 
 class LossScaler:
-    """Dynamic loss scale.
-
-    A step with an infinity or a NaN in its gradients is bad and is skipped. The scale is multiplied by `growth` after
-    `growth_every` good steps in a row and by `backoff` after `backoff_every` bad ones, then limited to `min` and
-    `max`. A bad step resets the count of good ones, also where the scale stays.
+    """A loss scale, dynamic or static. A step with an infinity or a NaN in its gradients is bad and is skipped.
 
     Make it in the scope of the strategy that it is used under. Call `record` and `update` in a graph, in each replica,
     with values that are the same on all replicas.
@@ -89,21 +85,14 @@ class LossScaler:
 
     def update(self) -> None:
         """Move the scale. Once an iteration, after all optimizers' steps; one bad step makes the iteration bad."""
-        settings = self._settings
-        bad, stepped = self._bad > 0, self._steps > 0
-        zero = tf.zeros((), tf.int64)
-        bad_steps = tf.where(bad, self._bad_steps + 1, tf.where(stepped, zero, self._bad_steps))
-        good_steps = tf.where(bad, zero, self._good_steps + tf.cast(stepped, tf.int64))
-        shrinks, grows = bad_steps >= settings.backoff_every, good_steps >= settings.growth_every
-        scale = tf.identity(self._scale)
-        grown = scale * settings.growth
-        moved = tf.where(shrinks, scale * settings.backoff, tf.where(grows & tf.math.is_finite(grown), grown, scale))
-        moved = tf.maximum(moved, settings.min or 0.0)
-        self._scale.assign(moved if settings.max is None else tf.minimum(moved, settings.max))
-        self._bad_steps.assign(tf.where(shrinks, zero, bad_steps))
-        self._good_steps.assign(tf.where(grows, zero, good_steps))
-        self._bad.assign(zero)
-        self._steps.assign(zero)
+        variables = self._scale, self._good_steps, self._bad_steps
+        before = [tf.identity(variable) for variable in variables]
+        after = scalers.moved(self._settings, *before, self._bad > 0, where=tf.where, is_finite=tf.math.is_finite)
+        stepped = self._steps > 0
+        for variable, old, new in zip(variables, before, after, strict=True):
+            variable.assign(tf.where(stepped, new, old))
+        self._bad.assign(0)
+        self._steps.assign(0)
 
     def state_dict(self) -> dict[str, Any]:
         """Scale, counts, and the settings that they belong to. Waits for the device."""
@@ -124,20 +113,12 @@ class LossScaler:
         self._skipped.assign(state["skipped"])
 
 
-class StaticLossScaler(LossScaler):
-    """A scale that never moves. Bad steps are skipped all the same."""
-
-    def update(self) -> None:
-        self._bad.assign(0)
-        self._steps.assign(0)
-
-
 def make_scaler(settings: LossScale) -> NoScale | LossScaler | ScalePerOptimizer:
-    """The scaler for resolved settings, whose mode is not `auto`. Call its `add` in the strategy's scope."""
-    if settings.mode == "none":
-        return NoScale()
-    kind = StaticLossScaler if settings.mode == "static" else LossScaler
-    return ScalePerOptimizer(settings, lambda: kind(settings)) if settings.per_optimizer else kind(settings)
+    """The scaler for resolved settings. Call its `add` in the strategy's scope."""
+    scaler: NoScale | LossScaler | ScalePerOptimizer = scalers.scaler_of(
+        settings, NoScale, lambda: LossScaler(settings)
+    )
+    return scaler
 
 
 def _variable(value: float, dtype: tf.DType, name: str) -> tf.Variable:

@@ -42,13 +42,7 @@ class NoScale(scalers.NoScale):
 
 
 class LossScaler(torch.amp.GradScaler):
-    """Dynamic loss scale.
-
-    A step with an infinity or a NaN in its gradients is bad: it is skipped. The scale is multiplied by `growth` after
-    `growth_every` good steps in a row and by `backoff` after `backoff_every` bad ones, then held within `min` and
-    `max`. A bad step starts the count of good ones anew even where the scale stays (Paddle's rule, `AmpScaler._update`
-    in `python/paddle/amp/grad_scaler.py`).
-    """
+    """A loss scale, dynamic or static. A step with an infinity or a NaN in its gradients is bad: it is skipped."""
 
     def __init__(self, settings: LossScale, device: torch.device) -> None:
         super().__init__(
@@ -145,18 +139,18 @@ class LossScaler(torch.amp.GradScaler):
         if not self.stepped:
             return
         self._stepped.clear()
-        every = self._settings.backoff_every
-        if every == 1:
-            super().update()
-        else:
-            bad = torch.stack([self._found(state) for state in self._per_optimizer_states.values()]).any()
-            before = self._scale.clone()
-            self._bad_steps.add_(1).mul_(bad)
-            super().update()
-            self._scale.copy_(torch.where(bad & (self._bad_steps < every), before, self._scale))
-            self._bad_steps.remainder_(every)
-        if self._settings.min is not None or self._settings.max is not None:
-            self._scale.clamp_(self._settings.min, self._settings.max)
+        settings = self._settings
+        if settings.mode == "dynamic" and settings.backoff_every == 1:
+            super().update()  # the same in one kernel
+            if settings.min is not None or settings.max is not None:
+                self._scale.clamp_(settings.min, settings.max)
+            return
+        bad = torch.stack([self._found(state) for state in self._per_optimizer_states.values()]).any()
+        counts = self._growth_tracker, self._bad_steps
+        scale, *moved = scalers.moved(settings, self._scale, *counts, bad, where=torch.where, is_finite=torch.isfinite)
+        super().update(new_scale=scale)
+        for count, new in zip(counts, moved, strict=True):
+            count.copy_(new)
 
     def _found(self, state: dict[str, Any]) -> torch.Tensor:
         """Whether one optimizer's gradients held an infinity or a NaN, on whichever of its devices."""
@@ -179,22 +173,9 @@ class LossScaler(torch.amp.GradScaler):
         self._skipped.fill_(state["skipped"])
 
 
-class StaticLossScaler(LossScaler):
-    """A scale that never moves. A bad step is skipped all the same."""
-
-    def update(self) -> None:
-        if self.stepped:
-            self._stepped.clear()
-            torch.amp.GradScaler.update(self, new_scale=self._settings.init)
-
-
 def make_scaler(settings: LossScale, device: torch.device) -> NoScale | LossScaler | scalers.ScalePerOptimizer:
     """The scaler for a resolved loss scale (`amp_launcher.precision.resolved`)."""
-    if settings.mode == "none":
-        return NoScale()
-    kind = StaticLossScaler if settings.mode == "static" else LossScaler
-    return (
-        scalers.ScalePerOptimizer(settings, lambda: kind(settings, device))
-        if settings.per_optimizer
-        else kind(settings, device)
+    scaler: NoScale | LossScaler | scalers.ScalePerOptimizer = scalers.scaler_of(
+        settings, NoScale, lambda: LossScaler(settings, device)
     )
+    return scaler
