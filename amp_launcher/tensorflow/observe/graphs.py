@@ -1,8 +1,6 @@
 """The matrix products and convolutions of a graph that ran, with dtypes and FLOPs.
 
-While graphs are collected, TensorFlow keeps for each function the optimized graph and the partitions of it that its
-executors run. The first is read, and compared with the second. How often a loop of the model multiplies is unknown, and
-so is what Python computes inside of a graph.
+How often a loop of the model multiplies is unknown, and so is what Python computes inside of a graph.
 """
 
 from __future__ import annotations
@@ -44,7 +42,6 @@ class Reading:
     unaccounted: Counter[str] = field(default_factory=Counter)
     uncounted: list[tuple[dict[str, Any], str]] = field(default_factory=list)
     """Calls whose work is unknown, counted as little as it can be; and why it is."""
-    audit: list[str] = field(default_factory=list)
     per_sample: set[bool] = field(default_factory=set)
     """Whether the FLOPs of calls are those for one sample, because a graph doesn't say how many there are. With both,
     the calls' shares of the work are unknown."""
@@ -59,20 +56,17 @@ class Reading:
         self.kept |= other.kept
         self.unaccounted.update(other.unaccounted)
         self.uncounted += other.uncounted
-        self.audit += other.audit
         self.per_sample |= other.per_sample
 
 
-def read(collected: Iterable[Any], named: Sequence[str], kept: str | None, compiled: bool = False) -> Reading:
-    """The contents of the graphs in RunMetadata's `function_graphs`.
+def read(optimized: Iterable[Any], named: Sequence[str], kept: str | None, compiled: bool = False) -> Reading:
+    """The contents of graphs as Grappler leaves them, which TensorFlow keeps while graphs are collected.
 
     `named` are the operations of amp's lists; `kept` is part of the name of each operation of a layer kept in float32,
     None if no layer is. With `compiled`, what XLA's clusters run is read from its programs.
     """
     reading = Reading()
-    for function in collected:
-        graph = function.post_optimization_graph
-        reading.audit += _disagreement(graph, function.partition_graphs)
+    for graph in optimized:
         _read_graph(graph, named, kept, compiled, reading)
     return reading
 
@@ -197,16 +191,3 @@ def dtype_of(node: Any) -> str:
     """The dtype of a node's operands; for a gather, of the operand that it gathers from."""
     attribute = next((key for key in ("T", "Tparams", "dtype") if key in node.attr), None)
     return tf.as_dtype(node.attr[attribute].type).name if attribute else "unknown"
-
-
-def _disagreement(graph: Any, partitions: Sequence[Any]) -> list[str]:
-    """Differences between the optimized graph and what the executors run."""
-    optimized, run = (
-        Counter((base(node.op), dtype_of(node)) for part in parts for node in part.node if base(node.op) in PRODUCTS)
-        for parts in ((graph,), partitions)
-    )
-    return [
-        f"{optimized[key]} {key[0]} in {key[1]} in the optimized graph and {run[key]} in what was run"
-        for key in sorted({*optimized, *run})
-        if optimized[key] != run[key]
-    ]

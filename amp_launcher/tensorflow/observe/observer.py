@@ -168,7 +168,6 @@ class PrecisionObserver:
             "matched": [pattern for pattern in self._resolved.amp.keep_fp32 if ran.kept & set(self._matching(pattern))],
             "unaccounted": dict(ran.unaccounted),
             "uncounted": dict(+uncounted),
-            "audit": "; ".join(ran.audit),
             "optimizer": elements_by_dtype(stepped_by(self._optimizers)),
             "float32": {
                 "switches": {} if exact else float32_probe.switches(self._resolved.device),
@@ -192,7 +191,8 @@ class PrecisionObserver:
         if not collected and not compiled:
             return None
         scope = self._kept_scope()
-        reading = graphs.read(collected, self._listed_names(), scope, compiled=bool(compiled))
+        optimized = [function.post_optimization_graph for function in collected]
+        reading = graphs.read(optimized, self._listed_names(), scope, compiled=bool(compiled))
         for path in sorted(compiled):
             reading.add(hlo.read(path.read_text(), scope, self._resolved.device))
         return reading

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -124,7 +123,7 @@ class Sessions:
         for partition in told.partition_graphs:
             whole.MergeFrom(partition)
         _name_feeds(whole, dict(zip(_names(feeds), map(numpy.shape, feeds.values()), strict=True)))
-        self._read(fetched.name, SimpleNamespace(post_optimization_graph=whole, partition_graphs=[whole]))
+        self._read(fetched.name, whole)
         return fetched
 
     def _train_operation(self, partitions: Any) -> TrainOperation | None:

@@ -186,6 +186,35 @@ class DisablesModes(CastsBack):
             return super().forward(inputs)
 
 
+class FillsZeros(torch.autograd.Function):
+    """Float32 products out of every mode's sight, into memory that an operation in sight has filled."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(inputs, weight)
+        result = torch.zeros(len(inputs), len(weight))
+        with _disable_current_modes():
+            return torch.mm(inputs, weight.t(), out=result)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, weight = ctx.saved_tensors
+        of_inputs, of_weight = torch.zeros_like(inputs), torch.zeros_like(weight)
+        with _disable_current_modes():
+            return torch.mm(gradient, weight, out=of_inputs), torch.mm(gradient.t(), inputs, out=of_weight)
+
+
+class HidesBehindZeros(Dense):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            hidden = FillsZeros.apply(inputs.float(), self.first.weight)
+        return self.second(functional.relu(hidden))
+
+
+def test_the_profiler_alone_sees_products_that_modes_and_memory_do_not() -> None:
+    judged_as("unknown", run(HidesBehindZeros, O1), "where the profiler saw mm of float32")
+
+
 class InAThread(Dense):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         results: list[torch.Tensor] = []
