@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from amp_launcher.precision import listeners
@@ -24,12 +24,8 @@ class Strategy(ABC):
     """The compute capability of a GPU, None for a CPU. Raises `SettingsError` for a device that isn't there."""
     _kind_of: ClassVar[Callable[[str], str]]
     """cpu or cuda, from auto, cpu or cuda."""
-    _by_level: ClassVar[dict[str, type[Any]]]
-    """The framework's class for each level."""
-
-    def __init_subclass__(cls, *, levels: Sequence[str], **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls._by_level.update(dict.fromkeys(levels, cls))
+    by_level: ClassVar[Mapping[str, type[Any]]]
+    """The framework's class for each level, from its package's `__init__`."""
 
     def __init__(self, resolved: ResolvedPrecision) -> None:
         self.resolved = resolved
@@ -87,7 +83,7 @@ class Strategy(ABC):
 
         Raises `SettingsError` for an operation of the lists that the framework doesn't have.
         """
-        mechanism = cls._by_level[resolved.level]
+        mechanism = cls.by_level[resolved.level]
         mechanism._switch(resolved)
         return mechanism(resolved)
 

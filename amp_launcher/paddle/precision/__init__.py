@@ -5,3 +5,5 @@ from amp_launcher.paddle.precision.mechanisms import AutoCast, Decorated
 from amp_launcher.precision.step_outcome import StepOutcome
 
 __all__ = ["AutoCast", "Decorated", "Precision", "StepOutcome"]
+
+Precision.by_level = {"o0": Precision, "o1": AutoCast, "o2": Decorated, "o3": Decorated}

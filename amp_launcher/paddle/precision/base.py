@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import paddle
 from paddle import nn
@@ -39,12 +39,11 @@ from amp_launcher.typed import SettingsError
 SaveDtype = Literal["float16", "bfloat16", "float32"]
 
 
-class Precision(Strategy, levels=("o0",)):
+class Precision(Strategy):
     """A precision level. This class is o0, float32; subclasses carry out the other levels."""
 
     framework = "paddle"
     _capability_of, _kind_of = staticmethod(devices.capability_of), staticmethod(devices.resolve)
-    _by_level: ClassVar[dict[str, type[Any]]] = {}  # `amp_launcher.paddle.precision` imports all of them
 
     def __init__(self, resolved: ResolvedPrecision) -> None:
         super().__init__(resolved)

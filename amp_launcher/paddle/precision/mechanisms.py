@@ -18,7 +18,7 @@ NORMS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1D, nn.InstanceNorm2D, nn.In
 """Norms that Paddle keeps in float32 only where the half precision is float16. BatchNorm it always keeps so."""
 
 
-class AutoCast(Precision, levels=("o1",)):
+class AutoCast(Precision):
     """o1: the model stays float32, and the operation lists decide each operation's dtype."""
 
     def forward(self) -> AbstractContextManager[Any]:
@@ -27,7 +27,7 @@ class AutoCast(Precision, levels=("o1",)):
         return cast  # type: ignore[no-any-return]
 
 
-class Decorated(AutoCast, levels=("o2", "o3")):
+class Decorated(AutoCast):
     """o2: a half-precision model with float32 master weights. o3, as nearly as Paddle has it: without them."""
 
     def __init__(self, resolved: ResolvedPrecision) -> None:

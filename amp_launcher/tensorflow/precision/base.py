@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -35,14 +35,13 @@ from amp_launcher.tensorflow.precision.gradients import Gradient, add, map_gradi
 from amp_launcher.tensorflow.precision.loss_scale import LossScaler, NoScale, make_scaler
 
 
-class Precision(Strategy, levels=("o0",)):
+class Precision(Strategy):
     """A precision level. This class is o0, float32; a subclass carries out each other level."""
 
     framework = "tensorflow"
     _capability_of, _kind_of = staticmethod(capability_of), staticmethod(kind_of)
     policy = "float32"
     """Keras's name for the dtypes of layers and variables."""
-    _by_level: ClassVar[dict[str, type[Any]]] = {}  # `amp_launcher.tensorflow.precision` imports all of them
 
     def __init__(self, resolved: ResolvedPrecision) -> None:
         super().__init__(resolved)

@@ -22,7 +22,7 @@ KEPT = "kept_in_float32"
 """Scope in the names of the operations of layers kept in float32, by which observation finds them in a graph."""
 
 
-class GraphRewrite(Precision, levels=("o1",)):
+class GraphRewrite(Precision):
     """o1: the model is float32, and Grappler rewrites its graphs by operation lists.
 
     On a CPU the rewrite goes beyond a product, both before and behind it: it would cast the whole data set that a
@@ -61,7 +61,7 @@ def _barrier(tensor: tf.Tensor) -> tf.Tensor:
     return tf.compat.v1.placeholder_with_default(tensor, tensor.shape)
 
 
-class MixedPolicy(Precision, levels=("o2",)):
+class MixedPolicy(Precision):
     """o2: layers compute in half precision; their variables are float32, and so are their own masters."""
 
     @property
@@ -77,7 +77,7 @@ class MixedPolicy(Precision, levels=("o2",)):
                 _name_operations(layer)
 
 
-class HalfPolicy(Precision, levels=("o3",)):
+class HalfPolicy(Precision):
     """o3: half precision throughout, variables and inputs included. Only the loss is float32."""
 
     @property

@@ -30,9 +30,6 @@ class Mechanism:
     autocasts_half = False
     """Whether the model's weights are half-precision and run under autocast."""
 
-    def __init_subclass__(cls, *, mechanism: str) -> None:
-        MECHANISMS[mechanism] = cls
-
     def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
         self.resolved = resolved
         self.level = resolved.level
@@ -167,10 +164,6 @@ class Mechanism:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_saved_level(state, self.level, str(self.dtype))
         self._scaler.load_state_dict(state["scaler"])
-
-
-MECHANISMS: dict[str, type[Mechanism]] = {"float32": Mechanism}
-"""The class of each mechanism; subclasses register themselves."""
 
 
 def joint_outcome(outcomes: Sequence[StepOutcome]) -> StepOutcome:

@@ -31,9 +31,11 @@ from amp_launcher.precision.resolved import ResolvedPrecision, resolve
 from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.spec import SPEC, read_spec
 from amp_launcher.torch.precision import hooks, wrappers
-from amp_launcher.torch.precision.base import MECHANISMS, Mechanism
+from amp_launcher.torch.precision.base import Mechanism
 from amp_launcher.torch.precision.cast import refuse_unknown
 from amp_launcher.torch.precision.compiler import make_compilable
+from amp_launcher.torch.precision.float32_masters import HalfModelFloat32Masters
+from amp_launcher.torch.precision.mechanisms import Autocast, HalfModel, HalfModelNoMasters, ShardedFloat32Masters
 from amp_launcher.torch.precision.model_checks import (
     refuse_anothers,
     refuse_clip,
@@ -45,8 +47,20 @@ from amp_launcher.torch.precision.model_checks import (
     refuse_stale,
     refuse_wrapped,
 )
+from amp_launcher.torch.precision.stochastic_rounding import StochasticHalfModel
 from amp_launcher.torch.precision.tf32 import switch_tf32
 from amp_launcher.torch.spec import capability_of, device_from
+
+MECHANISMS: dict[str, type[Mechanism]] = {
+    "float32": Mechanism,
+    "autocast": Autocast,
+    "half_model_no_masters": HalfModelNoMasters,
+    "half_model_fp32_masters": HalfModelFloat32Masters,
+    "sharded_fp32_masters": ShardedFloat32Masters,
+    "half_model": HalfModel,
+    "half_model_stochastic": StochasticHalfModel,
+}
+"""The class of each mechanism that `amp_launcher.precision.support` names."""
 
 _prepared: weakref.WeakSet[nn.Module | Optimizer] = weakref.WeakSet()
 """By whichever `Precision` of this process."""

@@ -1,16 +1,14 @@
-"""o1, o2 and o3 as mechanisms."""
+"""o1, o3, and o2 without masters of its own, as mechanisms."""
 
 from __future__ import annotations
 
 import contextlib
-import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from amp_launcher.precision.gemm import HALF
@@ -21,17 +19,13 @@ from amp_launcher.torch.precision import float8
 from amp_launcher.torch.precision.base import Mechanism
 from amp_launcher.torch.precision.cast import NORMS, compute_in_float32, matching, to_dtype
 from amp_launcher.torch.precision.master_weight import average_in_float32
-from amp_launcher.torch.precision.masters import Masters
-from amp_launcher.torch.precision.model_checks import refuse_sharded, same_on_all_ranks, several_ranks
 from amp_launcher.torch.precision.operation_lists import OperationLists, refuse_unreachable
-from amp_launcher.torch.precision.optimizer_weights import HALF as HALVES
 from amp_launcher.torch.precision.optimizer_weights import moves_nothing
-from amp_launcher.torch.precision.reduction import reduce_in_float32
 from amp_launcher.torch.precision.running_statistics import RunningStatistics
 from amp_launcher.torch.precision.saved_state import SavedState
 
 
-class Autocast(Mechanism, mechanism="autocast"):
+class Autocast(Mechanism):
     """o1: the model stays float32, and each operation runs in the dtype that the operation lists give it."""
 
     def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
@@ -131,7 +125,7 @@ class Autocast(Mechanism, mechanism="autocast"):
                 self._statistics.restore()
 
 
-class HalfModelNoMasters(Autocast, mechanism="half_model_no_masters"):
+class HalfModelNoMasters(Autocast):
     """o2 with amp.master_weights=false: half-precision model with float32 norms, and autocast on.
 
     Buffers keep their dtype: tables of frequencies or positions need float32.
@@ -146,155 +140,14 @@ class HalfModelNoMasters(Autocast, mechanism="half_model_no_masters"):
         average_in_float32(model)
 
 
-class HalfModelFloat32Masters(HalfModelNoMasters, mechanism="half_model_fp32_masters"):
-    """o2: the optimizer steps float32 masters of the half-precision parameters.
-
-    The masters start from the weights before the cast. If they started from the rounded ones, updates smaller than a
-    rounding step would move no weight of the model for many steps, and then many at once. Gradients of several
-    micro-batches, and of DDP's ranks, are summed in float32.
-    """
-
-    steps_float32 = True
-
-    def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
-        super().__init__(resolved, device)
-        self._masters = Masters()
-        self._unrounded: dict[torch.Tensor, torch.Tensor] = {}
-        self._reducing: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-
-    def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
-        trained = [
-            parameter
-            for parameter in model.parameters()
-            if parameter.dtype == torch.float32 and parameter.requires_grad
-        ]
-        before = {parameter: parameter.data for parameter in trained}
-        super()._convert(model, kept)
-        self._unrounded |= {
-            parameter: weights for parameter, weights in before.items() if parameter.dtype == self.dtype
-        }
-        hook = _Loading(self)
-        for module in model.modules():
-            if any(parameter.dtype == self.dtype for parameter in module.parameters(recurse=False)):
-                module._register_load_state_dict_pre_hook(hook, with_module=True)
-
-    def loading(self, parameter: torch.Tensor, values: torch.Tensor) -> None:
-        """The model is about to load these float32 values into a half-precision parameter."""
-        weight = self._masters.get(parameter)
-        if weight is not None:
-            weight.propose(values)
-        elif parameter.requires_grad:
-            self._unrounded[parameter] = values.detach().to(parameter.device, copy=True)
-
-    def look_at(self, model: nn.Module) -> None:
-        refuse_sharded(model, "amp=o2")
-
-    def reduce(self, wrapper: DistributedDataParallel) -> None:
-        if wrapper not in self._reducing:
-            reduce_in_float32(self._masters, wrapper)
-            self._reducing.add(wrapper)
-            self._note_reductions(wrapper.parameters())
-
-    def add(self, optimizer: Optimizer) -> None:
-        super().add(optimizer)
-        self._add_masters(optimizer)
-
-    def _renew_masters_alone(self) -> None:
-        """As far as it needs no other rank."""
-        if not several_ranks():
-            self._renew_masters()
-
-    def _renew_masters(self) -> None:
-        for optimizer in self._masters.outdated():
-            self._add_masters(optimizer)
-
-    def _add_masters(self, optimizer: Optimizer) -> None:
-        own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        unrounded = {parameter: self._unrounded.pop(parameter) for parameter in own if parameter in self._unrounded}
-        if not same_on_all_ranks(list(unrounded.values())):
-            unrounded = {}  # DDP made only the rounded weights equal on all ranks
-        self._masters.add(optimizer, unrounded)
-        self._note_reductions(own)
-
-    def _note_reductions(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Whose gradients DDP reduces."""
-        reduced: dict[torch.Tensor, bool] = {}
-        for module in self._reducing:
-            reduced |= dict.fromkeys(module.parameters(), module.find_unused_parameters)
-        for parameter in parameters:
-            weight = self._masters.get(parameter)
-            if weight is not None:
-                weight.accumulates = parameter in reduced or not several_ranks()
-                weight.zeroed_for_ddp = reduced.get(parameter, False)
-
-    def master_parameters(self) -> dict[str, torch.Tensor]:
-        self._renew_masters_alone()
-        self._masters.follow_model()
-        parameters = super().master_parameters()
-        weights = {name: self._masters.get(parameter) for name, parameter in parameters.items()}
-        return {name: weight.master if weight else parameters[name] for name, weight in weights.items()}
-
-    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
-        self._renew_masters()
-        self._masters.begin_backward()
-        try:
-            super().backward(loss, optimizer)
-        finally:
-            self._masters.end_backward()
-
-    def _begin_step(self, optimizer: Optimizer, clip: float | None) -> None:
-        masters = self._masters
-        self._renew_masters()
-        masters.put(optimizer)
-        if clip is None and self.resolved.loss_scale.mode == "none" and masters.can_share_grads(optimizer):
-            masters.share_grads_with_masters(optimizer)
-        else:
-            masters.copy_grads_to_masters(optimizer)
-
-    def _end_step(self, optimizer: Optimizer) -> None:
-        self._masters.round(optimizer)
-        self._masters.discard_sums(optimizer)
-
-    def _leave_step(self, optimizer: Optimizer) -> None:
-        if optimizer in self._masters:
-            self._masters.take(optimizer)
-
-    def saved(self, optimizer: Optimizer) -> dict[str, Any]:
-        self._follow(optimizer)
-        return super().saved(optimizer)
-
-    def load_saved(self, optimizer: Optimizer, saved: Mapping[str, Any] | None) -> None:
-        super().load_saved(optimizer, saved)
-        if optimizer in self._masters:
-            self._masters.loaded(optimizer)
-
-    def unstepped_masters(self, optimizer: Optimizer) -> dict[int, dict[str, torch.Tensor]]:
-        return self._masters.unstepped(optimizer)
-
-    def _follow(self, optimizer: Optimizer) -> None:
-        """Follow the optimizer's parameters as they are now."""
-        if optimizer in self._masters:
-            self._renew_masters_alone()
-            self._masters.take_loaded(optimizer)
-            self._masters.give(optimizer)
-            self._masters.follow_model(optimizer)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        for name, parameter in self._named_parameters():
-            weight = self._masters.get(parameter)
-            if weight is not None:
-                weight.propose(state.get("masters", {}).get(name))  # earlier versions have them here
-
-
-class ShardedFloat32Masters(Autocast, mechanism="sharded_fp32_masters"):
+class ShardedFloat32Masters(Autocast):
     """o2 under parallel=fsdp: the float32 shards of the parameters are the masters, and half precision is gathered.
 
     The model stays float32 here; `amp_launcher.torch.precision.sharding` makes it half-precision, except norms.
     """
 
 
-class HalfModel(Autocast, mechanism="half_model"):
+class HalfModel(Autocast):
     """o3: half precision throughout, inputs included. Only the loss is float32, as the model's outputs are."""
 
     def __init__(self, resolved: ResolvedPrecision, device: torch.device) -> None:
@@ -317,30 +170,6 @@ class HalfModel(Autocast, mechanism="half_model"):
                 "as model(inputs), or of .float()"
             )
         super().backward(loss, optimizer)
-
-
-class _Loading:
-    """A module's hook before it loads weights. Copies and pickles of the module get one that does nothing."""
-
-    def __init__(self, precision: HalfModelFloat32Masters | None = None) -> None:
-        self._precision = None if precision is None else weakref.ref(precision)
-
-    def __call__(
-        self, module: nn.Module, state: Mapping[str, Any], prefix: str, metadata: Mapping[str, Any], *_: Any
-    ) -> None:
-        precision = self._precision and self._precision()
-        if precision and metadata.get("assign_to_params_buffers"):
-            raise RuntimeError(
-                "model.load_state_dict(weights, assign=True) would replace the half-precision parameters that "
-                "precision.prepare(model) made: leave assign=True out, or load before precision.prepare(model)"
-            )
-        for name, parameter in module.named_parameters(recurse=False):
-            values = state.get(prefix + name)
-            if precision and parameter.dtype in HALVES and getattr(values, "dtype", None) == torch.float32:
-                precision.loading(parameter, values)
-
-    def __reduce__(self) -> tuple[type[_Loading], tuple[()]]:
-        return _Loading, ()
 
 
 @contextlib.contextmanager

@@ -149,7 +149,7 @@ def _common_seed() -> int:
     return int(seeds[0])
 
 
-class StochasticHalfModel(HalfModel, mechanism="half_model_stochastic"):
+class StochasticHalfModel(HalfModel):
     """o3 with amp.rounding=stochastic: bfloat16 weights, stepped in float32 and rounded at random."""
 
     steps_float32 = True
