@@ -6,12 +6,10 @@ Nothing is applied around it and nothing of it is observed: it starts, stops, lo
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from amp_launcher.around import script
 from amp_launcher.around import wrap as shared
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Observer, Started, Wrapper
@@ -61,10 +59,8 @@ class UnobservedWrapper(Wrapper):
     """`amp_launcher.around.wrapper.Wrapper` without a framework."""
 
     def __init__(self, started: Started) -> None:
-        settings = started.chosen.settings
+        super().__init__(started, "cpu", None)
         self.device = Host("cpu")
-        self.mode = script.resolve(settings, started.source, device="cpu", capability=None, environ=os.environ)
-        self.own = script.by_script(settings.train, started.source)
         self.precision = None
         self.observer = NoObserver()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from amp_launcher.arguments import Arguments
+from amp_launcher.around import script
 from amp_launcher.around.early import EarlyVerdict
 from amp_launcher.around.script_source import Source
 from amp_launcher.around.step_meter import StepMeter
@@ -66,6 +68,12 @@ class Wrapper(ABC):
     has_own_precision: bool = False
     """Whether the script has made a `Precision`."""
     early: EarlyVerdict
+
+    def __init__(self, started: Started, kind: str, capability: tuple[int, int] | None) -> None:
+        """`kind` is cpu or cuda. Raises `SettingsError` where nothing can apply the mode."""
+        settings = started.chosen.settings
+        self.own = script.by_script(settings.train, started.source)
+        self.mode = script.resolve(settings, started.source, device=kind, capability=capability, environ=os.environ)
 
     @abstractmethod
     def around(self, meter: StepMeter) -> AbstractContextManager[None]:

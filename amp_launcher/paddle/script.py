@@ -6,13 +6,11 @@ Nothing is applied around it. What it applies itself, by `Precision.from_env()` 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 
 import paddle
 
-from amp_launcher.around import script
 from amp_launcher.around import wrap as shared
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Started, Wrapper
@@ -28,18 +26,10 @@ class PaddleWrapper(Wrapper):
     observer: ScriptObserver
 
     def __init__(self, started: Started) -> None:
-        settings = started.chosen.settings
-        kind = devices.resolve(settings.device)
+        kind = devices.resolve(started.chosen.settings.device)
         self.device = devices.PaddleDevice(kind)
         paddle.set_device("gpu:0" if kind == "cuda" else "cpu")
-        self.own = script.by_script(settings.train, started.source)
-        self.mode = script.resolve(
-            settings,
-            started.source,
-            device=kind,
-            capability=devices.capability_of(kind),
-            environ=os.environ,
-        )
+        super().__init__(started, kind, devices.capability_of(kind))
         self.precision = Precision.apply(self.mode)
         self.observer = ScriptObserver(self.precision)
 

@@ -16,7 +16,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from amp_launcher.around import keras_callback, script
+from amp_launcher.around import keras_callback
 from amp_launcher.around import wrap as shared
 from amp_launcher.around.once_imported import once_imported
 from amp_launcher.around.step_meter import StepMeter
@@ -42,18 +42,11 @@ class TensorFlowWrapper(Wrapper):
         settings = started.chosen.settings
         kind = kind_of(settings.device)
         self.device = TensorFlowDevice(kind)
-        self.own = script.by_script(settings.train, started.source)
-        resolved = script.resolve(
-            settings,
-            started.source,
-            device=kind,
-            capability=capability_of(kind),
-            environ=os.environ,
-        )
+        super().__init__(started, kind, capability_of(kind))
         if settings.xla:
             xla.dump_programs(True, os.environ)
             tf.config.optimizer.set_jit("autoclustering")
-        scaled_by_keras = not self.own and resolved.dtype == "float16"
+        scaled_by_keras = not self.own and self.mode.dtype == "float16"
         if scaled_by_keras:
             if settings.loss_scale != LossScale():
                 raise SettingsError(
@@ -61,11 +54,10 @@ class TensorFlowWrapper(Wrapper):
                     "rule, dynamically from 2^15; leave loss_scale out",
                     "loss_scale",
                 )
-            resolved = dataclasses.replace(resolved, loss_scale=PRESETS["keras"])
-        self.mode = resolved
+            self.mode = dataclasses.replace(self.mode, loss_scale=PRESETS["keras"])
         variables = grappler.own_variables()
         # It scales no loss: making a scaler's variables would initialise TensorFlow's devices before the script does.
-        self.precision = Precision.apply(dataclasses.replace(resolved, loss_scale=PRESETS["none"]))
+        self.precision = Precision.apply(dataclasses.replace(self.mode, loss_scale=PRESETS["none"]))
         if self.own and settings.amp.level == "o1":  # a script that rewrites graphs itself may rely on its variables
             grappler.switch_off()
             grappler.set_variables(variables)

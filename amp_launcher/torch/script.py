@@ -43,14 +43,7 @@ class TorchWrapper(Wrapper):
         self._device, capability = device_and_capability(settings.device, os.environ)
         self.device = TorchDevice(self._device)
         flight_recorder.switch_on(settings, started.chosen.run, self._device.type)
-        self.mode = script.resolve(
-            settings,
-            started.source,
-            device=self._device.type,
-            capability=capability,
-            environ=os.environ,
-        )
-        self.own = script.by_script(settings.train, started.source)
+        super().__init__(started, self._device.type, capability)
         if settings.tf32 is not None:
             switch_tf32(settings.tf32)
         self.precision = Mechanism(self.mode, self._device)  # applies nothing: the script does, or autocast around it
