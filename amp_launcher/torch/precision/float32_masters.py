@@ -11,11 +11,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from amp_launcher.precision.gemm import HALF
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.torch.precision.masters import Masters
 from amp_launcher.torch.precision.mechanisms import HalfModelNoMasters
 from amp_launcher.torch.precision.model_checks import refuse_sharded, same_on_all_ranks, several_ranks
-from amp_launcher.torch.precision.optimizer_weights import HALF
+from amp_launcher.torch.precision.optimizer_weights import HALF as HALVES
 from amp_launcher.torch.precision.reduction import reduce_in_float32
 
 
@@ -60,7 +61,8 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
             self._unrounded[parameter] = values.detach().to(parameter.device, copy=True)
 
     def look_at(self, model: nn.Module) -> None:
-        refuse_sharded(model, "amp=o2")
+        kept = "" if self.resolved.gemm == HALF else f" amp.gemm={self.resolved.gemm}"
+        refuse_sharded(model, f"amp={self.resolved.amp.asked}", f"amp=o1{kept}")
 
     def reduce(self, wrapper: DistributedDataParallel) -> None:
         if wrapper not in self._reducing:
@@ -177,7 +179,7 @@ class _Loading:
             )
         for name, parameter in module.named_parameters(recurse=False):
             values = state.get(prefix + name)
-            if precision and parameter.dtype in HALF and getattr(values, "dtype", None) == torch.float32:
+            if precision and parameter.dtype in HALVES and getattr(values, "dtype", None) == torch.float32:
                 precision.loading(parameter, values)
 
     def __reduce__(self) -> tuple[type[_Loading], tuple[()]]:

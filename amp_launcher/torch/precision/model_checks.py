@@ -116,13 +116,13 @@ def _is(one: torch.device, other: torch.device) -> bool:
     return one.type == other.type and (one.index or 0) == (other.index or 0)
 
 
-def refuse_sharded(model: nn.Module, mode: str) -> None:
+def refuse_sharded(model: nn.Module, mode: str, instead: str = "amp=o1") -> None:
     """Raise `RuntimeError` where FSDP holds the parameters: weights of our own, as `mode` has, can't follow shards."""
     for module in model.modules():
         if _wrapper(module) == "FSDP":
             raise RuntimeError(
                 f"{mode} makes float32 weights of its own and doesn't work with FSDP. FSDP has masters built in: say "
-                "amp=o1 and hand fully_shard a MixedPrecisionPolicy(param_dtype=precision.dtype, "
+                f"{instead} and hand fully_shard a MixedPrecisionPolicy(param_dtype=precision.dtype, "
                 "reduce_dtype=torch.float32)"
             )
 

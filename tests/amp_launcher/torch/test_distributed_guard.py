@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from amp_launcher.torch import Precision
 from tests.amp_launcher.torch.loops import UNSCALED, accumulate, backward, of, one_weight, same, sgd, step, stepped
 from tests.amp_launcher.torch.scenarios import RANKS
 
@@ -212,6 +215,12 @@ def fsdp_is_refused_at_o2_and_works_by_its_own_masters_at_o1(rank):
         backward(precision, model, torch.randn(4, 8))
     with pytest.raises(RuntimeError, match="already wrapped by FSDP"):
         of("o2").prepare(model)
+    if find_spec("torchao"):
+        precision = Precision("fp8", device="cpu")
+        model = precision.prepare(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 16)))
+        fully_shard(model, mesh=mesh)
+        with pytest.raises(RuntimeError, match=r"^amp=fp8 makes.*say amp=o1 amp.gemm=fp8-tensorwise and hand"):
+            precision.prepare(sgd(model))
     precision = of("o1")
     model = nn.Linear(8, 4)
     _, optimizer = precision.prepare(model, sgd(model))
