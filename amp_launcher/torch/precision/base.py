@@ -88,7 +88,7 @@ class Mechanism:
 
     def backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
         scaler = self._scaler.of(optimizer)
-        scaler.begin_backward()
+        scaler.begin_backward(loss)
         scaler.scale(loss).backward()
 
     def step(self, *optimizers: Optimizer, clip: float | None) -> StepOutcome:
@@ -132,7 +132,6 @@ class Mechanism:
 
     @property
     def scale(self) -> float | None:
-        self._scaler.update()
         return self._scaler.value
 
     @property
@@ -144,7 +143,6 @@ class Mechanism:
     def saved(self, optimizer: Optimizer) -> dict[str, Any]:
         """What an optimizer's own `state_dict` has of the precision: the loss scale with its counts, if any."""
         scaler = self._scaler.of(optimizer)
-        scaler.begin_backward()
         scale = scaler.state_dict()
         return {"dtype": str(self.dtype), "scaler": scale} if scale else {}
 
@@ -158,7 +156,6 @@ class Mechanism:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        self._scaler.update()
         return {"level": self.level, "dtype": str(self.dtype), "scaler": self._scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ and `_per_optimizer_states`.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from amp_launcher.typed import plain
 
 
 class NoScale(scalers.NoScale):
-    def begin_backward(self) -> None:
+    def begin_backward(self, loss: torch.Tensor) -> None:
         pass
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
@@ -62,6 +63,7 @@ class LossScaler(torch.amp.GradScaler):
     @property
     def value(self) -> float:
         """The scale. Waits for the device."""
+        self._end_iteration()
         return self.get_scale()
 
     @property
@@ -82,9 +84,23 @@ class LossScaler(torch.amp.GradScaler):
         """Whether an optimizer was stepped since the last `update`."""
         return bool(self._stepped)
 
-    def begin_backward(self) -> None:
-        """Move the scale where the iteration is over, since all optimizers that share it have stepped. Until then
-        others may still step by gradients of the scale that it has."""
+    def begin_backward(self, loss: torch.Tensor) -> None:
+        """Move the scale where this loss begins an iteration: where all optimizers that share the scale have stepped,
+        or it gives gradients to none but those, as to a critic that steps several times. Until then others may still
+        step by gradients of the scale that it has."""
+        waiting = self._sharing.difference(self._stepped)
+        if waiting and self._stepped:
+            others, own, reached = set(_parameters(waiting)), set(_parameters(self._stepped)), False
+            for parameter in _reached(loss):
+                if parameter in others:
+                    break
+                reached = reached or parameter in own
+            else:
+                if reached:
+                    self.update()
+        self._end_iteration()
+
+    def _end_iteration(self) -> None:
         if self._stepped.issuperset(self._sharing):
             self.update()
 
@@ -161,6 +177,7 @@ class LossScaler(torch.amp.GradScaler):
 
     def state_dict(self) -> dict[str, Any]:
         """Scale, counts, and the settings that they belong to. Waits for the device."""
+        self._end_iteration()
         counts = {"bad_steps": int(self._bad_steps), "skipped": int(self._skipped)}
         return {**super().state_dict(), **counts, "settings": plain(self._settings)}
 
@@ -171,6 +188,23 @@ class LossScaler(torch.amp.GradScaler):
         super().load_state_dict(state)
         self._bad_steps.fill_(state["bad_steps"])
         self._skipped.fill_(state["skipped"])
+
+
+def _parameters(optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:
+    return (parameter for one in optimizers for group in one.param_groups for parameter in group["params"])
+
+
+def _reached(loss: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors that a backward from this loss gives gradients to."""
+    seen, left = set(), [loss.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "torch::autograd::AccumulateGrad":
+            yield node.variable  # type: ignore[attr-defined]
+        left.extend(following for following, _ in node.next_functions)
 
 
 def make_scaler(settings: LossScale, device: torch.device) -> NoScale | LossScaler | scalers.ScalePerOptimizer:

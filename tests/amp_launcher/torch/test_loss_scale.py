@@ -86,3 +86,62 @@ def test_several_optimizers_with_scales_of_their_own_say_whose_loss_it_is():
         precision.backward(loss)
     precision.backward(loss, optimizer)
     assert precision.step(optimizer, clip=1e9).grad_norm.item() == 1.0  # unscaled by its own scale
+
+
+class Gan:
+    """A generator and a critic with clamped weights, whose losses overflow in float16 now and then."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.generator, self.critic = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+        self.optimizers = [torch.optim.SGD(net.parameters(), lr=1e-3) for net in (self.generator, self.critic)]
+        self.random = torch.Generator().manual_seed(1)
+        self.scales = []
+
+    def losses(self, kind):
+        """A block makes each of them; several of one step are summed by their backwards."""
+        factor = 8 * 2.0 ** (8 * torch.rand((), generator=self.random).item() ** 8)
+        noise, real = (torch.randn(8, 4, generator=self.random) for _ in range(2))
+        if kind == "generator":
+            return [lambda: -self.critic(self.generator(noise)).float().mean() * factor]
+        return [
+            lambda: -self.critic(real).float().mean() * factor,
+            lambda: self.critic(self.generator(noise).detach()).float().mean() * factor,
+        ]
+
+    def clamp(self):
+        with torch.no_grad():
+            for weight in self.critic.parameters():
+                weight.clamp_(-0.25, 0.25)
+
+
+@pytest.mark.parametrize("critic_steps", [1, 5])
+def test_a_gan_with_several_backwards_a_step_trains_as_with_gradscaler(critic_steps):
+    """With an `update` behind the generator's step, and behind each critic's step that another one follows."""
+    ours, theirs = Gan(), Gan()
+    precision = of("o1", "float16", LossScale(mode="dynamic", init=2.0**14, growth_every=20))
+    precision.prepare(ours.generator, ours.critic, *ours.optimizers)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=20)
+    for _ in range(300 // critic_steps):
+        for step in range(critic_steps + 1):
+            kind = "generator" if step == critic_steps else "critic"
+            for gan in (ours, theirs):
+                gan.optimizers[kind == "critic"].zero_grad()
+            for mine, plain in zip(ours.losses(kind), theirs.losses(kind), strict=True):
+                with precision:
+                    loss = mine()
+                precision.backward(loss)
+                ours.scales.append(precision.scale)  # between the steps of two optimizers, which it leaves alone
+                with torch.autocast("cpu", torch.float16):
+                    loss = plain()
+                scaler.scale(loss).backward()
+                theirs.scales.append(scaler.get_scale())
+            precision.step(ours.optimizers[kind == "critic"])
+            scaler.step(theirs.optimizers[kind == "critic"])
+            if step != critic_steps - 1:
+                scaler.update()
+            ours.clamp()
+            theirs.clamp()
+    assert ours.scales == theirs.scales and len(set(ours.scales)) > 5
+    for mine, plain in ((ours.generator, theirs.generator), (ours.critic, theirs.critic)):
+        assert all(map(torch.equal, mine.parameters(), plain.parameters()))
