@@ -61,6 +61,7 @@ class Masters:
                 weights.append(weight)
         self._by_optimizer[optimizer] = weights
         if optimizer not in self._stepped:
+            _refuse_without_masters(optimizer, weights)
             self._stepped[optimizer] = SteppedWeights(optimizer)
             optimizer.register_step_post_hook(self._note_stepped)
         for weight in weights:
@@ -266,6 +267,22 @@ def _refuse_rounded(entry: Mapping[str, Any] | None) -> None:
         raise RuntimeError(
             "the optimizer loaded its state after the model was cast, and torch rounded the masters in it: load it "
             "before both or after both"
+        )
+
+
+def _refuse_without_masters(optimizer: Optimizer, weights: list[MasterWeight]) -> None:
+    """Where a plain optimizer loaded what o2 saved by `torch.distributed.checkpoint`, which reads only what it finds in
+    the state that it loads into: moments without masters, beside weights that are all rounded already."""
+    stepped = [weight for weight in weights if optimizer.state.get(weight.parameter)]
+    moved = any(float(optimizer.state[weight.parameter].get("step", 1)) for weight in stepped)
+    if not moved or any(MASTER in optimizer.state[weight.parameter] for weight in stepped):
+        return
+    loaded = any(not torch.equal(weight.master.to(weight.parameter.dtype), weight.parameter) for weight in stepped)
+    if loaded or all(torch.equal(weight.master, weight.parameter.float()) for weight in stepped):
+        raise RuntimeError(
+            "the optimizer has a state without masters, and the model's weights are rounded already, as "
+            "torch.distributed.checkpoint leaves them where it loads what o2 saved before precision.prepare: load it "
+            "after model, optimizer = precision.prepare(model, optimizer)"
         )
 
 

@@ -39,6 +39,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "NAdam": lambda model: torch.optim.NAdam(model.parameters(), lr=1e-4),
     "Adagrad": lambda model: torch.optim.Adagrad(model.parameters(), lr=1e-4),
 }
+WITH_STATE = [OPTIMIZERS["AdamW"], OPTIMIZERS["Adagrad"], lambda model: sgd(model, 1e-4, momentum=0.9)]
 EVERY_MODE = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 EVERY_OPTIMIZER = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 
@@ -131,6 +132,30 @@ def test_distributed_checkpoints_resume_bit_for_bit(mode: Any, make: Any, flat: 
     set_model_state_dict(other.model, target["model"])
     set_optimizer_state_dict(other.model, other.optimizer, target["optimizer"], options=options)
     assert same(other.steps(4).values(), end)
+
+
+@pytest.mark.parametrize("make", WITH_STATE)
+@pytest.mark.parametrize("mode", list(MODES.values())[:2], ids=list(MODES)[:2])
+@pytest.mark.parametrize("cast", [False, True], ids=["before the cast", "between cast and optimizer"])
+def test_a_distributed_checkpoint_loaded_before_there_are_masters_is_refused(mode, make, cast, tmp_path) -> None:
+    def load(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        target = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
+        dcp.load(target, checkpoint_id=str(tmp_path))
+        set_model_state_dict(model, target["model"])
+        set_optimizer_state_dict(model, optimizer, target["optimizer"])
+
+    one = Training(mode, make).steps(7)
+    model, optimizer = get_model_state_dict(one.model), get_optimizer_state_dict(one.model, one.optimizer)
+    dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=str(tmp_path))
+    with pytest.raises(RuntimeError, match=r"load it after model, optimizer = precision\.prepare"):
+        if not cast:
+            Training(mode, make, lambda training: load(training.model, training.optimizer))
+        else:
+            precision = of(**mode)
+            net = precision.prepare(network())
+            adam = make(net)
+            load(net, adam)
+            precision.prepare(adam)
 
 
 @EVERY_OPTIMIZER
