@@ -10,24 +10,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from amp_launcher.around import script
-from amp_launcher.around.script_source import Source
 from amp_launcher.typed import SettingsError, build, leaves, plain, show
 from launcher import admit
 from launcher.compare import experiments
 from launcher.compare.experiments import ExperimentRequest
 from launcher.config import request
 from launcher.config.request import Words
-from launcher.config.schema import LocalCluster, SlurmCluster, defaults
+from launcher.config.schema import SlurmCluster, defaults
 from launcher.config.spec import JobSpec
 from launcher.containers.words import Word, to_bash
 from launcher.errors import LauncherError, UsageError
-from launcher.plan import container, profilers, user_script
-from launcher.plan.model import Plan
+from launcher.plan import profilers, user_script
+from launcher.plan.model import Plan, ScriptPlan
 from launcher.plan.plan_summary import resources, summary
 from launcher.plan.provenance import Origin, decided, origins
 from launcher.plan.record import to_json
-from launcher.plan.resolve import resolve
+from launcher.plan.resolve import resolve, resolve_text
 from launcher.probe.facts import Facts
 from launcher.runs import address
 from launcher.script import render, trainer_command
@@ -72,9 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         if words.json or words.facts or not all(map(user_script.is_text, specs)):
             raise
         where = origins(asked.cells[0], specs[0], {"device": "cuda"}) if len(specs) == 1 else []
-        here = dataclasses.replace(specs[0].launch, cluster=LocalCluster())
-        facts = probe_each([dataclasses.replace(specs[0], launch=here)], make=False)
-        print(describe_text(specs, facts[0], where, refusal, width_of(sys.stdout), words.all), end="")
+        print(describe_text(specs, where, refusal, width_of(sys.stdout), words.all), end="")
         return 0
     if not words.facts and address.of(specs[0].launch.cluster) is None:
         from launcher.executors import dependency
@@ -103,8 +99,8 @@ def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wo
     width = width_of(sys.stdout)
     try:
         plan, known = planning.of_arms(asked.request.specs, asked.how, arguments, asked=asked, facts=facts, make=False)
-    except planning.NoGpu as refusal:
-        if words.json or words.facts or words.script:
+    except LauncherError as refusal:
+        if words.json or words.facts or words.script or asked.published is None:
             raise
         print(_for_people("\n".join(planning.describe_words(asked, refusal, width)), words))
         return 0
@@ -181,7 +177,9 @@ def describe(
         rows = [[str(index), *(show(value) for _, value in plan.swept)] for index, plan in enumerate(plans)]
         lines += [*table(["cell", *keys], rows), ""]
     if first.script and first.script.bare:
-        lines += [*_as_typed(first), ""]
+        level = first.settings["amp"]["level"]
+        typed = _typed(first.script, first.run_dir, first.mechanism, level, trainer_command.command(first))
+        lines += [*typed, ""]
     lines += [*_settings(where, width, everything), *pairs(_place(first), width), ""]
     notes = [f"note: {note}" for note in dict.fromkeys(line for plan in plans for line in plan.advice)]
     lines += [part for note in (*notes, *_left_behind(first, everything)) for part in wrapped(note, width)]
@@ -224,47 +222,23 @@ def _left_behind(plan: Plan, everything: bool) -> list[str]:
 
 
 def describe_text(
-    specs: Sequence[JobSpec],
-    facts: Facts,
-    where: Sequence[Origin],
-    refusal: Exception,
-    width: int = 0,
-    everything: bool = False,
+    specs: Sequence[JobSpec], where: Sequence[Origin], refusal: Exception, width: int = 0, everything: bool = False
 ) -> str:
     """What a user of bare scripts would type in their images, where `run` refuses them on this host. Raises the refusal
     where the words themselves can't be."""
     lines, notes = [], [f"`run` refuses {'it' if len(specs) == 1 else 'them'} here: {refusal}"]
     for spec in specs:
-        typed, advice = _text(spec, facts, refusal)
-        lines += [*typed, ""]
-        notes += advice
+        try:
+            planned, precision = resolve_text(spec)
+        except SettingsError:
+            raise refusal from None
+        profiler = profilers.prefix(plain(spec.training), "", bare=True)
+        typed = (*profiler, spec.launch.python or "python", planned.file, *planned.arguments)
+        lines += [*_typed(planned, "", precision.mechanism, spec.training.amp.level, typed), ""]
+        notes += [*user_script.advice(spec, None, 1, precision), *spec.launch.notes]
     lines += _settings(where, width, everything)
     lines += [part for note in dict.fromkeys(notes) for part in wrapped(f"note: {note}", width)]
     return "\n".join(lines) + "\n"
-
-
-def _text(spec: JobSpec, facts: Facts, refusal: Exception) -> tuple[list[str], Sequence[str]]:
-    """What is typed for one bare script, and notes about it. Raises the refusal where it can't be."""
-    launch, training = spec.launch, spec.training
-    try:
-        if launch.image is not None:
-            container.check_release(spec, facts, launch.image, 0)
-        precision = script.resolve(
-            training,
-            Source(),
-            device="cuda",
-            capability=None,
-            environ={name: value for name, value in launch.env.items() if value is not None},
-            ngc_tensorflow1=user_script.is_ngc_tensorflow1(spec),
-        )
-    except SettingsError:
-        raise refusal from None
-    planned = user_script.choose(spec, facts)
-    assert planned is not None
-    words = (*profilers.prefix(plain(training), "", bare=True), launch.python or "python", planned.file)
-    exported = user_script.environment(precision.mechanism, training.amp.level)
-    typed = _typed(f"the image, {planned.workdir}", exported, (*words, *planned.arguments))
-    return typed, (*user_script.advice(spec, facts, 1, precision), *launch.notes)
 
 
 def _settings(where: Sequence[Origin], width: int, everything: bool) -> list[str]:
@@ -274,14 +248,9 @@ def _settings(where: Sequence[Origin], width: int, everything: bool) -> list[str
     return [*table(["setting", "value", "from"], rows, width=width, spare=["from"]), ""] if rows else []
 
 
-def _as_typed(plan: Plan) -> list[str]:
+def _typed(script: ScriptPlan, run_dir: str, mechanism: str, level: str, words: Sequence[Word]) -> list[str]:
     """What a bare script's user would type where it starts."""
-    assert plan.script is not None
-    exported = user_script.environment(plan.mechanism, plan.settings["amp"]["level"])
-    where = f"{'the image, ' if plan.script.in_image else ''}{plan.script.folder(plan.run_dir)}"
-    return _typed(where, exported, trainer_command.command(plan))
-
-
-def _typed(where: str, exported: Mapping[str, str], words: Sequence[Word]) -> list[str]:
+    exported = user_script.environment(mechanism, level)
     typed = shlex.join(str(word) for word in words)
-    return [f"in {where}:", *(f"  export {name}={value}" for name, value in exported.items()), f"  {typed}"]
+    where = f"in {'the image, ' if script.in_image else ''}{script.folder(run_dir)}:"
+    return [where, *(f"  export {name}={value}" for name, value in exported.items()), f"  {typed}"]

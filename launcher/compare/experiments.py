@@ -189,6 +189,7 @@ def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs
         arms.append(without_half(dataclasses.replace(cell, swept=(("arm", names[index]),))))
     made, impossible = possible(list(zip(names, arms, strict=True)), make)
     specs, left = tuple(made.values()), tuple(arms[index] for index in made)
+    comparison.check(specs)
     return ExperimentRequest(
         name=name,
         how=how,

@@ -13,7 +13,7 @@ from launcher.compare.experiments import ExperimentRequest
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.spec import JobSpec
-from launcher.errors import LauncherError, UsageError, of_each
+from launcher.errors import LauncherError, of_each
 from launcher.plan import user_script
 from launcher.plan.model import Compare, Plan
 from launcher.plan.resolve import resolve
@@ -21,10 +21,6 @@ from launcher.probe.facts import Facts
 from launcher.ssh.probe_client import probe_each
 from launcher.ui import tables
 from launcher.ui.foreground import submit_and_follow
-
-
-class NoGpu(UsageError):
-    """A published experiment at full size, on a machine without GPU."""
 
 
 def of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Words, *, look: bool = False) -> int:
@@ -63,7 +59,7 @@ def of_arms(
             plans = of_each(labelled, lambda arm: resolve(*arm), "arm")
     except LauncherError as error:
         if asked and asked.smaller and not hosts[0].gpus and hosts[0].slurm is None:
-            raise NoGpu(f"{error}; {_smaller(asked)}") from None
+            raise type(error)(f"{error}; {_smaller(asked)}") from None
         raise
     script = user_script.stem(specs[0].launch)
     name = specs[0].launch.name or (asked.name if asked else None) or (f"compare-{script}" if script else None)

@@ -145,7 +145,7 @@ def wrapped(plan: Plan, argv: tuple[Word, ...]) -> Wrapped:
     return wrap(describe(plan, argv), plan.container.runtime)
 
 
-def check_release(spec: JobSpec, facts: Facts, image: str, count: int) -> None:
+def check_release(spec: JobSpec, facts: Facts | None, image: str, count: int) -> None:
     """Refuse an image of the catalogue that can't do this job here, naming the nearest release that would. Without GPUs
     (`count`) it depends on the words alone."""
     from launcher.containers import catalogue, references
@@ -204,11 +204,11 @@ def _needs_compatibility(spec: JobSpec, facts: Facts, count: int) -> bool:
     return bool(cuda) and any(catalogue.needs_compatibility(cuda, needs, own) for needs in every)
 
 
-def _on_gpus(needs: Needs, spec: JobSpec, facts: Facts, count: int) -> Iterator[Needs]:
+def _on_gpus(needs: Needs, spec: JobSpec, facts: Facts | None, count: int) -> Iterator[Needs]:
     """The same on each GPU that the job may get, as far as these are known before it starts."""
     from launcher.containers import catalogue
 
-    if not count:
+    if not count or facts is None:
         return
     if isinstance(spec.launch.cluster, SlurmCluster):
         yield dataclasses.replace(needs, capability=slurm_check.capability(spec.launch.cluster, facts))

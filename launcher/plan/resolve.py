@@ -20,7 +20,7 @@ from launcher.errors import UsageError, placed
 from launcher.plan import advice as plan_advice
 from launcher.plan import container as plan_container
 from launcher.plan import gpu_choice, profilers, requirements, shell_gpus, slurm_check, user_script
-from launcher.plan.model import PLACEHOLDER, Decided, Plan, UvPlan
+from launcher.plan.model import PLACEHOLDER, Decided, Plan, ScriptPlan, UvPlan
 from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
 from launcher.runs.store import SECRETS
@@ -32,6 +32,15 @@ def resolve(spec: JobSpec, facts: Facts) -> Plan:
         return _resolve(spec, facts)
     except SettingsError as error:
         raise UsageError(placed(str(error), _place(spec, error.key))) from None
+
+
+def resolve_text(spec: JobSpec) -> tuple[ScriptPlan, ResolvedPrecision]:
+    """A bare command in an image, on any host with a GPU: the words alone decide it. Raises `SettingsError`."""
+    if spec.launch.image is not None:
+        plan_container.check_release(spec, None, spec.launch.image, 0)
+    planned = user_script.choose(spec, None)
+    assert planned is not None
+    return planned, _precision(spec, None, "cuda", None)
 
 
 def _place(spec: JobSpec, key: str) -> str:
@@ -192,7 +201,9 @@ def _capability(spec: JobSpec, facts: Facts, gpus: tuple[Gpu, ...], count: int) 
     return min((known for gpu in gpus if (known := gpu.compute_capability) is not None), default=None)
 
 
-def _precision(spec: JobSpec, facts: Facts, device: str, capability: tuple[int, int] | None) -> ResolvedPrecision:
+def _precision(
+    spec: JobSpec, facts: Facts | None, device: str, capability: tuple[int, int] | None
+) -> ResolvedPrecision:
     """The precision on that device. Raises `SettingsError` where nothing carries the level out."""
     training = spec.training
     environ = {name: value for name, value in spec.launch.env.items() if value is not None}

@@ -27,8 +27,9 @@ _NAMED = 8
 """Largest number of files that a note names."""
 
 
-def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
-    """The script of a job, or None for our own recipes. Raises `SettingsError`."""
+def choose(spec: JobSpec, facts: Facts | None) -> ScriptPlan | None:
+    """The script of a job, or None for our own recipes; for one in an image the host may be unknown. Raises
+    `SettingsError`."""
     launch = spec.launch
     if launch.script is None:
         return None
@@ -42,6 +43,7 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
                 "workdir",
             )
     else:
+        assert facts is not None
         file = facts.scripts[launch.script].name
         workdir = _working_folder(spec, facts)
         root, named = _in_checkout(spec, facts, workdir)
@@ -57,7 +59,7 @@ def choose(spec: JobSpec, facts: Facts) -> ScriptPlan | None:
         root=root,
         named=named,
         workdir=workdir,
-        inputs=_inputs(launch, workdir, facts),
+        inputs=_inputs(launch, workdir, facts) if facts else {},
         arguments=launch.arguments,
         bare=spec.training.train.bare,
         command=spec.training.train.command,
@@ -169,10 +171,14 @@ def stem(launch: Launch) -> str:
     return re.sub(r"[^\w.+-]", "-", name.removesuffix(".py").removesuffix(".sh"))[:40]
 
 
-def source(spec: JobSpec, facts: Facts) -> Source:
+def source(spec: JobSpec, facts: Facts | None) -> Source:
     """The precision settings found in the text of the job's script; empty where the script is not here."""
-    known = facts.scripts.get(spec.launch.script or "")
+    known = _known(spec, facts)
     return known.source if known else Source()
+
+
+def _known(spec: JobSpec, facts: Facts | None) -> Script | None:
+    return facts.scripts.get(spec.launch.script or "") if facts else None
 
 
 def is_ngc_tensorflow1(spec: JobSpec) -> bool:
@@ -213,12 +219,11 @@ def is_text(spec: JobSpec) -> bool:
     return is_in_image and spec.training.train.bare and spec.training.train.processes == spec.launch.nodes == 1
 
 
-def _of_folder(spec: JobSpec, facts: Facts) -> Iterator[str]:
-    """Notes on the folder in which a script starts."""
+def _of_folder(spec: JobSpec, folder: str) -> Iterator[str]:
+    """Notes on the folder of this machine in which a script starts; empty for one of its own."""
     launch = spec.launch
-    folder = "" if in_image(launch.script or "") else _working_folder(spec, facts)
     subject = "each of these runs" if spec.swept else "the script"
-    if launch.workdir is None and not folder and not in_image(launch.script or "") and not launch.inputs:
+    if launch.workdir is None and not folder and not launch.inputs:
         yield empty_folder(subject)
     elif folder and [key for key, _ in spec.swept if key != "workdir"]:
         yield (
@@ -279,20 +284,20 @@ def _listed(names: Sequence[str]) -> str:
     )
 
 
-def advice(spec: JobSpec, facts: Facts, gpus: int, precision: ResolvedPrecision) -> tuple[str, ...]:
+def advice(spec: JobSpec, facts: Facts | None, gpus: int, precision: ResolvedPrecision) -> tuple[str, ...]:
     """What a user of scripts should know of this one."""
     launch, train = spec.launch, spec.training.train
     if launch.script is None:
         return ()
-    notes = []
+    notes, known = [], _known(spec, facts)
     if in_image(launch.script):
         notes.append(f"{launch.script.removeprefix(IN_IMAGE)} is looked for in the image alone, when the job starts")
-    known = facts.scripts.get(launch.script)
-    if known is not None and not _in_checkout(spec, facts, _working_folder(spec, facts))[0]:
+    folder = "" if facts is None or in_image(launch.script) else _working_folder(spec, facts)
+    if facts and known and not _in_checkout(spec, facts, folder)[0]:
         notes += _left_out(known)
     if gpus > 1 and train.processes == 1:
         notes.append(f"the script is started once and sees {gpus} GPUs; train.processes={gpus} starts one for each")
-    notes += _of_folder(spec, facts)
+    notes += () if in_image(launch.script) else _of_folder(spec, folder)
     notes += _of_restarts(spec, known)
     if train.bare and spec.training.amp.claims:
         notes.append("nothing observes what a bare script runs, so nothing will be proved")

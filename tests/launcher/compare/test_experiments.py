@@ -95,12 +95,16 @@ def test_what_a_cpu_could_measure_at_full_size_is_planned_with_a_note():
     assert planned("twcc_resnet50", "scale=smoke").advice == ()
 
 
-def test_without_a_gpu_plan_prints_the_words_and_the_figures_of_a_table(capsys):
-    assert plan_verb.main(["experiment=twcc_resnet50"]) == 0
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [([], "gpus=1: "), (["cluster=ssh", "cluster.host=nowhere.invalid"], "there is no host nowhere.invalid")],
+)
+def test_where_a_table_cannot_run_plan_prints_its_words_and_figures(words, why, capsys):
+    assert plan_verb.main(["experiment=twcc_resnet50", *words]) == 0
     printed = capsys.readouterr().out
     assert "arm 03: amp=o1 batch=256 amp.dtype=float16 loss_scale=tf xla=true" in printed
     assert re.search(r"^3 AMP, 256 +1308.37 +18.83$", printed, re.MULTILINE)
-    assert "`run` refuses it here: gpus=1: " in printed
+    assert f"`run` refuses it here: {why}" in printed
 
 
 def test_the_plan_says_what_was_published_what_was_typed_and_how_long_it_took():

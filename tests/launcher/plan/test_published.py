@@ -114,7 +114,7 @@ def test_plan_says_why_run_refuses_here_what_is_printed_all_the_same() -> None:
     spec = spec_of("experiment=twcc_published_group3")
     with pytest.raises(UsageError, match="gpus=1: box has no GPU") as refused:
         resolve(spec, LAPTOP)
-    shown = plan_verb.describe_text([spec], LAPTOP, [], refused.value)
+    shown = plan_verb.describe_text([spec], [], refused.value)
     assert shlex.join(command(plan_of("twcc_published_group3"))) in shown
     assert "note: `run` refuses it here: gpus=1: box has no GPU\n" in shown
     assert "run.sh" not in shown
@@ -132,7 +132,7 @@ def test_it_is_printed_from_the_words_alone(words: str, capsys: pytest.CaptureFi
 def test_words_that_cannot_be_are_refused_and_not_printed() -> None:
     with pytest.raises(UsageError, match="gpus=1"):
         spec = spec_of("experiment=alcf_published_dlprof", "image=ngc-tensorflow:22.05")
-        plan_verb.describe_text([spec], LAPTOP, [], UsageError("gpus=1: box has no GPU"))
+        plan_verb.describe_text([spec], [], UsageError("gpus=1: box has no GPU"))
 
 
 def test_only_a_command_in_an_image_is_printed_where_it_cannot_run() -> None:
