@@ -17,7 +17,7 @@ from launcher.doctor.rules import Finding, advice, of_host, of_slurm, ok, proble
 from launcher.errors import LauncherError
 from launcher.executors import backends, stopping
 from launcher.executors.remove import remove
-from launcher.plan.resolve import resolve
+from launcher.plan.resolve import refusals
 from launcher.probe import health
 from launcher.probe.facts import Facts
 from launcher.runs import address as addresses
@@ -53,16 +53,13 @@ def examine(spec: JobSpec) -> Iterator[Finding]:
     for finding in _of_place(host, facts, spec, now, address):
         blocked = blocked or finding.level == "problem"
         yield finding
-    try:
-        plan = resolve(spec, facts)
-    except LauncherError as error:
-        yield problem("request", str(error))
-        blocked = True
-    if blocked:
+    plan, refused = refusals(spec, facts)
+    yield from (problem("request", str(error)) for error in refused)
+    if plan is None or refused or blocked:
         yield advice("job", "not started because of the problems above", "fix them and run doctor again")
         return
     for line in plan.advice:
-        yield advice("plan", line, "nothing has to be done for this job")
+        yield advice("plan", line, "")
     try:
         (folder,) = submit([plan], [spec], facts)
     except LauncherError as error:

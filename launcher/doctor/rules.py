@@ -60,13 +60,6 @@ def of_host(host: Host, facts: Facts, spec: JobSpec, *, now: float, remote: bool
     yield from _container(host, facts, spec)
     if not on_cluster:
         yield from _limits(host)
-    if remote and not on_cluster and facts.ends_at_logout:
-        yield problem(
-            "logout",
-            "systemd-logind ends all processes of a user who logs out (KillUserProcesses=yes), runs included",
-            f"`loginctl enable-linger {facts.user}` there; or ask for KillExcludeUsers={facts.user} in "
-            "/etc/systemd/logind.conf",
-        )
     yield from _container_login(host)
     yield from _proxies(host)
 
@@ -178,9 +171,7 @@ def _container(host: Host, facts: Facts, spec: JobSpec) -> Iterator[Finding]:
             f"Apptainer is not setuid here and users may make no user namespaces: {host.user_namespaces}",
             "ask for its setuid package, or for user namespaces",
         )
-    if known.image_pull:
-        yield ok("image", f"{spec.launch.image} isn't here yet: a job of its own fetches it first")
-    elif known.image_present:
+    if known.image_present and not known.image_pull:
         yield ok("image", f"{known.image}, CUDA {known.image_cuda or 'version unknown'}")
 
 

@@ -77,7 +77,7 @@ def check_secrets(spec: JobSpec, facts: Facts) -> None:
 
 def check_python(spec: JobSpec, facts: Facts) -> None:
     framework = spec.training.framework
-    if spec.recipe.name == "script" and spec.training.train.command:
+    if spec.launch.container.kind != "none" or (spec.recipe.name == "script" and spec.training.train.command):
         return
     if facts.python_problem:
         raise SettingsError(facts.python_problem, "python")
@@ -144,7 +144,7 @@ def check_build(spec: JobSpec, facts: Facts, gpus: Sequence[Gpu]) -> None:
     """Refuse a framework's build that can't use these GPUs of this host. What `cluster.setup` loads isn't known."""
     framework = spec.training.framework
     problem, remedy = build_problem(framework, facts, gpus)
-    if problem and not spec.launch.cluster.setup:
+    if problem and spec.launch.container.kind == "none" and not spec.launch.cluster.setup:
         raise SettingsError(f"framework={framework}: {problem}; {remedy}", "framework")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from amp_launcher import settings
 from amp_launcher.around import script
@@ -16,7 +17,7 @@ from launcher.config import job_environment, placeholders
 from launcher.config.launch_checks import LONGEST_NAME
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
-from launcher.errors import UsageError, placed
+from launcher.errors import LauncherError, UsageError, attempts, placed
 from launcher.plan import advice as plan_advice
 from launcher.plan import container as plan_container
 from launcher.plan import gpu_choice, profilers, requirements, shell_gpus, slurm_check, user_script
@@ -25,11 +26,26 @@ from launcher.probe.facts import Facts, Gpu
 from launcher.runs import address as addresses
 from launcher.runs.store import SECRETS
 
+T = TypeVar("T")
+
 
 def resolve(spec: JobSpec, facts: Facts) -> Plan:
     """The plan of a job on a host. Raises `UsageError` for what that host can't do."""
+    for check in _PLACE:
+        _refused(check, spec, facts)
+    return _refused(_plan, spec, facts)
+
+
+def refusals(spec: JobSpec, facts: Facts) -> tuple[Plan | None, list[LauncherError]]:
+    """The plan of a job, or everything for which a host refuses it: each check by itself, not the first alone."""
+    checks: list[tuple[str, Callable[[JobSpec, Facts], Any]]] = [("", check) for check in (*_PLACE, *_PYTHON, _plan)]
+    made, failed = attempts(checks, lambda check: _refused(check, spec, facts))
+    return made.get(len(checks) - 1), list({str(error): error for _, error in failed}.values())
+
+
+def _refused(check: Callable[[JobSpec, Facts], T], spec: JobSpec, facts: Facts) -> T:
     try:
-        return _resolve(spec, facts)
+        return check(spec, facts)
     except SettingsError as error:
         raise UsageError(placed(str(error), _place(spec, error.key))) from None
 
@@ -49,11 +65,10 @@ def _place(spec: JobSpec, key: str) -> str:
     return " (command line)" if any(key == word or key.startswith(f"{word}.") for word in typed) else ""
 
 
-def _resolve(spec: JobSpec, facts: Facts) -> Plan:
+def _plan(spec: JobSpec, facts: Facts) -> Plan:
     spec, advice_on_framework = user_script.with_framework(spec, facts)
     launch, training = spec.launch, spec.training
     slurm = isinstance(launch.cluster, SlurmCluster)
-    _check_place(spec, facts)
     facts, advice_on_shells_gpus = shell_gpus.restrict(spec, facts)
     gpus, count = gpu_choice.choose(spec, facts)
     spec, advice_on_cpus = slurm_check.with_cpus(spec, facts, count)
@@ -72,10 +87,9 @@ def _resolve(spec: JobSpec, facts: Facts) -> Plan:
     indices = tuple(str(gpu.index) for gpu in gpus) if len(gpus) == count else None
     profilers.check(spec, facts, device)
     container = plan_container.choose(spec, facts, indices, count)
-    if container is None:
-        requirements.check_python(spec, facts)
-        requirements.check_build(spec, facts, gpus if device == "cuda" else ())
-    requirements.check_gemm(spec, facts)
+    for check in _PYTHON:
+        check(spec, facts)
+    requirements.check_build(spec, facts, gpus if device == "cuda" else ())
     inherits_shell = spec.recipe.name == "script" and launch.cluster.kind == "local" and container is None
     inherited = tuple(
         name
@@ -180,16 +194,16 @@ def _check_paths(plan: Plan) -> None:
             refuse_control_characters("mounts", mount.source)
 
 
-def _check_place(spec: JobSpec, facts: Facts) -> None:
-    """Whether what the job reads and writes is there. Raises `SettingsError`."""
+def _check_root(spec: JobSpec, facts: Facts) -> None:
     refuse_control_characters("run_root", facts.run_root)
     if facts.run_root_problem:
         root = spec.launch.run_root
         raise SettingsError(f"run_root={root}: {facts.run_root_problem}; name another folder", "run_root")
-    requirements.check_data(spec, facts)
-    requirements.check_secrets(spec, facts)
-    if isinstance(spec.launch.cluster, SlurmCluster):
-        slurm_check.check(spec, facts)
+
+
+_PLACE = (_check_root, requirements.check_data, requirements.check_secrets, slurm_check.check)
+"""Whether what the job reads and writes is there."""
+_PYTHON = (requirements.check_python, requirements.check_gemm)
 
 
 def _capability(spec: JobSpec, facts: Facts, gpus: tuple[Gpu, ...], count: int) -> tuple[int, int] | None:

@@ -32,10 +32,10 @@ _FLAG = re.compile(r"--[a-z][a-z-]*(?:=.*)?")
 
 
 def check(spec: JobSpec, facts: Facts) -> None:
-    """Refuse what the cluster can't give. Raises `SettingsError`."""
-    cluster = spec.launch.cluster
-    assert isinstance(cluster, SlurmCluster)
-    slurm = facts.slurm
+    """Refuse what a Slurm cluster can't give. Raises `SettingsError`."""
+    cluster, slurm = spec.launch.cluster, facts.slurm
+    if not isinstance(cluster, SlurmCluster):
+        return
     assert slurm is not None, "the prober gives facts of Slurm for cluster=slurm"
     _check_flags(cluster.flags)
     for key in ("account", "partition", "qos", "exclude", "nodelist"):

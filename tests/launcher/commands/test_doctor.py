@@ -20,13 +20,16 @@ def test_a_sound_machine_proves_a_job_that_leaves_nothing(tmp_path, capsys, monk
     assert selection.run_names(f"{tmp_path}/runs") == []
 
 
-def test_a_failed_check_is_exit_3_and_starts_nothing(tmp_path, capsys):
-    assert main(["doctor", "--json", "python=/nowhere/python", f"run_root={tmp_path}/runs"]) == 3
+def test_all_that_is_wrong_is_listed_at_once_with_exit_3_and_nothing_starts(tmp_path, capsys):
+    words = ["python=/nowhere/python", "recipe=resnet50", "data=imagenet", "data.dir=/nowhere/data", "gpus=99"]
+    assert main(["doctor", "--json", *words, f"run_root={tmp_path}/runs"]) == 3
     report = json.loads(capsys.readouterr().out)
     assert all(set(finding) == {"level", "about", "message", "remedy"} for finding in report["findings"])
     assert report["ok"] is False
-    (problem,) = [finding for finding in report["findings"] if finding["level"] == "problem"]
-    assert problem["about"] == "request" and "python=/nowhere/python can't be run on " in problem["message"]
+    problems = [finding for finding in report["findings"] if finding["level"] == "problem"]
+    assert {problem["about"] for problem in problems} == {"request"}
+    says = ("data.dir=/nowhere/data is not ", "python=/nowhere/python can't be ", "gpus=99: ")
+    assert [part in problem["message"] for problem, part in zip(problems, says, strict=True)] == [True] * 3
     assert not (tmp_path / "runs").exists()
 
 

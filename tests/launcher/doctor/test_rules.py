@@ -127,13 +127,6 @@ def test_a_gpu_in_use_or_with_a_fault_is_named(change, message, remedy):
     assert finding[2].startswith(remedy)
 
 
-def test_processes_that_end_at_logout_are_a_problem_over_ssh():
-    """By the same fact as a plan's note: a user who may linger is left alone by both."""
-    facts = laptop(ends_at_logout=True)
-    level, message, remedy = findings("cluster=ssh", "cluster.host=box", facts=facts, remote=True)["logout"]
-    assert (level, "KillUserProcesses=yes" in message, "enable-linger mei" in remedy) == ("problem", True, True)
-
-
 def test_a_clock_difference_is_reported_with_its_direction():
     assert findings(remote=True, time=1300.0)["clock"][1] == "its clock is 5m00s ahead of this one"
     assert findings(remote=True, time=700.0)["clock"][1] == "its clock is 5m00s behind this one"
