@@ -8,10 +8,9 @@ single run, which Hydra reads; one with `arms` is a comparison, and is read here
     arms:                                     the first is the control
       - {name: float32, words: [amp=o0]}
       - {name: float16, words: [amp=o2, amp.dtype=float16]}
-    frameworks:                               what changes in another framework than that of `words`
-      torch: {words: [xla=false]}
-    scales:                                   smaller forms, by the word scale=NAME
-      smoke: {words: [data=synthetic], compare: {rounds: 1}, arms: [[], [loss_scale=none]], names: [float32, other]}
+    forms:                                    what changes by a word: another framework, or scale=NAME for less
+      framework=torch: {words: [xla=false]}
+      scale=smoke: {words: [gpus=0], compare: {rounds: 1}, arms: [[], [loss_scale=none]], names: [float32, other]}
     published:                                what it repeats
       source: ...
       hardware: ...
@@ -26,17 +25,18 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 from amp_launcher.typed import SettingsError, build, nearest
 from launcher.compare import comparison
-from launcher.config.compose import Composer
-from launcher.config.parse import is_key, parse
+from launcher.config import request
+from launcher.config.parse import is_key
 from launcher.config.paths import conf_folder
 from launcher.config.request import Request, Words
 from launcher.config.spec import make
-from launcher.config.sweep import cells, without_half
+from launcher.config.sweep import without_half
 from launcher.errors import UsageError, attempts, first_of
 from launcher.plan.model import Compare, Published
 
@@ -60,7 +60,7 @@ class NamedArm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
-    """A smaller form of an experiment, or its form in another framework."""
+    """What changes in an experiment by a word: another framework's, or the scale of a smaller form."""
 
     words: tuple[str, ...] = ()
     compare: dict[str, Any] = field(default_factory=dict)
@@ -79,8 +79,8 @@ class Experiment:
     words: tuple[str, ...] = ()
     compare: dict[str, Any] = field(default_factory=dict)
     arms: tuple[NamedArm, ...] = ()
-    frameworks: dict[str, Form] = field(default_factory=dict)
-    scales: dict[str, Form] = field(default_factory=dict)
+    forms: dict[str, Form] = field(default_factory=dict)
+    """By the word that asks for it; those that hold are applied in this order."""
     published: Published | None = None
 
 
@@ -99,21 +99,15 @@ class ExperimentRequest:
     """The words for its smaller forms, if it was requested at full size."""
 
 
-def named(words: Sequence[str]) -> str | None:
-    """The experiment among the words, the last of several."""
-    return next((word.removeprefix(KEY) for word in reversed(words) if word.startswith(KEY)), None)
-
-
 def requested(words: Words) -> ExperimentRequest | None:
     """The comparison that the words name; None where they name none. Raises `UsageError`."""
-    name = named(words.overrides)
-    experiment = find(name, words.config_dirs) if name is not None else None
-    if experiment is not None and name is not None:
+    name = _last(KEY, words.overrides).removeprefix(KEY)
+    if (experiment := find(name, words.config_dirs)) is not None:
         if words.arguments is not None:
             raise UsageError(f"arguments after -- are for a script, and experiment={name} runs none (command line)")
         return prepare(name, experiment, words.overrides, words.config_dirs)
     for word in words.overrides:
-        if word.startswith(SCALE) and (name is None or _path(name, words.config_dirs)):
+        if word.startswith(SCALE) and (not name or _path(name, words.config_dirs)):
             what = f"experiment={name} is one run" if name else "no experiment is named"
             raise UsageError(f"{word} is for an experiment that has scales, and {what} (command line)")
     return None
@@ -140,12 +134,10 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
         names = [arm.name for arm in experiment.arms]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise SettingsError(f"two arms are named {twice}", "arms")
-        for key, forms in (("frameworks", experiment.frameworks), ("scales", experiment.scales)):
-            for label, form in forms.items():
-                if len(form.names) not in (0, len(experiment.arms)):
-                    count = f"all {len(experiment.arms)} arms, not {len(form.names)}"
-                    raise SettingsError(f"{key}.{label}.names should name {count}", key)
-                build(Compare, form.compare, prefix=f"{key}.{label}.{comparison.PREFIX}")
+        for word, form in experiment.forms.items():
+            if len(form.names) not in (0, len(names)) or len(form.arms) > len(names):
+                raise SettingsError(f"forms.{word}: the arms are {len(names)}; names are of all, or left out", "forms")
+            build(Compare, form.compare, prefix=f"forms.{word}.{comparison.PREFIX}")
         build(Compare, experiment.compare, prefix=comparison.PREFIX)
     except SettingsError as error:
         place = files.places(path).get(error.key)
@@ -159,34 +151,20 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
 
 def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Sequence[Path]) -> ExperimentRequest:
     """The jobs of an experiment with the words typed after it. Raises `UsageError`."""
+    forms = _chosen(name, experiment, words)
+    for word, form in forms.items():
+        experiment = _in_form(experiment, word, form)
     typed = [word for word in words if not word.startswith((KEY, SCALE))]
-    wanted = next((word.removeprefix(SCALE) for word in words if word.startswith(SCALE)), None)
-    if wanted is not None and wanted not in experiment.scales:
-        there = ", ".join(experiment.scales) or "none"
-        full = f"; without scale= experiment={name} has its full size"
-        hint = nearest(wanted, experiment.scales) or full
-        raise UsageError(f"scale={wanted} is not one of {there}{hint} (command line)")
-    scale = experiment.scales[wanted] if wanted else Form()
-    other = _form_in(experiment, [*experiment.words, *scale.words, *typed])
-    base = build(Compare, {**experiment.compare, **other.compare, **scale.compare}, prefix=comparison.PREFIX)
-    how, typed = comparison.split_flags(typed, base)
-    composer = Composer(config_dirs=config_dirs)
-    groups = composer.groups()
-    names = scale.names or other.names or tuple(arm.name for arm in experiment.arms)
-    arms = []
-    for index, arm in enumerate(experiment.arms):
+    how, typed = comparison.split_flags(typed, build(Compare, experiment.compare, prefix=comparison.PREFIX))
+    names, arms = [arm.name for arm in experiment.arms], []
+    for arm in experiment.arms:
         own = [*experiment.words, *arm.words]
-        for form in (other, scale):
-            own += [*form.words, *(form.arms[index] if index < len(form.arms) else ())]
-        overrides = [parse(word, groups, f"{KEY}{name}") for word in own] + [parse(word, groups) for word in typed]
-        comparison.check_words(overrides)
-        swept = next((override.typed for override in overrides if override.swept), None)
-        if swept:
-            raise UsageError(
-                f"{swept}: experiment={name} has its own arms; give one value, which holds for all of them"
-            )
-        (cell,) = cells(composer, overrides)
-        arms.append(without_half(dataclasses.replace(cell, swept=(("arm", names[index]),))))
+        places = {word: f"{KEY}{name}" for word in own if word not in typed}
+        asked = request.compose(Words(overrides=(*own, *typed), sources=places, config_dirs=tuple(config_dirs)))
+        comparison.check_words(asked.overrides)
+        if swept := next((override.typed for override in asked.overrides if override.swept), None):
+            raise UsageError(f"{swept}: {KEY}{name} has its own arms; give one value, which holds for all of them")
+        arms.append(without_half(dataclasses.replace(asked.cells[0], swept=(("arm", arm.name),))))
     made, impossible = possible(list(zip(names, arms, strict=True)), make)
     specs, left = tuple(made.values()), tuple(arms[index] for index in made)
     comparison.check(specs)
@@ -194,9 +172,9 @@ def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs
         name=name,
         how=how,
         request=Request(overrides=(), cells=left, specs=specs),
-        published=only(_annotated(experiment.published, other, scale, wanted), made, impossible),
+        published=only(experiment.published, made, impossible),
         impossible=impossible,
-        smaller=() if wanted else tuple(f"{SCALE}{scale}" for scale in experiment.scales),
+        smaller=() if any(_is_scale(word) for word in forms) else tuple(filter(_is_scale, experiment.forms)),
     )
 
 
@@ -220,13 +198,19 @@ def only(published: Published | None, made: Iterable[int], impossible: Sequence[
     return dataclasses.replace(published, arms=arms, note=f"{published.note} {note}".strip())
 
 
-def _annotated(published: Published | None, other: Form, scale: Form, wanted: str | None) -> Published | None:
-    """What was published, with the notes on the forms that are measured instead."""
-    if published is None:
-        return None
-    small = f"Measured was its form scale={wanted}, which shows that it runs and says nothing of its speed."
-    notes = (published.note, other.note, small if wanted else "", scale.note)
-    return dataclasses.replace(published, note=" ".join(note for note in notes if note))
+def _in_form(experiment: Experiment, word: str, form: Form) -> Experiment:
+    """The experiment as it is in that form, its published figures with a note on what is measured instead."""
+    arms = tuple(
+        NamedArm(name=name or arm.name, words=(*arm.words, *form.words, *(own or ())))
+        for arm, own, name in zip_longest(experiment.arms, form.arms, form.names)
+    )
+    small = f"Measured was its form {word}, which shows that it runs and says nothing of its speed."
+    published = experiment.published
+    if published:
+        notes = (published.note, small if _is_scale(word) else "", form.note)
+        published = dataclasses.replace(published, note=" ".join(filter(None, notes)))
+    compare = {**experiment.compare, **form.compare}
+    return dataclasses.replace(experiment, compare=compare, arms=arms, published=published)
 
 
 def _path(name: str, config_dirs: Sequence[Path]) -> Path | None:
@@ -234,7 +218,21 @@ def _path(name: str, config_dirs: Sequence[Path]) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def _form_in(experiment: Experiment, words: Sequence[str]) -> Form:
-    """What changes in the framework that the words name, the last of several."""
-    chosen = [word.removeprefix(FRAMEWORK) for word in words if word.startswith(FRAMEWORK)]
-    return experiment.frameworks.get(chosen[-1], Form()) if chosen else Form()
+def _is_scale(word: str) -> bool:
+    return word.startswith(SCALE)
+
+
+def _chosen(name: str, experiment: Experiment, words: Sequence[str]) -> dict[str, Form]:
+    """The forms by the scale and the framework that are asked for, the last of several. Raises `UsageError`."""
+    scale = _last(SCALE, words)
+    if scale and scale not in experiment.forms:
+        there = [word.removeprefix(SCALE) for word in experiment.forms if _is_scale(word)]
+        hint = nearest(scale.removeprefix(SCALE), there) or f"; without scale= {KEY}{name} has its full size"
+        raise UsageError(f"{scale} is not one of {', '.join(there) or 'none'}{hint} (command line)")
+    small = experiment.forms[scale].words if scale else ()
+    asked = (scale, _last(FRAMEWORK, [*experiment.words, *small, *words]))
+    return {word: form for word, form in experiment.forms.items() if word in asked}
+
+
+def _last(key: str, words: Sequence[str]) -> str:
+    return next((word for word in reversed(words) if word.startswith(key)), "")
