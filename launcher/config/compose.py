@@ -132,9 +132,7 @@ class Composer:
             folder = folder_of(self._folders, path)
             if folder is None:
                 continue
-            values = folder.values(path)
-            for name in reversed(package.split(".")) if package else ():
-                values = {name: values}
+            values = under(package, folder.values(path))
             merge(config, values)
             shown = _shown(file := folder.file(path))
             group, _, choice = path.rpartition("/")
@@ -164,16 +162,23 @@ class Composer:
         return [(File(_shown(path), path, "", leaves(values)), values) for path, values in applied]
 
 
-def merge(config: dict[str, Any], values: Mapping[str, Any]) -> None:
-    """Set values in a configuration as OmegaConf merges: mappings merge, `???` takes no value away, all else replaces.
-    The values stay as they are."""
+def merge(config: dict[str, Any], values: Mapping[str, Any], *, missing: bool = True) -> None:
+    """Set values in a configuration as OmegaConf merges: mappings merge, all else replaces. With `missing`, `???` takes
+    no value away. The values stay as they are."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             if not isinstance(config.get(name), dict):
                 config[name] = {}
-            merge(config[name], value)
-        elif value != "???" or name not in config:
+            merge(config[name], value, missing=missing)
+        elif not missing or value != "???" or name not in config:
             config[name] = copy.deepcopy(value)
+
+
+def under(key: str, value: Any) -> Any:
+    """The value under a dotted key, as a configuration has it; of no key the value itself."""
+    for name in reversed(key.split(".")) if key else ():
+        value = {name: value}
+    return value
 
 
 def select(config: Mapping[str, Any], key: str) -> Any:

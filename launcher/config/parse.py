@@ -52,7 +52,7 @@ class Override:
     kind: Kind
     """Whether it chooses a file of a configuration group or sets a value."""
     values: tuple[Any, ...]
-    """One value, or the values of a sweep."""
+    """One value, or the values of a sweep: texts until `read_values`."""
     source: str = COMMAND_LINE
     """Where the word stands, for error messages."""
 
@@ -65,8 +65,7 @@ def parse(word: str, groups: Sequence[str] = GROUPS, source: str = COMMAND_LINE)
     """An override from a word such as `amp=o0,o1`, `+env.A=x` or `~data`. Raises `UsageError`.
 
     The text of a text key is taken as typed, or listed as choice(a,b); of any other key, commas and range() list
-    values. Each value is read by the type of its key, those of `train` later, by `read_train`. `source` is where the
-    word stands.
+    values. `source` is where the word stands.
     """
     try:
         return dataclasses.replace(_parse(word, groups), source=source)
@@ -99,7 +98,7 @@ def _parse(word: str, groups: Sequence[str]) -> Override:
         raise UsageError(f"{word} names several values; ~{key} takes back what files say of {key}")
     if kind == "group":
         return make(values=tuple(None if value == "null" or prefix == "~" else value for value in texts))
-    return make(values=_read(key, texts, annotation_of(key)))
+    return make(values=texts)
 
 
 def _no_override(word: str, groups: Sequence[str]) -> str:
@@ -155,53 +154,42 @@ def _ranged(key: str, text: str, inside: str) -> tuple[str, ...]:
     return tuple(str(kind(start + index * step)) for index in range(math.ceil(count)))
 
 
-def _read(key: str, texts: Sequence[str], annotation: Any) -> tuple[Any, ...]:
-    """The values of texts by the type of their key. Texts of unknown keys, which are refused by name, stay as they are.
-    Raises `UsageError`."""
-    if annotation is None:
-        return tuple(texts)
-    values = []
-    for text in texts:
-        try:
-            value = read(text, annotation, key)
-            convert(value, annotation, key)
-        except SettingsError as error:
-            if "${" in text:
-                raise UsageError(f"{key}={text}: interpolations are for configuration files; write the value") from None
-            raise UsageError(str(error)) from None
-        values.append(value)
-    return tuple(values)
+def read_values(overrides: Sequence[Override], recipe: str) -> list[Override]:
+    """The overrides with their values read by the types of their keys, those of `train` as this recipe has them.
 
-
-def read_train(overrides: Sequence[Override], recipe: str) -> list[Override]:
-    """The overrides, those of `train` with their values read by the types of this recipe's keys.
-
-    Raises `UsageError` for a key that it doesn't have.
+    Raises `UsageError` for a value of another type, and for a key that the recipe doesn't have.
     """
-    if not any(_of_train(override) for override in overrides):
-        return list(overrides)
-    try:
-        settings = find(recipe).settings
-    except SettingsError as error:
-        raise UsageError(str(error)) from None
-    return [_read_of(override, recipe, settings) if _of_train(override) else override for override in overrides]
+    train: type | None = None
+    if any(_of_train(override) for override in overrides):
+        try:
+            train = find(recipe).settings
+        except SettingsError as error:
+            raise UsageError(str(error)) from None
+    read_by_type = []
+    for override in overrides:
+        annotation = train if override.key == "train" else annotation_of(override.key, train)
+        if annotation is None and train is not None and _of_train(override):
+            keys = [f"train.{name}" for name in fields_of(train)]
+            raise UsageError(f"{unknown_key(override.key, keys)} ({override.source}; recipe {recipe})")
+        if override.kind == "value" and override.prefix != PASSED and override.values != (None,):
+            values = tuple(_read(override, text, annotation) for text in override.values)
+            override = dataclasses.replace(override, values=values)
+        read_by_type.append(override)
+    return read_by_type
 
 
 def _of_train(override: Override) -> bool:
     return override.key.partition(".")[0] == "train"
 
 
-def _read_of(override: Override, recipe: str, settings: type) -> Override:
-    annotation = settings if override.key == "train" else annotation_of(override.key, settings)
-    if annotation is None:
-        keys = [f"train.{name}" for name in fields_of(settings)]
-        raise UsageError(f"{unknown_key(override.key, keys)} ({override.source}; recipe {recipe})")
-    if override.values == (None,):
-        return override
+def _read(override: Override, text: str, annotation: Any) -> Any:
     try:
-        return dataclasses.replace(override, values=_read(override.key, override.values, annotation))
-    except UsageError as error:
-        raise UsageError(f"{error} ({override.source})") from None
+        value = read(text, annotation, override.key)
+        convert(value, annotation, override.key)
+    except SettingsError as error:
+        interpolated = f"{override.key}={text}: interpolations are for configuration files; write the value"
+        raise UsageError(f"{interpolated if '${' in text else error} ({override.source})") from None
+    return value
 
 
 def passed(arguments: Sequence[str]) -> Override:

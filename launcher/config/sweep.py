@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from amp_launcher.typed import leaves, show
 from launcher.config import key_checks
-from launcher.config.compose import Choice, Composed, Composer, select
-from launcher.config.parse import MOST_CELLS, Override, read_train
+from launcher.config.compose import Choice, Composed, Composer, merge, select, under
+from launcher.config.parse import MOST_CELLS, Override, read_values
 from launcher.config.schema import defaults
 from launcher.errors import UsageError
 
@@ -106,12 +106,12 @@ class _Base:
     merged: Any
     """Of OmegaConf: what was composed over the defaults, as interpolations may read a key that no file has."""
     overrides: Sequence[Override]
-    """All of them, with the values of `train` as this choice's recipe has them."""
+    """All of them, with their values as the keys of this choice's recipe have them."""
 
     @staticmethod
     def make(composed: Composed, overrides: Sequence[Override]) -> _Base:
         config = composed.config
-        overrides = read_train(overrides, str(select(config, "recipe")))
+        overrides = read_values(overrides, str(select(config, "recipe")))
         for override in overrides:
             if override.kind == "value" and override.prefix == "~":
                 _take_back(config, override)
@@ -197,17 +197,7 @@ def literal(value: Any) -> Any:
 
 def _assign(config: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key the way OmegaConf's update with merge does: mappings merge, everything else replaces."""
-    *parents, name = key.split(".")
-    node = config
-    for parent in parents:
-        if not isinstance(node.get(parent), dict):
-            node[parent] = {}
-        node = node[parent]
-    if isinstance(value, dict) and isinstance(node.get(name), dict):
-        for inner, item in value.items():
-            _assign(node[name], str(inner), item)
-    else:
-        node[name] = copy.deepcopy(value)
+    merge(config, under(key, value), missing=False)
 
 
 def _is_interpolated(tree: Any) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from amp_launcher.typed import show
 from amp_launcher.values import read
 from launcher.config.compose import Composer
-from launcher.config.parse import parse
+from launcher.config.parse import parse, read_values
 from launcher.config.sweep import cells
 from tests.launcher.hosts import spec_of
 
@@ -62,7 +62,8 @@ def test_text_arrives_as_typed(word: str) -> None:
 def test_values_are_read_by_the_type_of_their_key_and_lists_of_them_sweep(
     word: str, values: tuple[object, ...]
 ) -> None:
-    assert parse(word).values == values
+    (override,) = read_values([parse(word)], "mnist")
+    assert override.values == values
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from amp_launcher.settings import Settings
 from amp_launcher.typed import SettingsError, convert, fields_of, is_group, is_text, refuse_control_characters
 from amp_launcher.values import from_text
 from launcher.config.compose import Composer
-from launcher.config.parse import parse, read_train
+from launcher.config.parse import parse, read_values
 from launcher.errors import UsageError
 from tests.launcher.hosts import spec_of
 
@@ -80,7 +80,7 @@ def by_trainer(key: str, text: str) -> str:
 
 def launcher_reads(key: str, text: str) -> str:
     try:
-        (override,) = read_train([parse(f"{key}={text}")], RECIPE)
+        (override,) = read_values([parse(f"{key}={text}")], RECIPE)
         (value,) = override.values
         return repr(convert(value, KEYS[key], key))
     except (UsageError, SettingsError):
