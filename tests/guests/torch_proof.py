@@ -137,7 +137,7 @@ def float32_from_step_40_on():
         sgd.step()
 
 
-@guest(o0="proved", script="proved", fresh=True)
+@guest(o0="proved", script="proved")
 def an_end_by_os_exit():
     import atexit
     import os
@@ -148,7 +148,7 @@ def an_end_by_os_exit():
     os._exit(0)
 
 
-@guest(o0="proved", script="proved", fresh=True)
+@guest(o0="proved", script="proved")
 def an_end_by_os_exit_after_two_steps():
     import atexit
     import os
@@ -158,7 +158,7 @@ def an_end_by_os_exit_after_two_steps():
     os._exit(0)
 
 
-@guest(o0="proved", script="proved", fresh=True)
+@guest(o0="proved", script="proved")
 def another_program_in_its_place():
     import atexit
     import os
@@ -168,7 +168,7 @@ def another_program_in_its_place():
     os.execlp("true", "true")
 
 
-@guest(o0="unknown", script="unknown", fresh=True)
+@guest(o0="unknown", script="unknown")
 def python_in_its_place():
     import atexit
     import os

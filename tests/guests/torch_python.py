@@ -55,7 +55,7 @@ def pickles_of_its_own_classes():
     kept = again["net"]
 
 
-@guest(o0="proved", script="proved", fresh=True)
+@guest(o0="proved", fresh=True)
 def workers_by_fork_spawn_and_forkserver():
     import os
     import sys
@@ -110,7 +110,7 @@ def an_exit_at_once():
     os._exit(3)
 
 
-@guest(o0="unknown", fresh=True)
+@guest(o0="unknown")
 def a_program_that_takes_its_place():
     import os
     import sys
