@@ -64,7 +64,7 @@ def training_without_a_module():
     losses = train(6, lambda: F.mse_loss((inputs @ weight).relu() @ last, targets), adam)
 
 
-@guest(o1="proved")
+@guest(o0="proved", o1="proved")
 def a_module_that_compiles_itself():
     net.compile()
     losses = train(6)
