@@ -1,11 +1,14 @@
 """What a script sees of Python, its process and its place."""
 
 
-@guest(o0="proved", fresh=True)
-def main_and_search_path():
+@guest(o0="unknown", fresh=True)
+def main_search_path_and_an_exit_in_the_middle():
+    import atexit
     import os
     import sys
+    from pathlib import Path
 
+    atexit.register(lambda: Path("at exit.txt").write_text(sys.modules["__main__"].__name__ + repr(sorted(globals()))))
     here = os.getcwd()
     main = sys.modules["__main__"]
     attributes = [
@@ -17,9 +20,10 @@ def main_and_search_path():
     path = [entry.replace(here, "HERE") for entry in sys.path]
     argv = [word.replace(here, "HERE") for word in [*sys.argv, *sys.orig_argv]]
     mask = os.umask(0o22)
-    losses = train()
+    losses = train(2)
     variables = {name: text for name, text in os.environ.items() if name != state.PATH and "INDUCTOR" not in name}
     here = "HERE"
+    sys.exit(7)
 
 
 @guest(o0="proved", script="proved")
@@ -56,7 +60,7 @@ def pickles_of_its_own_classes():
 
 
 @guest(o0="proved", fresh=True)
-def workers_by_fork_spawn_and_forkserver():
+def workers_by_fork_and_forkserver():
     import os
     import sys
 
@@ -70,7 +74,7 @@ def workers_by_fork_spawn_and_forkserver():
 
     if __name__ == "__main__":
         seen = {}
-        for how in ("fork", "spawn", "forkserver"):
+        for how in ("fork", "forkserver"):
             loader = torch.utils.data.DataLoader(Squares(), 2, num_workers=1, multiprocessing_context=how)
             seen[how] = [(values, list(names), list(modules)) for values, names, modules in loader]
         losses = train()
@@ -88,17 +92,6 @@ def processes_by_torch_spawn():
         torch.multiprocessing.spawn(work, (queue,), nprocs=1)
         told = queue.get()
         losses = train()
-
-
-@guest(o0="unknown", fresh=True)
-def an_exit_in_the_middle():
-    import atexit
-    import sys
-    from pathlib import Path
-
-    atexit.register(lambda: Path("at exit.txt").write_text(sys.modules["__main__"].__name__ + repr(sorted(globals()))))
-    losses = train(2)
-    sys.exit(7)
 
 
 @guest(o0="unknown")
