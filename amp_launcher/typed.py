@@ -173,8 +173,11 @@ def convert(value: Any, annotation: Any, key: str) -> Any:
     if origin is tuple:
         if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
             raise SettingsError(f"{key}={show(value)} should be a list, as {key}=[a,b]", key)
-        item = typing.get_args(annotation)[0]
-        return tuple(convert(inner, item, f"{key}[{index}]") for index, inner in enumerate(value))
+        kinds, items = typing.get_args(annotation), list(value)
+        kinds = kinds[:1] * len(items) if kinds[-1] is ... else kinds
+        if len(kinds) != len(items):
+            raise SettingsError(f"{key}={show(value)} should be a list of {len(kinds)}", key)
+        return tuple(convert(*pair, f"{key}[{index}]") for index, pair in enumerate(zip(items, kinds, strict=True)))
     if origin is dict:
         value = {} if value is None else value  # null takes a group back
         if not isinstance(value, Mapping):

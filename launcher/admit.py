@@ -9,8 +9,10 @@ Standard library only: both sides of a connection use it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 LONGEST_TEXT = 4096
 """Characters of a text that may be shown: a reason, a path, an error."""
@@ -60,7 +62,7 @@ def lines(value: Any, what: str, most: int = LONGEST_TEXT) -> str:
     return clean_lines(raw(value, what, most))
 
 
-def raw(value: Any, what: str, most: int) -> str:
+def raw(value: Any, what: str, most: int = LONGEST_TEXT) -> str:
     """A text of at most so many characters, not cleaned for a terminal. Raises `Refused`."""
     if isinstance(value, str) and len(value) <= most:
         return value
@@ -88,6 +90,11 @@ def items(value: Any, what: str, most: int, least: int = 0) -> list[Any]:
         return value
     count = f"{least}" if least == most else f"{least} to {most}"
     raise Refused(f"{what} is {_shown(value)} and should be a list of {count} items")
+
+
+def list_of(each: Callable[[Any, str], T], most: int, least: int = 0) -> Callable[[Any, str], tuple[T, ...]]:
+    """The check of a list of so many items, each of which passes a check."""
+    return lambda value, what: tuple(each(item, f"an item of {what}") for item in items(value, what, most, least))
 
 
 def group(value: Any, what: str, *needed: str) -> dict[str, Any]:

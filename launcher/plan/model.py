@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amp_launcher.arguments import SCHEMA
-from amp_launcher.typed import setting
+from amp_launcher.typed import least, setting
 from launcher.code import code_store
 from launcher.containers.description import Devices, Mount, User
 from launcher.containers.runtime import Runtime
@@ -206,14 +206,14 @@ class Plan:
     shared: int | None = None
     """In a root that a group shares, the uid whose run it is; None where the root is one user's."""
     nodes: int
-    gpus: int
+    gpus: int = field(metadata={"check": least(0)})
     """Per node."""
     gpu_type: str = ""
     """Of the GPUs, as Slurm is asked for it; empty for any."""
     gpu_pool: tuple[str, ...] = ()
     """UUIDs of which as many as `gpus` are taken when the job starts; empty where a scheduler gives them."""
     wait_gpus: bool = False
-    processes: int
+    processes: int = field(metadata={"check": least(1)})
     """Trainer processes per node."""
     host_env: dict[str, str]
     """What the script itself finds set, on the host."""

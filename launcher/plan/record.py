@@ -16,8 +16,6 @@ from amp_launcher.typed import SettingsError, build, convert, not_a_choice, plai
 from launcher.config.schema import CLUSTERS
 from launcher.errors import UsageError
 from launcher.plan.model import Plan
-from launcher.runs.decode import decode
-from launcher.runs.schema import PlanRecord
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -42,16 +40,14 @@ def from_json(values: Mapping[str, Any]) -> Plan:
     """A plan as `plan.json` holds it. Raises `UsageError` if it is of another version, or damaged."""
     if values.get("schema") != SCHEMA:
         raise UsageError(f"this plan has schema {values.get('schema')}, and this launcher reads schema {SCHEMA}")
-    if wrong := decode(PlanRecord, values)[1]:
-        raise UsageError(f"this plan is damaged: {wrong[0]}")
     try:
-        plan = build(Plan, {**values, "precision": values.get("precision") or None, "swept": [], "arms": []})
+        plan = build(Plan, {**values, "precision": values.get("precision") or None, "arms": []})
+        arms = convert(values.get("arms") or [], tuple[dict[str, Any], ...], "arms")
         plan = dataclasses.replace(plan, settings=_settings(plan), cluster=_cluster(plan.cluster))
         _check_whole(plan)
     except (SettingsError, TypeError) as error:  # the latter where something is missing
         raise UsageError(f"this plan is damaged, or of another version: {error}") from None
-    swept = tuple((str(key), value) for key, value in values.get("swept") or ())
-    return dataclasses.replace(plan, swept=swept, arms=tuple(from_json(arm) for arm in values.get("arms") or ()))
+    return dataclasses.replace(plan, arms=tuple(map(from_json, arms)))
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
@@ -75,8 +71,6 @@ def _check_whole(plan: Plan) -> None:
             plan.framework in (find(plan.recipe).frameworks if plan.recipe in NAMES else get_args(Framework)),
         ),
         ("nodes", plan.nodes == 1 or (slurm and plan.nodes > 1)),
-        ("processes", plan.processes >= 1),
-        ("gpus", plan.gpus >= 0),
     ):
         if not right:
             raise SettingsError(f"{key}={getattr(plan, key)} is no plan's", key)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 from launcher import admit
 from launcher.admit import Refused
@@ -19,19 +19,27 @@ _FORM = re.compile(
 TRANSPORTS = ("fabric", "openssh")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Address:
+def _destination(value: Any, what: str) -> str:
+    text = admit.text(value, what)
+    try:
+        check(text, what)
+    except UsageError as error:
+        raise Refused(str(error)) from None
+    return text
+
+
+class Address(NamedTuple):
     """How a machine is reached. Two equal addresses share one connection."""
 
-    destination: str
+    destination: Annotated[str, _destination]
     """As it was typed: `me@host:port`, or an alias of the SSH configuration."""
-    transport: str = "fabric"
-    python: str | None = None
+    transport: Annotated[str, functools.partial(admit.choice, choices=TRANSPORTS)] = "fabric"
+    python: Annotated[str, admit.raw] | None = None
     """The Python that answers there; None is `python3`."""
-    config: str | None = None
+    config: Annotated[str, admit.raw] | None = None
     """SSH configuration file, its whole path: a run is asked about from any folder. None is the user's and the
     system's."""
-    connect_timeout: int = 15
+    connect_timeout: Annotated[int, functools.partial(admit.whole, most=86400, least=1)] = 15
     """Seconds to connect in."""
 
     @property
@@ -77,26 +85,6 @@ def of(cluster: Any) -> Address | None:
         python=cluster.python,
         config=os.path.abspath(os.path.expanduser(cluster.ssh_config)) if cluster.ssh_config else None,
         connect_timeout=cluster.connect_timeout,
-    )
-
-
-def from_json(value: Any) -> Address:
-    """Keys that a newer launcher wrote are left alone. Raises `Refused`, as files can be damaged."""
-    values = admit.group(value, "address", "destination")
-    destination = admit.text(values["destination"], "destination")
-    try:
-        check(destination, "destination")
-    except UsageError as error:
-        raise Refused(str(error)) from None
-    optional = {
-        key: None if values.get(key) is None else admit.raw(values[key], key, admit.LONGEST_TEXT)
-        for key in ("python", "config")
-    }
-    return Address(
-        destination=destination,
-        transport=admit.choice(values.get("transport", "fabric"), "transport", TRANSPORTS),
-        connect_timeout=admit.whole(values.get("connect_timeout", 15), "connect_timeout", 86400, least=1),
-        **optional,
     )
 
 

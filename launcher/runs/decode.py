@@ -1,7 +1,9 @@
-"""JSON values as the records of `schema`: what is of another type is left out and can be named; nothing is raised.
+"""JSON values as named tuples, each field of its type and, where that is `Annotated` with a check of `admit`, in its
+bounds.
 
-Folders are read by screens that have to show what they can: a file that was damaged, or written by another version,
-costs the fields that are wrong in it and nothing else.
+`decode` leaves out what is wrong and names it: folders are read by screens that have to show what they can, so a file
+that was damaged, or written by another version, costs the fields that are wrong in it and nothing else. `admitted` is
+for what others say, and refuses it.
 """
 
 from __future__ import annotations
@@ -10,7 +12,10 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+from launcher import admit
+from launcher.admit import Refused
 
 T = TypeVar("T")
 LARGEST = 1e300
@@ -30,13 +35,28 @@ def decode(cls: type[T], values: Mapping[str, Any], only: Collection[str] = ()) 
     return _record(cls, values, "", wrong, only), wrong
 
 
+def admitted(cls: type[T], value: Any, what: str) -> T:
+    """The record that `value` is: an object, or a list of all its fields in their order. Raises `Refused` for one that
+    lacks a field without a default, or has a wrong one."""
+    values = _named(cls, value)
+    required = [name for name in _fields(cls) if name not in cls._field_defaults]  # type: ignore[attr-defined]
+    admit.group(values, what, *required)
+    wrong: list[str] = []
+    record: T = _object(cls, values, f"{what}.", wrong)
+    if record is _WRONG or wrong:
+        raise Refused(wrong[0] if wrong else f"{what} has nothing for one of {', '.join(required)}")
+    return record
+
+
 def _record(cls: type[T], values: Mapping[str, Any], place: str, wrong: list[str], only: Collection[str] = ()) -> T:
     decoded = {}
     fields = _fields(cls)
     for name, value in values.items():
-        if value is None or name not in fields or (only and name not in only):
+        if name not in fields or (only and name not in only):
             continue
-        exact, decoder, called = fields[name]
+        exact, decoder, called, checked = fields[name]
+        if value is None and not checked:
+            continue
         if type(value) is not exact or not (exact in _WITHOUT_RANGE or -LARGEST < value < LARGEST):
             value = decoder(value, f"{place}{name}.", wrong)
             if value is _WRONG:
@@ -46,14 +66,25 @@ def _record(cls: type[T], values: Mapping[str, Any], place: str, wrong: list[str
     return cls(**decoded)
 
 
-def _fields(cls: type) -> dict[str, tuple[Any, _Decoder, str]]:
-    """Of each field its plain type, what decodes a value that isn't of that very type, and what a value is called."""
+def _fields(cls: type) -> dict[str, tuple[Any, _Decoder, str, bool]]:
+    """Of each field its plain type, what decodes a value that isn't of that very type, what a value is called, and
+    whether null has to pass a check as well."""
     if cls not in _FIELDS:
-        _FIELDS[cls] = {name: (_plain(hint), *_decoder(hint)) for name, hint in typing.get_type_hints(cls).items()}
+        hints = typing.get_type_hints(cls, include_extras=True)
+        checked = (Annotated, Literal)
+        _FIELDS[cls] = {
+            name: (_plain(hint), *_decoder(hint), typing.get_origin(hint) in checked) for name, hint in hints.items()
+        }
     return _FIELDS[cls]
 
 
-_FIELDS: dict[type, dict[str, tuple[Any, _Decoder, str]]] = {}
+def _named(cls: type, value: Any) -> Any:
+    """The fields of a record that is given as a list, by their names."""
+    fields = _fields(cls)
+    return dict(zip(fields, value, strict=True)) if isinstance(value, list) and len(value) == len(fields) else value
+
+
+_FIELDS: dict[type, dict[str, tuple[Any, _Decoder, str, bool]]] = {}
 _WITHOUT_RANGE = (str, bool)
 
 
@@ -70,6 +101,10 @@ def _decoder(hint: Any) -> tuple[_Decoder, str]:
     arguments = typing.get_args(hint)
     if hint in _PLAIN:
         return _PLAIN[hint]
+    if typing.get_origin(hint) is Annotated:
+        return functools.partial(_checked, hint.__metadata__[0]), "valid"
+    if typing.get_origin(hint) is Literal:
+        return functools.partial(_checked, functools.partial(admit.choice, choices=arguments)), "valid"
     if hint is Any:
         return lambda value, place, wrong: value, "anything"
     if typing.get_origin(hint) is tuple and typing.get_origin(arguments[0]) is tuple:
@@ -79,6 +114,14 @@ def _decoder(hint: Any) -> tuple[_Decoder, str]:
     if typing.get_origin(hint) is not None:
         return functools.partial(_mapping, *_decoder(arguments[1])), "an object"
     return functools.partial(_object, hint), "an object"
+
+
+def _checked(check: Callable[[Any, str], Any], value: Any, place: str, wrong: list[str]) -> Any:
+    try:
+        return check(value, place[:-1])
+    except Refused as error:
+        wrong.append(str(error))
+        return _WRONG
 
 
 def _scalar(*kinds: type) -> _Decoder:
@@ -96,6 +139,9 @@ _PLAIN: dict[type, tuple[_Decoder, str]] = {
     int: (_scalar(int), "a whole number"),
     float: (_scalar(float, int), "a number"),
 }
+
+
+_SCALARS = [called for _, called in _PLAIN.values()]
 
 
 def _pairs(value: Any, place: str, wrong: list[str]) -> Any:
@@ -119,12 +165,14 @@ def _list(decoder: _Decoder, called: str, value: Any, place: str, wrong: list[st
 def _mapping(decoder: _Decoder, called: str, value: Any, place: str, wrong: list[str]) -> Any:
     if not isinstance(value, dict):
         return _WRONG
-    decoded = {key: decoder(item, f"{place}{key}.", wrong) for key, item in value.items() if item is not None}
+    some = {key: item for key, item in value.items() if item is not None or called not in _SCALARS}
+    decoded = {key: decoder(item, f"{place}{key}.", wrong) for key, item in some.items()}
     wrong += [f"{place}{key} is not {called}" for key, item in decoded.items() if item is _WRONG]
     return {key: item for key, item in decoded.items() if item is not _WRONG}
 
 
 def _object(cls: type, value: Any, place: str, wrong: list[str]) -> Any:
+    value = _named(cls, value)
     if not isinstance(value, dict):
         return _WRONG
     if any(value.get(name) is None for name in _fields(cls).keys() - cls._field_defaults.keys()):  # type: ignore[attr-defined]

@@ -7,8 +7,9 @@ no line in parts, however often the reading was broken off.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from launcher import admit
 from launcher.runs import follow, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
@@ -21,9 +22,9 @@ PIECE = 2**20
 class LogOffset(NamedTuple):
     """How far a reader is."""
 
-    attempt: int
-    stdout: int = 0
-    stderr: int = 0
+    attempt: Annotated[int, admit.whole]
+    stdout: Annotated[int, admit.whole] = 0
+    stderr: Annotated[int, admit.whole] = 0
 
 
 class Piece(NamedTuple):

@@ -10,21 +10,20 @@ contact its host. A run that has ended is not asked about again. STATE is $XDG_S
 
 from __future__ import annotations
 
-import dataclasses
 import errno
+import functools
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 from launcher import admit
 from launcher.admit import Refused
 from launcher.errors import UsageError
-from launcher.runs import address as addresses
-from launcher.runs import processes, run_roots, states, store
+from launcher.runs import processes, run_roots, store
 from launcher.runs.address import Address
+from launcher.runs.decode import admitted
 from launcher.runs.schema import Identity
 from launcher.runs.states import State
 from launcher.runs.store import Run
@@ -37,37 +36,57 @@ LOG_LINES = 50
 """Lines of a failed run's log that are kept."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pointer:
+def _identity(value: Any, what: str) -> Identity | None:
+    return processes.from_json(value)
+
+
+class Pointer(NamedTuple):
     """Where a run is."""
 
     address: Address
-    root: str
+    root: Annotated[str, admit.raw]
     """Its run root there."""
-    token: str
+    token: Annotated[str, admit.raw]
     """Of the submission that made it, so that one asked for twice is known to be the same."""
-    submitter: Identity | None = None
+    submitter: Annotated[Identity, _identity] | None = None
     """The launcher that submits the run, until the host has confirmed it."""
-    created: float = 0.0
+    created: Annotated[float, admit.number] = 0.0
     """Seconds since 1970."""
-    name: str = ""
+    name: Annotated[str, admit.text] = ""
     """What the run was called when it was submitted, whatever its host says of it since."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Known:
+class Stamp(NamedTuple):
+    """Of a file there."""
+
+    size: Annotated[int, admit.whole]
+    changed: Annotated[int, functools.partial(admit.whole, most=admit.LATEST)]
+    """In nanoseconds since 1970."""
+
+
+class Log(NamedTuple):
+    """Of a run that failed: the log that says why, and its last lines."""
+
+    path: Annotated[str, admit.text]
+    lines: Annotated[tuple[str, ...], admit.list_of(admit.text, LOG_LINES)]
+
+
+def _stamp(value: Any, what: str) -> Any:
+    return value is True or admitted(Stamp, value, what)
+
+
+class Known(NamedTuple):
     """The state of a run when its host was last asked."""
 
     state: State
-    seen: float
+    seen: Annotated[float, admit.number]
     """Seconds since 1970, by this machine's clock."""
-    step: int | None = None
-    stepped: float | None = None
+    step: Annotated[int, admit.whole] | None = None
+    stepped: Annotated[float, admit.number] | None = None
     """When it took that step, by this machine's clock."""
-    stamps: Mapping[str, Any] = field(default_factory=dict)
-    """Of each file that was copied, its size and time of change there."""
-    log: tuple[str, tuple[str, ...]] | None = None
-    """Of a run that failed: the log that says why, and its last lines."""
+    stamps: Mapping[str, Annotated[Any, _stamp]] = {}
+    """Of each file that was copied; true for metrics that were followed."""
+    log: Log | None = None
 
 
 def create(run: str, pointer: Pointer) -> Path:
@@ -79,7 +98,9 @@ def create(run: str, pointer: Pointer) -> Path:
 
 def write(folder: Path, pointer: Pointer, name: str = POINTER) -> None:
     submitter = processes.to_json(pointer.submitter)
-    store.write_json(folder / name, {"schema": 1, **dataclasses.asdict(pointer), "submitter": submitter})
+    store.write_json(
+        folder / name, {"schema": 1, **pointer._asdict(), "address": pointer.address._asdict(), "submitter": submitter}
+    )
 
 
 def read(folder: Path) -> Pointer | None:
@@ -87,15 +108,7 @@ def read(folder: Path) -> Pointer | None:
     which may run commands."""
     values = store.read_or_empty(folder / POINTER, own_in=str(folder.parent))
     try:
-        admit.group(values, "pointer", "address", "root", "token", "created")
-        return Pointer(
-            address=addresses.from_json(values["address"]),
-            root=admit.raw(values["root"], "root", admit.LONGEST_TEXT),
-            token=admit.raw(values["token"], "token", admit.LONGEST_TEXT),
-            submitter=processes.from_json(values.get("submitter")),
-            created=admit.number(values["created"], "created"),
-            name=admit.text(values.get("name", ""), "name"),
-        )
+        return admitted(Pointer, values, "pointer")
     except Refused:
         return None
 
@@ -113,52 +126,20 @@ def confirm(folder: Path) -> None:
     pointer = read(folder)
     if pointer is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder / POINTER))
-    write(folder, dataclasses.replace(pointer, submitter=None))
+    write(folder, pointer._replace(submitter=None))
 
 
 def known(folder: Path) -> Known | None:
     """The last known state of a run; None where there is none, or where its record is damaged."""
     values = store.read_or_empty(folder / KNOWN)
     try:
-        admit.group(values, "what is known", "state", "seen")
-        return Known(
-            state=states.admitted(values["state"]),
-            seen=admit.number(values["seen"], "seen"),
-            step=admitted_step(values.get("step")),
-            stepped=None if values.get("stepped") is None else admit.number(values["stepped"], "stepped"),
-            stamps={name: _stamp(stamp) for name, stamp in admit.group(values.get("stamps"), "stamps").items()},
-            log=admitted_log(values.get("log")),
-        )
+        return admitted(Known, values, "what is known")
     except Refused:
         return None
 
 
-def admitted_step(value: Any) -> int | None:
-    """Raises `Refused`."""
-    return None if value is None else admit.whole(value, "a step")
-
-
-def admitted_log(value: Any) -> tuple[str, tuple[str, ...]] | None:
-    """Where a log is, and its last lines. Raises `Refused`."""
-    if value is None:
-        return None
-    path, last = admit.items(value, "a log", 2, least=2)
-    lines = (admit.text(line, "a line of a log") for line in admit.items(last, "lines of a log", LOG_LINES))
-    return admit.text(path, "the path of a log"), tuple(lines)
-
-
-def admitted_stamp(value: Any) -> list[int]:
-    """The size and time of change, in nanoseconds, of a file there. Raises `Refused`."""
-    size, changed = admit.items(value, "a stamp", 2, least=2)
-    return [admit.whole(size, "a size"), admit.whole(changed, "a time of change", admit.LATEST)]
-
-
-def _stamp(value: Any) -> Any:
-    return value if value is True else admitted_stamp(value)
-
-
 def remember(folder: Path, what: Known) -> None:
-    store.write_json(folder / KNOWN, {"schema": 1, **dataclasses.asdict(what)})
+    store.write_json(folder / KNOWN, {"schema": 1, **what._asdict()})
 
 
 def forget_state(folder: Path) -> None:

@@ -6,10 +6,12 @@ collects its inputs.
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from launcher import admit
+from launcher.runs import decode
 from launcher.runs.schema import Status
 from launcher.runs.store import Files, Run
 
@@ -45,17 +47,22 @@ class Liveness(NamedTuple):
     """When its scheduler was asked, in seconds since 1970; None where none was."""
 
 
+LONGEST_REASON = 2000
+LARGEST_ATTEMPT = 10**6
+Time = Annotated[str, functools.partial(admit.text, most=64)]
+
+
 class State(NamedTuple):
     """A run's state and the reason for it."""
 
     name: Name
-    reason: str = ""
-    attempt: int = 0
+    reason: Annotated[str, functools.partial(admit.text, most=LONGEST_REASON)] = ""
+    attempt: Annotated[int, functools.partial(admit.whole, most=LARGEST_ATTEMPT)] = 0
     """0 before the first one started."""
-    exit_code: int | None = None
-    started: str | None = None
-    ended: str | None = None
-    before: int = 0
+    exit_code: Annotated[int, functools.partial(admit.whole, most=2**31 - 1, least=-(2**31))] | None = None
+    started: Time | None = None
+    ended: Time | None = None
+    before: Annotated[int, admit.whole] = 0
     """Seconds that earlier attempts ran."""
 
     @property
@@ -74,8 +81,6 @@ class Seen(NamedTuple):
 
 
 _COMES_AFTER = re.compile(r"waiting for (.+), which it comes after")
-LONGEST_REASON = 2000
-LARGEST_ATTEMPT = 10**6
 
 
 def waits_for(state: State) -> list[str]:
@@ -86,17 +91,7 @@ def waits_for(state: State) -> list[str]:
 
 def admitted(value: Any) -> State:
     """A state that another machine, or a file, gives as a list. Raises `admit.Refused`."""
-    name, reason, attempt, code, started, ended, before = admit.items(value, "a state", 7, least=7)
-    times = [None if moment is None else admit.text(moment, "a time", 64) for moment in (started, ended)]
-    return State(
-        cast(Name, admit.choice(name, "a state", get_args(Name))),
-        admit.text(reason, "a reason", LONGEST_REASON),
-        attempt=admit.whole(attempt, "an attempt", LARGEST_ATTEMPT),
-        exit_code=None if code is None else admit.whole(code, "an exit code", 2**31 - 1, least=-(2**31)),
-        started=times[0],
-        ended=times[1],
-        before=admit.whole(before, "seconds of earlier attempts"),
-    )
+    return decode.admitted(State, value, "a state")
 
 
 def status_of(files: Files) -> Status | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher import admit
 from launcher.errors import LauncherError
@@ -15,6 +15,8 @@ from launcher.runs.selection import Selection
 from launcher.runs.store import Run
 from launcher.ssh.host import connect, nothing
 from launcher.ssh.remote_status import by_address, is_settled
+
+T = TypeVar("T")
 
 
 def request_stop(wanted: Iterable[Run]) -> None:
@@ -39,7 +41,7 @@ def cancel(wanted: Sequence[Run], now: bool, stop_grace: float, term_grace: floa
         try:
             answers = connect(address).ask(
                 "cancel",
-                functools.partial(_reasons, len(group)),
+                _each(admit.lines, len(group)),
                 more_seconds=0 if now else stop_grace + term_grace,
                 runs=_names(group),
                 now=now,
@@ -64,7 +66,7 @@ def sizes(wanted: Sequence[Run]) -> dict[Run, int]:
     """Bytes of the folders of runs there. Raises `LauncherError`."""
     found: dict[Run, int] = {}
     for address, group in by_address(wanted).items():
-        answers = connect(address).ask("sizes", functools.partial(_counts, len(group)), runs=_names(group))
+        answers = connect(address).ask("sizes", _each(admit.whole, len(group)), runs=_names(group))
         found.update({run: count for (run, _), count in zip(group, answers, strict=True)})
     return found
 
@@ -94,14 +96,9 @@ def _resumed(asked: Sequence[str], answer: Any) -> list[str]:
     return [admit.choice(id, "a resumed run", asked) for id in admit.items(answer, "runs", len(asked), least=1)]
 
 
-def _reasons(count: int, answer: Any) -> list[str]:
-    """Why runs could not be ended. Raises `Refused`."""
-    return [admit.lines(reason, "a reason") for reason in admit.items(answer, "reasons", count, least=count)]
-
-
-def _counts(count: int, answer: Any) -> list[int]:
-    """Sizes of runs. Raises `Refused`."""
-    return [admit.whole(size, "the size of a run") for size in admit.items(answer, "sizes", count, least=count)]
+def _each(check: Callable[[Any, str], T], count: int) -> Callable[[Any], tuple[T, ...]]:
+    """What admits an answer with an item for each of so many runs."""
+    return lambda answer: admit.list_of(check, count, count)(answer, "its answer")
 
 
 def _names(group: Iterable[tuple[Run, Any]]) -> list[dict[str, str]]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 from launcher import admit, safe_files
 from launcher.admit import Refused
 from launcher.errors import LauncherError, UsageError
 from launcher.runs import remote_record, store
-from launcher.runs.remote_record import Pointer
+from launcher.runs.decode import admitted
+from launcher.runs.remote_record import Pointer, Stamp
 from launcher.runs.store import Run
 from launcher.ssh.failures import Lost, Retries, Unreachable
 from launcher.ssh.host import connect
@@ -93,16 +95,24 @@ def _fetch(run: Run, pointer: Pointer, folder: Path) -> Iterator[tuple[str, int 
             raise Refused("it sends more files than were requested")
 
 
-def _listed(answer: Any) -> list[tuple[str, int, int]]:
-    """The files of a run by its host's list: name, size, time of change. Raises `Refused`."""
-    files = []
-    for entry in admit.items(answer, "files", MOST_FILES):
-        name, *stamp = admit.items(entry, "a file", 3, least=3)
-        if admit.path(name, "the name of a file").casefold() in remote_record.OURS:
-            raise Refused(f"it has a file {name}, which is a record of this machine's")
-        size, changed = remote_record.admitted_stamp(stamp)
-        files.append((name, size, changed))
-    return files
+def _name(value: Any, what: str) -> str:
+    """Raises `Refused`."""
+    if admit.path(value, what).casefold() in remote_record.OURS:
+        raise Refused(f"it has a file {value}, which is a record of this machine's")
+    return str(value)
+
+
+class _Listed(NamedTuple):
+    """A file of a run, in its host's list."""
+
+    name: Annotated[str, _name]
+    size: Annotated[int, admit.whole]
+    mtime: Annotated[int, functools.partial(admit.whole, most=admit.LATEST)]
+
+
+def _listed(answer: Any) -> tuple[_Listed, ...]:
+    """Raises `Refused`."""
+    return admit.list_of(functools.partial(admitted, _Listed), MOST_FILES)(answer, "files")
 
 
 def _make(folder: Path) -> None:
@@ -123,7 +133,7 @@ def _receive(folder: Path, wanted: Wanted, head: Mapping[str, Any], answers: Ite
     Raises `Refused`, `LauncherError` for a damaged file, and `OSError`.
     """
     admit.group(head, "an answer about a file", "size", "mtime", "offset")
-    size, mtime = remote_record.admitted_stamp([head["size"], head["mtime"]])
+    size, mtime = admitted(Stamp, [head["size"], head["mtime"]], "a file")
     unchanged = (size, mtime) == wanted[2:]
     offset = admit.whole(head["offset"], "where a file begins", most=wanted.offset if unchanged else 0)
     aside = _aside(wanted.name, size, mtime)

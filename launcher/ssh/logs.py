@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
 
 from launcher import admit
 from launcher.admit import Refused
-from launcher.runs import states
+from launcher.runs.decode import admitted
 from launcher.runs.log_pieces import NAMES, PIECE, LogOffset, Piece
 from launcher.runs.remote_record import Pointer
+from launcher.runs.states import State
 from launcher.runs.store import Run
 from launcher.ssh.failures import Retries, Unreachable
 from launcher.ssh.host import connect
+
+
+class _Head(NamedTuple):
+    """The description of a piece of a log."""
+
+    place: LogOffset
+    sizes: Annotated[tuple[int, ...], admit.list_of(functools.partial(admit.whole, most=PIECE), len(NAMES), len(NAMES))]
+    """Bytes of stdout and stderr that follow."""
+    more: bool
+    ended: bool
+    state: State | None = None
 
 
 def from_host(
@@ -45,21 +59,13 @@ def _ask(run: Run, pointer: Pointer, place: LogOffset | None, **options: Any) ->
     return piece._replace(texts=(bytes(text[: sizes[0]]), bytes(text[sizes[0] :])))
 
 
-def _head(value: Any, before: LogOffset | None, following: bool) -> tuple[Piece, list[int]]:
+def _head(value: Any, before: LogOffset | None, following: bool) -> tuple[Piece, Sequence[int]]:
     """The description of a piece of a log, and the bytes of stdout and stderr that follow. Raises `Refused`."""
-    head = admit.group(value, "an answer about a log", "place", "sizes", "more", "ended", "state")
-    sizes = [
-        admit.whole(size, "the size of a log", PIECE)
-        for size in admit.items(head["sizes"], "the sizes of logs", len(NAMES), least=len(NAMES))
-    ]
-    offsets = admit.group(head["place"], "a place in a log", *LogOffset._fields)
-    place = LogOffset(**{name: admit.whole(offsets[name], f"{name} of a place in a log") for name in LogOffset._fields})
-    more, ended = admit.flag(head["more"], "more"), admit.flag(head["ended"], "ended")
+    place, sizes, more, ended, state = admitted(_Head, value, "an answer about a log")
     if before is not None and place.attempt <= before.attempt:
         after = LogOffset(before.attempt, *(at + size for at, size in zip(before[1:], sizes, strict=True)))
         if place != after or (more and not any(sizes)):
             raise Refused("it does not continue where the log was left")
     if not (following or ended or more):
         raise Refused("its log neither ends nor continues")
-    state = None if head["state"] is None else states.admitted(head["state"])
     return Piece(place, (b"", b""), more=more, ended=ended, state=state), sizes

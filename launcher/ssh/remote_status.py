@@ -147,6 +147,9 @@ def _replies(
                 raise Unreachable(f"{host.address.destination} has not answered about all runs in {LONGEST_LOOK:.0f} s")
             answer = admitted(next(answers, None), question, follow)
             state = _kept(run, group[run], answer)
+            if isinstance(answer, str):
+                yield run, Reply(state, more=question["arms"] != _arms(run))
+                continue
             asked = None if answer.age is None else time.time() - answer.age
             # The plan, which names the arms, may have arrived just now.
             yield run, Reply(state, asked, answer.more or question["arms"] != _arms(run))
@@ -185,10 +188,10 @@ def measured(folder: Path, name: str) -> list[Any]:
         return [0, hashlib.sha256().hexdigest()]
 
 
-def _kept(run: Run, pointer: Pointer, answer: Answer) -> State:
+def _kept(run: Run, pointer: Pointer, answer: Answer | str) -> State:
     """Keep an answer about a run; returns its state."""
-    if answer.failed:
-        return _unreachable(run, answer.state.reason)
+    if isinstance(answer, str):
+        return _unreachable(run, answer)
     try:
         if not answer.begun and pointer.submitter is not None:
             return _undelivered(run, pointer)
@@ -202,19 +205,19 @@ def _keep(folder: Path, pointer: Pointer, answer: Answer) -> None:
     if pointer.submitter is not None:
         remote_record.confirm(folder)
     before = remote_record.known(folder)
-    stamps = dict(before.stamps if before else {})
+    stamps: dict[str, Any] = dict(before.stamps if before else {})
     for number in set(answer.attempts).difference(store.attempts(folder)):
         safe_files.make_in(folder, f"attempts/{number}")
-    for name, content, stamp in answer.files:
-        safe_files.write_in(folder, name, content, modified=stamp[1])  # so that a fetch knows it again
+    for name, (stamp, content) in answer.files.items():
+        safe_files.write_in(folder, name, content, modified=stamp.changed)  # so that a fetch knows it again
         stamps[name] = stamp
-    for name, start, content in answer.metrics:
+    for name, (start, content) in answer.metrics.items():
         with open(safe_files.open_in(folder, name, os.O_WRONLY | os.O_CREAT, make=True), "wb") as out:
             out.truncate(start)
             out.seek(start)
             out.write(content)
         stamps[METRICS] = True
-    log = (f"{pointer.address.destination}:{answer.log[0]}", answer.log[1]) if answer.log else None
+    log = answer.log._replace(path=f"{pointer.address.destination}:{answer.log.path}") if answer.log else None
     now = time.time()
     stepped = None if answer.step_age is None else now - answer.step_age
     known = Known(state=answer.state, seen=now, step=answer.step, stepped=stepped, stamps=stamps, log=log)

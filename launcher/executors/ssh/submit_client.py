@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import dataclasses
 import functools
 import os
 import sys
@@ -140,7 +139,7 @@ def reserve(names: Sequence[str], address: Address, root: str, token: str) -> li
         folders: list[Path] = []
         try:
             for run, name in zip(ids, names, strict=True):
-                folders.append(remote_record.create(run, dataclasses.replace(pointer, name=name)))
+                folders.append(remote_record.create(run, pointer._replace(name=name)))
             return folders
         except BaseException as error:
             _take_back(folders)

@@ -86,9 +86,10 @@ def test_a_plan_survives_json(name: str) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        ({"swept": 3}, "this plan is damaged: swept is not pairs of a name and a value"),
-        ({"arms": [{"arm": 0}]}, "this plan is damaged: arms holds what is not an object"),
-        ({"nodes": "two"}, "this plan is damaged: nodes is not a whole number"),
+        ({"swept": 3}, "this plan is damaged, .*: swept=3 should be a list"),
+        ({"swept": [["amp"]]}, r"this plan is damaged, .*: swept\[0\]=.* should be a list of 2"),
+        ({"arm": 0}, "this plan is damaged, .*: arm is text, and 0 is a whole number"),
+        ({"nodes": "two"}, "this plan is damaged, .*: nodes=two should be a whole number"),
         ({}, r"this plan is damaged, or of another version: .*'recipe'"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 from pathlib import Path
@@ -93,10 +92,10 @@ def test_a_run_that_never_arrived_is_lost_only_once_that_is_certain(far, proxy, 
     far.folder(run).mkdir(parents=True)  # as the far side lays it down before it starts it
     assert far.state(run) == "queued"
     far.folder(run).rmdir()
-    remote_record.write(far.pointer(run), dataclasses.replace(pointer, submitter=dead))
+    remote_record.write(far.pointer(run), pointer._replace(submitter=dead))
     assert far.state(run) == "unreachable", "the far side may still be at it"
     early = pointer.created - remote_status.DOUBT
-    remote_record.write(far.pointer(run), dataclasses.replace(pointer, submitter=dead, created=early))
+    remote_record.write(far.pointer(run), pointer._replace(submitter=dead, created=early))
     assert far.state(run) == "lost"
     assert far.type("rm", "--forget", run).code == 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -179,9 +178,9 @@ def test_a_host_that_does_not_answer_makes_its_runs_unreachable_and_others_are_s
     pointer = remote_record.read(far.pointer(there))
     wrong = tmp_path / "wrong"
     wrong.write_text(Path(far.config).read_text().replace(str(far.testbed.ssh.port), "1"))
-    address = dataclasses.replace(pointer.address, config=str(wrong))
-    remote_record.write(far.pointer(there), dataclasses.replace(pointer, address=address))
-    remote_record.write(far.pointer(unseen), dataclasses.replace(pointer, address=address))
+    address = pointer.address._replace(config=str(wrong))
+    remote_record.write(far.pointer(there), pointer._replace(address=address))
+    remote_record.write(far.pointer(unseen), pointer._replace(address=address))
     shown = far.type("ls", unseen).out
     assert "submitted   not known\nattempts    not known\n" in shown
     for words in ((), ("--attempt", "1")):
