@@ -1,17 +1,12 @@
-"""The seam: whatever is submitted goes through `executor.submit(execute, plan)` of an executor for the plan's cluster.
-
-A job's payload is the plan's script, not a pickle, so the job does not need this package.
-"""
+"""What our submitit executors share: `executor.submit(execute, plan)`, as `submission` starts plans."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from submitit.core import core
 from submitit.core.utils import DelayedSubmission
@@ -20,29 +15,14 @@ from launcher.code.snapshot import Code
 from launcher.config.spec import JobSpec
 from launcher.errors import TYPED, LauncherError, UsageError
 from launcher.executors import submission
-from launcher.executors.execute import execute, provenance
+from launcher.executors.execute import execute
 from launcher.executors.job import RunJob
+from launcher.executors.submission import Source
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.probe.facts import Facts
-from launcher.runs import address
-
-EXECUTORS = {
-    "local": "launcher.executors.local.executor:LocalExecutor",
-    "slurm": "launcher.executors.slurm.executor:SlurmExecutor",
-    "ssh": "launcher.executors.ssh.executor:SshExecutor",
-}
-"""The kind of a plan's cluster -> the executor that runs it."""
 
 Parameters = Mapping[str, Callable[[Any], str]]
 """submitit's names of parameters -> the setting that means the same."""
-
-
-class Source(NamedTuple):
-    """What the submission of a plan takes from this machine in addition to the plan."""
-
-    plan: Plan
-    spec: JobSpec
-    code: Code
 
 
 class PlanExecutor(core.Executor):
@@ -93,7 +73,7 @@ class PlanExecutor(core.Executor):
             plan = resolve(spec, facts)
         except LauncherError as error:
             raise type(error)(str(error).replace(TYPED, "")) from None
-        self.knows(Source(plan, spec, facts.code))
+        self.knows(Source(plan, spec.launch.secrets, facts.code))
         return plan
 
     def _look(self, spec: JobSpec) -> Facts:
@@ -130,8 +110,8 @@ class PlanExecutor(core.Executor):
             return self._submit_functions(calls)
         if calls:
             raise UsageError("a batch has either plans or functions; submit those of each in a batch of its own")
-        # submitit would pickle `execute` and call it in the job, as its own executors do. Here the plan's script is the
-        # job: whoever starts it, `submission` does.
+        # submitit's own executors pickle `execute` with its plan, and a Python in the job calls it. Ours start its
+        # script, so that the job needs neither this package nor a Python of its version.
         plans = [self._plan_of(delayed) for delayed in delayed_submissions]
         return [self.job_class(folder) for folder in self._submit(plans)]
 
@@ -142,7 +122,7 @@ class PlanExecutor(core.Executor):
         plan, facts = functions.planned(spec)
         plans, pickles = zip(*[functions.bound(plan, call) for call in calls], strict=True)
         for bound in plans:
-            self.knows(Source(bound, spec, facts.code))
+            self.knows(Source(bound, spec.launch.secrets, facts.code))
         populate = [functools.partial(functions.write_call, pickle) for pickle in pickles]
         return [functions.FunctionJob(folder) for folder in self._submit(plans, populate)]
 
@@ -159,26 +139,9 @@ class PlanExecutor(core.Executor):
         return plan
 
     def _submit(self, plans: Sequence[Plan], populate: Sequence[Callable[[Path], None]] = ()) -> list[Path]:
-        """Lay down and start new plans, as one sweep where there are several; `populate` is for each plan what puts
-        files into its folder. Returns their folders here."""
-        addresses = [address.of(types.SimpleNamespace(**plan.cluster)) for plan in plans]
-        for name, values in (
-            ("run_root", [plan.run_root for plan in plans]),
-            ("after", [plan.after for plan in plans if plan.job is None]),
-            ("where the cluster is", addresses),
-        ):
-            if any(value != values[0] for value in values):
-                raise UsageError(f"the plans of a batch differ in {name}; submit those of each in a batch of its own")
-        sources = {id(plan): self._sources[id(plan)] for plan in plans if id(plan) in self._sources}
-        first = next(iter(sources.values()), None)
-        came_from = provenance(plans[0], first.code if first else None)
-        code = {source.plan.code: source.code.paths for source in sources.values()}
-        if addresses[0] is None:
-            return submission.submit(plans, came_from, code=code, populate=populate)
-        from launcher.executors.ssh import submit_client
-
-        secrets = [sources[id(plan)].spec.launch.secrets if id(plan) in sources else {} for plan in plans]
-        return submit_client.submit(plans, came_from, code, addresses[0], secrets)
+        """Submit new plans, as one sweep where there are several; see `submission.submit_to_cluster`."""
+        sources = [self._sources.get(id(plan)) for plan in plans]
+        return submission.submit_to_cluster(plans, sources, populate)
 
     @classmethod
     def _valid_parameters(cls) -> set[str]:
@@ -193,18 +156,3 @@ class PlanExecutor(core.Executor):
                     f"{name} is not a parameter of {here} ({', '.join(sorted(self.PARAMETERS))}); {instead}"
                 )
         self.parameters.update(kwargs)
-
-
-def submit(plans: Sequence[Plan], specs: Sequence[JobSpec] = (), facts: Facts | None = None) -> list[Path]:
-    """Submit plans as one batch by the executor for their cluster. Returns their folders here.
-
-    `specs` and `facts` are where new plans come from: the jobs and their host's facts. Raises `LauncherError`.
-    """
-    module, _, name = EXECUTORS[plans[0].cluster["kind"]].partition(":")
-    executor: PlanExecutor = getattr(importlib.import_module(module), name)()
-    if facts is not None:
-        for plan, spec in zip(plans, specs, strict=False):  # a comparison is one plan of several jobs
-            executor.knows(Source(plan, spec, facts.code))
-    with executor.batch():
-        jobs: list[Any] = [executor.submit(execute, plan) for plan in plans]
-    return [job.run_dir for job in jobs]

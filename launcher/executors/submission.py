@@ -1,4 +1,5 @@
-"""Submission of plans on this machine: checked, prepared as run folders, started. Refused plans leave nothing."""
+"""Submission of plans, for the command line, submitit executors and hosts that are sent some: checked, prepared as run
+folders, started. Refused plans leave nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +8,59 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+from launcher.code.snapshot import Code
+from launcher.config.spec import JobSpec
+from launcher.errors import UsageError
 from launcher.executors import dependency, execute, interrupts, stopping
 from launcher.executors.local import start as local_start
 from launcher.plan.model import PLACEHOLDER, Plan
-from launcher.runs import run_ids, store
+from launcher.probe.facts import Facts
+from launcher.runs import address, run_ids, store
 from launcher.runs.schema import Submission
+
+
+class Source(NamedTuple):
+    """What the submission of a plan takes from this machine in addition to the plan."""
+
+    plan: Plan
+    secrets: Mapping[str, str | None]
+    """The files that hold them, None for a variable of this shell."""
+    code: Code
+
+
+def submit_planned(plans: Sequence[Plan], specs: Sequence[JobSpec], facts: Facts) -> list[Path]:
+    """Submit plans as one batch to their cluster. Returns their folders here. `specs` and `facts` are where they come
+    from: the jobs and their host's facts. Raises `LauncherError`."""
+    # a comparison is one plan of several jobs
+    sources = [Source(plan, spec.launch.secrets, facts.code) for plan, spec in zip(plans, specs, strict=False)]
+    return submit_to_cluster(plans, sources)
+
+
+def submit_to_cluster(
+    plans: Sequence[Plan], sources: Sequence[Source | None], populate: Sequence[Callable[[Path], None]] = ()
+) -> list[Path]:
+    """Submit new plans here or to their host, as one sweep where there are several; `populate` is for each plan what
+    puts files into its folder. Returns their folders here. Raises `LauncherError`."""
+    addresses = [address.of(SimpleNamespace(**plan.cluster)) for plan in plans]
+    for name, values in (
+        ("run_root", [plan.run_root for plan in plans]),
+        ("after", [plan.after for plan in plans if plan.job is None]),
+        ("where the cluster is", addresses),
+    ):
+        if any(value != values[0] for value in values):
+            raise UsageError(f"the plans of a batch differ in {name}; submit those of each in a batch of its own")
+    known = [source for source in sources if source is not None]
+    came_from = execute.provenance(plans[0], known[0].code if known else None)
+    code = {source.plan.code: source.code.paths for source in known}
+    if addresses[0] is None:
+        return submit(plans, came_from, code=code, populate=populate)
+    from launcher.executors.ssh import submit_client
+
+    secrets = [source.secrets if source is not None else {} for source in sources]
+    return submit_client.submit(plans, came_from, code, addresses[0], secrets)
 
 
 def start(folders: Sequence[Path], plans: Sequence[Plan]) -> None:

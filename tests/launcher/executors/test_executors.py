@@ -20,7 +20,6 @@ import submitit
 from submitit.core import plugins
 
 from launcher.errors import UsageError
-from launcher.executors.base import Source
 from launcher.executors.execute import execute
 from launcher.executors.functions import FunctionJob
 from launcher.executors.job import RunJob
@@ -28,6 +27,7 @@ from launcher.executors.local.executor import LocalExecutor
 from launcher.executors.slurm.executor import SlurmExecutor, gpus_of
 from launcher.executors.ssh import submit_client
 from launcher.executors.ssh.executor import SshExecutor
+from launcher.executors.submission import Source
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.runs import remote_record, store
@@ -100,7 +100,7 @@ def test_each_plan_of_a_batch_for_a_host_has_its_own_secrets_or_none(monkeypatch
     spec = spec_of("cluster=ssh", "cluster.host=far", "secrets.TOKEN=/home/me/token")
     plan = dataclasses.replace(resolve(spec_of("cluster=ssh", "cluster.host=far"), LAPTOP), secrets={"TOKEN": "/there"})
     executor = SshExecutor()
-    executor.knows(Source(plan, spec, LAPTOP.code))
+    executor.knows(Source(plan, spec.launch.secrets, LAPTOP.code))
     executor._submit([dataclasses.replace(plan, secrets={}), plan])
     assert asked == [[{}, {"TOKEN": "/home/me/token"}]]
 
