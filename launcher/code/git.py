@@ -12,9 +12,10 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from launcher.errors import UsageError
 
@@ -51,13 +52,31 @@ class _Repository:
 
 
 _found: dict[Path, _Repository] = {}
+_Call = Callable[[Sequence[str], str], subprocess.CompletedProcess[str] | None]
 
 
-def run(folder: Path, *arguments: str, errors: str = "replace", head: bool = False) -> str:
-    """The output of git there; empty without git, outside a checkout, or if it fails. `errors` says how to decode bytes
-    that are not UTF-8: `surrogateescape` keeps names of files. `head` says that the question is about the commit."""
-    done = _asked(folder, arguments, errors, head=head)
-    return done.stdout if done is not None and done.returncode == 0 else ""
+class Ask(Protocol):
+    def __call__(self, *arguments: str, errors: str = "replace") -> str:
+        """The output of git; empty if it fails. `errors` says how to decode bytes that are not UTF-8:
+        `surrogateescape` keeps names of files."""
+
+
+def run(folder: Path, *arguments: str, errors: str = "replace") -> str:
+    """The output of git there; empty without git, outside a checkout, or if it fails. See `Ask`."""
+    with asking(folder) as ask:
+        return ask(*arguments, errors=errors)
+
+
+@contextlib.contextmanager
+def asking(folder: Path, *, head: bool = False) -> Iterator[Ask]:
+    """For questions about the checkout there, by `head` about its commit too."""
+    with _checkout(folder, head=head) as call:
+
+        def ask(*arguments: str, errors: str = "replace") -> str:
+            done = call(arguments, errors)
+            return done.stdout if done is not None and done.returncode == 0 else ""
+
+        yield ask
 
 
 def is_anothers(folder: Path) -> bool:
@@ -83,7 +102,8 @@ def files_of_checkout(folder: Path) -> dict[str, bool]:
 
     Raises `UsageError` where git fails: an empty list would be an empty snapshot.
     """
-    listed = _listed(folder, _asked(folder, (*_UNKNOWN_FILES, "--cached", "-t"), "surrogateescape"))
+    with _checkout(folder) as call:
+        listed = _listed(folder, call((*_UNKNOWN_FILES, "--cached", "-t"), "surrogateescape"))
     return {line[2:]: not line.startswith("?") for line in listed}
 
 
@@ -184,13 +204,13 @@ def _settings_folder(repository: _Repository | None, commit: str = "") -> Iterat
         yield made
 
 
-def _asked(
-    folder: Path, arguments: Sequence[str], errors: str, *, head: bool = False
-) -> subprocess.CompletedProcess[str] | None:
-    """What git answers to a question about a checkout; None without one, without git, and where it takes too long."""
+@contextlib.contextmanager
+def _checkout(folder: Path, *, head: bool = False) -> Iterator[_Call]:
+    """What git answers to questions about a checkout; None without one, without git, and where it takes too long."""
     repository = _repository_of(folder)
     if repository is None:
-        return None
+        yield lambda arguments, errors: None
+        return
     commit = _commit(repository) if head else ""
     with _settings_folder(repository, commit) as made:
         where = {
@@ -198,7 +218,7 @@ def _asked(
             "GIT_WORK_TREE": str(repository.top),
             "GIT_OBJECT_DIRECTORY": str(repository.common / "objects"),
         }
-        return _called(folder, arguments, errors, where, repository.settings)
+        yield lambda arguments, errors: _called(folder, arguments, errors, where, repository.settings)
 
 
 def _called(

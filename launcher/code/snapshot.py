@@ -132,18 +132,25 @@ def digest_of(files: Mapping[str, Path]) -> str:
 def origin(root: Path, files: Sequence[Path]) -> dict[str, Any]:
     """Where files come from, for the record: their folder, the commit of its git checkout, whether some of them differ
     from that or are not in it, and how."""
-    commit, dirty = git_state(root, files)
-    return {"root": str(root), "commit": commit, "dirty": dirty, "diff": diff(root) if dirty else ""}
+    with git.asking(root, head=True) as ask:
+        commit, dirty = _state(root, files, ask)
+        return {"root": str(root), "commit": commit, "dirty": dirty, "diff": _diff(root, ask) if dirty else ""}
 
 
 def git_state(root: Path, files: Sequence[Path]) -> tuple[str | None, bool]:
+    """See `_state`."""
+    with git.asking(root, head=True) as ask:
+        return _state(root, files, ask)
+
+
+def _state(root: Path, files: Sequence[Path], ask: git.Ask) -> tuple[str | None, bool]:
     """The commit of a checkout, and whether these files may differ from it: tracked ones are changed, there or in a
     checkout within, or one of these is not tracked. None and False where git does not track the first of them."""
     top = git.top_of(root)
-    if top is None or not files or not git.run(root, "ls-files", "--", str(files[0])):
+    if top is None or not files or not ask("ls-files", "--", str(files[0])):
         return None, False  # an environment inside somebody's checkout says nothing about this code
     asked = ("status", "-z", "--porcelain=v2", "--branch", "--untracked-files=all", "--ignore-submodules=dirty")
-    entries = git.run(root, *asked, errors="surrogateescape", head=True).split("\0")
+    entries = ask(*asked, errors="surrogateescape").split("\0")
     commits = [entry.split()[-1] for entry in entries if entry.startswith("# branch.oid ") and "(initial)" not in entry]
     changed = any(entry.startswith(("1 ", "2 ", "u ")) for entry in entries)
     unknown = {top / entry[2:] for entry in entries if entry.startswith("? ")}
@@ -159,7 +166,7 @@ def _below(folder: Path, files: Sequence[Path]) -> list[Path]:
     return [path for path in files if folder in path.parents]
 
 
-def diff(root: Path) -> str:
+def _diff(root: Path, ask: git.Ask) -> str:
     """Uncommitted changes of tracked files in the checkout but for credentials, also those that went away, cut at a
     size; empty outside git."""
     top = git.top_of(root)
@@ -176,7 +183,7 @@ def diff(root: Path) -> str:
     )
 
     def names(*further: str) -> list[str]:
-        found = git.run(root, *asked, "--name-only", "-z", *further, errors="surrogateescape", head=True)
+        found = ask(*asked, "--name-only", "-z", *further, errors="surrogateescape")
         return [name for name in found.split("\0") if name]
 
     if not (changed := names()):
@@ -184,7 +191,7 @@ def diff(root: Path) -> str:
     keys = [name for name in names(f"-G^[ \t]*({exclusions.PRIVATE_KEYS})") if not name.endswith(".py")]
     secret = {*keys, *(name for name in changed if exclusions.is_credential(top / name, top))}
     others = (":(top)", *(f":(top,exclude,literal){name}" for name in secret))
-    text = git.run(root, *asked, "--", *others, head=True)
+    text = ask(*asked, "--", *others)
     if len(text) > MAX_DIFF_BYTES:
         return text[:MAX_DIFF_BYTES] + f"\n... cut at {MAX_DIFF_BYTES} characters\n"
     return text

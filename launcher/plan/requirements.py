@@ -151,10 +151,10 @@ def check_build(spec: JobSpec, facts: Facts, gpus: Sequence[Gpu]) -> None:
 def build_problem(framework: str, facts: Facts, gpus: Sequence[Gpu]) -> tuple[str, str]:
     """Why this Python's build of a framework can't use the GPUs, and the remedy; empty where it can. As torch itself
     tells, or its version."""
-    from launcher.containers.catalogue import Needs, cuda_problem, least_driver, parse
-
     if not gpus:
         return "", ""
+    from launcher.containers.catalogue import Needs, cuda_problem, least_driver, parse
+
     version = facts.packages.get(framework, "")
     build = facts.torch_build if framework == "torch" else None
     suffix = re.search(r"\+cu(\d\d)(\d)", version)

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from typing import Any
 
 from launcher.errors import Unavailable
 
@@ -28,24 +29,37 @@ def call(
     argv: Sequence[str], *, text: str | None = None, timeout: float = 60, conf: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's programs and return its output, whatever its exit code. Raises `Unavailable`."""
+    return output(begin(argv, conf=conf), text=text, timeout=timeout)
+
+
+def begin(argv: Sequence[str], *, conf: str | None = None) -> subprocess.Popen[str]:
+    """Start one of Slurm's programs, whose `output` is then to be read. Raises `Unavailable`."""
     if shutil.which(argv[0]) is None:
         adopt_login_path()
+    pipe = subprocess.PIPE
     try:
-        return subprocess.run(
-            argv,
-            input=text,
-            stdin=subprocess.DEVNULL if text is None else None,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            env=environment(conf),
+        return subprocess.Popen(
+            argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace", env=environment(conf)
         )
     except FileNotFoundError:
         raise Unavailable(f"{argv[0]} is not here: Slurm's programs are not on this machine's PATH") from None
-    except subprocess.TimeoutExpired:
-        remedy = "is slurmdbd up?" if argv[0] == "sacct" else "is Slurm's controller up? (scontrol ping)"
-        raise Unavailable(f"{argv[0]} did not answer in {timeout:.0f} s; {remedy}") from None
+
+
+def output(
+    started: subprocess.Popen[str], *, text: str | None = None, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """What a program of Slurm's prints, given `text`, whatever its exit code. Raises `Unavailable`."""
+    argv: Any = started.args
+    with started:
+        try:
+            printed, complaints = started.communicate(text, timeout)
+        except BaseException as error:
+            started.kill()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            remedy = "is slurmdbd up?" if argv[0] == "sacct" else "is Slurm's controller up? (scontrol ping)"
+            raise Unavailable(f"{argv[0]} did not answer in {timeout:.0f} s; {remedy}") from None
+    return subprocess.CompletedProcess(argv, started.returncode, printed, complaints)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from launcher.config import slurm_units
 from launcher.errors import Unavailable
 from launcher.probe import slurm_preemption
 from launcher.probe.facts import Partition, SlurmFacts
-from launcher.probe.slurm_commands import adopt_login_path, call, complaint
+from launcher.probe.slurm_commands import adopt_login_path, begin, call, complaint, output
 
 STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _sizes: dict[str | None, int] = {}
@@ -30,10 +30,15 @@ def probe() -> SlurmFacts:
             f"cluster=slurm, and there is no sbatch on {os.uname().nodename}; run this on the cluster's login node, or "
             "name that with cluster.login=me@login"
         )
-    settings = call(["scontrol", "show", "config"])
-    if settings.returncode != 0:
-        raise Unavailable(f"Slurm's controller does not answer: {complaint(settings)}")
-    nodes = call(["sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%c|%G|%o|%D|%m"])
+    # At once with the other questions.
+    nodes_asked = begin(["sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%c|%G|%o|%D|%m"])
+    try:
+        settings = call(["scontrol", "show", "config"])
+        if settings.returncode != 0:
+            raise Unavailable(f"Slurm's controller does not answer: {complaint(settings)}")
+        preemptible = slurm_preemption.probe(_values(settings.stdout))
+    finally:
+        nodes = output(nodes_asked)
     if nodes.returncode != 0:
         raise Unavailable(f"sinfo failed: {complaint(nodes)}")
     folder = os.path.dirname(sbatch)
@@ -45,7 +50,7 @@ def probe() -> SlurmFacts:
     _sizes[os.environ.get("SLURM_CONF")] = facts.max_array_size
     return dataclasses.replace(
         facts,
-        preemptible=slurm_preemption.probe(_values(settings.stdout)),
+        preemptible=preemptible,
         accounting=facts.accounting and shutil.which("sacct") is not None,
         sbatch_variables=tuple(sorted(name for name in os.environ if name.startswith("SBATCH_"))),
     )

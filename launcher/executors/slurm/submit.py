@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import os
 import re
+import select
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import launcher
 from amp_launcher import records
@@ -140,35 +142,26 @@ def sbatch(argv: Sequence[str], answer: Path) -> str:
     """Submit, with sbatch in a session of its own writing its answer into a file: so the job's id outlives a launcher
     that is killed meanwhile. Returns the job's id. Raises `UsageError` with Slurm's reason if it refuses, and
     `Unavailable` if it may have accepted the job."""
-    complaints = answer.with_suffix(".err")
-    with open(answer, "wb", opener=records.record) as out, open(complaints, "wb", opener=records.record) as err:
-        shared_by_group = os.fstat(out.fileno()).st_mode & stat.S_IRGRP
-        started = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-            cwd="/",
-            env={**environment(), SUBMITS: str(answer)},
-            umask=0o027 if shared_by_group else 0o077,  # Slurm opens the job's own log with it
-        )
-    began, announced = time.monotonic(), False
-    while True:
-        try:
-            code = started.wait(timeout=1.0)
-            break
-        except subprocess.TimeoutExpired:
-            interrupts.check()  # sbatch goes on, and the job is found by its answer
-            waited = time.monotonic() - began
-            if waited > SAY_AFTER and not announced:
-                announced = True
-                print(f"sbatch has not answered for {waited:.0f} s; it is still trying", file=sys.stderr)
-            if waited > GIVE_UP_AFTER:
-                raise LauncherError(
-                    f"sbatch has not answered in {waited:.0f} s and is left to itself (process {started.pid}); "
-                    f"its answer will be in {answer}"
-                ) from None
+    complaints, (ended, held) = answer.with_suffix(".err"), os.pipe()
+    with open(ended, "rb") as end:
+        with (
+            open(held, "wb"),
+            open(answer, "wb", opener=records.record) as out,
+            open(complaints, "wb", opener=records.record) as err,
+        ):
+            shared_by_group = os.fstat(out.fileno()).st_mode & stat.S_IRGRP
+            started = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                cwd="/",
+                env={**environment(), SUBMITS: str(answer)},
+                umask=0o027 if shared_by_group else 0o077,  # Slurm opens the job's own log with it
+                pass_fds=[held],
+            )
+        code = _awaited(started, end, answer)
     text = complaints.read_text(errors="replace")
     if code != 0:
         why = complaint(subprocess.CompletedProcess(argv, code, "", text))
@@ -186,6 +179,25 @@ def sbatch(argv: Sequence[str], answer: Path) -> str:
     if (job := job_in(text, Submission())) is None:
         raise LauncherError(f"sbatch answered {text!r}, in which no job is named")
     return job
+
+
+def _awaited(started: subprocess.Popen[bytes], end: BinaryIO, answer: Path) -> int:
+    """The exit code of sbatch, which holds the other end of a pipe. Raises `LauncherError` where it takes too long."""
+    began, announced = time.monotonic(), False
+    while (code := started.poll()) is None:
+        if select.select([end], [], [], 1.0)[0]:
+            return started.wait()
+        interrupts.check()  # sbatch goes on, and the job is found by its answer
+        waited = time.monotonic() - began
+        if waited > SAY_AFTER and not announced:
+            announced = True
+            print(f"sbatch has not answered for {waited:.0f} s; it is still trying", file=sys.stderr)
+        if waited > GIVE_UP_AFTER:
+            raise LauncherError(
+                f"sbatch has not answered in {waited:.0f} s and is left to itself (process {started.pid}); "
+                f"its answer will be in {answer}"
+            )
+    return code
 
 
 def test_only(planned: Sequence[Plan]) -> None:

@@ -184,8 +184,7 @@ def test_a_repository_runs_no_program_that_it_names(make: Callable[[Path, str], 
     collected = user_code.collect(script)
     assert "script/" + script.relative_to(collected.root).as_posix() in collected.files
     for root, files in ((collected.root, list(collected.files.values())), (script.parent, [script])):
-        snapshot.git_state(root, files)
-        snapshot.diff(root)
+        snapshot.origin(root, files)
     assert not witness.exists(), witness.read_text()
 
 
@@ -225,4 +224,4 @@ def test_of_its_settings_a_repository_keeps_those_that_say_which_files_it_has(ki
     assert snapshot.git_state(top, script + inner) == (commit.strip(), True)
     (top / "train.py").write_text("changed")
     assert snapshot.git_state(top, script) == (commit.strip(), True)
-    assert "+changed" in snapshot.diff(top)
+    assert "+changed" in snapshot.origin(top, script)["diff"]
