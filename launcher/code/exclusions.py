@@ -45,16 +45,17 @@ PRIVATE_KEYS = "-----BEGIN [A-Z0-9 ]*PRIVATE KEY|PuTTY-User-Key-File-|openssh-ke
 _key = re.compile(rf"^[ \t]*({PRIVATE_KEYS})".encode(), re.MULTILINE)
 
 
-def is_credential(path: Path, root: Path) -> bool:
+def is_credential(path: str | Path, root: str | Path) -> bool:
     """Whether a file of the code in `root` is a credential: by its name, by the name of its link's target, by a folder
     that it lies in, or because a private key begins in its first KiB. `root` has its links resolved."""
-    target = Path(os.path.realpath(path))
-    within = target.relative_to(root) if root in target.parents else target
-    if _name.fullmatch(path.name) or _name.fullmatch(target.name) or target.match(".docker/config.json"):
+    # Texts rather than paths, which take longer than looking at the files does.
+    path, top, target = str(path), f"{root}/", os.path.realpath(path)
+    named, within = path.removeprefix(top).split("/"), target.removeprefix(top).split("/")
+    if _name.fullmatch(named[-1]) or _name.fullmatch(within[-1]) or target.endswith("/.docker/config.json"):
         return True
-    if any(part.lower() in _FOLDERS for part in (*path.relative_to(root).parts[:-1], *within.parts[:-1])):
+    if any(part.lower() in _FOLDERS for part in (*named[:-1], *within[:-1])):
         return True
-    if path.suffix == ".py":
+    if path.endswith(".py"):
         return False
     try:
         with open(path, "rb") as stream:

@@ -39,27 +39,24 @@ def collect(package: Path) -> dict[str, Path]:
     """Files of one package folder, by the name they get in the snapshot. Credentials, caches, what git ignores, and
     links that lead nowhere are left out."""
     files = {}
-    ignored = _ignored(package)
-    root = package.resolve()
+    ignored, root = _ignored(package), os.path.realpath(package)
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not exclusions.is_derived(Path(folder, name)))
-        named = package / os.path.relpath(folder, root)
+        inside = f"{folder}/".removeprefix(f"{root}/")
         for name in sorted(names):
-            path = named / name
-            if path in ignored or not path.is_file() or exclusions.is_debris(name):
+            path = f"{folder}/{name}"
+            if inside + name in ignored or exclusions.is_debris(name) or not os.path.isfile(path):
                 continue
-            if exclusions.is_credential(Path(folder, name), root):
-                continue
-            files[str(Path(package.name) / path.relative_to(package))] = path
+            if not exclusions.is_credential(path, root):
+                files[f"{package.name}/{inside}{name}"] = package / inside / name
     return files
 
 
-def _ignored(package: Path) -> set[Path]:
-    """Files of the package that its git checkout ignores; none outside one, or where the whole package is ignored."""
+def _ignored(package: Path) -> set[str]:
+    """Files in the package that its git checkout ignores; none outside one, or where the whole package is ignored."""
     asked = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
-    listed = git.run(package, *asked, errors="surrogateescape").split("\0")
-    ignored = {package / name for name in listed if name}
-    return set() if package / "__init__.py" in ignored else ignored
+    ignored = set(git.run(package, *asked, errors="surrogateescape").split("\0"))
+    return set() if "__init__.py" in ignored else ignored
 
 
 def describe(root: Path, files: Mapping[str, Path], script: Path | None = None) -> Code:
