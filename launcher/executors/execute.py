@@ -213,7 +213,8 @@ def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
         from launcher.code.job_files import code_files, code_root
 
         code = snapshot.describe(code_root().parent, code_files())
-    own = [path for name, path in code.paths.items() if name.startswith(f"{user_code.FOLDER}/")]
+    paths = code.paths
+    own = [path for name, path in paths.items() if name.startswith(f"{user_code.FOLDER}/")]
     return {
         "schema": 1,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -222,7 +223,7 @@ def provenance(plan: Plan, code: Code | None = None) -> dict[str, Any]:
         "host": plan.host,
         "cwd": os.getcwd(),
         "python": platform.python_version(),
-        "code": {"digest": plan.code, **snapshot.origin(Path(code.root), list(code.paths.values()))},
+        "code": {"digest": plan.code, **snapshot.origin(Path(code.root), list(paths.values()))},
         **({"script": snapshot.origin(Path(code.script), own)} if code.script else {}),
     }
 
