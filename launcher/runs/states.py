@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from launcher import admit
-from launcher.runs import decode
-from launcher.runs.schema import Status
+from launcher.runs import decode, processes
+from launcher.runs.schema import Identity, Status
 from launcher.runs.store import Files, Run
 
 Name = Literal[
@@ -109,6 +110,28 @@ def needs_liveness(files: Files) -> bool:
     if status is None:
         return files.submission is not None
     return status.state not in FINISHED
+
+
+def liveness_of(
+    process: Identity | None, host: str, boot: str, is_alive: Callable[[Identity], bool], place: str
+) -> Liveness:
+    """What is known of a run's process from that host since that boot, called `place` in words."""
+    if process is None:
+        return Liveness("unknown", "its files name no process")
+    if process.host != host:
+        return Liveness("unknown", f"it runs on {process.host}, which can't be seen from {place}")
+    if process.boot != boot:
+        return Liveness("gone", f"{process.host} was restarted since")
+    if is_alive(process):
+        return Liveness("alive")
+    return Liveness("gone", f"process {process.pid} is gone: killed, or ended without recording why")
+
+
+def answering(files: Files) -> Identity | None:
+    """The run's process: its shell once that has written its status, before that the one that starts it."""
+    status, submission = status_of(files), files.submission
+    own = processes.complete(status.process) if status else None
+    return own or (processes.complete(submission.process) if submission else None)
 
 
 def judge(files: Files, liveness: Liveness | None) -> State:

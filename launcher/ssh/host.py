@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -20,7 +19,7 @@ from launcher.errors import LauncherError, Unavailable, UsageError
 from launcher.runs.address import Address
 from launcher.ssh import failures, protocol
 from launcher.ssh.failures import BadAnswer, Lost, NoPython, Unreachable
-from launcher.ssh.methods import LONGEST_ERROR, REQUESTS, WITHOUT_PYTHON
+from launcher.ssh.methods import LONGEST_ERROR, REQUESTS
 from launcher.ssh.session import NOISE, Overdue, Session
 
 SILENCE = 30.0
@@ -40,7 +39,7 @@ class Host:
         self.address = address
         self.silence = SILENCE
         self._session: Session | None = None
-        self._no_python = ""
+        self.no_python = ""
         """Why the host is asked through bash; empty where it has a Python for the agent."""
 
     def ask(
@@ -86,9 +85,9 @@ class Host:
         seconds = limits.seconds + more_seconds
         session = self._connected()
         if session is None:
-            module, _, function = WITHOUT_PYTHON.partition(":")
-            answer_through_bash = getattr(importlib.import_module(module), function)
-            return (yield from answer_through_bash(self.address, self._no_python, request, data, seconds, arguments))
+            from launcher.ssh import bash_host  # and the facts that it collects
+
+            return (yield from bash_host.answer(self.address, self.no_python, request, data, seconds, arguments))
         message: dict[str, Any] = {"do": request, "with": arguments}
         if data is not None:
             message["bytes"] = len(data)
@@ -132,13 +131,13 @@ class Host:
 
     def _connected(self) -> Session | None:
         """The session; None for a host without a Python for the agent. Raises `Unreachable`."""
-        if self._session is None and not self._no_python:
+        if self._session is None and not self.no_python:
             try:
                 self._session = Session(self.address, self.silence)
             except NoPython as error:
                 if self.address.python is not None:
                     raise Unreachable(str(error)) from None
-                self._no_python = str(error)
+                self.no_python = str(error)
             except Lost:
                 raise
             except Unavailable as error:

@@ -36,8 +36,6 @@ REQUESTS = {
     "contents": Request(seconds=180.0, size=2**25),
     "files": Request(seconds=600.0),  # it may hash what is here already, first
 }
-WITHOUT_PYTHON = "launcher.executors.ssh.bash_host:answer"
-"""`module:name` of what answers the same through bash, for a host without a Python of ours."""
 
 LONGEST_ERROR = 2**14
 """Characters of an error."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from launcher.runs import processes, store
 from launcher.runs.decode import decode
 from launcher.runs.processes import Target
 from launcher.runs.schema import Identity, PlanRecord
-from launcher.runs.states import Liveness, needs_liveness, status_of
+from launcher.runs.states import Liveness, answering, liveness_of, needs_liveness, status_of
 from launcher.runs.store import Files
 
 ENGINES = ("docker", "podman")
@@ -74,28 +74,6 @@ def _liveness(process: Identity | None) -> Liveness:
     if not processes.boot():
         return Liveness("unknown", "this system has no /proc to look into")
     return liveness_of(process, processes.host(), processes.boot(), processes.is_alive, "here")
-
-
-def liveness_of(
-    process: Identity | None, host: str, boot: str, is_alive: Callable[[Identity], bool], place: str
-) -> Liveness:
-    """What is known of a run's process from that host since that boot, called `place` in words."""
-    if process is None:
-        return Liveness("unknown", "its files name no process")
-    if process.host != host:
-        return Liveness("unknown", f"it runs on {process.host}, which can't be seen from {place}")
-    if process.boot != boot:
-        return Liveness("gone", f"{process.host} was restarted since")
-    if is_alive(process):
-        return Liveness("alive")
-    return Liveness("gone", f"process {process.pid} is gone: killed, or ended without recording why")
-
-
-def answering(files: Files) -> Identity | None:
-    """The run's process: its shell once that has written its status, before that the one that starts it."""
-    status, submission = status_of(files), files.submission
-    own = processes.complete(status.process) if status else None
-    return own or (processes.complete(submission.process) if submission else None)
 
 
 def _target(folder: str, files: Files) -> Target:

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from launcher import safe_files
 from launcher.admit import Refused
-from launcher.executors.local import backend
 from launcher.runs import store
-from launcher.runs.states import LARGEST_ATTEMPT, Seen, judge
+from launcher.runs.states import LARGEST_ATTEMPT, Seen, answering, judge, liveness_of
 from launcher.runs.store import Run
 from launcher.ssh.bash_session import Line, bytes_of, nanoseconds, number, text_of
 from launcher.ssh.methods import LONGEST_SMALL, MOST_ATTEMPTS, SMALL
@@ -61,8 +60,8 @@ def mirrored(top: Path, id: str, there: Boot, lines: Iterator[Line]) -> Seen:
     else:
         raise Refused("it answers about fewer runs than it was asked about")
     files = store.load(str(folder))
-    liveness = backend.liveness_of(
-        backend.answering(files),
+    liveness = liveness_of(
+        answering(files),
         there.host,
         there.id,
         lambda process: (process.pid, process.start) in alive,

@@ -7,7 +7,6 @@ any host.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import json
@@ -25,21 +24,15 @@ from launcher.admit import Refused
 from launcher.code import code_store
 from launcher.code.code_archive import unpacked_files
 from launcher.code.snapshot import Code
-from launcher.config import job_environment
 from launcher.errors import LauncherError, UsageError
-from launcher.executors import execute
-from launcher.executors.ssh import bash_mirror
-from launcher.executors.ssh.message import unpacked
-from launcher.plan import record
-from launcher.plan.model import Plan
 from launcher.probe import gpu_probing, pythons
 from launcher.probe.facts import Facts
-from launcher.runs import log_pieces, run_ids, store
+from launcher.runs import log_pieces, run_ids
 from launcher.runs.address import Address
 from launcher.runs.log_pieces import PIECE, LogOffset
 from launcher.runs.remote_record import OURS
 from launcher.runs.states import LARGEST_ATTEMPT
-from launcher.ssh import failures, run_answer
+from launcher.ssh import bash_mirror, failures, run_answer
 from launcher.ssh.bash_session import BashSession, bytes_of, nanoseconds, number, text_of
 from launcher.ssh.failures import Unreachable
 from launcher.ssh.methods import MOST_FILES
@@ -52,7 +45,7 @@ def answer(
     address: Address, no_python: str, request: str, data: bytes | None, seconds: float, arguments: Mapping[str, Any]
 ) -> Generator[Any, None, Any]:
     """What `Host.stream` gives. `no_python` says which Python the host lacks. Raises `LauncherError`."""
-    function = getattr(_Requests(address, no_python, seconds), f"on_{request}", None)
+    function = getattr(Requests(address, no_python, seconds), f"on_{request}", None)
     if function is None:
         raise Unreachable(f"{no_python}; {HELP}")
     given = dict(arguments) if data is None else {**arguments, "data": data}
@@ -70,7 +63,7 @@ def _as_sent(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-class _Requests(BashSession):
+class Requests(BashSession):
     """The requests, under their names in `methods`."""
 
     def on_probe(self, asked: Mapping[str, Any]) -> Any:
@@ -119,19 +112,9 @@ class _Requests(BashSession):
         with tempfile.TemporaryDirectory() as top:
             place = Path(top, code_store.FOLDER)
             snapshot = code_store.store(place, Path(folder).name, unpacked_files(data, Path(top)))
-            self._send("lay_code", str(Path(folder).parents[1]), snapshot, snapshot.name)
+            self.send("lay_code", str(Path(folder).parents[1]), snapshot, snapshot.name)
 
-    def on_submit(self, data: bytes) -> list[str]:
-        message = unpacked(data)
-        plans = [record.from_json(plan) for plan in message["plans"]]
-        plan = plans[0]
-        self._check(plans)
-        with tempfile.TemporaryDirectory() as top:
-            words = (plan.run_id, message["came_from"]["token"], plan.code, job_environment.KEPT)
-            self._send("submit", plan.run_root, _laid_down(Path(top, "run"), plan, message), *words)
-        return [plan.run_id]
-
-    def _send(self, request: str, root: str, folder: Path, *words: str) -> None:
+    def send(self, request: str, root: str, folder: Path, *words: str) -> None:
         """Send a request with a folder, which is laid down in a run root there."""
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w:gz", compresslevel=6, format=tarfile.GNU_FORMAT) as out:
@@ -140,14 +123,6 @@ class _Requests(BashSession):
         of_data = (str(len(data)), hashlib.sha256(data).hexdigest())
         for _ in self.lines(request, root, *of_data, *words, data=data):
             raise Refused("its answer to a submission has a line too many")
-
-    def _check(self, plans: Sequence[Plan]) -> None:
-        """Refuse what needs the agent. Raises `UsageError`."""
-        plan = plans[0]
-        if len(plans) > 1 or plan.arms:
-            raise UsageError(f"{self.no_python}; until then it takes one run at a time: no sweep, no comparison")
-        if plan.script is None or not plan.script.bare or plan.container or plan.queue != "direct" or plan.after:
-            raise UsageError(f"{self.no_python}; {HELP}, outside containers, without after=")
 
     def on_look(self, runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[Any, None, None]:
         lines = self.lines("look", *_words(runs))
@@ -251,21 +226,6 @@ class _Requests(BashSession):
             if word != "sum" or not rest:
                 raise Refused(f"{name} has no end")
             yield {"name": name, "sha256": rest[0], "short": max(0, size - received)}
-
-
-def _laid_down(run: Path, plan: Plan, message: Mapping[str, Any]) -> Path:
-    """The folder of a run, which is made."""
-    for folder in (run, run / "attempts"):
-        store.make_folder(folder, shared=False)
-    execute.write(plan, run, message["passed"])
-    store.write_json(run / "provenance.json", message["came_from"])
-    store.write_text(run / ".token", message["came_from"]["token"])
-    files = {
-        run / Path(plan.secrets[name]).relative_to(plan.run_dir): base64.b64decode(text)
-        for name, text in message["secrets"][0].items()
-    }
-    job_environment.write_secrets(files)
-    return run
 
 
 def _words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
