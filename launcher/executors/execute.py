@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import stat
 import subprocess
 import sys
 import time
@@ -109,12 +108,12 @@ def write_scripts(plan: Plan, folder: Path, passed: Mapping[str, str] | None = N
     """The scripts of the run and of its arms; the values of its variables, and its secrets, as far as they aren't there
     yet."""
     _lay_environment(plan, folder, passed)
-    _put(folder / render.SUPERVISOR, render.supervisor(plan).encode(), 0)
-    _put(folder / "run.sh", render.render(plan).encode(), 0o700)
+    store.write_text(folder / render.SUPERVISOR, render.supervisor(plan), records.record)
+    store.write_bytes(folder / "run.sh", render.render(plan).encode(), records.record, mode=0o700)
     if plan.arms:
         from launcher.ssh.archive import archive  # which plain runs do without
 
-        _put(folder / comparison.LAUNCHER, archive()[1], 0o600)
+        store.write_bytes(folder / comparison.LAUNCHER, archive()[1], records.record)
     for arm in plan.arms:
         write_scripts(arm, Path(arm.run_dir), passed)
 
@@ -132,17 +131,6 @@ def _lay_environment(plan: Plan, folder: Path, passed: Mapping[str, str] | None)
         if path.name not in os.environ:
             raise UsageError(f"secrets.{path.name} ended with the run, and {path.name} is not set in this shell")
     job_environment.write_secrets({path: os.environb[path.name.encode()] for path in lacking})
-
-
-def _put(path: Path, content: bytes, mode: int) -> None:
-    aside = path.with_name(f".{path.name}")
-    try:
-        with open(aside, "wb", opener=records.record) as stream:
-            os.fchmod(stream.fileno(), stat.S_IMODE(os.fstat(stream.fileno()).st_mode) | mode)
-            stream.write(content)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def discard(folder: Path) -> None:

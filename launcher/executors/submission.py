@@ -140,6 +140,4 @@ def _discard(folders: Sequence[Path], *, keep_accepted: bool, forget_sweep: bool
 
 def _is_accepted(folder: Path) -> bool:
     submission = store.read(Submission, folder / "submission.json")
-    return submission.queue is not None and not (
-        submission.answer and Path(submission.answer).with_suffix(".failed").exists()
-    )
+    return submission.queue is not None and not store.is_refused(submission)

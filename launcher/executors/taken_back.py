@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import stat
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ def taken_back(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:  # an interrupt and a full disk too
-        if _is_new(folder, held) and not (isinstance(error, UsageError | StartRefused) and _is_refused(folder)):
+        if _is_new(folder, held) and not (isinstance(error, UsageError | StartRefused) and _is_nowhere(folder)):
             raise  # it may have started; Slurm may have it, as an array of a sweep that it took in part
         for path, was in held.items():
             _restore(path, was)
@@ -51,11 +50,9 @@ def _is_new(folder: Path, held: dict[Path, tuple[bytes, int] | None]) -> bool:
     return path.is_file() and (was is None or path.read_bytes() != was[0])
 
 
-def _is_refused(folder: Path) -> bool:
+def _is_nowhere(folder: Path) -> bool:
     submission = store.read(Submission, folder / "submission.json")
-    return submission.queue != "slurm" or (
-        submission.answer is not None and Path(submission.answer).with_suffix(".failed").exists()
-    )
+    return submission.queue != "slurm" or store.is_refused(submission)
 
 
 def _restore(path: Path, was: tuple[bytes, int] | None) -> None:
@@ -64,8 +61,4 @@ def _restore(path: Path, was: tuple[bytes, int] | None) -> None:
         return
     if path.is_file() and path.read_bytes() == was[0]:  # a full disk has no room to write it again
         return
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
-        stream.write(was[0])
-        os.fchmod(stream.fileno(), was[1])
-    aside.replace(path)
+    store.write_bytes(path, was[0], mode=was[1])

@@ -188,11 +188,19 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str, opener: Callable[[str, int], int] = records.private) -> None:
-    """Aside first, then renamed, so that a reader sees the old file or the new one."""
+    write_bytes(path, text.encode(), opener)
+
+
+def write_bytes(
+    path: Path, content: bytes, opener: Callable[[str, int], int] = records.private, *, mode: int = 0
+) -> None:
+    """Aside first, then renamed, so that a reader sees the old file or the new one. `mode` is added to the opener's."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(aside, "w", encoding="utf-8", opener=opener) as stream:
-            stream.write(text)
+        with open(aside, "wb", opener=opener) as stream:
+            if mode:
+                os.fchmod(stream.fileno(), stat.S_IMODE(os.fstat(stream.fileno()).st_mode) | mode)
+            stream.write(content)
         os.replace(aside, path)
     except OSError as error:
         error.filename = error.filename or str(path)  # which a write to a full disk doesn't name
@@ -316,6 +324,11 @@ def original(folder: str, submission: Submission) -> str:
     except (OSError, ValueError):  # the latter of a path that can be none
         return ""
     return place if not same and read(Submission, f"{place}/submission.json").id == submission.id else ""
+
+
+def is_refused(submission: Submission) -> bool:
+    """Whether sbatch refused it."""
+    return bool(submission.answer and os.path.exists(Path(submission.answer).with_suffix(".failed")))
 
 
 def _moved(folder: str, submission: Submission | None) -> Submission | None:

@@ -30,7 +30,7 @@ def jobs_of(asked: Mapping[str, Files], conf: str | None) -> tuple[dict[str, str
             groups.setdefault(files.submitted.answer, []).append(folder)
     for folders in groups.values():
         submission, answer = asked[folders[0]].submitted, ""
-        if _refused(submission):
+        if store.is_refused(submission):
             liveness = Liveness("gone", "sbatch refused it")
         elif _still_submitting(submission):
             liveness = Liveness("unknown", "sbatch has not answered yet")
@@ -46,10 +46,6 @@ def jobs_of(asked: Mapping[str, Files], conf: str | None) -> tuple[dict[str, str
             else:
                 without[folder] = liveness
     return known, without
-
-
-def _refused(submission: Submission) -> bool:
-    return Path(str(submission.answer)).with_suffix(".failed").exists()
 
 
 def _still_submitting(submission: Submission) -> bool:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
+import json
 import os
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,6 @@ from launcher.config.paths import expanded
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import execute, interrupts
 from launcher.executors.ssh import bash_submission
-from launcher.executors.ssh.message import packed
 from launcher.plan.model import Plan
 from launcher.plan.record import to_json
 from launcher.runs import processes, remote_record, run_ids, run_roots, selection, store
@@ -179,7 +180,7 @@ def _hand_over(address: Address, message: Mapping[str, Any]) -> None:
     if host.no_python:  # as `send_code` has found out
         _ask_again_when_lost(lambda: bash_submission.submit(address, host.no_python, message))
         return
-    data = packed(message)
+    data = zlib.compress(json.dumps(message).encode(), 6)
     _ask_again_when_lost(lambda: host.ask("submit", functools.partial(_names, message["plans"]), data))
 
 

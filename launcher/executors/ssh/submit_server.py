@@ -6,8 +6,10 @@ import base64
 import contextlib
 import fcntl
 import functools
+import json
 import os
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ from launcher.code.code_archive import unpacked_files
 from launcher.config import job_environment
 from launcher.errors import UsageError, of_system
 from launcher.executors import execute, submission
-from launcher.executors.ssh.message import unpacked
 from launcher.plan import record
 from launcher.plan.model import Plan
 from launcher.runs import ownership, store
@@ -57,7 +58,7 @@ def submit(data: bytes) -> list[str]:
 
     Raises `LauncherError` if the queue refuses; then no run is left.
     """
-    message = unpacked(data)
+    message = json.loads(zlib.decompress(data))
     asked = [record.from_json(plan) for plan in message["plans"]]
     root = Path(asked[0].run_root)
     came_from = message["came_from"]
