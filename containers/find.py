@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from amp_launcher.typed import SettingsError
@@ -37,15 +36,6 @@ class LocalImage:
     """As registries write it: `amd64`, `arm64`; empty where the format does not say."""
     cuda: str = ""
     """Version of the CUDA toolkit that it declares, as `12.4.1`; empty without one."""
-
-
-def ask_here(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str | None:
-    """Run it on this machine, in that environment instead of this process's."""
-    try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, env=env)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
 def installed(ask: Ask) -> dict[str, Runtime]:

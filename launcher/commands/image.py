@@ -14,7 +14,7 @@ from pathlib import Path
 from amp_launcher.typed import SettingsError, not_a_choice
 from launcher.config.paths import expanded
 from launcher.config.schema import Container
-from launcher.containers import catalogue, find, image_recipes, images, preflight, references
+from launcher.containers import catalogue, find, image_recipes, images, preflight, programs, references
 from launcher.containers.catalogue import Release
 from launcher.errors import Unavailable, UsageError
 from launcher.ui.tables import pairs, table
@@ -117,7 +117,7 @@ def _build(names: Sequence[str], options: dict[str, str]) -> int:
     recipe = _recipe(_one(names, "build"), options)
     if "container" not in options:
         raise UsageError("image build needs to know with what: say container=docker, podman or apptainer")
-    runtime = preflight.choose(options["container"], find.installed(find.ask_here))
+    runtime = preflight.choose(options["container"], find.installed(programs.output))
     if runtime.kind not in ("docker", "podman", "apptainer"):
         raise UsageError(f"container={runtime.kind} builds no images; say container=docker, podman or apptainer")
     format = _format("singularity" if runtime.kind == "apptainer" else "docker")
@@ -175,15 +175,15 @@ def _pull(names: Sequence[str], options: dict[str, str]) -> int:
     kind = options.get("container")
     if kind is None:
         raise UsageError("image pull needs to know for what: say container=docker, podman or apptainer")
-    runtime = preflight.choose(kind, find.installed(find.ask_here))
+    runtime = preflight.choose(kind, find.installed(programs.output))
     credentials = pull.read_key(expanded(options["key"]), "key") if "key" in options else None
     try:
         pulled = pull.pull(
             image,
             runtime,
             expanded(options.get("container.cache", Container().cache)),
-            architecture=find.architecture(find.ask_here),
-            ask=find.ask_here,
+            architecture=find.architecture(programs.output),
+            ask=programs.output,
             credentials=credentials,
             say=lambda line: print(line, file=sys.stderr),
         )

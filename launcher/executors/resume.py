@@ -157,7 +157,7 @@ def _as_now(changed: Plan, plan: Plan) -> Plan:
 def with_images(plans: Sequence[Plan]) -> list[Plan]:
     """The plans with the images that their names mean now. Each image is asked for once. Raises `UsageError` for one
     that this host no longer has."""
-    from launcher.containers import find
+    from launcher.containers import find, programs
 
     known: dict[Any, find.LocalImage] = {}
 
@@ -168,7 +168,7 @@ def with_images(plans: Sequence[Plan]) -> list[Plan]:
             return plan
         key = container.image, container.runtime, tuple(sorted(plan.host_env.items()))
         if key not in known:
-            ask = functools.partial(find.ask_here, env={**os.environ, **plan.host_env})
+            ask = functools.partial(programs.output, env={**os.environ, **plan.host_env})
             known[key] = find.find_image(container.image, container.runtime, ask)
         if not known[key].present:
             raise UsageError(

@@ -13,12 +13,12 @@ GPU that can't be used is not free either; one whose memory had errors is taken 
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from launcher import bash_files
 from launcher.containers.devices import VARIABLE
+from launcher.containers.programs import output
 from launcher.containers.words import to_bash
 from launcher.probe.facts import INDEX
 
@@ -54,16 +54,7 @@ class GpuState:
 
 def look() -> list[GpuState]:
     """The GPUs of this machine in the order of the bus; none where that can't be told."""
-    try:
-        done = subprocess.run(
-            ["bash", "-c", f"{functions()}\ngpu_look_in_turn"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=60,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return parse(done.stdout.decode(errors="replace").splitlines()) if done.returncode == 0 else []
+    return parse((output(["bash", "-c", f"{functions()}\ngpu_look_in_turn"]) or "").splitlines())
 
 
 def parse(lines: Iterable[str]) -> list[GpuState]:

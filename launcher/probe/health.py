@@ -6,14 +6,13 @@ import os
 import re
 import resource
 import shutil
-import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from amp_launcher.world import cgroup_limits
+from launcher.containers.programs import output
 
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _OF_IMAGES = ("LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "PYTHONPATH")
@@ -77,14 +76,6 @@ def look(run_root: str) -> Host:
     )
 
 
-def _output(argv: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
-
-
 def _text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
@@ -93,7 +84,9 @@ def _text(path: str) -> str:
 
 
 def _bash() -> tuple[int, ...]:
-    match = re.match(r"(\d+) (\d+)", _output(["bash", "-c", "echo ${BASH_VERSINFO[0]} ${BASH_VERSINFO[1]}"]))
+    match = re.match(
+        r"(\d+) (\d+)", output(["bash", "-c", "echo ${BASH_VERSINFO[0]} ${BASH_VERSINFO[1]}"], seconds=20) or ""
+    )
     return (int(match[1]), int(match[2])) if match else ()
 
 

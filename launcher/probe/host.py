@@ -147,11 +147,11 @@ def _slurm() -> SlurmFacts:
 
 def _containers(asked: Questions) -> ContainerFacts:
     """The runtimes of this host, and its copy of the image. Raises `UsageError` for an invalid image."""
-    from launcher.containers import find, pull, references
+    from launcher.containers import find, programs, pull, references
     from launcher.containers.runtime import ALIASES, Runtime
 
     kind: Any = ALIASES.get(asked.container, asked.container)
-    runtimes = find.installed(find.ask_here)
+    runtimes = find.installed(programs.output)
     runtime = runtimes.get(kind, Runtime(kind=kind))
     name, image, wanted = "", find.LocalImage(name="", present=False), ""
     if asked.image is not None:
@@ -161,16 +161,16 @@ def _containers(asked: Questions) -> ContainerFacts:
                 named = dataclasses.replace(named, path=os.path.normpath(Path.cwd() / expanded(named.path)))
             stored = pull.stored(named, runtime, expanded(asked.cache))
             if asked.pull and not stored:
-                stored, wanted = pull.to_come(named, runtime, expanded(asked.cache), find.architecture(find.ask_here))
+                stored, wanted = pull.to_come(named, runtime, expanded(asked.cache), find.architecture(programs.output))
             name = references.local_name(named, runtime.kind, stored)
         except SettingsError as error:
             raise UsageError(str(error)) from None
         except pull.PullError as error:
             raise Unavailable(str(error)) from None
-        image = find.find_image(name, runtime, find.ask_here)
+        image = find.find_image(name, runtime, programs.output)
     return ContainerFacts(
         runtimes=runtimes,
-        architecture=find.architecture(find.ask_here),
+        architecture=find.architecture(programs.output),
         image=name,
         image_present=image.present,
         image_pull="" if image.present else wanted,

@@ -10,9 +10,9 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
+from launcher.containers.programs import output
 from launcher.probe.facts import TorchBuild
 from launcher.runs import run_roots, store
 
@@ -50,13 +50,7 @@ def look(python: str) -> TorchBuild | None:
 
 
 def _output(python: str, program: str) -> str:
-    try:
-        done = subprocess.run(
-            [python, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, cwd="/"
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else ""
+    return output([python, "-c", program], folder="/") or ""
 
 
 def _build(values: object) -> TorchBuild | None:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from amp_launcher.typed import SettingsError
-from launcher.containers.find import LocalImage, architecture, ask_here, check_image, find_image, installed, version
+from launcher.containers.find import LocalImage, architecture, check_image, find_image, installed, version
+from launcher.containers.programs import output
 from launcher.containers.runtime import Kind, Runtime
 from tests.containers.samples import APPTAINER, DOCKER, PYXIS
 
@@ -108,12 +109,12 @@ def test_an_image_for_other_machines_is_refused() -> None:
 def test_the_architecture_of_a_sif_is_read_from_its_header(tmp_path) -> None:
     path = tmp_path / "a image.sif"
     path.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\00001\00004\0rest")
-    assert find_image(str(path), APPTAINER, ask_here).architecture == "arm64"
+    assert find_image(str(path), APPTAINER, output).architecture == "arm64"
     (tmp_path / "sandbox").mkdir()
-    assert find_image(str(tmp_path / "sandbox"), APPTAINER, ask_here) == LocalImage(
+    assert find_image(str(tmp_path / "sandbox"), APPTAINER, output) == LocalImage(
         name=str(tmp_path / "sandbox"), present=True
     )
-    assert not find_image(str(tmp_path / "none"), APPTAINER, ask_here).present
+    assert not find_image(str(tmp_path / "none"), APPTAINER, output).present
 
 
 def test_pyxis_fetches_what_it_has_not_got() -> None:
@@ -123,7 +124,7 @@ def test_pyxis_fetches_what_it_has_not_got() -> None:
 @pytest.mark.testbed
 def test_the_testbeds_own_runtimes_and_images_are_found(testbed) -> None:
     def ask(argv: Sequence[str]) -> str | None:
-        return ask_here(testbed.as_user(argv))
+        return output(testbed.as_user(argv))
 
     docker, apptainer = (installed(ask)[kind] for kind in ("docker", "apptainer"))
     assert (docker.problem, docker.rootless) == ("", False)

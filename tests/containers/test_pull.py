@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from amp_launcher.typed import SettingsError
-from launcher.containers.find import ask_here, find_image, installed
+from launcher.containers.find import find_image, installed
+from launcher.containers.programs import output
 from launcher.containers.pull import Pulled, PullError, pull, stored
 from launcher.containers.references import resolve
 from launcher.containers.registry import Credentials
@@ -38,7 +39,7 @@ def runtimes(testbed: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     for name, value in {**testbed.environment, "HOME": str(tmp_path / "home")}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "home").mkdir()
-    known: dict[str, Runtime] = dict(installed(ask_here))
+    known: dict[str, Runtime] = dict(installed(output))
     assert {"apptainer", "docker", "podman"} <= set(known)
     return known
 
@@ -54,25 +55,26 @@ def forget(registry: Registry) -> None:
     """Take what a test pulled out of the engine again, if there is an engine."""
     names = [f"{registry.name}:latest", f"{registry.name}@{registry.digest}"]
     for engine in ("docker", "podman"):
-        ask_here([engine, "image", "rm", "--force", *names])
+        output([engine, "image", "rm", "--force", *names])
 
 
 def get(image: Registry | str, runtime: Runtime, cache: Path, **more: Any) -> Pulled:
     name = image if isinstance(image, str) else image.name
-    return pull(resolve(name), runtime, cache, **{"architecture": "amd64", "ask": ask_here, **more})
+    return pull(resolve(name), runtime, cache, **{"architecture": "amd64", "ask": output, **more})
 
 
 PULL = """
 import json, sys
 from pathlib import Path
-from launcher.containers.find import architecture, ask_here, installed
+from launcher.containers.find import architecture, installed
+from launcher.containers.programs import output
 from launcher.containers.pull import pull
 from launcher.containers.references import resolve
 from amp_launcher.typed import plain
 
 name, kind, cache = sys.argv[1:]
-runtime = installed(ask_here)[kind]
-pulled = pull(resolve(name), runtime, Path(cache), architecture=architecture(ask_here), ask=ask_here)
+runtime = installed(output)[kind]
+pulled = pull(resolve(name), runtime, Path(cache), architecture=architecture(output), ask=output)
 print(json.dumps(plain(pulled)))
 """
 
@@ -101,7 +103,7 @@ def test_an_image_is_fetched_once_and_known_by_its_digest(
         assert files(tmp_path / "cache") == [f"{registry.digest.replace(':', '-')}.sif"]
         assert Path(first.name).read_bytes()[32:41] == b"SIF_MAGIC"
     else:
-        assert registry.digest in find_image(first.name, runtimes[kind], ask_here).digests
+        assert registry.digest in find_image(first.name, runtimes[kind], output).digests
 
 
 @pytest.mark.parametrize("kept", [0, 100, 5000])

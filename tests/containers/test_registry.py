@@ -18,7 +18,7 @@ import pytest
 
 from amp_launcher.typed import SettingsError
 from launcher.containers import registry
-from launcher.containers.find import ask_here
+from launcher.containers.programs import output
 from launcher.containers.pull import pull
 from launcher.containers.references import resolve
 from launcher.containers.registry import Credentials, PullError, check_target, is_loopback
@@ -150,7 +150,7 @@ def test_no_engine_gets_a_key_for_a_token_server_elsewhere(kind: Kind, version: 
     with token_server() as other, serving(answer) as server, pytest.raises(PullError, match=ELSEWHERE):
         image = resolve(f"{server.host}/test/image{version}")
         engine = Runtime(kind=kind, command=("/no/such/client",))
-        pull(image, engine, tmp_path / "cache", architecture="amd64", ask=ask_here, credentials=KEY)
+        pull(image, engine, tmp_path / "cache", architecture="amd64", ask=output, credentials=KEY)
     assert server.authorizations == []
 
 
