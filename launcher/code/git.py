@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from launcher.errors import UsageError
 
@@ -52,19 +51,15 @@ class _Repository:
 
 
 _found: dict[Path, _Repository] = {}
-_Call = Callable[[Sequence[str], str], subprocess.CompletedProcess[str] | None]
+_Call = Callable[..., subprocess.CompletedProcess[str] | None]
+Ask = Callable[..., str]
+"""From git's arguments to its output, which is empty if it fails; bytes that are not UTF-8 are surrogates."""
 
 
-class Ask(Protocol):
-    def __call__(self, *arguments: str, errors: str = "replace") -> str:
-        """The output of git; empty if it fails. `errors` says how to decode bytes that are not UTF-8:
-        `surrogateescape` keeps names of files."""
-
-
-def run(folder: Path, *arguments: str, errors: str = "replace") -> str:
+def run(folder: Path, *arguments: str) -> str:
     """The output of git there; empty without git, outside a checkout, or if it fails. See `Ask`."""
     with asking(folder) as ask:
-        return ask(*arguments, errors=errors)
+        return ask(*arguments)
 
 
 @contextlib.contextmanager
@@ -72,8 +67,8 @@ def asking(folder: Path, *, head: bool = False) -> Iterator[Ask]:
     """For questions about the checkout there, by `head` about its commit too."""
     with _checkout(folder, head=head) as call:
 
-        def ask(*arguments: str, errors: str = "replace") -> str:
-            done = call(arguments, errors)
+        def ask(*arguments: str) -> str:
+            done = call(*arguments)
             return done.stdout if done is not None and done.returncode == 0 else ""
 
         yield ask
@@ -81,7 +76,7 @@ def asking(folder: Path, *, head: bool = False) -> Iterator[Ask]:
 
 def is_anothers(folder: Path) -> bool:
     """Whether git refuses to read the checkout since it belongs to another user: git-config(1), safe.directory."""
-    done = _called(folder, ("rev-parse",), "replace")
+    done = _called(folder, ("rev-parse",))
     return done is not None and done.returncode != 0 and "dubious ownership" in done.stderr
 
 
@@ -103,7 +98,7 @@ def files_of_checkout(folder: Path) -> dict[str, bool]:
     Raises `UsageError` where git fails: an empty list would be an empty snapshot.
     """
     with _checkout(folder) as call:
-        listed = _listed(folder, call((*_UNKNOWN_FILES, "--cached", "-t"), "surrogateescape"))
+        listed = _listed(folder, call(*_UNKNOWN_FILES, "--cached", "-t"))
     return {line[2:]: not line.startswith("?") for line in listed}
 
 
@@ -114,7 +109,7 @@ def files_of_folder(folder: Path) -> list[str]:
     """
     with _settings_folder(None) as made:
         where = {"GIT_DIR": made, "GIT_WORK_TREE": str(folder)}
-        done = _called(folder, _UNKNOWN_FILES, "surrogateescape", where)
+        done = _called(folder, _UNKNOWN_FILES, where)
     return _files_without_git(folder) if done is None else _listed(folder, done)
 
 
@@ -159,11 +154,11 @@ def _read(top: Path) -> _Repository | None:
     """Where a repository has its parts. Neither question makes git start a program."""
     only_here = {"GIT_CEILING_DIRECTORIES": str(top.parent)}
     asked = ("rev-parse", "--absolute-git-dir", "--git-common-dir", "--show-object-format")
-    done = _called(top, asked, "surrogateescape", only_here)
+    done = _called(top, asked, only_here)
     lines = done.stdout.splitlines() if done and not done.returncode else []
     if len(lines) != 3:
         return None
-    read = _called(top, ("config", "-z", "--get-regexp", _SETTINGS), "surrogateescape", only_here)
+    read = _called(top, ("config", "-z", "--get-regexp", _SETTINGS), only_here)
     settings = read.stdout.split("\0") if read and not read.returncode else []
     return _Repository(
         top=top,
@@ -176,7 +171,7 @@ def _read(top: Path) -> _Repository | None:
 
 def _commit(repository: _Repository) -> str:
     """The commit that is checked out; empty where there is none. It is not opened, which could fetch it."""
-    done = _called(repository.top, ("rev-parse", "--quiet", "--verify", "HEAD"), "replace")
+    done = _called(repository.top, ("rev-parse", "--quiet", "--verify", "HEAD"))
     commit = done.stdout.strip() if done and not done.returncode else ""
     return commit if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit) else ""
 
@@ -209,7 +204,7 @@ def _checkout(folder: Path, *, head: bool = False) -> Iterator[_Call]:
     """What git answers to questions about a checkout; None without one, without git, and where it takes too long."""
     repository = _repository_of(folder)
     if repository is None:
-        yield lambda arguments, errors: None
+        yield lambda *arguments: None
         return
     commit = _commit(repository) if head else ""
     with _settings_folder(repository, commit) as made:
@@ -218,13 +213,12 @@ def _checkout(folder: Path, *, head: bool = False) -> Iterator[_Call]:
             "GIT_WORK_TREE": str(repository.top),
             "GIT_OBJECT_DIRECTORY": str(repository.common / "objects"),
         }
-        yield lambda arguments, errors: _called(folder, arguments, errors, where, repository.settings)
+        yield lambda *arguments: _called(folder, arguments, where, repository.settings)
 
 
 def _called(
     folder: Path,
     arguments: Sequence[str],
-    errors: str,
     environment: Mapping[str, str] | None = None,
     settings: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str] | None:
@@ -240,7 +234,7 @@ def _called(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            errors=errors,
+            errors="surrogateescape",
             timeout=_SECONDS,
             env={**own, **_ENVIRONMENT, **(environment or {})},
         )

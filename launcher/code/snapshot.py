@@ -55,7 +55,7 @@ def collect(package: Path) -> dict[str, Path]:
 def _ignored(package: Path) -> set[str]:
     """Files in the package that its git checkout ignores; none outside one, or where the whole package is ignored."""
     asked = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
-    ignored = set(git.run(package, *asked, errors="surrogateescape").split("\0"))
+    ignored = set(git.run(package, *asked).split("\0"))
     return set() if "__init__.py" in ignored else ignored
 
 
@@ -147,7 +147,7 @@ def _state(root: Path, files: Sequence[Path], ask: git.Ask) -> tuple[str | None,
     if top is None or not files or not ask("ls-files", "--", str(files[0])):
         return None, False  # an environment inside somebody's checkout says nothing about this code
     asked = ("status", "-z", "--porcelain=v2", "--branch", "--untracked-files=all", "--ignore-submodules=dirty")
-    entries = ask(*asked, errors="surrogateescape").split("\0")
+    entries = ask(*asked).split("\0")
     commits = [entry.split()[-1] for entry in entries if entry.startswith("# branch.oid ") and "(initial)" not in entry]
     changed = any(entry.startswith(("1 ", "2 ", "u ")) for entry in entries)
     unknown = {top / entry[2:] for entry in entries if entry.startswith("? ")}
@@ -180,7 +180,7 @@ def _diff(root: Path, ask: git.Ask) -> str:
     )
 
     def names(*further: str) -> list[str]:
-        found = ask(*asked, "--name-only", "-z", *further, errors="surrogateescape")
+        found = ask(*asked, "--name-only", "-z", *further)
         return [name for name in found.split("\0") if name]
 
     if not (changed := names()):
@@ -188,7 +188,7 @@ def _diff(root: Path, ask: git.Ask) -> str:
     keys = [name for name in names(f"-G^[ \t]*({exclusions.PRIVATE_KEYS})") if not name.endswith(".py")]
     secret = {*keys, *(name for name in changed if exclusions.is_credential(top / name, top))}
     others = (":(top)", *(f":(top,exclude,literal){name}" for name in secret))
-    text = ask(*asked, "--", *others)
+    text = ask(*asked, "--", *others).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if len(text) > MAX_DIFF_BYTES:
         return text[:MAX_DIFF_BYTES] + f"\n... cut at {MAX_DIFF_BYTES} characters\n"
     return text
