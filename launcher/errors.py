@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,6 +26,10 @@ class LauncherError(Exception):
         from launcher.admit import clean_lines  # not needed by a command that succeeds
 
         super().__init__(clean_lines(message))
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows of it in a notebook."""
+        return [f"error: {self}"]
 
 
 class UsageError(LauncherError):
@@ -51,6 +56,17 @@ def of_system(error: OSError, place: object = "") -> str:
 
 TYPED = " (command line)"
 """Where a word was set that is wrong: what a program asks for has no such place."""
+
+
+@contextlib.contextmanager
+def of_program() -> Iterator[None]:
+    """Errors as a program gets them, which has no command line: what the system refuses is a `LauncherError` too."""
+    try:
+        yield
+    except LauncherError as error:
+        raise type(error)(str(error).replace(TYPED, "")) from None
+    except OSError as error:
+        raise Unavailable(of_system(error)) from None
 
 
 def placed(message: str, where: str) -> str:

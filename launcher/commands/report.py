@@ -5,22 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep, split
-from launcher.compare import compared
+from launcher.compare import documents
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
-from launcher.executors import backends
-from launcher.report import markdown, page, plain, read, sections
-from launcher.report.document import Document
-from launcher.runs import run_ids, selection, store
-from launcher.runs.schema import PlanRecord
+from launcher.report import markdown, page, plain
+from launcher.runs import selection, store
 from launcher.ui import tables
-
-NAMED = 4
-"""Runs and sweeps that a title names."""
 
 
 def main(arguments: list[str]) -> int:
@@ -38,7 +31,7 @@ def main(arguments: list[str]) -> int:
     chosen = all_runs(what)
     if not chosen:
         raise UsageError(f"report: no run of {' '.join(names)} is left")
-    document = _document(what, chosen)
+    document = documents.of(what, chosen)
     # Files first: a reader such as `head` may close the terminal's end early.
     if options.html:
         _write(options.html, page.render(document), "--html")
@@ -49,32 +42,6 @@ def main(arguments: list[str]) -> int:
         _write(options.markdown, markdown.render(document), "--markdown")
     print("\n".join(plain.lines(document, tables.width_of(sys.stdout))))
     return 0
-
-
-def _document(what: Sequence[selection.Selection], chosen: Sequence[store.Run]) -> Document:
-    if len(chosen) == 1 and (document := _comparison(chosen[0])) is not None:
-        return document
-    names = list(dict.fromkeys(selected.sweep or selected.runs[0].id for selected in what))
-    return sections.of_runs(_title(names), read.gather(chosen))
-
-
-def _title(names: Sequence[str]) -> str:
-    """What the report is of: a few by their words, many by their number."""
-    if len(names) == 1:
-        return names[0]
-    *first, last = map(run_ids.words_of, names)
-    return f"{', '.join(first)} and {last}" if len(names) <= NAMED else f"{len(names)} runs and sweeps"
-
-
-def _comparison(run: store.Run) -> Document | None:
-    """The report of a comparison, if the run is one."""
-    plan = store.read(PlanRecord, run.folder / "plan.json")
-    if not (plan.arms and plan.comparison):
-        return None
-    (seen,) = backends.look([run])
-    backends.settle([seen])
-    title = f"{plan.name}, {run.id}" if plan.name else run.id
-    return compared.document(title, run.folder, seen.state, plan)
 
 
 def _write(path: Path, content: str, flag: str) -> None:

@@ -14,6 +14,7 @@ from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, of_each
+from launcher.executors.planning import say_advice
 from launcher.plan import user_script
 from launcher.plan.model import Compare, Plan
 from launcher.plan.resolve import resolve
@@ -80,8 +81,7 @@ def carry_out(plan: Plan, facts: Facts, specs: Sequence[JobSpec], *, look: bool)
     if look:
         print("\n".join(describe(plan, tables.width_of(sys.stdout), with_script=True)))
         return 0
-    for line in plan.advice:
-        print(f"note: {line}", file=sys.stderr)
+    say_advice([plan])
     return submit_and_follow([plan], facts, specs, last_words)
 
 

@@ -11,15 +11,19 @@ from typing import Any, ClassVar
 from submitit.core import core
 from submitit.core.utils import DelayedSubmission
 
+import launcher
 from launcher.code.snapshot import Code
 from launcher.config.spec import JobSpec
-from launcher.errors import TYPED, LauncherError, UsageError
+from launcher.errors import UsageError, of_program
 from launcher.executors import submission
 from launcher.executors.execute import execute
 from launcher.executors.job import RunJob
 from launcher.executors.submission import Source
 from launcher.plan.model import PLACEHOLDER, Plan
 from launcher.probe.facts import Facts
+
+EXECUTORS = {"local": "LocalExecutor", "slurm": "SlurmExecutor", "ssh": "SshExecutor"}
+"""The kind of a plan's cluster -> the executor that runs it, by its name in `launcher`."""
 
 Parameters = Mapping[str, Callable[[Any], str]]
 """submitit's names of parameters -> the setting that means the same."""
@@ -67,12 +71,10 @@ class PlanExecutor(core.Executor):
         """
         from launcher.plan.resolve import resolve
 
-        try:
+        with of_program():
             spec = self._spec(words)
             facts = self._look(spec)
             plan = resolve(spec, facts)
-        except LauncherError as error:
-            raise type(error)(str(error).replace(TYPED, "")) from None
         self.knows(Source(plan, spec.launch.secrets, facts.code))
         return plan
 
@@ -156,3 +158,16 @@ class PlanExecutor(core.Executor):
                     f"{name} is not a parameter of {here} ({', '.join(sorted(self.PARAMETERS))}); {instead}"
                 )
         self.parameters.update(kwargs)
+
+
+def submit(plans: Sequence[Plan], specs: Sequence[JobSpec], facts: Facts) -> list[Path]:
+    """Submit plans as one batch by the executor for their cluster. Returns their folders here.
+
+    `specs` and `facts` are where they come from: the jobs and their host's facts. Raises `LauncherError`.
+    """
+    executor: PlanExecutor = getattr(launcher, EXECUTORS[plans[0].cluster["kind"]])()
+    for plan, spec in zip(plans, specs, strict=False):  # a comparison is one plan of several jobs
+        executor.knows(Source(plan, spec.launch.secrets, facts.code))
+    with executor.batch():
+        jobs: list[Any] = [executor.submit(execute, plan) for plan in plans]
+    return [job.run_dir for job in jobs]

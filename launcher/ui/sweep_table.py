@@ -112,13 +112,20 @@ def swept_keys(rows: Sequence[Cell]) -> list[str]:
 
 
 def lines(rows: Sequence[Cell], width: int, shown: Sequence[Cell], now: float) -> list[str]:
-    """The table of the cells that are shown, why the first ones failed, and a line on all of them."""
+    """The table of the cells that are shown, and what is said below it."""
+    measured = (name.upper() for name in reversed(names(rows)))
+    spare = (*summary.RATES, "STEP", "TIME", *measured, "PROOF")
+    return [*tables.lines(columns(rows, shown), width, spare), *notes(rows, shown, now)]
+
+
+def columns(rows: Sequence[Cell], shown: Sequence[Cell]) -> list[Column]:
+    """The columns of the table of all cells, with those that are shown."""
     unit, rates = units.rates(
         [(row.result.throughput.mean, row.result.throughput.unit or "samples/s") for row in shown]
     )
     of_script = {name: [_number(row.measures.get(name)) for row in shown] for name in names(rows)}
-    columns = [
-        Column("RUN", [_number_of(row.seen) for row in shown]),
+    return [
+        Column("RUN", [_name(rows, row.seen) for row in shown]),
         *_of_chain(shown),
         *(Column(key.upper(), [_text(dict(row.swept).get(key)) for row in shown]) for key in swept_keys(rows)),
         Column("STATE", [row.seen.state.name for row in shown]),
@@ -128,11 +135,14 @@ def lines(rows: Sequence[Cell], width: int, shown: Sequence[Cell], now: float) -
         Column(unit.upper(), rates, right=True),
         Column("PROOF", [row.result.observed.verdict or "-" for row in shown]),
     ]
-    spare = (*summary.RATES, "STEP", "TIME", *(name.upper() for name in reversed(of_script)), "PROOF")
+
+
+def notes(rows: Sequence[Cell], shown: Sequence[Cell], now: float) -> list[str]:
+    """Why the first cells failed, and a line on all of them."""
     failed = [row.seen for row in shown if row.seen.state.name in ("failed", "lost")]
-    why = [f"{_number_of(one)}: {tables.clean(summary.headline(one.state, now))}" for one in failed[:FAILED]]
+    why = [f"{_name(rows, one)}: {tables.clean(summary.headline(one.state, now))}" for one in failed[:FAILED]]
     more = [f"and {len(failed) - FAILED} more that failed"] if len(failed) > FAILED else []
-    return [*tables.lines(columns, width, spare), *why, *more, _total(rows, shown)]
+    return [*why, *more, _total(rows, shown)]
 
 
 def _of_chain(shown: Sequence[Cell]) -> list[Column]:
@@ -147,12 +157,15 @@ def _total(rows: Sequence[Cell], shown: Sequence[Cell]) -> str:
     counts: dict[str, int] = {}
     for row in rows:
         counts[row.seen.state.name] = counts.get(row.seen.state.name, 0) + 1
-    first = f"{len(shown)} of {len(rows)} runs" if len(shown) < len(rows) else f"{len(rows)} runs"
+    some = f"{len(shown)} of " if len(shown) < len(rows) else ""
+    first = f"{some}{len(rows)} run{'s' * (len(rows) != 1)}"
     states = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
     gpu = f", {units.number(hours)} GPU hours" if hours else ""
-    sweep = run_ids.sweep_of(rows[0].seen.run.id) or ""
+    sweep = _sweep(rows)
     kind = "chain" if rows[0].job else "sweep"
-    return tables.clean(f"{kind} {sweep}: {first}, {states}, {units.duration(seconds)} in total{gpu}")
+    return tables.clean(
+        f"{f'{kind} {sweep}: ' if sweep else ''}{first}, {states}, {units.duration(seconds)} in total{gpu}"
+    )
 
 
 def as_csv(shown: Sequence[Cell]) -> str:
@@ -181,8 +194,15 @@ def as_csv(shown: Sequence[Cell]) -> str:
     return out.getvalue()
 
 
-def _number_of(seen: Seen) -> str:
-    return seen.run.id.rpartition("-")[2]
+def _sweep(rows: Sequence[Cell]) -> str | None:
+    """The sweep that all of these runs are cells of."""
+    sweeps = {run_ids.sweep_of(row.seen.run.id) for row in rows}
+    return sweeps.pop() if len(sweeps) == 1 else None
+
+
+def _name(rows: Sequence[Cell], seen: Seen) -> str:
+    """A cell by its number, another run by its id."""
+    return seen.run.id.rpartition("-")[2] if _sweep(rows) else seen.run.id
 
 
 def _number(value: float | None) -> str:

@@ -1,0 +1,44 @@
+"""The report of runs: of a comparison what its arms differ in, of others their results side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.compare import compared
+from launcher.executors import backends
+from launcher.report import read, sections
+from launcher.report.document import Document
+from launcher.runs import run_ids, store
+from launcher.runs.schema import PlanRecord
+from launcher.runs.selection import Selection
+from launcher.runs.store import Run
+
+NAMED = 4
+"""Runs and sweeps that a title names."""
+
+
+def of(what: Sequence[Selection], chosen: Sequence[Run]) -> Document:
+    """The report of these runs, which `what` names."""
+    if len(chosen) == 1 and (document := _comparison(chosen[0])) is not None:
+        return document
+    names = list(dict.fromkeys(selected.sweep or selected.runs[0].id for selected in what))
+    return sections.of_runs(_title(names), read.gather(chosen))
+
+
+def _title(names: Sequence[str]) -> str:
+    """What the report is of: a few by their words, many by their number."""
+    if len(names) == 1:
+        return names[0]
+    *first, last = map(run_ids.words_of, names)
+    return f"{', '.join(first)} and {last}" if len(names) <= NAMED else f"{len(names)} runs and sweeps"
+
+
+def _comparison(run: Run) -> Document | None:
+    """The report of a comparison, if the run is one."""
+    plan = store.read(PlanRecord, run.folder / "plan.json")
+    if not (plan.arms and plan.comparison):
+        return None
+    (seen,) = backends.look([run])
+    backends.settle([seen])
+    title = f"{plan.name}, {run.id}" if plan.name else run.id
+    return compared.document(title, run.folder, seen.state, plan)

@@ -1,0 +1,29 @@
+"""Plans of the jobs that were asked for, by one look at the host that they go to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from launcher.config.spec import JobSpec
+from launcher.plan.model import Plan
+from launcher.plan.resolve import resolve
+from launcher.probe.facts import Facts
+from launcher.ssh.probe_client import probe_each
+
+
+def plan_each(specs: Sequence[JobSpec]) -> tuple[list[Plan], Facts]:
+    """A plan of each job, and the facts of their host. Prints what the plans advise. Raises `LauncherError`."""
+    facts = probe_each(specs, make=False)
+    plans = [resolve(spec, host) for spec, host in zip(specs, facts, strict=True)]
+    if not all(host.uv_is_made for host in facts):  # after what is refused, as that takes minutes
+        facts = probe_each(specs)
+        plans = [resolve(spec, host) for spec, host in zip(specs, facts, strict=True)]
+    say_advice(plans)
+    return plans, facts[0]
+
+
+def say_advice(plans: Sequence[Plan]) -> None:
+    """Print what the plans advise, each line once."""
+    for line in dict.fromkeys(line for plan in plans for line in plan.advice):
+        print(f"note: {line}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Runs from Python: started by the words of the command line, and shown where they are looked at."""
