@@ -1,8 +1,9 @@
 """What runs a Python function as a job: `python job/function.py NAME SHA256`; LAUNCHER_SPEC names the run's plan.
 
-The function and its arguments are in `function.pkl` of the run folder, its result goes into `function-result.pkl`. Both
-are cloudpickles, which can run anything when they are read: so each is read only where it is the caller's own file that
-nobody else may write or read, and the former only with the digest that the plan names.
+The function and its arguments are in `function.pkl` of the run folder, after the folders in which the process that
+submitted it finds modules; its result goes into `function-result.pkl`. Both are cloudpickles, which can run anything
+when they are read: so each is read only where it is the caller's own file that nobody else may write or read, and the
+former only with the digest that the plan names.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def outcome_of(name: str, content: bytes) -> tuple[bytes, str]:
     import cloudpickle
 
     try:
-        function, arguments, named = cloudpickle.loads(content)
+        folders, call = cloudpickle.loads(content)
+        sys.path += [folder for folder in folders if folder not in sys.path]
+        function, arguments, named = cloudpickle.loads(call)
         result = function(*arguments, **named)
     except Exception as error:  # whatever it raises is its outcome
         beyond_here = error.__traceback__ and error.__traceback__.tb_next

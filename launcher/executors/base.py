@@ -120,8 +120,9 @@ class PlanExecutor(core.Executor):
     def _submit_functions(self, calls: Sequence[DelayedSubmission]) -> list[core.Job[Any]]:
         from launcher.executors import functions
 
-        spec = self._spec(functions.WORDS)
-        plan, facts = functions.planned(spec)
+        with of_program():
+            spec = self._spec(functions.WORDS)
+            plan, facts = functions.planned(spec)
         plans, pickles = zip(*[functions.bound(plan, call) for call in calls], strict=True)
         for bound in plans:
             self.knows(Source(bound, spec.launch.secrets, facts.code))

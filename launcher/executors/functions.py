@@ -8,9 +8,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,8 @@ class FunctionJob(RunJob):
         script = store.read(PlanRecord, self.run_dir / "plan.json", ("script",)).script
         digest = script.arguments[-1] if script and script.arguments else ""
         content = self._own(functools.partial(function.read_call, str(self.run_dir), digest))
-        called, arguments, named = cloudpickle.loads(content)
+        _, call = cloudpickle.loads(content)
+        called, arguments, named = cloudpickle.loads(call)
         return DelayedSubmission(called, *arguments, **named)
 
     def _get_outcome_and_result(self) -> tuple[str, Any]:
@@ -116,12 +119,22 @@ def bound(plan: Plan, call: DelayedSubmission) -> tuple[Plan, bytes]:
         instead = "submit(execute, plan)" if isinstance(call.function, Plan) else "submit(function, *arguments)"
         raise TypeError(f"submit takes a function and its arguments, not a value of type {kind}: say {instead}")
     try:
-        content: bytes = cloudpickle.dumps((call.function, call.args, call.kwargs))
+        pickled = cloudpickle.dumps((call.function, call.args, call.kwargs))
     except Exception as error:  # pickling runs whatever code the values bring
         raise UsageError(f"{_name(call)} can't be pickled: {type(error).__name__}: {error}") from None
+    content: bytes = cloudpickle.dumps((_module_folders(), pickled))
     assert plan.script is not None
     script = dataclasses.replace(plan.script, arguments=(_name(call), hashlib.sha256(content).hexdigest()))
-    return dataclasses.replace(plan, name=plan.name or _name(call), script=script), content
+    swept = getattr(call.function, "swept", ())  # what it says that it differs in from others of its batch
+    return dataclasses.replace(plan, name=plan.name or _name(call), script=script, swept=swept), content
+
+
+def _module_folders() -> list[str]:
+    """Where this process finds modules, without what every process of this Python has."""
+    paths = sysconfig.get_paths()
+    own = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    entries = map(os.path.abspath, sys.path)
+    return list(dict.fromkeys(entry for entry in entries if entry not in own and os.path.isdir(entry)))
 
 
 def write_call(content: bytes, folder: Path) -> None:

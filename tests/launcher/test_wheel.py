@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = {"launcher", "amp_launcher", "hydra_plugins"}
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +25,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def test_a_wheel_has_two_packages_and_in_them_what_lies_beside_them_in_a_checkout(installed: Path) -> None:
-    assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} == {"launcher", "amp_launcher"}
+def test_a_wheel_has_its_packages_and_in_them_what_lies_beside_them_in_a_checkout(installed: Path) -> None:
+    assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} == PACKAGES
     for name in (
         "launcher/conf/config.yaml",
         "launcher/containers/ngc.json",
         "amp_launcher/recipes/mnist/train_torch.py",
         "amp_launcher/recipes/data/images.py",
+        "hydra_plugins/amp_launcher_plugin/launchers.py",
     ):
         assert (installed / name).is_file(), name
 

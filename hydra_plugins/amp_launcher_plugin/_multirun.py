@@ -1,0 +1,137 @@
+"""Jobs of a multirun as functions of an executor, one batch for all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, JobStatus, configure_log, filter_overrides, setup_globals
+from hydra.errors import CompactHydraException
+
+from hydra_plugins.amp_launcher_plugin import launchers
+from hydra_plugins.amp_launcher_plugin._job import Job
+from launcher import LauncherError, LocalExecutor, SlurmExecutor
+from launcher.runs import run_ids
+
+CONFS: dict[str, type] = {"local": launchers.LocalConf, "slurm": launchers.SlurmConf}
+EXECUTORS = {"local": LocalExecutor, "slurm": SlurmExecutor}
+SHARED = ("name", "timeout_min", "gpus_per_node", "mem_gb", "cpus_per_task")
+"""Keys that are parameters of executors by the same name; others of Slurm begin with slurm_ there."""
+OF_SLURM = "partition account qos constraint exclude gres wckey signal_delay_s array_parallelism setup".split()
+ONE = ("nodes", "tasks_per_node")
+INSTEAD = {
+    "submitit_folder": "hydra.launcher.run_root=FOLDER says where runs and their logs are",
+    "stderr_to_stdout": "each run has stdout.log and stderr.log, and `python -m launcher logs` shows both",
+    "max_num_timeout": "a function is not started again after its time limit",
+    "comment": "say 'hydra.launcher.words=[\"cluster.flags=[--comment=TEXT]\"]'",
+    "cpus_per_gpu": "say hydra.launcher.cpus_per_task=N, which is per node",
+    "gpus_per_task": "say hydra.launcher.gpus_per_node=N",
+    "mem_per_gpu": "say hydra.launcher.mem_gb=N, which is per node",
+    "mem_per_cpu": "say hydra.launcher.mem_gb=N, which is per node",
+    "additional_parameters": "say 'hydra.launcher.words=[\"cluster.flags=[--NAME=VALUE]\"]'",
+    "srun_args": "a job is one process, which no srun starts",
+}
+"""Keys of hydra-submitit-launcher that are refused, and what to do."""
+BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+"""The sweeper that needs no value of its jobs."""
+
+
+def launch(own: launchers._Launcher, overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+    """Run a batch of jobs and return what each returned; nothing of them with `wait=false`.
+
+    Raises `CompactHydraException` with the launcher's message for what can't be submitted.
+    """
+    import logging
+
+    setup_globals()
+    config = own.config
+    configure_log(config.hydra.hydra_logging, config.hydra.verbose)
+    log = logging.getLogger("hydra.amp_launcher")
+    sweep_dir = Path(str(config.hydra.sweep.dir))
+    sweep_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        check(own.keys, own.PLACE, str(config.hydra.sweeper.get("_target_", BASIC)))
+        jobs = submit(own, overrides, first)
+    except (LauncherError, ValueError) as error:  # the latter of a wrong gres
+        raise CompactHydraException(f"hydra/launcher=amp_{own.PLACE}: {error}") from None
+    run = run_ids.sweep_of(jobs[0].run_id) or jobs[0].run_id
+    log.info(f"submitted {len(jobs)} jobs to {own.PLACE}: python -m launcher watch {run}")
+    for number, (job, words) in enumerate(zip(jobs, overrides, strict=True), first):
+        log.info(f"\t#{number} : {job.run_id} : {' '.join(filter_overrides(words))}")
+    if not own.keys["wait"]:
+        return []
+    try:
+        for job in jobs:
+            job.wait()
+    except KeyboardInterrupt:
+        log.info(f"the jobs go on: python -m launcher cancel {run}")
+        raise
+    return [returned(job, words) for job, words in zip(jobs, overrides, strict=True)]
+
+
+def check(keys: Mapping[str, Any], place: str, sweeper: str) -> None:
+    """Refuse keys that can't be carried out. Raises `LauncherError`."""
+    known = [field.name for field in dataclasses.fields(CONFS[place]) if not field.name.startswith("_")]
+    if unknown := [key for key in keys if key not in known]:
+        choices = ", ".join(key for key in known if key not in INSTEAD)
+        raise LauncherError(f"hydra.launcher.{unknown[0]} is not a key of it ({choices})")
+    for key, instead in INSTEAD.items():
+        if keys.get(key):
+            raise LauncherError(f"hydra.launcher.{key}={keys[key]} is not taken; {instead}")
+    for key in ONE:
+        if keys.get(key) not in (None, 1):
+            raise LauncherError(f"hydra.launcher.{key}={keys[key]}: a job is one process on one node, so say 1")
+    for key in ("mem_gb", "cpus_per_task"):
+        if place == "local" and keys.get(key):
+            raise LauncherError(f"hydra.launcher.{key}={keys[key]} is for amp_slurm; nothing limits a job of amp_local")
+    if not keys["wait"] and sweeper != BASIC:
+        raise LauncherError(f"hydra.launcher.wait=false gives no values to {sweeper}, which chooses by them")
+
+
+def submit(own: launchers._Launcher, overrides: Sequence[Sequence[str]], first: int) -> list[Any]:
+    """Submit a batch as one sweep, in an array on Slurm. Raises `LauncherError`."""
+    keys = own.keys
+    executor = EXECUTORS[own.PLACE](keys["run_root"], list(words_of(keys, own.PLACE)))
+    given = {key: keys[key] for key in SHARED if keys.get(key) is not None}
+    given |= {f"slurm_{key}": keys[key] for key in OF_SLURM if keys.get(key) is not None}
+    if "name" in given:
+        given["name"] = re.sub(r"[^\w.+-]", "-", str(given["name"]))[:60] or "hydra"
+    executor.update_parameters(**given)
+    common = (own.hydra_context, own.task_function, own.config, Singleton.get_state())
+    with executor.batch():
+        return [
+            executor.submit(Job(*common, list(words), number, swept))
+            for number, (words, swept) in enumerate(zip(overrides, swept_of(overrides), strict=True), first)
+        ]
+
+
+def swept_of(overrides: Sequence[Sequence[str]]) -> list[tuple[tuple[str, str], ...]]:
+    """Of each job the overrides in which the jobs differ."""
+    shared = set.intersection(*map(set, overrides))
+    return [tuple(word.partition("=")[::2] for word in words if word not in shared) for words in overrides]
+
+
+def words_of(keys: Mapping[str, Any], place: str) -> Iterator[str]:
+    """Settings of every job."""
+    if place == "slurm":
+        yield "env_from=shell"
+        if keys.get("gpus_per_node") is None and keys.get("gres") is None:
+            yield "gpus=0"
+    if keys.get("python"):
+        yield f"python={keys['python']}"
+    yield from map(str, keys["words"])
+
+
+def returned(job: Any, overrides: Sequence[str]) -> JobReturn:
+    """What a job that has ended returned; Hydra raises the error of one that failed."""
+    error = job.exception()
+    if error is None:
+        result: JobReturn = job.result()
+        return result
+    return JobReturn(
+        overrides=list(overrides), status=JobStatus.FAILED, _return_value=CompactHydraException(str(error))
+    )

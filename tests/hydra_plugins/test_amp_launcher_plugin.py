@@ -1,0 +1,203 @@
+"""Hydra's multirun through the launcher: Hydra's own suites, then what is ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from hydra.test_utils.launcher_common_tests import (
+    BatchedSweeperTestSuite,
+    IntegrationTestSuite,
+    LauncherTestSuite,
+)
+
+from launcher.executors import backends
+from launcher.runs import selection, store
+from tests.launcher.run_folders import until
+
+ROOT = Path(__file__).parents[2]
+HELPER = "def doubled(value):\n    return 2 * value\n"
+APP = """\
+import os, time
+import hydra
+from omegaconf import OmegaConf
+from hydra.core.config_store import ConfigStore
+import helper
+
+ConfigStore.instance().store(name="app", node=OmegaConf.create({"lr": 0.1, "seed": 0, "mark": "${oc.env:MARK}"}))
+
+
+@hydra.main(config_name="app", config_path=None, version_base=None)
+def main(cfg):
+    print("lr", cfg.lr, cfg.mark, flush=True)
+    while cfg.lr == 7 and not os.path.exists("go"):
+        time.sleep(0.05)
+    if cfg.lr > 8:
+        raise ValueError("lr is too high")
+    return helper.doubled(cfg.lr)
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The folder of runs; what a test started in it is ended."""
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("MARK", "of this shell")
+    folder = tmp_path / "runs"
+    yield folder
+    backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(folder)], 1000)}, 0)
+
+
+@pytest.fixture
+def launcher_name() -> str:
+    return "amp_local"
+
+
+@pytest.fixture
+def extra_flags(runs: Path) -> list[str]:
+    quiet = ["hydra/hydra_logging=disabled", "hydra/job_logging=disabled"]
+    return ["-m", *quiet, "hydra/launcher=amp_local", f"hydra.launcher.run_root={runs}"]
+
+
+@pytest.fixture
+def task_launcher_cfg() -> dict[str, Any]:
+    return {}
+
+
+class TestLauncher(LauncherTestSuite):
+    @pytest.fixture
+    def overrides(self, runs: Path) -> list[str]:
+        return [f"hydra.launcher.run_root={runs}", "hydra.launcher.timeout_min=2"]
+
+
+class TestBatches(BatchedSweeperTestSuite):
+    @pytest.fixture
+    def overrides(self, runs: Path) -> list[str]:
+        return [f"hydra.launcher.run_root={runs}", "hydra.sweeper.max_batch_size=2"]
+
+
+class TestIntegration(IntegrationTestSuite):
+    pass
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """An application whose modules are found beside it alone, and a folder to start it in."""
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "helper.py").write_text(HELPER)
+    (folder / "app.py").write_text(APP)
+    (tmp_path / "work").mkdir()
+    return folder / "app.py"
+
+
+def multirun(app: Path, runs: Path, *words: str, place: str = "local") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(app), "-m", f"hydra/launcher=amp_{place}", f"hydra.launcher.run_root={runs}", *words]
+    return subprocess.run(command, cwd=runs.parent / "work", capture_output=True, text=True, timeout=300)
+
+
+def swept(runs: Path) -> list[tuple[Any, str]]:
+    """What each run of the only sweep was given and how it stands."""
+    rows = backends.look(reversed(selection.newest([str(runs)], 10)))
+    plans = [json.loads((row.run.folder / "plan.json").read_text()) for row in rows]
+    return [(plan["swept"], row.state.name) for plan, row in zip(plans, rows, strict=True)]
+
+
+def test_hydra_finds_both_and_loads_nothing_else_for_them() -> None:
+    names = {plugin.__name__ for plugin in Plugins.instance().discover(Launcher)}
+    assert {"LocalLauncher", "SlurmLauncher"} <= names
+    text = (
+        "import sys\nfrom hydra.core.plugins import Plugins\nPlugins.instance()\n"
+        "import hydra_plugins.amp_launcher_plugin.launchers\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('launcher', 'submitit', 'amp_launcher')])"
+    )
+    assert subprocess.run([sys.executable, "-c", text], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_jobs_find_the_modules_and_variables_of_the_application_and_one_that_fails_is_named(
+    app: Path, runs: Path
+) -> None:
+    done = multirun(app, runs, "lr=0.1,9", "seed=3")
+    assert done.returncode == 1
+    assert "ValueError: lr is too high" in done.stderr and "Error executing job with overrides: ['lr=9'" in done.stderr
+    assert swept(runs) == [([["lr", "0.1"]], "done"), ([["lr", "9"]], "failed")]
+    (first, _) = reversed(selection.newest([str(runs)], 10))
+    assert (first.folder / "attempts/1/stdout.log").read_text() == "lr 0.1 of this shell\n"
+
+
+def test_without_waiting_it_returns_when_the_jobs_are_submitted(app: Path, runs: Path) -> None:
+    done = multirun(app, runs, "lr=7,0.2", "hydra.launcher.wait=false")
+    assert done.returncode == 0, done.stderr
+    assert "python -m launcher watch" in done.stdout
+    assert {state for _, state in swept(runs)} <= {"queued", "running"}
+    (runs.parent / "work" / "go").touch()
+    until(lambda: [state for _, state in swept(runs)] == ["done", "done"])
+
+
+@pytest.mark.parametrize(
+    ("place", "words", "message"),
+    [
+        ("local", ["hydra.launcher.tasks_per_node=2"], "tasks_per_node=2: a job is one process on one node"),
+        ("local", ["hydra.launcher.mem_gb=2"], "mem_gb=2.0 is for amp_slurm"),
+        ("local", ["+hydra.launcher.queue=x"], "hydra.launcher.queue is not a key of it (wait, run_root, words, name"),
+        ("local", ['hydra.launcher.words=["amp=o9"]'], "amp=o9 is not one of o0"),
+        ("local", ["hydra.launcher.run_root=/proc/nothing"], "run_root=/proc/nothing"),
+        ("slurm", ["+hydra.launcher.additional_parameters.nice=1"], "cluster.flags=[--NAME=VALUE]"),
+        ("slurm", ["hydra.launcher.gres=tape"], "slurm_gres='tape': should be gpu:2"),
+        ("slurm", ["hydra.launcher.comment=hello"], "hydra.launcher.comment=hello is not taken; say"),
+    ],
+)
+def test_a_key_that_cannot_be_carried_out_is_refused_in_a_sentence(
+    app: Path, runs: Path, place: str, words: list[str], message: str
+) -> None:
+    done = multirun(app, runs, "lr=1,2", *words, place=place)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"hydra/launcher=amp_{place}: ") and message in done.stderr.splitlines()[0]
+    assert "Traceback" not in done.stderr and selection.run_names(str(runs)) == []
+
+
+def test_a_sweeper_that_chooses_by_values_is_waited_for(app: Path, runs: Path) -> None:
+    other = "hydra.sweeper._target_=hydra_plugins.other.Sweeper"
+    from hydra_plugins.amp_launcher_plugin import _multirun
+    from launcher import LauncherError
+
+    with pytest.raises(LauncherError, match=re.escape("wait=false gives no values to hydra_plugins.other.Sweeper")):
+        _multirun.check({"wait": False}, "local", other.partition("=")[2])
+
+
+@pytest.mark.testbed
+def test_a_multirun_on_slurm_is_one_array_with_the_shells_variables(
+    app: Path, runs: Path, testbed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in testbed.environment.items():
+        monkeypatch.setenv(name, value)
+    for name in list(os.environ):
+        if name.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("LAUNCHER_ASK_EVERY", "0.5")
+    limits = ["hydra.launcher.timeout_min=5", "hydra.launcher.mem_gb=0.5", "hydra.launcher.array_parallelism=2"]
+    done = multirun(app, runs, "lr=1,2,3", *limits, "hydra.launcher.setup=['export A=1']", place="slurm")
+    assert done.returncode == 0, done.stderr
+    assert swept(runs) == [([["lr", str(lr)]], "done") for lr in (1, 2, 3)]
+    folders = [run.folder for run in selection.newest([str(runs)], 10)]
+    assert {(folder / "attempts/1/stdout.log").read_text() for folder in folders} == {
+        f"lr {lr} of this shell\n" for lr in (1, 2, 3)
+    }
+    answers = {json.loads((folder / "submission.json").read_text())["answer"] for folder in folders}
+    assert len(answers) == 1  # of one sbatch
+    plan = json.loads((folders[0] / "plan.json").read_text())
+    assert (plan["cluster"]["time"], plan["cluster"]["mem"], plan["cluster"]["parallel"]) == ("5", "512M", 2)
