@@ -19,7 +19,7 @@ ROOMS = (
 ).split()
 """What lies in launcher/, from the bottom up: a file imports only from its own room and those before it."""
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "paddle": "paddle"}
-LAUNCHER_ONLY = {"hydra", "omegaconf", "submitit", "fabric", "yaml", "rich"}
+LAUNCHER_ONLY = {"hydra", "hydra_plugins", "omegaconf", "submitit", "fabric", "yaml", "rich"}
 
 
 def imports(path: Path, *, at_import: bool = False) -> Iterator[str]:
@@ -48,11 +48,14 @@ def top(module: str) -> str:
 
 OF_FRAMEWORKS = re.compile(r"amp_launcher\.((torch|tensorflow|paddle)(\.|$)|recipes\.\w+\.train_)")
 FORBIDDEN = {
-    "launcher": lambda module: top(module) in {*FRAMEWORKS, "recipes", "containers"} or OF_FRAMEWORKS.match(module),
+    "launcher": lambda module: (
+        top(module) in {*FRAMEWORKS, "hydra_plugins", "recipes", "containers"} or OF_FRAMEWORKS.match(module)
+    ),
+    "hydra_plugins": lambda module: top(module) in {*FRAMEWORKS, "amp_launcher", "recipes", "containers"},
     "containers": lambda module: (
         top(module) in {*FRAMEWORKS, "recipes"}
         or OF_FRAMEWORKS.match(module)
-        or re.match(r"launcher\.(?!containers\b)", module)
+        or re.match(r"hydra_plugins|launcher\.(?!containers\b)", module)
     ),
     "recipes": lambda module: top(module) in {"launcher", "containers", *LAUNCHER_ONLY},
     "amp_launcher": lambda module: top(module) in {"launcher", "containers", "recipes", *LAUNCHER_ONLY},

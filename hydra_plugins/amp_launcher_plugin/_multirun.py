@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, configure_log, filter_overrides, setup_globals
 from hydra.errors import CompactHydraException
 
 from hydra_plugins.amp_launcher_plugin import launchers
-from hydra_plugins.amp_launcher_plugin._job import Job
+from hydra_plugins.amp_launcher_plugin._job import Application, Job
 from launcher import LauncherError, LocalExecutor, SlurmExecutor
 from launcher.runs import run_ids
 
@@ -101,10 +102,14 @@ def submit(own: launchers._Launcher, overrides: Sequence[Sequence[str]], first: 
     if "name" in given:
         given["name"] = re.sub(r"[^\w.+-]", "-", str(given["name"]))[:60] or "hydra"
     executor.update_parameters(**given)
-    common = (own.hydra_context, own.task_function, own.config, Singleton.get_state())
+    common = Application(own.hydra_context, own.task_function, own.config, Singleton.get_state())
+    try:
+        application = cloudpickle.dumps(common)
+    except Exception as error:  # pickling runs whatever code the values bring
+        raise LauncherError(f"the application can't be pickled: {type(error).__name__}: {error}") from None
     with executor.batch():
         return [
-            executor.submit(Job(*common, list(words), number, swept))
+            executor.submit(Job(application, list(words), number, swept))
             for number, (words, swept) in enumerate(zip(overrides, swept_of(overrides), strict=True), first)
         ]
 

@@ -47,6 +47,16 @@ def executor(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     yield SlurmExecutor(tmp_path / "runs", words)
 
 
+def test_a_function_finds_modules_where_the_process_that_submits_it_does(
+    executor: PlanExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_the_program.py").write_text("def answer():\n    return 42\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import beside_the_program  # type: ignore[import-not-found]
+
+    assert executor.submit(beside_the_program.answer).result() == 42
+
+
 def test_a_function_gives_what_it_returns_and_prints(executor: PlanExecutor) -> None:
     with executor.batch():
         jobs = [executor.submit(scaled, value, lr=0.1) for value in (1.0, -1.0)]
