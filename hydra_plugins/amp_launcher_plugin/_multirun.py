@@ -60,7 +60,7 @@ def launch(own: launchers._Launcher, overrides: Sequence[Sequence[str]], first: 
     except (LauncherError, ValueError) as error:  # the latter of a wrong gres
         raise CompactHydraException(f"hydra/launcher=amp_{own.PLACE}: {error}") from None
     run = run_ids.sweep_of(jobs[0].run_id) or jobs[0].run_id
-    log.info(f"submitted {len(jobs)} jobs to {own.PLACE}: python -m launcher watch {run}")
+    log.info(f"submitted {len(jobs)} job{'s' * (len(jobs) > 1)} to {own.PLACE}: python -m launcher watch {run}")
     for number, (job, words) in enumerate(zip(jobs, overrides, strict=True), first):
         log.info(f"\t#{number} : {job.run_id} : {' '.join(filter_overrides(words))}")
     if not own.keys["wait"]:
@@ -117,7 +117,7 @@ def submit(own: launchers._Launcher, overrides: Sequence[Sequence[str]], first: 
 def swept_of(overrides: Sequence[Sequence[str]]) -> list[tuple[tuple[str, str], ...]]:
     """Of each job the overrides in which the jobs differ."""
     shared = set.intersection(*map(set, overrides))
-    return [tuple(word.partition("=")[::2] for word in words if word not in shared) for words in overrides]
+    return [tuple(word.lstrip("+").partition("=")[::2] for word in words if word not in shared) for words in overrides]
 
 
 def words_of(keys: Mapping[str, Any], place: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -146,6 +147,18 @@ def test_without_waiting_it_returns_when_the_jobs_are_submitted(app: Path, runs:
     assert {state for _, state in swept(runs)} <= {"queued", "running"}
     (runs.parent / "work" / "go").touch()
     until(lambda: [state for _, state in swept(runs)] == ["done", "done"])
+
+
+def test_ctrl_c_leaves_the_jobs_and_says_how_to_end_them(app: Path, runs: Path) -> None:
+    words = ["-m", "hydra/launcher=amp_local", f"hydra.launcher.run_root={runs}", "lr=7", "+extra=1,2"]
+    command, work = [sys.executable, str(app), *words], runs.parent / "work"
+    with subprocess.Popen(command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        until(lambda: [state for _, state in swept(runs)] == ["running", "queued"])
+        process.send_signal(signal.SIGINT)
+        assert "the jobs go on: python -m launcher cancel" in process.stdout.read()
+    (work / "go").touch()
+    until(lambda: swept(runs) == [([["extra", "1"]], "done"), ([["extra", "2"]], "done")])
 
 
 @pytest.mark.parametrize(
