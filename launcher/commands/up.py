@@ -101,11 +101,11 @@ def _planned(spec: JobSpec, arguments: Sequence[str]) -> tuple[Plan, Facts]:
 
 def _submit(plan: Plan, facts: Facts, spec: JobSpec) -> Run | None:
     """Submit it and print its name; None where that was interrupted, and it was taken back."""
-    from launcher.executors.submission import submit_planned
+    from launcher.executors.base import submit
 
     with interrupts.held():
         try:
-            (folder,) = submit_planned([plan], [spec], facts)
+            (folder,) = submit([plan], [spec], facts)
         except interrupts.HandedOver as interrupted:
             (folder,) = interrupted.folders
             print(f"{folder.name} may have been started or not; `down {folder.name}` ends it", file=sys.stderr)

@@ -38,7 +38,7 @@ LINES = 8
 
 def examine(spec: JobSpec) -> Iterator[Finding]:
     """Everything from the way to the host to the proof of a job there, until nothing more can be seen."""
-    from launcher.executors.submission import submit_planned
+    from launcher.executors.base import submit
 
     address = addresses.of(spec.launch.cluster)
     try:
@@ -61,7 +61,7 @@ def examine(spec: JobSpec) -> Iterator[Finding]:
     for line in plan.advice:
         yield advice("plan", line, "")
     try:
-        (folder,) = submit_planned([plan], [spec], facts)
+        (folder,) = submit([plan], [spec], facts)
     except LauncherError as error:
         yield problem("job", str(error))
         return

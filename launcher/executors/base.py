@@ -1,4 +1,4 @@
-"""What our submitit executors share: `executor.submit(execute, plan)`, as `submission` starts plans."""
+"""The seam: whatever is submitted goes through `executor.submit(execute, plan)` of an executor for the plan's cluster."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Submission of plans, for the command line, submitit executors and hosts that are sent some: checked, prepared as run
-folders, started. Refused plans leave nothing."""
+"""Submission of plans, for submitit executors and hosts that are sent some: checked, prepared as run folders, started.
+Refused plans leave nothing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from launcher.code.snapshot import Code
-from launcher.config.spec import JobSpec
 from launcher.errors import UsageError
 from launcher.executors import dependency, execute, interrupts, stopping
 from launcher.executors.local import start as local_start
 from launcher.plan.model import PLACEHOLDER, Plan
-from launcher.probe.facts import Facts
 from launcher.runs import address, run_ids, store
 from launcher.runs.schema import Submission
 
@@ -29,14 +27,6 @@ class Source(NamedTuple):
     secrets: Mapping[str, str | None]
     """The files that hold them, None for a variable of this shell."""
     code: Code
-
-
-def submit_planned(plans: Sequence[Plan], specs: Sequence[JobSpec], facts: Facts) -> list[Path]:
-    """Submit plans as one batch to their cluster. Returns their folders here. `specs` and `facts` are where they come
-    from: the jobs and their host's facts. Raises `LauncherError`."""
-    # a comparison is one plan of several jobs
-    sources = [Source(plan, spec.launch.secrets, facts.code) for plan, spec in zip(plans, specs, strict=False)]
-    return submit_to_cluster(plans, sources)
 
 
 def submit_to_cluster(

@@ -44,9 +44,9 @@ def submit_and_follow(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSp
 
 def _submit(plans: Sequence[Plan], facts: Facts, specs: Sequence[JobSpec]) -> list[Path]:
     """Submit plans to their cluster, and print what they ask for. Returns their folders here."""
-    from launcher.executors.submission import submit_planned
+    from launcher.executors.base import submit
 
-    folders = submit_planned(plans, specs, facts)
+    folders = submit(plans, specs, facts)
     for text in dict.fromkeys(resources(plan) for plan in plans):
         if text:
             scope = ", for each run" if len(plans) > 1 else ""
