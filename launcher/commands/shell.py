@@ -6,6 +6,8 @@ import dataclasses
 import os
 import secrets
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -28,6 +30,7 @@ from launcher.runs import ownership, run_roots, store
 from launcher.runs.address import Address
 from launcher.script import interactive
 from launcher.script.interactive import Inside, Port
+from launcher.ssh import job_entry
 from launcher.ui import summary
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ Open a terminal in the container and environment that a job would have, on its c
 
 usage: python -m launcher shell [key=value ...] [--forward PORT] [--config-dir DIR] [-- COMMAND]
        python -m launcher shell RUN [--forward PORT] [run_root=PATH] [-- COMMAND]
+       python -m launcher shell RUN --ssh-config [run_root=PATH]
 
   key=value       as for run: cluster=, container=, image=, gpus=, env.NAME=...
   RUN             the environment of that run; while it runs, its own GPUs or Slurm allocation
@@ -45,6 +49,8 @@ usage: python -m launcher shell [key=value ...] [--forward PORT] [--config-dir D
   -- COMMAND      run this there and end with its exit code; it needs no terminal
   --forward PORT  bring a port (TensorBoard 6006, Jupyter 8888) to this machine while the terminal is open;
                   HERE:PORT where this machine's own is in use. Not under Slurm
+  --ssh-config    print a Host entry that leads into the running job, for ssh, scp, VS Code and Jupyter:
+                  shell RUN --ssh-config >> ~/.ssh/config. It needs OpenSSH's server where the run is
 
 On this machine it opens here; over SSH by the system's ssh, through an open master connection where there is one;
 under Slurm by srun --pty with the job's resources. On a host without a scheduler it takes GPUs as a job does, and holds
@@ -64,13 +70,17 @@ class ShellTarget(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.split_flags(arguments, own=("forward",))
+    words = request.split_flags(arguments, own=("forward", "ssh-config", "sshd"))
     if words.help:
         print(HELP, end="")
         return 0
     port = None if words.forward is None else _port(words.forward)
     names = [word for word in words.overrides if "=" not in word and not word.startswith(("~", "env.", "secrets."))]
-    has_terminal = sys.stdin.isatty()
+    if words.ssh_config:
+        return _print_entry(names, words.overrides)
+    if words.sshd:
+        words = dataclasses.replace(words, arguments=job_entry.sshd(job_entry.public_key()))
+    has_terminal = sys.stdin.isatty() and not words.sshd
     if words.arguments == ():
         raise UsageError("shell ... -- needs a command behind --; without -- it opens a terminal")
     if not has_terminal and not words.arguments:
@@ -82,6 +92,9 @@ def main(arguments: Sequence[str]) -> int:
         raise Unavailable(f"{command[0]} opens this terminal, and is not installed here")
     sys.stdout.flush()
     _close()
+    if words.sshd:  # as it leaves, ssh hangs up on this process, and what it started ends at the end of its input
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        return subprocess.run(command, env=_environment(place)).returncode
     os.execvpe(command[0], command, _environment(place))
 
 
@@ -114,6 +127,23 @@ def _opening(place: ShellTarget, port: Port | None, token: str, inside: Inside) 
     return interactive.over_ssh(
         openssh_transport.argv(address, *(["-t"] if inside.terminal else []), *options), command
     )
+
+
+def _print_entry(names: Sequence[str], words: Sequence[str]) -> int:
+    """What `--ssh-config` prints. Raises `LauncherError` where the run has no sshd, or does not run."""
+    if not names:
+        raise UsageError("shell --ssh-config leads into a run, so name one: shell RUN --ssh-config")
+    place = _of_run(names, words)
+    if place.attempt is None:
+        raise UsageError(f"{names[0]} does not run, so no ssh leads into it")
+    command = _opening(place, None, secrets.token_hex(4), Inside(job_entry.sshd(), False))
+    asked = subprocess.run(command, env=_environment(place), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if asked.returncode:
+        why = asked.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
+        raise Unavailable(f"{names[0]}: {why or f'its host ended the question with exit code {asked.returncode}'}")
+    job_entry.public_key()
+    print(job_entry.entry(_run(names, words), asked.stdout.strip()))
+    return 0
 
 
 def _port(text: str) -> Port:
@@ -150,6 +180,11 @@ def _of_job(words: Words) -> ShellTarget:
     return ShellTarget(plan, address)
 
 
+def _run(names: Sequence[str], words: Sequence[str]) -> store.Run:
+    root = next((word.partition("=")[2] for word in words if word.startswith("run_root=")), None)
+    return single("shell", names, run_roots.named(root))
+
+
 def _of_run(names: Sequence[str], words: Sequence[str]) -> ShellTarget:
     """A terminal in the environment of a run."""
     extra = [word for word in words if "=" in word and not word.startswith("run_root=")]
@@ -158,8 +193,7 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> ShellTarget:
             f"shell {names[0]}: the environment is the run's own{nearest(extra[0].partition('=')[0], ['run_root'])}; "
             f"leave {' '.join(extra)} out, or the run"
         )
-    root = next((word.partition("=")[2] for word in words if word.startswith("run_root=")), None)
-    run = single("shell", names, run_roots.named(root))
+    run = _run(names, words)
     ownership.refuse_anothers("shell", [run])
     (seen,) = backends.look([run])
     if seen.files.copied:

@@ -41,6 +41,8 @@ class Words:
     plan: bool = False
     facts: Path | None = None
     forward: str | None = None
+    ssh_config: bool = False
+    sshd: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,8 +91,12 @@ def split_flags(words: Sequence[str], own: Sequence[str] = (), *, starts: bool =
             pass  # comma lists sweep anyway
         elif flag in ("-h", "--help"):
             flags["help"] = True
-        elif flag in ("--json", "--all", "--script", "--plan") and flag[2:] in own and not inline:
-            flags[flag[2:]] = True
+        elif (
+            flag in ("--json", "--all", "--script", "--plan", "--ssh-config", "--sshd")
+            and flag[2:] in own
+            and not inline
+        ):
+            flags[flag[2:].replace("-", "_")] = True
         elif flag == "--facts" and "facts" in own:
             flags["facts"] = expanded(value(flag, inline))
         elif flag == "--forward" and "forward" in own:

@@ -89,7 +89,8 @@ def on_slurm(plan: Plan, text: str, job: str | None, *, terminal: bool = True) -
     # What finds the cluster, which this command's own environment may not have, or another's.
     named = [f"{name}={value}" for name, value in plan.host_env.items()]
     where = [f"--jobid={job}", "--overlap"] if job else resources(plan)
-    return ["env", *named, "srun", *where, "--export=ALL", *(["--pty"] if terminal else []), "bash", "-c", text]
+    stdio = ["--pty"] if terminal else ["--unbuffered"]  # else srun keeps what ends in no newline
+    return ["env", *named, "srun", *where, "--export=ALL", *stdio, "bash", "-c", text]
 
 
 def over_ssh(ssh: Sequence[str], words: Sequence[str]) -> list[str]:

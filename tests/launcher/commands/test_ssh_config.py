@@ -1,0 +1,105 @@
+"""`shell RUN --ssh-config`: the system's ssh and scp, into a job's own sshd."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.__main__ import main
+
+ASK = 'echo "$(id -un) $LAUNCHER_SPEC $GREETING ${SLURM_JOB_ID:+allocation}"; cat'
+
+
+@pytest.fixture
+def up(tmp_path, monkeypatch, capsys):
+    """Starts what stays up with the words, gives its run id, and ends it after the test."""
+    monkeypatch.chdir(tmp_path)
+    made: list[list[str]] = []
+
+    def start(*words):
+        assert main(["up", *words]) == 0
+        root = [word for word in words if word.startswith("run_root=") and "cluster=ssh" not in words]
+        made.append([capsys.readouterr().out.strip(), *root])
+        return made[-1]
+
+    yield start
+    for run in made:
+        main(["cancel", "--now", *run])
+
+
+def enter(tmp_path: Path, capsys: pytest.CaptureFixture[str], run: list[str]) -> tuple[list[str], str]:
+    """The arguments by which ssh and scp find the job, and its name there."""
+    assert main(["shell", *run, "--ssh-config"]) == 0
+    entry = capsys.readouterr().out
+    (tmp_path / "entry").write_text(entry)
+    return ["-F", str(tmp_path / "entry")], entry.split()[1]
+
+
+def walk(tmp_path: Path, capsys: pytest.CaptureFixture[str], run: list[str], says: str) -> None:
+    """A command with its exit code and its input, and a file there and back."""
+    options, name = enter(tmp_path, capsys, run)
+    command = ["ssh", *options, name, f"{ASK}; exit 7"]
+    done = subprocess.run(command, input="sent", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (7, f"{says}\nsent", "")
+    content = bytes(range(256)) * 4000
+    (tmp_path / "sent").write_bytes(content)
+    there = subprocess.run(["ssh", *options, name, "mktemp"], capture_output=True, text=True, timeout=60).stdout.strip()
+    for source, target in ((f"{tmp_path}/sent", f"{name}:{there}"), (f"{name}:{there}", f"{tmp_path}/back")):
+        copied = subprocess.run(["scp", *options, source, target], capture_output=True, text=True, timeout=60)
+        assert copied.returncode == 0, copied.stderr
+    assert (tmp_path / "back").read_bytes() == content
+
+
+def test_ssh_opens_a_terminal_of_its_own_kind(up, tmp_path, capsys):
+    """As root: a user's own sshd needs /dev/pts with gid=5, which the testbed's machine may not have."""
+    options, name = enter(tmp_path, capsys, up("gpus=0", f"run_root={tmp_path}/runs"))
+    command = ["ssh", "-tt", *options, name, "test -t 0 && echo $TERM"]
+    environment = {**os.environ, "TERM": "vt100"}
+    done = subprocess.run(command, env=environment, input="", capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "vt100", done.stderr
+
+
+def test_here_ssh_and_scp_have_the_environment_of_the_job(up, tmp_path, capsys):
+    run = up("gpus=0", "env.GREETING=it's, $(id)", f"run_root={tmp_path}/runs")
+    walk(tmp_path, capsys, run, f"root {tmp_path}/runs/{run[0]}/plan.json it's, $(id) ")
+    assert (tmp_path / "state/launcher/job_key").stat().st_mode & 0o777 == 0o600
+
+
+def test_it_lets_in_one_key_and_no_other(up, tmp_path, capsys):
+    options, name = enter(tmp_path, capsys, up("gpus=0", f"run_root={tmp_path}/runs"))
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{tmp_path}/other"], check=True)
+    text = (tmp_path / "entry").read_text().replace(str(tmp_path / "state/launcher/job_key"), f"{tmp_path}/other")
+    (tmp_path / "entry").write_text(text)
+    done = subprocess.run(["ssh", *options, name, "id"], input="", capture_output=True, text=True, timeout=60)
+    assert done.returncode == 255 and "Permission denied (publickey)" in done.stderr
+
+
+def test_over_ssh_they_reach_the_job_there(bed, over_ssh, up, tmp_path, capsys):
+    run = up("gpus=0", "env.GREETING=hi", *over_ssh)
+    walk(tmp_path, capsys, run, f"{bed.user.name} {over_ssh[-1].partition('=')[2]}/{run[0]}/plan.json hi ")
+
+
+def test_under_slurm_they_are_in_the_allocation(bed, up, tmp_path, capsys):
+    root = f"{bed.shared}/{tmp_path.name}"
+    run = up("cluster=slurm", "gpus=0", "cluster.time=5", "env.GREETING=hi", f"run_root={root}")
+    walk(tmp_path, capsys, run, f"root {root}/{run[0]}/plan.json hi allocation")
+    assert main(["down", *run]) == 0
+    assert main(["rm", "--now", *run]) == 0
+
+
+def test_an_image_without_a_server_is_named_with_what_it_lacks(bed, up, tmp_path, capsys):
+    image = f"image={bed.images['python'].docker}"
+    run = up("gpus=0", "container=docker", image, "container.limits=null", f"run_root={tmp_path}/runs")
+    assert main(["shell", *run, "--ssh-config"]) == 3
+    assert "there is no sshd where the run is; it needs OpenSSH's server" in capsys.readouterr().err
+
+
+def test_a_run_that_does_not_run_has_no_entry(tmp_path, capsys):
+    run = tmp_path / "20260101-000000-calm-otter"
+    run.mkdir()
+    assert main(["shell", run.name, "--ssh-config", f"run_root={tmp_path}"]) == 2
+    assert main(["shell", "--ssh-config"]) == 2
+    assert "leads into a run, so name one" in capsys.readouterr().err
