@@ -76,6 +76,15 @@ _RANKS = ("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME", "ROLE_WORL
 _OF_JOBS_PREFIXES = ("LAUNCHER_", "SLURM_", "SBATCH_", "SRUN_", "PMI_", "PMIX_", "PYXIS_", "OMPI_", "TORCHELASTIC_")
 # What bash on the way to a script obeys, or takes for its own.
 _OF_BASH = (*SHELL, "BASHOPTS", "POSIXLY_CORRECT", "CDPATH", "GLOBIGNORE", "FUNCNEST", "TMOUT", "TIMEFORMAT")
+# What a notebook's kernel sets for itself: its colours would be in logs, and other Pythons may not have its backend.
+_OF_KERNEL = {
+    **dict.fromkeys(("CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR"), "1"),
+    **dict.fromkeys(("PAGER", "GIT_PAGER"), "cat"),
+    "PYDEVD_USE_FRAME_EVAL": "NO",
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+}
+_KERNEL = "JPY_PARENT_PID"
+"""The variable by which a process knows that it is a kernel's."""
 _DECIDED = (
     *(*DEVICES, "PYTHONPATH", "PYTHONNOUSERSITE", "ENV", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
     *("IFS", "OPTIND", "PPID", "UID", "EUID", "SHELLOPTS", "RANDOM", "SECONDS"),
@@ -107,11 +116,14 @@ def of_place(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a user's script on this machine inherits of a shell: all but those of another job."""
+    """The variables that a user's script on this machine inherits of a shell: all but those of another job, and those
+    that a notebook's kernel has set."""
+    of_kernel = {(_KERNEL, environment[_KERNEL]), *_OF_KERNEL.items()} if _KERNEL in environment else set()
     return {
         name: value
         for name, value in environment.items()
-        if name == "SLURM_CONF" or not (name in (*RENDEZVOUS, *_RANKS) or name.startswith(_OF_JOBS_PREFIXES))
+        if name == "SLURM_CONF"
+        or not (name in (*RENDEZVOUS, *_RANKS) or name.startswith(_OF_JOBS_PREFIXES) or (name, value) in of_kernel)
     }
 
 

@@ -70,3 +70,16 @@ def test_runs_outlive_a_kernel_that_is_killed(root: Path) -> None:
     runs = find(name, run_root=str(root))
     runs.wait(300)
     assert runs[0].state == "done" and len(runs[0].metrics()) == 30
+
+
+def test_a_script_started_from_a_notebook_has_nothing_of_its_kernel(root: Path) -> None:
+    (root / "show.py").write_text("import os\nprint(sorted(os.environ))\n")
+    words = f"'show.py', 'amp=none', 'run_root={root}', 'telemetry.every=0'"
+    client = client_of(
+        root, f"from launcher import launch\nruns = launch({words})\nruns.wait()\nprint(runs[0].job.stdout())"
+    )
+    (cell,) = client.execute().cells
+    printed = "".join(output["text"] for output in cell.outputs if output.get("name") == "stdout")
+    assert "'PATH'" in printed
+    for name in ("FORCE_COLOR", "JPY_PARENT_PID", "MPLBACKEND", "PAGER"):
+        assert f"'{name}'" not in printed
