@@ -46,6 +46,8 @@ def find(*names: str, run_root: str | None = None) -> Runs:
 
     Raises `UsageError` for a name that is no run's, or several runs'.
     """
+    if not names:
+        raise UsageError('find takes names of runs or sweeps, such as find("wise-oasis")')
     with of_program():
         found = selection.find_all(names, run_roots.named(run_root))
     return Runs(list(dict.fromkeys(run for selected in found for run in selected.runs)))

@@ -13,7 +13,8 @@ from launcher.errors import LauncherError, of_program
 from launcher.executors import backends, stopping
 from launcher.notebook.page import Page
 from launcher.report.markup import join, tag
-from launcher.runs import follow, run_ids, store
+from launcher.runs import arms, follow, run_ids, store
+from launcher.runs.schema import PlanRecord
 from launcher.runs.selection import Selection
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
@@ -54,11 +55,11 @@ class LaunchedRun:
         return RunJob(self.folder)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """A record for each step so far, as `pandas.DataFrame` and `polars.DataFrame` take them."""
+        """A record for each step so far, as `pandas.DataFrame` and `polars.DataFrame` take them; of a comparison those
+        of all arms, each with its `arm`."""
         _look([self._run])
-        _, lines = follow.Lines(self.folder / "metrics.jsonl").read()
-        rows = map(_row, lines)
-        return [row for row in rows if "step" in row and "event" not in row]
+        compared = arms.of(self.folder, _plan(self._run))
+        return [{"arm": arm.label, **row} for arm in compared for row in _steps(arm.run)] or _steps(self._run)
 
     def result(self) -> dict[str, Any]:
         """The content of result.json, empty before the run has one."""
@@ -126,9 +127,9 @@ class Runs(Sequence[LaunchedRun]):
             return Page(documents.of(named or [Selection(None, (run,)) for run in self._runs], self._runs))
 
     def compare(self) -> Page:
-        """What these runs differ in: results side by side, and of two runs their code too. Raises `LauncherError`
-        for less than two."""
-        if len(self) < 2:
+        """What these runs differ in: results side by side, and of two runs their code too; of a comparison its arms.
+        Raises `LauncherError` for a single run."""
+        if len(self) < 2 and not any(_plan(run).arms for run in self._runs):
             raise LauncherError(
                 "compare needs two runs or more: runs.compare() of a sweep, or find(RUN, RUN).compare()"
             )
@@ -169,6 +170,15 @@ def _look(runs: Sequence[Run]) -> list[Seen]:
         seen = backends.look(runs, follow=True)
         backends.settle(seen)
     return seen
+
+
+def _plan(run: Run) -> PlanRecord:
+    return store.read(PlanRecord, store.plan_path(run.path))
+
+
+def _steps(run: Run) -> list[dict[str, Any]]:
+    _, lines = follow.Lines(run.folder / "metrics.jsonl").read()
+    return [row for row in map(_row, lines) if "step" in row and "event" not in row]
 
 
 def _row(line: bytes) -> dict[str, Any]:

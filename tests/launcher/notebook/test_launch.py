@@ -25,6 +25,14 @@ from tests.launcher.ssh.ways import configuration
 
 REAL = ("recipe=simplenet", "batch=16", "train.width=32", "device=cpu", "telemetry.every=0")
 
+EXPERIMENT = """\
+words: [recipe=simplenet, batch=16, train.width=32, device=cpu, telemetry.every=0]
+compare: {rounds: 1, steps: 5, cool_down: 0}
+arms:
+  - {name: plain, words: [amp=o0]}
+  - {name: half, words: [amp=o1]}
+"""
+
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +100,8 @@ def test_what_is_wrong_is_one_sentence_and_leaves_nothing(words: tuple[str, ...]
 def test_what_is_no_run_is_not_found(root: Path) -> None:
     with pytest.raises(LauncherError, match="no run 'nowhere'"):
         find("nowhere", run_root=str(root))
+    with pytest.raises(LauncherError, match="find takes names"):
+        find()
     assert repr(Runs([])) == "no runs"
 
 
@@ -104,11 +114,15 @@ def test_waiting_ends_with_a_limit_and_cancelling_ends_the_runs(root: Path, tmp_
     assert {run.state for run in runs} <= {"stopped", "cancelled"}
 
 
-def test_an_experiment_is_launched_by_its_name(root: Path) -> None:
-    words = ["experiment=graph_rewrite", "scale=smoke"]
-    runs = launch(*words, f"run_root={root}", f"python={warm.python()}")
-    assert store.read_or_empty(runs[0].folder / "plan.json")["arms"]
-    runs.cancel()
+def test_an_experiment_is_launched_by_its_name_and_has_its_arms(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "config" / "amp-launcher" / "experiment").mkdir(parents=True)
+    (tmp_path / "config" / "amp-launcher" / "experiment" / "mine.yaml").write_text(EXPERIMENT)
+    runs = launch("experiment=mine", f"run_root={root}", f"python={warm.python()}")
+    runs.wait()
+    assert [(row["arm"], row["step"]) for row in runs[0].metrics()] == [
+        (arm, step) for arm in ("plain", "half") for step in range(1, 6)
+    ]
+    assert "half (autocast in torch)" in repr(runs.compare())
 
 
 def test_importing_the_package_loads_nothing_that_the_command_line_does_without() -> None:
