@@ -58,6 +58,10 @@ them while it is open: gpus=0 takes none.
 """
 
 
+SECONDS_TO_ANSWER = 120
+"""The longest that a job may take to say who it runs as."""
+
+
 class ShellTarget(NamedTuple):
     """What a terminal is opened for."""
 
@@ -137,7 +141,17 @@ def _print_entry(names: Sequence[str], words: Sequence[str]) -> int:
     if place.attempt is None:
         raise UsageError(f"{names[0]} does not run, so no ssh leads into it")
     command = _opening(place, None, secrets.token_hex(4), Inside(job_entry.sshd(), False))
-    asked = subprocess.run(command, env=_environment(place), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    try:
+        asked = subprocess.run(
+            command,
+            env=_environment(place),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_TO_ANSWER,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"{names[0]} did not answer within {SECONDS_TO_ANSWER} s") from None
     if asked.returncode:
         why = asked.stderr.strip().rpartition("\n")[2].removeprefix("error: ")
         raise Unavailable(f"{names[0]}: {why or f'its host ended the question with exit code {asked.returncode}'}")
