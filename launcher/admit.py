@@ -120,6 +120,11 @@ def is_name(value: Any) -> bool:
     )
 
 
+def shown_name(value: str) -> str:
+    """A name for a message, which whoever sent it may have made for a terminal."""
+    return value if is_name(value) and value.isascii() and len(value) <= 60 else _shown(value)
+
+
 def name(value: Any, what: str) -> str:
     """A valid path component, see `is_name`. Raises `Refused`."""
     if is_name(value):

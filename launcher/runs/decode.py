@@ -8,6 +8,7 @@ for what others say, and refuses it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 import typing
@@ -42,9 +43,11 @@ def admitted(cls: type[T], value: Any, what: str) -> T:
     required = [name for name in _fields(cls) if name not in cls._field_defaults]  # type: ignore[attr-defined]
     admit.group(values, what, *required)
     wrong: list[str] = []
-    record: T = _object(cls, values, f"{what}.", wrong)
-    if record is _WRONG or wrong:
-        raise Refused(wrong[0] if wrong else f"{what} has nothing for one of {', '.join(required)}")
+    record = None
+    with contextlib.suppress(TypeError):  # a field that it can't be without was wrong, or is null
+        record = _record(cls, values, f"{what}.", wrong)
+    if record is None or wrong:
+        raise Refused(wrong[0] if wrong else f"{what} has null for one of {', '.join(required)}")
     return record
 
 
@@ -139,8 +142,6 @@ _PLAIN: dict[type, tuple[_Decoder, str]] = {
     int: (_scalar(int), "a whole number"),
     float: (_scalar(float, int), "a number"),
 }
-
-
 _SCALARS = [called for _, called in _PLAIN.values()]
 
 
@@ -166,8 +167,8 @@ def _mapping(decoder: _Decoder, called: str, value: Any, place: str, wrong: list
     if not isinstance(value, dict):
         return _WRONG
     some = {key: item for key, item in value.items() if item is not None or called not in _SCALARS}
-    decoded = {key: decoder(item, f"{place}{key}.", wrong) for key, item in some.items()}
-    wrong += [f"{place}{key} is not {called}" for key, item in decoded.items() if item is _WRONG]
+    decoded = {key: decoder(item, f"{place}{admit.shown_name(key)}.", wrong) for key, item in some.items()}
+    wrong += [f"{place}{admit.shown_name(key)} is not {called}" for key, item in decoded.items() if item is _WRONG]
     return {key: item for key, item in decoded.items() if item is not _WRONG}
 
 
