@@ -125,13 +125,6 @@ def shown_name(value: str) -> str:
     return value if is_name(value) and value.isascii() and len(value) <= 60 else _shown(value)
 
 
-def name(value: Any, what: str) -> str:
-    """A valid path component, see `is_name`. Raises `Refused`."""
-    if is_name(value):
-        return str(value)
-    raise Refused(f"{what} is {_shown(value)} and should be the name of a file")
-
-
 def is_path(value: Any) -> bool:
     """Whether a value is a relative path of such components."""
     parts = value.split("/", DEEPEST) if isinstance(value, str) and len(value) <= LONGEST_PATH else []

@@ -151,6 +151,5 @@ def _unknown(text: str, known: Sequence[str]) -> str:
     return f"no run {text!r}; {advice} (`ls --all` lists them, run_root=PATH looks in another folder)"
 
 
-def _few(names: Sequence[str], limit: int = 8) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
