@@ -183,10 +183,12 @@ def sbatch(argv: Sequence[str], answer: Path) -> str:
 
 def _awaited(started: subprocess.Popen[bytes], end: BinaryIO, answer: Path) -> int:
     """The exit code of sbatch, which holds the other end of a pipe. Raises `LauncherError` where it takes too long."""
-    began, announced = time.monotonic(), False
+    began, announced, ended = time.monotonic(), False, select.poll()
+    ended.register(end)
     while (code := started.poll()) is None:
-        if select.select([end], [], [], 1.0)[0]:
-            return started.wait()
+        if ended.poll(1000):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a site's own sbatch may close what it doesn't know
+                return started.wait(1.0)
         interrupts.check()  # sbatch goes on, and the job is found by its answer
         waited = time.monotonic() - began
         if waited > SAY_AFTER and not announced:
