@@ -44,7 +44,8 @@ def submit_to_cluster(
             raise UsageError(f"the plans of a batch differ in {name}; submit those of each in a batch of its own")
     known = [source for source in sources if source is not None]
     came_from = execute.provenance(plans[0], known[0].code if known else None)
-    code = {source.plan.code: source.code.paths for source in known}
+    snapshots = {source.plan.code: source.code for source in known}
+    code = {digest: snapshot.paths for digest, snapshot in snapshots.items()}
     if addresses[0] is None:
         return submit(plans, came_from, code=code, populate=populate)
     from launcher.executors.ssh import submit_client

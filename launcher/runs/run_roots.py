@@ -13,17 +13,20 @@ from launcher.errors import UsageError
 
 def known() -> list[str]:
     """Run roots that were submitted to from this machine and are there now, in the order of their first use."""
-    lines = []
+    return [line for line in dict.fromkeys([*_recorded(), remote()]) if line and os.path.isdir(line)]
+
+
+def _recorded() -> list[str]:
     with contextlib.suppress(FileNotFoundError):
         # As file names are, which need not be text in any encoding.
-        lines = os.fsdecode(_roots_file().read_bytes()).split("\n")
-    return [line for line in dict.fromkeys([*lines, remote()]) if line and os.path.isdir(line)]
+        return os.fsdecode(_roots_file().read_bytes()).split("\n")
+    return []
 
 
 def remember(root: Path) -> None:
     """Add a run root to the known ones."""
     text, file = str(root.absolute()), _roots_file()
-    if text in known():
+    if text in _recorded():
         return
     make_private(file.parent)
     # One short append is whole even when two launchers do it at once.
