@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,6 +51,22 @@ def test_a_try_that_fails_forgets_its_sweep_unless_an_earlier_one_started_cells(
     assert (root / store.SWEEPS / f"{SWEEP}.json").exists() == bool(started)
     if earlier:
         until(lambda: state(running).name == "done")
+
+
+def test_the_command_line_submits_without_submitit(root: Path, tmp_path: Path) -> None:
+    script = tmp_path / "project" / "train.py"
+    script.parent.mkdir()
+    script.write_text("")
+    words = [str(script), "amp=o0", "train.bare=true", "gpus=0", "detach=true", f"run_root={root}"]
+    code = (
+        f"import sys; from launcher.__main__ import main; code = main({words!r})\n"
+        "print(*{'submitit', 'asyncio', 'launcher.executors.execute'} & set(sys.modules)); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    run, loaded = done.stdout.split("\n")[:2]
+    assert loaded == "launcher.executors.execute"
+    until(lambda: state(root / run).finished)
 
 
 def test_where_slurm_does_not_answer_no_job_is_left_that_fetches_the_image(
