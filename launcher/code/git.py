@@ -56,15 +56,10 @@ Ask = Callable[..., str]
 """From git's arguments to its output, which is empty if it fails; bytes that are not UTF-8 are surrogates."""
 
 
-def run(folder: Path, *arguments: str) -> str:
-    """The output of git there; empty without git, outside a checkout, or if it fails. See `Ask`."""
-    with asking(folder) as ask:
-        return ask(*arguments)
-
-
 @contextlib.contextmanager
 def asking(folder: Path, *, head: bool = False) -> Iterator[Ask]:
-    """For questions about the checkout there, by `head` about its commit too."""
+    """For questions about the checkout there, by `head` about its commit too. Without git, and outside a checkout, all
+    answers are empty."""
     with _checkout(folder, head=head) as call:
 
         def ask(*arguments: str) -> str:
@@ -88,7 +83,8 @@ def top_of(folder: Path) -> Path | None:
 
 def knows(file: Path) -> bool:
     """Whether the checkout that a file is in tracks it, or would."""
-    return bool(run(file.parent, *_UNKNOWN_FILES, "--cached", "--", file.name))
+    with asking(file.parent) as ask:
+        return bool(ask(*_UNKNOWN_FILES, "--cached", "--", file.name))
 
 
 def files_of_checkout(folder: Path) -> dict[str, bool]:

@@ -55,7 +55,8 @@ def collect(package: Path) -> dict[str, Path]:
 def _ignored(package: Path) -> set[str]:
     """Files in the package that its git checkout ignores; none outside one, or where the whole package is ignored."""
     asked = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")
-    ignored = set(git.run(package, *asked).split("\0"))
+    with git.asking(package) as ask:
+        ignored = set(ask(*asked).split("\0"))
     return set() if "__init__.py" in ignored else ignored
 
 

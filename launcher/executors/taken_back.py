@@ -31,7 +31,9 @@ def taken_back(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:  # an interrupt and a full disk too
-        if _is_new(folder, held) and not (isinstance(error, UsageError | StartRefused) and _is_nowhere(folder)):
+        new = store.read(Submission, folder / "submission.json")
+        nowhere = new.queue != "slurm" or store.is_refused(new)
+        if _is_new(folder, held) and not (isinstance(error, UsageError | StartRefused) and nowhere):
             raise  # it may have started; Slurm may have it, as an array of a sweep that it took in part
         for path, was in held.items():
             _restore(path, was)
@@ -48,11 +50,6 @@ def _is_new(folder: Path, held: dict[Path, tuple[bytes, int] | None]) -> bool:
     path = folder / "submission.json"
     was = held[path]
     return path.is_file() and (was is None or path.read_bytes() != was[0])
-
-
-def _is_nowhere(folder: Path) -> bool:
-    submission = store.read(Submission, folder / "submission.json")
-    return submission.queue != "slurm" or store.is_refused(submission)
 
 
 def _restore(path: Path, was: tuple[bytes, int] | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +21,16 @@ from launcher.ssh.methods import REQUESTS
 
 
 def submit(address: Address, no_python: str, message: Mapping[str, Any]) -> None:
-    """Start the run of a message of `submit_client`. Raises `LauncherError`."""
-    plans = [record.from_json(plan) for plan in message["plans"]]
-    plan, token = plans[0], message["came_from"]["token"]
-    _check(no_python, plans)
-    requests = Requests(address, no_python, REQUESTS["submit"].seconds)
-    with failures.admitting(address.destination), tempfile.TemporaryDirectory() as top:
-        words = (plan.run_id, token, plan.code, job_environment.KEPT)
-        requests.send("submit", plan.run_root, _laid_down(Path(top, "run"), plan, message), *words)
-
-
-def _check(no_python: str, plans: Sequence[Plan]) -> None:
-    """Refuse what needs the agent. Raises `UsageError`."""
-    plan = plans[0]
-    if len(plans) > 1 or plan.arms:
+    """Start the run of a message of `submit_client`. Raises `LauncherError`, as for a plan that needs the agent."""
+    plan, *more = (record.from_json(plan) for plan in message["plans"])
+    if more or plan.arms:
         raise UsageError(f"{no_python}; until then it takes one run at a time: no sweep, no comparison")
     if plan.script is None or not plan.script.bare or plan.container or plan.queue != "direct" or plan.after:
         raise UsageError(f"{no_python}; {HELP}, outside containers, without after=")
+    requests = Requests(address, no_python, REQUESTS["submit"].seconds)
+    with failures.admitting(address.destination), tempfile.TemporaryDirectory() as top:
+        words = (plan.run_id, message["came_from"]["token"], plan.code, job_environment.KEPT)
+        requests.send("submit", plan.run_root, _laid_down(Path(top, "run"), plan, message), *words)
 
 
 def _laid_down(run: Path, plan: Plan, message: Mapping[str, Any]) -> Path:

@@ -17,7 +17,7 @@ from launcher.admit import Refused
 from launcher.code import uv_environment
 from launcher.code.code_archive import unpacked_files
 from launcher.errors import UsageError
-from launcher.executors import backends, stopping, trash
+from launcher.executors import backends, logs, stopping, trash
 from launcher.executors.remove import remove as remove_runs
 from launcher.executors.resume import resume_here
 from launcher.executors.verify import verify_here
@@ -82,8 +82,8 @@ def log(
     run = Run(root, id)
     if not run.folder.is_dir():
         raise UsageError(f"there is no run {id} in {root} on {platform.node()}")
-    state = backends.look([run])[0].state if following else None
-    piece = log_pieces.piece(run, log_pieces.LogOffset(**place) if place else None, state, attempt=attempt, lines=lines)
+    offset = log_pieces.LogOffset(**place) if place else None
+    piece = logs.source(run)(offset, attempt=attempt, lines=lines, following=following)
     yield from run_answer.log_piece(piece)
 
 
