@@ -1,4 +1,4 @@
-"""The seam: whatever is submitted goes through `executor.submit(execute, plan)` of an executor for the plan's cluster."""
+"""The seam: whatever is submitted goes through `executor.submit(execute, plan)` of the executor for its cluster."""
 
 from __future__ import annotations
 

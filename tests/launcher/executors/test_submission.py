@@ -53,19 +53,21 @@ def test_a_try_that_fails_forgets_its_sweep_unless_an_earlier_one_started_cells(
         until(lambda: state(running).name == "done")
 
 
-def test_the_command_line_submits_without_submitit(root: Path, tmp_path: Path) -> None:
+def test_the_command_line_submits_through_submitits_executor(root: Path, tmp_path: Path) -> None:
     script = tmp_path / "project" / "train.py"
     script.parent.mkdir()
     script.write_text("")
     words = [str(script), "amp=o0", "train.bare=true", "gpus=0", "detach=true", f"run_root={root}"]
     code = (
-        f"import sys; from launcher.__main__ import main; code = main({words!r})\n"
-        "print(*{'submitit', 'asyncio', 'launcher.executors.execute'} & set(sys.modules)); sys.exit(code)"
+        "import sys; from submitit.core.core import Executor; from launcher.__main__ import main\n"
+        "submit = Executor.submit\n"
+        "Executor.submit = lambda self, *call: print(type(self).__name__, call[0].__name__) or submit(self, *call)\n"
+        f"sys.exit(main({words!r}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    run, loaded = done.stdout.split("\n")[:2]
-    assert loaded == "launcher.executors.execute"
+    called, run = done.stdout.split("\n")[:2]
+    assert called == "LocalExecutor execute"
     until(lambda: state(root / run).finished)
 
 
