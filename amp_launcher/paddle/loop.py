@@ -13,18 +13,18 @@ import paddle
 from amp_launcher import arguments
 from amp_launcher.arguments import Arguments
 from amp_launcher.leave import DONE, FAILED
-from amp_launcher.loop import execution, sampling
+from amp_launcher.loop import execution
 from amp_launcher.loop import main as trainer
 from amp_launcher.loop import run as shared
 from amp_launcher.loop.array_state import ArrayState, Tensors
 from amp_launcher.loop.protocols import Evaluate, Executed
+from amp_launcher.loop.steps import Steps
 from amp_launcher.paddle import devices
 from amp_launcher.paddle.devices import PaddleDevice, World
 from amp_launcher.paddle.precision.base import Precision
 from amp_launcher.paddle.state import machine
 from amp_launcher.paddle_apis import is_static
 from amp_launcher.precision.step_outcome import StepOutcome
-from amp_launcher.settings import Settings
 
 __all__ = ["DONE", "FAILED", "Run", "Step", "main", "start"]
 
@@ -88,7 +88,7 @@ class Run(shared.Run):
                 facts=machine(self.world),
             ),
             observer=observer,
-            executor=_Steps(step, optimizer, self.settings, self.world),
+            executor=_Steps(step, optimizer, self),
             evaluate=evaluate,
             samples=samples,
             data=data,
@@ -100,24 +100,13 @@ main = functools.partial(trainer.main, Run)
 start = functools.partial(trainer.start, Run)
 
 
-class _Steps:
+class _Steps(Steps):
     """`amp_launcher.loop.protocols.Executor` in Paddle: one step at a time."""
 
-    at_once = 1
-
-    def __init__(self, step: Step, optimizer: paddle.optimizer.Optimizer, settings: Settings, world: World) -> None:
+    def __init__(self, step: Step, optimizer: paddle.optimizer.Optimizer, run: Run) -> None:
+        super().__init__(run.settings, run.world)
         self._step = step
         self._optimizer = optimizer
-        self._settings = settings
-        self._world = world
-        self._epoch = 0
-
-    def shares(self, order: Any, epoch: int) -> Any:
-        """[steps, micro-batches, samples in each]."""
-        self._epoch = epoch
-        return sampling.share(
-            order, self._settings.batch, self._settings.accumulate, self._world.rank, self._world.size
-        )
 
     def execute(self, shares: Any, first: int, count: int) -> Executed:
         position = f"{self._settings.seed} {self._epoch} {first} {self._world.rank}"

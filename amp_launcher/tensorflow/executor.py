@@ -10,9 +10,8 @@ import keras
 import numpy
 import tensorflow as tf
 
-from amp_launcher.loop import sampling
-from amp_launcher.loop.prefetch import Prefetcher
 from amp_launcher.loop.protocols import Executed
+from amp_launcher.loop.steps import Load, Schedule, Steps
 from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.settings import Settings
 from amp_launcher.tensorflow import xla
@@ -24,14 +23,9 @@ Loss = tf.Tensor | Mapping[str, tf.Tensor]
 """A scalar, the mean over one replica's samples; or several by name, whose sum is the step's loss."""
 Step = Callable[[Any], tuple[Loss, StepOutcome]]
 """From one replica's sample indices [micro-batches, samples in each], or `load`'s arrays, to loss and outcome."""
-Load = Callable[[int, numpy.ndarray], Any]
-"""From an epoch and this process's sample indices of one step, [micro-batches, samples in each], to NumPy arrays with
-the same first two dimensions. Called in a thread, some steps ahead; it may depend on nothing else."""
-Schedule = Callable[[int], float]
-"""From the number of an optimizer step, counted from 0, to its learning rate."""
 
 
-class Steps:
+class GraphSteps(Steps):
     """`amp_launcher.loop.protocols.Executor` in TensorFlow.
 
     A graph is traced for each number of steps in an execution. Several steps are iterations of a loop in the graph, so
@@ -48,33 +42,21 @@ class Steps:
         world: World,
         observer: PrecisionObserver,
     ) -> None:
+        super().__init__(settings, world, load, schedule)
         self.at_once = settings.steps_per_execution
         self._step = step
         self._optimizers = optimizers
-        self._schedule = schedule
-        self._settings, self._world = settings, world
-        self._prefetcher = None if load is None else Prefetcher(lambda position: load(*position))
         self._observer = observer
         self._graphs: dict[int, Any] = {}
         """By number of steps. They are called directly, since a tf.function searches its graphs in every call."""
-        self._epoch = 0
-        self._next: int | None = None
         compiled = xla.compiles_whole_steps(settings.xla, settings.amp.level, world.devices)
         self._execute = tf.function(self._steps, autograph=False, jit_compile=compiled)
 
-    def shares(self, order: Any, epoch: int) -> numpy.ndarray:
-        """[steps, micro-batches, this process's samples in each]."""
-        settings, world = self._settings, self._world
-        self._epoch, self._next = epoch, None
-        return sampling.share(order, settings.batch, settings.accumulate, world.rank, world.size)
-
     def execute(self, shares: numpy.ndarray, first: int, count: int) -> Executed:
-        batches, waited = self._batches(shares, first, count)
-        rates = None
-        if self._schedule is not None:
-            numbers = range(self._epoch * len(shares) + first, self._epoch * len(shares) + first + count)
-            rates = tf.constant([self._schedule(number) for number in numbers], tf.float32)
-        arguments = self._distributed(batches), rates
+        batches, waited = self._loaded(shares, first, count)
+        stacked = tf.nest.map_structure(lambda *arrays: numpy.stack(arrays) if count > 1 else arrays[0][None], *batches)
+        rates = self._rates(shares, first, count)
+        arguments = self._distributed(stacked), None if rates is None else tf.constant(rates, tf.float32)
         new = count not in self._graphs
         if new:
             self._graphs[count] = self._execute.get_concrete_function(*arguments)
@@ -85,18 +67,6 @@ class Steps:
             overflowed=values.get("overflowed"), loss_scale=values.get("loss_scale"), grad_norm=values.get("grad_norm")
         )
         return Executed(loss=loss, lr=values["lr"], outcome=outcome, waited=waited, prepared=new)
-
-    def _batches(self, shares: numpy.ndarray, first: int, count: int) -> tuple[Any, float | None]:
-        """The steps' arrays, [steps, micro-batches, samples in each, ...]; and the seconds spent waiting for them."""
-        if self._prefetcher is None:
-            return shares[first : first + count], None
-        if self._next != first:
-            self._prefetcher.start((self._epoch, shares[step]) for step in range(first, len(shares)))
-        self._next = first + count
-        prefetched = [self._prefetcher.take() for _ in range(count)]
-        batches = [batch for batch, _ in prefetched]
-        stacked = tf.nest.map_structure(lambda *arrays: numpy.stack(arrays) if count > 1 else arrays[0][None], *batches)
-        return stacked, sum(waited for _, waited in prefetched)
 
     def _distributed(self, batches: Any) -> Any:
         """Each replica's part of the arrays, on its device."""

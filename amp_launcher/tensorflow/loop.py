@@ -46,9 +46,10 @@ from amp_launcher.loop import run as shared
 from amp_launcher.loop.array_state import ArrayState
 from amp_launcher.loop.profiling import Profiler
 from amp_launcher.loop.protocols import Evaluate
+from amp_launcher.loop.steps import Load, Schedule
 from amp_launcher.tensorflow import devices, profiling, xla
 from amp_launcher.tensorflow.devices import World
-from amp_launcher.tensorflow.executor import Load, Loss, Schedule, Step, Steps
+from amp_launcher.tensorflow.executor import GraphSteps, Loss, Step
 from amp_launcher.tensorflow.hardware import TensorFlowDevice
 from amp_launcher.tensorflow.observe.observer import PrecisionObserver
 from amp_launcher.tensorflow.precision import Precision, replicas
@@ -143,7 +144,7 @@ class Run(shared.Run):
                 facts=machine(self.world),
             ),
             observer=observer,
-            executor=Steps(step, optimizers, load, schedule, self.settings, self.world, observer),
+            executor=GraphSteps(step, optimizers, load, schedule, self.settings, self.world, observer),
             evaluate=evaluate,
             samples=samples,
             data=data,

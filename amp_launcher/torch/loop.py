@@ -10,19 +10,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy
 import torch
 from torch import nn
 
 from amp_launcher import arguments
 from amp_launcher.arguments import Arguments
 from amp_launcher.leave import DONE
-from amp_launcher.loop import execution, sampling
+from amp_launcher.loop import execution
 from amp_launcher.loop import main as trainer
 from amp_launcher.loop import run as shared
-from amp_launcher.loop.prefetch import Prefetcher
 from amp_launcher.loop.profiling import Profiler
 from amp_launcher.loop.protocols import Evaluate, Executed
+from amp_launcher.loop.steps import Load, Schedule, Steps
 from amp_launcher.loop.utilization import TokenWork
 from amp_launcher.precision.gemm_layers import Chosen
 from amp_launcher.precision.resolved import resolve
@@ -39,12 +38,6 @@ Loss = torch.Tensor | Mapping[str, torch.Tensor]
 """A mean over this rank's samples, a scalar; or several by name, of which the sum is the step's loss."""
 Step = Callable[[Any], tuple[Loss, StepOutcome]]
 """From this rank's sample indices [micro-batches, samples in each], or what `load` made of them, to loss, outcome."""
-Load = Callable[[int, numpy.ndarray], Any]
-"""From an epoch and this rank's sample indices of one step to what the step gets; called in a thread, some steps ahead.
-
-It may depend on nothing else."""
-Schedule = Callable[[int], float]
-"""The learning rate of an optimizer step, counted from 0."""
 
 __all__ = ["DONE", "Evaluate", "Load", "Loss", "Run", "Schedule", "Step", "main", "start"]
 
@@ -150,10 +143,8 @@ main = functools.partial(trainer.main, Run)
 start = functools.partial(trainer.start, Run)
 
 
-class _Steps:
+class _Steps(Steps):
     """`amp_launcher.loop.protocols.Executor` in torch: one step at a time."""
-
-    at_once = 1
 
     def __init__(
         self,
@@ -163,34 +154,20 @@ class _Steps:
         schedule: Schedule | None,
         run: Run,
     ) -> None:
+        super().__init__(run.settings, run.world, load, schedule)
         self._step = step
         self._optimizers = optimizers  # their groups are other ones once a checkpoint was loaded
-        self._schedule = schedule
-        self._settings, self._world = run.settings, run.world
-        self._prefetcher = None if load is None else Prefetcher(lambda position: load(*position))
-        self._epoch = 0
-        self._next: int | None = None
+        self._device = run.world.device
 
     def shares(self, order: Any, epoch: int) -> Any:
         """[steps, micro-batches, samples in each]; on the device, unless they are still to be loaded."""
-        settings, world = self._settings, self._world
-        mine = sampling.share(order, settings.batch, settings.accumulate, world.rank, world.size)
-        self._epoch, self._next = epoch, None
-        return mine if self._prefetcher else torch.from_numpy(mine.copy()).to(world.device)
+        mine = super().shares(order, epoch)
+        return mine if self._prefetcher else torch.from_numpy(mine.copy()).to(self._device)
 
     def execute(self, shares: Any, first: int, count: int) -> Executed:
-        if self._schedule is not None:
-            rate = self._schedule(self._epoch * len(shares) + first)
+        for rate in self._rates(shares, first) or ():
             for group in (group for optimizer in self._optimizers for group in optimizer.param_groups):
                 group["lr"] = rate
-        batch, waited = self._batch(shares, first)
+        (batch,), waited = self._loaded(shares, first)
         loss, outcome = self._step(batch)
         return Executed(loss=loss, lr=self._optimizers[0].param_groups[0]["lr"], outcome=outcome, waited=waited)
-
-    def _batch(self, shares: Any, first: int) -> tuple[Any, float | None]:
-        if self._prefetcher is None:
-            return shares[first], None
-        if self._next != first:
-            self._prefetcher.start((self._epoch, shares[position]) for position in range(first, len(shares)))
-        self._next = first + 1
-        return self._prefetcher.take()

@@ -51,14 +51,14 @@ def train_until(kill_at, *job):
     """Train in TensorFlow and kill this process before its step `kill_at`, counted from 1; 0 never does."""
     from amp_launcher.tensorflow import executor
 
-    execute, count = executor.Steps.execute, itertools.count(1)
+    execute, count = executor.GraphSteps.execute, itertools.count(1)
 
     def execute_or_die(*arguments):
         if next(count) == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         return execute(*arguments)
 
-    executor.Steps.execute = execute_or_die
+    executor.GraphSteps.execute = execute_or_die
     assert run("tensorflow", *job) == DONE
 
 
