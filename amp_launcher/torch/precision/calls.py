@@ -14,7 +14,6 @@ for batch in loader:
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sys
 import weakref
@@ -44,6 +43,7 @@ from amp_launcher.torch.precision.model_checks import (
     refuse_late_cast,
     refuse_no_loss,
     refuse_other_device,
+    refuse_shared,
     refuse_stale,
     refuse_wrapped,
 )
@@ -282,7 +282,7 @@ class Precision:
                     "precision.step(optimizer) comes after precision.backward(loss), which takes the place of "
                     "loss.backward(); there was none since this optimizer's last step"
                 )
-        _refuse_shared(optimizers, clip)
+        refuse_shared(optimizers, clip)
         outcome = self._mechanism.step(*optimizers, clip=clip)
         for optimizer in optimizers:
             self._to_step.discard(optimizer)
@@ -352,16 +352,3 @@ def precision_of(resolved: ResolvedPrecision, device: torch.device, *, compile: 
     precision = Precision.__new__(Precision)
     precision._start(resolved, device, compile)
     return precision
-
-
-def _refuse_shared(optimizers: tuple[Optimizer, ...], clip: float | None) -> None:
-    """One norm, taken once of each gradient, can't be of a parameter that two optimizers step."""
-    if clip is None or len(optimizers) == 1:
-        return
-    groups = (group["params"] for optimizer in optimizers for group in optimizer.param_groups)
-    parameters = list(itertools.chain.from_iterable(groups))
-    if len(set(parameters)) < len(parameters):
-        raise RuntimeError(
-            "two of these optimizers step the same parameter, and clip= is one norm over all: call "
-            "precision.step(optimizer, clip=...) for each"
-        )

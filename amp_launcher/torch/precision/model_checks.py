@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import itertools
 import numbers
 from collections.abc import Iterable, Sequence
 
@@ -178,3 +179,16 @@ def _wrapper(module: nn.Module) -> str:
     if any(base.__name__ in ("FullyShardedDataParallel", "FSDPModule") for base in type(module).__mro__):
         return "FSDP"
     return ""
+
+
+def refuse_shared(optimizers: tuple[Optimizer, ...], clip: float | None) -> None:
+    """One norm, taken once of each gradient, can't be of a parameter that two optimizers step."""
+    if clip is None or len(optimizers) == 1:
+        return
+    groups = (group["params"] for optimizer in optimizers for group in optimizer.param_groups)
+    parameters = list(itertools.chain.from_iterable(groups))
+    if len(set(parameters)) < len(parameters):
+        raise RuntimeError(
+            "two of these optimizers step the same parameter, and clip= is one norm over all: call "
+            "precision.step(optimizer, clip=...) for each"
+        )
