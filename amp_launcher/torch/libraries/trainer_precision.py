@@ -1,4 +1,4 @@
-"""Every mode without a loss scale in transformers' `Trainer`, o2 with masters too. Tried with transformers 4.56, 5.23.
+"""Every mode in transformers' `Trainer`, with o2's masters and float16's loss scale.
 
 from amp_launcher.torch.libraries.trainer_precision import PrecisionTrainer
 
@@ -23,9 +23,9 @@ from amp_launcher.torch.precision import Precision
 class PrecisionTrainer(Trainer):  # type: ignore[misc, unused-ignore]
     """A level, as "o2", or a mode's name, as "bf16-true", as `mode`; the launcher's request wins.
 
-    Trainer's own checkpoints resume bit for bit: their states of optimizers have masters. Clipping is by
-    `max_grad_norm`, of the gradients that the optimizer steps by. Raises `RuntimeError` for Trainer's own precision,
-    FSDP, DeepSpeed and a loss scale, after which Trainer would move its learning rate at skipped steps.
+    Trainer's own checkpoints resume bit for bit: their states of optimizers have masters and loss scale. Clipping is by
+    `max_grad_norm`, of the gradients that the optimizer steps by. A step that is skipped moves no learning rate.
+    Raises `RuntimeError` for Trainer's own precision, FSDP and DeepSpeed.
     """
 
     def __init__(self, *args: Any, mode: str | Amp | None = None, **kwargs: Any) -> None:
@@ -36,7 +36,7 @@ class PrecisionTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         self._norm = torch.zeros(())
         if self.args.fp16 or self.args.bf16:
             raise RuntimeError("leave fp16 and bf16 out of TrainingArguments: PrecisionTrainer applies its mode itself")
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+        if self.args.fsdp or self.is_fsdp_enabled or self.is_deepspeed_enabled:
             raise RuntimeError("PrecisionTrainer trains on one device and with DDP, without FSDP and DeepSpeed")
         self.accelerator.backward = self._backward
         self.accelerator.clip_grad_norm_ = self._clip_in_step
@@ -44,8 +44,6 @@ class PrecisionTrainer(Trainer):  # type: ignore[misc, unused-ignore]
     def create_optimizer(self, *given: Any, **named: Any) -> Optimizer:
         if self.applied is None:
             self.applied = Precision(self._mode, device=self.args.device)
-            if self.applied.resolved.loss_scale.mode != "none":
-                raise RuntimeError("PrecisionTrainer has no loss scale: take bfloat16, which needs none")
             optimizer = super().create_optimizer(*given, **named)  # transformers 4.44 takes none, 5.23 a model
             self.applied.prepare(self.model, optimizer)
             self.optimizer = _Stepped(optimizer, self._step)
@@ -55,22 +53,26 @@ class PrecisionTrainer(Trainer):  # type: ignore[misc, unused-ignore]
         return self.applied or contextlib.nullcontext()
 
     def _backward(self, loss: Any, **kwargs: Any) -> None:
-        assert self.applied is not None
-        self.applied.backward(loss / self.accelerator.gradient_accumulation_steps)
+        self._own.backward(loss / self.accelerator.gradient_accumulation_steps)
 
     def _clip_in_step(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
         """The norm, which has its value once the step is taken: Trainer reads it after that."""
         if math.isinf(max_norm):  # of a gradient that is written to the optimizer's is made anew, rounded
             norms = [parameter.grad.float().norm() for parameter in parameters if parameter.grad is not None]
-            return torch.stack(norms).norm()
+            return torch.stack(norms).norm() / (self._own.scale or 1.0)
         self._clip, self._norm = max_norm, torch.zeros((), device=self.args.device)
         return self._norm
 
     def _step(self, optimizer: Optimizer) -> None:
-        assert self.applied is not None
-        outcome = self.applied.step(optimizer, clip=self._clip)
+        outcome = self._own.step(optimizer, clip=self._clip)
+        self.optimizer._is_overflow = not outcome.applied  # accelerate's, by which Trainer leaves its schedule alone
         if outcome.grad_norm is not None:
             self._norm.copy_(outcome.grad_norm)
+
+    @property
+    def _own(self) -> Precision:
+        assert self.applied is not None, "Trainer makes an optimizer first"
+        return self.applied
 
 
 class _Stepped(Optimizer):

@@ -12,12 +12,14 @@ pytest.importorskip("transformers")
 
 from transformers import TrainingArguments
 
+from amp_launcher.precision.levels import Amp
 from amp_launcher.torch import Precision
 from amp_launcher.torch.libraries.trainer_precision import PrecisionTrainer
 from tests.amp_launcher.torch.scripts import fork
 from tests.amp_launcher.torch.trainers import differences
 
 CLIP, MICRO_BATCHES = 0.5, 2
+O2_IN_FLOAT16 = Amp(level="o2", dtype="float16")
 
 
 class Net(nn.Module):
@@ -38,7 +40,7 @@ class Recorded(PrecisionTrainer):
 
 def arguments(folder, steps=10, **more):
     words = {"gradient_accumulation_steps": MICRO_BATCHES, "max_grad_norm": CLIP, "learning_rate": 1e-2}
-    words |= {"weight_decay": 0.1, "save_steps": 4, "logging_steps": 1, "lr_scheduler_type": "constant"}
+    words |= {"weight_decay": 0.1, "save_steps": 4, "logging_steps": 1, "lr_scheduler_type": "linear"}
     words |= {"disable_tqdm": True, "use_cpu": True, "optim": "adamw_torch_fused"}
     return TrainingArguments(output_dir=str(folder), max_steps=steps, report_to=[], **{**words, **more})
 
@@ -53,7 +55,7 @@ def trained(folder, mode, resume=None, **more):
 
 
 @pytest.mark.parametrize("clip", [CLIP, 0.0])
-@pytest.mark.parametrize("mode", ["o0", "o1", "o2", "o3", "fp8"])
+@pytest.mark.parametrize("mode", ["o0", "o1", "o2", "o3", "fp8", "fp16-mixed", O2_IN_FLOAT16])
 def test_it_is_bit_for_bit_the_same_loop_by_hand(tmp_path, mode, clip):
     trainer = trained(tmp_path, mode, max_grad_norm=clip)
     net = Net()
@@ -67,25 +69,34 @@ def test_it_is_bit_for_bit_the_same_loop_by_hand(tmp_path, mode, clip):
     precision = Precision(mode, device="cpu")
     optimizer = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.999), eps=1e-8, fused=True)
     precision.prepare(net, optimizer)
-    norms = []
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (10 - step) / 10)
+    norms, applied = [], []
     for number, batch in enumerate(trainer.batches, 1):
         with precision:
             loss = net(**batch)["loss"]
         precision.backward(loss / MICRO_BATCHES)
         if number % MICRO_BATCHES == 0:
-            norms.append(precision.step(optimizer, clip=clip or None).grad_norm)
+            outcome = precision.step(optimizer, clip=clip or None)
+            norms.append(outcome.grad_norm)
+            applied.append(outcome.applied)
+            if outcome.applied:
+                schedule.step()
             optimizer.zero_grad()
     assert differences(dict(trainer.model.state_dict()), dict(net.state_dict())) == []
     ours, theirs = trainer.optimizer.state_dict(), optimizer.state_dict()
     assert differences(ours["state"], theirs["state"]) == [] and len(ours["state"]) == 6
+    assert trainer.lr_scheduler.get_last_lr() == schedule.get_last_lr()
+    assert all(applied) == (precision.scale is None) and any(applied), "float16's first steps overflow"
     if clip:
         logged = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
         assert logged == pytest.approx([float(norm) for norm in norms]) and len(logged) == 10
 
 
-def test_trainers_own_checkpoint_resumes_bit_for_bit_with_masters(tmp_path):
-    whole = trained(tmp_path / "a", "o2")
-    again = trained(tmp_path / "a", "o2", resume=tmp_path / "a" / "checkpoint-4")
+@pytest.mark.parametrize("mode", ["o2", O2_IN_FLOAT16])
+def test_trainers_own_checkpoint_resumes_bit_for_bit_with_masters_and_loss_scale(tmp_path, mode):
+    whole = trained(tmp_path / "a", mode)
+    again = trained(tmp_path / "a", mode, resume=tmp_path / "a" / "checkpoint-4")
+    assert (again.applied.scale, again.applied.skipped_total) == (whole.applied.scale, whole.applied.skipped_total)
     assert len(again.batches) == 12
     ours, theirs = (dict(one.optimizer.state_dict()["state"]) for one in (whole, again))
     assert differences(ours, theirs) == []
@@ -93,12 +104,9 @@ def test_trainers_own_checkpoint_resumes_bit_for_bit_with_masters(tmp_path):
     assert differences(dict(whole.model.state_dict()), dict(again.model.state_dict())) == []
 
 
-@pytest.mark.parametrize(
-    ("mode", "more", "said"), [("o2", {"bf16": True}, "leave fp16 and bf16 out"), ("fp16-mixed", {}, "no loss scale")]
-)
-def test_what_it_cannot_do_right_is_refused(tmp_path, mode, more, said):
-    with pytest.raises(RuntimeError, match=said):
-        trained(tmp_path, mode, **more)
+def test_trainers_own_precision_is_refused(tmp_path):
+    with pytest.raises(RuntimeError, match="leave fp16 and bf16 out"):
+        trained(tmp_path, "o2", bf16=True)
 
 
 SCRIPT = """
@@ -127,3 +135,12 @@ def test_it_is_proved_under_the_launcher_and_its_steps_are_counted_once(tmp_path
     assert (ended.code, ended.verdict) == (0, "proved"), ended.out + ended.err
     assert [row["step"] for row in ended.steps] == [1, 2, 3, 4, 5, 6]
     assert [row["step"] for row in ended.steps if row["loss"]] == [2, 4, 6]
+
+
+def test_fsdp_is_refused_before_the_first_step(tmp_path):
+    text = SCRIPT.replace(
+        'output_dir="out"', 'output_dir="out", fsdp="full_shard", fsdp_config={"fsdp_version": 2}, ddp_backend="gloo"'
+    )
+    ended = fork(tmp_path, text, "amp=o2", ranks=2)
+    assert ended.code != 0 and not ended.steps
+    assert "PrecisionTrainer trains on one device and with DDP, without FSDP and DeepSpeed" in ended.out + ended.err
