@@ -85,6 +85,8 @@ class _JobCallback:
         time for otherwise. Callbacks that save on an exception, as at SIGTERM, save."""
         for callback in trainer.checkpoint_callbacks:
             callback.on_exception(trainer, module, InterruptedError("the job was asked to stop"))
+        # OnExceptionCheckpoint would delete what it saved when `fit` ends without an exception.
+        trainer.callbacks = [one for one in trainer.callbacks if type(one).__name__ != "OnExceptionCheckpoint"]
         self._batches, trainer.limit_val_batches = trainer.limit_val_batches, 0
         trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
         trainer.should_stop = True

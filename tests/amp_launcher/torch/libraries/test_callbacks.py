@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from inspect import signature
 
 import pytest
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from tests.amp_launcher.forking import Forked, run_as_main
 from tests.amp_launcher.torch.scripts import fork
 from tests.amp_launcher.torch.test_library_rows import LIGHTNING, TRAINER
 
+SAVES = (  # the first isn't in 2.4
+    'ModelCheckpoint(dirpath="saved", save_on_exception=True, save_last=True)',
+    'OnExceptionCheckpoint("saved", "epoch=0-step=4")',
+)
+if "save_on_exception" not in signature(ModelCheckpoint).parameters:
+    SAVES = SAVES[1:]
 STOPS = """
 import os, pathlib, time
 at = int(os.environ.get("STOP_AT", 0))
@@ -21,13 +29,9 @@ def ask(step):
 LIGHTNING_STOPS = (
     STOPS
     + """
-from inspect import signature
 from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
-if "save_on_exception" in signature(ModelCheckpoint).parameters:  # not in 2.4
-    saves = ModelCheckpoint(dirpath="saved", save_on_exception=True, save_last=True)
-else:
-    saves = OnExceptionCheckpoint("saved", "epoch=0-step=4")
-"""
+saves = SAVES
+""".replace("SAVES", SAVES[0])
     + LIGHTNING.replace("        return loss", "        ask(self.global_step)\n        return loss").replace(
         "logger=CSVLogger", "min_epochs=9, callbacks=[saves], logger=CSVLogger"
     )
@@ -61,8 +65,9 @@ def run(tmp_path):
     return start
 
 
-def test_a_lightning_training_that_is_asked_to_stop_saves_and_ends_at_that_batch(run, tmp_path):
-    ended = run(LIGHTNING_STOPS, "12", STOP_AT="3")
+@pytest.mark.parametrize("saves", SAVES)
+def test_a_lightning_training_that_is_asked_to_stop_saves_and_ends_at_that_batch(run, tmp_path, saves):
+    ended = run(LIGHTNING_STOPS.replace(SAVES[0], saves), "12", STOP_AT="3")
     assert "fitted 4 1.0" in ended.out
     assert (ended.result["status"], len(ended.steps)) == ("stopped", 4)
     assert (tmp_path / "saved" / "epoch=0-step=4.ckpt").exists()
