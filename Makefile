@@ -43,7 +43,8 @@ golden: $(VENV)/.test ## write the golden files anew; review them as a diff
 conf: $(VENV)/.test ## write conf/ anew from the settings classes: every key with its default and its help
 	$(BIN)/python -m launcher.config.write_conf
 
-versions: $(VENV)/.test ## the wheel on Python 3.10 to 3.13, with the oldest packages and the newest; needs uv and 10 GB
+versions: $(VENV)/.test ## libraries in three versions each; the wheel on Python 3.10 to 3.13, oldest packages and newest: uv, 10 GB
+	$(BIN)/python -m tests.library_versions
 	$(BIN)/python -m tests.versions
 
 bench: $(VENV)/.test ## the benchmarks, each a ratio against something measured beside it
