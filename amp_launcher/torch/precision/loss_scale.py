@@ -90,14 +90,9 @@ class LossScaler(torch.amp.GradScaler):
         step by gradients of the scale that it has."""
         waiting = self._sharing.difference(self._stepped)
         if waiting and self._stepped:
-            others, own, reached = set(_parameters(waiting)), set(_parameters(self._stepped)), False
-            for parameter in _reached(loss):
-                if parameter in others:
-                    break
-                reached = reached or parameter in own
-            else:
-                if reached:
-                    self.update()
+            others, own = set(_parameters(waiting)), set(_parameters(self._stepped))
+            if others.isdisjoint(_reached(loss)) and not own.isdisjoint(_reached(loss)):  # each ends at the first
+                self.update()
         self._end_iteration()
 
     def _end_iteration(self) -> None:
