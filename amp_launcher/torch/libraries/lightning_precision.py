@@ -1,4 +1,4 @@
-"""Every mode in Lightning's `Trainer`, as a precision plugin. Tried with lightning 2.4 and 2.6, and with DDP in 2.6.
+"""Every mode in Lightning's `Trainer`, as a precision plugin.
 
 from amp_launcher.torch.libraries.lightning_precision import LightningPrecision
 
