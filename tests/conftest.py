@@ -11,6 +11,9 @@ pytest_plugins = ["tests.testbed.plugin", "tests.launcher.users"]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Parts of the suite share the cores: a second thread would only wait for them, and OpenMP's wait by computing.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Schedulers are asked once in 30 s. Tests that don't count the questions wait less.
 os.environ.setdefault("LAUNCHER_ASK_EVERY", "0.2")
 

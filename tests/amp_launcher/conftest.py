@@ -1,14 +1,10 @@
 from __future__ import annotations
 
 import faulthandler
-import os
 import sys
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
-
-# Parts of the suite share the cores: a second thread would only wait for them. Before a framework is imported.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

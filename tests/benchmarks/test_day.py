@@ -86,10 +86,7 @@ def test_a_topology_is_of_gpus_alone() -> None:
     assert machine.topology(TOPOLOGY) == "GPU0\tX\tNV18\nGPU1\tNV18\tX\n"
 
 
-def test_scripts_a_fused_optimizer_and_a_killed_rank_are_rehearsed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_scripts_a_fused_optimizer_and_a_killed_rank_are_rehearsed(tmp_path: Path) -> None:
     out = tmp_path / "day"
     assert gpu.main(["day", "--device", "cpu", "--tiny", "--out", str(out), "--only", "a", "c", "d", "g"]) == 0
     document = json.loads((out / "day.json").read_text())

@@ -28,7 +28,6 @@ def test_the_hand_written_sharded_step_is_the_recipes() -> None:
 
 
 def test_two_ranks_take_turns_at_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(sharded, "SIZES", (*TINY, f"steps={6 * BLOCK + 1}"))
     measured = sharded.fsdp(tmp_path)
     counts = {len(timing.seconds) for timing in measured.timings.values()}

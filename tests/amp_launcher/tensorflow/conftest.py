@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as amp_launcher.tensorflow does, which comes too late here
 
 pytest.importorskip("tensorflow")
