@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from benchmarks import gpu
 from benchmarks.day import machine
 from benchmarks.day.__main__ import run
 from benchmarks.day.parts import Check, Day, LeftOut, Part, spread
+from tests.launcher import warm
 
 REPORT = """<?xml version="1.0" ?>
 <!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
@@ -86,7 +88,16 @@ def test_a_topology_is_of_gpus_alone() -> None:
     assert machine.topology(TOPOLOGY) == "GPU0\tX\tNV18\nGPU1\tNV18\tX\n"
 
 
-def test_scripts_a_fused_optimizer_and_a_killed_rank_are_rehearsed(tmp_path: Path) -> None:
+def test_scripts_a_fused_optimizer_and_a_killed_rank_are_rehearsed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = Day.launcher
+
+    def warm_launcher(day: Day, first: str, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        trains = first.startswith("recipe=") or first.endswith(".py")
+        return launcher(day, first, *([f"python={warm.python()}"] if trains else []), *words, **environ)
+
+    monkeypatch.setattr(Day, "launcher", warm_launcher)
     out = tmp_path / "day"
     assert gpu.main(["day", "--device", "cpu", "--tiny", "--out", str(out), "--only", "a", "c", "d", "g"]) == 0
     document = json.loads((out / "day.json").read_text())
