@@ -12,14 +12,6 @@ from benchmarks.steps import BLOCK
 TINY = ("train.layers=2", "train.width=32", "train.heads=2", "train.context=32", "batch=4", "train.warmup_steps=2")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize(
     "words",
     [("amp=o0",), ("amp=o1",), ("amp=o2",), ("amp=o1", "amp.dtype=float16"), ("amp=o2", "amp.dtype=float16")],

@@ -10,8 +10,7 @@ from launcher.__main__ import main
 from launcher.runs import selection
 
 
-def test_a_sound_machine_proves_a_job_that_leaves_nothing(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_a_sound_machine_proves_a_job_that_leaves_nothing(tmp_path, capsys):
     assert main(["doctor", "amp=o2", f"run_root={tmp_path}/runs"]) == 0
     shown = capsys.readouterr().out
     assert "ok       job        done in" in shown
