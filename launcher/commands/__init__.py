@@ -30,7 +30,7 @@ VERBS = {
     "verify": "replay steps of a run, and name the first tensor that differs by a bit",
     "report": "tables and charts from runs",
     "fetch": "bring what runs on other hosts left",
-    "export": "write a run's weights as one safetensors file",
+    "export": "write a run's weights as one file, or give runs to TensorBoard, MLflow or wandb",
     "rm": "delete runs",
     "shell": "open a terminal in a job's environment",
     "image": "list, show and fetch container images",

@@ -1,4 +1,4 @@
-"""`export`: write the weights of a run as one safetensors file, by a Python that has torch."""
+"""`export`: write the weights of a run as one safetensors file, by a Python that has torch. `to=` is in `export_to`."""
 
 from __future__ import annotations
 
@@ -29,19 +29,36 @@ runpy.run_module("amp_launcher.torch.export", run_name="__main__", alter_sys=Tru
 """Runs torch/export.py of a folder `amp_launcher`, without the packages beside it or the current folder. Until that
 module handles Ctrl-C, Ctrl-C ends the process without a traceback."""
 OWN = ("step", "python", "overwrite")
+_EXAMPLES = """\
+  python -m launcher export wise-oasis step=400 weights.safetensors
+  python -m launcher export wise-oasis to=tensorboard            event files below ./tensorboard; dir=PATH elsewhere
+  MLFLOW_TRACKING_URI=http://mlflow:5000 python -m launcher export calm-lake to=mlflow --follow
+"""
 
 
 def main(arguments: list[str]) -> int:
     parser = Parser(
         "export",
-        "RUN [FILE] [step=N] [overwrite=true] [python=PATH]",
+        "RUN [FILE] [step=N] [overwrite=true] [python=PATH], or RUN|SWEEP to=TRACKER [dir=PATH] [--follow]",
         "Write the weights of a torch run as one float32 safetensors file: every parameter by its name, masters where "
         "there are any, of the newest checkpoint or that of step N. FILE is RUN-step-N.safetensors or "
         "RUN.safetensors in this folder unless named; one that is there is replaced with overwrite=true alone. It is "
         "read by the run's own Python where that is here, else by this one, or by python=PATH, which needs torch and "
-        "safetensors (pip install 'amp-launcher[export]'). Say `fetch` first for a run on another host.",
+        "safetensors (pip install 'amp-launcher[export]'). Say `fetch` first for a run on another host. "
+        "With to=tensorboard, mlflow or wandb the curves, settings, tags and verdict of runs, wherever they are, go "
+        "there, each once however often it is said; the tracker's own variables, as MLFLOW_TRACKING_URI, say where "
+        "and with which key.",
+        _EXAMPLES,
     )
-    words = parser.parse_intermixed_args(arguments).words
+    parser.add_argument("--follow", action="store_true", help="with to=: continue until the runs have ended")
+    options = parser.parse_intermixed_args(arguments)
+    words = options.words
+    if any(word.startswith("to=") for word in words):
+        from launcher.commands import export_to
+
+        return export_to.main(words, follow=options.follow)
+    if options.follow:
+        raise UsageError("--follow goes with to=tensorboard, to=mlflow or to=wandb")
     own = dict(word.split("=", 1) for word in words if word.partition("=")[0] in OWN and "=" in word)
     if own.get("python") == "":
         raise UsageError("python= names no Python; say python=PATH, or leave it out")

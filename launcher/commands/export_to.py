@@ -1,0 +1,145 @@
+"""`export RUN to=TRACKER`: give runs to TensorBoard, MLflow or Weights & Biases, from outside the job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from amp_launcher.typed import nearest
+from launcher.commands.arguments import one_of, split
+from launcher.config.paths import expanded
+from launcher.errors import TYPED, Unavailable, UsageError
+from launcher.executors import backends
+from launcher.report import page, read, sections
+from launcher.report.read import Evidence
+from launcher.runs import ownership, run_ids
+from launcher.runs.store import Run
+from launcher.trackers.sending import Stream, Tracker, alone
+
+TRACKERS = ("tensorboard", "mlflow", "wandb")
+OWN = ("to", "dir")
+INTERVAL = 5.0
+"""Seconds between two looks at a run that is followed."""
+DEVICES_EVERY = 60.0
+"""Seconds between two readings of all samples of its GPUs."""
+PATIENCE = 30.0
+"""Seconds before a tracker that did not answer is asked again."""
+
+
+def main(words: Sequence[str], *, follow: bool) -> int:
+    """Returns the exit code. Raises `LauncherError`."""
+    own = dict(word.split("=", 1) for word in words if word.partition("=")[0] in OWN and "=" in word)
+    names, roots = split([word for word in words if word.partition("=")[0] not in OWN], OWN)
+    if own["to"] not in TRACKERS:
+        raise UsageError(f"to={own['to']} is not one of {', '.join(TRACKERS)}{nearest(own['to'], TRACKERS)}{TYPED}")
+    if "dir" in own and own["to"] != "tensorboard":
+        raise UsageError(f"dir= is for to=tensorboard; {own['to']} reads its place from its environment variables")
+    if not names:
+        raise UsageError("export takes a run or sweep: python -m launcher export RUN|SWEEP to=tensorboard")
+    chosen = one_of("export", names, roots)
+    ownership.refuse_anothers("export", chosen.runs)
+    tracker = _tracker(own["to"], own.get("dir") or "tensorboard")
+    with contextlib.ExitStack() as locks:
+        for run in chosen.runs:
+            locks.enter_context(alone(run.folder))
+        export = Export(chosen.runs, chosen.sweep, tracker)
+        try:
+            if follow:
+                _follow(export)
+            else:
+                export.update(devices=True)
+            export.close()
+        except Unavailable as error:
+            raise Unavailable(f"{error}; nothing is lost, and the same command later sends the rest") from None
+    print(f"{export.sent} values of {_count(chosen.runs)} sent" if export.sent else "nothing new to send")
+    print(tracker.told())
+    return 0
+
+
+def _tracker(name: str, folder: str) -> Tracker:
+    if name == "tensorboard":
+        from launcher.trackers.tensorboard_events import TensorBoard
+
+        return TensorBoard(Path(os.path.abspath(expanded(folder))))
+    if name == "mlflow":
+        from launcher.trackers.mlflow_runs import Mlflow
+
+        return Mlflow()
+    from launcher.trackers.wandb_runs import Wandb
+
+    return Wandb()
+
+
+def _count(runs: Sequence[Run]) -> str:
+    return runs[0].id if len(runs) == 1 else f"{len(runs)} runs"
+
+
+class Export:
+    """The runs of one command on their way to a tracker."""
+
+    def __init__(self, runs: Sequence[Run], sweep: str | None, tracker: Tracker) -> None:
+        self.sent = 0
+        self.ended = False
+        self._runs, self._sweep, self._tracker = runs, sweep, tracker
+        self._streams: dict[Path, Stream] = {}
+        self._closed_groups: set[str] = set()
+
+    def update(self, *, devices: bool) -> None:
+        """Send what is new, of runs that have ended with their end. Raises `LauncherError`."""
+        # The state first, the rows after it: what is finished writes no more, so none are missed.
+        seen = backends.look(self._runs, follow=True)
+        self.ended = all(entry.state.finished for entry in seen)
+        for entry in seen:
+            run, plan = entry.run, read.of_run(entry.run.folder, entry.run, entry.state, read=False)
+            arms = read.of_arms(run.folder, plan.plan, entry.state, read=False)
+            group = run.id if arms else run_ids.sweep_of(run.id)
+            for evidence in arms or [plan]:
+                stream = self._streams.get(evidence.run.folder)
+                if stream is None:
+                    stream = self._streams[evidence.run.folder] = Stream(evidence.run, self._tracker)
+                self.sent += stream.update(evidence, group, _page(evidence), devices=devices)
+            if arms and entry.state.finished:
+                self._close_group(run.id)
+        if self.ended and self._sweep:
+            self._close_group(self._sweep)
+        backends.settle(seen)
+
+    def close(self) -> None:
+        for stream in self._streams.values():
+            stream.close()
+
+    def _close_group(self, group: str) -> None:
+        if self.sent and group not in self._closed_groups:
+            self._tracker.close_group(group)
+            self._closed_groups.add(group)
+
+
+def _page(evidence: Evidence) -> Callable[[], str]:
+    return lambda: page.render(sections.of_runs(evidence.label, [read.with_steps(evidence)]))
+
+
+def _follow(export: Export) -> None:
+    """Send what is new until the runs have ended. A tracker that is down is told of once, and asked again."""
+    down, devices_at = False, 0.0
+    while True:
+        now = time.monotonic()
+        try:
+            export.update(devices=now >= devices_at)
+            if now >= devices_at:
+                devices_at = now + DEVICES_EVERY
+            if down:
+                print("it answers again; what was missing is sent", file=sys.stderr)
+            down = False
+            if export.ended:
+                return
+        except Unavailable as error:
+            if export.ended:
+                raise
+            if not down:
+                print(f"{error}; it is asked again until it answers", file=sys.stderr, flush=True)
+            down = True
+        time.sleep(PATIENCE if down else INTERVAL)

@@ -1,0 +1,178 @@
+"""Sending what is new of a run to a tracker, and the record of what was sent.
+
+A tracker gets each scalar of a step once: RUN/trackers.json has the last step of every scalar that was sent, by where
+it was sent to. So a second export adds nothing, and one that was killed is continued.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from launcher.errors import UsageError
+from launcher.report.read import Evidence
+from launcher.runs import store
+from launcher.runs.store import Run
+from launcher.trackers.content import Content, Point, Scalars, describe
+
+RECORD = "trackers.json"
+"""Of a run's folder, or an arm's."""
+BATCH = 500
+"""Points that are sent together; with a record after each."""
+
+
+class Sink(Protocol):
+    """One run in a tracker."""
+
+    mark: dict[str, Any]
+    """What the record keeps, to find the same run again: its id there."""
+    delayed: bool
+    """Whether what is sent is known to have arrived only once it was closed."""
+
+    def send(self, points: list[Point]) -> None: ...
+
+    def finish(self, content: Content, page: Callable[[], str]) -> None:
+        """The end: state, verdict, and the report as HTML."""
+
+    def close(self) -> None: ...
+
+
+class Tracker(Protocol):
+    """Where runs are sent to. All of it raises `Unavailable` where the tracker does not answer, `UsageError` where it
+    refuses."""
+
+    place: str
+    """Names the destination in records, without keys."""
+
+    def has(self, mark: dict[str, Any]) -> bool:
+        """Whether the run of that mark is still there."""
+
+    def open(self, content: Content, mark: dict[str, Any]) -> Sink:
+        """The run there, found again by its mark, or made."""
+
+    def close_group(self, group: str) -> None:
+        """All runs of the group have ended."""
+
+    def told(self) -> str:
+        """How to look at it."""
+
+
+class Stream:
+    """One run, or arm, on its way to a tracker."""
+
+    def __init__(self, run: Run, tracker: Tracker) -> None:
+        self._run, self._tracker = run, tracker
+        self._scalars = Scalars(run.folder)
+        self._sink: Sink | None = None
+        self._steps, self._mark, self._closing = _entry(_read(run).get(tracker.place))
+        self._is_checked = not self._mark
+
+    def update(self, evidence: Evidence, group: str | None, page: Callable[[], str], *, devices: bool) -> int:
+        """Send what is new, with the samples of `devices` if wanted, and the end of a run that has ended. Returns the
+        scalars that were sent. Raises `LauncherError`; what was not sent is sent by the next call."""
+        content = describe(evidence, group, arm=group is not None and evidence.run.folder.parent.name == store.ARMS)
+        sources: list[Iterable[Point]] = [self._scalars.new()]
+        closing = _digest(content) if content.ended is not None else None
+        if devices or closing:
+            sources.append(_later(self._scalars.of_devices))
+        if closing:
+            sources.append(_later(lambda: [self._scalars.at_end(evidence)]))
+        try:
+            return self._send(content, itertools.chain.from_iterable(sources), closing, page)
+        except BaseException:
+            self._scalars, self._sink = Scalars(self._run.folder), None
+            raise
+
+    def close(self) -> None:
+        """Nothing more is sent."""
+        if self._sink is not None:
+            self._sink.close()
+            self._save()
+            self._sink = None
+
+    def _send(self, content: Content, points: Iterable[Point], closing: str | None, page: Callable[[], str]) -> int:
+        if not self._is_checked and not self._tracker.has(self._mark):
+            self._steps, self._mark, self._closing = {}, {}, None
+        self._is_checked = True
+        steps, count = dict(self._steps), 0
+        new = _unsent(points, steps)
+        while batch := list(itertools.islice(new, BATCH)):
+            sink = self._opened(content)
+            sink.send(batch)
+            count += sum(len(point.values) for point in batch)
+            self._steps = dict(steps)
+            if not sink.delayed:
+                self._save()
+        if closing is not None and closing != self._closing:
+            sink = self._opened(content)
+            sink.finish(content, page)
+            self._closing = closing
+            if not sink.delayed:
+                self._save()
+        return count
+
+    def _opened(self, content: Content) -> Sink:
+        if self._sink is None:
+            self._sink = self._tracker.open(content, self._mark)
+            self._save()
+        return self._sink
+
+    def _save(self) -> None:
+        assert self._sink is not None
+        self._mark = self._sink.mark
+        entry = {"steps": self._steps, "mark": self._mark, "closing": self._closing}
+        sent = {**_read(self._run), self._tracker.place: entry}
+        store.write_json(self._run.folder / RECORD, {"schema": 1, "sent": sent})
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Lock a run's exports: two at once would send everything twice. Raises `UsageError`."""
+    with open(os.open(folder / ".export", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600), "wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{folder.name} is being exported by another launcher this moment") from None
+        yield
+
+
+def _unsent(points: Iterable[Point], steps: dict[str, int]) -> Iterator[Point]:
+    """The points with what is beyond the last step of each scalar, which is noted in `steps`."""
+    for point in points:
+        values = {name: value for name, value in point.values.items() if point.step > steps.get(name, -1)}
+        if values:
+            steps.update(dict.fromkeys(values, point.step))
+            yield point._replace(values=values)
+
+
+def _later(make: Callable[[], Iterable[Point]]) -> Iterator[Point]:
+    """Points that are read once those before them were."""
+    yield from make()
+
+
+def _digest(content: Content) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _read(run: Run) -> dict[str, Any]:
+    sent = store.read_or_empty(run.folder / RECORD, own_in=run.root).get("sent")
+    return sent if isinstance(sent, dict) else {}
+
+
+def _entry(value: Any) -> tuple[dict[str, int], dict[str, Any], str | None]:
+    """What was sent to one place, as the file says: the last steps, the mark and the end; nothing where it says
+    something else."""
+    entry = value if isinstance(value, dict) else {}
+    steps, mark, closing = entry.get("steps"), entry.get("mark"), entry.get("closing")
+    return (
+        {name: step for name, step in steps.items() if type(step) is int} if isinstance(steps, dict) else {},
+        mark if isinstance(mark, dict) else {},
+        closing if isinstance(closing, str) else None,
+    )
