@@ -56,7 +56,7 @@ class Content(NamedTuple):
     group: str | None
     """The sweep or comparison that it is of."""
     settings: Mapping[str, SETTING]
-    """By dotted keys."""
+    """By dotted keys, without those that are null."""
     tags: Mapping[str, str]
     state: str
     verdict: str
@@ -92,7 +92,7 @@ def describe(evidence: Evidence, group: str | None, arm: bool = False) -> Conten
         id=f"{group}-{evidence.run.id}" if arm else evidence.run.id,
         label=admit.clean(evidence.label)[:LONGEST],
         group=group,
-        settings={**settings, **{key: _setting(value) for key, value in plan.swept}},
+        settings={**settings, **_flat({key: value for key, value in plan.swept if not _is_group(key, settings)})},
         tags={key: admit.clean(str(value))[:LONGEST] for key, value in tags.items() if value},
         state=state.name,
         verdict=admit.clean(": ".join(filter(None, (observed.verdict, observed.why)))),
@@ -107,12 +107,16 @@ def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, SETTING]:
     flat: dict[str, SETTING] = {}
     for key, value in list(values.items())[:MOST]:
         name = f"{above}{admit.clean(str(key))}"[:LONGEST]
-        flat.update(_flat(value, f"{name}.") if isinstance(value, Mapping) else {name: _setting(value)})
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{name}."))
+        elif value is not None:
+            flat[name] = value if isinstance(value, (bool, int, float)) else admit.clean(show(value))
     return flat
 
 
-def _setting(value: Any) -> SETTING:
-    return value if isinstance(value, (bool, int, float)) else admit.clean(show(value))
+def _is_group(key: str, settings: Mapping[str, SETTING]) -> bool:
+    """Whether the key is short for one of a group that is there, as `amp` is."""
+    return any(name.startswith(f"{key}.") for name in settings)
 
 
 class Scalars:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ from typing import Any
 from launcher import admit
 from launcher.errors import UsageError, of_system
 from launcher.trackers.content import Content, Point
+
+LONGEST_NAME = 100
+"""Characters of a folder."""
+_ODD = re.compile(r"[^\w=.,+-]+")
 
 
 class TensorBoard:
@@ -30,8 +35,7 @@ class TensorBoard:
         return known and os.path.isfile(self._folder / mark["file"])
 
     def open(self, content: Content, mark: dict[str, Any]) -> Events:
-        below = f"{content.group}/{content.id}" if content.group else content.id
-        file = mark.get("file") or f"{below}/events.out.tfevents.{int(content.started or 0)}.{content.id}"
+        file = mark.get("file") or f"{_folder(content)}/events.out.tfevents.{int(content.started or 0)}.{content.id}"
         try:
             return Events(self._folder / file, {"file": file, **mark}, content)
         except OSError as error:
@@ -97,3 +101,12 @@ class Events:
     def _flush(self) -> None:
         self._stream.flush()
         self.mark = {**self.mark, "bytes": self._stream.tell()}
+
+
+def _folder(content: Content) -> str:
+    """By which TensorBoard calls the run: its id, or in a sweep or comparison its number and what is its own."""
+    if content.group is None:
+        return content.id
+    number = content.id.rpartition("-")[2]
+    label = content.label if content.label.startswith(number) else f"{number} {content.label}"
+    return f"{content.group}/{_ODD.sub('_', label)[:LONGEST_NAME]}"

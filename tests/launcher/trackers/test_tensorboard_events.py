@@ -41,7 +41,7 @@ def text(events, name):
 
 
 def test_tensorboard_reads_scalars_settings_tags_and_verdict(root, send, events, capsys):
-    folder = run(root, steps=4)
+    folder = run(root, steps=4, plan={"swept": [["amp", "o2"], ["sweep.seed", 3]]})
     (folder / "telemetry").mkdir()
     began = 1767323045
     lines = (f"{began + second}, {second}, {2 * second}, 1024, 4096" for second in (0, 2, 3))
@@ -59,7 +59,10 @@ def test_tensorboard_reads_scalars_settings_tags_and_verdict(root, send, events,
 
     plugin = read.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     hparams = plugin_data_pb2.HParamsPluginData.FromString(plugin).session_start_info.hparams
-    assert (hparams["amp.level"].string_value, hparams["batch"].number_value) == ("o2", 128)
+    assert {name: value.string_value or value.number_value for name, value in hparams.items()} == {
+        **{"amp.level": "o2", "amp.dtype": "auto", "amp.allow": "[]"},
+        **{"batch": 128, "train.lr": 0.5, "sweep.seed": 3},
+    }
     assert "| recipe | mnist |" in text(read, "tags")[0]
     assert text(read, "verdict") == ["done; proved: 97% of the work in bfloat16"]
 
@@ -139,10 +142,10 @@ def test_a_damaged_or_hostile_record_leads_nowhere_else(root, tmp_path, send, ev
 
 def test_a_sweep_and_a_comparison_are_folders_of_their_runs(root, tmp_path, send, events):
     for index in range(2):
-        run(root, f"{SWEEP}-{index:03}", steps=2, plan={"swept": [["batch", 128 + index]]})
+        run(root, f"{SWEEP}-{index:03}", steps=2, plan={"swept": [["amp", "o2"], ["data.dir", f"/a/{index}"]]})
     store.write_sweep(root, SWEEP, [f"{SWEEP}-{index:03}" for index in range(2)], {})
     send("calm-lake")
-    assert [step for step, _ in curve(events(f"{SWEEP}/{SWEEP}-001"), "train/loss")] == [1, 2]
+    assert [step for step, _ in curve(events(f"{SWEEP}/001_amp=o2_data.dir=_a_1"), "train/loss")] == [1, 2]
     arms = [{"arm": "00", "swept": [["amp", "o0"]]}, {"arm": "01", "swept": [["amp", "o1"]]}]
     folder = run(root, plan={"arms": arms, "comparison": {"rounds": 1}})
     for arm in ("00", "01"):
@@ -150,7 +153,7 @@ def test_a_sweep_and_a_comparison_are_folders_of_their_runs(root, tmp_path, send
         metrics(folder / "arms" / arm, [row(1), row(2)])
     send("brave")
     send("brave")
-    assert [step for step, _ in curve(events(f"{NAME}/{NAME}-01"), "train/loss")] == [1, 2]
+    assert [step for step, _ in curve(events(f"{NAME}/01_amp=o1"), "train/loss")] == [1, 2]
 
 
 def test_a_running_run_is_followed_to_its_end(root, tmp_path, send, events, monkeypatch):
