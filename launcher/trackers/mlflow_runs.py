@@ -103,7 +103,7 @@ class Mlflow:
                 raise UsageError(
                     f"MLFLOW_TRACKING_URI={self._address}: {text[:300]}; it is http://HOST:PORT, sqlite:///FILE or none"
                 ) from None
-            why = text.rpartition("Caused by ")[2][-200:]
+            why = text.rpartition(": ")[2].rstrip("\"')")[-200:]
             raise Unavailable(f"{self._address} does not answer as an MLflow server ({why})") from None
 
 

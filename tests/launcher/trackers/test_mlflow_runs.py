@@ -1,3 +1,5 @@
+import http.server
+import threading
 from pathlib import Path
 
 import pytest
@@ -140,7 +142,11 @@ def test_names_that_mlflow_refuses_are_changed(root, client):
     ("address", "code", "message"),
     [
         ("htp://x", 2, "it is http://HOST:PORT, sqlite:///FILE or none"),
-        ("http://me:hush@127.0.0.1:9", 3, "http://127.0.0.1:9 does not answer as an MLflow server"),
+        (
+            "http://me:hush@127.0.0.1:9",
+            3,
+            "http://127.0.0.1:9 does not answer as an MLflow server ([Errno 111] Connection refused)",
+        ),
     ],
 )
 def test_a_wrong_address_is_one_sentence_and_sent_later(root, client, monkeypatch, capsys, address, code, message):
@@ -154,6 +160,23 @@ def test_a_wrong_address_is_one_sentence_and_sent_later(root, client, monkeypatc
     assert not (folder / "trackers.json").exists()
     assert export("brave", "to=mlflow") == 0
     assert len(history(client, runs(client)[NAME])) == 2
+
+
+def test_a_key_that_a_server_refuses_is_one_sentence(root, client, monkeypatch, capsys):
+    class Refusing(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(401)
+
+        def log_message(self, *words):
+            pass
+
+    run(root)
+    with http.server.HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
+        assert export("brave", "to=mlflow") == 2
+        server.shutdown()
+    assert "refuses the key: set MLFLOW_TRACKING_TOKEN" in capsys.readouterr().err
 
 
 def test_the_record_keeps_no_password(root, client, monkeypatch):

@@ -94,6 +94,19 @@ def test_what_was_written_before_a_kill_and_not_recorded_is_written_once(root, t
     assert [step for step, _ in curve(events(), "train/loss")] == [1, 2, 3, 4]
 
 
+def test_an_export_that_is_killed_is_continued(root, tmp_path, send, events):
+    folder = run(root, steps=1)
+    metrics(folder, [row(step) for step in range(2, 20_001)])
+    words = ["export", "brave", "to=tensorboard", f"dir={tmp_path / 'events'}", f"run_root={root}"]
+    exporting = subprocess.Popen(run_folders.command(*words))
+    run_folders.until(lambda: (folder / "trackers.json").exists() and record(folder)["steps"], every=0.001)
+    exporting.kill()
+    exporting.wait()
+    assert record(folder)["closing"] is None, "it had ended already"
+    send("brave")
+    assert [step for step, _ in curve(events(), "train/loss")] == list(range(1, 20_001))
+
+
 def test_steps_that_a_resume_takes_again_are_not_sent_again(root, send, events):
     folder = run(root, steps=6)
     send("brave")
