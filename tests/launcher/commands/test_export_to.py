@@ -1,4 +1,5 @@
 import sys
+import types
 
 import pytest
 
@@ -44,3 +45,19 @@ def test_help_has_examples(capsys):
         main(["export", "--help"])
     said = capsys.readouterr().out
     assert said.count("\n  python -m launcher export ") == 2 and "to=mlflow --follow" in said
+
+
+def test_a_run_on_another_host_is_followed_from_here(over_ssh, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tensorboard")
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("notf"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    words = ["recipe=simplenet", "train.width=32", "amp=o1", "batch=16", "steps=4", "device=cpu"]
+    assert main([*words, *over_ssh]) == 0
+    name = capsys.readouterr().out.split()[0]
+    assert main(["export", name, "to=tensorboard", f"dir={tmp_path}", "--follow"]) == 0
+    events = EventAccumulator(str(tmp_path / name)).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4]
+    capsys.readouterr()
+    assert main(["export", name, "to=tensorboard", f"dir={tmp_path}"]) == 0
+    assert "nothing new to send" in capsys.readouterr().out
