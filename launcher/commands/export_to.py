@@ -51,8 +51,10 @@ def main(words: Sequence[str], *, follow: bool) -> int:
             if follow:
                 _follow(export)
             else:
-                export.update(devices=True)
+                export.update(devices=True, keep_open=False)
+        except KeyboardInterrupt:
             export.close()
+            raise
         except Unavailable as error:
             raise Unavailable(f"{error}; nothing is lost, and the same command later sends the rest") from None
     print(f"{export.sent} values of {_count(chosen.runs)} sent" if export.sent else "nothing new to send")
@@ -88,8 +90,9 @@ class Export:
         self._streams: dict[Path, Stream] = {}
         self._closed_groups: set[str] = set()
 
-    def update(self, *, devices: bool) -> None:
-        """Send what is new, of runs that have ended with their end. Raises `LauncherError`."""
+    def update(self, *, devices: bool, keep_open: bool = True) -> None:
+        """Send what is new, of runs that have ended with their end, and of others until `close` if they are kept open.
+        Raises `LauncherError`."""
         # The state first, the rows after it: what is finished writes no more, so none are missed.
         seen = backends.look(self._runs, follow=True)
         self.ended = all(entry.state.finished for entry in seen)
@@ -102,6 +105,8 @@ class Export:
                 if stream is None:
                     stream = self._streams[evidence.run.folder] = Stream(evidence.run, self._tracker)
                 self.sent += stream.update(evidence, group, _page(evidence), devices=devices)
+                if evidence.state.finished or not keep_open:
+                    stream.close()  # of a sweep of hundreds few are open at once
             if arms and entry.state.finished:
                 self._close_group(run.id)
         if self.ended and self._sweep:

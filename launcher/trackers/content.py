@@ -146,7 +146,7 @@ class Scalars:
         sampled = telemetry.read(self._folder)
         for series in (*sampled.gpus, *sampled.hosts):
             place = f"system/node{series.node}/{series.device.replace(' ', '')}"
-            known = telemetry.GPU_UNITS if series.uuid else telemetry.HOST_UNITS
+            known = telemetry.HOST_UNITS if series.device == "host" else telemetry.GPU_UNITS
             names = {name: f"{place}_{name}_{_WORDS.get(unit, unit)}" for name, unit in known.items()}
             for index, time in enumerate(series.times):
                 at = bisect_right(self._times, time)

@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 import types
@@ -46,6 +47,8 @@ def test_tensorboard_reads_scalars_settings_tags_and_verdict(root, send, events,
     began = 1767323045
     lines = (f"{began + second}, {second}, {2 * second}, 1024, 4096" for second in (0, 2, 3))
     (folder / "telemetry" / "1-0.host.csv").write_text("head\n" + "\n".join(lines) + "\n")
+    gpu = "timestamp, index, uuid, memory.used [MiB], utilization.gpu [%]\n2026/01/02 03:04:08.500, 1, GPU-1, 512, 87\n"
+    (folder / "telemetry" / "1-0.gpu.csv").write_text(gpu)
     assert send("brave") == 0
     assert f"tensorboard --logdir {folder.parent.parent}/events" in capsys.readouterr().out
     read = events()
@@ -53,6 +56,8 @@ def test_tensorboard_reads_scalars_settings_tags_and_verdict(root, send, events,
     assert curve(read, "train/loss_scale") == [(step, 1024.0) for step in (1, 2, 3, 4)]
     assert curve(read, "eval/accuracy") == [(4, 0.04)]
     assert curve(read, "system/node0/host_cpu_percent") == [(2, 50.0), (3, 50.0)]
+    assert curve(read, "system/node0/gpu1_utilization_percent") == [(3, 87.0)]
+    assert curve(read, "system/node0/gpu1_memory_MiB") == [(3, 512.0)]
     assert curve(read, "final/throughput") == [(4, 3410.5)]
     assert read.Scalars("train/loss")[0].wall_time == began + 1
     from tensorboard.plugins.hparams import plugin_data_pb2
@@ -177,6 +182,20 @@ def test_a_running_run_is_followed_to_its_end(root, tmp_path, send, events, monk
     assert run_folders.state(folder).finished
     assert [step for step, _ in curve(events(), "train/loss")] == list(range(1, 41))
     assert text(events(), "verdict") == ["done; no verdict"]
+
+
+def test_ctrl_c_leaves_the_run_alone_and_what_was_sent_is_recorded(root, tmp_path, send, events):
+    folder = run_folders.running(root, run_folders.STEPPING)
+    words = ["export", "brave", "to=tensorboard", f"dir={tmp_path / 'events'}", f"run_root={root}", "--follow"]
+    following = subprocess.Popen(run_folders.command(*words), stderr=subprocess.PIPE, text=True)
+    run_folders.until(lambda: (folder / "trackers.json").exists() and record(folder)["steps"])
+    following.send_signal(signal.SIGINT)
+    assert following.communicate()[1] == "interrupted\n"
+    assert following.returncode == 130
+    assert run_folders.state(folder).name == "running"
+    assert send("brave") == 0
+    steps = [step for step, _ in curve(events(), "train/loss")]
+    assert steps == list(range(1, len(steps) + 1))
 
 
 def test_two_exports_of_a_run_at_once_are_refused(root, send, capsys):

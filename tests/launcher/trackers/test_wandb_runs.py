@@ -107,7 +107,8 @@ def test_a_second_export_adds_nothing_and_a_later_one_continues_the_same_run(roo
 def test_files_of_an_export_that_was_killed_are_replaced(root):
     folder = run(root, steps=2)
     export("brave", "to=wandb")
-    (killed,) = folders()
+    (written,) = folders()
+    killed = written.rename(written.with_name(f"offline-run-20260101_000000-{NAME}"))
     other = Path("wandb", "offline-run-20260101_000000-another").absolute()
     other.mkdir()
     sent = store.read_or_empty(folder / "trackers.json")
