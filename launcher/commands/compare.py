@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     words = dataclasses.replace(words, overrides=tuple(rest))
     asked = request.compose(words)
     if words.cfg:
-        request.print_configuration(asked)
+        request.print_configuration(asked.cells)
         return 0
     comparison.check_words(asked.overrides)
     comparison.check_listed(asked.overrides)

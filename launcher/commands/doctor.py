@@ -22,12 +22,6 @@ Each line is ok, advice (it may hurt other jobs) or a problem (this job can't ru
 Exit code 0 if all checks passed, 3 if there is a problem, 2 for invalid words.
 """
 
-SMALL = {
-    "recipe=mnist": {"data": "data=synthetic", "batch": "batch=64"},
-    "": {"steps": "steps=6", "checkpoint.every": "checkpoint.every=0", "name": "name=doctor"},
-}
-"""What makes the job a small one, where nothing else is said."""
-
 
 def main(arguments: Sequence[str]) -> int:
     words = request.split_flags(arguments, own=("json",))
@@ -67,9 +61,8 @@ def _small(overrides: Sequence[str]) -> tuple[str, ...]:
     if "recipe=script" in overrides:
         raise UsageError("recipe=script: doctor runs a small job of a recipe; leave the script out")
     keys = {override.partition("=")[0] for override in overrides}
-    added = {**SMALL[""], **({} if "recipe" in keys or "data" in keys else SMALL["recipe=mnist"])}
-    if "cluster=slurm" in overrides:
-        added["cluster.time"] = "cluster.time=10"
-    if "epochs" in keys:
-        del added["steps"]
-    return (*overrides, *(word for key, word in added.items() if key not in keys))
+    small = ["checkpoint.every=0", "name=doctor"]
+    small += [] if "epochs" in keys else ["steps=6"]
+    small += [] if {"recipe", "data"} & keys else ["data=synthetic", "batch=64"]
+    small += ["cluster.time=10"] if "cluster=slurm" in overrides else []
+    return (*small, *overrides)  # of several words for a key the last holds

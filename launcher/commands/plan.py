@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         return _of_experiment(repeated, arguments, words)
     asked = request.compose(words)
     if words.cfg:
-        request.print_configuration(asked)
+        request.print_configuration(asked.cells)
         return 0
     specs = request.to_specs(asked)
     try:
@@ -90,15 +90,15 @@ def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wo
     from launcher.compare import comparison, planning
 
     if words.cfg:
-        request.print_configuration(asked.request)
+        request.print_configuration(asked.cells)
         return 0
     facts = None
     if words.facts:
         facts = read_facts(words.facts)
-        _check_recorded(words.facts, facts, asked.request.specs)
+        _check_recorded(words.facts, facts, asked.specs)
     width = width_of(sys.stdout)
     try:
-        plan, known = planning.of_arms(asked.request.specs, asked.how, arguments, asked=asked, facts=facts, make=False)
+        plan, known = planning.of_arms(asked.specs, asked.how, arguments, asked=asked, facts=facts, make=False)
     except LauncherError as refusal:
         if words.json or words.facts or words.script or asked.published is None:
             raise
@@ -108,8 +108,8 @@ def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wo
         print(_as_json(known, [plan]))
         return 0
     if words.all:
-        control = origins(asked.request.cells[0], asked.request.specs[0], decided(plan.arms[0]))
-        if asked.request.specs[0].recipe.name != "script":
+        control = origins(asked.cells[0], asked.specs[0], decided(plan.arms[0]))
+        if asked.specs[0].recipe.name != "script":
             control = [
                 dataclasses.replace(origin, place="the comparison") if origin.key in comparison.SETTLED else origin
                 for origin in control

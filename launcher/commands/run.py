@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         return of_experiment(repeated, arguments, words)
     asked = request.compose(words)
     if words.cfg:
-        request.print_configuration(asked)
+        request.print_configuration(asked.cells)
         return 0
     specs = request.to_specs(asked)
     plans, facts = planning.plan_each(specs)

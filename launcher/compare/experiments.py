@@ -34,9 +34,9 @@ from launcher.compare import comparison
 from launcher.config import request
 from launcher.config.parse import is_key
 from launcher.config.paths import conf_folder
-from launcher.config.request import Request, Words
-from launcher.config.spec import make
-from launcher.config.sweep import without_half
+from launcher.config.request import Words
+from launcher.config.spec import JobSpec, make
+from launcher.config.sweep import Cell, without_half
 from launcher.errors import UsageError, attempts, first_of
 from launcher.plan.model import Compare, Published
 
@@ -90,8 +90,10 @@ class ExperimentRequest:
 
     name: str
     how: Compare
-    request: Request
-    """A cell and a job for each arm."""
+    cells: tuple[Cell, ...]
+    """One for each arm."""
+    specs: tuple[JobSpec, ...]
+    """Their jobs."""
     published: Published | None
     impossible: tuple[tuple[str, str], ...] = ()
     """Arms that are left out, with the reason."""
@@ -166,12 +168,13 @@ def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs
             raise UsageError(f"{swept}: {KEY}{name} has its own arms; give one value, which holds for all of them")
         arms.append(without_half(dataclasses.replace(asked.cells[0], swept=(("arm", arm.name),))))
     made, impossible = possible(list(zip(names, arms, strict=True)), make)
-    specs, left = tuple(made.values()), tuple(arms[index] for index in made)
+    specs = tuple(made.values())
     comparison.check(specs)
     return ExperimentRequest(
         name=name,
         how=how,
-        request=Request(overrides=(), cells=left, specs=specs),
+        cells=tuple(arms[index] for index in made),
+        specs=specs,
         published=only(experiment.published, made, impossible),
         impossible=impossible,
         smaller=() if any(_is_scale(word) for word in forms) else tuple(filter(_is_scale, experiment.forms)),

@@ -27,9 +27,9 @@ from launcher.ui.foreground import submit_and_follow
 def of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Words, *, look: bool = False) -> int:
     """A published table, measured here; or its plan or its configuration alone."""
     if words.cfg:
-        request.print_configuration(asked.request)
+        request.print_configuration(asked.cells)
         return 0
-    specs = asked.request.specs
+    specs = asked.specs
     plan, facts = of_arms(specs, asked.how, arguments, asked=asked, make=not look)
     return carry_out(plan, facts, specs, look=look)
 
@@ -112,7 +112,7 @@ def describe(plan: Plan, width: int = 0, *, with_script: bool = False) -> list[s
 
 def describe_words(asked: ExperimentRequest, refusal: Exception, width: int = 0) -> Iterator[str]:
     """An experiment where `run` refuses it: what its words say, in at most `width` columns (0: no limit)."""
-    specs = asked.request.specs
+    specs = asked.specs
     yield from (_measured_how(asked.how, len(specs)), "")
     labels = [comparison.label(spec) for spec in specs]
     rows = [[f"{number:02}", label] for number, label in enumerate(labels)]

@@ -56,18 +56,7 @@ _SESSION = (
     *("INVOCATION_ID", "JOURNAL_STREAM", "DESKTOP_SESSION", "INFOPATH", "DEBIAN_FRONTEND", "VIRTUAL_ENV_PROMPT"),
 )
 _SESSION_PREFIXES = (
-    "TERM_",
-    "SSH_",
-    "XDG_",
-    "DBUS_",
-    "GPG_",
-    "HIST",
-    "GNOME_",
-    "KDE_",
-    "GTK_",
-    "QT_",
-    "VSCODE_",
-    "SYSTEMD_",
+    *("TERM_", "SSH_", "XDG_", "DBUS_", "GPG_", "HIST", "GNOME_", "KDE_", "GTK_", "QT_", "VSCODE_", "SYSTEMD_"),
 )
 # Variables of a surrounding job or launcher would give this job wrong sizes or another job's rendezvous.
 _ANOTHER_JOBS = RENDEZVOUS

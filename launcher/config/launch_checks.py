@@ -47,7 +47,7 @@ def check(launch: Launch, training: Settings) -> None:
         )
     _check_python(launch, training)
     _check_script(launch, training)
-    _check_limit(launch.cluster)
+    check_limit(launch.cluster)
     if launch.container.kind == "none":
         _refuse_without_container(launch, training)
     settings = training.train
@@ -161,21 +161,27 @@ def _check_python(launch: Launch, training: Settings) -> None:
         )
 
 
-def _check_limit(cluster: Cluster) -> None:
-    """Refuse a time limit that is none, of a run that the launcher itself ends; Slurm's depends on its partition."""
-    if cluster.time is None or isinstance(cluster, SlurmCluster):
-        return
+SIGNALLED_EARLY = 60
+"""Seconds by which Slurm may send a job its signal before the time that was asked for."""
+
+
+def check_limit(cluster: Cluster, default: int | None = None, of: str = "") -> None:
+    """Refuse a time limit in which a run would be asked to save as soon as it has started; where it has none of its
+    own, `default`, in minutes, `of` a partition. Raises `SettingsError`."""
     try:
-        limit = slurm_units.minutes(cluster.time)
+        limit = slurm_units.minutes(cluster.time) if cluster.time is not None else default
     except ValueError as error:
         raise SettingsError(f"cluster.time={error}", "cluster.time") from None
-    if limit is not None and 60 * limit <= cluster.stop_before:
-        raise SettingsError(
-            f"cluster.time={cluster.time} is {60 * limit} s, and the run would be asked to save and stop "
-            f"cluster.stop_before={cluster.stop_before} s before its end; give it more time, or say a "
-            "smaller cluster.stop_before",
-            "cluster.time",
-        )
+    early = SIGNALLED_EARLY if isinstance(cluster, SlurmCluster) else 0
+    if limit is None or 60 * limit > cluster.stop_before + early:
+        return
+    shown = f"cluster.time={cluster.time}" if cluster.time is not None else f"the time limit of {of}"
+    sooner = f", or up to {early} s earlier, as Slurm's signals come" if early else ""
+    raise SettingsError(
+        f"{shown} is {60 * limit} s, and the run would be asked to save and stop cluster.stop_before="
+        f"{cluster.stop_before} s before its end{sooner}: give it more time, or say a smaller cluster.stop_before",
+        "cluster.time" if cluster.time is not None else "cluster.stop_before",
+    )
 
 
 def _refuse_without_container(launch: Launch, training: Settings) -> None:

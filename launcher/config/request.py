@@ -51,7 +51,6 @@ class Request:
 
     overrides: tuple[Override, ...]
     cells: tuple[Cell, ...]
-    specs: tuple[JobSpec, ...] = field(default=())
 
 
 def split_flags(words: Sequence[str], own: Sequence[str] = (), *, starts: bool = False) -> Words:
@@ -221,12 +220,12 @@ def differing_place(specs: Sequence[JobSpec]) -> str:
     return ""
 
 
-def print_configuration(asked: Request) -> None:
+def print_configuration(cells: Sequence[Cell]) -> None:
     """What `--cfg job` shows: the composed configuration of every cell, as YAML."""
     import yaml
 
-    for index, cell in enumerate(asked.cells):
-        if len(asked.cells) > 1:
+    for index, cell in enumerate(cells):
+        if len(cells) > 1:
             point = " ".join(f"{key}={value}" for key, value in cell.swept)
             print(f"# cell {index}: {point}")
         print(yaml.safe_dump(cell.config, sort_keys=False, allow_unicode=True), end="")

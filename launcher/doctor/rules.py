@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from launcher import units
@@ -21,7 +22,7 @@ CLOCK_SECONDS = 60
 """Difference of clocks from which times of runs mislead."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """The result of one check."""
 
@@ -32,16 +33,7 @@ class Finding:
     remedy: str = ""
 
 
-def ok(about: str, message: str) -> Finding:
-    return Finding(level="ok", about=about, message=message)
-
-
-def advice(about: str, message: str, remedy: str) -> Finding:
-    return Finding(level="advice", about=about, message=message, remedy=remedy)
-
-
-def problem(about: str, message: str, remedy: str = "") -> Finding:
-    return Finding(level="problem", about=about, message=message, remedy=remedy)
+ok, advice, problem = partial(Finding, "ok"), partial(Finding, "advice"), partial(Finding, "problem")
 
 
 def of_host(host: Host, facts: Facts, spec: JobSpec, *, now: float, remote: bool) -> Iterator[Finding]:

@@ -16,14 +16,14 @@ from amp_launcher.precision.support import sharding_problem
 from amp_launcher.typed import SettingsError, build
 from launcher.code import code_store, uv_environment, uv_project
 from launcher.config import job_environment, shell_record
-from launcher.config.schema import CLUSTERS, SlurmCluster
+from launcher.config.launch_checks import check_limit
+from launcher.config.schema import CLUSTERS
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, dependency, execute, stopping, submission, trash
 from launcher.executors.plan_changes import RESUME_ARGUMENTS, as_recorded, changes
 from launcher.executors.taken_back import taken_back
 from launcher.plan import record
 from launcher.plan.model import Plan
-from launcher.plan.slurm_check import check_time
 from launcher.probe import gpu_locks, pythons
 from launcher.runs import ownership, run_ids, run_roots, store
 from launcher.runs.states import Seen
@@ -128,9 +128,7 @@ def check_place(plan: Plan) -> None:
         if why:
             raise Unavailable(why)
     try:
-        cluster: Any = build(CLUSTERS[plan.cluster["kind"]], plan.cluster, prefix="cluster.")
-        if isinstance(cluster, SlurmCluster):
-            check_time(cluster)
+        check_limit(build(CLUSTERS[plan.cluster["kind"]], plan.cluster, prefix="cluster."))
     except SettingsError as error:
         raise UsageError(f"{error} (command line)") from None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from amp_launcher.typed import SettingsError, nearest
-from launcher.config import slurm_units
+from launcher.config import launch_checks, slurm_units
 from launcher.config.schema import Cluster, Gpus, SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.plan.model import Preemption
@@ -43,8 +43,8 @@ def check(spec: JobSpec, facts: Facts) -> None:
         if value is not None and re.search(r"\s", value):
             raise SettingsError(f"cluster.{key}={value} holds a blank", f"cluster.{key}")
     partition = find_partition(cluster, slurm)
-    check_time(cluster, partition)
     if partition is not None:
+        launch_checks.check_limit(cluster, partition.max_minutes, f"partition {partition.name}")
         _check_partition(spec, cluster, partition)
     _check_run_root(facts, slurm)
 
@@ -62,28 +62,6 @@ def advice(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
     return (f"{', '.join(missed)} of this shell {'has' if len(missed) == 1 else 'have'} no effect; say {instead}",)
 
 
-SIGNALLED_EARLY = 60
-"""Seconds by which Slurm may send a job its signal before the time that was asked for."""
-
-
-def check_time(cluster: SlurmCluster, partition: Partition | None = None) -> None:
-    """Refuse a time limit in which a run could be asked to save as soon as it has started. Raises `SettingsError`."""
-    try:
-        wanted = slurm_units.minutes(cluster.time) if cluster.time is not None else None
-    except ValueError as error:
-        raise SettingsError(f"cluster.time={error}", "cluster.time") from None
-    limit, shown = wanted, f"cluster.time={cluster.time}"
-    if cluster.time is None and partition is not None:
-        limit, shown = partition.max_minutes, f"the time limit of partition {partition.name}"
-    if limit is not None and limit * 60 <= cluster.stop_before + SIGNALLED_EARLY:
-        raise SettingsError(
-            f"{shown} is {limit * 60} s, and the run would be asked to save and stop cluster.stop_before="
-            f"{cluster.stop_before} s before its end, or up to {SIGNALLED_EARLY} s earlier, as Slurm's signals come: "
-            "give it more time, or say a smaller cluster.stop_before",
-            "cluster.time" if cluster.time is not None else "cluster.stop_before",
-        )
-
-
 CPUS_PER_GPU = 4
 """Where the share of a partition's GPUs isn't known: a process of Python that trains, and three that load its data."""
 
@@ -94,11 +72,11 @@ def with_cpus(spec: JobSpec, facts: Facts, gpus: int) -> tuple[JobSpec, tuple[st
     cluster = spec.launch.cluster
     if not isinstance(cluster, SlurmCluster) or facts.slurm is None or not gpus or cluster.cpus is not None:
         return spec, ()
-    default = find_partition(cluster, facts.slurm)
-    names = cluster.partition.split(",") if cluster.partition else [default.name] if default else []
-    shares = [known.cpus_per_gpu for known in facts.slurm.partitions if known.name in names and known.cpus_per_gpu]
+    partitions = _partitions(cluster, facts.slurm)
+    shares = [known.cpus_per_gpu for known in partitions if known.cpus_per_gpu]
     share = min(shares, default=CPUS_PER_GPU)
-    origin = f"the share of a GPU in partition {','.join(names)}" if shares else "no partition shows its share"
+    names = ",".join(known.name for known in partitions)
+    origin = f"the share of a GPU in partition {names}" if shares else "no partition shows its share"
     launch = dataclasses.replace(spec.launch, cluster=dataclasses.replace(cluster, cpus=share * gpus))
     each = f"{share} CPU{'s' * (share > 1)} for each GPU"
     return dataclasses.replace(spec, launch=launch), (
@@ -120,8 +98,7 @@ def preemption(cluster: Cluster, facts: Facts) -> Preemption | None:
     slurm = facts.slurm
     if not isinstance(cluster, SlurmCluster) or slurm is None:
         return None
-    default = find_partition(cluster, slurm)
-    partitions = cluster.partition.split(",") if cluster.partition else [default.name] if default else []
+    partitions = [known.name for known in _partitions(cluster, slurm)]
     names = {"partition": partitions, "qos": [cluster.qos or "normal"]}
     found = [one for one in slurm.preemptible if one.name in names[one.by]]
     if not found:
@@ -131,24 +108,22 @@ def preemption(cluster: Cluster, facts: Facts) -> Preemption | None:
 
 
 def find_partition(cluster: SlurmCluster, slurm: SlurmFacts) -> Partition | None:
-    """The partition that a job would go to; None where the cluster has no default and none is named."""
+    """The partition that a job goes to; None where Slurm picks one of several, and where none is named and there is no
+    default. Raises `SettingsError` for one that is not there."""
+    found = _partitions(cluster, slurm)
+    return found[0] if len(found) == 1 else None
+
+
+def _partitions(cluster: SlurmCluster, slurm: SlurmFacts) -> list[Partition]:
+    """Those that a job may go to: all that it names, else the default."""
     if cluster.partition is None:
-        return next((partition for partition in slurm.partitions if partition.default), None)
-    names = [partition.name for partition in slurm.partitions]
-    if "," in cluster.partition:  # Slurm takes a list and picks
-        chosen = [part for part in cluster.partition.split(",") if part not in names]
-        if chosen:
-            raise _unknown_partition(chosen[0], names)
-        return None
-    for partition in slurm.partitions:
-        if partition.name == cluster.partition:
-            return partition
-    raise _unknown_partition(cluster.partition, names)
-
-
-def _unknown_partition(name: str, names: Sequence[str]) -> SettingsError:
-    near = nearest(name, names)
-    return SettingsError(f"cluster.partition={name} is not one of {', '.join(names)}{near}", "cluster.partition")
+        return [partition for partition in slurm.partitions if partition.default]
+    known = {partition.name: partition for partition in slurm.partitions}
+    for name in cluster.partition.split(","):
+        if name not in known:
+            choices = f"{', '.join(known)}{nearest(name, known)}"
+            raise SettingsError(f"cluster.partition={name} is not one of {choices}", "cluster.partition")
+    return [known[name] for name in cluster.partition.split(",")]
 
 
 def _check_partition(spec: JobSpec, cluster: SlurmCluster, partition: Partition) -> None:
