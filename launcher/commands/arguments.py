@@ -34,6 +34,11 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         return super().format_help() + (f"\nexamples:\n{self._examples}" if self._examples else "")
 
+    def read(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
+        """The flags, the names of runs, and the run roots to look in. Raises `UsageError`."""
+        options = self.parse_intermixed_args(arguments)
+        return (options, *split(options.words))
+
     def error(self, message: str) -> NoReturn:
         import difflib
 
@@ -142,3 +147,9 @@ def all_runs(what: Sequence[Selection]) -> list[Run]:
 def chosen(names: Sequence[str], roots: Sequence[str]) -> list[Run]:
     """The runs that the names mean, each once; all names are looked up before anything is done."""
     return all_runs(selection.find_all(names, roots))
+
+
+def refuse_none(verb: str, names: Sequence[str], runs: Sequence[Run]) -> None:
+    """Refuse a sweep of which no run is left. Raises `UsageError`."""
+    if not runs:
+        raise UsageError(f"{verb}: no run of {' '.join(names)} is left")

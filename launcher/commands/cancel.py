@@ -6,8 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from launcher.commands.arguments import Parser, chosen, newest, split
-from launcher.errors import UsageError
+from launcher.commands.arguments import Parser, chosen, newest, refuse_none
 from launcher.executors import backends, stopping
 from launcher.executors.stopping import Ended
 from launcher.runs import ownership
@@ -23,11 +22,9 @@ def main(arguments: list[str]) -> int:
         "after cluster.stop_before seconds is killed with all its processes. Without any, your newest run.",
     )
     parser.add_argument("--now", action="store_true", help="kill at once, without a checkpoint")
-    options = parser.parse_intermixed_args(arguments)
-    names, roots = split(options.words)
+    options, names, roots = parser.read(arguments)
     runs = chosen(names, roots) if names else [newest(roots, own=True)]
-    if not runs:
-        raise UsageError(f"cancel: no run of {' '.join(names)} is left")
+    refuse_none("cancel", names, runs)
     return end("cancel", runs, now=options.now)
 
 

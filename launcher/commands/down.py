@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.commands.arguments import Parser, chosen, split
+from launcher.commands.arguments import Parser, chosen
 from launcher.commands.cancel import end
 from launcher.errors import UsageError
 from launcher.runs import selection, store
@@ -12,8 +12,7 @@ from launcher.runs.store import Run
 
 def main(arguments: list[str]) -> int:
     parser = Parser("down", "RUN ...", "End interactive containers and allocations that `up` started.")
-    options = parser.parse_intermixed_args(arguments)
-    names, roots = split(options.words)
+    _, names, roots = parser.read(arguments)
     if not names:
         there = [run.id for run in selection.unfinished(roots) if _is_up(run)]
         raise UsageError(f"down needs the name of a RUN; {'up: ' + ', '.join(there) if there else 'none is up'}")

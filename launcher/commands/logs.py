@@ -11,7 +11,7 @@ import sys
 import time
 
 from launcher import admit
-from launcher.commands.arguments import Parser, newest, positive, single, split
+from launcher.commands.arguments import Parser, newest, positive, single
 from launcher.errors import UsageError
 from launcher.executors import backends, logs
 from launcher.runs import run_roots, store
@@ -31,8 +31,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("-f", "--follow", action="store_true", help="continue until the run has ended")
     parser.add_argument("--attempt", type=positive, metavar="N", help="of this attempt; else of the newest")
     parser.add_argument("--lines", type=positive, metavar="N", help="only the last N lines of each of the two")
-    options = parser.parse_intermixed_args(arguments)
-    names, roots = split(options.words)
+    options, names, roots = parser.read(arguments)
     run = _chosen(names, roots)
     _check(run, options.attempt, options.follow)
     try:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from launcher import units
-from launcher.commands.arguments import Parser, one_of, positive, split
+from launcher.commands.arguments import Parser, one_of, positive
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import run_ids, run_roots, selection, states, store, terminals
@@ -42,8 +42,7 @@ def main(arguments: list[str]) -> int:
         "--best", metavar="N", type=positive, help="of a sweep: only the first N; by loss without --sort"
     )
     parser.add_argument("--csv", action="store_true", help="of a sweep: for spreadsheets")
-    options = parser.parse_intermixed_args(arguments)
-    names, roots = split(options.words)
+    options, names, roots = parser.read(arguments)
     width = tables.width_of(sys.stdout)
     if names:
         what = one_of("ls", names, roots)

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep, split
+from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep, refuse_none
 from launcher.compare import documents
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
@@ -25,12 +25,10 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with charts")
     parser.add_argument("--markdown", metavar="FILE", type=Path, help="write Markdown; - is the terminal")
-    options = parser.parse_intermixed_args(arguments)
-    names, roots = split(options.words)
+    options, names, roots = parser.read(arguments)
     what = selection.find_all(names, roots) if names else [newest_run_or_sweep(roots)]
     chosen = all_runs(what)
-    if not chosen:
-        raise UsageError(f"report: no run of {' '.join(names)} is left")
+    refuse_none("report", names, chosen)
     document = documents.of(what, chosen)
     # Files first: a reader such as `head` may close the terminal's end early.
     if options.html:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from launcher import units
-from launcher.commands.arguments import Parser, all_runs, split
+from launcher.commands.arguments import Parser, all_runs
 from launcher.errors import UsageError
 from launcher.executors import trash
 from launcher.executors.remove import empty, remove
@@ -30,8 +30,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--forget", action="store_true", help="for runs on a host that no longer exists: remove their records here"
     )
-    options = parser.parse_intermixed_args(arguments)
-    names, roots = split(options.words)
+    options, names, roots = parser.read(arguments)
     if not names and options.now:
         return _empty(roots, options.yes)
     if not names:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep, split
-from launcher.errors import UsageError
+from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep, refuse_none
 from launcher.executors import backends
 from launcher.runs import run_ids, selection
 from launcher.runs.selection import Selection
@@ -18,11 +17,9 @@ def main(arguments: list[str]) -> int:
         "Show the progress of runs until they have ended; without any, of the newest run or sweep that has not. Ctrl-C "
         "leaves the runs alone. Exit code 0 if all are done, 1 if not.",
     )
-    options = parser.parse_intermixed_args(arguments)
-    names, roots = split(options.words)
+    _, names, roots = parser.read(arguments)
     chosen = all_runs(selection.find_all(names, roots) if names else [_newest_unfinished(roots)])
-    if not chosen:
-        raise UsageError(f"watch: no run of {' '.join(names)} is left")
+    refuse_none("watch", names, chosen)
     from launcher.compare.ended import last_words
     from launcher.ui.live import watch
 

@@ -9,9 +9,10 @@ train:
 
 from __future__ import annotations
 
+import graphlib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,29 +94,18 @@ def _texts(path: Path, key: str, value: Any, places: Mapping[str, SourceLine]) -
 
 def _in_order(jobs: Mapping[str, Job], places: Mapping[str, SourceLine]) -> list[Job]:
     """The jobs, each behind those that it needs, otherwise as in the file. Raises `UsageError` for a circle."""
+    needs = {job.name: [need.removeprefix(ANY) for need in job.needs] for job in jobs.values()}
+    try:
+        graphlib.TopologicalSorter(needs).prepare()
+    except graphlib.CycleError as error:
+        *_, last, first = circle = error.args[1][::-1]
+        place = _of_need(jobs[last], needs[last].index(first), places)
+        raise UsageError(f"{place}: the jobs need each other: {' needs '.join(circle)}") from None
     ordered: dict[str, Job] = {}
     while rest := [job for job in jobs.values() if job.name not in ordered]:
-        ready = next((job for job in rest if all(need.removeprefix(ANY) in ordered for need in job.needs)), None)
-        if ready is None:
-            raise _circle(rest, places)
+        ready = next(job for job in rest if ordered.keys() >= set(needs[job.name]))
         ordered[ready.name] = ready
     return list(ordered.values())
-
-
-def _circle(rest: Sequence[Job], places: Mapping[str, SourceLine]) -> UsageError:
-    """Each of these jobs needs one of them, so that a walk along the needs comes back."""
-    by_name = {job.name: job for job in rest}
-    walked = [rest[0]]
-    while True:
-        last = walked[-1]
-        index, name = next(
-            (index, name) for index, need in enumerate(last.needs) if (name := need.removeprefix(ANY)) in by_name
-        )
-        seen = [job.name for job in walked]
-        if name in seen:
-            circle = [*seen[seen.index(name) :], name]
-            return UsageError(f"{_of_need(last, index, places)}: the jobs need each other: {' needs '.join(circle)}")
-        walked.append(by_name[name])
 
 
 def _of_need(job: Job, index: int, places: Mapping[str, SourceLine]) -> SourceLine:
