@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,6 @@ from typing import Any
 from amp_launcher.typed import SettingsError, build
 from launcher import admit, units
 from launcher.admit import Refused
-from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
 from launcher.doctor.rules import Finding, advice, of_host, of_slurm, ok, problem
 from launcher.errors import LauncherError
@@ -19,7 +17,6 @@ from launcher.executors import backends, stopping
 from launcher.executors.remove import remove
 from launcher.plan.resolve import refusals
 from launcher.probe import health
-from launcher.probe.facts import Facts
 from launcher.runs import address as addresses
 from launcher.runs import log_tail, run_roots
 from launcher.runs.address import Address
@@ -50,7 +47,8 @@ def examine(spec: JobSpec) -> Iterator[Finding]:
         yield problem("reach" if address else "host", str(error))
         return
     blocked = False
-    for finding in _of_place(host, facts, spec, now, address):
+    of_place = of_host(host, facts, spec, now=now, remote=address is not None)
+    for finding in (*of_place, *of_slurm(facts, spec)):
         blocked = blocked or finding.level == "problem"
         yield finding
     plan, refused = refusals(spec, facts)
@@ -95,13 +93,6 @@ def _examined(answer: Any) -> health.Host:
         return build(health.Host, admit.group(admit.cleaned(answer), "its state"), prefix="host.")
     except (SettingsError, TypeError) as error:  # the latter where something is missing
         raise Refused(str(error)) from None
-
-
-def _of_place(host: health.Host, facts: Facts, spec: JobSpec, now: float, address: Address | None) -> Iterator[Finding]:
-    yield from of_host(host, facts, spec, now=now, remote=address is not None)
-    if isinstance(spec.launch.cluster, SlurmCluster):
-        with contextlib.suppress(SettingsError):  # a partition that is not there, which planning refuses
-            yield from of_slurm(facts, spec)
 
 
 def _job(run: Run) -> Iterator[Finding]:

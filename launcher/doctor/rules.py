@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from amp_launcher.typed import SettingsError
 from launcher import units
 from launcher.config.schema import SlurmCluster
 from launcher.config.spec import JobSpec
@@ -57,11 +58,15 @@ def of_host(host: Host, facts: Facts, spec: JobSpec, *, now: float, remote: bool
 
 
 def of_slurm(facts: Facts, spec: JobSpec) -> Iterator[Finding]:
-    """What is found of the Slurm cluster."""
+    """What is found of a Slurm cluster."""
     slurm, cluster = facts.slurm, spec.launch.cluster
-    assert slurm is not None and isinstance(cluster, SlurmCluster)
+    if slurm is None or not isinstance(cluster, SlurmCluster):
+        return
     yield ok("slurm", f"{slurm.cluster}, Slurm {slurm.version}, {len(slurm.partitions)} partitions")
-    partition = find_partition(cluster, slurm)
+    try:
+        partition = find_partition(cluster, slurm)
+    except SettingsError:
+        return  # one that is not there, which planning refuses
     if partition is None and cluster.partition:
         yield ok("partition", f"{cluster.partition}: Slurm picks one of them")
     elif partition is None:
