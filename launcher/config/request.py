@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,26 +135,20 @@ def compose(words: Words) -> Request:
     overrides = tuple(parse(word, groups, words.sources.get(word, COMMAND_LINE)) for word in words.overrides)
     if words.arguments is not None:
         overrides = (*overrides, passed(words.arguments))
-    made = _with_frameworks(by_level(cells(composer, overrides)))
-    return Request(overrides=overrides, cells=tuple(made))
+    read = functools.cache(script_text.frameworks)  # once for all cells
+    made = tuple(_with_framework(cell, read) for cell in by_level(cells(composer, overrides)))
+    return Request(overrides=overrides, cells=made)
 
 
-def _with_frameworks(cells: Iterable[Cell]) -> list[Cell]:
-    """The cells; those of a script that name no framework get the one that it imports.
+def _with_framework(cell: Cell, read: Callable[[Path], dict[str, str]]) -> Cell:
+    """The cell; that of a script that names no framework gets the one that it imports, as `read` finds them.
 
     Raises `UsageError` for a script that imports several.
     """
-    read: dict[Path, dict[str, str]] = {}
-    return [_with_framework(cell, read) for cell in cells]
-
-
-def _with_framework(cell: Cell, read: dict[Path, dict[str, str]]) -> Cell:
     path = _script(cell.config)
     if path is None or cell.config.get("framework"):
         return cell
-    if path not in read:
-        read[path] = script_text.frameworks(path)
-    packages = read[path]
+    packages = read(path)
     if cell.config["amp"].get("preset") == NO_CLAIM and len(packages) != 1:
         return dataclasses.replace(cell, config={**cell.config, "framework": "none"})
     if len(packages) > 1:
@@ -187,8 +182,9 @@ def _script(config: Mapping[str, Any]) -> Path | None:
 def to_specs(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:
     """The typed jobs of a request. An error in some of several names these, as a `what` each. Raises `UsageError`."""
     specs = of_each(((label_of(cell.swept), cell) for cell in request.cells), make, what)
-    if what == "cell":  # for arms there are stricter rules, `comparison.check`
-        _check_one_place(specs)
+    key = differing_place(specs) or ("after" if len({spec.launch.after for spec in specs}) > 1 else "")
+    if key and what == "cell":  # for arms there are stricter rules, `comparison.check`
+        raise UsageError(f"{key} can't be swept: the cells of a sweep are submitted together; start one for each")
     return tuple(specs)
 
 
@@ -198,13 +194,6 @@ def to_spec(words: Words, does: str) -> JobSpec:
     if others:
         raise UsageError(f"{does}, and these words are a sweep of {1 + len(others)}; name one value each")
     return spec
-
-
-def _check_one_place(specs: Sequence[JobSpec]) -> None:
-    """A sweep is submitted together, so its cells go to one place. Raises `UsageError`."""
-    key = differing_place(specs) or ("after" if len({spec.launch.after for spec in specs}) > 1 else "")
-    if key:
-        raise UsageError(f"{key} can't be swept: the cells of a sweep are submitted together; start one for each")
 
 
 def differing_place(specs: Sequence[JobSpec]) -> str:
