@@ -136,6 +136,8 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
         names = [arm.name for arm in experiment.arms]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise SettingsError(f"two arms are named {twice}", "arms")
+        if experiment.published and (count := len(experiment.published.arms)) != len(names):
+            raise SettingsError(f"{len(names)} arms, and {count} in what was published", "published")
         for word, form in experiment.forms.items():
             if len(form.names) not in (0, len(names)) or len(form.arms) > len(names):
                 raise SettingsError(f"forms.{word}: the arms are {len(names)}; names are of all, or left out", "forms")
@@ -144,10 +146,6 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
     except SettingsError as error:
         place = files.places(path).get(error.key)
         raise files.refused(path, place and place.line, " ".join(str(error).split())) from None
-    if experiment.published and len(experiment.published.arms) != len(experiment.arms):
-        raise UsageError(
-            f"{path}: {len(experiment.arms)} arms, and {len(experiment.published.arms)} in what was published"
-        )
     return experiment
 
 

@@ -236,6 +236,12 @@ def test_torch_goes_on_sharded_and_back():
             changes(other, {"parallel": "fsdp"})
 
 
+def test_a_time_limit_in_which_it_would_stop_at_once_is_refused(failed, capsys):
+    assert main(["resume", failed.name, "cluster.time=1", "cluster.stop_before=60"]) == 2
+    assert "cluster.time=1 is 60 s, and the run would be asked to save and stop" in capsys.readouterr().err
+    assert record(failed, "status.json")["attempt"] == 1
+
+
 def test_a_torch_that_can_not_shard_is_refused_before_anything_is_queued(failed, program, capsys):
     trainer = program.rename(program.with_name("trainer"))
     answer = "[ \"$1\" = -c ] && printf '3.12.3\\ntorch 2.8.0+cu128\\n' && exit"
