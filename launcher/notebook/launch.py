@@ -27,7 +27,7 @@ def launch(*words: str) -> Runs:
         if asked.help or asked.cfg:
             raise UsageError("launch starts runs; `python -m launcher run` has --help and --cfg")
         if (repeated := experiments.requested(asked)) is not None:
-            specs = repeated.request.specs
+            specs = repeated.specs
             plan, facts = of_arms(specs, repeated.how, words, asked=repeated)
             plans = [plan]
             planning.say_advice(plans)
