@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy
 
+from amp_launcher.around.replaced import replaced
+from amp_launcher.loop import execution
 from amp_launcher.loop.proof import choose_steps
 from amp_launcher.loop.protocols import Executor
 from amp_launcher.loop.recorder import Executed
@@ -151,15 +153,15 @@ def take_turns(folder: Path, trainer: Trainer, hand: HandWritten) -> Turns:
     turns: list[Turns] = []
 
     def train(run: Any) -> None:
-        train_it = run._train
+        train_it = execution.train
 
-        def by_turns(**asked: Any) -> None:
+        def by_turns(run: Any, **asked: Any) -> None:
             watched = choose_steps(run.settings.steps, run.settings.seed)
             turns.append(Turns(asked["executor"], hand(run), watched))
-            train_it(**{**asked, "executor": turns[0], "evaluate": None})  # not part of a step
+            train_it(run, **{**asked, "executor": turns[0], "evaluate": None})  # not part of a step
 
-        run._train = by_turns
-        module.train(run)
+        with replaced(execution, "train", by_turns):
+            module.train(run)
 
     words = [f"amp={trainer.level}", *trainer.words, "device=cpu", "checkpoint.every=0", f"run={folder / 'run'}"]
     with open(folder / "out", "w", encoding="utf-8") as out, contextlib.redirect_stdout(out):

@@ -17,6 +17,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from amp_launcher.around.replaced import replaced
+from amp_launcher.loop import execution
 from amp_launcher.loop.progress import Progress
 from amp_launcher.precision.levels import Amp
 from amp_launcher.recipes.gpt import GptSettings
@@ -194,10 +196,10 @@ def a_step_after_a_measure_is_proved(rank: int) -> None:
         world=World(rank=rank, size=RANKS, device=CPU, mesh=mesh()),
         precision=training.precision,
         settings=None,
-        _train=arguments.update,
     )
     fit: Any = {"model": training.net, "optimizers": [training.optimizer], "step": None, "samples": 1}
-    Run.fit(run, evaluate=measured, data="", data_digest="", **fit)
+    with replaced(execution, "train", lambda run, **given: arguments.update(given)):
+        Run.fit(run, evaluate=measured, data="", data_digest="", **fit)
     for number in (1, 2):
         with training.observer.step(number):
             training.step()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.commands import ls, report
-from launcher.compare import conclusion
+from launcher.commands import ls
+from launcher.compare import conclusion, documents
 from launcher.compare.ended import last_words
 from launcher.executors import backends
 from launcher.report import markdown, page, plain, read, sections
@@ -95,7 +95,7 @@ def every_screen(root):
     for count in (1, 3):
         document = sections.of_runs("runs", read.gather(wanted[:count]))
         assert [*plain.lines(document, 60), markdown.render(document), page.render(document)]
-    alone = report._document([Selection(None, (wanted[2],))], [wanted[2]])
+    alone = documents.of([Selection(None, (wanted[2],))], [wanted[2]])
     assert [*plain.lines(alone), page.render(alone)]
     seen = backends.look(wanted)
     assert ls.listing(seen, 0, [str(root)]) and all(map(details.lines, seen))
