@@ -42,7 +42,7 @@ BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 
 
 def launch(own: launchers._Launcher, overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
-    """Run a batch of jobs and return what each returned; nothing of them with `wait=false`.
+    """Run a batch of jobs and return what each returned; with `wait=false` return at once, with no results.
 
     Raises `CompactHydraException` with the launcher's message for what can't be submitted.
     """

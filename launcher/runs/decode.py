@@ -70,7 +70,7 @@ def _record(cls: type[T], values: Mapping[str, Any], place: str, wrong: list[str
 
 
 def _fields(cls: type) -> dict[str, tuple[Any, _Decoder, str, bool]]:
-    """Of each field its plain type, what decodes a value that isn't of that very type, what a value is called, and
+    """Of each field its plain type, what decodes a value of another type, what a value is called, and
     whether null has to pass a check as well."""
     if cls not in _FIELDS:
         hints = typing.get_type_hints(cls, include_extras=True)

@@ -1,4 +1,4 @@
-"""The callback of Keras's `fit` in scripts that know nothing of it, with both of the backends that are observed.
+"""The callback of Keras's `fit` in scripts that don't use the launcher, with both observed backends.
 
 With torch a process can't be forked from one with TensorFlow's Keras, and takes seconds to start: one does for all.
 """
@@ -146,7 +146,7 @@ with strategy.scope():
 
 
 def test_with_torch_callbacks_are_taken_in_each_way_and_the_last_of_three_fits_is_stopped(run):
-    """That `fit` trains as alone is told by the guest `keras_with_torch`."""
+    """The guest `keras_with_torch` tests that `fit` trains as alone."""
     ways = "None, callbacks[0], keras.callbacks.CallbackList(callbacks, add_history=True, model=net)"
     every = f"for way in ({ways}):\n    history = net.fit(inputs, targets, **{{**words, 'callbacks': way}})\n"
     text = FIT.replace("history = net.fit(inputs, targets, **words)\n", every).replace("verbose=0", "verbose=2")
