@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from hydra.test_utils.launcher_common_tests import (
 from launcher.executors import backends
 from launcher.runs import selection, store
 from tests.launcher.run_folders import until
+from tests.launcher.slurm.bench import enter
 
 ROOT = Path(__file__).parents[2]
 HELPER = "def doubled(value):\n    return 2 * value\n"
@@ -196,11 +196,7 @@ def test_a_sweeper_that_chooses_by_values_is_waited_for(app: Path, runs: Path) -
 def test_a_multirun_on_slurm_is_one_array_with_the_shells_variables(
     app: Path, runs: Path, testbed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in testbed.environment.items():
-        monkeypatch.setenv(name, value)
-    for name in list(os.environ):
-        if name.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_")):
-            monkeypatch.delenv(name)
+    enter(testbed, monkeypatch)
     monkeypatch.setenv("LAUNCHER_ASK_EVERY", "0.5")
     limits = ["hydra.launcher.timeout_min=5", "hydra.launcher.mem_gb=0.5", "hydra.launcher.array_parallelism=2"]
     done = multirun(app, runs, "lr=1,2,3", *limits, "hydra.launcher.setup=['export A=1']", place="slurm")

@@ -40,6 +40,7 @@ from launcher.runs import run_roots, selection, store
 from launcher.runs.store import Run
 from launcher.ssh import host
 from tests.launcher.run_folders import until
+from tests.launcher.slurm.bench import enter
 from tests.launcher.ssh.trainer import PROGRAM
 from tests.launcher.ssh.ways import configuration
 
@@ -68,11 +69,7 @@ def make(
         backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(folder)], 1000)}, 0)
         return
     testbed = request.getfixturevalue("testbed")
-    for name, value in testbed.environment.items():
-        monkeypatch.setenv(name, value)
-    for name in list(os.environ):
-        if name.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_")):
-            monkeypatch.delenv(name)
+    enter(testbed, monkeypatch)
     monkeypatch.setenv("LAUNCHER_ASK_EVERY", "0.5")
     if request.param == "slurm":
         folder, words = here(tmp_path)

@@ -20,6 +20,7 @@ from launcher.runs import selection, store
 from launcher.ssh import host
 from tests.launcher import warm
 from tests.launcher.run_folders import until
+from tests.launcher.slurm.bench import enter
 from tests.launcher.ssh.trainer import PROGRAM
 from tests.launcher.ssh.ways import configuration
 
@@ -142,11 +143,7 @@ def test_importing_the_package_loads_nothing_that_the_command_line_does_without(
 def test_the_same_words_reach_a_cluster_and_a_host(
     place: str, testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in testbed.environment.items():
-        monkeypatch.setenv(name, value)
-    for name in list(os.environ):
-        if name.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_")):
-            monkeypatch.delenv(name)
+    enter(testbed, monkeypatch)
     monkeypatch.setenv("LAUNCHER_ASK_EVERY", "0.5")
     there = Path(testbed.shared, f"launch-{uuid.uuid4().hex[:8]}")
     there.mkdir(mode=0o755)

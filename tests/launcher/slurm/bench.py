@@ -31,14 +31,20 @@ from tests.testbed.facts import Testbed
 until = functools.partial(run_folders.until, every=0.2)
 
 
+def enter(testbed: Testbed, patch: pytest.MonkeyPatch) -> None:
+    """Make the testbed's cluster this process's own."""
+    for name in [name for name in os.environ if name.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_"))]:
+        patch.delenv(name)
+    for name, value in testbed.environment.items():
+        patch.setenv(name, value)
+
+
 @contextlib.contextmanager
 def cluster_of(testbed: Testbed, folder: Path) -> Iterator[Testbed]:
     """The testbed's cluster as this process's own, with a state folder of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith(("SLURM_JOB", "SLURM_ARRAY", "SBATCH_"))]:
-            patch.delenv(name)
-        for name, value in {**testbed.environment, "XDG_STATE_HOME": str(folder / "state")}.items():
-            patch.setenv(name, value)
+        enter(testbed, patch)
+        patch.setenv("XDG_STATE_HOME", str(folder / "state"))
         yield testbed
 
 
