@@ -83,9 +83,11 @@ def _answer_instead(submission: Submission, conf: str | None) -> str:
     with contextlib.suppress(OSError):  # it may have come meanwhile
         if text := answer.read_text(encoding="utf-8"):
             return text
-    shown = shared.look((), conf, signalled=_noticed(answer))
+    shown = shared.look((), conf, signalled=(noticed := _noticed(answer)))
     if shown.error:
         raise Unavailable(shown.error)
+    if shown.asked < noticed:  # Slurm was asked for another run this moment: too soon to ask again
+        raise Unavailable("Slurm has not been asked yet whether it accepted the job")
     return found(script, answer, shown) if script else ""
 
 

@@ -219,6 +219,23 @@ def test_an_sbatch_without_an_answer_permits_one_look_although_nothing_can_be_no
     assert cluster.calls() == 1
 
 
+def test_a_run_whose_sbatch_was_killed_is_not_called_lost_by_an_answer_that_is_older(
+    root: Path, cluster: Cluster
+) -> None:
+    other, killed = submitted(root, 8, FOX), Job(run_folders.make(root), 7)
+    cluster.says(other.row("PENDING", "Resources"))
+    assert other.look().name == "queued"
+    shared.changed()
+    record(killed.folder, killed.folder / "sbatch.1.out")
+    path = killed.folder / "submission.json"
+    store.write_json(path, {**json.loads(path.read_text()), "process": None})
+    cluster.says(other.row("PENDING", "Resources") + killed.row("RUNNING"))
+    assert killed.look()[:2] == ("unreachable", "Slurm has not been asked yet whether it accepted the job")
+    age(3)
+    assert killed.look().name == "queued"
+    assert (killed.folder / "sbatch.1.out").read_text() == "7\n"
+
+
 def test_a_run_that_started_or_was_requeued_since_the_last_look_is_shown_as_its_folder_says(
     root: Path, cluster: Cluster
 ) -> None:
