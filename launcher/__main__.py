@@ -139,14 +139,14 @@ def _check_first(words: list[str]) -> None:
     """Raises `UsageError` unless the first word, which is neither a verb nor key=value, is a script."""
     from amp_launcher.typed import nearest
     from launcher.config import script_word
-    from launcher.config.parse import is_key
+    from launcher.config.parse import half_of_pair
     from launcher.errors import UsageError
 
     first, *rest = words
     if script_word.is_script(first):
         return
-    if is_key(first):
-        raise UsageError(f"{first} is a key and needs a value: {first}=...")
+    if half := half_of_pair(first):
+        raise UsageError(half)
     if first in CALLED_ELSEWHERE:
         verb = " ".join([CALLED_ELSEWHERE[first], *rest])
         raise UsageError(f"{first} is not a verb; say `{verb}`{script_word.meant(first, exactly=True)}")

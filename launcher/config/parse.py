@@ -15,6 +15,7 @@ from amp_launcher.recipe import find
 from amp_launcher.typed import SettingsError, convert, fields_of, refuse_control_characters, unknown_key
 from amp_launcher.values import CHOICE, read, split, unquoted
 from launcher.config import placeholders
+from launcher.config.paths import conf_folder
 from launcher.config.schema import ALIASES, GROUPS, annotation_of, text_key
 from launcher.errors import UsageError
 
@@ -102,9 +103,20 @@ def _parse(word: str, groups: Sequence[str]) -> Override:
 
 
 def _no_override(word: str, groups: Sequence[str]) -> str:
+    return half_of_pair(word, groups) or f"{word!r} is neither a verb nor key=value; see --help"
+
+
+def half_of_pair(word: str, groups: Sequence[str] = GROUPS) -> str:
+    """What to say of a word that is a key without its value, or the name of a choice without its key; empty for any
+    other word."""
     if is_key(word, groups):
         return f"{word} is a key and needs a value: {word}=..."
-    return f"{word!r} is neither a verb nor key=value; see --help"
+    pairs = [f"{group}={word}" for group in groups if word in _shipped(group)]
+    return f"{word} needs its key: {' or '.join(pairs)}" if pairs else ""
+
+
+def _shipped(group: str) -> set[str]:
+    return {path.stem for path in conf_folder().joinpath(group).glob("*.yaml")}
 
 
 def is_key(word: str, groups: Sequence[str] = GROUPS) -> bool:

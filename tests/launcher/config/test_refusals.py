@@ -16,8 +16,11 @@ BARE = f"{SCRIPT} train.bare=true require_proof=false amp=o0"
 REWRITE = "env.TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE"
 
 READING = {
+    "amp=o2 simplenet": "simplenet needs its key: recipe=simplenet",
     "plain": "neither a verb nor key=value",
     "amp.deny": "amp.deny is a key and needs a value: amp.deny=...",
+    "simplenet amp=o2": "simplenet needs its key: recipe=simplenet",
+    "mnist": "mnist needs its key: recipe=mnist or data=mnist",
     "amp o2": "amp is a key and needs a value: amp=...",
     "batch=[1": "batch=[1: a bracket is not closed",
     "batch=x": "batch=x should be a whole number (command line)",
@@ -215,6 +218,8 @@ FIRST_WORDS = {
     "sub": "sub is a folder: name a script in it, as sub/train.py",
     "sub.train": "a module is named by its file, sub/train.py",
     "amp=o2 plan": "a verb is the first word: python -m launcher plan",
+    "simplenet amp=o2": "simplenet needs its key: recipe=simplenet",
+    "mnist": "mnist needs its key: recipe=mnist or data=mnist",
     "amp o2": "amp is a key and needs a value: amp=...",
     "stop wise-oasis": "stop is not a verb; say `cancel wise-oasis`",
     "kill x": "say `cancel x`",
