@@ -78,7 +78,7 @@ def verify_here(
         resume.check_secrets(before, secrets)
 
         def populate(folder: Path) -> None:
-            lay_down(run.folder, folder, replay, recorded)
+            write_replay(run.folder, folder, replay, recorded)
             own = job_environment.own_secrets(before.secrets, before.run_dir)
             held = {name: secrets.get(name) or path.read_bytes() for name, path in own.items()}
             job_environment.write_secrets({folder / SECRETS / name: content for name, content in held.items()})
@@ -190,7 +190,7 @@ def _plan(plan: Plan, values: Mapping[str, Any], replay: ReplayPlan, name: str) 
     return unbound if name == PLACEHOLDER else unbound.bind(name)
 
 
-def lay_down(run: Path, folder: Path, replay: ReplayPlan, recorded: bool) -> None:
+def write_replay(run: Path, folder: Path, replay: ReplayPlan, recorded: bool) -> None:
     """Put into a replay's folder what it needs of the run: the checkpoints that it may start from, the newest of which
     may be damaged, that of its last step, the record, the variables that were passed on."""
     for step in checkpoint.steps(run / CHECKPOINTS):

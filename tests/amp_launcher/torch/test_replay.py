@@ -21,7 +21,7 @@ from amp_launcher.torch import loop, state
 from amp_launcher.torch.loop import Run
 from amp_launcher.torch.trained import masters_of
 from amp_launcher.typed import plain
-from launcher.executors.verify import lay_down, recorded_until
+from launcher.executors.verify import recorded_until, write_replay
 from launcher.plan.model import ReplayPlan
 from tests.amp_launcher.torch.flipping import flip, flipping
 from tests.amp_launcher.torch.trainers import result, run, start, steps
@@ -46,7 +46,7 @@ def laid(original: Path, folder: Path, words: tuple[str, ...], step: int, recipe
     folder.mkdir()
     first = max((number for number in checkpoint.steps(original / "checkpoints") if number < step), default=0)
     replay = ReplayPlan(run="the run", first=first, step=step)
-    lay_down(original, folder, replay, bool(recorded_until(original)))
+    write_replay(original, folder, replay, bool(recorded_until(original)))
     settings = arguments.parse([*words, RECORD], recipe, "torch").settings
     plan = {"schema": 2, "settings": plain(settings), "replay": dataclasses.asdict(replay)}
     (folder / "plan.json").write_text(json.dumps(plan))
