@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test style lint faults format bench golden conf versions clean help
+.PHONY: run test style lint faults format bench golden conf site versions clean help
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^[^:]*:?([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -43,6 +43,9 @@ golden: $(VENV)/.test ## write the golden files anew; review them as a diff
 conf: $(VENV)/.test ## write conf/ anew from the settings classes: every key with its default and its help
 	$(BIN)/python -m launcher.config.write_conf
 
+site: $(VENV)/.test ## docs/ as a site, in build/site
+	PYTHONPATH=. $(BIN)/python docs/site.py
+
 versions: $(VENV)/.test ## libraries in three versions each; the wheel on Python 3.10 to 3.13, oldest packages and newest: uv, 10 GB
 	$(BIN)/python -m tests.library_versions
 	$(BIN)/python -m tests.versions
@@ -51,7 +54,7 @@ bench: $(VENV)/.test ## the benchmarks, each a ratio against something measured 
 	$(BIN)/python -m benchmarks
 
 clean: ## the environment and caches; runs are left alone
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # Debian keeps venv's pip in a package of its own.
 $(VENV)/bin/python:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -48,6 +49,19 @@ def test_links_lead_to_files_and_keys_exist(page: Path) -> None:
     text = page.read_text("utf-8")
     assert [target for target in LINKS.findall(text) if not (page.parent / target).exists()] == []
     assert [key for key in KEYS.findall(text) if annotation_of(ALIASES.get(key, key)) is None] == []
+
+
+def test_the_site_has_every_page_and_no_dead_link(tmp_path: Path) -> None:
+    site = runpy.run_path(str(ROOT / "docs" / "site.py"))
+    assert site["build"](tmp_path) == 0
+    written = {path.name for path in (tmp_path / "pages").glob("*.md")}
+    named = {page for pages in site["NAVIGATION"].values() for page in pages.values()}
+    assert named <= written and {page.name for page in (ROOT / "docs").glob("*.md")} <= named
+    text = (tmp_path / "site" / "keys.html").read_text("utf-8")
+    assert "loss_scale.growth_every" in text and "cluster.max_requeues" in text
+    assert all(
+        f'id="{verb}"' in (tmp_path / "site" / "verbs.html").read_text("utf-8") for verb in VERBS if verb != "run"
+    )
 
 
 def test_the_readme_is_short() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from amp_launcher.recipe import NAMES, DataLayout, find, own_names
 from amp_launcher.settings import Settings
@@ -29,33 +29,44 @@ choices, each a file of conf/ or of your --config-dir:
 """
 
 
+class Key(NamedTuple):
+    """A key, as its help shows it."""
+
+    name: str
+    values: str
+    """The type of its values, or all of them."""
+    about: str
+
+
 def keys(config_dirs: Sequence[Path]) -> str:
     """The help text of `run`."""
-    lines = [_USAGE.rstrip("\n")]
-    for group in GROUPS:
-        choices = sorted(
-            {path.stem for folder in (conf_folder(), *config_dirs) for path in (folder / group).glob("*.yaml")}
-        )
-        if choices:
-            lines.append(f"  {group}={'|'.join(choices)}")
-    lines += ["", "keys:"]
-    lines += _section(Settings, skip=("train",))
-    lines += _section(Launch, skip=("cluster",))
+    lines = [_USAGE.rstrip("\n"), *(f"  {group}={'|'.join(names)}" for group, names in choices(config_dirs).items())]
+    for title, found in sections():
+        lines += ["", f"{title}:", *(f"  {key.name:24} {key.values:24} {key.about}" for key in found)]
+    return "\n".join(lines) + "\n"
+
+
+def choices(config_dirs: Sequence[Path] = ()) -> dict[str, list[str]]:
+    """The names that each group has, those of a person's own files among them."""
+    folders = (conf_folder(), *config_dirs)
+    named = {group: {path.stem for folder in folders for path in (folder / group).glob("*.yaml")} for group in GROUPS}
+    return {group: sorted(names) for group, names in named.items() if names}
+
+
+def sections() -> Iterator[tuple[str, list[Key]]]:
+    """All keys, under a title for those of each cluster and recipe."""
+    yield "keys", [*_section(Settings, skip=("train",)), *_section(Launch, skip=("cluster",))]
     for kind, cluster in CLUSTERS.items():
-        lines += ["", f"keys of cluster={kind}:", *_section(cluster, prefix="cluster.", skip=("kind",))]
+        yield f"keys of cluster={kind}", list(_section(cluster, prefix="cluster.", skip=("kind",)))
     for name in (*NAMES, *own_names()):
         try:
             recipe = find(name)
         except SettingsError as error:  # a person's own recipe that is not finished
-            lines += ["", str(error)]
+            yield str(error), []
             continue
         own = f" (batch={recipe.batch}, epochs={recipe.epochs} unless named)" if recipe.data else ""
-        lines += ["", f"keys of recipe={name}{own}:"]
-        lines += [
-            f"  data={dataset:19} {'':24} {layout.help}{_of_its_own(layout)}" for dataset, layout in recipe.data.items()
-        ]
-        lines += _section(recipe.settings, prefix="train.")
-    return "\n".join(lines) + "\n"
+        sets = [Key(f"data={name}", "", f"{layout.help}{_of_its_own(layout)}") for name, layout in recipe.data.items()]
+        yield f"keys of recipe={name}{own}", [*sets, *_section(recipe.settings, prefix="train.")]
 
 
 def _of_its_own(layout: DataLayout) -> str:
@@ -64,11 +75,11 @@ def _of_its_own(layout: DataLayout) -> str:
     return f" ({', '.join(own)})" if own else ""
 
 
-def _section(cls: Any, prefix: str = "", skip: Sequence[str] = ()) -> Iterator[str]:
+def _section(cls: Any, prefix: str = "", skip: Sequence[str] = ()) -> Iterator[Key]:
     for key, annotation, text, default in described(cls, prefix):
         if key.removeprefix(prefix) not in skip:
             shown = f" [{show(default)}]" if default not in (None, "", (), {}) else ""
-            yield f"  {key:24} {_type(annotation):24} {text}{shown}"
+            yield Key(key, _type(annotation), f"{text}{shown}")
 
 
 def _type(annotation: Any) -> str:
