@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from launcher.commands.arguments import boolean, one_of, runs_and_keys
 from launcher.compare.ended import last_words
 from launcher.errors import UsageError
-from launcher.executors import backends
+from launcher.executors import backends, follower
 from launcher.executors.plan_changes import RESUME_ARGUMENTS
 from launcher.executors.resume import resume_here
 from launcher.runs import run_roots, store
@@ -70,6 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         is_sweep = selected.sweep is not None
         folders, queue = resume_here(selected.runs, assignments, secrets, is_sweep=is_sweep, from_here=bool(here))
         stays = wait or (queue == "direct" and not detach)
+    follower.start(folders, store.read(PlanRecord, folders[0] / "plan.json", ("tracker",)).tracker)
     print(f"resuming {', '.join(folder.name for folder in folders)}", file=sys.stderr)
     return stay(folders, last_words) if stays else leave(folders)
 

@@ -185,6 +185,7 @@ def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published
             setup=(),
             after=None,
             notify=(),
+            tracker=None,
             restarts=0,
             command=(),
             script=plan.script and dataclasses.replace(plan.script, block=how.steps),

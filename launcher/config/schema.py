@@ -261,6 +261,9 @@ class Launch:
         "program, with its arguments, that gets a JSON on its input once the run or the sweep ends, hangs or is "
         "preempted; of the machine that the run is on",
     )
+    tracker: Literal["tensorboard", "mlflow", "wandb"] | None = setting(
+        None, "curves, settings and verdict go there while the run lasts, from where it is submitted; see export"
+    )
     after: str | None = setting(None, "start after runs or sweeps: RUN once it is done, any:RUN however it ends")
 
 

@@ -15,7 +15,7 @@ import launcher
 from launcher.code.snapshot import Code
 from launcher.config.spec import JobSpec
 from launcher.errors import UsageError, of_program
-from launcher.executors import submission
+from launcher.executors import follower, submission
 from launcher.executors.execute import execute
 from launcher.executors.job import RunJob
 from launcher.executors.submission import Source
@@ -144,7 +144,10 @@ class PlanExecutor(core.Executor):
     def _submit(self, plans: Sequence[Plan], populate: Sequence[Callable[[Path], None]] = ()) -> list[Path]:
         """Submit new plans, as one sweep where there are several; see `submission.submit_to_cluster`."""
         sources = [self._sources.get(id(plan)) for plan in plans]
-        return submission.submit_to_cluster(plans, sources, populate)
+        follower.check(plans[0].tracker)
+        folders = submission.submit_to_cluster(plans, sources, populate)
+        follower.start(folders, plans[0].tracker)
+        return folders
 
     @classmethod
     def _valid_parameters(cls) -> set[str]:

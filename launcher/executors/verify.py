@@ -182,6 +182,7 @@ def _plan(plan: Plan, values: Mapping[str, Any], replay: ReplayPlan, name: str) 
         replay=replay,
         after=None,
         notify=(),
+        tracker=None,
         restarts=0,
         swept=(),
         advice=(),

@@ -247,6 +247,8 @@ class Plan:
     """How often a hang, a failed node or an error of NCCL may start it again."""
     notify: tuple[str, ...] = ()
     """Argument list of what is told of the run's end, its program absolute."""
+    tracker: str | None = None
+    """Where its curves go from the machine that submits it."""
     swept: tuple[tuple[str, Any], ...] = ()
     advice: tuple[str, ...] = ()
     precision: Decided | None = None

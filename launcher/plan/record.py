@@ -21,7 +21,7 @@ from launcher.plan.model import Plan
 def to_json(plan: Plan) -> dict[str, Any]:
     """What few plans have, such as the arms of a comparison, stands there where it isn't empty."""
     rare = {"inherited", "passed", "left_behind", "comparison", "published", "arms", "arm", "shared", "replay"}
-    rare |= {"preemption", "notify", "job", "uv", "gpu_type", "restarts"}
+    rare |= {"preemption", "notify", "tracker", "job", "uv", "gpu_type", "restarts"}
     values: dict[str, Any] = {**plain(plan), "precision": plain(plan.precision) or {}}
     return {key: value for key, value in values.items() if key not in rare or value not in (None, [], "", 0)}
 

@@ -148,6 +148,7 @@ def _plan(spec: JobSpec, facts: Facts) -> Plan:
         after=launch.after,
         restarts=launch.restart.max,
         notify=requirements.notify(spec, facts),
+        tracker=launch.tracker,
         job=spec.job,
         swept=spec.swept,
         advice=(

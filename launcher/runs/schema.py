@@ -153,6 +153,7 @@ class PlanRecord(NamedTuple):
     code: str | None = None
     after: str | None = None
     notify: tuple[str, ...] = ()
+    tracker: str | None = None
     secrets: Mapping[str, str] = {}
     up: bool | None = None
     job: str | None = None

@@ -191,8 +191,8 @@ def test_syntax_of_another_python_is_left_to_it(project: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("line", "offers"),
     [
-        ("python -m launcher tra", ["train.py"]),
-        ("python -m launcher plan tr", ["train.py"]),
+        ("python -m launcher tra", ["tracker=", "train.py"]),
+        ("python -m launcher plan tr", ["tracker=", "train.py"]),
         ("amp-launcher sub/", []),
         ("amp-launcher train.py train.pro", ["train.processes="]),
         ("amp-launcher train.py amp=o", ["amp=o0", "amp=o1", "amp=o2", "amp=o3"]),

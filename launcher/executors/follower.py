@@ -1,0 +1,48 @@
+"""`tracker=`: a process of its own, here where runs are submitted, sends them to a tracker until they have ended.
+
+It is `export RUN to=TRACKER --follow`, which anybody may start again; what it prints is in `tracker.log`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import launcher
+from amp_launcher import records
+from launcher.errors import UsageError
+from launcher.runs import run_ids, run_roots
+
+LOG = "tracker.log"
+_START = "import sys; sys.path[0] = sys.argv.pop(1); from launcher.__main__ import main; sys.exit(main())"
+"""The launcher of this folder, whatever lies in the current one."""
+
+
+def check(tracker: str | None) -> None:
+    """Raises `UsageError` where the tracker's package is not here."""
+    if tracker and importlib.util.find_spec(tracker) is None:
+        raise UsageError(f"tracker={tracker} needs its package here: pip install 'amp-launcher[{tracker}]'")
+
+
+def start(folders: Sequence[Path], tracker: str | None) -> None:
+    """Start it for a run, or for the runs of a sweep, in the current folder and environment."""
+    if not tracker:
+        return
+    first = folders[0]
+    name = run_ids.sweep_of(first.name) if len(folders) > 1 else None
+    root = str(first.parent)
+    words = ["export", name or first.name, f"to={tracker}", "--follow"]
+    words += [] if run_roots.is_remote(root) else [f"run_root={root}"]
+    with open(first / LOG, "ab", opener=records.record) as log:
+        subprocess.Popen(
+            [sys.executable, "-c", _START, str(Path(launcher.__file__).parents[1]), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    print(f"to {tracker} as it comes; {os.path.join(first, LOG)}", file=sys.stderr)
