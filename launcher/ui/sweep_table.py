@@ -125,7 +125,7 @@ def columns(rows: Sequence[Cell], shown: Sequence[Cell]) -> list[Column]:
     )
     of_script = {name: [_number(row.measures.get(name)) for row in shown] for name in names(rows)}
     return [
-        Column("RUN", [_name(rows, row.seen) for row in shown]),
+        Column("RUN", _labels(rows, [row.seen for row in shown])),
         *_of_chain(shown),
         *(Column(key.upper(), [_text(dict(row.swept).get(key)) for row in shown]) for key in swept_keys(rows)),
         Column("STATE", [row.seen.state.name for row in shown]),
@@ -140,7 +140,8 @@ def columns(rows: Sequence[Cell], shown: Sequence[Cell]) -> list[Column]:
 def notes(rows: Sequence[Cell], shown: Sequence[Cell], now: float) -> list[str]:
     """Why the first cells failed, and a line on all of them."""
     failed = [row.seen for row in shown if row.seen.state.name in ("failed", "lost")]
-    why = [f"{_name(rows, one)}: {tables.clean(summary.headline(one.state, now))}" for one in failed[:FAILED]]
+    explained = zip(_labels(rows, failed[:FAILED]), failed, strict=False)
+    why = [f"{label}: {tables.clean(summary.headline(one.state, now))}" for label, one in explained]
     more = [f"and {len(failed) - FAILED} more that failed"] if len(failed) > FAILED else []
     return [*why, *more, _total(rows, shown)]
 
@@ -200,9 +201,10 @@ def _sweep(rows: Sequence[Cell]) -> str | None:
     return sweeps.pop() if len(sweeps) == 1 else None
 
 
-def _name(rows: Sequence[Cell], seen: Seen) -> str:
-    """A cell by its number, another run by its id."""
-    return seen.run.id.rpartition("-")[2] if _sweep(rows) else seen.run.id
+def _labels(rows: Sequence[Cell], seen: Sequence[Seen]) -> list[str]:
+    """The cells of one sweep by their numbers, other runs by their ids."""
+    is_sweep = _sweep(rows) is not None
+    return [one.run.id.rpartition("-")[2] if is_sweep else one.run.id for one in seen]
 
 
 def _number(value: float | None) -> str:
