@@ -37,6 +37,8 @@ SECOND_WORDS = (
 
 _FORM = re.compile(r"(\d{8}-\d{6}-[a-z]+-[a-z]+)(-\d{3,})?")
 _WORDS_AT = len("YYYYMMDD-HHMMSS-")
+COMPARED = 1000
+"""Of how many of the newest names the nearest to a text that fits none is looked for: comparing texts is slow."""
 
 
 class Match(NamedTuple):
@@ -122,8 +124,12 @@ def _united(matches: Sequence[Match], meant: Iterable[str], runs: Iterable[str],
     them are meant."""
     left = set(meant)
     united = {match.id: match for match in matches}
-    for sweep in sweeps:
-        cells = {run for run in runs if sweep_of(run) == sweep}
+    meant_cells = {sweep for run in left if (sweep := sweep_of(run))}
+    cells_of: dict[str | None, set[str]] = {}
+    for run in runs if meant_cells else ():
+        cells_of.setdefault(sweep_of(run), set()).add(run)
+    for sweep in meant_cells.intersection(sweeps):
+        cells = cells_of.get(sweep, set())
         if len(cells) > 1 and cells <= left:
             united.setdefault(sweep, Match(sweep, True, False))
             left -= cells
@@ -141,13 +147,14 @@ def _unknown(text: str, known: Sequence[str]) -> str:
 
     if not known:
         return f"no run {text!r}: there are no runs yet (run_root=PATH looks in another folder)"
-    by_word = {words_of(name): name for name in known}
+    newest = sorted(known)[-COMPARED:]
+    by_word = {words_of(name): name for name in newest}
     if text.isdecimal():
         close = sorted((name for name in known if sweep_of(name) and name.endswith(f"-{text}")), reverse=True)[:3]
     else:
-        close = difflib.get_close_matches(text, [*known, *by_word], n=3, cutoff=0.5)
+        close = difflib.get_close_matches(text, [*newest, *by_word], n=3, cutoff=0.5)
     names = dict.fromkeys(by_word.get(name, name) for name in close)
-    advice = f"did you mean {_few(list(names))}?" if names else f"the newest is {max(known)}"
+    advice = f"did you mean {_few(list(names))}?" if names else f"the newest is {newest[-1]}"
     return f"no run {text!r}; {advice} (`ls --all` lists them, run_root=PATH looks in another folder)"
 
 

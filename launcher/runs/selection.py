@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from launcher.errors import UsageError
-from launcher.runs import ownership, run_ids, run_roots
-from launcher.runs.schema import PlanRecord, PointerRecord
-from launcher.runs.store import COPY, POINTER, SWEEPS, UNFINISHED, Run, read, read_or_empty
+from launcher.runs import ownership, run_ids
+from launcher.runs.names import Names
+from launcher.runs.schema import PlanRecord
+from launcher.runs.store import SWEEPS, UNFINISHED, Run, read, read_or_empty
 
 
 class Selection(NamedTuple):
@@ -30,6 +31,13 @@ def run_names(root: str) -> list[str]:
         return [name for name in os.listdir(root) if run_ids.is_id(name)]
     except OSError:  # one that is gone, or that may not be read, hides no other
         return []
+
+
+def run_folders(root: str) -> dict[str, int]:
+    """The same, with the inodes of their folders."""
+    with contextlib.suppress(OSError), os.scandir(root) as entries:
+        return {entry.name: entry.inode() for entry in entries if run_ids.is_id(entry.name)}
+    return {}
 
 
 def sweep_names(root: str) -> list[str]:
@@ -113,12 +121,11 @@ class _Index:
     """The runs and sweeps of some roots, by their ids and by the names that runs were given."""
 
     def __init__(self, roots: Sequence[str]) -> None:
-        self._roots = roots
+        self._roots = {root: run_folders(root) for root in roots}
         self._runs: dict[str, list[str]] = {}
         self._sweeps: dict[str, list[str]] = {}
         """Of each the roots that have it."""
-        for root in roots:
-            names = run_names(root)
+        for root, names in self._roots.items():
             for name in names:
                 self._runs.setdefault(name, []).append(root)
             # The record of a sweep stays behind where its cells are moved.
@@ -142,34 +149,13 @@ class _Index:
     def _named(self, text: str) -> run_ids.Named:
         """Runs that a text means other than by their ids: unfinished cells of that number, as `watch` shows them, and
         runs that were given it as their name."""
-        own, given = self._names
         cells = (run.id for run in unfinished(self._roots) if run_ids.sweep_of(run.id)) if text.isdecimal() else ()
-        meant = [*own.get(text, ()), *(cell for cell in cells if cell.endswith(f"-{text}"))]
-        return run_ids.Named(meant, given.get(text, ()))
+        meant = [*self._names.own(text), *(cell for cell in cells if cell.endswith(f"-{text}"))]
+        return run_ids.Named(meant, self._names.given(text))
 
     @functools.cached_property
-    def _names(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        """The runs of each name: those that the caller gave it, and those of which others say so."""
-        own: dict[str, list[str]] = {}
-        given: dict[str, list[str]] = {}
-        for run, roots in self._runs.items():
-            for root in roots:
-                name, is_own = _name_of(Run(root, run))
-                if name and run not in (runs := (own if is_own else given).setdefault(name, [])):
-                    runs.append(run)
-        return own, given
-
-
-def _name_of(run: Run) -> tuple[str | None, bool]:
-    """The name that a run was given, and whether the caller's own records say so.
-
-    The plan of a run on another host is a copy, which that host may change: the pointer has the name as it was typed.
-    """
-    copied = run_roots.is_remote(run.root)
-    if copied and (name := read(PointerRecord, f"{run.path}/{POINTER}", own_in=run.root).name):
-        return name, True
-    is_own = not copied and ownership.is_mine(run.path, run.root) and not os.path.exists(f"{run.path}/{COPY}")
-    return read(PlanRecord, f"{run.path}/plan.json", ("name",), own_in=run.root if is_own else None).name, is_own
+    def _names(self) -> Names:
+        return Names(self._roots)
 
 
 def sweep_runs(root: str, sweep: str) -> list[Run]:

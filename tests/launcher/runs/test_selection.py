@@ -4,7 +4,7 @@ import os
 import pytest
 
 from launcher.errors import UsageError
-from launcher.runs import run_roots, selection, store
+from launcher.runs import names, run_roots, selection, store
 from launcher.runs.selection import Selection
 from launcher.runs.store import Run
 from tests.launcher import users
@@ -167,7 +167,8 @@ def test_however_many_runs_are_named_the_root_and_its_plans_are_read_once(root, 
     for run, name in zip(CELLS, ("one", "two", "three"), strict=True):
         named(root, run, name)
     reads = []
-    monkeypatch.setattr(selection, "read", lambda cls, path, *more, **how: reads.append(path) or store.read(cls, path))
-    monkeypatch.setattr(selection, "run_names", lambda root: reads.append(root) or CELLS)
+    monkeypatch.setattr(names, "read", lambda cls, path, *more, **how: reads.append(path) or store.read(cls, path))
+    folders = selection.run_folders
+    monkeypatch.setattr(selection, "run_folders", lambda root: reads.append(root) or folders(root))
     selection.find_all([*CELLS, "one", "two", "one"], [str(root)])
     assert len(reads) == 1 + len(CELLS)
