@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 import os
 import re
 import shutil
@@ -106,25 +108,27 @@ def _delete_with_marker(run: Run) -> None:
     store.clear_unfinished(Path(run.root), run.id)
 
 
-def _code_of(chosen: Sequence[Run]) -> dict[str, set[str]]:
-    """Digests of the code snapshots that the runs name, by run root; those in a trash name the code of its root."""
-    digests: dict[str, set[str]] = {}
-    for run in chosen:
+def _code_of(chosen: Sequence[Run]) -> dict[str, dict[str, str]]:
+    """Digests of the code snapshots that the runs name, each with the newest of them, by run root; those in a trash
+    name the code of its root."""
+    digests: dict[str, dict[str, str]] = {}
+    for run in sorted(chosen, key=lambda run: run.id):
         digest = store.read(PlanRecord, run.folder / "plan.json", ("code",)).code
         if digest is not None and re.fullmatch(r"[0-9a-f]{64}", digest):
-            digests.setdefault(trash.root_of(run), set()).add(digest)
+            digests.setdefault(trash.root_of(run), {})[digest] = run.id
     return digests
 
 
-def _prune(code: Mapping[str, set[str]]) -> None:
+def _prune(code: Mapping[str, Mapping[str, str]]) -> None:
     """Delete those of the caller's snapshots that no plan names and no terminal is open in."""
     for root, digests in code.items():
         for place in code_store.folders(root):
-            code_store.prune(place, digests, functools.partial(_is_needed, root, place))
+            for digest, run in digests.items():
+                code_store.prune(place, [digest], functools.partial(_is_needed, root, place, run, set()))
 
 
-def _is_needed(root: str, place: Path, digest: str) -> bool:
-    if _is_named(root, digest):
+def _is_needed(root: str, place: Path, near: str, others: set[Run], digest: str) -> bool:
+    if _is_named(root, digest, near, others):
         return True
     if code_store.is_open(place / digest):
         print(f"rm: the code in {place}/{digest[:8]}... is kept: a `shell` is open in it", file=sys.stderr)
@@ -132,16 +136,21 @@ def _is_needed(root: str, place: Path, digest: str) -> bool:
     return False
 
 
-def _is_named(root: str, digest: str) -> bool:
-    runs = [Run(root, name) for name in selection.run_names(root)]
-    for run in (*runs, *trash.runs_in(root)):
-        if not ownership.is_mine(run.path, root):  # others run their own
+def _is_named(root: str, digest: str, near: str, others: set[Run]) -> bool:
+    """Whether a plan in the root names the code. The runs `near` one that did are the likeliest, and come first;
+    `others`, which did not when they were asked, are left out: no plan changes its code."""
+    runs = sorted([*(Run(root, name) for name in selection.run_names(root)), *trash.runs_in(root)], key=lambda r: r.id)
+    at = bisect.bisect(runs, near, key=lambda run: run.id)
+    for run in filter(None, itertools.chain(*itertools.zip_longest(runs[at:], reversed(runs[:at])))):
+        if run in others or not ownership.is_mine(run.path, root):  # other users run their own
             continue
         try:
-            if digest.encode() in (run.folder / "plan.json").read_bytes():
-                return True
+            with open(f"{run.path}/plan.json", "rb") as plan:
+                if digest.encode() in plan.read():
+                    return True
         except FileNotFoundError:  # deleted, or made this moment
             continue
+        others.add(run)
     return False
 
 

@@ -7,22 +7,12 @@ import sys
 import pytest
 
 from launcher.runs import names, run_roots, selection, store
-from tests.launcher import users
+from tests.launcher import opened, users
 
 RUNS = {f"2026010{day}-000000-calm-lake": f"job{day}" for day in range(1, 7)}
 BY_NAME = {name: run for run, name in RUNS.items()}
 FIRST, SECOND, *_ = RUNS
 TEXTS = (*BY_NAME, "job7", "new")
-
-_opened: list[str] | None = None
-
-
-def _note(event, arguments):
-    if event == "open" and _opened is not None and str(arguments[0]).endswith(("plan.json", "elsewhere.json")):
-        _opened.append(os.path.basename(os.path.dirname(arguments[0])))
-
-
-sys.addaudithook(_note)
 
 
 @pytest.fixture
@@ -41,13 +31,9 @@ def make(root, run, name):
 
 def read(root):
     """The names in a root, and the runs whose records were opened for them."""
-    global _opened
-    _opened = []
-    try:
+    with opened.noted() as runs:
         known = names.Names({str(root): selection.run_folders(str(root))})
-    finally:
-        opened, _opened = _opened, None
-    return {text: (known.own(text), known.given(text)) for text in TEXTS}, sorted(set(opened))
+    return {text: (known.own(text), known.given(text)) for text in TEXTS}, sorted(set(runs))
 
 
 def owned(**runs):
@@ -140,9 +126,9 @@ def test_what_another_user_may_change_is_read_each_time(root, monkeypatch):
     read(root)
     for name in ("job1", "new"):
         (root / FIRST / "plan.json").write_text(f'{{"name": "{name}"}}')
-        found, opened = read(root)
+        found, runs = read(root)
         assert found == {**owned(**BY_NAME), "job1": ([], []), name: ([], [FIRST])}
-        assert opened == [FIRST]
+        assert runs == [FIRST]
 
 
 def test_what_a_host_says_of_its_run_is_read_each_time_and_what_was_typed_here_once(root, tmp_path, monkeypatch):
@@ -156,6 +142,6 @@ def test_what_a_host_says_of_its_run_is_read_each_time_and_what_was_typed_here_o
     read(far)
     for name in ("job1", "new"):
         store.write_json(far / FIRST / "plan.json", {"name": name})
-        found, opened = read(far)
+        found, runs = read(far)
         assert found == {**owned(**BY_NAME), "job1": ([], []), name: ([], [FIRST])}
-        assert opened == [FIRST]
+        assert runs == [FIRST]
