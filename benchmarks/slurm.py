@@ -89,7 +89,12 @@ def _each(folder: Path, environ: dict[str, str], verb: str, count: int) -> Calla
     def run() -> float:
         done = subprocess.run(submission, cwd=folder, env=environ, capture_output=True, text=True, check=True)
         sweep = done.stdout.split()[0].rpartition("-")[0]
-        words = {"ls": ["ls", "--all"], "cancel": ["cancel", sweep], "rm": ["rm", "--now", "--yes", sweep]}[verb]
+        words = {
+            "ls": ["ls", "--all"],
+            "ls-sweep": ["ls", sweep],
+            "cancel": ["cancel", sweep],
+            "rm": ["rm", "--now", "--yes", sweep],
+        }[verb]
         if verb == "rm":
             command(launcher("cancel", sweep, f"run_root={root}"), folder, environ)()
         return command(launcher(*words, f"run_root={root}"), folder, environ)() / count
