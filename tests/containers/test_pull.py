@@ -30,6 +30,8 @@ ROOT = Path(__file__).parents[2]
 KEY = Credentials(user=USER, password=PASSWORD)
 CLIENT = b"\0pull\0"
 """In the argument list of a client that fetches, and of no other process."""
+AT_ONCE = 8
+"""Tasks that start together."""
 KINDS = pytest.mark.parametrize("kind", ["apptainer", "docker", "podman"])
 
 
@@ -119,11 +121,13 @@ def test_an_image_of_the_cache_that_broke_off_is_fetched_again(
 
 
 @pytest.mark.parametrize("kind", ["apptainer", "docker"])
-def test_four_at_once_fetch_once(kind: str, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path) -> None:
+def test_tasks_that_start_together_fetch_once(
+    kind: str, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path
+) -> None:
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    pullers = [start(registry, kind, tmp_path / "cache", **pipes) for _ in range(4)]
+    pullers = [start(registry, kind, tmp_path / "cache", **pipes) for _ in range(AT_ONCE)]
     answers = [puller.communicate() for puller in pullers]
-    assert [puller.returncode for puller in pullers] == [0] * 4, answers
+    assert [puller.returncode for puller in pullers] == [0] * AT_ONCE, answers
     pulled = [json.loads(out) for out, _ in answers]
     assert sum(image["fetched"] for image in pulled) == 1
     assert len({(image["name"], image["digest"]) for image in pulled}) == 1
