@@ -120,15 +120,13 @@ def _cancel_here(
 ) -> dict[str, str]:
     """The same for runs of this machine. Returns the reasons for the folders of those that could not be ended."""
     rest = unended(backends.look(wanted))
+    waiting = {row.run: row for row in rest if _waits_in_a_scheduler(row)}
     for row in rest:
-        if not row.state.finished:
+        if row.run in waiting:  # with nothing to save
+            _mark_cancelled(row.run.folder, "before it started again" if row.state.attempt else None)
+        elif not row.state.finished:
             request_cancel(row.run.folder)
-    # A job that waits has nothing to save.
-    waiting = [row.run for row in rest if _waits_in_a_scheduler(row)]
-    for row in rest:
-        if row.run in waiting and row.state.attempt:
-            _mark_cancelled(row.run.folder, "before it started again")
-    failed = _end(waiting, 0)
+    failed = _end(list(waiting), 0)
     rest = [row for row in rest if row.run not in waiting]
     asked = [row for row in rest if not now and not row.state.finished and stops[row.run.folder].possible]
     deadline = time.monotonic() + stop_grace

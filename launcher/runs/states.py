@@ -104,12 +104,19 @@ def status_of(files: Files) -> Status | None:
     return files.status if (files.status.attempt or 1) >= first else None
 
 
-def needs_liveness(files: Files) -> bool:
-    """Whether the folder alone does not show the state: the run was submitted or has started, and has not ended."""
+def may_live(files: Files) -> bool:
+    """Whether the run may have processes, or a place in a queue: it was submitted or has started, and has not recorded
+    its end."""
     status = status_of(files)
     if status is None:
         return files.submission is not None
     return status.state not in FINISHED
+
+
+def needs_liveness(files: Files) -> bool:
+    """Whether the folder alone does not show the state. That of a run that was cancelled before it started it does:
+    nothing starts one that is marked so."""
+    return may_live(files) and not (files.cancelled and status_of(files) is None)
 
 
 def liveness_of(
@@ -159,6 +166,8 @@ def _judged(files: Files, status: Status | None, liveness: Liveness | None) -> t
         return "lost", unreadable or "it was never submitted: the launcher ended before"
     if status is not None and status.state in FINISHED:
         return _finished(files, status)
+    if status is None and files.cancelled:
+        return "cancelled", "before it started"
     if liveness is None:
         return "unreachable", unreadable or "nothing is known of its processes"
     if status is None:
@@ -181,8 +190,6 @@ def _finished(files: Files, status: Status) -> tuple[Name, str]:
 
 def _waiting(files: Files, liveness: Liveness, unreadable: str) -> tuple[Name, str]:
     """Of a run that was submitted and has no status yet."""
-    if files.cancelled:
-        return "cancelled", "before it started"  # true at once: nothing starts a run that is marked so
     if liveness.life == "unknown":
         return "unreachable", liveness.reason
     if liveness.life == "alive":

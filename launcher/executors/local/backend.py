@@ -11,7 +11,7 @@ from launcher.runs import processes, store
 from launcher.runs.decode import decode
 from launcher.runs.processes import Target
 from launcher.runs.schema import Identity, PlanRecord
-from launcher.runs.states import Liveness, answering, liveness_of, needs_liveness, status_of
+from launcher.runs.states import Liveness, answering, liveness_of, may_live, status_of
 from launcher.runs.store import Files
 
 ENGINES = ("docker", "podman")
@@ -41,7 +41,7 @@ def end(asked: Mapping[str, Files], grace: float) -> dict[str, str]:
     elsewhere = {}
     for folder, files in asked.items():
         shell = answering(files)
-        if shell is not None and shell.host != processes.host() and needs_liveness(files):
+        if shell is not None and shell.host != processes.host() and may_live(files):
             elsewhere[folder] = f"it runs on {shell.host}: cancel it there"
     local = {folder: files for folder, files in asked.items() if folder not in elsewhere}
     survivors = processes.end([_target(*run) for run in local.items()], grace)

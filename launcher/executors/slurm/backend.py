@@ -17,7 +17,7 @@ from launcher.executors.slurm.unanswered import jobs_of
 from launcher.probe.slurm_commands import call, complaint
 from launcher.runs import store
 from launcher.runs.schema import PlanRecord, Status
-from launcher.runs.states import SILENT, Liveness, needs_liveness, status_of
+from launcher.runs.states import SILENT, Liveness, may_live, needs_liveness, status_of
 from launcher.runs.states import judge as judge_files
 from launcher.runs.store import Files, Run
 
@@ -83,7 +83,7 @@ def _of_answer(folder: str, job: str, files: Files, answer: Answer, kept: Row | 
         judged = _of_dependent(folder, judged, found.reason)
     if found and found.exit and judged.outcome == "failed" and not judged.reason:
         judged = _of_plain_failure(judged, job, found, status)
-    if judged.life == "gone" and row is not None:
+    if judged.life == "gone" and row is not None and needs_liveness(files):
         _keep(folder, job, row)
     return judged
 
@@ -192,7 +192,7 @@ def _end(asked: Mapping[str, Files], conf: str | None) -> dict[str, str]:
 
 def with_processes(asked: Mapping[str, Files]) -> set[str]:
     """Runs that have a live job in Slurm. One that has recorded its end has none."""
-    unfinished = {folder: files for folder, files in asked.items() if needs_liveness(files)}
+    unfinished = {folder: files for folder, files in asked.items() if may_live(files)}
     return {folder for folder, known in liveness(unfinished).items() if known.life == "alive"}
 
 

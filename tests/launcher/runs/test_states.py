@@ -32,8 +32,8 @@ TABLE = [
     (files(), OUT_OF_MEMORY, "failed", "out of memory"),
     (files(), BY_SLURM, "cancelled", "cancelled by root"),
     (files(), Liveness("gone", "", "failed"), "failed", SILENT),
-    (files(cancelled=True, stop=True), ALIVE, "cancelled", "before it started"),
-    (files(cancelled=True, stop=True), GONE, "cancelled", "before it started"),
+    (files(cancelled=True), None, "cancelled", "before it started"),
+    (files(cancelled=True, stop=True), None, "cancelled", "before it started"),
     (files(stop=True), ALIVE, "stopping", "before it starts"),
     (files(stop=True), GONE, "stopped", "before it started"),
     # running

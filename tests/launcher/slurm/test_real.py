@@ -12,7 +12,7 @@ import pytest
 
 from launcher.commands import ls
 from launcher.errors import Unavailable, UsageError
-from launcher.executors import stopping
+from launcher.executors import backends, stopping
 from launcher.executors.execute import execute
 from launcher.executors.remove import remove
 from launcher.executors.slurm.executor import SlurmExecutor
@@ -57,8 +57,11 @@ def test_states_are_true_with_and_without_accounting(
     (by_hand,) = bench.submit(bench.plan("time.sleep(300)"))
     (waiting,) = bench.submit(bench.plan("", "cluster.flags=['--hold']"))
     assert state(waiting).name == "queued"
+    before = set(os.listdir(waiting))
     stopping.cancel([Run(str(waiting.parent), waiting.name)], now=True)
     assert ended(waiting).name == "cancelled"
+    assert set(os.listdir(waiting)) - before == {"cancelled"}, "of which ten thousand are written at once"
+    until(lambda: not backends.with_processes({str(waiting): store.load(str(waiting))}))
     until(lambda: started(by_hand))
     call(["scancel", job_of(by_hand)])
     assert ended(good).name == "done"
