@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from launcher.called import as_started
 from launcher.commands import CALLED_ELSEWHERE, VERBS
 from launcher.errors import LauncherError, of_system
 
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # here, where a reader that has gone is still no error
         return code
     except LauncherError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(as_started(f"error: {error}"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -107,7 +108,8 @@ def _dispatch(words: list[str]) -> int:
     if words[:1] == ["help"] and words[1:2]:
         words = [words[1], "--help"]
     if words and words[0] in ("-h", "--help", "help"):
-        print(_HELP.format(verbs="\n".join(f"  {name:9} {text}" for name, text in VERBS.items())), end="")
+        verbs = "\n".join(f"  {name:9} {text}" for name, text in VERBS.items())
+        print(as_started(_HELP.format(verbs=verbs)), end="")
         return 0
     if words and words[0] == "--version":
         import launcher
@@ -132,7 +134,22 @@ def _dispatch(words: list[str]) -> int:
         _refuse_late_verb(words)
     import importlib
 
-    return int(importlib.import_module(f"launcher.commands.{verb}").main(words))
+    start = importlib.import_module(f"launcher.commands.{verb}").main
+    if {"-h", "--help"} & set(words[: words.index("--")] if "--" in words else words):
+        return _help_of(verb, start, words)
+    return int(start(words))
+
+
+def _help_of(verb: str, start: Callable[[list[str]], int], words: list[str]) -> int:
+    """Print the help of a verb, with its examples."""
+    import contextlib
+
+    from launcher.commands import examples
+
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
+        start(words)
+    print(as_started("\n".join([text.getvalue().rstrip("\n"), *examples.lines(verb)])))
+    return 0
 
 
 def _check_first(words: list[str]) -> None:

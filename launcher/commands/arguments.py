@@ -16,9 +16,7 @@ from launcher.runs.store import Run
 class Parser(argparse.ArgumentParser):
     """argparse, with errors that are raised in the launcher's own way."""
 
-    def __init__(self, verb: str, words: str, description: str, examples: str = "") -> None:
-        """`examples` are lines to type, shown as they are."""
-        self._examples = examples
+    def __init__(self, verb: str, words: str, description: str) -> None:
         super().__init__(
             prog=f"python -m launcher {verb}",
             usage=f"python -m launcher {verb} {words} [run_root=PATH]",
@@ -30,9 +28,6 @@ class Parser(argparse.ArgumentParser):
         )
         self.verb = verb
         self.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-
-    def format_help(self) -> str:
-        return super().format_help() + (f"\nexamples:\n{self._examples}" if self._examples else "")
 
     def read(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
         """The flags, the names of runs, and the run roots to look in. Raises `UsageError`."""

@@ -32,14 +32,7 @@ Start the jobs of a file, each once those that it needs are done.
 
 usage: python -m launcher chain FILE.yaml [key=value ...] [--plan] [--config-dir DIR]
 
-  python -m launcher chain nightly.yaml                    here, now
-  python -m launcher chain nightly.yaml cluster=slurm      in a queue; keys here are those of each job
-  python -m launcher chain nightly.yaml --plan             look first
-  python -m launcher ls calm-lake                          the jobs, what each needs, and how they stand
-  python -m launcher cancel calm-lake                      all of them
-  python -m launcher resume calm-lake failed               those that failed, and what waited for them
-
-nightly.yaml has the jobs by name: words as one would type them here, from a script, `cmd` or a key on, and needs.
+The file has the jobs by name: words as one would type them here, from a script, `cmd` or a key on, and needs.
 
   prepare:
     words: cmd gpus=0 -- ./prepare.sh data/

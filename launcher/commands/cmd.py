@@ -10,11 +10,7 @@ from launcher.config import script_word
 from launcher.errors import UsageError
 
 _HELP = """\
-usage: python -m launcher cmd [key=value ...] -- FILE [ARGUMENTS]
-
-  python -m launcher cmd -- ./prepare.sh data/                        here, now
-  python -m launcher cmd cluster=slurm gpus=0 -- ./prepare.sh data/   in a queue
-  python -m launcher cmd --plan -- ./prepare.sh data/                 look first
+usage: python -m launcher cmd [key=value ...] [--plan] -- FILE [ARGUMENTS]
 
 Runs FILE by itself, as a shell would: it has to be executable and begin with `#!`. The code that it belongs to goes
 along as a script's does, and resources, containers, logs, `after=` and `resume` are as for scripts. Nothing is observed

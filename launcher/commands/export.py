@@ -29,11 +29,6 @@ runpy.run_module("amp_launcher.torch.export", run_name="__main__", alter_sys=Tru
 """Runs torch/export.py of a folder `amp_launcher`, without the packages beside it or the current folder. Until that
 module handles Ctrl-C, Ctrl-C ends the process without a traceback."""
 OWN = ("step", "python", "overwrite")
-_EXAMPLES = """\
-  python -m launcher export wise-oasis step=400 weights.safetensors
-  python -m launcher export wise-oasis to=tensorboard            event files below ./tensorboard; dir=PATH elsewhere
-  MLFLOW_TRACKING_URI=http://mlflow:5000 python -m launcher export calm-lake to=mlflow --follow
-"""
 
 
 def main(arguments: list[str]) -> int:
@@ -46,9 +41,8 @@ def main(arguments: list[str]) -> int:
         "read by the run's own Python where that is here, else by this one, or by python=PATH, which needs torch and "
         "safetensors (pip install 'amp-launcher[export]'). Say `fetch` first for a run on another host. "
         "With to=tensorboard, mlflow or wandb the curves, settings, tags and verdict of runs, wherever they are, go "
-        "there, each once however often it is said; the tracker's own variables, as MLFLOW_TRACKING_URI, say where "
-        "and with which key.",
-        _EXAMPLES,
+        "there (dir=PATH for files), each once however often it is said; the tracker's own variables, as "
+        "MLFLOW_TRACKING_URI, say where and with which key.",
     )
     parser.add_argument("--follow", action="store_true", help="with to=: continue until the runs have ended")
     options = parser.parse_intermixed_args(arguments)

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+from launcher.called import as_started
 from launcher.commands import ls
 from launcher.executors import backends
 from launcher.runs import run_ids, run_roots, selection
@@ -33,7 +34,7 @@ def main() -> int:
     own = [entry for entry in seen if entry.files.owner.mine]
     commands = [*[*_of_runs(own, _spoken(roots)), *_FIRST][: MOST - 1], _HELP]
     width = max(len(words) for words, _ in commands)
-    print("\n".join(f"  python -m launcher {words:{width}}  {what}" for words, what in commands))
+    print(as_started("\n".join(f"  python -m launcher {words:{width}}  {what}" for words, what in commands)))
     return 0
 
 

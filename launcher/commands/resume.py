@@ -21,10 +21,6 @@ Go on with a run that stopped, failed, was cancelled or was lost, from its newes
 
 usage: python -m launcher resume RUN|SWEEP [failed] [key=value ...] [run_root=PATH]
 
-  python -m launcher resume bold-fox           one run
-  python -m launcher resume calm-lake failed   those runs of a sweep that failed or were lost, while others run; in a
-                                               chain also the jobs that waited for them
-
 It runs the code that the run began with, whatever was edited since. Keys that leave the model alone may change:
 epochs, steps, checkpoint.every, checkpoint.keep, require_proof, and the cluster's own (cluster.time=...). A recipe
 in torch goes on with another number of ranks, nodes=N under Slurm, gpus=N of those that it could choose from, and

@@ -27,12 +27,6 @@ Start an interactive container, or an allocation, and keep it until `down` ends 
 
 usage: python -m launcher up [key=value ...]
 
-  python -m launcher up container=docker image=ngc-pytorch name=desk     a container here
-  python -m launcher up cluster=slurm gpus=1 cluster.time=2:00:00        an allocation
-  python -m launcher shell desk                                          a terminal in it
-  python -m launcher shell desk -- python train.py                       one command in it
-  python -m launcher down desk                                           end it
-
 It returns once the container runs; Ctrl-C before that takes it back, and detach=true returns at once. `ls` says how
 long each has been idle and what it has cost. Without cluster.time= it ends by itself after 8 hours here and over SSH,
 and after the partition's own limit under Slurm.

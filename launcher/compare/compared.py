@@ -8,6 +8,7 @@ from pathlib import Path
 
 from amp_launcher.typed import SettingsError, build
 from launcher import units
+from launcher.called import as_started
 from launcher.compare.paired import MeasuredArm, compare, ratios
 from launcher.compare.published import measured
 from launcher.compare.verdict import verdict
@@ -60,8 +61,8 @@ def last_words(folder: Path, state: State, now: float, width: int = 0) -> list[s
     rows = [(run_ids.words_of(folder.name), summary.headline(state, now)), ("folder", summary.place_of(folder))]
     ended = tables.pairs(rows, width)
     if state.name in summary.ENDED_EARLY:
-        ended.append(f"continue with: python -m launcher resume {folder.name}")
-    page = f"python -m launcher report {run_ids.words_of(folder.name)} --html FILE"
+        ended.append(as_started(f"continue with: python -m launcher resume {folder.name}"))
+    page = as_started(f"python -m launcher report {run_ids.words_of(folder.name)} --html FILE")
     return [*ended, "", *lines, *_failures(folder, state, plan), "", f"with charts: {page}"]
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from launcher.called import as_started
 from launcher.config.schema import Launch, LocalCluster
 from launcher.config.spec import JobSpec
 from launcher.executors import interrupts, notices, stopping
@@ -63,7 +64,7 @@ def leave(folders: Sequence[Path]) -> int:
     """Print the names of the runs and return."""
     for folder in folders:
         print(folder.name)
-    print(f"follow with: python -m launcher watch {_run_or_sweep(folders)}", file=sys.stderr)
+    print(as_started(f"follow with: python -m launcher watch {_run_or_sweep(folders)}"), file=sys.stderr)
     return 0
 
 

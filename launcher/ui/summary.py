@@ -10,6 +10,7 @@ from typing import Any
 
 from amp_launcher.shown import show
 from launcher import units
+from launcher.called import as_started
 from launcher.runs import log_tail, run_ids, run_roots, store
 from launcher.runs.schema import Hang, PlanRecord, ResultRecord
 from launcher.runs.states import State
@@ -284,7 +285,7 @@ def of_run(folder: Path, state: State, now: float, width: int = 0, *, printed: b
     lines = tables.pairs(rows, width)
     lines += failure(folder, state, printed=printed)
     if state.name in ENDED_EARLY and state.attempt:
-        lines.append(f"{_again(folder)} with: python -m launcher resume {folder.name}")
+        lines.append(as_started(f"{_again(folder)} with: python -m launcher resume {folder.name}"))
     return lines
 
 
@@ -367,5 +368,5 @@ def of_sweep(states: Mapping[Path, State], now: float, width: int = 0) -> list[s
     ended_early = [folder.name for folder, state in states.items() if state.name in ENDED_EARLY and state.attempt]
     if ended_early:
         sweeps = dict.fromkeys(run_ids.sweep_of(name) or name for name in ended_early)
-        lines += [f"continue with: python -m launcher resume {name}" for name in sweeps]
+        lines += [as_started(f"continue with: python -m launcher resume {name}") for name in sweeps]
     return lines

@@ -40,13 +40,6 @@ def test_a_package_that_is_missing_is_named_with_the_line_to_install_it(root, mo
     assert f"pip install 'amp-launcher[{tracker}]'" in capsys.readouterr().err
 
 
-def test_help_has_examples(capsys):
-    with pytest.raises(SystemExit):
-        main(["export", "--help"])
-    said = capsys.readouterr().out
-    assert said.count("\n  python -m launcher export ") == 2 and "to=mlflow --follow" in said
-
-
 def test_a_run_on_another_host_is_followed_from_here(over_ssh, tmp_path, monkeypatch, capsys):
     pytest.importorskip("tensorboard")
     monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("notf"))
