@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from launcher.commands import VERBS
+from launcher.commands import VERBS, completed_hosts
 from launcher.config.script_word import is_script
 from launcher.errors import UsageError
 
@@ -22,10 +22,11 @@ _launcher_complete() {
   local IFS=$'\\n' line=${COMP_LINE:0:$COMP_POINT} word= before=
   COMPREPLY=($(COMP_LINE=$line amp-launcher -sc query=bash 2>/dev/null))
   [[ ${COMPREPLY-} == *[=./] ]] && compopt -o nospace
-  # Readline replaces what stands behind the last of its word breaks, and no more.
+  # Readline replaces what stands behind the last of its word breaks, and no more; of these, @ is replaced too.
   word=${line##* }
   [[ ${COMP_WORDBREAKS-} != *=* || $word != *=* ]] || before=${word%"${word##*=}"}
   [[ ${COMP_WORDBREAKS-} != *:* || ${word#"$before"} != *:* ]] || before=${word%"${word##*:}"}
+  [[ ${COMP_WORDBREAKS-} != *@* || ${word#"$before"} != *@* ]] || before=${word%"@${word##*@}"}
   COMPREPLY=("${COMPREPLY[@]#"$before"}")
 }
 complete -o default -F _launcher_complete amp-launcher
@@ -48,6 +49,9 @@ function _launcher_complete
 end
 complete -c amp-launcher -a '(_launcher_complete)'
 """
+
+_OF_JOBS = ("run", "plan", "compare", "chain", "shell", "doctor", "up", "cmd")
+"""Verbs that take the keys of a job."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -77,14 +81,13 @@ def candidates(line: str) -> list[str]:
         return sorted(flag for flag in _flags(verb or "run") if flag.startswith(last))
     if verb == "image":
         return sorted(word for word in _of_images(given[1:]) if word.startswith(last))
-    if verb not in (None, "run", "plan", "compare", "chain", "shell", "doctor") and not (
-        verb == "resume" and given[1:]
-    ):
+    if verb not in (None, *_OF_JOBS) and not (verb == "resume" and given[1:]):
         return _runs(last)
     if "=" in last:
-        key, _, value = last.partition("=")
-        return [f"{key}={word}" for word in _values(key) if word.startswith(value)]
+        return _of_key(last, given)
     completions = [f"{word}=" for word in _keys(given)]
+    if given == ["shell"]:
+        completions += _runs(last)
     if not given:
         completions += VERBS
     if given == ["chain"]:
@@ -92,6 +95,22 @@ def candidates(line: str) -> list[str]:
     if given in ([], ["run"], ["plan"], ["compare"]):
         completions += [path.name for path in Path().glob("*.py")]  # in other folders the shell finds files
     return sorted(word for word in completions if word.startswith(last))
+
+
+def _of_key(last: str, given: Sequence[str]) -> list[str]:
+    """What may follow `key=`, or the last comma of a list there."""
+    key, _, value = last.partition("=")
+    if key == "cluster.host":
+        user = value[: value.rfind("@") + 1]
+        hosts = (name if name.startswith(value) else user + name for name in completed_hosts.names(given))
+        return sorted({f"{key}={name}" for name in hosts if name.startswith(value)})
+    before = value[: value.rfind(",") + 1]
+    taken = before.split(",")
+    return [
+        f"{key}={before}{word}"
+        for word in _values(key)
+        if word not in taken and word.startswith(value.removeprefix(before))
+    ]
 
 
 def _flags(verb: str) -> Iterable[str]:

@@ -16,7 +16,9 @@ from amp_launcher.typed import plain
 from launcher.__main__ import main
 from launcher.commands import VERBS
 from launcher.commands.completion import candidates
-from launcher.runs import run_roots, store
+from launcher.runs import remote_record, run_roots, store
+from launcher.runs.address import Address
+from launcher.runs.remote_record import Pointer
 from tests.launcher.hosts import LAPTOP
 from tests.launcher.terminal import Terminal
 
@@ -126,8 +128,15 @@ def test_completion_imports_no_hydra():
         ("python -m launcher shell wait_g", ["wait_gpus="]),
         ("python -m launcher wai", ["wait=", "wait_gpus="]),
         ("python -m launcher logs inter", ["inter-lake"]),
-        ("python -m launcher resume 2026", ["20260101-000000-inter-lake"]),
+        ("python -m launcher resume 20260101-000000-i", ["20260101-000000-inter-lake"]),
         ("python -m launcher resume inter-lake epo", ["epochs="]),
+        ("amp-launcher shell inter", ["inter-lake"]),
+        ("amp-launcher up wait_g", ["wait_gpus="]),
+        ("amp-launcher cmd wait_g", ["wait_gpus="]),
+        ("amp-launcher amp=o1,o", ["amp=o1,o0", "amp=o1,o2", "amp=o1,o3"]),
+        ("amp-launcher cluster.host=lab", ["cluster.host=lab-1", "cluster.host=lab-2", "cluster.host=lab-3"]),
+        ("amp-launcher cluster.host=me@lab-1", ["cluster.host=me@lab-1"]),
+        ("amp-launcher cluster.host=me@203", ["cluster.host=me@203.0.113.7:52013"]),
         ("amp-launcher image ", ["build", "list", "pull", "render", "show"]),
         ("amp-launcher image render inter", ["interactive"]),
         ("amp-launcher image build pytorch con", ["container="]),
@@ -150,6 +159,11 @@ def test_completion_offers_verbs_keys_flags_choices_runs_and_images(line, offers
     monkeypatch.chdir(tmp_path)
     store.create(tmp_path, "20260101-000000-inter-lake")
     run_roots.remember(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh/more").mkdir(parents=True)
+    (tmp_path / ".ssh/config").write_text("Include more/*\nhost lab-1 lab-* !lab-9\n  User x\nHost=lab-2\n")
+    (tmp_path / ".ssh/more/one").write_text('Include config\nHost "lab-3" # Host lab-4\n')
+    remote_record.create("20260101-000000-far-away", Pointer(Address("me@203.0.113.7:52013"), "/runs", "token"))
     assert candidates(line) == offers
 
 
@@ -181,6 +195,40 @@ def test_completion_in_a_real_bash_changes_nothing_else(line, replies):
     assert all(offer.startswith(reply) for offer, reply in zip(offered, replies, strict=len(replies) > 1)), offered
 
 
+def have_a_host_and_a_run(home):
+    (home / ".ssh").mkdir()
+    (home / ".ssh/config").write_text("Host lab-one\n")
+    store.create(home / "runs", "20260101-000000-inter-lake")
+    run_roots.remember(home / "runs")
+
+
+def test_completion_at_the_prompt_of_a_real_bash(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/inner.py").touch()
+    have_a_host_and_a_run(tmp_path)
+    variables = {**os.environ, "PYTHONPATH": str(Path(launcher.__file__).parents[1]), "HOME": str(tmp_path)}
+    shell = Terminal(["bash", "--norc", "--noprofile", "-i"], {**variables, "TERM": "xterm", "PS1": "% "})
+    asked = f"'{sys.executable}' -m launcher"
+    shell.type(f'cd {tmp_path}; amp-launcher() {{ [ "$1" != -sc ] && echo "<$*>" || {asked} "$@"; }}')
+    shell.ask('eval "$(amp-launcher -sc install=bash)"')
+    for keys, shown in (
+        ("comp\t\t", r"compare\s+compile="),
+        ("compare amp=o1,o\t\t", r"o1,o0\s+o1,o2\s+o1,o3"),
+        ("framew\tten\t\n", "<framework=tensorflow>"),
+        ("cluster.ho\tme@la\t\n", "<cluster.host=me@lab-one>"),
+        ("logs int\t\n", "<logs inter-lake>"),
+        ("shell int\t\n", "<shell inter-lake>"),
+        ("report inter-lake --ht\tsu\tinn\t\n", "<report inter-lake --html sub/inner.py>"),
+        ("image show ngc-pytorch:25.06\t\n", "<image show ngc-pytorch:25.06>"),
+        ("script=su\tinn\t\n", "<script=sub/inner.py>"),
+    ):
+        shell.press(f"amp-launcher {keys}".encode())
+        shell.expect(shown)
+        shell.press(b"\x15")
+    shell.type("exit")
+    assert "not found" not in shell.all_shown()
+
+
 @pytest.mark.skipif(shutil.which("fish") is None, reason="the shell fish is not installed")
 @pytest.mark.parametrize(
     ("line", "offer"),
@@ -188,9 +236,12 @@ def test_completion_in_a_real_bash_changes_nothing_else(line, replies):
         ("amp-launcher sub/", "sub/inner.py"),
         ("amp-launcher script=sub/", "script=sub/inner.py"),
         ("amp-launcher amp=o", "amp=o2"),
+        ("amp-launcher cluster.host=me@la", "cluster.host=me@lab-one"),
+        ("amp-launcher logs int", "inter-lake"),
     ],
 )
 def test_completion_in_a_real_fish_offers_files_too(line, offer, tmp_path):
+    have_a_host_and_a_run(tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "inner.py").touch()
     text = f"""
@@ -205,6 +256,7 @@ def test_completion_in_a_real_fish_offers_files_too(line, offer, tmp_path):
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="the shell zsh is not installed")
 def test_completion_in_a_real_zsh_leaves_no_space_behind_a_key_and_offers_files_too(tmp_path):
+    have_a_host_and_a_run(tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "inner.py").touch()
     variables = {**os.environ, "PYTHONPATH": str(Path(launcher.__file__).parents[1]), "HOME": str(tmp_path)}
@@ -216,6 +268,8 @@ def test_completion_in_a_real_zsh_leaves_no_space_behind_a_key_and_offers_files_
         ("plan framew\ttorch", "framework=torch"),
         ("amp=o\t", r"amp=o0\s+amp=o1\s+amp=o2\s+amp=o3"),
         ("script=su\t", "script=sub/"),
+        ("cluster.host=me@la\t", "cluster.host=me@lab-one"),
+        ("logs int\t", "logs inter-lake"),
     ):
         shell.press(f"amp-launcher {keys}".encode())
         shell.expect(shown)
