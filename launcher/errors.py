@@ -80,15 +80,14 @@ def of_each(items: Iterable[tuple[str, T]], make: Callable[[T], U], kind: str) -
 
     Raises the first `LauncherError`, with the labels that failed with the same message unless all did.
     """
-    items = list(items)
     made, failed = attempts(items, make)
     if failed:
-        raise first_of(failed, len(items), kind)
+        raise first_of(failed, len(made) + len(failed), kind)
     return list(made.values())
 
 
 def attempts(
-    items: Sequence[tuple[str, T]], make: Callable[[T], U]
+    items: Iterable[tuple[str, T]], make: Callable[[T], U]
 ) -> tuple[dict[int, U], list[tuple[str, LauncherError]]]:
     """Apply `make` to each labelled item: the results by index, and the labels that failed with their errors."""
     made: dict[int, U] = {}

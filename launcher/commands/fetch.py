@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from launcher import units
+from launcher import units, waiting
 from launcher.commands.arguments import Parser, chosen, newest, split
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
 
     for run in chosen(names, roots) if names else [newest(roots)]:
         folder = expanded(to).absolute() / run.id if to is not None else run.folder
-        fetched = fetching.fetch(run, folder, say=lambda text: print(text, file=sys.stderr, flush=True))
+        fetched = fetching.fetch(run, folder, say=waiting.say)
         print(f"{run.id}  {fetched.files} files, {units.size(fetched.bytes)} fetched to {folder}")
         for name in fetched.gone:
             print(f"{run.id}  {name} was deleted there meanwhile", file=sys.stderr)

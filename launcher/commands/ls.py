@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from launcher import units
+from launcher import units, waiting
 from launcher.commands.arguments import Parser, one_of, positive
 from launcher.errors import UsageError
 from launcher.executors import backends
@@ -59,7 +59,8 @@ def main(arguments: list[str]) -> int:
     for root in roots:
         if not os.access(root, os.R_OK | os.X_OK):
             print(f"{tables.clean(root)} may not be read, so its runs are not listed", file=sys.stderr)
-    seen = backends.look(wanted)
+    with waiting.shown(lambda: f"asking about {len(wanted):,} runs"):
+        seen = backends.look(wanted)
     backends.settle(seen)
     if options.json:
         print(json.dumps([_object(entry) for entry in seen], indent=1))

@@ -20,12 +20,13 @@ from launcher.config.schema import SlurmCluster, defaults
 from launcher.config.spec import JobSpec
 from launcher.containers.words import Word, to_bash
 from launcher.errors import LauncherError, UsageError
+from launcher.executors import planning
 from launcher.plan import profilers, user_script
 from launcher.plan.model import Plan, ScriptPlan
 from launcher.plan.plan_summary import resources, summary
 from launcher.plan.provenance import Origin, decided, origins
 from launcher.plan.record import to_json
-from launcher.plan.resolve import resolve, resolve_text
+from launcher.plan.resolve import resolve_text
 from launcher.probe.facts import Facts
 from launcher.runs import address
 from launcher.script import render, trainer_command
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         facts = [read_facts(words.facts)] * len(specs) if words.facts else probe_each(specs, make=False)
         if words.facts:
             _check_recorded(words.facts, facts[0], specs)
-        plans = [resolve(spec, host) for spec, host in zip(specs, facts, strict=True)]
+        plans = planning.resolve_each(specs, facts)
     except LauncherError as refusal:
         if words.json or words.facts or not all(map(user_script.is_text, specs)):
             raise

@@ -13,6 +13,7 @@ from typing import Any
 from amp_launcher.around.script import in_image
 from amp_launcher.precision.levels import NO_CLAIM
 from amp_launcher.settings import Settings
+from launcher import waiting
 from launcher.config import script_text, script_word
 from launcher.config.compose import Composer
 from launcher.config.parse import COMMAND_LINE, PASSED, Override, is_key, parse, passed
@@ -181,7 +182,8 @@ def _script(config: Mapping[str, Any]) -> Path | None:
 
 def to_specs(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:
     """The typed jobs of a request. An error in some of several names these, as a `what` each. Raises `UsageError`."""
-    specs = of_each(((label_of(cell.swept), cell) for cell in request.cells), make, what)
+    with waiting.counted(request.cells, f"checking {what}s: {{}} of {{}}") as each:
+        specs = of_each(((label_of(cell.swept), cell) for cell in each), make, what)
     key = differing_place(specs) or ("after" if len({spec.launch.after for spec in specs}) > 1 else "")
     if key and what == "cell":  # for arms there are stricter rules, `comparison.check`
         raise UsageError(f"{key} can't be swept: the cells of a sweep are submitted together; start one for each")

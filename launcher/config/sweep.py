@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from amp_launcher.typed import leaves, show
+from launcher import waiting
 from launcher.config import key_checks
 from launcher.config.compose import Choice, Composed, Composer, merge, select, under
 from launcher.config.parse import MOST_CELLS, Override, read_values
@@ -60,25 +61,27 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
         )
     bases: dict[tuple[Any, ...], _Base] = {}
     made: list[Cell] = []
-    for indices in itertools.product(*(range(len(override.values)) for override in overrides)):
-        choice = tuple(overrides[index].values[indices[index]] for index in choosing)
-        if choice not in bases:
-            chosen = [choice_of(overrides[index], value) for index, value in zip(choosing, choice, strict=True)]
-            bases[choice] = _Base.make(composer.compose(chosen), overrides)
-        base = bases[choice]
-        words_of_cell = list(base.overrides)
-        for index in swept:
-            words_of_cell[index] = dataclasses.replace(
-                base.overrides[index], values=(base.overrides[index].values[indices[index]],)
+    numbers = list(itertools.product(*(range(len(override.values)) for override in overrides)))
+    with waiting.counted(numbers, "reading cells: {} of {}") as combinations:
+        for indices in combinations:
+            choice = tuple(overrides[index].values[indices[index]] for index in choosing)
+            if choice not in bases:
+                chosen = [choice_of(overrides[index], value) for index, value in zip(choosing, choice, strict=True)]
+                bases[choice] = _Base.make(composer.compose(chosen), overrides)
+            base = bases[choice]
+            words_of_cell = list(base.overrides)
+            for index in swept:
+                words_of_cell[index] = dataclasses.replace(
+                    base.overrides[index], values=(base.overrides[index].values[indices[index]],)
+                )
+            made.append(
+                Cell(
+                    config=base.apply(words_of_cell),
+                    words=tuple(words_of_cell),
+                    swept=tuple((words_of_cell[index].key, words_of_cell[index].values[0]) for index in swept),
+                    composed=base.composed,
+                )
             )
-        made.append(
-            Cell(
-                config=base.apply(words_of_cell),
-                words=tuple(words_of_cell),
-                swept=tuple((words_of_cell[index].key, words_of_cell[index].values[0]) for index in swept),
-                composed=base.composed,
-            )
-        )
     if len(made) > 1:
         _refuse_twins(made, swept_keys)
     return made

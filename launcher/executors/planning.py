@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from launcher import waiting
 from launcher.config.spec import JobSpec
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
@@ -15,12 +16,18 @@ from launcher.ssh.probe_client import probe_each
 def plan_each(specs: Sequence[JobSpec]) -> tuple[list[Plan], Facts]:
     """A plan of each job, and the facts of their host. Prints what the plans advise. Raises `LauncherError`."""
     facts = probe_each(specs, make=False)
-    plans = [resolve(spec, host) for spec, host in zip(specs, facts, strict=True)]
+    plans = resolve_each(specs, facts)
     if not all(host.uv_is_made for host in facts):  # after what is refused, as that takes minutes
         facts = probe_each(specs)
-        plans = [resolve(spec, host) for spec, host in zip(specs, facts, strict=True)]
+        plans = resolve_each(specs, facts)
     say_advice(plans)
     return plans, facts[0]
+
+
+def resolve_each(specs: Sequence[JobSpec], facts: Sequence[Facts]) -> list[Plan]:
+    """The plan of each job, from its facts. Raises `LauncherError`."""
+    with waiting.counted(list(zip(specs, facts, strict=True)), "planning: {} of {}") as pairs:
+        return [resolve(spec, host) for spec, host in pairs]
 
 
 def say_advice(plans: Sequence[Plan]) -> None:

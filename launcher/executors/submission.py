@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from launcher import waiting
 from launcher.code.snapshot import Code
 from launcher.errors import UsageError
 from launcher.executors import dependency, execute, interrupts, stopping
@@ -99,8 +100,9 @@ def submit(
         plans = [plan.bind(run_ids.cell_id(sweep, index, len(plans))) for index, plan in enumerate(plans)]
     folders: list[Path] = []
     try:
-        for plan, put in itertools.zip_longest(plans, populate):
-            folders.append(execute.prepare(plan, (code or {}).get(plan.code), came_from, passed, put))
+        with waiting.counted(list(itertools.zip_longest(plans, populate)), "writing run folders: {} of {}") as pairs:
+            for plan, put in pairs:
+                folders.append(execute.prepare(plan, (code or {}).get(plan.code), came_from, passed, put))
         if named := run_ids.sweep_of(folders[0].name):
             names = cells or [folder.name for folder in folders]
             store.write_sweep(folders[0].parent, named, names, {"command": list(plans[0].command)})

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
-from launcher import admit, safe_files
+from launcher import admit, safe_files, units, waiting
 from launcher.admit import Refused
 from launcher.errors import LauncherError, UsageError
 from launcher.runs import remote_record, store
@@ -35,6 +35,23 @@ class Wanted(NamedTuple):
     mtime: int
 
 
+class Progress:
+    """How far a fetch is, for the person who waits."""
+
+    def __init__(self, run: str) -> None:
+        self.run, self.files, self.here, self.bytes, self.total = run, 0, 0, 0, 0
+
+    def __str__(self) -> str:
+        if not self.files:
+            return f"{self.run}: asking for its files"
+        return f"{self.run}: {self.here} of {self.files} files, {units.size(self.bytes)} of {units.size(self.total)}"
+
+    def counted(self, answers: Iterator[Any]) -> Iterator[Any]:
+        for answer in answers:
+            self.bytes += len(answer) if isinstance(answer, bytes) else 0
+            yield answer
+
+
 class Fetched(NamedTuple):
     """The result of a fetch."""
 
@@ -50,10 +67,16 @@ def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Fetched:
     A lost connection is retried, unless the host has never answered.
     """
     pointer = remote_record.required(run)
+    progress = Progress(run.id)
+    with waiting.shown(lambda: str(progress)):
+        return _fetched(run, pointer, folder, say, progress)
+
+
+def _fetched(run: Run, pointer: Pointer, folder: Path, say: Callable[[str], None], progress: Progress) -> Fetched:
     total, retries, reached = Fetched(0, 0, ()), Retries(), False
     while True:
         try:
-            for name, size in _fetch(run, pointer, folder):
+            for name, size in _fetch(run, pointer, folder, progress):
                 if size is None:
                     total = total._replace(gone=(*total.gone, name))
                 else:
@@ -67,7 +90,7 @@ def fetch(run: Run, folder: Path, say: Callable[[str], None]) -> Fetched:
             retries.wait(error, say)
 
 
-def _fetch(run: Run, pointer: Pointer, folder: Path) -> Iterator[tuple[str, int | None]]:
+def _fetch(run: Run, pointer: Pointer, folder: Path, progress: Progress) -> Iterator[tuple[str, int | None]]:
     """The fetched files with the bytes that were sent, or None for a file that is gone."""
     look_again(run, pointer)
     _make(folder)
@@ -82,8 +105,11 @@ def _fetch(run: Run, pointer: Pointer, folder: Path) -> Iterator[tuple[str, int 
             wanted.append(Wanted(name, min(size, begun.st_size) if begun else 0, size, mtime))
     if not wanted:
         return
-    answers = host.stream("files", root=pointer.root, id=run.id, wanted=wanted)
-    with host.admitting(), contextlib.closing(answers):
+    progress.files, progress.here, progress.bytes = len(wanted), 0, 0
+    progress.total = sum(file.size - file.offset for file in wanted)
+    stream = host.stream("files", root=pointer.root, id=run.id, wanted=wanted)
+    answers = progress.counted(stream)
+    with host.admitting(), contextlib.closing(stream):
         for file in wanted:
             head = admit.group(next(answers, None), "an answer about a file", "name")
             admit.choice(head["name"], "the name of a file", (file.name,))
@@ -91,6 +117,7 @@ def _fetch(run: Run, pointer: Pointer, folder: Path) -> Iterator[tuple[str, int 
                 yield file.name, None
             else:
                 yield file.name, _receive(folder, file, head, answers)
+            progress.here += 1
         if next(answers, None) is not None:
             raise Refused("it sends more files than were requested")
 

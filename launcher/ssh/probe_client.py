@@ -8,7 +8,7 @@ from typing import Any
 
 from amp_launcher.recipe import NAMES
 from amp_launcher.typed import SettingsError, build, plain
-from launcher import admit
+from launcher import admit, waiting
 from launcher.admit import Refused
 from launcher.code.uv_project import WORD
 from launcher.config.spec import JobSpec
@@ -43,7 +43,8 @@ def _look(asked: Questions, address: Address | None) -> Facts:
         return look(asked)
     from launcher.ssh.host import connect
 
-    return connect(address).ask("probe", _admitted, asked=plain(asked))
+    with waiting.shown(lambda: f"looking at {address.destination}"):
+        return connect(address).ask("probe", _admitted, asked=plain(asked))
 
 
 def probe_each(specs: Sequence[JobSpec], *, make: bool = True) -> list[Facts]:
