@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from launcher.notebook.launch import find as find
     from launcher.notebook.launch import launch as launch
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "LauncherError": "errors",

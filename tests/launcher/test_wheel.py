@@ -1,28 +1,80 @@
-"""The wheel: what it installs, and that nothing else of these names is in its way."""
+"""What is published: the archive of sources, the wheel that is built of it, and the version of both."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+
+import launcher
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"launcher", "amp_launcher", "hydra_plugins"}
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the wheel of this tree installs, among packages of the names of our folders."""
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of this tree's sources."""
+    folder = tmp_path_factory.mktemp("sources")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(folder)]
+    subprocess.run(build, check=True, timeout=120, cwd=ROOT, capture_output=True)
+    (archive,) = folder.iterdir()
+    return archive
+
+
+@pytest.fixture(scope="module")
+def installed(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the wheel of these sources installs, as `python -m build` makes it."""
     folder = tmp_path_factory.mktemp("installed")
     build = ["wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", f"--wheel-dir={folder}/built"]
-    subprocess.run([sys.executable, "-m", "pip", *build, str(ROOT)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "pip", *build, str(sources)], check=True, timeout=120)
     (wheel,) = (folder / "built").iterdir()
     zipfile.ZipFile(wheel).extractall(folder / "site")
     return folder / "site"
+
+
+def test_the_archive_has_what_a_wheel_is_built_of_and_no_more(sources: Path) -> None:
+    with tarfile.open(sources) as archive:
+        names = [member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()]
+        assert all(member.isfile() or member.isdir() for member in archive.getmembers()), "links are lost on the way"
+    assert len(names) == len(set(names))
+    files = {"README.md", "CHANGELOG.md", "SECURITY.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    assert {name.partition("/")[0] for name in names} == {*PACKAGES, "conf", *files}
+    assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".sif"))]
+
+
+def test_the_wheel_has_every_file_of_its_packages_that_git_has(installed: Path) -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("this is no checkout")
+    places = {"containers": "launcher/containers", "recipes": "amp_launcher/recipes", "conf": "launcher/conf"}
+    wanted = set()
+    for name in tracked.stdout.splitlines():
+        top, _, rest = name.partition("/")
+        if rest and not (ROOT / name).is_symlink() and top in (*PACKAGES, *places):
+            wanted.add(f"{places.get(top, top)}/{rest}")
+    assert {path for path in wanted if not (installed / path).is_file()} == set()
+
+
+def test_the_version_is_that_of_the_newest_release_in_the_changelog(installed: Path) -> None:
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    version = re.findall(r"^Version: (.*)$", metadata.read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    released = [heading for heading in headings if heading != "Unreleased"]
+    assert version == [launcher.__version__] == released[:1]
+
+
+def test_no_extra_is_empty(installed: Path) -> None:
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    text = metadata.read_text(encoding="utf-8")
+    for extra in re.findall(r"^Provides-Extra: (.*)$", text, re.MULTILINE):
+        assert f"extra == '{extra}'" in text, extra
 
 
 def test_a_wheel_has_its_packages_and_in_them_what_lies_beside_them_in_a_checkout(installed: Path) -> None:
