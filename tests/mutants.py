@@ -1,0 +1,179 @@
+"""Mutation testing: which changes of one operator do the tests of a file catch? `make mutants ROOM=launcher/ssh`.
+
+The changes are cosmic-ray's. Its own command changes files in place and has one test command for all of them; here a
+mutant is written into a copy of the work tree, which is left alone, and only the tests of its file run. What a test
+started and left running is ended by the mark in its environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
+
+ROOT = Path(__file__).parent.parent
+COMPARED = "Eq_NotEq NotEq_Eq Lt_LtE LtE_Lt Lt_GtE GtE_Lt Gt_GtE GtE_Gt Gt_LtE LtE_Gt Is_IsNot IsNot_Is"
+OPERATORS = [
+    *(f"core/ReplaceComparisonOperator_{change}" for change in COMPARED.split()),
+    *(f"core/Replace{change}" for change in ("AndWithOr", "OrWithAnd", "TrueWithFalse", "FalseWithTrue")),
+    *(f"core/Replace{change}" for change in ("BinaryOperator_Add_Sub", "BinaryOperator_Sub_Add")),
+    "core/ReplaceUnaryOperator_Delete_Not",
+]
+MARK = "MUTANT_COPY"
+SLACK, GRACE = 4, 20.0
+"""A mutant has this many times the seconds of the unchanged file's tests, and these more."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    file: str
+    line: int
+    before: str
+    after: str
+    code: str
+    original: str
+
+
+def mutants(file: str) -> Iterator[Mutant]:
+    code = (ROOT / file).read_text(encoding="utf-8")
+    nodes = list(ast_nodes(get_ast(code)))
+    for name in OPERATORS:
+        operator = get_operator(name)()
+        places = [start for node in nodes for (start, _) in operator.mutation_positions(node)]
+        for occurrence, (line, _) in enumerate(places):
+            changed = mutate_code(code, operator, occurrence)
+            before, after = code.splitlines()[line - 1].strip(), (changed or code).splitlines()[line - 1].strip()
+            if before != after and not before.startswith("@"):  # a decorator of a dataclass decides nothing
+                yield Mutant(file, line, before, after, changed, code)
+
+
+def room(file: str) -> Path:
+    """The folder of its tests."""
+    return next(ROOT / "tests" / parent for parent in Path(file).parents if (ROOT / "tests" / parent).is_dir())
+
+
+def users(file: str, folder: Path, pattern: str) -> set[Path]:
+    """Files of this pattern that import the file."""
+    path = Path(file)
+    package = path.parent.as_posix().replace("/", ".")
+    imports = re.compile(rf"^\s*from {package}(\.{path.stem} import| import (\([^)]*|.*)\b{path.stem}\b)", re.M)
+    return {user for user in folder.glob(pattern) if imports.search(user.read_text(encoding="utf-8"))}
+
+
+def tests_near(file: str, seen: frozenset[str]) -> set[Path]:
+    """Tests in the file's room that have its name or import it; without any, those of the files beside it that do."""
+    found = users(file, room(file), "test_*.py") | set(room(file).glob(f"test_{Path(file).stem}.py"))
+    beside = {str(user.relative_to(ROOT)) for user in users(file, (ROOT / file).parent, "*.py")} - seen
+    return found or {test for user in beside for test in tests_near(user, seen | beside)}
+
+
+def tests_of(file: str) -> list[str]:
+    found = tests_near(file, frozenset()) or users(file, ROOT / "tests", "**/test_*.py") or {room(file)}
+    stem = Path(file).stem
+    return [str(test.relative_to(ROOT)) for test in sorted(found, key=lambda test: (stem not in test.stem, test))]
+
+
+def run(copy: Path, tests: list[str], limit: float | None) -> bool:
+    """Whether the tests pass in this copy of the tree within so many seconds."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", MARK: str(copy)}
+    process = subprocess.Popen(
+        command, cwd=copy, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        return process.wait(limit) == 0
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        end(copy)
+        process.wait()
+
+
+def end(folder: Path) -> None:
+    """Kill every process that was started by tests in this folder."""
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"{MARK}={folder}".encode() in entry.read_bytes():
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+        except OSError:  # it ended, or is another user's
+            continue
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rooms", nargs="+", help="folders or files")
+    parser.add_argument("--tests", nargs="*", default=[], help="instead of the files' own")
+    parser.add_argument("--sample", type=int, help="of all mutants, so many at random")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    tree = subprocess.check_output(listed, cwd=ROOT, text=True).strip("\0").split("\0")
+    files = [name for name in tree if name.endswith(".py") and any(Path(name).is_relative_to(r) for r in options.rooms)]
+    todo = [mutant for name in files for mutant in mutants(name)]
+    if options.sample is not None and options.sample < len(todo):
+        todo = sorted(random.Random(options.seed).sample(todo, options.sample), key=lambda m: (m.file, m.line))
+    stopped = threading.Event()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        copies: queue.Queue[Path] = queue.Queue()
+        for number in range(options.processes):
+            for path in (ROOT / entry for entry in tree if (ROOT / entry).exists()):
+                target = Path(name, str(number), path.relative_to(ROOT))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target, follow_symlinks=False)
+            copies.put(Path(name, str(number)))
+        tests = {file: options.tests or tests_of(file) for file in dict.fromkeys(mutant.file for mutant in todo)}
+        limits: dict[str, float] = {}
+        for file in tests:
+            began = time.monotonic()
+            if not run(copies.queue[0], tests[file], None):
+                print(f"{file}: its tests fail without a mutant: {' '.join(tests[file])}")
+                return 2
+            limits[file] = SLACK * (time.monotonic() - began) + GRACE
+
+        def survives(mutant: Mutant) -> bool:
+            if stopped.is_set():
+                return False
+            copy = copies.get()
+            (copy / mutant.file).write_text(mutant.code, encoding="utf-8")
+            try:
+                alive = run(copy, tests[mutant.file], limits[mutant.file])
+            finally:
+                (copy / mutant.file).write_text(mutant.original, encoding="utf-8")
+                copies.put(copy)
+            if alive and not stopped.is_set():
+                print(f"{mutant.file}:{mutant.line}  {mutant.before}  ->  {mutant.after}", flush=True)
+            return alive
+
+        with ThreadPoolExecutor(options.processes) as pool:
+            try:
+                alive = sum(pool.map(survives, todo))
+            except KeyboardInterrupt:
+                stopped.set()
+                for copy in Path(name).iterdir():
+                    end(copy)
+                return 130
+    caught = len(todo) - alive
+    print(f"{caught} of {len(todo)} caught, {caught / max(1, len(todo)):.1%}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
