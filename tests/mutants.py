@@ -132,6 +132,7 @@ def main() -> int:
         todo = sorted(random.Random(options.seed).sample(todo, options.sample), key=lambda m: (m.file, m.line))
     stopped = threading.Event()
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        os.chmod(name, 0o755)  # tests run programs as other users
         copies: queue.Queue[Path] = queue.Queue()
         for number in range(options.processes):
             for path in (ROOT / entry for entry in tree if (ROOT / entry).exists()):

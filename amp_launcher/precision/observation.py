@@ -133,9 +133,10 @@ class Guard:
         if not isinstance(error, Exception) or isinstance(error, self._passing):
             return False
         problem = f"observing it failed: {type(error).__name__}: {error}{_place(traceback)}"
+        first = not self.problems
         if problem not in self.problems:
             self.problems.append(problem)
-        if len(self.problems) == 1:
+        if first:
             with self:  # an error in there is another problem
                 self._failed()
         return True  # whatever it is, the step that is observed has nothing to do with it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp_launcher.precision.gemm import FORMATS, ROLES
-from tests.amp_launcher.precision.reports import both, call, check, report
+from tests.amp_launcher.precision.reports import both, call, check, judged, report
 
 LAYERS = ["blocks.0.mlp.up", "blocks.0.mlp.down"]
 HALF, EIGHT = ("bfloat16", "bfloat16"), ("float8_e4m3fn", "float8_e4m3fn")
@@ -47,12 +47,18 @@ def test_the_reason_says_the_share_of_each_role():
         "100.0% of the weight gradients"
     )
     check("proved", why, step("fp8-rowwise-gw-hp"))
+    alone = step()
+    alone["calls"] = [call for call in alone["calls"] if call["layers"] == LAYERS]
+    assert "of the rest" not in judged(alone)[1]
 
 
 def test_one_layer_in_half_precision_contradicts_however_small_it_is_unless_the_share_is_lowered():
     mixed = step(forward=[product("forward", EIGHT, flops=10**6), product("forward", HALF, LAYERS[:1], flops=1)])
     check("contradicted", "99.9% of forward ran in float8_e4m3fn", mixed)
     check("proved", "", mixed, share=0.8)
+    four_fifths = step(forward=[product("forward", EIGHT, flops=80), product("forward", HALF, LAYERS[:1], flops=20)])
+    check("proved", "", four_fifths, share=0.8)
+    check("contradicted", "80.0% of forward", four_fifths, share=0.81)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +77,17 @@ def test_one_layer_in_half_precision_contradicts_however_small_it_is_unless_the_
 def test_another_or_narrower_dtype_than_promised_contradicts_at_any_share(gemm, role, dtypes, reason):
     products = [promised(gemm, role, flops=10**6), product(role, dtypes, flops=1)]
     check("contradicted", reason, step(gemm, **{role: products}), share=0.1)
+
+
+def test_one_operand_wider_than_promised_is_only_a_lower_share():
+    half_wide = product("weight_gradient", ("bfloat16", "float8_e4m3fn"), flops=1)
+    mixed = step(weight_gradient=[promised("fp8-tensorwise", "weight_gradient", flops=100), half_wide])
+    check("proved", "", mixed, share=0.8)
+    check("contradicted", "99.0% of the weight gradients", mixed)
+
+
+def test_a_product_of_a_known_role_outside_all_layers_is_proved_by_the_level():
+    check("proved", "", step("fp8-tensorwise", product("forward", HALF, None, operation="bmm")))
 
 
 def test_products_outside_the_layers_follow_the_level():

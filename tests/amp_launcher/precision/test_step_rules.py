@@ -81,6 +81,16 @@ def test_forward_products_of_an_unknown_module_or_function_are_unknown_where_it_
     for doubtful in ([many], [few, call(False, "float32", 7)]):
         why = "the function or module of these isn't known"
         check("unknown", why, report(calls=[*both(), *doubtful], rule=KEPT))
+    exactly = [call(False, flops=90), uncertain(False, "float32", 10), call(True)]
+    check("proved", "", report(calls=exactly, rule=KEPT))
+    kept = call(False, "float32", 10**4, kept=True, functions=["conv2d"])
+    check("unknown", "isn't known: linear in float32 (1 call)", report(calls=[*both(), many, kept], rule=KEPT))
+    wrong = [call(False, flops=90), call(False, "float32", 10), uncertain(False, "float32", 50), call(True)]
+    check("unknown", "", report(calls=wrong, rule=KEPT))  # 90% of what is certain ran half
+    denied = call(False, "float32", functions=["conv2d"], kept=False)
+    for dtype, flops, functions in (("float32", 7, ["linear", "conv2d"]), ("bfloat16", 100, ["linear"])):
+        seen = [denied, uncertain(False, dtype, flops, functions=functions)]
+        check("proved", "", report(calls=[*both(), *seen], rule={**DENIED, **KEPT}))
     perhaps = uncertain(False, "bfloat16", 100, kept=False, functions=["linear", "conv2d"])
     why = "may be of a function on amp.deny: mm in bfloat16"
     check("unknown", why, report(calls=[*both(), perhaps], rule=DENIED))
@@ -102,7 +112,9 @@ def test_compiled_products_of_one_of_two_functions_prove_only_what_either_would(
     half = [perhaps_attention(False, "bfloat16", 100), perhaps_attention(True, "bfloat16", 200)]
     check("proved", "", report(rule=rule, calls=[*half, *float32]))
     not_made_up_for = [call(False, "float32", 20), perhaps_attention(False, "bfloat16", 900)]
-    check("unknown", "", report(rule=rule, calls=[*both(), *not_made_up_for]))
+    check("unknown", "one due in bfloat16: mm in bfloat16", report(rule=rule, calls=[*both(), *not_made_up_for]))
+    two = [perhaps_attention(False, dtype, 900) for dtype in ("bfloat16", "float32")]
+    check("unknown", "one due in bfloat16: mm in float32", report(rule=rule, calls=[*both(), *two]))
     forward = call(False, "float32", 400, functions=[ATTENTION], compiled=True)
     for gradients, kind in ((1000, "proved"), (1100, "unknown")):
         wide = perhaps_attention(True, "float32", gradients)
@@ -147,14 +159,66 @@ def test_attention_without_a_fused_kernel_is_counted_apart_and_named(device):
     assert "counted apart" not in judged(report(rule=denied, calls=ran))[1]
 
 
+def test_a_direction_in_which_all_is_counted_apart_proves_nothing():
+    apart = call(False, "float32", operation="bmm", functions=[ATTENTION])
+    check("unknown", "no product in forward has a half type", report(calls=[apart, call(True)]))
+
+
+def test_a_blind_observer_is_the_only_reason_and_one_that_saw_something_is_judged_by_it():
+    assert judged(report(problems=["blind"], calls=[]))[1] == "step 1: blind"
+    check("contradicted", "", report(problems=["blind"], calls=both("float32")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "dtype", "change"),
+    [
+        ("unknown", "o1", "float16", {"unscaled": False}),
+        ("proved", "o1", "float16", {"unscaled": True}),
+        ("proved", "o1", "float16", {}),  # the framework doesn't tell
+        ("proved", "o1", "float16", {"unscaled": False, "optimizer": {}}),
+        ("proved", "o1", "bfloat16", {"unscaled": False}),
+        ("proved", "o2", "float16", {"unscaled": False}),
+    ],
+)
+def test_float16_gradients_that_step_weights_under_o1_need_a_loss_scale(kind, level, dtype, change):
+    parameters = [{"group": "other", "dtype": dtype if level == "o2" else "float32", "elements": 10}]
+    seen = {"calls": both(dtype), "parameters": parameters, **change}
+    check(kind, "no loss scale" * (kind == "unknown"), report(level, rule={"dtype": dtype, "scaled": True}, **seen))
+    if kind == "unknown":
+        check("proved", "", report(level, rule={"dtype": dtype}, **seen))
+        forward_alone = [call(False, dtype), call(True, "float32", kept=True), call(True, "bfloat16")]
+        assert (
+            "no loss scale"
+            not in judged(report(level, rule={"dtype": dtype, "scaled": True}, **{**seen, "calls": forward_alone}))[1]
+        )
+
+
+def test_adapters_and_what_they_leave_frozen_have_the_dtype_they_were_loaded_in_at_every_level_but_o0():
+    for groups in (["frozen"], ["adapter", "frozen"]):
+        more = [{"group": group, "dtype": "bfloat16", "elements": 5} for group in groups]
+        for level in LEVELS:
+            kind = "contradicted" if level == "o0" else "proved"
+            check(kind, "", report(level, parameters=[*report(level)["parameters"], *more]))
+    parameters = [{"group": "adapter", "dtype": "float32", "elements": 5}, {**more[-1], "elements": 90}]
+    check("proved", "; 5 float32 weights train beside frozen bfloat16 ones", report(parameters=parameters))
+
+
+def test_a_float64_parameter_is_told_what_leaves_it_alone():
+    for dtype in ("float64", "float16"):
+        _, why = judged(report(parameters=[{"group": "other", "dtype": dtype, "elements": 1}]))
+        assert ("amp=o0 leaves float64 as it is" in why) is (dtype == "float64")
+
+
 def test_a_shortfall_says_how_to_ask_for_it():
     narrow, wide = both(flops=889), both("float32", 111, functions=[ATTENTION])
+    float32 = [{"group": "other", "dtype": "float32", "elements": 10}]
     assert judged(report(calls=[*narrow, *wide]))[1] == (
         "step 1: 88.9% of forward and 88.9% of backward ran in bfloat16, but o1 requires 90%; the rest is "
         "scaled_dot_product_attention in float32 (2 calls): torch chooses the kernel of attention "
         "(amp.deny=[scaled_dot_product_attention] or proof.share=0.85 accepts that)"
     )
     mostly = [call(False, flops=60), call(False, "float32", flops=40), call(True)]
+    half = [call(False, flops=50), call(False, "float32", flops=50), call(True)]
     for expected, seen in (
         (
             "in other dtypes: linear in float32 (1 call) (amp.deny=[linear] accepts that)",
@@ -166,6 +230,13 @@ def test_a_shortfall_says_how_to_ask_for_it():
         ),
         ("linear in float32 (1 call)", report(calls=[call(False, "float32"), call(True)])),  # nothing ran half
         ("(1 call) (proof.share=0.6 accepts that)", report("o3", calls=mostly)),  # o3 has no lists
+        ("linear in float32 (1 call)", report("o3", calls=half)),  # and most of it has to be half
+        ("(amp.deny=[linear] accepts that)", report("o2", calls=half)),
+        ("linear in float32 (1 call)", report("o2", calls=half, rule={"float32_parameters": True}, parameters=float32)),
+        (
+            "(amp.deny=[linear] accepts that)",
+            report("o1", calls=half, rule={"float32_parameters": True}),
+        ),
     ):
         assert judged(seen)[1].endswith(expected)
 
@@ -239,8 +310,8 @@ def test_parameters_have_the_dtype_that_the_level_gives_them(level):
 @pytest.mark.parametrize(
     ("level", "masters", "proved", "contradicted"),
     [
-        ("o0", False, ["float32"], ["bfloat16", "float32 bfloat16"]),
-        ("o1", False, ["", "float32"], ["bfloat16"]),
+        ("o0", False, ["float32", "float64"], ["bfloat16", "float32 bfloat16"]),
+        ("o1", False, ["", "float32"], ["bfloat16", "float64"]),
         ("o2", True, ["float32"], ["bfloat16", "float32 bfloat16"]),
         ("o2", False, ["bfloat16 float32", "bfloat16"], ["float32"]),
         ("o3", False, ["bfloat16"], ["float32"]),

@@ -109,6 +109,105 @@ def test_many_reasons_are_cut_short():
     _, why = judged(report(problems=[f"problem {number}" for number in range(9)]))
     assert why.count("problem") == 4
     assert why.endswith("; and 5 more")
+    assert "more" not in judged(report(problems=[f"problem {number}" for number in range(4)]))[1]
+
+
+def test_before_the_end_a_rank_may_be_missing_only_where_the_script_is_watched_on_one():
+    first = ranks(2, 1)[:1]
+    assert verdict.judge_so_far(first) == ("unknown", "step 1 was not observed on rank 1")
+    assert verdict.judge_so_far(first, one_rank=True)[0] == "proved"
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        ([report()], "bfloat16 in 100.0% of forward and 100.0% of backward matrix FLOPs at step 1 on 1 rank"),
+        (ranks(3, 7), "bfloat16 in 100.0% of forward and 100.0% of backward matrix FLOPs at step 7 on 3 ranks"),
+        (
+            [report(calls=[call(False, flops=92), call(False, "float32", 8), call(True)])],
+            "bfloat16 in 92.0% of forward and 100.0% of backward matrix FLOPs at step 1 on 1 rank; in other dtypes: "
+            "linear in float32 (1 call)",
+        ),
+        (
+            [report("o0", calls=[*both("float32"), *both("float64")])],
+            "float32 and float64 in 100.0% of forward and 100.0% of backward matrix FLOPs at step 1 on 1 rank; "
+            "in other dtypes: linear in float64 (2 calls)",
+        ),
+        (
+            [report(operations=1200, ignored={"mylib.mm": 150, "aten.sort": 50})],
+            "; 1,000 of 1,200 operations seen; proof.ignore leaves out aten.sort (50 calls), mylib.mm (150 calls)",
+        ),
+        ([report(operations=1200)], "on 1 rank; all 1,200 operations seen"),
+    ],
+)
+def test_a_proof_says_what_was_seen_and_no_more(seen, why):
+    assert judged(*seen)[1].endswith(why)
+
+
+def test_only_a_script_of_its_own_switches_at_o0_on_a_gpu_is_told_what_they_do():
+    float32 = {"switches": {}, "arithmetic": {"matmul": "float32"}}
+    for level, tf32, device, said in (
+        ("o0", None, "cuda", True),
+        ("o0", None, "cpu", False),
+        ("o0", False, "cuda", False),
+        ("o1", None, "cuda", False),
+    ):
+        dtype = "float32" if level == "o0" else "bfloat16"
+        rule, calls = {"tf32": tf32, "device": device}, both(dtype, device=device)
+        assert (
+            "by the script's switches: matmul float32"
+            in judged(report(level, rule=rule, calls=calls, float32=float32))[1]
+        ) is said
+        assert "switches" not in judged(report(level, rule=rule, calls=calls))[1]
+
+
+def test_without_masters_a_float32_optimizer_may_leave_half_weights_that_are_frozen():
+    norm = {"group": "norm", "dtype": "float32", "elements": 2}
+    for group, kind in (("frozen", "proved"), ("other", "contradicted")):
+        parameters = [{"group": group, "dtype": "bfloat16", "elements": 10}, norm]
+        check(kind, "", report("o2", rule={"masters": False}, parameters=parameters, optimizer={"float32": 2}))
+
+
+COUNTS = {"weights": 10_000, "between": 10_000, "variance": 2500, "carried": 0, "outside": 0}
+MEANS = {"up": 5000, "expected_up": 5000, "farther": 3000, "expected_farther": 3000}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "change"),
+    [
+        (
+            "proved",
+            "weights rounded stochastically: 3,000 of 10,000 to the farther value, where chance gives 3,000",
+            {},
+        ),
+        ("proved", "", {"up": 5300, "farther": 2700}),  # six standard deviations
+        ("contradicted", "5,301 were rounded away from zero, and stochastic rounding gives about 5,000", {"up": 5301}),
+        ("contradicted", "2,699 were rounded to the farther of the two", {"farther": 2699}),
+        ("contradicted", "1 weights were between two bfloat16 values before the step", {"carried": 1}),
+        ("contradicted", "1 weights became neither of the two bfloat16 values", {"outside": 1}),
+        ("proved", "", {"variance": 100}),
+        ("unknown", "too few weights were between two bfloat16 values", {"variance": 99, "up": 9999}),
+        ("proved", "", {"weights": 9000}),
+        ("contradicted", "1,001 float32 weights were stepped and not rounded", {"weights": 8999}),
+        ("contradicted", "10,000 float32 weights were stepped and not rounded", {"weights": 0}),
+    ],
+)
+def test_stochastic_rounding_is_proved_by_counts_near_chance(kind, reason, change):
+    rule = {"rounding": "stochastic"}
+    seen = {"optimizer": {"float32": 10_000}, "rounded": {**COUNTS, **MEANS, **change}}
+    check(kind, reason, report("o3", rule=rule, **seen))
+    if kind == "contradicted" and "weights" not in change:
+        other = {"optimizer": seen["optimizer"], "rounded": {**COUNTS, **MEANS}}
+        two = [report("o3", rule=rule, rank=rank, world_size=2, **(other, seen)[rank]) for rank in (0, 1)]
+        check("contradicted", "rank 1: ", *two)
+        assert "rank" not in judged(report("o3", rule=rule, **seen))[1]
+
+
+def test_stochastic_rounding_steps_float32_weights_and_has_to_be_seen():
+    rule = {"rounding": "stochastic"}
+    narrow = report("o3", rule=rule, optimizer={"bfloat16": 10}, rounded={**COUNTS, **MEANS})
+    check("contradicted", "stepped bfloat16 weights, but amp.rounding=stochastic steps float32 ones", narrow)
+    check("unknown", "no observed step rounded weights", report("o3", rule=rule, optimizer={}, rounded={}))
 
 
 @pytest.mark.parametrize(
