@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from launcher import admit
@@ -10,26 +12,35 @@ from launcher.admit import Refused
 
 @pytest.mark.parametrize("value", [-1, 8, True, 1.0, "1", None, [1], 10**400])
 def test_a_whole_number_is_one_within_its_bounds(value):
-    assert admit.whole(7, "step", 7) == 7
+    assert (admit.whole(0, "step", 7), admit.whole(7, "step", 7)) == (0, 7)
     with pytest.raises(Refused, match=r"step is .* and should be a whole number from 0 to 7"):
         admit.whole(value, "step", 7)
+
+
+@pytest.mark.parametrize("value", [2.0**53 + 2, -(2.0**53) - 2, float("nan"), float("inf"), True, "1", None])
+def test_a_number_is_finite_and_bounded_on_both_sides(value):
+    assert [admit.number(bound, "seen") for bound in (2**53, -(2**53), 0.5)] == [2.0**53, -(2.0**53), 0.5]
+    with pytest.raises(Refused, match=r"seen is .* and should be a number"):
+        admit.number(value, "seen")
 
 
 @pytest.mark.parametrize("value", [None, 3, ["x"], "x" * 11])
 def test_a_text_is_one_of_bounded_length_and_comes_back_clean(value):
     assert admit.text("a\nb\x1b[2J", "why", 10) == "a?b"
     assert admit.lines("a\nb\x1b[2J", "why", 10) == "a\nb"
+    assert admit.raw("x" * 10, "why", 10) == "x" * 10
     with pytest.raises(Refused, match=r"why is .* and should be text of at most 10 characters"):
         admit.text(value, "why", 10)
 
 
 def test_lists_objects_flags_and_choices_are_what_they_should_be():
-    assert admit.items([1, 2], "log", 2) == [1, 2]
+    assert admit.items([1, 2], "log", 2) == admit.items([1, 2], "log", 3, 2) == [1, 2]
     assert admit.group({"a": 1}, "answer", "a") == {"a": 1}
     assert admit.flag(False, "more") is False
     assert admit.choice("done", "state", ("done", "lost")) == "done"
     for refused in (
         lambda: admit.items([1, 2, 3], "log", 2),
+        lambda: admit.items([1], "log", 3, 2),
         lambda: admit.items({}, "log", 2),
         lambda: admit.group([], "answer"),
         lambda: admit.group({"b": 1}, "answer", "a"),
@@ -39,6 +50,40 @@ def test_lists_objects_flags_and_choices_are_what_they_should_be():
     ):
         with pytest.raises(Refused):
             refused()
+
+
+@pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        (lambda: admit.items([1], "log", 2, 2), "log is a list of 1 and should be a list of 2 items"),
+        (lambda: admit.items({}, "log", 3, 2), "log is an object of 0 and should be a list of 2 to 3 items"),
+        (lambda: admit.choice(10**40, "it", "ba"), f"it is 1{'0' * 40} and should be one of a, b"),
+        (lambda: admit.choice(-(10**40) - 1, "it", "ba"), "it is a huge number and should be one of a, b"),
+        (lambda: admit.choice(True, "it", "abcdefghijkl"), "it is True and should be one of a, b, c, .*, l"),
+        (lambda: admit.choice("x" * 58, "it", "abcdefghijklm"), f"it is '{'x' * 58}' and .* those that were requested"),
+        (lambda: admit.choice("x" * 59, "it", "a"), f"it is '{'x' * 56}[.]{{3}} and should be one of a"),
+    ],
+)
+def test_a_refusal_shows_the_value_cut_short_and_the_choices_where_they_are_few(check, said):
+    with pytest.raises(Refused) as refused:
+        check()
+    assert re.fullmatch(said, str(refused.value))
+
+
+def test_a_name_is_shown_as_it_is_where_it_is_short_and_ascii():
+    for name in ("x" * 60, "a b"):
+        assert admit.shown_name(name) == name
+    for name in ("x" * 61, "é", "a\x1b", ".hidden"):
+        assert admit.shown_name(name) != name and admit.shown_name(name).isascii()
+
+
+def test_the_longest_name_and_the_longest_and_deepest_path_are_valid():
+    longest = "/".join(["a" * 255] * 4)
+    assert len(longest) == admit.LONGEST_PATH - 1
+    for path in (f"{longest[:-1]}/a", "/".join("a" * admit.DEEPEST)):
+        assert admit.path(path, "it") == path
+    for path in (f"{longest}/a", "/".join("a" * (admit.DEEPEST + 1))):
+        assert not admit.is_path(path)
 
 
 OUTSIDE = [

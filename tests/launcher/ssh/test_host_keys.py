@@ -19,7 +19,7 @@ def pair(tmp_path_factory) -> list[str]:
     return [" ".join(path.read_text().split()[:2]) for path in made]
 
 
-def known(tmp_path: Path, text: str, host: str = "box", port: int = 22, alias: str | None = None) -> host_keys.Known:
+def known(tmp_path: Path, text: str, host: str = "box", port: int = 22, alias: str | None = None) -> host_keys.HostKeys:
     path = tmp_path / "known_hosts"
     path.write_text(text)
     return host_keys.of_host(host, port, alias, [str(path), "/no/such/file"])
@@ -59,6 +59,37 @@ def test_a_name_may_have_several_keys_an_alias_and_a_key_without_port(tmp_path, 
 
 def test_a_damaged_line_is_ignored_and_hides_no_other(tmp_path, pair):
     assert len(known(tmp_path, f"box\nbox ssh-rsa !!\n|1|x|y {pair[0]}\nbox ssh-ed25519\nbox {pair[0]}\n").keys) == 1
+
+
+def test_a_mark_counts_for_the_port_and_for_the_bare_name(tmp_path, pair):
+    one, other = known(tmp_path, f"box {pair[0]}\nbox {pair[1]}\n").keys
+    for names in ("box", "[box]:2222", "*"):
+        for mark in ("@revoked", "@cert-authority"):
+            found = known(tmp_path, f"{mark} {names} {pair[0]}\n", port=2222)
+            assert (bool(found.revoked), found.authority) == (mark == "@revoked", mark == "@cert-authority")
+            assert not (found.keys or found.without_port)
+    found = known(tmp_path, f"box {pair[0]}\n[box]:2222 {pair[1]}\n", port=2222)
+    assert found == host_keys.HostKeys((other,), (one,))
+
+
+def test_why_a_key_is_refused_says_what_is_known_and_what_to_do(tmp_path, pair):
+    one, other = known(tmp_path, f"box {pair[0]}\nbox {pair[1]}\n").keys
+    third = host_keys.Key("ssh-rsa", b"another")
+
+    def why(shown: host_keys.Key, **known: object) -> str:
+        return host_keys.refusal(shown, host_keys.HostKeys(**known), "box", "ACCEPT", "FORGET")  # type: ignore[arg-type]
+
+    assert why(one, keys=(other, one)) == why(one, keys=(other,), without_port=(one,)) == ""
+    assert "is marked as @revoked" in why(one, keys=(one,), revoked=(one,))
+    changed = why(one, keys=(third, other))
+    assert f"shows {one.fingerprint}, and {other.fingerprint} is known" in changed  # the known one of its kind
+    assert changed.endswith("\n  FORGET\n  ACCEPT")
+    assert f"{third.fingerprint} is known" in why(one, keys=(third,))
+    assert (
+        why(one) == f"the host key of box is not known: {one.fingerprint}\nIf that is its own, accept it with\n  ACCEPT"
+    )
+    assert "cluster.transport=openssh. Otherwise, if that is its own" in why(one, authority=True)
+    assert [host_keys.name_of("box", port) for port in (22, 2222)] == ["box", "[box]:2222"]
 
 
 @pytest.mark.parametrize(
