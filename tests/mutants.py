@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +90,7 @@ def tests_of(file: str) -> list[str]:
     return [str(test.relative_to(ROOT)) for test in sorted(found, key=lambda test: (stem not in test.stem, test))]
 
 
-def run(copy: Path, tests: list[str], limit: float | None) -> bool:
+def run(copy: Path, tests: Sequence[str], limit: float | None) -> bool:
     """Whether the tests pass in this copy of the tree within so many seconds."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", MARK: str(copy)}
@@ -140,14 +140,14 @@ def main() -> int:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, target, follow_symlinks=False)
             copies.put(Path(name, str(number)))
-        tests = {file: options.tests or tests_of(file) for file in dict.fromkeys(mutant.file for mutant in todo)}
-        limits: dict[str, float] = {}
-        for file in tests:
+        tests = {file: tuple(options.tests or tests_of(file)) for file in dict.fromkeys(mutant.file for mutant in todo)}
+        limits: dict[tuple[str, ...], float] = {}
+        for each in dict.fromkeys(tests.values()):
             began = time.monotonic()
-            if not run(copies.queue[0], tests[file], None):
-                print(f"{file}: its tests fail without a mutant: {' '.join(tests[file])}")
+            if not run(copies.queue[0], each, None):
+                print(f"these fail without a mutant: {' '.join(each)}")
                 return 2
-            limits[file] = SLACK * (time.monotonic() - began) + GRACE
+            limits[each] = SLACK * (time.monotonic() - began) + GRACE
 
         def survives(mutant: Mutant) -> bool:
             if stopped.is_set():
@@ -155,7 +155,7 @@ def main() -> int:
             copy = copies.get()
             (copy / mutant.file).write_text(mutant.code, encoding="utf-8")
             try:
-                alive = run(copy, tests[mutant.file], limits[mutant.file])
+                alive = run(copy, tests[mutant.file], limits[tests[mutant.file]])
             finally:
                 (copy / mutant.file).write_text(mutant.original, encoding="utf-8")
                 copies.put(copy)
