@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test style lint faults format bench golden conf site versions clean help
+.PHONY: run test style lint faults mutants format bench golden conf site versions clean help
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^[^:]*:?([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -31,6 +31,9 @@ faults: $(VENV)/.test ## every fault many times, at random moments, on the testb
 	FAULT_ROUNDS=$(or $(ROUNDS),20) FAULT_SEED=$(SEED) LOG_MIB=100 TESTBED_REQUIRED=1 $(BIN)/python -m pytest --timeout=0 \
 	  tests/launcher/slurm/test_faults.py tests/launcher/slurm/test_killed_servers.py tests/launcher/slurm/test_trainer.py \
 	  tests/launcher/ssh/test_faults.py tests/launcher/ssh/test_cut_connections.py
+
+mutants: $(VENV)/.test ## changes of one operator that no test catches: make mutants ROOM=launcher/ssh [TESTS=...] [SAMPLE=n SEED=n]
+	$(BIN)/python -m tests.mutants $(ROOM) $(if $(TESTS),--tests $(TESTS)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 format: $(VENV)/.test ## put the code into the one format
 	$(BIN)/ruff format .

@@ -1,13 +1,14 @@
 """Mutation testing: which changes of one operator do the tests of a file catch? `make mutants ROOM=launcher/ssh`.
 
 The changes are cosmic-ray's. Its own command changes files in place and has one test command for all of them; here a
-mutant is written into a copy of the work tree, which is left alone, and only the tests of its file run. What a test
-started and left running is ended by the mark in its environment.
+mutant is written into a copy of the work tree, which is left alone, and only the tests of its file run. Processes that
+a test left are known by the copy's path in their environment.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import queue
 import random
@@ -21,8 +22,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
@@ -36,19 +37,17 @@ OPERATORS = [
     *(f"core/Replace{change}" for change in ("BinaryOperator_Add_Sub", "BinaryOperator_Sub_Add")),
     "core/ReplaceUnaryOperator_Delete_Not",
 ]
-MARK = "MUTANT_COPY"
 SLACK, GRACE = 4, 20.0
 """A mutant has this many times the seconds of the unchanged file's tests, and these more."""
 
 
-@dataclass(frozen=True)
-class Mutant:
+class Mutant(NamedTuple):
     file: str
     line: int
     before: str
     after: str
-    code: str
     original: str
+    code: str
 
 
 def mutants(file: str) -> Iterator[Mutant]:
@@ -61,7 +60,7 @@ def mutants(file: str) -> Iterator[Mutant]:
             changed = mutate_code(code, operator, occurrence)
             before, after = code.splitlines()[line - 1].strip(), (changed or code).splitlines()[line - 1].strip()
             if before != after and not before.startswith("@"):  # a decorator of a dataclass decides nothing
-                yield Mutant(file, line, before, after, changed, code)
+                yield Mutant(file, line, before, after, code, changed)
 
 
 def room(file: str) -> Path:
@@ -93,7 +92,7 @@ def tests_of(file: str) -> list[str]:
 def run(copy: Path, tests: Sequence[str], limit: float | None) -> bool:
     """Whether the tests pass in this copy of the tree within so many seconds."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", MARK: str(copy)}
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     process = subprocess.Popen(
         command, cwd=copy, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
     )
@@ -107,10 +106,10 @@ def run(copy: Path, tests: Sequence[str], limit: float | None) -> bool:
 
 
 def end(folder: Path) -> None:
-    """Kill every process that was started by tests in this folder."""
+    """Kill every process that tests in this folder started."""
     for entry in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if f"{MARK}={folder}".encode() in entry.read_bytes():
+            if str(folder).encode() in entry.read_bytes():
                 os.kill(int(entry.parent.name), signal.SIGKILL)
         except OSError:  # it ended, or is another user's
             continue
@@ -129,7 +128,8 @@ def main() -> int:
     files = [name for name in tree if name.endswith(".py") and any(Path(name).is_relative_to(r) for r in options.rooms)]
     todo = [mutant for name in files for mutant in mutants(name)]
     if options.sample is not None and options.sample < len(todo):
-        todo = sorted(random.Random(options.seed).sample(todo, options.sample), key=lambda m: (m.file, m.line))
+        todo = random.Random(options.seed).sample(todo, options.sample)
+    todo.sort()
     stopped = threading.Event()
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         os.chmod(name, 0o755)  # tests run programs as other users
@@ -168,13 +168,13 @@ def main() -> int:
                 alive = sum(pool.map(survives, todo))
             except KeyboardInterrupt:
                 stopped.set()
-                for copy in Path(name).iterdir():
-                    end(copy)
-                return 130
-    caught = len(todo) - alive
-    print(f"{caught} of {len(todo)} caught, {caught / max(1, len(todo)):.1%}")
+                end(Path(name))
+                raise
+    print(f"{len(todo) - alive} of {len(todo)} caught, {1 - alive / max(1, len(todo)):.1%}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())
+    sys.exit(130)
