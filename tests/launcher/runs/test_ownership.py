@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runs import processes
+from launcher.runs import ownership, processes
 from tests.launcher import users
 from tests.launcher.run_folders import until
 from tests.launcher.users import User
@@ -61,6 +61,61 @@ def session(alice: User) -> Iterator[subprocess.Popen[bytes]]:
 
 def identity(started: subprocess.Popen[bytes]) -> dict[str, object] | None:
     return processes.to_json(processes.identity(started.pid))
+
+
+PROBLEMS = """
+import sys
+from launcher.runs import ownership
+root, shared = sys.argv[1:]
+print(ownership.root_problem(root, shared=shared == "group") or "none", ownership.is_shared(root))
+"""
+
+
+@pytest.mark.parametrize(
+    ("uid", "mode", "share", "problem"),
+    [
+        (61001, 0o755, "none", "none False"),
+        (61001, 0o775, "none", "others could replace your code there; chmod go-w"),
+        (61001, 0o757, "none", "others could replace your code there; chmod go-w"),
+        (61001, 0o775, "group", "none False"),
+        (61001, 0o1777, "none", "none False"),  # nobody renames what another made
+        (61001, 0o3770, "none", "none True"),
+        (61001, 0o1770, "none", "none False"),
+        (61002, 0o755, "none", "it belongs to uid 61002, who could replace your code; say share=group"),
+        (61002, 0o3777, "none", "it belongs to uid 61002"),
+        (61002, 0o3775, "group", "none True"),
+        (61002, 0o2775, "group", "it is not set up for a group; uid 61002 can do that: chmod 3770"),
+        (0, 0o755, "none", "none False"),  # root of a container
+        (0, 0o777, "none", "others could replace your code there"),
+    ],
+)
+def test_a_root_takes_runs_where_nobody_else_may_replace_the_code(
+    alice: User, root: Path, uid: int, mode: int, share: str, problem: str
+) -> None:
+    os.chown(root, uid, users.GROUP)
+    root.chmod(mode)
+    done = alice.run(users.python(), "-c", PROBLEMS, root, share)
+    assert done.stdout.startswith(problem), done.stdout + done.stderr
+
+
+def test_what_is_gone_or_a_link_to_anothers_is_not_the_callers_and_folders_of_theirs_alone_are(root: Path) -> None:
+    own, others = root / "own", root / "others"
+    for folder in (own, others):
+        folder.mkdir()
+    os.chown(others, 61002, -1)
+    (root / "to-others").symlink_to(others)
+    (root / "to-own").symlink_to(own)
+    (root / "file").touch()
+    mine = [name for name in sorted(os.listdir(root)) if ownership.is_mine(root / name, str(root))]
+    assert (mine, ownership.is_mine(root / "gone", str(root))) == (["file", "own", "to-own"], False)
+    assert [ownership.own_folders(str(root), name) for name in ("own", "others", "to-own", "file")] == [
+        [own],
+        [],
+        [],
+        [],
+    ]
+    (root / f"others-{os.geteuid()}").mkdir()
+    assert ownership.own_folders(str(root), "others") == [root / f"others-{os.geteuid()}"]
 
 
 def test_nothing_is_done_to_anothers_run_nor_to_a_process_or_by_a_program_that_it_names(

@@ -30,6 +30,7 @@ def known(tmp_path: Path, text: str, host: str = "box", port: int = 22, alias: s
     [
         ("box", "box", 22, 1),
         ("box", "BOX", 22, 1),
+        ("boxx", "boxx", 22, 1),  # a name that is base64 is no key
         ("*.cluster.edu", "login1.cluster.edu", 22, 1),
         ("login?.cluster.edu,!login2.cluster.edu", "login2.cluster.edu", 22, 0),
         ("[box]:2222", "box", 2222, 1),
