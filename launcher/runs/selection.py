@@ -165,7 +165,7 @@ def sweep_runs(root: str, sweep: str) -> list[Run]:
     """
     recorded = read_or_empty(f"{root}/{SWEEPS}/{sweep}.json", own_in=root).get("runs")
     cells = [name for name in recorded if isinstance(name, str)] if isinstance(recorded, list) else run_names(root)
-    names = [cell for cell in dict.fromkeys(cells) if run_ids.is_id(cell) and run_ids.sweep_of(cell) == sweep]
+    names = [cell for cell in dict.fromkeys(cells) if run_ids.sweep_of(cell) == sweep]
     if not isinstance(recorded, list):
         names.sort()
     return [Run(root, name) for name in names if os.path.isdir(f"{root}/{name}")]

@@ -48,6 +48,8 @@ def test_the_newest_runs_of_several_roots_come_newest_first(tmp_path):
     roots = [str(tmp_path / "a"), str(tmp_path / "b")]
     assert [run.id for run in selection.newest(roots, 3)] == ids[:3:-1]
     assert [run.id for run in selection.unfinished(roots)] == ids
+    assert selection.newest_own(roots) == Run(roots[0], ids[-1])
+    assert selection.newest_own([str(tmp_path / "c")]) is None
 
 
 def test_a_sweep_is_found_with_those_of_its_runs_that_are_left_by_its_id_or_by_the_name_of_its_cells(root):
@@ -58,6 +60,14 @@ def test_a_sweep_is_found_with_those_of_its_runs_that_are_left_by_its_id_or_by_t
     assert find(SWEEP, root) == find("calm-lake", root) == find("widths", root) == sweep
     assert find("calm", root) == sweep._replace(is_exact=False)
     assert json.loads((root / ".sweeps" / f"{SWEEP}.json").read_text())["command"] == ["amp=o0,o1"]
+
+
+def test_a_record_of_a_sweep_names_its_cells_alone_and_without_one_they_are_in_order(root):
+    for run in (CELLS[1], CELLS[0], NAME, "20260104-000000-even-bay-001"):
+        finished(root, run)
+    assert find(SWEEP, root).runs == (Run(str(root), CELLS[0]), Run(str(root), CELLS[1]))
+    store.write_sweep(root, SWEEP, [CELLS[1], NAME, "20260104-000000-even-bay-001", "../x", CELLS[0]], {})
+    assert find(SWEEP, root).runs == (Run(str(root), CELLS[1]), Run(str(root), CELLS[0]))
 
 
 def test_the_path_of_a_runs_folder_names_it_in_any_root(root, tmp_path, monkeypatch):
