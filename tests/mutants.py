@@ -130,6 +130,7 @@ def main() -> int:
     if options.sample is not None and options.sample < len(todo):
         todo = random.Random(options.seed).sample(todo, options.sample)
     todo.sort()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, and leaves nothing
     stopped = threading.Event()
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         os.chmod(name, 0o755)  # tests run programs as other users

@@ -105,6 +105,8 @@ def test_what_is_gone_or_a_link_to_anothers_is_not_the_callers_and_folders_of_th
     os.chown(others, 61002, -1)
     (root / "to-others").symlink_to(others)
     (root / "to-own").symlink_to(own)
+    (root / "of-others-to-own").symlink_to(own)
+    os.chown(root / "of-others-to-own", 61002, -1, follow_symlinks=False)
     (root / "file").touch()
     mine = [name for name in sorted(os.listdir(root)) if ownership.is_mine(root / name, str(root))]
     assert (mine, ownership.is_mine(root / "gone", str(root))) == (["file", "own", "to-own"], False)
