@@ -98,6 +98,14 @@ def test_a_root_takes_runs_where_nobody_else_may_replace_the_code(
     assert done.stdout.startswith(problem), done.stdout + done.stderr
 
 
+def test_a_group_may_write_into_a_root_where_it_is_the_users_alone(root: Path) -> None:
+    root.chmod(0o775)
+    for group, problem in ((os.getegid(), ""), (users.GROUP, "others could replace your code there")):
+        os.chown(root, -1, group)
+        assert ownership.root_problem(str(root), shared=False).startswith(problem)
+        assert bool(ownership.root_problem(str(root), shared=False)) is bool(problem)
+
+
 def test_what_is_gone_or_a_link_to_anothers_is_not_the_callers_and_folders_of_theirs_alone_are(root: Path) -> None:
     own, others = root / "own", root / "others"
     for folder in (own, others):
