@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from amp_launcher.torch.precision.master_weight import MasterWeight
 from amp_launcher.torch.precision.optimizer_weights import HALF, SteppedWeights
-from amp_launcher.torch.precision.saved_state import MASTER
+from amp_launcher.torch.precision.saved_state import MASTER, stepped_entries
 
 LARGE = 2**20
 """Elements in each weight from which one kernel for each keeps a GPU as busy as one kernel for a whole list."""
@@ -273,10 +273,10 @@ def _refuse_rounded(entry: Mapping[str, Any] | None) -> None:
 def _refuse_without_masters(optimizer: Optimizer, weights: list[MasterWeight]) -> None:
     """Where a plain optimizer loaded what o2 saved by `torch.distributed.checkpoint`, which reads only what it finds in
     the state that it loads into: moments without masters, beside weights that are all rounded already."""
-    stepped = [weight for weight in weights if optimizer.state.get(weight.parameter)]
-    moved = any(float(optimizer.state[weight.parameter].get("step", 1)) for weight in stepped)
-    if not moved or any(MASTER in optimizer.state[weight.parameter] for weight in stepped):
+    entries = stepped_entries(optimizer, (weight.parameter for weight in weights))
+    if not entries or any(MASTER in entry for entry in entries):
         return
+    stepped = [weight for weight in weights if optimizer.state.get(weight.parameter)]
     loaded = any(not torch.equal(weight.master.to(weight.parameter.dtype), weight.parameter) for weight in stepped)
     if loaded or all(torch.equal(weight.master, weight.parameter.float()) for weight in stepped):
         raise RuntimeError(

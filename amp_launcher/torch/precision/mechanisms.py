@@ -22,7 +22,7 @@ from amp_launcher.torch.precision.master_weight import average_in_float32
 from amp_launcher.torch.precision.operation_lists import OperationLists, refuse_unreachable
 from amp_launcher.torch.precision.optimizer_weights import moves_nothing
 from amp_launcher.torch.precision.running_statistics import RunningStatistics
-from amp_launcher.torch.precision.saved_state import SavedState
+from amp_launcher.torch.precision.saved_state import SavedState, refuse_without_scale
 
 
 class Autocast(Mechanism):
@@ -64,6 +64,7 @@ class Autocast(Mechanism):
     def add(self, optimizer: Optimizer) -> None:
         if self.resolved.loss_scale.mode != "none":
             self._refuse_to_unscale_twice(optimizer)
+            refuse_without_scale(optimizer)
         self._scaler.add(optimizer)
         optimizer.register_step_pre_hook(self._before_step)
         SavedState(optimizer, self)

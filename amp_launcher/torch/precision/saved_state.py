@@ -8,7 +8,7 @@ and `torch.distributed.checkpoint` leave as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -92,6 +92,23 @@ class SavedState:
             optimizer.state[parameter] = in_float32(loaded, saved)
         else:
             optimizer.state[parameter] = in_dtype_of(parameter, loaded, saved)
+
+
+def stepped_entries(optimizer: Optimizer, parameters: Iterable[torch.Tensor]) -> list[Mapping[str, Any]]:
+    """The states of these parameters where the optimizer has stepped, or loaded a state of one that has."""
+    entries = [entry for parameter in parameters if (entry := optimizer.state.get(parameter))]
+    return entries if any(float(entry.get("step", 1)) for entry in entries) else []
+
+
+def refuse_without_scale(optimizer: Optimizer) -> None:
+    """Where a plain optimizer loaded what was saved with a loss scale by `torch.distributed.checkpoint`, which reads
+    only what it finds in the state that it loads into. A state that never had a scale looks the same."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    if PRECISION not in optimizer.param_groups[0] and stepped_entries(optimizer, parameters):
+        raise RuntimeError(
+            "the optimizer has a state without a loss scale, as torch.distributed.checkpoint leaves it where it loads "
+            "before precision.prepare: load it after model, optimizer = precision.prepare(model, optimizer)"
+        )
 
 
 def _to_state(optimizer: Optimizer, group: Mapping[str, Any], masters: Mapping[str, torch.Tensor]) -> None:

@@ -109,7 +109,7 @@ def test_a_script_resumes_bit_for_bit_from_what_it_saves(mode: Any, make: Any, s
 
 @EVERY_OPTIMIZER
 @pytest.mark.parametrize("flat", [False, True], ids=["nested", "flattened"])
-@pytest.mark.parametrize("mode", list(MODES.values())[:2], ids=list(MODES)[:2])
+@pytest.mark.parametrize("mode", list(MODES.values())[:3], ids=list(MODES)[:3])
 def test_distributed_checkpoints_resume_bit_for_bit(mode: Any, make: Any, flat: bool, tmp_path: Path) -> None:
     options = StateDictOptions(flatten_optimizer_state_dict=flat)
 
@@ -135,9 +135,9 @@ def test_distributed_checkpoints_resume_bit_for_bit(mode: Any, make: Any, flat: 
 
 
 @pytest.mark.parametrize("make", WITH_STATE)
-@pytest.mark.parametrize("mode", list(MODES.values())[:2], ids=list(MODES)[:2])
+@pytest.mark.parametrize("mode", list(MODES.values())[:3], ids=list(MODES)[:3])
 @pytest.mark.parametrize("cast", [False, True], ids=["before the cast", "between cast and optimizer"])
-def test_a_distributed_checkpoint_loaded_before_there_are_masters_is_refused(mode, make, cast, tmp_path) -> None:
+def test_a_distributed_checkpoint_loaded_before_there_is_what_it_saved_is_refused(mode, make, cast, tmp_path) -> None:
     def load(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         target = {"model": get_model_state_dict(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
         dcp.load(target, checkpoint_id=str(tmp_path))
@@ -183,6 +183,15 @@ def test_a_load_between_the_cast_and_the_optimizer_is_refused() -> None:
     optimizer.load_state_dict(one.optimizer.state_dict())
     with pytest.raises(RuntimeError, match="load it before both or after both"):
         precision.prepare(optimizer)
+
+
+@pytest.mark.parametrize("make", WITH_STATE)
+def test_a_state_without_a_loss_scale_is_loaded_after_prepare(make: Any) -> None:
+    plain = Training({"level": "o0"}, make).steps(2)
+    other = Training(MODES["o1 in float16"], make)
+    other.load(stored(plain.model.state_dict(), plain.optimizer.state_dict()))
+    assert same(other.values()[:-1], plain.values()[:-1])
+    assert other.precision.scale == SCALE.init
 
 
 def test_a_load_that_fails_leaves_all_as_it_was() -> None:
