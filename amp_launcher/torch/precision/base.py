@@ -88,10 +88,12 @@ class Mechanism:
 
     def backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
         scaler = self._scaler.of(optimizer)
-        scaler.begin_backward(loss)
+        scaler.begin_backward(loss, optimizer)
         scaler.scale(loss).backward()
 
     def step(self, *optimizers: Optimizer, clip: float | None) -> StepOutcome:
+        for optimizer in optimizers:
+            self._scaler.of(optimizer).refuse_again(optimizer)
         together = [optimizers] if clip is not None else [(optimizer,) for optimizer in optimizers]
         return joint_outcome([self._step(several, clip) for several in together])
 

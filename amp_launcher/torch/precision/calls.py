@@ -232,8 +232,9 @@ class Precision:
     def backward(self, loss: torch.Tensor, optimizer: Optimizer | None = None) -> None:
         """Scale the loss and run backward. `loss` is a scalar, already divided by the number of micro-batches.
 
-        With `loss_scale.per_optimizer` and several optimizers, `optimizer` is the one that steps by this loss. Other
-        optimizers' parameters should not require gradients here: these would have the wrong scale.
+        `optimizer` is the one that steps by this loss, where one of several steps more often than the others by losses
+        that reach their weights. With `loss_scale.per_optimizer` and several optimizers it is needed; other optimizers'
+        parameters should not require gradients then: these would have the wrong scale.
         """
         self._refuse_within("backward(loss)")
         refuse_no_loss(loss)

@@ -23,7 +23,10 @@ from amp_launcher.typed import plain
 
 
 class NoScale(scalers.NoScale):
-    def begin_backward(self, loss: torch.Tensor) -> None:
+    def begin_backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
+        pass
+
+    def refuse_again(self, optimizer: Optimizer) -> None:
         pass
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
@@ -59,6 +62,8 @@ class LossScaler(torch.amp.GradScaler):
         self._sharing: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         """Since the last update."""
+        self._accumulating = False
+        """Whether there was a backward since the last step."""
 
     @property
     def value(self) -> float:
@@ -79,40 +84,34 @@ class LossScaler(torch.amp.GradScaler):
         """The scaler of an optimizer."""
         return self
 
-    @property
-    def stepped(self) -> bool:
-        """Whether an optimizer was stepped since the last `update`."""
-        return bool(self._stepped)
-
-    def begin_backward(self, loss: torch.Tensor) -> None:
+    def begin_backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
         """Move the scale where this loss begins an iteration: where all optimizers that share the scale have stepped,
-        or it gives gradients to none but those, as to a critic that steps several times. Until then others may still
-        step by gradients of the scale that it has."""
-        waiting = self._sharing.difference(self._stepped)
-        if waiting and self._stepped:
-            others, own = set(_parameters(waiting)), set(_parameters(self._stepped))
-            if others.isdisjoint(_reached(loss)) and not own.isdisjoint(_reached(loss)):  # each ends at the first
-                self.update()
+        or it is for those that have, as for a critic that steps several times: it is said to be (`optimizer`), or gives
+        gradients to none of the others. Until then others may still step by gradients of the scale that it has."""
+        named = optimizer in self._stepped
+        if named or (optimizer is None and not self._accumulating and self._is_for_stepped(loss)):
+            self.update()
+        self._accumulating = True
         self._end_iteration()
+
+    def _is_for_stepped(self, loss: torch.Tensor) -> bool:
+        waiting = self._sharing.difference(self._stepped)
+        if not (waiting and self._stepped):
+            return False
+        others, own = set(_parameters(waiting)), set(_parameters(self._stepped))
+        return others.isdisjoint(_reached(loss)) and not own.isdisjoint(_reached(loss))  # each ends at the first
 
     def _end_iteration(self) -> None:
         if self._stepped.issuperset(self._sharing):
             self.update()
 
-    def unscale_(self, optimizer: Optimizer) -> None:
-        """Divide the optimizer's gradients by the scale of the last backward.
-
-        A second step since the last update begins another iteration.
-        """
+    def refuse_again(self, optimizer: Optimizer) -> None:
+        """Before a step: refuse a second one in an iteration, which `begin_backward` could not tell for one."""
         if optimizer in self._stepped:
-            assert self._scale is not None
-            scale = self._scale.clone()
-            self.update()
-            self._scale, moved = scale, self._scale
-            super().unscale_(optimizer)
-            self._scale = moved
-        else:
-            super().unscale_(optimizer)
+            raise RuntimeError(
+                "this optimizer steps again before others that share its loss scale, by a loss that reaches their "
+                "weights too: say whose loss each is: precision.backward(loss, optimizer)"
+            )
 
     def snapshot(self) -> torch.Tensor | None:
         """A copy of the scale as it is now, on the device; None before the first `scale`."""
@@ -121,13 +120,12 @@ class LossScaler(torch.amp.GradScaler):
     def step(self, optimizer: Optimizer) -> None:
         """Step unless the gradients overflowed; count it if they did."""
         before = len(optimizer.state)
-        if optimizer in self._stepped:
-            self.unscale_(optimizer)
         if any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"]):
             super().step(optimizer)
         else:
             self._step_without_gradients(optimizer)
         self._stepped.add(optimizer)
+        self._accumulating = False
         overflowed = self.overflowed(optimizer)
         if len(optimizer.state) > before and overflowed:
             # A fused kernel initialises nothing then: SGD's momentum, made by `empty_like`, holds whatever was there.
@@ -147,7 +145,7 @@ class LossScaler(torch.amp.GradScaler):
 
     def update(self) -> None:
         """Move the scale after the steps since the last time, if any; bad is an iteration with any bad step."""
-        if not self.stepped:
+        if not self._stepped:
             return
         self._stepped.clear()
         settings = self._settings

@@ -98,16 +98,20 @@ class Gan:
         self.random = torch.Generator().manual_seed(1)
         self.scales = []
 
-    def losses(self, kind):
+    def losses(self, kind, detached=True):
         """A block makes each of them; several of one step are summed by their backwards."""
         factor = 8 * 2.0 ** (8 * torch.rand((), generator=self.random).item() ** 8)
         noise, real = (torch.randn(8, 4, generator=self.random) for _ in range(2))
         if kind == "generator":
             return [lambda: -self.critic(self.generator(noise)).float().mean() * factor]
         return [
+            lambda: self.critic(self.made(noise, detached)).float().mean() * factor,
             lambda: -self.critic(real).float().mean() * factor,
-            lambda: self.critic(self.generator(noise).detach()).float().mean() * factor,
         ]
+
+    def made(self, noise, detached):
+        made = self.generator(noise)
+        return made.detach() if detached else made
 
     def clamp(self):
         with torch.no_grad():
@@ -116,8 +120,10 @@ class Gan:
 
 
 @pytest.mark.parametrize("critic_steps", [1, 5])
-def test_a_gan_with_several_backwards_a_step_trains_as_with_gradscaler(critic_steps):
-    """With an `update` behind the generator's step, and behind each critic's step that another one follows."""
+@pytest.mark.parametrize(("detached", "named"), [(True, False), (False, True)])
+def test_a_gan_with_several_backwards_a_step_trains_as_with_gradscaler(critic_steps, detached, named):
+    """With an `update` behind the generator's step, and behind each critic's step that another one follows. A critic's
+    loss that isn't detached reaches the generator's weights too."""
     ours, theirs = Gan(), Gan()
     precision = of("o1", "float16", LossScale(mode="dynamic", init=2.0**14, growth_every=20))
     precision.prepare(ours.generator, ours.critic, *ours.optimizers)
@@ -127,10 +133,10 @@ def test_a_gan_with_several_backwards_a_step_trains_as_with_gradscaler(critic_st
             kind = "generator" if step == critic_steps else "critic"
             for gan in (ours, theirs):
                 gan.optimizers[kind == "critic"].zero_grad()
-            for mine, plain in zip(ours.losses(kind), theirs.losses(kind), strict=True):
+            for mine, plain in zip(ours.losses(kind, detached), theirs.losses(kind, detached), strict=True):
                 with precision:
                     loss = mine()
-                precision.backward(loss)
+                precision.backward(loss, ours.optimizers[kind == "critic"] if named else None)
                 ours.scales.append(precision.scale)  # between the steps of two optimizers, which it leaves alone
                 with torch.autocast("cpu", torch.float16):
                     loss = plain()
@@ -145,3 +151,28 @@ def test_a_gan_with_several_backwards_a_step_trains_as_with_gradscaler(critic_st
     assert ours.scales == theirs.scales and len(set(ours.scales)) > 5
     for mine, plain in ((ours.generator, theirs.generator), (ours.critic, theirs.critic)):
         assert all(map(torch.equal, mine.parameters(), plain.parameters()))
+
+
+@pytest.mark.parametrize("level", ["o1", "o2"])
+def test_steps_by_losses_that_reach_others_weights_are_refused_until_they_are_named(level):
+    gan = Gan()
+    precision = of(level, "float16", LossScale(mode="dynamic", init=1.0, growth_every=1))
+    precision.prepare(gan.generator, gan.critic, *gan.optimizers)
+
+    def train(kind, **named):
+        with precision:
+            loss = gan.losses(kind, detached=False)[0]()
+        precision.backward(loss, **named)
+        precision.step(gan.optimizers[kind == "critic"])
+
+    train("critic")
+    train("generator")
+    assert precision.scale == 2.0
+    train("critic")
+    weights = [weight.clone() for weight in gan.critic.parameters()]
+    with pytest.raises(RuntimeError, match=r"steps again before .*: precision\.backward\(loss, optimizer\)"):
+        train("critic")
+    assert all(map(torch.equal, gan.critic.parameters(), weights))
+    train("critic", optimizer=gan.optimizers[1])
+    train("generator", optimizer=gan.optimizers[0])
+    assert precision.scale == 8.0
