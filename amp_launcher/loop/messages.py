@@ -24,6 +24,9 @@ def introduction(run: Run, training: Training, data: str) -> Iterator[str]:
     yield from result_fields.mode_lines(settings, run.mode)
     if run.converted:
         yield gemm_layers.line(settings.amp.gemm, *run.converted)
+        if run.device.kind == "cpu":
+            half = f"amp={settings.amp.level}" if settings.amp.preset else "amp.gemm=half"
+            yield f"a CPU multiplies these at a few GFLOP/s: take a small batch and small layers, or say {half}"
     parts = [f"batch {settings.batch}"]
     if run.devices > 1:
         parts.append(f"over {run.devices} {'ranks' if run.devices == world.size else 'devices'}")

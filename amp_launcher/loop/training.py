@@ -6,6 +6,7 @@ what a recipe calls its step.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from amp_launcher.loop.profiling import Profiling
@@ -13,6 +14,9 @@ from amp_launcher.loop.protocols import Evaluate, Executor
 from amp_launcher.loop.saving import Saving
 from amp_launcher.loop.spans import Spans
 from amp_launcher.world.preemption import StopPoller
+
+SAID_EVERY = 30.0
+"""Seconds after which a run without a folder, whose steps nothing else shows, says how far it is."""
 
 
 class Training:
@@ -27,6 +31,7 @@ class Training:
         self.spans, self.saving, self.profiling, self.say = spans, saving, profiling, say
         self.attempt, self.journal, self.proof = saving.attempt, saving.journal, saving.proof
         self.done = self.attempt.first
+        self._said = time.monotonic()
 
     def run(self, executor: Executor, evaluate: Evaluate | None, poller: StopPoller) -> bool:
         """Run the remaining steps, or stop at the first proof that the mode asked for is not what runs.
@@ -59,6 +64,8 @@ class Training:
                 return True
             if spans.ends_epoch(self.done):
                 self._end_epoch(span.epoch, evaluate)
+            elif not self.attempt.folder and time.monotonic() - self._said >= SAID_EVERY:
+                self._tell(f"step {self.done}/{self.attempt.last}")
             if self.attempt.replays and self.done == self.attempt.last:
                 journal.flush()
             elif spans.is_saved(self.done):
@@ -76,7 +83,11 @@ class Training:
         measures = "  ".join(f"held-out {name} {value:.4f}" for name, value in held_out.items())
         loss, rate = self.journal.epoch()
         epochs = self.attempt.epochs
-        self.say(f"epoch {epoch + 1:>{len(str(epochs))}}/{epochs}  loss {loss:.4f}  {measures}  {rate}")
+        self._tell(f"epoch {epoch + 1:>{len(str(epochs))}}/{epochs}  loss {loss:.4f}  {measures}  {rate}")
+
+    def _tell(self, line: str) -> None:
+        self.say(line)
+        self._said = time.monotonic()
 
     def _stop(self) -> bool:
         path = self.saving.stop(self.done)

@@ -16,6 +16,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from amp_launcher import arguments
+from amp_launcher.loop import training
 from amp_launcher.loop.divergence import PATIENCE
 from amp_launcher.recipes.mnist import train_torch as mnist
 from amp_launcher.torch import loop, supervised
@@ -109,6 +110,14 @@ def test_without_a_run_folder_nothing_is_written(tmp_path, train):
     assert ended.code == 0
     assert "amp=o1 proved" in ended.out and "result in" not in ended.out
     assert not list(tmp_path.iterdir())
+
+
+def test_a_long_run_without_a_folder_says_how_far_it_is(train, monkeypatch):
+    assert "step 2/3" not in train("amp=o1", "steps=3", "run=").out
+    monkeypatch.setattr(training, "SAID_EVERY", 0.0)
+    assert "step 2/3" not in train("amp=o1", "steps=3").out, "its metrics show it"
+    said = train("amp=o1", "amp.gemm=fp8-rowwise-gw-hp", "steps=3", "run=").out
+    assert said.index("a CPU multiplies these") < said.index("step 1/3\nstep 2/3\n")
 
 
 def test_the_run_folder_alone_gives_settings_and_identity(tmp_path, words, monkeypatch):
