@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from amp_launcher.typed import SettingsError, build
 from launcher import units
 from launcher.called import as_started
+from launcher.compare.intervals import ENOUGH
 from launcher.compare.paired import MeasuredArm, compare, ratios
 from launcher.compare.published import measured
-from launcher.compare.verdict import verdict
+from launcher.compare.verdict import is_noise, remarks, shows_nothing, verdict
 from launcher.plan.model import Compare, Published
 from launcher.report import plain, read, sections
 from launcher.report.document import (
+    Bar,
     Bars,
     Cell,
     Column,
@@ -24,6 +27,7 @@ from launcher.report.document import (
     Section,
     Table,
     numbers,
+    numeric,
     of_columns,
     text,
     texts,
@@ -39,7 +43,8 @@ def document(title: str, folder: Path, state: State, plan: PlanRecord) -> Docume
     how = settings_of(plan)
     evidence = read.of_arms(folder, plan, state, read=True, block=how.steps)
     compared = compare(evidence, how.steps)
-    parts: tuple[Part, ...] = (table(compared), *bars(compared))
+    remarked = [Prose(text=sentence) for sentence in remarks(compared)] if compared else []
+    parts: tuple[Part, ...] = (*ratio_chart(compared, how), table(compared, how), *remarked)
     rest = sections.of_runs(title, evidence)
     kept = [
         dataclasses.replace(section, brief=section.title == sections.UNREAD)
@@ -49,7 +54,7 @@ def document(title: str, folder: Path, state: State, plan: PlanRecord) -> Docume
     extra = [*_published(plan, compared), _measured(compared, how, state)]
     return Document(
         title=title,
-        lead=tuple(verdict(compared, how)) if compared else (),
+        lead=tuple(itertools.islice(verdict(compared, how), 1)) if compared else (),
         sections=(Section(title="Comparison", parts=parts), *extra, *kept),
     )
 
@@ -83,17 +88,16 @@ def settings_of(plan: PlanRecord) -> Compare:
         return Compare()
 
 
-def table(compared: Sequence[MeasuredArm]) -> Table:
+def table(compared: Sequence[MeasuredArm], how: Compare) -> Table:
     """One row an arm."""
     intervals = Column("95% interval", list(map(_interval_cell, compared)), number=True)
-    gaps = numbers("loss gap", [arm.gap for arm in compared], "{:+.2%}".format)
+    gaps = Column("loss gap", [_gap_cell(arm, how) for arm in compared], number=True)
     figures = [arm.figures for arm in compared]
     columns = [
         texts("arm", [arm.label for arm in compared]),
-        texts("mechanism", [arm.figures.mechanism for arm in compared]),
         *sections.figure_columns(figures, after_rate=[ratios("ratio", compared), intervals], after_loss=[gaps]),
     ]
-    return of_columns(columns, spare=("skipped", "in half", "batch", "peak memory", "mechanism", "loss"))
+    return of_columns(columns, spare=("skipped", "in half", "batch", "peak memory", "loss"))
 
 
 def _interval_cell(arm: MeasuredArm) -> Cell:
@@ -102,9 +106,45 @@ def _interval_cell(arm: MeasuredArm) -> Cell:
     return Cell(text=f"{arm.ratio.text(arm.ratio.low)} to {arm.ratio.text(arm.ratio.high)}", value=arm.ratio.low)
 
 
-def bars(compared: Sequence[MeasuredArm]) -> Iterator[Bars]:
-    figures = [arm.figures for arm in compared]
-    return sections.bars([arm.evidence for arm in compared], figures, ratios("ratio", compared))
+def _gap_cell(arm: MeasuredArm, how: Compare) -> Cell:
+    noise = ", noise" if arm.gap is not None and abs(arm.gap) > how.tolerance and is_noise(arm) else ""
+    return numeric(arm.gap, "" if arm.gap is None else f"{arm.gap:+.2%}{noise}")
+
+
+def ratio_chart(compared: Sequence[MeasuredArm], how: Compare) -> Iterator[Bars]:
+    """Each arm's throughput against the control's, with what would help where it can't be told from it."""
+    if not any(arm.ratio for arm in compared) or shows_nothing(compared[0]):
+        return
+    control, *others = compared
+    written = f"the control, {units.number(control.figures.rate)} {control.figures.unit}"
+    drawn = [Bar(label=control.label, value=1.0, text=written, colour=control.evidence.colour)]
+    for arm in others:
+        ratio = arm.ratio
+        if ratio is None or shows_nothing(arm):
+            drawn.append(Bar(label=arm.label, value=None, text=shows_nothing(arm) or arm.figures.outcome, colour=None))
+            continue
+        words, interval = f"{ratio.text(ratio.mean)} times", None
+        if ratio.low is not None and ratio.high is not None:
+            interval = ratio.low, ratio.high
+            words += f" ({ratio.text(ratio.low)} to {ratio.text(ratio.high)})"
+            words += ", too noisy to tell" if ratio.is_noisy else "" if ratio.differs else ", no difference"
+        else:
+            words += f" over {ratio.pairs} round{'s' * (ratio.pairs > 1)}, too few to tell"
+        colour = arm.evidence.colour if ratio.differs else None
+        drawn.append(Bar(label=arm.label, value=ratio.mean, text=words, colour=colour, interval=interval))
+    found = [arm.ratio for arm in others if arm.ratio and not shows_nothing(arm)]
+    notes = []
+    if any(ratio.low is not None for ratio in found):
+        notes.append("The lines are 95% intervals.")
+    if any(ratio.is_noisy for ratio in found):
+        notes.append(
+            f"Where it is too noisy to tell, compare.rounds={4 * how.rounds} would halve the interval; a machine that "
+            "does nothing else helps too."
+        )
+    if any(ratio.low is None for ratio in found):
+        notes.append(f"An interval needs {ENOUGH} rounds: compare.rounds={ENOUGH}.")
+    title = f"Throughput over that of {control.label}"
+    yield Bars(title=title, bars=tuple(drawn), note=" ".join(notes), mark=1.0)
 
 
 def _measured(compared: Sequence[MeasuredArm], how: Compare, state: State) -> Section:

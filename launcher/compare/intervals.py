@@ -19,6 +19,8 @@ from launcher import units
 ENOUGH = 5
 """Least number of pairs for an interval: with fewer, one outlier decides it."""
 CONFIDENCE = 0.95
+EQUAL = 0.05
+"""Width of an interval around 1 below which the two are equally fast to people."""
 NARROW = 0.02
 """Width of an interval below which two decimals do not distinguish its ends."""
 
@@ -40,6 +42,11 @@ class Ratio:
         if self.low is None or self.high is None:
             return None
         return not self.low <= 1 <= self.high
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the interval holds 1 and more than what is no difference to people."""
+        return bool(self.low and self.high and self.low <= 1 <= self.high and self.high / self.low > 1 + EQUAL)
 
     def text(self, value: float) -> str:
         """The mean or a bound as text, with a third decimal where the interval is narrow."""

@@ -15,16 +15,43 @@ def verdict(compared: Sequence[MeasuredArm], how: Compare) -> Iterator[str]:
     """One sentence for the whole comparison, then one for each arm."""
     control, *others = compared
     yield _in_all(control, others, how)
+    yield from _of_control(control)
+    for other in others:
+        yield _of_arm(other, control, how)
+    yield from _caveats(compared)
+
+
+def remarks(compared: Sequence[MeasuredArm]) -> Iterator[str]:
+    """What the figures of the arms don't say, each reason once."""
+    control, *others = compared
+    yield from _of_control(control)
+    reasons: dict[str, list[str]] = {}
+    for arm in others:
+        if _failed(arm):
+            continue  # its state is among the figures
+        if _unknown(arm) or _unknown(control):
+            reasons.setdefault(_nothing(arm), []).append(arm.label)
+            continue
+        speed = _speed(arm, control) if arm.ratio is None else ""
+        losses = _not_finite(arm) or (arm.incomparable and f"losses are not compared: {arm.incomparable}")
+        for reason in filter(None, (speed, losses)):
+            reasons.setdefault(reason, []).append(arm.label)
+    yield from (f"{_listed(labels)}: {reason}." for reason, labels in reasons.items())
+    yield from _caveats(compared)
+
+
+def _of_control(control: MeasuredArm) -> Iterator[str]:
     if _failed(control):
         held = "Only its complete rounds" if control.rates else "Nothing"
         yield f"{_named(control)}, the control: {_how_it_failed(control)}. {held} can be compared with it."
     elif _not_finite(control):
         yield f"{_named(control)}, the control: {_not_finite(control)}. No loss can be compared with it."
-    for other in others:
-        yield _of_arm(other, control, how)
+
+
+def _caveats(compared: Sequence[MeasuredArm]) -> Iterator[str]:
     if sentence := _launch_bound(compared):
         yield sentence
-    if control.is_script and any(arm.ratio or arm.gap is not None for arm in others):
+    if compared[0].is_script and any(arm.ratio or arm.gap is not None for arm in compared[1:]):
         yield _of_scripts(compared)
 
 
@@ -77,8 +104,10 @@ def _in_all(control: MeasuredArm, others: Sequence[MeasuredArm], how: Compare) -
     if all(ratio.differs is None for _, ratio in measured):
         return f"Too few rounds to tell a difference from noise: an interval needs {ENOUGH}, and there were fewer."
     if not any(ratio.differs for _, ratio in measured):
-        alike = [arm.label for arm, ratio in measured if ratio.differs is not None]
-        return f"No difference in speed beyond noise between {_listed([control.label, *alike])}."
+        alike = _listed([control.label, *(arm.label for arm, ratio in measured if ratio.differs is not None)])
+        if any(ratio.is_noisy for _, ratio in measured):
+            return f"Too noisy to tell: no difference in speed beyond noise between {alike}."
+        return f"No difference in speed beyond noise between {alike}."
     faster = [(ratio, arm) for arm, ratio in measured if ratio.differs and ratio.mean > 1]
     if not faster and len(measured) == 1:
         ((only, ratio),) = measured
@@ -106,13 +135,20 @@ def _failed(arm: MeasuredArm) -> bool:
     return arm.evidence.state.name == "failed"
 
 
+def shows_nothing(arm: MeasuredArm) -> str:
+    """Why no speed follows from its measurement; empty where one does."""
+    if _failed(arm):
+        return arm.figures.outcome
+    return "its mode is unknown" if _unknown(arm) else ""
+
+
 def _holds(arm: MeasuredArm, how: Compare) -> bool:
     if _not_finite(arm):
         return False
-    return arm.gap is None or arm.gap <= how.tolerance or _is_noise(arm)
+    return arm.gap is None or arm.gap <= how.tolerance or is_noise(arm)
 
 
-def _is_noise(arm: MeasuredArm) -> bool:
+def is_noise(arm: MeasuredArm) -> bool:
     """Whether the interval of its loss gap over the rounds contains zero."""
     return arm.gaps is not None and arm.gaps[0] <= 0 <= arm.gaps[1]
 
@@ -129,8 +165,7 @@ def _of_arm(arm: MeasuredArm, control: MeasuredArm, how: Compare) -> str:
     if _failed(arm):
         return f"{_named(arm)}: {_how_it_failed(arm)}."
     if _unknown(arm) or _unknown(control):
-        whose = "its" if _unknown(arm) else "the control's"
-        return f"{_named(arm)}: nothing is concluded, since {whose} mode is unknown."
+        return f"{_named(arm)}: {_nothing(arm)}."
     parts = [_speed(arm, control)]
     if arm.figures.memory and control.figures.memory:
         parts.append(f"peak memory {arm.figures.memory / control.figures.memory:.2f} times")
@@ -144,6 +179,11 @@ def _of_arm(arm: MeasuredArm, control: MeasuredArm, how: Compare) -> str:
     if arm.figures.verdict not in ("proved", ""):
         parts.append(f"its mode was not proved ({arm.figures.verdict})")
     return f"{_named(arm)}: {'; '.join(part for part in parts if part)}."
+
+
+def _nothing(arm: MeasuredArm) -> str:
+    whose = "its" if _unknown(arm) else "the control's"
+    return f"nothing is concluded, since {whose} mode is unknown"
 
 
 def _how_it_failed(arm: MeasuredArm) -> str:
@@ -193,7 +233,7 @@ def _loss(arm: MeasuredArm, control: MeasuredArm, how: Compare) -> str:
     if abs(arm.gap) <= how.tolerance:
         return f"loss at the same steps within {how.tolerance:.1%} ({arm.gap:+.2%})"
     gap = f"loss at the same steps {arm.gap:+.1%}"
-    if _is_noise(arm) and arm.gaps is not None:
+    if is_noise(arm) and arm.gaps is not None:
         low, high = arm.gaps
         when = "" if arm.is_script else " in the last round"
         return f"{gap}{when}, which is noise: over all rounds {low:+.1%} to {high:+.1%}"

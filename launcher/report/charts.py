@@ -17,6 +17,8 @@ from launcher.report.markup import Markup, join, tag
 TICKS = 5
 MARK, ROWS = 14, 6
 """Height of a mark in a plot of height 300, and the number of rows of marks."""
+CUT = 2
+"""How many times the longest bar an interval is drawn."""
 _WIDTH, _HEIGHT = 1000, 300
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -24,16 +26,30 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 def bars(chart: Bars) -> Markup:
     """Lengths from zero, a label to the left and its figure to the right."""
     longest = max((bar.value or 0 for bar in chart.bars), default=0) or 1
-    rows = join([_bar(bar, longest) for bar in chart.bars])
+    # A wide interval is cut off, so that the bars stay long enough to be compared.
+    ends = [min(bar.interval[1], CUT * longest) for bar in chart.bars if bar.interval]
+    end = 1.02 * max((longest, chart.mark or 0, *ends)) if ends or chart.mark else longest
+    rows = join([_bar(bar, end, chart.mark) for bar in chart.bars])
     note = tag("p", chart.note, class_="note") if chart.note else None
     return tag("figure", tag("figcaption", chart.title), tag("div", rows, class_="bars"), note)
 
 
-def _bar(bar: Bar, longest: float) -> Markup:
-    width = f"{100 * bar.value / longest:.2f}%" if bar.value else "0"
+def _bar(bar: Bar, end: float, mark: float | None) -> Markup:
+    def rule(one: float, other: float, y1: str, y2: str, name: str) -> Markup:
+        x1, x2 = (f"{min(100.0, 100 * value / end):.2f}%" for value in (one, other))
+        return tag("line", x1=x1, x2=x2, y1=y1, y2=y2, class_=name)
+
+    width = f"{100 * bar.value / end:.2f}%" if bar.value else "0"
     fill = "other" if bar.colour is None else f"fill{bar.colour % COLOURS}"
-    drawn = tag("svg", tag("rect", width=width, height="100%", class_=fill), aria_hidden="true")
-    return join([tag("span", bar.label, class_="label"), drawn, tag("span", bar.text, class_="figure")])
+    drawn = [tag("rect", width=width, height="100%", class_=fill)]
+    if mark is not None:
+        drawn.append(rule(mark, mark, "-5", "21", "reference"))
+    if bar.interval:
+        low, high = bar.interval
+        drawn.append(rule(low, high, "50%", "50%", "interval"))
+        drawn += [rule(bound, bound, "20%", "80%", "interval") for bound in bar.interval if bound <= end]
+    drawing = tag("svg", join(drawn), aria_hidden="true")
+    return join([tag("span", bar.label, class_="label"), drawing, tag("span", bar.text, class_="figure")])
 
 
 def curves(chart: Curves) -> Markup:

@@ -1,4 +1,4 @@
-"""What differs between runs: settings, script, image, code, versions, hardware, results."""
+"""What differs between runs beside their results: settings, script, image, code, versions, hardware."""
 
 from __future__ import annotations
 
@@ -19,13 +19,10 @@ from launcher.runs import ownership
 MOST_RUNS = 8
 """Columns that can be read side by side."""
 _OF_PLAN = ("recipe", "framework", "mechanism", "trainer", "nodes", "gpus", "processes", "env", "queue", "host")
-_OF_RESULT = ("world_size", "determinism", "steps", "wall_seconds")
-_GROUPS = ("settings", "plan", "image", "code", "data", "versions", "hardware", "result")
+_GROUPS = ("settings", "plan", "image", "code", "data", "versions", "hardware")
 """The groups of values, in the order in which they are shown."""
-_MEASURED = frozenset({"data", "versions", "hardware", "result"})
+_MEASURED = frozenset({"data", "versions", "hardware"})
 """The groups that come from a run's result."""
-_UNITS = {"wall_seconds": "s", "peak_memory_bytes": "bytes"}
-_RATES = tuple(f"throughput.{statistic}" for statistic in ("mean", "median", "p10", "p90"))
 FILES = 12
 """Files that are named where the code differs."""
 DIGEST = 12
@@ -47,30 +44,16 @@ def differing(evidence: Sequence[Evidence]) -> Table | None:
         # A run without a result would differ in all of it.
         counted = [run.has_result or group not in _MEASURED for run in evidence]
         if len(set(itertools.compress(values, counted))) > 1:
-            rows.append((f"{group}: {name}{_unit(name, evidence) if group == 'result' else ''}", *values))
+            rows.append((f"{group}: {name}", *values))
     if not rows:
         rows.append(("nothing differs", *("",) * len(evidence)))
     return Table(header=("what", *(run.label for run in evidence)), rows=tuple(tuple(map(text, row)) for row in rows))
-
-
-def _unit(name: str, evidence: Sequence[Evidence]) -> str:
-    """The unit of a value of a result in parentheses; none of a throughput that has several."""
-    units = {_UNITS[name]} if name in _UNITS else set()
-    if name in _RATES:
-        units = {run.result.throughput.unit or "samples/s" for run in evidence}
-    return f" ({units.pop()})" if len(units) == 1 else ""
 
 
 def _described(evidence: Evidence) -> dict[tuple[str, str], str]:
     """Every compared value of a run as text, by group and name."""
     plan, result, provenance = (evidence.documents[f"{name}.json"] for name in ("plan", "result", "provenance"))
     code, container, script = group_of(provenance, "code"), group_of(plan, "container"), evidence.plan.script
-    of_result = {key: result.get(key) for key in _OF_RESULT}
-    # Of an arm, the comparison's own table has the throughput, as the mean over rounds instead of over all steps.
-    throughput = () if plan.get("arm") else ("throughput",)
-    for group in (*throughput, "loss", "eval", "loss_scale", "observed"):
-        of_result |= {f"{group}.{key}": value for key, value in leaves(group_of(result, group)).items()}
-    of_result.pop("observed.why", None)  # a sentence, which stands with the verdict
     of_plan = leaves({key: plan.get(key) for key in _OF_PLAN})
     if script is not None:
         of_plan["script"] = script.file and script.file.removeprefix("script/")
@@ -87,7 +70,6 @@ def _described(evidence: Evidence) -> dict[tuple[str, str], str]:
         "data": {"digest": group_of(result, "digests").get("data")},
         "versions": {"interpreter": plan.get("python"), **group_of(result, "versions")},
         "hardware": group_of(result, "hardware"),
-        "result": {**of_result, "peak_memory_bytes": result.get("peak_memory_bytes")},
     }
     return {(group, name): _text(name, value) for group, values in groups.items() for name, value in values.items()}
 

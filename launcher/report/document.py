@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -40,6 +40,8 @@ class Bar:
     text: str
     colour: int | None
     """The same number is the same run in all charts of a report; None is grey."""
+    interval: tuple[float, float] | None = None
+    """Where the value lies, with 95% confidence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +51,8 @@ class Bars:
     title: str
     bars: tuple[Bar, ...]
     note: str = ""
+    mark: float | None = None
+    """A value that is drawn through all bars, to compare them with."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,6 +144,22 @@ def texts(name: str, values: Iterable[str]) -> Column:
 def numbers(name: str, values: Iterable[float | None], write: Callable[[Any], str] = str) -> Column:
     """A column of numbers, None where one is not known."""
     return Column(name, [numeric(value, "" if value is None else write(value)) for value in values], number=True)
+
+
+def shared(table: Table) -> Iterator[Table | Prose]:
+    """The table without the columns whose cells are all the same, and a sentence with those."""
+    cells = list(zip(*table.rows, strict=True)) if len(table.rows) > 1 else []
+    same = [index for index, column in enumerate(cells) if len({cell.text for cell in column}) == 1]
+    names = [f"{table.header[index]} {cells[index][0].text}" for index in same if cells[index][0].text != "-"]
+    if names:
+        yield Prose(text=f"The same in all: {'; '.join(names)}.")
+    kept = [index for index in range(len(table.header)) if index not in same]
+    if len(kept) == len(table.header):
+        yield table
+    elif len(kept) > 1:
+        rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
+        numbers = frozenset(place for place, index in enumerate(kept) if index in table.numbers)
+        yield Table(header=tuple(table.header[index] for index in kept), rows=rows, numbers=numbers)
 
 
 def of_columns(columns: Sequence[Column], spare: Sequence[str] = ()) -> Table:

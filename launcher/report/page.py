@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 from pathlib import Path
 
 from launcher.report import charts
 from launcher.report.document import Bars, Cell, Code, Curves, Document, Part, Prose, Section, Table
 from launcher.report.markup import Markup, join, tag
 
-SHORT = 32
-"""Letters of a cell that needs no line of its own on a narrow screen."""
+LONG = 16
+"""Letters of a heading from which on it may be broken anywhere."""
 TALL = 30
 """Rows of a table that has no scrolling of its own."""
 _HERE = Path(__file__).parent
@@ -45,11 +46,18 @@ def render(document: Document) -> str:
 
 
 def _section(section: Section) -> Markup:
-    """Tables and text under each other, charts side by side where there is room."""
-    drawings = [_part(part) for part in section.parts if isinstance(part, (Bars, Curves))]
-    others = [_part(part) for part in section.parts if not isinstance(part, (Bars, Curves))]
-    figures = tag("div", join(drawings), class_="charts") if drawings else None
-    return tag("section", tag("h2", section.title), join(others), figures)
+    """Parts under each other; charts by step side by side where there is room, those by time on one axis."""
+    drawn = []
+    for kind, parts in itertools.groupby(section.parts, _place):
+        content = join([_part(part) for part in parts])
+        drawn.append(tag("div", content, class_=kind) if kind else content)
+    return tag("section", tag("h2", section.title), join(drawn))
+
+
+def _place(part: Part) -> str:
+    if isinstance(part, Curves):
+        return "charts" if part.x == "step" else "charts stacked"
+    return "charts" if isinstance(part, Bars) else ""
 
 
 def _part(part: Part) -> Markup:
@@ -67,17 +75,19 @@ def _part(part: Part) -> Markup:
 
 def _table(table: Table) -> Markup:
     header = [
-        tag("th", tag("button", name, type="button"), scope="col", class_="number" if index in table.numbers else None)
+        tag(
+            "th",
+            tag("button", name, type="button", class_="long" if len(name) > LONG else None),
+            scope="col",
+            class_="number" if index in table.numbers else None,
+        )
         for index, name in enumerate(table.header)
     ]
     rows = [
         tag("tr", join([_cell(cell, name, index in table.numbers) for index, (name, cell) in enumerate(named)]))
         for named in (list(zip(table.header, row, strict=True)) for row in table.rows)
     ]
-    # A table of words becomes a list of blocks on a narrow screen; one of numbers is moved sideways in its place.
-    longest = max((len(cell.text) for row in table.rows for cell in row[1:]), default=0)
-    words = None if table.numbers or len(table.header) < 3 or longest <= SHORT else "words"
-    markup = tag("table", tag("thead", tag("tr", join(header))), tag("tbody", join(rows)), class_=words)
+    markup = tag("table", tag("thead", tag("tr", join(header))), tag("tbody", join(rows)))
     kind = "wide tall" if len(table.rows) > TALL else "wide"
     return tag("div", markup, class_=kind, tabindex=0, role="region", aria_label=f"table by {table.header[0]}")
 

@@ -53,7 +53,7 @@ def _blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
 
 
 def _bars(part: Bars, width: int) -> Iterator[str]:
-    yield f"{part.title}{f' ({part.note})' if part.note else ''}"
+    yield tables.clean(part.title)
     longest = max((bar.value or 0 for bar in part.bars), default=0) or 1
     texts = [(tables.clean(bar.label), tables.clean(bar.text)) for bar in part.bars]
     label, words = (max(len(pair[index]) for pair in texts) for index in (0, 1))
@@ -64,7 +64,9 @@ def _bars(part: Bars, width: int) -> Iterator[str]:
         for (name, text), bar in zip(texts, drawn, strict=True):
             yield from tables.wrapped(f"{name}: {text}", width)
             yield from [f"  {bar}"] if bar else []
-        return
-    filled = max(map(len, drawn))
-    for (name, text), bar in zip(texts, drawn, strict=True):
-        yield f"{name.ljust(label)}  {bar.ljust(filled)}  {text}".rstrip()
+    else:
+        filled = max(map(len, drawn))
+        for (name, text), bar in zip(texts, drawn, strict=True):
+            yield f"{name.ljust(label)}  {bar.ljust(filled)}  {text}".rstrip()
+    if part.note:
+        yield from _prose(part.note, width)

@@ -23,6 +23,7 @@ from launcher.report.document import (
     numbers,
     numeric,
     of_columns,
+    shared,
     text,
     texts,
 )
@@ -50,7 +51,7 @@ def of_runs(title: str, evidence: Sequence[Evidence]) -> Document:
                 *bars(evidence, measured, ratios),
             ),
         ),
-        Section(title="Requested and observed", parts=(asked_and_observed(evidence),)),
+        Section(title="Requested and observed", parts=tuple(shared(asked_and_observed(evidence)))),
         Section(title="Charts", parts=tuple(charts(evidence)), brief=False),
         *differences(evidence),
         *problems(evidence),
@@ -131,8 +132,8 @@ def _unequal(evidence: Sequence[Evidence], measured: Sequence[Figures]) -> Itera
 
 
 def bars(evidence: Sequence[Evidence], measured: Sequence[Figures], ratios: Column) -> Iterator[Bars]:
-    """Bar charts of throughput, with the ratios that the table has, and memory."""
-    if len(measured) < 2:
+    """Throughput, with the ratios that the table has."""
+    if len(measured) < 2 or len({own.unit for own in measured if own.rate is not None}) != 1:
         return
     many = len(measured) > BARS
     note = f"the {BARS} highest of {len(measured)}" if many else ""
@@ -141,15 +142,12 @@ def bars(evidence: Sequence[Evidence], measured: Sequence[Figures], ratios: Colu
         more = f" ({ratio.text}x)" if ratio.value is not None else ""
         return f"{units.number(own.rate)} {own.unit}{more}" if own.rate is not None else own.outcome
 
-    one_unit = len({own.unit for own in measured if own.rate is not None}) < 2
-    rows_of = zip(evidence, measured, ratios.cells, strict=True)
-    rates = [(run, own.rate, rate(own, ratio)) for run, own, ratio in rows_of if one_unit]
-    memory = [(run, own.memory, units.size(own.memory)) for run, own in zip(evidence, measured, strict=True)]
-    for title, rows in (("Throughput", rates), ("Peak memory", memory)):
-        shown = sorted(rows, key=lambda row: -(row[1] or 0.0))[:BARS] if many else rows
-        drawn = tuple(Bar(label=run.label, value=value, text=words, colour=run.colour) for run, value, words in shown)
-        if any(bar.value is not None for bar in drawn):
-            yield Bars(title=title, bars=drawn, note=note)
+    drawn = [
+        Bar(label=run.label, value=own.rate, text=rate(own, ratio), colour=run.colour)
+        for run, own, ratio in zip(evidence, measured, ratios.cells, strict=True)
+    ]
+    shown = sorted(drawn, key=lambda bar: -(bar.value or 0.0))[:BARS] if many else drawn
+    yield Bars(title="Throughput", bars=tuple(shown), note=note)
 
 
 def asked_and_observed(evidence: Sequence[Evidence]) -> Table:
@@ -231,7 +229,7 @@ def provenance(evidence: Sequence[Evidence]) -> Iterator[Part]:
         if run.provenance.command:
             commands[shlex.join(run.provenance.command)] = None
     header = ("run", "id", "created", "commit", "code", "image", "versions", "hardware", "host")
-    yield Table(header=header, rows=tuple(rows))
+    yield from shared(Table(header=header, rows=tuple(rows)))
     if commands:
         yield Prose(text="To repeat it:")
         yield Code(text="\n".join(commands))

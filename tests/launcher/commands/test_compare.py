@@ -38,9 +38,8 @@ def measured(tmp_path_factory):
 def test_it_says_what_each_arm_gains_and_costs(measured):
     done, folder = measured
     assert f"{folder.name}  compare-simplenet (amp=o0) (amp=o2)" in done.stdout
-    assert "amp=o2 (half_model_fp32_masters in torch): " in done.stdout
-    assert "too few for an interval" in done.stdout
-    assert "loss at the same steps within 2.0%" in done.stdout
+    assert "too few to tell" in done.stdout
+    assert "loss gap" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith("amp=o")]
     assert [row[-2:] for row in rows if row[-1] == "done" and len(row) > 6] == [["proved", "done"]] * 2
 

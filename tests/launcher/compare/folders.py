@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 
 from launcher.compare import compared
+from launcher.compare.paired import compare
+from launcher.compare.verdict import verdict
+from launcher.report import read
 from launcher.runs import store
 from launcher.runs.decode import decode
 from launcher.runs.schema import PlanRecord
@@ -81,9 +84,12 @@ def document(root, plan, state="done"):
     return compared.document("a comparison", root, State(state, attempt=1), decode(PlanRecord, plan)[0])
 
 
-def lead(root, plan):
-    """The first sentences of the report."""
-    return list(document(root, plan).lead)
+def concluded(root, plan):
+    """The conclusions of the comparison, as its result has them: of all arms, then of each."""
+    state, record = State("done", attempt=1), decode(PlanRecord, plan)[0]
+    how = compared.settings_of(record)
+    evidence = read.of_arms(root, record, state, read=True, block=how.steps)
+    return list(verdict(compare(evidence, how.steps), how))
 
 
 def rewrite(path, make):

@@ -63,7 +63,7 @@ def tab(browser, three):
 
 def test_the_page_shows_its_tables_and_charts_in_words(tab):
     shown = tab.inner_text("main")
-    for words in ("Three runs", "Throughput", "Peak memory", "Loss scale", "Step time", "Requested and observed"):
+    for words in ("Three runs", "Throughput", "peak memory", "Loss scale", "Step time", "Requested and observed"):
         assert words in shown
     assert "2500 samples/s (2.50x)" in shown
     assert "python -m launcher amp=o0" in shown
@@ -146,7 +146,14 @@ def comparison(tmp_path_factory):
 
 
 PANELS = (
-    *("Comparison", "Throughput", "Peak memory", "Comparison with published figures", "published s/step", "our s/step"),
+    *(
+        "Comparison",
+        "Throughput over that of amp=o0",
+        "peak memory",
+        "Comparison with published figures",
+        "published s/step",
+        "our s/step",
+    ),
     *("Rounds", "Requested and observed", "Loss", "Step time", "GPU memory", "GPU utilisation", "What differs"),
     "To repeat it:",
 )
@@ -159,6 +166,77 @@ def test_the_page_of_a_comparison_shows_all_that_was_measured(browser, compariso
         assert tab.evaluate(WIDE) <= width
     assert [panel for panel in PANELS if panel not in shown] == []
     assert shown.startswith("a comparison\n\namp=o2 gains the most: 2.000 times the throughput of amp=o0")
+
+
+LOUD = [0.7, 1.4, 1.0, 1.2, 0.8]
+LONG = "image=ngc-pytorch:25.06-py3-with-a-long-name"
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory):
+    """The page of a comparison of six arms with long names: the second can't be told from the first, one is hostile."""
+    folder = tmp_path_factory.mktemp("six")
+    rounds = [comparisons.NOISE, LOUD, *[comparisons.TWICE] * 4]
+    arms = [("o0" if number == 0 else "o2", own) for number, own in enumerate(rounds)]
+    plan = comparisons.plan_of(folder, *arms)
+    for number, name in enumerate(["float32", LONG, "bfloat16", f"{LONG}-2", HOSTILE, "last"]):
+        path = folder / f"arms/{number:02}/plan.json"
+        store.write_json(path, {**store.read_json(path), "arm": f"{number:02}", "swept": [["name", name]]})
+        plan["arms"][number] |= {"swept": [["name", name]]}
+    path = tmp_path_factory.mktemp("page") / "six.html"
+    path.write_text(page.render(comparisons.document(folder, plan)))
+    return path
+
+
+BOXES = (
+    "all => all.map(e => (({x, y, right, bottom, width}) => ({x, y, right, bottom, width}))(e.getBoundingClientRect()))"
+)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_comparison_opens_with_a_sentence_and_bars_that_are_as_long_as_their_ratios(browser, six, scheme):
+    with opened(browser, six, 1200, color_scheme=scheme) as tab:
+        assert tab.locator(".lead").count() == 1
+        bars = tab.locator("figure").first
+        ratios = [box["width"] for box in bars.locator("rect").evaluate_all(BOXES)]
+        fills = bars.locator("rect").evaluate_all("all => all.map(e => getComputedStyle(e).fill)")
+        at_one = {round(box["x"]) for box in bars.locator(".reference").evaluate_all(BOXES)}
+        control = bars.locator("rect").first.evaluate_all(BOXES)[0]
+        spans = [box["width"] for box in bars.locator(".interval").evaluate_all(BOXES) if box["width"] > 1]
+        ground = luminance(tab.eval_on_selector("body", "e => getComputedStyle(e).backgroundColor"))
+        whisker = luminance(tab.eval_on_selector(".interval", "e => getComputedStyle(e).stroke"))
+        table = tab.locator("table").first.evaluate_all(BOXES)[0]
+        assert bars.evaluate_all(BOXES)[0]["bottom"] < table["y"], "above all tables"
+        others = tab.locator("rect.other").count()
+    assert ratios[2] == pytest.approx(2 * ratios[0], rel=0.02)
+    assert at_one == {round(control["right"])}
+    assert spans[0] > 4 * spans[1], "the noisy arm's interval is much wider"
+    assert others == 1 and len(set(fills)) == 6, "what is too noisy to tell is grey"
+    assert contrast(ground, whisker) > 7
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_no_table_of_six_arms_with_long_names_is_moved_sideways(browser, six, width):
+    with opened(browser, six, width) as tab:
+        assert tab.evaluate(WIDE) <= width
+        wider = "all => all.filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 40))"
+        assert tab.eval_on_selector_all(".wide, pre", wider) == []
+        cells = tab.locator("td:visible, th:visible").evaluate_all(BOXES)
+        assert cells and all(box["x"] >= 0 and box["right"] <= width for box in cells)
+        assert HOSTILE in tab.inner_text("main") and tab.locator("main img").count() == 0
+
+
+def test_on_a_phone_a_row_is_a_block_with_the_names_of_its_values_and_is_still_sorted(browser, six):
+    with opened(browser, six, 390) as tab:
+        table = tab.locator("table").first
+        row = table.locator("tbody tr").first
+        boxes = row.locator("td:visible").evaluate_all(BOXES)
+        assert boxes[-1]["y"] > boxes[0]["bottom"], "under each other"
+        names = row.locator("td:visible").evaluate_all("all => all.map(e => getComputedStyle(e, '::before').content)")
+        assert names[:3] == ['"arm"', '"batch"', '"samples/s"']
+        for _ in range(2):
+            table.get_by_role("button", name="ratio").click()
+        assert table.locator("tbody tr td:first-child").all_inner_texts()[-1] in ("name=float32", f"name={LONG}")
 
 
 def test_the_page_works_without_its_script(browser, three):

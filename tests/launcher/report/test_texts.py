@@ -19,12 +19,12 @@ def terminal(*paths, width=0):
 
 def tables(*paths):
     """The first table of each section, as its header and its rows of texts, by title."""
-    first = {section.title: section.parts[0] for section in document(*paths).sections}
-    return {
-        title: (table.header, [[cell.text for cell in row] for row in table.rows])
-        for title, table in first.items()
-        if hasattr(table, "header")
-    }
+    found = {}
+    for section in document(*paths).sections:
+        for table in section.parts:
+            if hasattr(table, "header"):
+                found.setdefault(section.title, (table.header, [[cell.text for cell in row] for row in table.rows]))
+    return found
 
 
 def requested(path):
@@ -97,18 +97,24 @@ def test_a_run_that_broke_off_has_the_figures_of_its_complete_rows(root):
     assert f"{read.gather([Run(str(root), OTTER)])[0].metrics.rate:.4g}" in text
 
 
-def test_two_runs_differ_in_settings_versions_hardware_and_results_with_units(root):
+def test_what_is_the_same_in_all_runs_is_said_once_and_not_in_each_row(root):
+    runs = folders.run(root, OTTER, "o0"), folders.run(root, OWL, "o2")
+    header, _ = tables(*runs)["Where it comes from"]
+    assert header == ("run", "id")
+    assert "The same in all: created 2026-01-02T03:04:04Z; commit cccc" in markdown.render(document(*runs))
+
+
+def test_two_runs_differ_in_settings_versions_and_hardware(root):
     one = folders.run(root, OTTER, "o0", resulting={"digests": {"data": f"sha256:{'a' * 64}"}})
     measured = {"versions": {"torch": "2.9"}, "hardware": {"gpu": "card"}, "throughput": {"mean": 7.0}}
     other = folders.run(root, OWL, "o2", resulting=measured)
     rows = differing(one, other)
     assert {"settings: amp.level", "plan: mechanism", "versions: torch", "hardware: gpu"} <= rows.keys()
-    assert rows["result: throughput.mean (samples/s)"] == ["3410.5", "7"]
     assert rows["data: digest"] == ["a" * 12, "-"]
     assert "settings: batch" not in rows
     (other / "result.json").unlink()
     rows = differing(one, other)
-    assert "settings: amp.level" in rows and not any(name.startswith("result: ") for name in rows)
+    assert "settings: amp.level" in rows and "versions: torch" not in rows, "which a run without a result has not"
 
 
 def test_two_images_differ_by_name_alone_in_full(root):
