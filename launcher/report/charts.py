@@ -54,8 +54,8 @@ def _bar(bar: Bar, end: float, mark: float | None) -> Markup:
 
 def curves(chart: Curves) -> Markup:
     """Lines over common axes, with a legend. page.js reads the values at a place from data attributes."""
-    places = [x for line in chart.lines for x, _ in line.points]
-    across = _Scale.over(places, integers=chart.x == "step", zero=chart.x in ("seconds", "minutes", "hours"))
+    places = chart.span or [x for line in chart.lines for x, _ in line.points]
+    across = _Scale.over(places, integers=chart.x == "step")
     heights = [y for line in chart.lines for _, y in line.points]
     heights += [100.0] if chart.unit == "percent" else []
     marked = [line for line in chart.lines if line.marks]
@@ -97,15 +97,15 @@ def curves(chart: Curves) -> Markup:
         "figure",
         tag("figcaption", chart.title, tag("small", f"{chart.y} by {chart.x}")),
         body,
-        tag("ul", join(keys), class_="legend"),
+        tag("ul", join(keys), class_="legend") if keys else None,
         tag("p", chart.note, class_="note") if chart.note else None,
     )
 
 
 def _legend(lines: Sequence[Line]) -> list[tuple[int | None, str]]:
-    """The colours of a chart and what they mean; grey is all others."""
-    legend = [(line.colour, line.label) for line in lines if line.colour is not None]
-    others = len(lines) - len(legend)
+    """The colours of a chart and what they mean; grey is all others, and the one curve of one run needs no name."""
+    legend = [(line.colour, line.label) for line in lines if line.colour is not None and line.label]
+    others = sum(line.colour is None for line in lines)
     return [*legend, (None, f"{others} other{'s' * (others > 1)}")] if others else [*legend]
 
 

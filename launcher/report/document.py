@@ -80,6 +80,8 @@ class Curves:
     """Of the y axis: `bytes` writes it as sizes, `zero` begins it there, `percent` also ends it at 100, `log2` spaces
     it by powers of two."""
     note: str = ""
+    span: tuple[float, float] | None = None
+    """Where the x axis begins and ends; None is where the points do."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

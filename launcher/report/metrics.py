@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from array import array
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any
 from launcher import safe_files
 from launcher.runs.decode import LARGEST
 
-POINTS = 240
-"""The most points that a curve is drawn with; a chart is hardly a thousand pixels wide."""
+POINTS = 480
+"""The most points that a curve is drawn with: a chart is hardly a thousand pixels wide, and can be zoomed."""
 NAMED = 8
 """The most parts of a loss, and figures that a script logged, that are read."""
 LONGEST = 1 << 20
@@ -119,6 +118,12 @@ class Metrics:
     """What else a script logged, by name."""
     scale: Changes = field(default_factory=Changes)
     norm: Curve = field(default_factory=Curve)
+    speed: Curve = field(default_factory=Curve)
+    """Of the timed steps, in `unit`."""
+    memory: Changes = field(default_factory=Changes)
+    """Bytes, the most so far."""
+    clock: Curve = field(default_factory=Curve)
+    """When each step was taken, in seconds since 1970."""
     overflows: list[int] = field(default_factory=list)
     """Steps that were skipped, the first ones of many."""
     skipped: int = 0
@@ -128,8 +133,6 @@ class Metrics:
     """The first step whose loss was NaN or infinite."""
     evaluations: list[tuple[int, float]] = field(default_factory=list)
     """Steps and the held-out accuracy there."""
-    seconds: array[float] = field(default_factory=lambda: array("d"))
-    """Of each timed step."""
     blocks: dict[int, Block] = field(default_factory=dict)
     """Where steps are counted in blocks: by number, from 0."""
     peak_memory: int | None = None
@@ -230,6 +233,7 @@ def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
         _number(row.get("grad_norm")),
         _number(row.get("memory_bytes")),
     )
+    time = _number(row.get("time"))
     metrics.steps += 1
     metrics.of_tokens = "tokens_per_second" in row
     metrics.last_step = step
@@ -259,10 +263,16 @@ def _step(metrics: Metrics, row: dict[str, Any], block: int) -> None:
         metrics.skipped += 1
         if len(metrics.overflows) < POINTS:
             metrics.overflows.append(step)
+    if time is not None:
+        metrics.clock.add(step, time)
+    if memory is not None:
+        metrics.memory.add(step, memory)
     if memory is not None and (by_step or row.get("timed")) and memory > (metrics.peak_memory or 0):
         metrics.peak_memory = int(memory)
     if row.get("timed") and seconds is not None:
-        metrics.seconds.append(seconds)
+        speed = rate if rate is not None else 1 / seconds if seconds else None
+        if speed is not None:
+            metrics.speed.add(step, speed)
         part.timed += 1
         part.timed_seconds += seconds
         if rate is not None:

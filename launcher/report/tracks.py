@@ -1,11 +1,12 @@
-"""Curves of what runs did step by step and second by second; those of one run in one colour throughout."""
+"""Curves of what runs did: of one run all by time, of several the steps by number, so that they can be compared."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from launcher.report.document import COLOURS, Curves, Line, Part
+from launcher.report.document import COLOURS, Curves, Line
 from launcher.report.metrics import POINTS, Changes, Curve, Metrics
 from launcher.report.read import Evidence
 from launcher.script.telemetry import Series
@@ -14,31 +15,41 @@ TOGETHER = 6000
 """Points of the grey curves in one chart, so that the page of many runs stays small."""
 FEWEST = 60
 """Points of a grey curve, however many there are."""
-BINS = 40
-"""Of the step times between their 1st and 99th percentile."""
-Points = tuple[tuple[float, float], ...]
 TIME_UNITS = ((3 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 """From how many seconds on, the seconds in one, and its name."""
+FIRST = ("Loss", "Throughput", "Loss scale", "Memory", "GPU memory", "GPU utilisation")
+"""What is looked at first of one run."""
+Points = tuple[tuple[float, float], ...]
 
 
-def charts(evidence: Sequence[Evidence]) -> Iterator[Part]:
-    """Curves of the steps, those of one run in one colour throughout."""
+def charts(evidence: Sequence[Evidence]) -> list[Curves]:
+    """Curves of steps and of telemetry; those over the same quantity have the same x axis."""
+    alone = len(evidence) == 1
+    if alone:
+        evidence = [dataclasses.replace(evidence[0], label="")]  # its curves need no name
+    drawn = [*_by_step(evidence), *over_time(evidence)]
+    if alone and (rows := evidence[0].metrics) and (clock := rows.clock.points()):
+        timed = _timed(clock, _began(evidence[0]), *_time_unit(evidence))
+        drawn = [timed(chart) if chart.x == "step" else chart for chart in drawn]
+        drawn.sort(key=lambda chart: FIRST.index(chart.title) if chart.title in FIRST else len(FIRST))
+    return _aligned(drawn)
+
+
+def _by_step(evidence: Sequence[Evidence]) -> Iterator[Curves]:
     read = [(run.colour, run.label, run.metrics) for run in evidence if run.metrics is not None]
 
-    def by_step(title: str, y: str, points: Iterable[Points]) -> Iterator[Curves]:
+    def of_all(title: str, y: str, points: Iterable[Points], unit: str = "") -> Iterator[Curves]:
         lines = (Line(label=run[1], colour=run[0], points=own) for run, own in zip(read, points, strict=True))
-        return _curves(title, "step", y, lines)
+        return _curves(title, "step", y, lines, unit)
 
     metrics = [rows for _, _, rows in read]
     losses = (
         Line(label=_finite(label, rows), colour=colour, points=rows.loss.points()) for colour, label, rows in read
     )
     yield from _curves("Loss", "step", "loss", losses)
-    for name in dict.fromkeys(name for rows in metrics for name in rows.named):
-        yield from by_step(f"Loss of the {name}", "loss", [_points(rows.named.get(name)) for rows in metrics])
-    for name in dict.fromkeys(name for rows in metrics for name in rows.logged):
-        yield from by_step(name, name, [_points(rows.logged.get(name)) for rows in metrics])
-    yield from by_step("Held-out accuracy", "accuracy", map(_evaluations, metrics))
+    speeds = {rows.unit for rows in metrics if rows.unit}
+    if len(speeds) == 1:
+        yield from of_all("Throughput", speeds.pop(), [rows.speed.points() for rows in metrics], "zero")
     scales = tuple(
         Line(label=_skips(label, rows), colour=colour, points=points, marks=tuple(map(float, rows.overflows)))
         for colour, label, rows in read
@@ -49,9 +60,37 @@ def charts(evidence: Sequence[Evidence]) -> Iterator[Part]:
         note = "marks below the curves are steps that overflowed and were skipped" if marked else ""
         drawn = _thinned(scales, steps=True)
         yield Curves(title="Loss scale", x="step", y="scale", lines=drawn, steps=True, unit="log2", note=note)
-    yield from by_step("Gradient norm", "norm", [rows.norm.points() for rows in metrics])
-    yield from _step_times([(colour, label, rows.seconds) for colour, label, rows in read if len(rows.seconds) > 1])
-    yield from over_time(evidence)
+    if len(read) == 1:
+        yield from of_all("Memory", "the most so far", [rows.memory.points() for rows in metrics], "bytes")
+    for name in dict.fromkeys(name for rows in metrics for name in rows.named):
+        yield from of_all(f"Loss of the {name}", "loss", [_points(rows.named.get(name)) for rows in metrics])
+    for name in dict.fromkeys(name for rows in metrics for name in rows.logged):
+        yield from of_all(name, name, [_points(rows.logged.get(name)) for rows in metrics])
+    yield from of_all("Held-out accuracy", "accuracy", map(_evaluations, metrics))
+    yield from of_all("Gradient norm", "norm", [rows.norm.points() for rows in metrics])
+
+
+def _timed(clock: Points, began: float, seconds: float, unit: str) -> Callable[[Curves], Curves]:
+    """How a chart by step becomes one by time, on the straight lines between the clock's points."""
+
+    def time(step: float) -> float:
+        after = min(max(1, bisect_left(clock, (step,))), len(clock) - 1)
+        (one, then), (other, later) = clock[max(0, after - 1)], clock[after]
+        return (then + (later - then) * (step - one) / ((other - one) or 1.0) - began) / seconds
+
+    def moved(line: Line) -> Line:
+        points = tuple((time(x), y) for x, y in line.points)
+        return dataclasses.replace(line, points=points, marks=tuple(map(time, line.marks)))
+
+    return lambda chart: dataclasses.replace(chart, x=unit, lines=tuple(map(moved, chart.lines)))
+
+
+def _aligned(charts: Sequence[Curves]) -> list[Curves]:
+    places: dict[str, list[float]] = {}
+    for chart in charts:
+        own = places.setdefault(chart.x, [] if chart.x == "step" else [0.0])
+        own += [line.points[end][0] for line in chart.lines for end in (0, -1)]
+    return [dataclasses.replace(chart, span=(min(places[chart.x]), max(places[chart.x]))) for chart in charts]
 
 
 def _points(curve: Curve | None) -> Points:
@@ -64,15 +103,15 @@ def _evaluations(rows: Metrics) -> Points:
 
 
 def _finite(label: str, rows: Metrics) -> str:
-    return label if rows.nonfinite_at is None else f"{label} (not finite from step {rows.nonfinite_at})"
+    return label if rows.nonfinite_at is None else f"{label} (not finite from step {rows.nonfinite_at})".lstrip()
 
 
 def _skips(label: str, rows: Metrics) -> str:
-    return f"{label} ({rows.skipped} skipped)" if rows.skipped else label
+    return f"{label} ({rows.skipped} skipped)".lstrip() if rows.skipped else label
 
 
 def over_time(evidence: Sequence[Evidence]) -> Iterator[Curves]:
-    """What the GPUs and hosts did, by the time since each run's first sample."""
+    """What the GPUs and hosts did, by the time since each run's first step or sample."""
     seconds, unit_of_time = _time_unit(evidence)
     for kind, title, name, unit in (
         ("gpus", "GPU memory", "memory", "MiB"),
@@ -82,9 +121,7 @@ def over_time(evidence: Sequence[Evidence]) -> Iterator[Curves]:
         ("hosts", "Memory of the host", "memory", "MiB"),
     ):
         lines = [
-            line
-            for run in evidence
-            for line in _sampled(run.label, run.colour, getattr(run.telemetry, kind), name, len(evidence) == 1)
+            line for run in evidence for line in _sampled(run, getattr(run.telemetry, kind), name, len(evidence) == 1)
         ]
         in_bytes = unit == "MiB"
         factor = 2**20 if in_bytes else 1
@@ -96,17 +133,27 @@ def over_time(evidence: Sequence[Evidence]) -> Iterator[Curves]:
 
 
 def _time_unit(evidence: Sequence[Evidence]) -> tuple[float, str]:
-    """In which unit the longest of these runs is easily read, and its seconds."""
-    series = [samples for run in evidence for samples in (*run.telemetry.gpus, *run.telemetry.hosts) if samples.times]
-    longest = max((samples.times[-1] - samples.times[0] for samples in series), default=0.0)
+    """The seconds in the unit in which the longest of these runs is easily read, and its name."""
+    longest = max((time - _began(run) for run in evidence for time in _ends(run)), default=0.0)
     return next((seconds, name) for least, seconds, name in TIME_UNITS if longest >= least)
 
 
-def _sampled(label: str, colour: int | None, series: Sequence[Series], name: str, alone: bool) -> Iterator[Line]:
+def _ends(run: Evidence) -> list[float]:
+    """When its steps and samples began and ended."""
+    clock = run.metrics.clock.points() if run.metrics else ()
+    sampled = [samples.times for samples in (*run.telemetry.gpus, *run.telemetry.hosts) if samples.times]
+    return [*(clock[end][1] for end in (0, -1) if clock), *(times[end] for times in sampled for end in (0, -1))]
+
+
+def _began(run: Evidence) -> float:
+    return min(_ends(run), default=0.0)
+
+
+def _sampled(run: Evidence, series: Sequence[Series], name: str, alone: bool) -> Iterator[Line]:
     """One line for each device of a run, over all its attempts: in colours of their own where the run is `alone`, else
     every other one dashed."""
     devices: dict[tuple[int, str], Curve] = {}
-    began = min((samples.times[0] for samples in series if samples.times), default=0.0)
+    began, colour = _began(run), run.colour
     for samples in series:
         curve = devices.setdefault((samples.node, samples.device), Curve())
         for time, value in zip(samples.times, samples.values.get(name, ()), strict=False):
@@ -117,7 +164,7 @@ def _sampled(label: str, colour: int | None, series: Sequence[Series], name: str
         place = " ".join([*([f"node {node}"] if nodes else []), *([device] if len(devices) > 1 else [])])
         if points := curve.points():
             own = number if alone else None if colour is None else colour + COLOURS * (number % 2)
-            yield Line(label=f"{label} {place}".rstrip(), colour=own, points=points)
+            yield Line(label=f"{run.label} {place}".strip(), colour=own, points=points)
 
 
 def _curves(title: str, x: str, y: str, lines: Iterable[Line], unit: str = "") -> Iterator[Curves]:
@@ -137,25 +184,3 @@ def _thin(line: Line, limit: int, steps: bool) -> Line:
     for x, y in line.points:
         curve.add(x, y)
     return dataclasses.replace(line, points=curve.points(), marks=())
-
-
-def _step_times(times: Sequence[tuple[int | None, str, Sequence[float]]]) -> Iterator[Curves]:
-    """How the timed steps' times are spread: the share of each run's steps in bins of equal width."""
-    ordered = [sorted(values) for _, _, values in times]
-    if not ordered:
-        return
-    low = min(values_of_run[len(values_of_run) // 100] for values_of_run in ordered)
-    high = max(values_of_run[-1 - len(values_of_run) // 100] for values_of_run in ordered)
-    if not 0 < low < high:
-        return
-    width = (high - low) / BINS
-    lines = []
-    for (colour, label, _), values in zip(times, ordered, strict=True):
-        counts = [0] * BINS
-        for value in values:
-            if low <= value <= high:
-                counts[min(BINS - 1, int((value - low) / width))] += 1
-        points = tuple(((low + n * width) * 1000, 100 * count / len(values)) for n, count in enumerate(counts))
-        lines.append(Line(label=label, colour=colour, points=(*points, (high * 1000, points[-1][1]))))
-    note = "timed steps between the 1st and 99th percentile"
-    yield Curves(title="Step time", x="milliseconds", y="% of steps", lines=tuple(lines), steps=True, note=note)

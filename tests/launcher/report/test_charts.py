@@ -1,6 +1,7 @@
 """The charts of a report: their curves, colours and scales, and of many runs which are drawn."""
 
 import dataclasses
+import json
 import re
 
 from launcher.report import charts, chosen, page, read, sections
@@ -18,8 +19,10 @@ def chart(document, title):
 
 
 def sampled(root, name, kind, lines):
-    """A run with these lines of telemetry."""
+    """A run without times of its steps, with these lines of telemetry."""
     folder = folders.run(root, name)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps({**row, "time": None}) + "\n" for row in rows))
     (folder / "telemetry").mkdir()
     (folder / f"telemetry/1-0.{kind}.csv").write_text("".join(f"{line}\n" for line in lines))
     return folder
@@ -53,6 +56,27 @@ def test_shares_are_drawn_up_to_100_percent(root):
     report = document(sampled(root, OTTER, "gpu", GPUS))
     labels = re.findall(r"bottom:([\d.]+)%\">(\d+)<", charts.curves(chart(report, "GPU utilisation")))
     assert labels[-1] == ("100.00", "100")
+
+
+def test_curves_of_one_run_are_by_time_and_of_several_by_step_each_kind_on_one_axis(root):
+    one, other = folders.run(root, OTTER, steps=30, scale=8.0), folders.run(root, OWL, steps=40, scale=8.0)
+    for folder in (one, other):
+        (folder / "telemetry").mkdir()
+        text = "".join(f"{line}\n" for line in ("11, 10, 100, 1024, 4096", "21, 60, 200, 2048, 4096"))
+        (folder / "telemetry/1-0.host.csv").write_text(text)
+
+    def axes(*runs):
+        (section,) = [section for section in document(*runs).sections if section.title == "Charts"]
+        return {(part.x, part.span) for part in section.parts}, section.parts
+
+    alone, parts = axes(one)
+    assert alone == {("seconds", (0.0, 29.0))}
+    assert [part.title for part in parts[:4]] == ["Loss", "Throughput", "Loss scale", "Memory"]
+    assert parts[2].lines[0].marks == (9.0, 19.0, 29.0), "the steps 10, 20, 30"
+    assert [line.label for part in parts for line in part.lines if line.label] == ["(3 skipped)"]
+    assert chart(document(one), "Memory of the host").lines[0].points[0][0] == 10.0
+    both, _ = axes(one, other)
+    assert both == {("step", (1, 40)), ("seconds", (0.0, 20.0))}
 
 
 def test_steps_that_two_runs_skipped_are_marked_in_two_rows():

@@ -49,9 +49,11 @@ def test_a_scale_is_kept_where_it_changed_and_where_it_ended():
 
 def test_rows_become_losses_rates_and_evaluations(tmp_path):
     seen = read(tmp_path, rows(20, rate=1000.0, scale=8.0))
-    assert (seen.steps, seen.last_step, len(seen.seconds)) == (20, 20, 15)
+    assert (seen.steps, seen.last_step, len(seen.speed.points())) == (20, 20, 15)
     assert seen.last_loss == pytest.approx(2.3 / 20)
-    assert seen.rate == pytest.approx(15 * 128 / sum(seen.seconds))
+    assert seen.rate == pytest.approx(15 / sum(1 / speed for _, speed in seen.speed.points()))
+    assert seen.clock.points()[-1] == (20, 20.0)
+    assert seen.memory.points() == ((1, 2.0**29), (20, 2.0**29))
     assert (seen.skipped, seen.overflows) == (2, [10, 20])
     assert seen.evaluations == [(10, 0.45), (20, 0.9)]
     assert seen.problems == ()

@@ -63,7 +63,7 @@ def tab(browser, three):
 
 def test_the_page_shows_its_tables_and_charts_in_words(tab):
     shown = tab.inner_text("main")
-    for words in ("Three runs", "Throughput", "peak memory", "Loss scale", "Step time", "Requested and observed"):
+    for words in ("Three runs", "Throughput", "peak memory", "Loss scale", "Requested and observed"):
         assert words in shown
     assert "2500 samples/s (2.50x)" in shown
     assert "python -m launcher amp=o0" in shown
@@ -154,7 +154,7 @@ PANELS = (
         "published s/step",
         "our s/step",
     ),
-    *("Rounds", "Requested and observed", "Loss", "Step time", "GPU memory", "GPU utilisation", "What differs"),
+    *("Rounds", "Requested and observed", "Loss", "GPU memory", "GPU utilisation", "What differs"),
     "To repeat it:",
 )
 
@@ -267,6 +267,79 @@ def test_the_arrow_keys_move_along_a_chart_and_escape_ends_it(tab):
     assert status.inner_text().startswith("step 1\n")
     tab.keyboard.press("Escape")
     assert not status.is_visible()
+
+
+@pytest.fixture
+def alone(browser, root, tmp_path):
+    """The page of one run of 40 steps, a second each, in dark."""
+    path = tmp_path / "run.html"
+    path.write_text(page.render(folders.document(folders.run(root, folders.OTTER, scale=65536.0))))
+    with opened(browser, path, 1200, 1000, color_scheme="dark") as tab:
+        yield tab
+
+
+def drag(tab, area, begin, end):
+    """Press on that share of a chart's width and let go at another one."""
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    tab.mouse.move(box["x"] + begin * box["width"], box["y"] + 50)
+    tab.mouse.down()
+    tab.mouse.move(box["x"] + end * box["width"], box["y"] + 60, steps=3)
+    tab.mouse.up()
+
+
+def test_charts_of_a_run_lie_under_each_other_on_one_axis(alone):
+    curves = alone.locator("figure svg").evaluate_all(BOXES)
+    assert len(curves) >= 4 and len({(box["x"], box["right"]) for box in curves}) == 1
+    assert [above["bottom"] < below["y"] for above, below in itertools.pairwise(curves)].count(False) == 0
+    ticks = alone.locator(".x").all_inner_texts()
+    assert len(set(ticks)) == 1 and ticks[0].split()[0] == "0"
+
+
+def test_a_drag_zooms_all_charts_of_a_run_and_a_double_click_shows_all_again(alone):
+    lines, first = alone.locator("polyline"), alone.locator(".area").first
+    before = lines.evaluate_all(BOXES)
+    whole = alone.locator(".x").all_inner_texts()
+    drag(alone, first, 0.5, 0.75)
+    after = lines.evaluate_all(BOXES)
+    widths = zip(before, after, strict=True)
+    assert all(wide["width"] == pytest.approx(4 * narrow["width"], rel=0.02) for narrow, wide in widths)
+    seen = alone.locator(".area svg").evaluate_all("all => all.map(e => getComputedStyle(e).overflow)")
+    assert set(seen) == {"hidden"}, "what lies outside is not drawn over the page"
+    assert alone.evaluate(WIDE) <= 1200
+    (ticks,) = set(alone.locator(".x").all_inner_texts())
+    assert {float(tick) for tick in ticks.split()} <= set(range(19, 31)) and ticks not in whole
+    losses = alone.locator(".y").first.inner_text().split()
+    assert max(map(float, losses)) < 0.2, "the loss from its 20th step on, not from its first"
+    box = first.bounding_box()
+    alone.mouse.move(box["x"] + box["width"] / 2, box["y"] + 50)
+    assert first.get_by_role("status").inner_text().splitlines()[0] == "seconds 24.4"
+    first.dblclick()
+    assert lines.evaluate_all(BOXES) == before and alone.locator(".x").all_inner_texts() == whole
+    assert not alone.get_by_role("button", name="show all").is_visible()
+
+
+def test_a_zoom_is_made_and_ended_by_keys_and_by_a_button_too(alone):
+    first = alone.locator(".area").first
+    whole = alone.locator(".x").first.inner_text()
+    first.focus()
+    for key in ("+", "+"):
+        alone.keyboard.press(key)
+    assert alone.locator(".x").first.inner_text() != whole
+    alone.keyboard.press("Escape")
+    assert alone.locator(".x").first.inner_text() == whole
+    drag(alone, first, 0.2, 0.4)
+    alone.get_by_role("button", name="show all").click()
+    assert alone.locator(".x").first.inner_text() == whole
+
+
+def test_a_chart_tells_the_values_of_all_charts_at_that_time(alone):
+    area = alone.locator(".area").nth(1)
+    box = area.bounding_box()
+    alone.mouse.move(box["x"] + box["width"] / 2, box["y"] + 10)
+    said = alone.get_by_role("status").all_inner_texts()
+    assert len(said) == alone.locator(".area").count()
+    assert {text.splitlines()[0] for text in said if text} == {"seconds 19.5"}
 
 
 def test_a_table_is_sorted_by_the_keyboard_and_what_has_the_focus_is_seen(tab):
