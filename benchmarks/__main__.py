@@ -28,6 +28,7 @@ BENCHMARKS = {
     "ls-all": "listing:every",
     "clean": "hostile:clean",
     "report-many": "reports:many",
+    "report-all": "reports:everything",
     **{f"step-{level}": f"steps:recipe:torch:mnist:{level}" for level in ("o0", "o1", "o2")},
     **{f"step-{recipe}": f"steps:recipe:torch:{recipe}:o1" for recipe in _RECIPES},
     "step-added": "steps:added:torch:o1",

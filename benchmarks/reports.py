@@ -9,7 +9,7 @@ from benchmarks.listing import finished
 from benchmarks.measure import Measured, by_turns, command
 from benchmarks.places import environment, launcher
 
-FEW, MANY = 10, 1_000
+FEW, SOME, MANY = 10, 100, 1_000
 STEPS = 500
 ROUNDS = 7
 
@@ -20,10 +20,7 @@ def many(folder: Path) -> Measured:
     cases = {}
     for count in (MANY, FEW):
         root = folder / str(count)
-        finished(root, count)
-        names = sorted(path.name for path in root.glob("2*"))
-        for name in names:
-            (root / name / "metrics.jsonl").write_text(_METRICS, encoding="utf-8")
+        names = _measured(root, count)
         words = ["report", *names, "--html", str(folder / f"{count}.html"), f"run_root={root}"]
         cases[f"report of {count:,}"] = command(launcher(*words), folder, environ)
     timings = by_turns(cases, ROUNDS)
@@ -34,6 +31,35 @@ def many(folder: Path) -> Measured:
         timings=timings,
         note=f"the page of {MANY:,} runs has {size / 1e6:.2f} MB",
     )
+
+
+def everything(folder: Path) -> Measured:
+    """`report --all --html` where the page of each run is there already, as whenever it is typed again."""
+    environ = environment(folder)
+    cases = {}
+    for count in (MANY, SOME):
+        root = folder / f"all-{count}"
+        _measured(root, count)
+        words = ["report", "--all", "--html", str(folder / f"{count}-all.html"), f"run_root={root}"]
+        cases[f"report --all of {count:,}"] = command(launcher(*words), folder, environ)
+    # The first time, which writes the page of each run, is the warm-up.
+    timings = by_turns(cases, ROUNDS)
+    size = (folder / f"{MANY}-all.html").stat().st_size
+    return Measured(
+        claim="`report --all` as a page over 1,000 runs at most three times its time over 100",
+        limit=3.0,
+        timings=timings,
+        note=f"the page of {MANY:,} runs has {size / 1e6:.2f} MB",
+    )
+
+
+def _measured(root: Path, count: int) -> list[str]:
+    """Finished runs of 500 steps each. Returns their names."""
+    finished(root, count)
+    names = sorted(path.name for path in root.glob("2*"))
+    for name in names:
+        (root / name / "metrics.jsonl").write_text(_METRICS, encoding="utf-8")
+    return names
 
 
 def _row(step: int) -> dict[str, object]:

@@ -11,6 +11,7 @@ from launcher.report.document import Document
 from launcher.runs import run_ids, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.selection import Selection
+from launcher.runs.states import Seen
 from launcher.runs.store import Run
 
 NAMED = 4
@@ -19,8 +20,10 @@ NAMED = 4
 
 def of(what: Sequence[Selection], chosen: Sequence[Run]) -> Document:
     """The report of these runs, which `what` names."""
-    if len(chosen) == 1 and (document := _comparison(chosen[0])) is not None:
-        return document
+    if len(chosen) == 1 and store.read(PlanRecord, chosen[0].folder / "plan.json", ("arms",)).arms:
+        (seen,) = found = backends.look(chosen)
+        backends.settle(found)
+        return of_one(seen)
     names = list(dict.fromkeys(selected.sweep or selected.runs[0].id for selected in what))
     return sections.of_runs(_title(names), read.gather(chosen))
 
@@ -33,12 +36,16 @@ def _title(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if len(names) <= NAMED else f"{len(names)} runs and sweeps"
 
 
-def _comparison(run: Run) -> Document | None:
+def of_one(seen: Seen) -> Document:
+    """The report of one run, whose state is known."""
+    alone = _comparison(seen)
+    return alone or sections.of_runs(seen.run.id, [read.of_run(seen.run.folder, seen.run, seen.state, read=True)])
+
+
+def _comparison(seen: Seen) -> Document | None:
     """The report of a comparison, if the run is one."""
-    plan = store.read(PlanRecord, run.folder / "plan.json")
+    run, plan = seen.run, store.read(PlanRecord, seen.run.folder / "plan.json")
     if not (plan.arms and plan.comparison):
         return None
-    (seen,) = backends.look([run])
-    backends.settle([seen])
     title = f"{plan.name}, {run.id}" if plan.name else run.id
     return compared.document(title, run.folder, seen.state, plan)

@@ -2,5 +2,6 @@
 
 read, metrics, chosen: a run's folder -> `Evidence`
 sections, tracks, differences: the evidence of runs -> `Document`, tables, charts and text as values
+overview: the small records of all runs of a root -> `Document`
 plain, markdown, page with charts: a document -> text, each in its own way
 """

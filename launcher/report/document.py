@@ -17,6 +17,8 @@ class Cell:
     text: str
     value: float | str | None = None
     """The sort key, a number where it is one; None sorts last."""
+    link: str = ""
+    """The address of its own page."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -102,7 +102,11 @@ class Chart {
   zoom(from, to) {
     const whole = to - from >= WIDTH;
     [this.from, this.to, this.high, this.low] = [from, to, 0, HEIGHT];
-    const heights = this.lines.flatMap(({ points }) => points.filter(([x]) => x >= from && x <= to).map(([, y]) => y));
+    const heights = this.lines.flatMap(({ points }) => points.flatMap(([x, y], n) => {
+      const [before, other] = points[Math.max(0, n - 1)]; // the line to here may cross an edge of what is seen
+      const edges = [from, to].filter((edge) => before < edge && edge < x);
+      return [...(x >= from && x <= to ? [y] : []), ...edges.map((edge) => other + ((y - other) * (edge - before)) / (x - before))];
+    }));
     if (!whole && !this.kind && heights.length) {
       const [least, most] = [Math.min(...heights), Math.max(...heights)], room = Math.max(1, (most - least) / 20);
       [this.high, this.low] = [Math.max(0, least - room), Math.min(HEIGHT, most + room)];

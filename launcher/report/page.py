@@ -12,7 +12,7 @@ from launcher.report.document import Bars, Cell, Code, Curves, Document, Part, P
 from launcher.report.markup import Markup, join, tag
 
 LONG = 16
-"""Letters of a heading from which on it may be broken anywhere."""
+"""Letters from which on a heading or a cell may be broken anywhere."""
 TALL = 30
 """Rows of a table that has no scrolling of its own."""
 _HERE = Path(__file__).parent
@@ -94,4 +94,6 @@ def _table(table: Table) -> Markup:
 
 def _cell(cell: Cell, name: str, number: bool) -> Markup:
     value = None if cell.value is None else (repr(float(cell.value)) if number else str(cell.value))
-    return tag("td", cell.text, class_="number" if number else None, data_value=value, data_name=name)
+    content = tag("a", cell.text, href=cell.link) if cell.link else cell.text
+    kind = "number" if number else "short" if len(cell.text) <= LONG else None
+    return tag("td", content, class_=kind, data_value=value, data_name=name)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from amp_launcher.typed import plain
+from launcher.commands import report
 from launcher.plan.model import Published, PublishedArm
 from launcher.report import page
 from launcher.runs import store
@@ -215,6 +216,13 @@ def test_a_comparison_opens_with_a_sentence_and_bars_that_are_as_long_as_their_r
     assert contrast(ground, whisker) > 7
 
 
+def test_a_short_word_in_a_table_is_in_one_line(browser, every):
+    with opened(browser, every, 1200) as tab:
+        count = "const all = document.createRange(); all.selectNodeContents(e); return all.getClientRects().length"
+        lines = tab.locator("td", has_text="proved").evaluate_all(f"all => all.map(e => {{ {count} }})")
+        assert lines == [1] * 4
+
+
 @pytest.mark.parametrize("width", [390, 1200])
 def test_no_table_of_six_arms_with_long_names_is_moved_sideways(browser, six, width):
     with opened(browser, six, width) as tab:
@@ -237,6 +245,45 @@ def test_on_a_phone_a_row_is_a_block_with_the_names_of_its_values_and_is_still_s
         for _ in range(2):
             table.get_by_role("button", name="ratio").click()
         assert table.locator("tbody tr td:first-child").all_inner_texts()[-1] in ("name=float32", f"name={LONG}")
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory):
+    """The page of all runs of a root: a sweep, and a run whose name and reason are HTML."""
+    root = tmp_path_factory.mktemp("every")
+    folders.sweep(root)
+    hostile = folders.run(root, folders.OTTER, planned={"name": HOSTILE})
+    status = store.read_json(hostile / "status.json")
+    store.write_json(hostile / "status.json", {**status, "state": "failed", "reason": HOSTILE})
+    path = tmp_path_factory.mktemp("page") / "all of them.html"
+    report.main(["--all", f"run_root={root}", "--html", str(path)])
+    return path
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (1200, "dark"), (390, "dark")])
+def test_the_page_of_all_runs_is_a_table_that_fits_and_sorts(browser, every, width, scheme):
+    with opened(browser, every, width, color_scheme=scheme) as tab:
+        assert tab.evaluate(WIDE) <= width
+        cells = tab.locator("td:visible, th:visible").evaluate_all(BOXES)
+        assert cells and all(box["x"] >= 0 and box["right"] <= width for box in cells)
+        for name, first in (("run", "brave-otter"), ("samples/s", "calm-lake-000")):
+            tab.get_by_role("button", name=name).click()
+            assert tab.locator("tbody tr").first.locator("a").inner_text() == first
+        ground = luminance(tab.eval_on_selector("body", "e => getComputedStyle(e).backgroundColor"))
+        link = luminance(tab.eval_on_selector("td a", "e => getComputedStyle(e).color"))
+        assert contrast(ground, link) > 4.5
+        assert HOSTILE in tab.inner_text("main") and tab.locator("main img").count() == 0
+        assert tab.title().startswith("Runs of /")
+
+
+def test_each_row_of_all_runs_leads_to_the_page_of_its_run(browser, every):
+    with opened(browser, every) as tab:
+        for number in range(4):
+            link = tab.locator("tbody a").nth(number)
+            words = link.inner_text()
+            link.click()
+            assert words in tab.inner_text("h1") and tab.locator("figure polyline").count() > 2
+            tab.go_back()
 
 
 def test_the_page_works_without_its_script(browser, three):
