@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from launcher import units, waiting
-from launcher.commands.arguments import Parser, one_of, positive
+from launcher.commands.arguments import Parser, one_of, positive, split
 from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import run_ids, run_roots, selection, states, store, terminals
+from launcher.runs.filters import Filter
 from launcher.runs.schema import PlanRecord, ResultRecord
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
@@ -31,34 +32,33 @@ MOST = 60
 
 
 def main(arguments: list[str]) -> int:
-    about = "List runs; with a RUN, everything about it; with a SWEEP, its values and what its runs measured."
-    parser = Parser("ls", "[RUN|SWEEP] [--all] [--json] [--sort NAME] [--best N] [--csv]", about)
+    about = (
+        "List runs; with a RUN, everything about it; with a SWEEP, its values and what its runs measured; with "
+        "KEY=VALUE, those that have the value: state, name, date, or any key of `run`, as amp.level=o2."
+    )
+    parser = Parser("ls", "[RUN|SWEEP] [KEY=VALUE ...] [--all] [--json] [--sort NAME] [--best N] [--csv]", about)
     parser.add_argument("--all", action="store_true", help="every run, not only unfinished ones and the newest")
     parser.add_argument("--json", action="store_true", help="for programs: a list of objects, or one for a RUN")
     parser.add_argument(
-        "--sort", metavar="NAME", help="of a sweep: best first by loss, accuracy, rate or a logged name"
+        "--sort",
+        metavar="NAME",
+        help="of a sweep or with KEY=VALUE: best first by loss, accuracy, rate or a logged name",
     )
-    parser.add_argument(
-        "--best", metavar="N", type=positive, help="of a sweep: only the first N; by loss without --sort"
-    )
-    parser.add_argument("--csv", action="store_true", help="of a sweep: for spreadsheets")
-    options, names, roots = parser.read(arguments)
-    width = tables.width_of(sys.stdout)
+    parser.add_argument("--best", metavar="N", type=positive, help="likewise: only the first N; by loss without --sort")
+    parser.add_argument("--csv", action="store_true", help="likewise: for spreadsheets")
+    options = parser.parse_intermixed_args(arguments)
+    words = [word for word in options.words if "=" in word and not word.startswith("run_root=")]
+    names, roots = split([word for word in options.words if word not in words])
+    values, width = Filter(words), tables.width_of(sys.stdout)
     if names:
-        what = one_of("ls", names, roots)
-        if what.sweep is None:
-            (one,) = seen = backends.look(what.runs, follow=True)
-            backends.settle(seen)
-            _refuse_sweep_flags(options, one.run.id)
-            print(json.dumps(_all_of(one), indent=1) if options.json else "\n".join(details.lines(one, width)))
-            return 0
-        return _sweep(what.sweep, what.runs, options, width)
-    else:
-        _refuse_sweep_flags(options, "")
-        wanted, hidden = _default(roots, options.all or options.json, options.all)
+        return _named(names, roots, options, values, width)
     for root in roots:
         if not os.access(root, os.R_OK | os.X_OK):
             print(f"{tables.clean(root)} may not be read, so its runs are not listed", file=sys.stderr)
+    if words:
+        return _with(values, roots, options, width)
+    _refuse_sweep_flags(options, "")
+    wanted, hidden = _default(roots, options.all or options.json, options.all)
     with waiting.shown(lambda: f"asking about {len(wanted):,} runs"):
         seen = backends.look(wanted)
     backends.settle(seen)
@@ -75,21 +75,56 @@ def _refuse_sweep_flags(options: Namespace, run: str) -> None:
         raise UsageError(f"ls: {given} is for a sweep{f', and {run} is a run' if run else ': ls SWEEP ' + given}")
 
 
-def _sweep(sweep: str, runs: Sequence[Run], options: Namespace, width: int) -> int:
+def _named(names: Sequence[str], roots: Sequence[str], options: Namespace, values: Filter, width: int) -> int:
+    """A run or a sweep."""
+    what = one_of("ls", names, roots)
+    seen = backends.look(what.runs, follow=what.sweep is None)
+    backends.settle(seen)
+    if what.sweep is not None:
+        known = {one.run: one for one in seen}
+        matching = values.select(what.runs, lambda runs: [known[run] for run in runs], None)
+        return _table(seen, matching, options, width, f"sweep {what.sweep} has no runs")
+    (one,) = seen
+    _refuse_sweep_flags(options, one.run.id)
+    if values.words:
+        raise UsageError(f"ls: {values.words[0]} is for a listing, and {one.run.id} is a run")
+    print(json.dumps(_all_of(one), indent=1) if options.json else "\n".join(details.lines(one, width)))
+    return 0
+
+
+def _with(values: Filter, roots: Sequence[str], options: Namespace, width: int) -> int:
+    """The runs that have some values."""
     from launcher.ui import sweep_table
 
-    seen = backends.look(runs)
+    compared = options.sort or options.best or options.csv
+    most = None if options.all or options.json or compared else MOST
+    seen = values.select(_default(roots, True, True)[0], backends.look, most)
     backends.settle(seen)
+    if options.json or compared or not seen:
+        return _table(seen, seen, options, width, "no run has these values")
+    now, listed = time.time(), seen[:most]
+    print("\n".join(listing(listed, 0, roots, width)[: len(listed) + 1]))
+    total = sweep_table.total(rows := sweep_table.cells(listed, now), rows)
+    print(f"the newest {total.replace(' runs', '', 1)}; --all has the rest" if len(seen) > len(listed) else total)
+    return 0
+
+
+def _table(seen: Sequence[Seen], matching: Sequence[Seen], options: Namespace, width: int, none: str) -> int:
+    """The runs of a sweep, or of a listing, with what they measured: those that match, or the best of them."""
+    from launcher.ui import sweep_table
+
     now = time.time()
     rows = sweep_table.cells(seen, now)
+    wanted = {one.run for one in matching}
+    shown = [row for row in rows if row.seen.run in wanted]
     sort = options.sort or ("loss" if options.best else None)
-    shown = (sweep_table.best_first(rows, sort) if sort else rows)[: options.best]
+    shown = (sweep_table.best_first(shown, sort) if sort else shown)[: options.best]
     if options.json:
         print(json.dumps([_object(row.seen) for row in shown], indent=1))
     elif options.csv:
         print(sweep_table.as_csv(shown), end="")
     elif not rows:
-        print(f"sweep {tables.clean(sweep)} has no runs")
+        print(tables.clean(none))
     else:
         print("\n".join([*sweep_table.lines(rows, width, shown, now), *_notes(seen, now)]))
     return 0

@@ -143,7 +143,7 @@ def notes(rows: Sequence[Cell], shown: Sequence[Cell], now: float) -> list[str]:
     explained = zip(_labels(rows, failed[:FAILED]), failed, strict=False)
     why = [f"{label}: {tables.clean(summary.headline(one.state, now))}" for label, one in explained]
     more = [f"and {len(failed) - FAILED} more that failed"] if len(failed) > FAILED else []
-    return [*why, *more, _total(rows, shown)]
+    return [*why, *more, total(rows, shown)]
 
 
 def _of_chain(shown: Sequence[Cell]) -> list[Column]:
@@ -152,7 +152,8 @@ def _of_chain(shown: Sequence[Cell]) -> list[Column]:
     return [Column("JOB", [row.job or "-" for row in shown]), Column("NEEDS", [row.needs or "-" for row in shown])]
 
 
-def _total(rows: Sequence[Cell], shown: Sequence[Cell]) -> str:
+def total(rows: Sequence[Cell], shown: Sequence[Cell]) -> str:
+    """How many there are in which state, and what they took."""
     seconds = sum(row.seconds or 0.0 for row in rows)
     hours = sum((row.seconds or 0.0) * row.gpus for row in rows) / 3600
     counts: dict[str, int] = {}

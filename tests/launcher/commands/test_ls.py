@@ -260,7 +260,7 @@ def test_half_written_and_damaged_files_are_no_trouble(root, shown):
     [
         (["brave-oter"], f"did you mean {NAME}"),
         (["--al"], "did you mean --all"),
-        (["root=x"], "unknown key root"),
+        (["root=x"], "no run has a key root"),
         (["run_root=/nowhere"], "run_root=/nowhere is no folder"),
         ([NAME, NAME], "one run or sweep at a time, not 2"),
     ],
