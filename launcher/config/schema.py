@@ -141,15 +141,17 @@ class Telemetry:
 class Restart:
     """What starts again by itself."""
 
-    max: int = setting(
-        0,
-        "times that a hang (watchdog.action=restart), a node that does not end or an error of NCCL may start the run "
-        "again, from its last checkpoint; not what fails at the same step twice, nor after three attempts without "
-        "progress; Slurm starts again what a failed node or a preemption ended, and that counts nothing",
+    max: int | None = setting(
+        None,
+        "times that a hang (watchdog.action=restart), a failed node, a node that does not end or an error of NCCL may "
+        "start the run again, from its last checkpoint; not what fails at the same step twice, nor after three "
+        "attempts without progress; null: a failed node alone, by Slurm, however often; 0: nothing; a preemption "
+        "always does",
     )
 
     def __post_init__(self) -> None:
-        at_least("restart.max", self.max, 0)
+        if self.max is not None:
+            at_least("restart.max", self.max, 0)
 
 
 class Gpus(int):

@@ -183,7 +183,7 @@ def _plan(plan: Plan, values: Mapping[str, Any], replay: ReplayPlan, name: str) 
         after=None,
         notify=(),
         tracker=None,
-        restarts=0,
+        restarts=None,
         swept=(),
         advice=(),
         command=("verify", replay.run, f"step={replay.step}"),

@@ -243,8 +243,8 @@ class Plan:
     """It waits for terminals until it is asked to end, as `up` starts it."""
     job: str | None = None
     """Its name in the file of its chain; None for a run that is in none."""
-    restarts: int = 0
-    """How often a hang, a failed node or an error of NCCL may start it again."""
+    restarts: int | None = None
+    """How often a hang, a failed node or an error of NCCL may start it again; None: a failed node alone, by Slurm."""
     notify: tuple[str, ...] = ()
     """Argument list of what is told of the run's end, its program absolute."""
     tracker: str | None = None

@@ -23,6 +23,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
     rare = {"inherited", "passed", "left_behind", "comparison", "published", "arms", "arm", "shared", "replay"}
     rare |= {"preemption", "notify", "tracker", "job", "uv", "gpu_type", "restarts"}
     values: dict[str, Any] = {**plain(plan), "precision": plain(plan.precision) or {}}
+    rare -= {"restarts"} if plan.restarts is not None else set()  # of which 0 is one
     return {key: value for key, value in values.items() if key not in rare or value not in (None, [], "", 0)}
 
 

@@ -328,6 +328,10 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
     status failed "$code" "$ended" "the $LAUNCHER_WHO ended with exit code $code$lack"
   fi
   [ -z "${LAUNCHER_AGAIN_BECAUSE-}" ] || start_again "$ended"
+  leave_attempt "$code"
+}
+
+leave_attempt() { # exit code: the state is written
   ! declare -F notice_of_end >/dev/null || notice_of_end
   if [ -n "$LAUNCHER_SECRETS" ]; then # a job that Slurm starts again needs them
     grep -qE '"state": "(requeued|interrupted)"' "$LAUNCHER_RUN/status.json" ||
@@ -335,7 +339,7 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   fi
   rm -f "$LAUNCHER_RUN/.reserve"
   [ "$LAUNCHER_QUEUE" != slurm ] || release_job
-  exit "$code"
+  exit "$1"
 }
 
 end_of_up() { # end

@@ -46,7 +46,7 @@ def supervisor(plan: Plan) -> str:
     names = ["attempt.sh"]
     names += ["slurm.sh"] if plan.queue == "slurm" else []
     names += ["after.sh"] if _waits(plan) else []
-    names += ["restart.sh"] if plan.restarts else []
+    names += ["restart.sh"] if _restarts(plan) else []
     names += ["notify.sh"] if plan.notify else []
     names += ["compare.sh"] if plan.arms else []
     names += ["engine.sh"] if trainer_command.outliving(plan) else []
@@ -80,6 +80,11 @@ def _comment(line: str) -> str:
 def _is_job(plan: Plan) -> bool:
     """Whether the script is a Slurm job's own; an arm's is not."""
     return plan.queue == "slurm" and not plan.arm
+
+
+def _restarts(plan: Plan) -> bool:
+    """Whether it may be started again by itself, or by Slurm."""
+    return bool(plan.restarts) or (_is_job(plan) and not plan.arms)
 
 
 def _waits(plan: Plan) -> bool:
@@ -149,9 +154,10 @@ def _settings(plan: Plan) -> Iterator[str]:
     if limit := _limit(plan):
         yield f"LAUNCHER_LIMIT={limit} LAUNCHER_STOP_BEFORE={plan.cluster['stop_before']}"
     yield from _notify(plan)
-    if plan.restarts:
+    if _restarts(plan):
         hangs = "yes" if plan.settings["watchdog"]["action"] == "restart" else _NONE
-        yield f"LAUNCHER_RESTARTS={plan.restarts} LAUNCHER_HANGS={hangs} LAUNCHER_PER_NODE={plan.processes}"
+        most = _NONE if plan.restarts is None else plan.restarts
+        yield f"LAUNCHER_RESTARTS={most} LAUNCHER_HANGS={hangs} LAUNCHER_PER_NODE={plan.processes}"
     sampled = _sampled_gpus(plan) or _NONE
     yield f"LAUNCHER_TELEMETRY_EVERY={plan.telemetry or _NONE} LAUNCHER_TELEMETRY_GPUS={sampled}"
     if plan.arms:
@@ -215,8 +221,9 @@ def _on_node(plan: Plan) -> list[str]:
 def _start(plan: Plan) -> list[str]:
     return [
         "begin_attempt",
-        *(["clear_stale_stop", "explain_last_attempt &"] if _is_job(plan) else []),
+        *(["clear_stale_stop", "explain_last_attempt"] if _is_job(plan) else []),
         "end_if_unwanted",
+        *(["end_if_in_vain"] if _is_job(plan) and not plan.arms else []),
         *(["wait_for_others"] if _waits(plan) else []),
         *([] if plan.gpu_pool else ["report_running"]),
     ]

@@ -1,33 +1,32 @@
 # shellcheck shell=bash
 # restart.max=: what a hang, an error of NCCL or a node that does not end made fail is started again from its last
-# checkpoint. Slurm itself starts again what it ended with a failed node or a preemption.
+# checkpoint. Slurm itself starts again what it ended with a failed node or a preemption, and `end_if_in_vain` ends that.
 #
-# run.sh sets LAUNCHER_RESTARTS, how often that may be; LAUNCHER_HANGS, yes where a hang counts (watchdog.action=restart);
-# LAUNCHER_PER_NODE, ranks on each node.
+# run.sh sets LAUNCHER_RESTARTS, how often that may be, empty for Slurm alone; LAUNCHER_HANGS, yes where a hang counts
+# (watchdog.action=restart); LAUNCHER_PER_NODE, ranks on each node.
+#
+# attempts/N/restarted has the step and the checkpoint at which an attempt ended that another one followed, and a word
+# where that was no restart that restart.max counts.
 
 LAUNCHER_NCCL='NCCL error|nccl(Remote|System|Internal|UnhandledCuda)Error|Watchdog caught collective operation timeout'
 
 restart_instead() { # reason of a failure: sets LAUNCHER_AGAIN_BECAUSE, else LAUNCHER_NOT_AGAIN where that is to be said
-  local cause number step saved before=() done=()
+  local cause step saved before used same
   LAUNCHER_AGAIN_BECAUSE='' LAUNCHER_NOT_AGAIN=''
-  [ ! -e "$LAUNCHER_RUN/STOP" ] && cause=$(cause_to_restart) || return 1
-  for ((number = 1; number < LAUNCHER_ATTEMPT; number++)); do
-    [ ! -e "$LAUNCHER_RUN/attempts/$number/restarted" ] || done+=("$(cat "$LAUNCHER_RUN/attempts/$number/restarted")")
-  done
-  step=$(grep -ao '"step": [0-9]*' "$LAUNCHER_RUN/metrics.jsonl" 2>/dev/null | tail -n 1)
-  step=${step##* } saved=$(newest_checkpoint)
-  [ "${#done[@]}" = 0 ] || read -ra before <<<"${done[-1]}"
-  if [ -z "$saved" ] && [ -z "${LAUNCHER_RESUMES-}" ]; then
+  [ "${LAUNCHER_RESTARTS:-0}" != 0 ] && [ ! -e "$LAUNCHER_RUN/STOP" ] && cause=$(cause_to_restart) || return 1
+  look_back "$LAUNCHER_ATTEMPT"
+  if [ "$saved" = none ] && [ -z "${LAUNCHER_RESUMES-}" ]; then
     LAUNCHER_NOT_AGAIN="there is no checkpoint, and it would start over"
-  elif [ "${#done[@]}" -ge "$LAUNCHER_RESTARTS" ]; then
-    LAUNCHER_NOT_AGAIN="${#done[@]} of $LAUNCHER_RESTARTS restarts used (restart.max)"
-  elif [ -n "$step" ] && [ "${before[0]-}" = "$step" ]; then
+  elif [ "$used" -ge "$LAUNCHER_RESTARTS" ]; then
+    LAUNCHER_NOT_AGAIN="$used of $LAUNCHER_RESTARTS restarts used (restart.max)"
+  elif [ "$step" != none ] && [ "$before" = "$step" ]; then
     LAUNCHER_NOT_AGAIN="it failed at step $step twice"
-  elif [ "${#done[@]}" -ge 2 ] && [ "${done[-1]#* } ${done[-2]#* }" = "${saved:-none} ${saved:-none}" ]; then
+  elif [ "$same" -ge 2 ]; then
     LAUNCHER_NOT_AGAIN="three attempts made no progress"
   else
-    echo "${step:-none} ${saved:-none}" >"$LAUNCHER_LOGS/restarted"
-    LAUNCHER_AGAIN_BECAUSE="$cause${step:+ after step $step}; restart $((${#done[@]} + 1)) of $LAUNCHER_RESTARTS"
+    echo "$step $saved" >"$LAUNCHER_LOGS/restarted"
+    [ "$step" = none ] || cause+=" after step $step"
+    LAUNCHER_AGAIN_BECAUSE="$cause; restart $((used + 1)) of $LAUNCHER_RESTARTS"
     LAUNCHER_SILENT=$(silent_nodes)
     LAUNCHER_AGAIN_BECAUSE+=${LAUNCHER_SILENT:+; $LAUNCHER_SILENT is excluded from it}
     return 0
@@ -35,11 +34,61 @@ restart_instead() { # reason of a failure: sets LAUNCHER_AGAIN_BECAUSE, else LAU
   return 1
 }
 
+# Before an attempt that Slurm began, as the one before was ended with its node, or for another job: it starts only what
+# an attempt may change. Of a script of which neither steps nor checkpoints are known no progress can be expected.
+end_if_in_vain() {
+  local last=$((LAUNCHER_ATTEMPT - 1)) ended why='' counted=slurm step saved before used same
+  ended=$(cat "$LAUNCHER_RUN/attempts/$last/ended.json" 2>/dev/null)
+  [[ $ended == *'"state": "interrupted"'* ]] && [ "$last" -ge "$(first_attempt)" ] || return 0
+  [[ $ended =~ \"reason\":\ \"([^\"]*) ]] && why=${BASH_REMATCH[1]}
+  [[ $why != "its node"*failed* ]] || counted=''
+  look_back "$last"
+  if contradicted "$last"; then
+    LAUNCHER_NOT_AGAIN="it did not run in the mode that it was asked for"
+  elif [ -n "$LAUNCHER_RESTARTS" ] && [ -z "$counted" ] && [ "$used" -ge "$LAUNCHER_RESTARTS" ]; then
+    LAUNCHER_NOT_AGAIN="$used of $LAUNCHER_RESTARTS restarts used (restart.max)"
+  elif [ "$same" -ge 2 ] && { [ "$LAUNCHER_WHO" = trainer ] || [ "$step$saved" != nonenone ]; }; then
+    LAUNCHER_NOT_AGAIN="three attempts made no progress"
+  else
+    echo "$step $saved $counted" >"$LAUNCHER_RUN/attempts/$last/restarted"
+    return 0
+  fi
+  status failed null "\"$(now)\"" "$why; not restarted: $LAUNCHER_NOT_AGAIN"
+  leave_attempt 1
+}
+
+look_back() { # attempt that ended: sets $step and $saved, where it left off; $before, the step at which the one before
+  # it did; $used, how many restarts counted; $same, how many attempts before it left off at its checkpoint
+  local number at place word
+  step=$(grep -ao '"step": [0-9]*' "$LAUNCHER_RUN/metrics.jsonl" 2>/dev/null | tail -n 1)
+  step=${step##* } saved=$(newest_checkpoint) before=none used=0 same=0
+  step=${step:-none} saved=${saved:-none}
+  for ((number = 1; number < $1; number++)); do
+    read -r at place word 2>/dev/null <"$LAUNCHER_RUN/attempts/$number/restarted" || continue
+    [ -n "$word" ] || used=$((used + 1))
+    # Of a script that saves elsewhere its steps tell.
+    if [ "$place" = "$saved" ] && { [ -z "$word" ] || [ "$saved" != none ] || [ "$at" = "$step" ]; }; then
+      same=$((same + 1))
+    else
+      same=0
+    fi
+    before=$at
+  done
+}
+
+first_attempt() { # of this submission
+  [[ $(cat "$LAUNCHER_RUN/submission.json" 2>/dev/null) =~ \"first_attempt\":\ ([0-9]+) ]]
+  echo "${BASH_REMATCH[1]:-1}"
+}
+
+contradicted() { # attempt: it ran in another mode, and would do so again
+  grep -qsw "\"attempts\": $1" "$LAUNCHER_RUN/result.json" &&
+    grep -q '"verdict": "contradicted"' "$LAUNCHER_RUN/result.json"
+}
+
 cause_to_restart() { # in words; fails where another start would change nothing
   local failed=$LAUNCHER_LOGS/failed.json hung=("$LAUNCHER_LOGS"/hang-rank*.json)
-  # What ran in another mode would do so again.
-  ! { grep -qsw "\"attempts\": $LAUNCHER_ATTEMPT" "$LAUNCHER_RUN/result.json" &&
-    grep -q '"verdict": "contradicted"' "$LAUNCHER_RUN/result.json"; } || return 1
+  ! contradicted "$LAUNCHER_ATTEMPT" || return 1
   [ -e "$failed" ] || failed=$LAUNCHER_LOGS/stderr.log # the first rank that failed tells why; the others lost it
   if [ -n "$LAUNCHER_HANGS" ] && [ -e "${hung[0]}" ] && ! moves_again; then
     echo "it took no step any more"

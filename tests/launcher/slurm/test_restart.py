@@ -1,8 +1,10 @@
-"""`restart.max` on the real Slurm: a rank that is halted ends its attempt, and the next one runs on another node."""
+"""`restart.max` on the real Slurm: a rank that is halted ends its attempt, and the next one runs on another node; what
+Slurm starts again is counted too."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -10,19 +12,22 @@ from pathlib import Path
 
 import pytest
 
+from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from tests import patience
-from tests.launcher.slurm.bench import ended, until
+from tests.launcher.slurm.bench import ended, job_of, until
 from tests.launcher.slurm.submitted import Submitted, submitted_by
-from tests.launcher.slurm.trainers import LONG, output_of
+from tests.launcher.slurm.trainers import LONG, kill, output_of, processes, shell
 
 SCRIPT = """\
 import os, time, torch
 from torch import distributed, nn
 from amp_launcher import job
-distributed.init_process_group("gloo")
+if "RANK" in os.environ:
+    distributed.init_process_group("gloo")
 torch.manual_seed(0)
-net = nn.parallel.DistributedDataParallel(nn.Linear(8, 8))
+net = nn.Linear(8, 8)
+net = nn.parallel.DistributedDataParallel(net) if "RANK" in os.environ else net
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 path, step = job.checkpoint_dir() / "net.pt", 0
 if path.exists():
@@ -36,11 +41,12 @@ while step < 200:
     optimizer.step()
     step += 1
     job.log(step, loss=0.5)
-    if distributed.get_rank() == 0:
+    if os.environ.get("RANK", "0") == "0":
         aside = path.with_suffix(".aside")
         torch.save({"net": net.state_dict(), "step": step}, aside)
         aside.rename(path)
-    time.sleep(0.1 if job.checkpoint_dir().parent.joinpath("attempts/2").exists() else 0.3)
+    later = job.checkpoint_dir().parent.joinpath("attempts/2").exists()
+    time.sleep(float(os.environ.get("PACE", 0.1 if later else 0.3)))
 """
 
 
@@ -48,7 +54,8 @@ def requests(root: Path) -> dict[str, tuple[str, ...]]:
     (root / "train.py").write_text(SCRIPT)
     watch = (f"watchdog.after={patience.scaled(5):g}", "watchdog.action=restart", "restart.max=1")
     ranks = ("train.processes=2", "cluster.cpus=2", "amp=o0")
-    return {"job": ("recipe=script", "script=train.py", *ranks, *watch)}
+    script = ("recipe=script", "script=train.py")
+    return {"job": (*script, *ranks, *watch), "node": (*script, "amp=o0", "restart.max=1", "env.PACE=2")}
 
 
 jobs = submitted_by(requests)
@@ -63,6 +70,10 @@ def trainers(folder: Path) -> list[int]:
             if f"run={folder}".encode() in words and b"RANK=1" in environ:
                 found.append(int(entry.name))
     return found
+
+
+def has(log: Path, text: str) -> bool:
+    return log.exists() and text in log.read_text()
 
 
 def begun(log: Path) -> set[tuple[str, int]]:
@@ -87,3 +98,22 @@ def test_a_halted_rank_has_its_run_continued_on_another_node(jobs: Submitted) ->
     assert reason.startswith("it took no step any more after step ")
     assert reason.endswith(f"; restart 1 of 1; {node} is excluded from it")
     assert reason in jobs.launcher("ls", folder.name, f"run_root={folder.parent}").stdout
+
+
+@pytest.mark.slow
+def test_a_failed_node_uses_a_restart(jobs: Submitted) -> None:
+    folder = jobs.folder("node")
+    for attempt in (1, 2):
+        log = folder / f"attempts/{attempt}/stdout.log"
+        until(functools.partial(has, log, "begun"), LONG)
+        until((folder / "checkpoints/net.pt").exists, LONG)
+        # A node takes the other tests' jobs with it. As one leaves an attempt: nothing of it ends by itself.
+        kill([*processes(folder), shell(folder)])
+        record = {"schema": 1, "state": "interrupted", "attempt": attempt, "reason": "its node n9 failed"}
+        store.write_json(folder / f"attempts/{attempt}" / store.ENDED, record)
+        assert call(["scontrol", "requeue", job_of(folder)]).returncode == 0
+    seen = ended(folder, LONG)
+    assert (seen.name, seen.attempt) == ("failed", 3), output_of(folder)
+    assert seen.reason == "its node n9 failed; not restarted: 1 of 1 restarts used (restart.max)"
+    assert not has(folder / "attempts/3/stdout.log", "begun")
+    assert "failed" in jobs.launcher("ls", folder.name, f"run_root={folder.parent}").stdout

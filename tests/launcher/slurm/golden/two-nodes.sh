@@ -44,6 +44,7 @@ start_nodes() {
 LAUNCHER_WHO=trainer LAUNCHER_RESULT=required
 LAUNCHER_ENGINE='' LAUNCHER_SECRETS=''
 LAUNCHER_QUEUE=slurm LAUNCHER_MAX_REQUEUES=3 LAUNCHER_SHARED=''
+LAUNCHER_RESTARTS='' LAUNCHER_HANGS='' LAUNCHER_PER_NODE=2
 LAUNCHER_TELEMETRY_EVERY=10 LAUNCHER_TELEMETRY_GPUS=job
 [ -e "$LAUNCHER_RUN/supervise.sh" ] || { echo "the run folder $LAUNCHER_RUN is gone" >&2; exit 1; }
 # shellcheck source=/dev/null
@@ -56,8 +57,9 @@ fi
 
 begin_attempt
 clear_stale_stop
-explain_last_attempt &
+explain_last_attempt
 end_if_unwanted
+end_if_in_vain
 report_running
 
 export HOME=/home/mei
