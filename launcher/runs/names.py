@@ -76,7 +76,7 @@ def _name_of(run: Run) -> tuple[str | None, bool]:
     return read(PlanRecord, f"{run.path}/plan.json", ("name",), own_in=run.root if is_own else None).name, is_own
 
 
-# The file: a checksum of its lines, and the lines
+# The file: the version of its form with a checksum of its lines, and the lines
 
 
 def _path(root: str) -> Path:
@@ -102,4 +102,4 @@ def _write(root: str, known: Mapping[str, str]) -> None:
 
 
 def _checksum(text: str) -> str:
-    return f"{zlib.crc32(text.encode()):08x}"
+    return f"1 {zlib.crc32(text.encode()):08x}"

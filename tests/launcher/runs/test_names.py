@@ -62,6 +62,10 @@ def _changed(path):
     path.write_bytes(path.read_bytes().replace(b"job1", b"job7"))
 
 
+def _of_another_version(path):
+    path.write_bytes(path.read_bytes().replace(b"1 ", b"2 ", 1))
+
+
 def _cut(path):
     path.write_bytes(path.read_bytes()[:-1])
 
@@ -79,7 +83,7 @@ def _folder(path):
 @pytest.mark.parametrize(
     "damage",
     [
-        *(_changed, _cut, _link, _folder, os.unlink),
+        *(_changed, _of_another_version, _cut, _link, _folder, os.unlink),
         *(lambda path, text=text: path.write_bytes(text) for text in (b"", b"\n", b"\xff" * 100, b"00000000\n")),
     ],
 )
