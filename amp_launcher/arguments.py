@@ -129,11 +129,11 @@ def _once_each(words: Sequence[str]) -> Sequence[str]:
 
 def _values(typed: Mapping[str, str], recipe: Recipe) -> Iterator[tuple[str, Any]]:
     """Each typed key, spelled out, with its value; the mode's first, so that single keys refine it."""
-    for name, mode in MODES.items():
-        if typed.get("amp") == name:
+    for preset, mode in MODES.items():
+        if typed.get("amp") == preset:
             for key in ("level", "dtype", "gemm"):
                 yield f"amp.{key}", getattr(mode, key)
-            yield from (("amp.preset", name), ("tf32", mode.tf32))
+            yield from (("amp.preset", preset), ("tf32", mode.tf32))
     for key, text in typed.items():
         if key == "amp" and text in MODES:
             continue

@@ -79,7 +79,7 @@ def rows(frameworks: Sequence[str] = FRAMEWORKS) -> Iterator[tuple[str, ...]]:
 
 def script_rows() -> Iterator[tuple[str, ...]]:
     """The rows for unchanged users' scripts in torch, by their training library."""
-    for library, level in itertools.product(("", *library_switch.LIBRARIES), ("o1", "o2", "o3")):
+    for library, level in itertools.product(("", *library_switch.LIBRARIES), list(LEVELS)[1:]):
         settings = Settings(recipe="script", amp=Amp(level=level), train=script.ScriptSettings())
         cells: dict[tuple[str, str], str] = {}
         for dtype in ("float16", "bfloat16"):

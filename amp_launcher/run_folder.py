@@ -158,7 +158,8 @@ def plan_file(run: Path, environ: Mapping[str, str] = os.environ) -> Path | None
 
 def next_attempt(run: Path | None, saved: int) -> int:
     """The number of an attempt that no launcher has numbered, after attempt `saved` wrote the newest checkpoint."""
-    return max([saved, *(_attempts(run) if run else ())]) + 1
+    made = _attempts(run) if run else []
+    return max([saved, *made]) + 1
 
 
 def _attempts(run: Path) -> list[int]:

@@ -149,6 +149,12 @@ class Settings:
     train: Any = setting(None, "the recipe's hyper-parameters")
 
     @property
+    def batch_size(self) -> int:
+        """`batch`, where the recipe's own stands in its place."""
+        assert self.batch is not None
+        return self.batch
+
+    @property
     def proof_required(self) -> bool:
         """Whether a run whose mode is `unknown` or `emulated` fails. A contradiction fails every run."""
         return self.recipe != "script" if self.require_proof is None else self.require_proof

@@ -13,7 +13,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 
 from amp_launcher.shown import show as show
 
@@ -97,7 +97,7 @@ def described(cls: Any, prefix: str = "") -> Iterator[tuple[str, Any, str, Any]]
             yield key, types[field.name], field.metadata.get("help", ""), getattr(default, field.name)
 
 
-def is_group(annotation: Any) -> bool:
+def is_group(annotation: Any) -> TypeGuard[type]:
     return dataclasses.is_dataclass(annotation)
 
 
@@ -111,14 +111,15 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
 
     Raises `SettingsError` for an unknown key and for a value that isn't of the field's type or fails its check.
     """
-    known = fields_of(cls)
+    kind: type = cls
+    known = fields_of(kind)
     arguments: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{prefix}{name}"
         if name not in known:
             raise SettingsError(unknown_key(key, [f"{prefix}{other}" for other in known]), key)
         arguments[name] = convert(value, known[name], key)
-        check = cls.__dataclass_fields__[name].metadata.get("check")  # type: ignore[attr-defined]  # of any dataclass
+        check = kind.__dataclass_fields__[name].metadata.get("check")  # type: ignore[attr-defined]  # of any dataclass
         if check is not None and arguments[name] is not None:
             check(key, arguments[name])
     return cls(**arguments)

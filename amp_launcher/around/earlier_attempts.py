@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from amp_launcher.precision import verdict
+from amp_launcher.precision.findings import CONTRADICTED
 from amp_launcher.run_folder import RunFolder, write_json
 
 FILE = "reports.json"
@@ -48,8 +48,8 @@ class Earlier:
             else:
                 usable += reports
         result = observed([*usable, *own])
-        if self.contradicted and result["verdict"] != verdict.CONTRADICTED:
-            result |= {"verdict": verdict.CONTRADICTED, "why": self.contradicted}
+        if self.contradicted and result["verdict"] != CONTRADICTED:
+            result |= {"verdict": CONTRADICTED, "why": self.contradicted}
         return {**result, "why": "; ".join([result["why"], *lost])}
 
 
@@ -79,7 +79,7 @@ def read(folder: RunFolder) -> Earlier:
 
 def _contradicted(result: Any) -> str:
     """Why the attempt of a result was contradicted, if it was and stopped."""
-    if result is None or result["status"] != "stopped" or result["observed"]["verdict"] != verdict.CONTRADICTED:
+    if result is None or result["status"] != "stopped" or result["observed"]["verdict"] != CONTRADICTED:
         return ""
     why = str(result["observed"]["why"])
     return why if why.startswith(_BEFORE) else f"{_BEFORE}{why}"

@@ -8,14 +8,14 @@ from typing import Any
 
 from amp_launcher.loop import proof
 from amp_launcher.precision import verdict
-from amp_launcher.precision.findings import EMULATED, Finding
+from amp_launcher.precision.findings import CONTRADICTED, EMULATED, PROVED, UNKNOWN, Finding
 from amp_launcher.precision.operators import ignoring
 from amp_launcher.settings import Settings
 
 _FAULTS = {
-    verdict.CONTRADICTED: "is not applied",
+    CONTRADICTED: "is not applied",
     EMULATED: "is emulated",
-    verdict.UNKNOWN: "can't be proved",
+    UNKNOWN: "can't be proved",
 }
 _OWN = " (a mode that the script applies itself is amp=MODE train.precision=script)"
 MOST_WARNINGS = 5
@@ -55,7 +55,7 @@ class EarlyVerdict:
         reports = ignoring(reports, self._settings.proof.ignore)
         findings = verdict.findings_so_far(reports, share, one_rank=True)
         kind, why = verdict.conclude(reports, findings)
-        if kind == verdict.PROVED:
+        if kind == PROVED:
             return
         if first and self._settings.require_proof is not False and self._fails(kind):
             self.reason = f"{proof.problem(level, True, kind, why)}{self.advice()}; so the script was ended"
@@ -68,24 +68,24 @@ class EarlyVerdict:
 
     def warn(self, why: str) -> None:
         """Warn of a reason why nothing will be proved that does not end the script: it can't be ended from a thread."""
-        self._warn(verdict.UNKNOWN, why)
+        self._warn(UNKNOWN, why)
 
     def _is_asked_for_float32(self) -> bool:
         return self._settings.amp.level == "o0" and self._settings.train.precision != "script"
 
     def _fails(self, kind: str) -> bool:
-        return kind == verdict.CONTRADICTED or self._settings.proof_required
+        return kind == CONTRADICTED or self._settings.proof_required
 
     def _warn(self, kind: str, why: str) -> None:
-        if kind == verdict.CONTRADICTED and self._settings.proof.stop and not self.stops:
+        if kind == CONTRADICTED and self._settings.proof.stop and not self.stops:
             self.stops = True
             self.ask_to_stop()
         self._warnings += 1
         if self._rank or self._warnings > MOST_WARNINGS:
             return
-        if self.stops and kind == verdict.CONTRADICTED:
+        if self.stops and kind == CONTRADICTED:
             effect = "so it is asked to save and stop (proof.stop=true), and the run fails"
-        elif kind == verdict.CONTRADICTED:
+        elif kind == CONTRADICTED:
             effect = "it continues, and the run fails at its end (proof.stop=true would stop it)"
         elif self._fails(kind):
             effect = "it continues, and the run fails at its end (require_proof=true)"

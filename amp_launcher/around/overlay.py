@@ -112,8 +112,8 @@ class Overlay:
                 raise OSError("the module is loaded without a compiled file")
             return path_stats(loader, path)
 
-        SourceFileLoader.get_data = get_snapshot_data  # type: ignore[method-assign]
-        SourceFileLoader.path_stats = get_path_stats  # type: ignore[method-assign]
+        SourceFileLoader.get_data = get_snapshot_data  # type: ignore[method-assign, assignment]  # Python's own
+        SourceFileLoader.path_stats = get_path_stats  # type: ignore[method-assign, assignment]  # Python's own
 
     def _tell_processes(self) -> None:
         """Install the overlay in each Python that multiprocessing starts, before anything of the script."""

@@ -24,6 +24,7 @@ from amp_launcher.leave import FAILED, end_now, flush_files
 from amp_launcher.loop import proof, result_fields
 from amp_launcher.loop.divergence import Detector
 from amp_launcher.precision import verdict
+from amp_launcher.precision.findings import CONTRADICTED, UNKNOWN
 from amp_launcher.precision.listeners import heard_by
 from amp_launcher.precision.operators import ignoring
 from amp_launcher.result import Result, Status
@@ -150,7 +151,7 @@ class ScriptAttempt:
         failed, observed = self._judge(failure, first, stopped, patience)
         if not self._settings.amp.claims:
             observed = {}
-        elif killed and code > 128 and not self._wrapper.reports() and observed["verdict"] == verdict.UNKNOWN:
+        elif killed and code > 128 and not self._wrapper.reports() and observed["verdict"] == UNKNOWN:
             observed["why"] = f"{signal.Signals(code - 128).name} ended the script before its steps were judged"
         problem = failed if failed or stopped else self._proof_problem(observed)
         if not problem and not stopped:
@@ -227,7 +228,7 @@ class ScriptAttempt:
         """Why a script that has ended well fails; None if it does not."""
         if not observed:
             return None
-        unmeasured = None if observed["verdict"] == verdict.CONTRADICTED else self._meter.block_problem
+        unmeasured = None if observed["verdict"] == CONTRADICTED else self._meter.block_problem
         level, required = self._settings.amp.level, self._settings.proof_required
         return unmeasured or proof.problem(level, required, observed["verdict"], observed["why"])
 

@@ -40,7 +40,7 @@ class _Ended(NamedTuple):
     """By the meter's clock."""
     time: float
     """In seconds since 1970."""
-    count: int
+    steps: int
     skipped: int
     loss_scale: float | None
     disturbed: bool
@@ -278,7 +278,7 @@ class StepMeter:
 
     def _add(self, ended: _Ended) -> None:
         """Add rows for steps that ended together; the first `ended.skipped` of them were not applied."""
-        count, skipped = ended.count, ended.skipped
+        count, skipped = ended.steps, ended.skipped
         self._timer.lap(ended.now, count, ended.disturbed)
         if self._block:
             count = min(count, self._block.steps - self._count)

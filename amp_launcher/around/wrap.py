@@ -58,7 +58,7 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
 
 def _start_plainly(started: Started) -> None:
     """Give the script the variables and the search path of plain Python, and its project the snapshot's code."""
-    planned = started.chosen.plan.get("script")
+    planned = started.chosen.plan.get("script") or {}
     is_kept = planned and not planned["in_image"]  # else there is no snapshot of it
     kept = str(started.file.parents[len(Path(planned["file"]).parts) - 2]) if is_kept else ""  # of script/tools/x.py
     plain_start.restore(str(Path(__file__).parents[2]) if planned else "", started.workdir)
@@ -66,7 +66,7 @@ def _start_plainly(started: Started) -> None:
         root = started.root or kept
         sys.path[:] = [_in_snapshot(entry, planned.get("root"), root) for entry in sys.path]
         Overlay(root, kept).install()
-        sys.meta_path.append(LastResort(root, kept))  # type: ignore[arg-type]
+        sys.meta_path.append(LastResort(root, kept))
 
 
 def _in_snapshot(entry: str, checkout: str | None, root: str) -> str:

@@ -80,8 +80,8 @@ class ArrayState:
 
 
 def write(file: BinaryIO, arrays: Mapping[str, numpy.ndarray], rest: Mapping[str, Any]) -> None:
-    text = numpy.frombuffer(json.dumps(rest).encode(), numpy.uint8)
-    numpy.savez(file, **{REST: text}, **dict(arrays))
+    named: dict[str, Any] = {REST: numpy.frombuffer(json.dumps(rest).encode(), numpy.uint8), **arrays}
+    numpy.savez(file, **named)
 
 
 def read(path: Path) -> tuple[dict[str, numpy.ndarray], dict[str, Any]]:

@@ -71,7 +71,7 @@ def begin(
     repeats itself bit by bit. Raises `SettingsError` for too few samples, for other data than the checkpoint's, and for
     a run that is beyond its end.
     """
-    steps_per_epoch = samples // settings.batch
+    steps_per_epoch = samples // settings.batch_size
     if steps_per_epoch == 0:
         raise SettingsError(
             f"batch={settings.batch} is more than the {samples} samples of data={settings.data.name}", "batch"

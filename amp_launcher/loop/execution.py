@@ -64,7 +64,7 @@ def train(
     if request and folder:
         request = dataclasses.replace(request, first=min(request.first, attempt.first))
         run.replay = Replay(request, folder, world, state)
-    recorder = Recorder(world, run.device, settings.batch, attempt.before.skipped, work.per_sample if work else 0)
+    recorder = Recorder(world, run.device, settings.batch_size, attempt.before.skipped, work.per_sample if work else 0)
     divergence = Detector(
         level=settings.amp.level,
         mechanism=run.mode.mechanism,
@@ -93,7 +93,7 @@ def train(
         catch_term()
         run.say(*messages.resumption(training))
         journal.begin(state)
-        reached = training.run(executor, evaluate, StopPoller(world, attempt.folder and attempt.folder.stop))
+        reached = training.run(executor, evaluate, StopPoller(world, attempt.folder.stop if attempt.folder else None))
     observed = _observed(training)
     memory = recorder.memory.fields(world)
     if reached and run.replay and training.done == attempt.last:

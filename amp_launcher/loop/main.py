@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeVar, cast
 
 from amp_launcher import arguments, leave, run_folder
 from amp_launcher.arguments import Arguments
@@ -59,11 +59,11 @@ def _run(
         print(arguments.help_text(recipe, f"amp_launcher.recipes.{recipe}.train_{kind.framework}"))
         return DONE, None
     chosen: Arguments | None = None
-    run: FrameworksRun | None = None
+    run: Run | None = None
     try:
         chosen = arguments.parse(words, recipe, kind.framework)
         run = kind.join(chosen, began)
-        train(run)
+        train(cast("FrameworksRun", run))
     except (Exception, KeyboardInterrupt) as error:
         return _fail(error, recipe, kind.framework, run, chosen), chosen
     run.world.leave()

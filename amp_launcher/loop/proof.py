@@ -10,7 +10,7 @@ from typing import Any
 
 from amp_launcher.loop.protocols import Evaluate, Observer
 from amp_launcher.precision import verdict
-from amp_launcher.precision.findings import EMULATED
+from amp_launcher.precision.findings import CONTRADICTED, EMULATED, PROVED, UNKNOWN
 from amp_launcher.precision.operators import ignoring
 from amp_launcher.settings import Settings
 from amp_launcher.world.world import ProcessGroup
@@ -56,12 +56,12 @@ class Proof:
     def is_hopeless(self) -> bool:
         """Whether no later step can still prove the mode. Where no proof is required, that is printed once instead."""
         kind, why = self.group.broadcast(verdict.judge_so_far(self.reports(), self.settings.proof.share))
-        if kind in (verdict.UNKNOWN, EMULATED) and not self.settings.proof_required:
+        if kind in (UNKNOWN, EMULATED) and not self.settings.proof_required:
             if not self.reported_unknown:
                 self.say(f"no proof: {why} (require_proof=false lets that pass)")
             self.reported_unknown = True
             return False
-        return kind != verdict.PROVED
+        return kind != PROVED
 
     def evaluated(self, evaluate: Evaluate, step: int) -> Mapping[str, float]:
         """The held-out measures after this step. The first evaluation is observed where it alone may match an entry of
@@ -78,11 +78,11 @@ class Proof:
 
 def problem(level: str, required: bool, kind: str, why: str) -> str | None:
     """Why a verdict fails the run, in one sentence; None where it doesn't."""
-    if kind == verdict.CONTRADICTED:
+    if kind == CONTRADICTED:
         return f"what ran was not amp={level}: {why}"
     if kind == EMULATED and required:
         return f"amp={level} was emulated: {why} (require_proof=false lets that pass)"
-    if kind == verdict.UNKNOWN and required:
+    if kind == UNKNOWN and required:
         return f"nothing proves that amp={level} ran: {why} (require_proof=false lets that pass)"
     return None
 

@@ -44,7 +44,8 @@ def uniforms(seed: int, epoch: int, index: int, count: int) -> numpy.ndarray:
     key = numpy.array([seed % 2**64, epoch], dtype=numpy.uint64)
     counter = numpy.array([0, 0, 0, index + 1], dtype=numpy.uint64)
     words = numpy.random.Philox(key=key, counter=counter).random_raw(count)
-    return (words >> numpy.uint64(11)) * 2.0**-53
+    numbers: numpy.ndarray = (words >> numpy.uint64(11)) * 2.0**-53
+    return numbers
 
 
 def split(seed: int, count: int, held_out: int) -> tuple[numpy.ndarray, numpy.ndarray]:

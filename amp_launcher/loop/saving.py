@@ -38,7 +38,7 @@ class Saving:
             metrics_offset=journal.metrics.offset(),
             exact=attempt.exact,
             facts=attempt.facts_of_ranks,
-            reports=self.proof.reports(),
+            reports=tuple(self.proof.reports()),
         )
         path = self.state.save(attempt.folder.checkpoints, progress, journal.check_ours)
         journal.event("checkpoint", step=done)

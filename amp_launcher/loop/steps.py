@@ -36,7 +36,7 @@ class Steps:
         """[steps, micro-batches, this rank's samples in each]."""
         settings, world = self._settings, self._world
         self._epoch, self._next = epoch, None
-        return sampling.share(order, settings.batch, settings.accumulate, world.rank, world.size)
+        return sampling.share(order, settings.batch_size, settings.accumulate, world.rank, world.size)
 
     def _loaded(self, shares: Any, first: int, count: int = 1) -> tuple[list[Any], float | None]:
         """What each of these steps gets, and the seconds waited for it; the indices where nothing loads."""

@@ -21,7 +21,7 @@ Device = Literal["cpu", "cuda"]
 Parallel = Literal["ddp", "fsdp"]
 ScaleMode = Literal["auto", "dynamic", "static", "none"]
 
-LEVELS: dict[str, str] = {
+LEVELS: dict[Level, str] = {
     "o0": "float32 throughout",
     "o1": "float32 model; matmul and convolution in half precision by operation lists",
     "o2": "half-precision model, float32 norms and float32 master weights",
@@ -131,15 +131,16 @@ def named_operations(amp: Amp) -> dict[str, tuple[str, ...]]:
 
 def amp_named(name: str, tf32: bool | None) -> tuple[Amp, bool | None]:
     """The level or mode of that name, and what it says of TF32 where `tf32` doesn't. Raises `SettingsError`."""
-    if name in LEVELS:
-        return Amp(level=name), tf32
-    mode = MODES.get(name)  # type: ignore[call-overload]
-    if mode is None or name == NO_CLAIM:
+    if level := next((level for level in LEVELS if level == name), None):
+        return Amp(level=level), tf32
+    preset = next((mode for mode in MODES if mode == name), None)
+    if preset is None or preset == NO_CLAIM:
         choices = [*LEVELS, *(mode for mode in MODES if mode != NO_CLAIM)]
         raise SettingsError(not_a_choice("precision", name, choices), "amp")
+    mode = MODES[preset]
     if tf32 is not None and mode.tf32 not in (None, tf32):
         raise SettingsError(f"tf32={tf32} with {name}, which says otherwise; leave it out", "tf32")
-    return Amp(level=mode.level, dtype=mode.dtype, gemm=mode.gemm, preset=name), mode.tf32 if tf32 is None else tf32
+    return Amp(level=mode.level, dtype=mode.dtype, gemm=mode.gemm, preset=preset), mode.tf32 if tf32 is None else tf32
 
 
 def scale_named(name: str) -> LossScale:

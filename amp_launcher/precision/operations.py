@@ -201,7 +201,8 @@ def tensorflow_gradients(name: str) -> tuple[str, ...]:
 
     A version in a name is that of its gradients: those of `FusedBatchNormV3` are in `FusedBatchNormGradV3`.
     """
-    stem, version = re.fullmatch(r"(.*?)(V\d+)?", name).groups()
+    version = next(iter(re.findall(r"V\d+$", name)), None)
+    stem = name.removesuffix(version or "")
     gradients = []
     for other in sorted(TENSORFLOW):
         match = re.fullmatch(rf"{stem}(?:Backprop(?:Input|Filter)?|Grad(?:Grad)?)(V\d+)?", other)

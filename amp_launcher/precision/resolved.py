@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from amp_launcher.precision import operations
 from amp_launcher.precision.checks import check
 from amp_launcher.precision.gemm import HALF
-from amp_launcher.precision.levels import Amp, LossScale, named_operations
+from amp_launcher.precision.levels import Amp, Dtype, LossScale, named_operations
 from amp_launcher.precision.support import Lists, Support, gemm_problem, support_for
 from amp_launcher.typed import SettingsError
 
@@ -97,7 +98,7 @@ def resolve(
         row = support(dtype)
     if row.unsupported:
         raise SettingsError(row.unsupported, "amp.level")
-    if amp.level != "o0" and (device == "cpu" or capability is not None):
+    if dtype != "float32" and (device == "cpu" or capability is not None):
         check(dataclasses.replace(amp, dtype=dtype), loss_scale, framework)
     return ResolvedPrecision(
         amp=amp,
@@ -123,8 +124,8 @@ def _lists(amp: Amp, framework: str) -> dict[str, tuple[str, ...]]:
 
 
 def resolve_dtype(
-    level: str, dtype: str, device: str, capability: tuple[int, int] | None, framework: str = "torch"
-) -> str:
+    level: str, dtype: Dtype, device: str, capability: tuple[int, int] | None, framework: str = "torch"
+) -> Literal["float32", "float16", "bfloat16"]:
     """`float32` at o0; else the dtype that `auto` means on this device.
 
     `capability` is the GPU's compute capability, for example (8, 0). Raises `SettingsError` where the device can't do

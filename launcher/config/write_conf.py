@@ -105,7 +105,8 @@ def _about(group: str, name: str, cls: type) -> str:
     if group == "amp":
         rows = {framework: support_for(framework, name, "float16", False, "cuda") for framework in get_args(Framework)}
         mechanisms = ", ".join(f"{row.mechanism} in {framework}" for framework, row in rows.items())
-        return f"{name}: {LEVELS[name]}\nMechanism: {mechanisms}"
+        (means,) = (text for level, text in LEVELS.items() if level == name)
+        return f"{name}: {means}\nMechanism: {mechanisms}"
     if group == "data":
         layouts = ((recipe, find(recipe).data[name]) for recipe in NAMES if name in find(recipe).data)
         return "\n".join(f"recipe={recipe}: {layout.help}" for recipe, layout in layouts)
