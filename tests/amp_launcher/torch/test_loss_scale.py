@@ -160,9 +160,10 @@ def test_steps_by_losses_that_reach_others_weights_are_refused_until_they_are_na
     precision.prepare(gan.generator, gan.critic, *gan.optimizers)
 
     def train(kind, **named):
-        with precision:
-            loss = gan.losses(kind, detached=False)[0]()
-        precision.backward(loss, **named)
+        for loss_of in gan.losses(kind, detached=False):  # of a critic's, only the first reaches the generator
+            with precision:
+                loss = loss_of()
+            precision.backward(loss, **named)
         precision.step(gan.optimizers[kind == "critic"])
 
     train("critic")
