@@ -159,10 +159,13 @@ def _measured(compared: Sequence[MeasuredArm], how: Compare, state: State) -> Se
     )
     rounds = sorted({number for arm in compared for number in arm.rates})
     columns = [numbers("round", [number + 1 for number in rounds])]
+    used = {arm.figures.unit for arm in compared}
     for arm in compared:
         rates = [arm.rates.get(number) for number in rounds]
-        columns.append(numbers(f"{arm.label}, {arm.figures.unit}", rates, units.number))
-    parts: list[Part] = [Prose(text=method)]
+        name = arm.label if len(used) == 1 else f"{arm.label}, {arm.figures.unit}"
+        columns.append(numbers(name, rates, units.number))
+    rounds_in = f" The table is in {used.pop()}." if rounds and len(used) == 1 else ""
+    parts: list[Part] = [Prose(text=f"{method}{rounds_in}")]
     if state.attempt > 1:
         parts.append(Prose(text=f"It was interrupted and resumed: its blocks are from {state.attempt} starts."))
     if rounds:

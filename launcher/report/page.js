@@ -142,7 +142,8 @@ class Group {
     const hint = Object.assign(document.createElement("p"), { className: "note zoom" });
     this.all = Object.assign(document.createElement("button"), { type: "button", textContent: "show all", hidden: true });
     this.all.addEventListener("click", () => this.zoom(0, WIDTH));
-    hint.append("Drag across a chart to zoom in; a double click shows all again. ", this.all);
+    if (!groups.size) hint.append("Drag across a chart to zoom in; a double click shows all again. ");
+    hint.append(this.all);
     first.area.closest(".charts").before(hint);
   }
   zoom(from, to) {

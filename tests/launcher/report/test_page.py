@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import html
 import itertools
+import json
 import math
 import re
 from pathlib import Path
@@ -23,6 +24,9 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\"></title><script>documen
 
 
 WIDE = "document.documentElement.scrollWidth"
+BOXES = (
+    "all => all.map(e => (({x, y, right, bottom, width}) => ({x, y, right, bottom, width}))(e.getBoundingClientRect()))"
+)
 
 
 @contextlib.contextmanager
@@ -80,6 +84,30 @@ def test_text_from_runs_is_shown_and_never_run(tab):
     assert tab.title() == "Three runs"
     assert HOSTILE in tab.inner_text("main")
     assert tab.locator("main img").count() == 0
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1200, "dark")])
+def test_a_name_a_metric_and_the_words_of_a_script_that_are_html_are_drawn_as_text(
+    browser, root, tmp_path, width, scheme
+):
+    script = {"file": f"script/{HOSTILE}.py", "arguments": [HOSTILE]}
+    run = folders.run(root, folders.OTTER, planned={"name": HOSTILE, "recipe": "script", "script": script})
+    rows = [{**row, "logged": {HOSTILE: 1.0}, "losses": {HOSTILE: 2.0}} for row in folders.rows(20)[1:21]]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = tmp_path / "hostile.html"
+    path.write_text(page.render(folders.document(run)))
+    with opened(browser, path, width, color_scheme=scheme) as tab:
+        captions = tab.locator("figcaption", has_text=HOSTILE)
+        assert captions.count() == 2 and tab.title() == "some runs"
+        assert tab.evaluate(WIDE) <= width
+        assert all(box["x"] >= 0 and box["right"] <= width for box in captions.evaluate_all(BOXES))
+        ground = luminance(tab.eval_on_selector("body", "e => getComputedStyle(e).backgroundColor"))
+        assert contrast(ground, luminance(captions.first.evaluate("e => getComputedStyle(e).color"))) > 7
+        assert tab.inner_text("main").count("<img src=x") >= 4, "with what was requested, which is quoted"
+        assert tab.locator("main img, main script").count() == 0
+        box = tab.locator(".area").last.bounding_box()
+        tab.mouse.move(box["x"] + 9, box["y"] + 9)
+        assert tab.locator("img").count() == 0
 
 
 def test_a_press_on_a_heading_sorts_and_a_second_one_turns_it_round(tab):
@@ -187,11 +215,6 @@ def six(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "six.html"
     path.write_text(page.render(comparisons.document(folder, plan)))
     return path
-
-
-BOXES = (
-    "all => all.map(e => (({x, y, right, bottom, width}) => ({x, y, right, bottom, width}))(e.getBoundingClientRect()))"
-)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
