@@ -135,7 +135,7 @@ def ratio_chart(compared: Sequence[MeasuredArm], how: Compare) -> Iterator[Bars]
     found = [arm.ratio for arm in others if arm.ratio and not shows_nothing(arm)]
     notes = []
     if any(ratio.low is not None for ratio in found):
-        notes.append("The lines are 95% intervals.")
+        notes.append("In parentheses: 95% intervals.")
     if any(ratio.is_noisy for ratio in found):
         notes.append(
             f"Where it is too noisy to tell, compare.rounds={4 * how.rounds} would halve the interval; a machine that "

@@ -127,7 +127,7 @@ def test_the_chart_has_ratios_with_their_intervals_and_says_what_is_too_noisy_an
 
 def test_where_nothing_is_too_noisy_no_remedy_is_offered(tmp_path):
     _, note = chart(tmp_path, plan_of(tmp_path, ("o0", NOISE), ("o2", TWICE)))
-    assert note == "The lines are 95% intervals."
+    assert note == "In parentheses: 95% intervals."
 
 
 def test_too_few_rounds_have_no_interval_and_the_chart_says_how_many_it_needs(tmp_path):
