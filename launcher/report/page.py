@@ -95,7 +95,8 @@ def _table(table: Table) -> Markup:
 def _cell(cell: Cell, name: str, number: bool) -> Markup:
     value = None if cell.value is None else (repr(float(cell.value)) if number else str(cell.value))
     # Names such as half_model_fp32_masters are broken at an underscore first.
-    text = Markup("_<wbr>").join(join((part,)) for part in cell.text.split("_"))
+    parts = [cell.text] if " " in cell.text else cell.text.split("_")
+    text = Markup("_<wbr>").join(join((part,)) for part in parts)
     content = tag("a", Markup(text), href=cell.link) if cell.link else Markup(text)
     kind = "number" if number else "short" if len(cell.text) <= LONG else None
     return tag("td", content, class_=kind, data_value=value, data_name=name)

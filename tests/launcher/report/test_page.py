@@ -309,6 +309,15 @@ def test_each_row_of_all_runs_leads_to_the_page_of_its_run(browser, every):
             tab.go_back()
 
 
+@pytest.mark.parametrize(("width", "seen"), [(390, False), (1200, True)])
+def test_on_a_phone_one_row_has_no_headings_to_sort_by(browser, root, tmp_path, width, seen):
+    path = tmp_path / "run.html"
+    path.write_text(page.render(folders.document(folders.run(root, folders.OTTER))))
+    with opened(browser, path, width) as tab:
+        assert tab.locator("thead").first.is_visible() is seen
+        assert tab.locator("td", has_text="half_model_fp32_masters").first.is_visible()
+
+
 def test_the_page_works_without_its_script(browser, three):
     with opened(browser, three, java_script_enabled=False) as tab:
         assert "2500 samples/s (2.50x)" in tab.inner_text("main")
