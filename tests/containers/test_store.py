@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
 import pytest
 
+from launcher.containers import store
 from tests.launcher import users
 from tests.launcher.users import User
 
@@ -130,3 +132,17 @@ def test_a_link_in_the_place_of_an_image_is_not_run(alice: User, mallory: User, 
     other = alice.write(alice.home / "other.sif", "another image of one's own")
     mallory.run("ln", "-s", other, cache / f"sha256-{'5' * 64}.sif")
     assert "is not a regular file" in tried(alice, cache, "image")
+
+
+def test_an_image_that_was_cut_short_is_not_complete(tmp_path: Path) -> None:
+    header = b"\0" * 32 + b"SIF_MAGIC" + b"\0" * 71 + struct.pack("<2q", 128, 10)
+    path = tmp_path / "image.sif"
+    for content, complete in (
+        (header + b"x" * 10, True),
+        (header + b"x" * 9, False),
+        (header[:127], False),
+        (b"", False),
+        (b"\0" * 138, False),
+    ):
+        path.write_bytes(content)
+        assert store.is_complete(path) is complete
