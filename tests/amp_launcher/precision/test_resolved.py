@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp_launcher.precision.levels import PRESETS, Amp, LossScale
-from amp_launcher.precision.resolved import resolve, resolve_dtype, resolve_scale
+from amp_launcher.precision.resolved import resolve, resolve_dtype, resolve_scale, resolve_tf32
 from amp_launcher.precision.support import Support
 from amp_launcher.typed import SettingsError
 
@@ -103,3 +103,36 @@ ROUNDED = Amp(level="o3", rounding="stochastic")
 def test_what_cannot_be_had_is_refused(amp, facts, message):
     with pytest.raises(SettingsError, match=message):
         resolved(amp, **facts)
+
+
+@pytest.mark.parametrize(
+    ("tf32", "level", "capability", "environ", "expected"),
+    [
+        (None, "o1", None, {}, False),
+        (False, "o1", None, {}, False),
+        (None, "o0", (8, 0), {}, False),
+        (None, "o1", (8, 0), {}, True),
+        (None, "o2", (9, 0), {}, True),
+        (True, "o0", (8, 0), {}, True),
+        (False, "o1", (8, 0), {}, False),
+        (None, "o1", (7, 5), {}, False),
+        (None, "o1", (8, 0), {"NVIDIA_TF32_OVERRIDE": "0"}, False),
+        (False, "o1", (7, 0), {}, False),
+    ],
+)
+def test_tf32_is_off_at_o0_and_on_elsewhere_where_the_gpu_has_it(tf32, level, capability, environ, expected):
+    device = "cpu" if capability is None else "cuda"
+    assert resolve_tf32(tf32, level, device, capability, environ) is expected
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "environ", "why"),
+    [
+        ("cpu", None, {}, "a CPU has no TF32"),
+        ("cuda", (7, 0), {}, r"needs compute capability 8\.0, and this GPU has 7\.0"),
+        ("cuda", (8, 0), {"NVIDIA_TF32_OVERRIDE": "0"}, "NVIDIA_TF32_OVERRIDE=0 in the environment"),
+    ],
+)
+def test_tf32_asked_for_where_it_cannot_be_had_is_an_error(device, capability, environ, why):
+    with pytest.raises(SettingsError, match=f"tf32=true: .*{why}"):
+        resolve_tf32(True, "o1", device, capability, environ)

@@ -278,8 +278,3 @@ def test_half_of_the_weights_left_out_is_contradicted(monkeypatch):
 
     monkeypatch.setattr(StochasticRounding, "round", round_some)
     contradicted("float32 weights were stepped and not rounded stochastically")
-
-
-def test_too_few_weights_to_tell_are_unknown():
-    result = Training(Dense, STOCHASTIC, make_optimizer=lambda weights: torch.optim.SGD(weights, lr=1e-7)).run()
-    assert result["verdict"] == "unknown" and "too few weights were between two bfloat16 values" in result["why"]

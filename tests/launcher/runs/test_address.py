@@ -38,6 +38,7 @@ def test_a_destination_is_a_user_a_host_and_a_port(typed, user, host, port):
         ("", "is not a host; write host"),
         ("me@", "is not a host; write host"),
         ("a b", "is not a host; write host"),
+        ("box,other", "is not a host; write host"),
         ("::1", "is not a host; write host"),
         ("box:0", "a port is a number from 1 to 65535"),
         ("box:65536", "a port is a number from 1 to 65535"),
