@@ -158,6 +158,22 @@ def test_the_nearest_release_that_is_named_meets_the_requirements() -> None:
     assert refused > 500
 
 
+@pytest.mark.parametrize(
+    ("cuda", "driver", "own", "needed"),
+    [
+        ("12.4.1", "525.60.13", "", False),
+        ("12.4.1", "525.59", "", True),
+        ("12.4.1", "535.86", "550.54.14", False),
+        ("12.4.1", "470.57", "550.54.14", True),
+        ("12.4.1", "470.57", "470.57", False),  # the driver that came with it
+        ("12.4.1", "", "", False),  # no GPU
+    ],
+)
+def test_a_driver_older_than_cuda_needs_works_by_forward_compatibility_on_data_centre_gpus(cuda, driver, own, needed):
+    assert catalogue.needs_compatibility(cuda, Needs(driver=driver), own) is needed
+    assert not catalogue.needs_compatibility(cuda, Needs(driver=driver, data_centre=False), own)
+
+
 def test_a_consumer_gpu_is_recognized_by_its_name() -> None:
     assert catalogue.is_data_centre("NVIDIA A100-SXM4-80GB") and catalogue.is_data_centre("Tesla V100-SXM2-32GB")
     assert not catalogue.is_data_centre("NVIDIA GeForce RTX 4090") and not catalogue.is_data_centre("NVIDIA TITAN V")

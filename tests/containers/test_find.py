@@ -137,6 +137,11 @@ def test_the_testbeds_own_runtimes_and_images_are_found(testbed) -> None:
     assert not find_image("no/such:image", docker, ask).present
 
 
+@pytest.mark.parametrize(("image", "host"), [("amd64", "amd64"), ("", "amd64"), ("arm64", ""), ("", "")])
+def test_an_image_of_the_hosts_architecture_or_of_an_unknown_one_passes(image: str, host: str) -> None:
+    check_image(LocalImage(name="a/b", present=True, architecture=image), "a/b", host, "docker")
+
+
 def inspected(config: str) -> dict[str, str]:
     record = '[{"Id": "sha256:1", "Architecture": "amd64", "Config": %s}]'
     return {"docker image inspect": record % config}

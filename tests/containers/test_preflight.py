@@ -36,6 +36,7 @@ def mounts(*pairs: str) -> dict[str, Any]:
         (mounts("/d>/proc/x"), DOCKER, "/proc/x belongs to the container itself", "mounts"),
         (mounts("/d>/run/launcher/KEY"), DOCKER, "belongs to the container itself", "mounts"),
         (mounts("/missing>/data"), DOCKER, "mounts=/missing:/data: /missing is not there", "mounts"),
+        (mounts("/a" * 2048 + ">/data"), DOCKER, "no file system takes a path that long", "mounts"),
         (mounts("/" + "x" * 256 + ">/data"), DOCKER, "no file system takes a path that long", "mounts"),
         ({"secrets": {"KEY": "/missing"}}, DOCKER, "secrets.KEY=/missing: there is no such file", "secrets.KEY"),
         ({"argv": ("-x",)}, DOCKER, "python=-x is not the name of a program", "python"),
@@ -132,6 +133,21 @@ def test_control_characters_and_bytes_that_are_no_text_are_refused_by_name(runti
         with pytest.raises(SettingsError, match=r"control character|contains bytes that are not UTF-8") as error:
             check(dataclasses.replace(PLAIN, **change), RUNTIMES[runtime])
         assert error.value.key == key
+
+
+def test_the_longest_that_linux_takes_passes() -> None:
+    longest = 128 * 1024 - len("SINGULARITYENV_BIG=") - 1  # as Apptainer passes it, with its NUL
+    for change in (
+        {"environment": {"BIG": "x" * longest}},
+        {"argv": ("python3", "x" * (128 * 1024 - 1))},
+        mounts("/a" * 2047 + "a>/data"),
+        mounts("/" + "x" * 255 + ">/data"),
+    ):
+        check(dataclasses.replace(PLAIN, image=IMAGES["docker"], **change), DOCKER)
+    with pytest.raises(SettingsError, match=f"env.BIG holds {longest + 1} bytes"):
+        check(dataclasses.replace(PLAIN, environment={"BIG": "x" * (longest + 1)}), DOCKER)
+    with pytest.raises(SettingsError, match="argument 1 of the job is longer"):
+        check(dataclasses.replace(PLAIN, argv=("python3", "x" * 128 * 1024)), DOCKER)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

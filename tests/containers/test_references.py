@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amp_launcher.typed import SettingsError
-from launcher.containers.references import local_name, resolve
+from launcher.containers import catalogue
+from launcher.containers.references import local_name, release_of, resolve
 from tests.containers.hostile import TABLE, TEXT
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -60,6 +61,31 @@ def test_a_text_that_names_no_image_is_refused(given: str) -> None:
     with pytest.raises(SettingsError) as error:
         resolve(given)
     assert error.value.key == "image"
+
+
+@pytest.mark.parametrize(
+    ("image", "declared", "release"),
+    [
+        (None, None, None),
+        ("mine:local", None, None),
+        ("ngc-pytorch:25.06", None, "ngc-pytorch:25.06"),
+        ("mine:local", "ngc-pytorch:25.06", "ngc-pytorch:25.06"),
+        (None, "ngc-pytorch:25.06", "ngc-pytorch:25.06"),
+        ("ngc-pytorch:25.06", "ngc-pytorch:25.06", "ngc-pytorch:25.06"),
+        ("mine:local", "other", None),
+        (None, "other", None),
+    ],
+)
+def test_an_image_is_the_release_of_its_name_or_the_one_it_is_said_to_be(image, declared, release) -> None:
+    assert release_of(image, declared) == (catalogue.find(release) if release else None)
+
+
+@pytest.mark.parametrize("declared", ["other", "ngc-pytorch:25.03"])
+def test_a_release_that_contradicts_the_images_name_is_refused(declared: str) -> None:
+    with pytest.raises(
+        SettingsError, match=f"image.is={declared}, and image=ngc-pytorch:25.06 is ngc-pytorch:25.06 by"
+    ):
+        release_of("ngc-pytorch:25.06", declared)
 
 
 def test_a_misspelt_catalogue_name_is_met_with_the_nearest() -> None:

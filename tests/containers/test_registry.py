@@ -239,6 +239,7 @@ REFUSED: list[tuple[str, Answer]] = [
     ("an answer of more than 4 MiB", endless),
     *((NONSENSE, index(body)) for body in (b"[" * 100_000, b"[1]", b"null", b"\xff")),
     ("made for no Linux", index(b'{"manifests": 5}')),
+    ("made for no Linux", index(b'{"manifests": [{"platform": {"os": "windows", "architecture": "amd64"}}]}')),
     ("made for no Linux", index(b'{"manifests": [1, {"platform": 3}]}')),
     ("made for no Linux", index(json.dumps({"manifests": [ARCHITECTURE]}).encode())),
     *((NONSENSE, token(body)) for body in (b"[" * 100_000, b"no json")),
