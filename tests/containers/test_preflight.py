@@ -135,6 +135,17 @@ def test_control_characters_and_bytes_that_are_no_text_are_refused_by_name(runti
         assert error.value.key == key
 
 
+@pytest.mark.parametrize(
+    ("runtime", "least", "before"), [(APPTAINER, (1, 1), (1, 0, 9)), (SINGULARITY_3_8, (3, 10), (3, 9, 9))]
+)
+def test_values_are_safe_from_the_first_version_that_does_not_evaluate_them(runtime, least, before) -> None:
+    container = dataclasses.replace(PLAIN, image=IMAGES["apptainer"], environment={"V": "$x"})
+    for version in (least, (*least, 1), ()):  # one that is unknown is a recent one
+        check(container, dataclasses.replace(runtime, version=version))
+    with pytest.raises(SettingsError, match=r"env\.V: "):
+        check(container, dataclasses.replace(runtime, version=before))
+
+
 def test_the_longest_that_linux_takes_passes() -> None:
     longest = 128 * 1024 - len("SINGULARITYENV_BIG=") - 1  # as Apptainer passes it, with its NUL
     for change in (
