@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -79,6 +80,37 @@ def test_a_snapshot_with_a_file_that_is_changed_missing_or_a_link_is_not_used(
     monkeypatch.setattr(code_store, "_checked", set())
     with pytest.raises(UsageError, match="does not match its digest"):
         laid(tmp_path, files)
+
+
+@users.needs_root
+def test_a_link_that_a_job_left_beside_the_code_is_not_followed(
+    tmp_path: Path, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, data = laid(tmp_path, files), tmp_path / "data"
+    data.mkdir()
+    (data / "of another").touch()
+    os.chown(data / "of another", 61002, -1)
+    (target / "package" / "data").symlink_to(data)
+    assert laid(tmp_path, files) == target
+    monkeypatch.setattr(code_store, "_checked", set())
+    os.chown(target / "package" / "inner", 61002, -1)
+    with pytest.raises(UsageError, match=r"package/inner belongs to uid 61002: the code in .* is not run"):
+        laid(tmp_path, files)
+
+
+def test_a_snapshot_that_another_launcher_lays_meanwhile_is_used(
+    tmp_path: Path, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, digest, close = tmp_path / ".code", snapshot.digest_of(files), code_store._close
+
+    def close_late(folder: Path, files: dict[str, Path]) -> None:
+        close(folder, files)
+        if folder != place / digest:
+            shutil.copytree(folder, place / digest)
+
+    monkeypatch.setattr(code_store, "_close", close_late)
+    assert laid(tmp_path, files) == place / digest
+    assert [path.name for path in place.iterdir() if path.is_dir()] == [digest]
 
 
 @pytest.mark.parametrize("umask", [0, 0o022])
