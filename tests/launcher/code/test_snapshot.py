@@ -82,6 +82,23 @@ def test_a_repository_without_commits_has_none(package: Path) -> None:
     assert snapshot.git_state(package.parent, [package / "mnist.py"]) == (None, True)
 
 
+def test_a_checkout_says_something_about_files_that_it_tracks_alone(package: Path) -> None:
+    git = ["git", "-C", package, "-c", "user.name=x", "-c", "user.email=x@y"]
+    tracked, other = package / "tracked.py", package / "other.py"
+    tracked.touch()
+    for words in (["init", "-q"], ["add", tracked], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *words], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    other.touch()
+    for files, state in (
+        ([tracked], (commit, False)),
+        ([tracked, other], (commit, True)),
+        ([other, tracked], (None, False)),
+        ([], (None, False)),
+    ):
+        assert snapshot.git_state(package, files) == state
+
+
 def test_a_diff_for_the_record_holds_no_credential(package: Path) -> None:
     git = ["git", "-C", str(package.parent), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "add", "--force", "recipes/.env", "recipes/mnist.py"], check=True)
