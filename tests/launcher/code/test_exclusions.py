@@ -162,6 +162,11 @@ def test_too_much_is_refused_and_the_folders_and_files_that_hold_it_are_named(
     assert f"more than 6 files (largest: {project}/many/ 0 MiB in 99 files)" in refusal("many")
     lay(project, *(f"own/{number}.py" for number in range(9)))
     assert f"more than 6 files (largest: {project}/own/ 0 MiB in 9 files" in refusal(), "code is never left out"
+    monkeypatch.setattr(user_code, "MAX_FILES", 1000)
+    monkeypatch.setattr(user_code, "MAX_FILES", len(kept := copied(project, "many")))
+    assert copied(project, "many") == kept
+    monkeypatch.setattr(user_code, "MAX_FILES", len(kept) - 1)
+    assert f"more than {len(kept) - 1} files" in refusal("many")
 
 
 def test_what_runs_left_is_known_by_its_name_and_left_out_unless_it_is_tracked_or_included(project: Path) -> None:

@@ -189,3 +189,16 @@ def test_a_host_without_uv_is_told_what_installs_it(monkeypatch, tmp_path):
     assert uv_environment.lacking()
     installed.chmod(0o755)
     assert uv_environment.uv() == [str(installed)]
+
+
+def test_in_a_root_that_a_group_shares_each_user_has_environments_of_their_own() -> None:
+    assert [uv_environment.place("/runs", uid).name for uid in (None, 7)] == [".environments", ".environments-7"]
+
+
+@pytest.mark.parametrize(("length", "cut"), [(400, False), (401, True)])
+def test_a_long_complaint_of_uv_has_its_beginning_and_its_end(tmp_path: Path, length: int, cut: bool) -> None:
+    log = tmp_path / "log"
+    log.write_text("error: A" + "x" * (length - 2) + "Z\n  hint: none")
+    said = str(uv_environment._refusal(log, "/p/uv.lock", 2))
+    assert ": Ax" in said and f"xZ (all of it in {log})" in said
+    assert (" … " in said) is cut
