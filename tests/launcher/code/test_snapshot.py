@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.code import code_store, snapshot
+from launcher.code import git as git_module
 from launcher.errors import UsageError
 
 
@@ -97,6 +98,12 @@ def test_a_checkout_says_something_about_files_that_it_tracks_alone(package: Pat
         ([], (None, False)),
     ):
         assert snapshot.git_state(package, files) == state
+
+
+def test_without_git_a_checkout_says_nothing(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(git_module, "_found", {})
+    assert snapshot.git_state(package.parent, [package / "mnist.py"]) == (None, False)
 
 
 def test_a_diff_for_the_record_holds_no_credential(package: Path) -> None:
