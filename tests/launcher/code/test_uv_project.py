@@ -44,10 +44,13 @@ def test_a_member_of_a_workspace_has_its_own_dependencies(tmp_path):
     with open(folder / "pyproject.toml", "a") as project:
         project.write('\n[tool.uv.workspace]\nmembers = ["apps/*"]\n')
     uv_projects.lock(folder)
+    for script in (folder / "train.py", member / "main.py"):
+        script.touch()
     assert uv_project.find(folder, "here").member == "uv_project"
     found = uv_project.find(member, "here")
     assert found.member == "uv_project/apps/one"
     assert "uv_project/apps/one/pyproject.toml" in found.files
+    assert not {"uv_project/train.py", "uv_project/apps/one/main.py"} & found.files.keys()
 
 
 @pytest.mark.parametrize(
