@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 from amp_launcher import arguments, settings
-from amp_launcher.precision.gemm import FORMATS, HALF, Gemm
-from amp_launcher.precision.gemm_layers import Linear, choose, line
+from amp_launcher.precision.gemm import FORMATS, HALF, Gemm, library_problem
+from amp_launcher.precision.gemm_layers import NAMED, Linear, choose, line, some
 from amp_launcher.precision.levels import Amp, LossScale
 from amp_launcher.precision.resolved import resolve
 from amp_launcher.recipe import find
@@ -90,6 +90,35 @@ def test_the_choice_in_a_line():
 def test_what_can_not_be_converted_is_refused(asked: Amp, layers: dict[str, Linear], message: str):
     with pytest.raises(SettingsError, match=message):
         choose(asked, layers, "Net")
+
+
+def test_a_refusal_names_the_key_that_leaves_out_every_layer():
+    for asked, key in ((amp(), "amp.gemm"), (amp("*"), "amp.gemm_exclude")):
+        with pytest.raises(SettingsError) as refused:
+            choose(asked, {"head": Linear(64, 16)}, "Net")
+        assert refused.value.key == key
+
+
+def test_of_many_layers_the_first_are_named():
+    names = [f"layer{number}" for number in range(NAMED + 2)]
+    assert some(names).endswith(f"layer{NAMED - 1} and 2 more")
+    assert some(names[:-2]) == ", ".join(names[:-2])
+
+
+@pytest.mark.parametrize(
+    ("version", "whole", "prototype"),
+    [
+        ("", "0.18 or newer, and it is not installed", "0.18 (for a prototype in it), and it is not installed"),
+        ("0.17.9", "0.18 or newer, and there is 0.17.9", "prototype in it), and there is 0.17.9"),
+        ("0.18.0+cpu", "", ""),
+        ("0.19.0", "", "prototype in it), and there is 0.19.0"),
+        ("1.0", "", "prototype in it), and there is 1.0"),
+    ],
+)
+def test_a_library_of_another_version_than_a_format_needs_is_named(version: str, whole: str, prototype: str):
+    for name, problem in (("fp8-tensorwise", whole), ("mxfp8", prototype)):
+        found = library_problem(name, version)
+        assert problem in found and bool(problem) is bool(found)
 
 
 def test_a_weight_gradient_in_bfloat16_takes_any_number_of_rows():

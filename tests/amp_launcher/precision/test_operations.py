@@ -64,3 +64,13 @@ def test_gradients_go_where_their_operation_goes_unless_they_are_named():
 def test_a_tensorflow_operation_on_two_lists_is_refused():
     with pytest.raises(SettingsError, match=r"MatMul is on both amp\.deny and amp\.infer; leave it on one"):
         tensorflow_lists({"infer": ["MatMul"], "deny": ["MatMul"]})
+
+
+@pytest.mark.parametrize(
+    ("allow", "deny", "also"),
+    [(["matmul_v2"], ["conv2d", "matmul"], " (as matmul_v2 and matmul)"), (["matmul"], ["matmul", "conv2d"], "")],
+)
+def test_an_operation_on_both_lists_is_named_in_the_words_of_each(allow, deny, also):
+    with pytest.raises(SettingsError) as refused:
+        lists(allow, deny)
+    assert str(refused.value) == f"matmul is on both amp.allow and amp.deny{also}; leave it on one"
