@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from amp_launcher.precision.checks import check
-from amp_launcher.precision.levels import LEVELS, MODES, PRESETS, Amp, LossScale
+from amp_launcher.precision.levels import LEVELS, MODES, NO_CLAIM, PRESETS, Amp, LossScale, amp_named
 from amp_launcher.typed import SettingsError
 
 
@@ -40,6 +40,19 @@ def test_the_advice_for_a_contradicted_preset_is_legal(preset, key, value):
     advised = dict(word.split("=") for word in str(refused.value).partition("; say ")[2].split())
     level = advised.pop("amp")
     check(Amp(level=level, **{name.removeprefix("amp."): advised[name] for name in advised}), LossScale())
+
+
+def test_a_name_is_a_level_or_a_mode_that_says_what_tf32_is():
+    assert amp_named("o1", None) == (Amp(level="o1"), None)
+    assert amp_named("o1", True) == (Amp(level="o1"), True)
+    for tf32 in (None, MODES["tf32"].tf32):
+        assert amp_named("tf32", tf32) == (Amp(level="o0", preset="tf32"), True)
+    assert amp_named("bf16-mixed", False)[1] is False
+    for name in ("bf16", NO_CLAIM):
+        with pytest.raises(SettingsError, match=f"precision={name} is not one of o0, o1"):
+            amp_named(name, None)
+    with pytest.raises(SettingsError, match="tf32=False with tf32, which says otherwise"):
+        amp_named("tf32", False)
 
 
 # init, growth, growth_every, backoff, backoff_every, min, max: from each framework's own documentation.

@@ -36,6 +36,8 @@ def test_every_auto_is_decided_by_the_device():
         ("o1", "auto", "cuda", (7, 0), "torch", "float16"),
         ("o1", "auto", "cuda", (7, 5), "torch", "float16"),
         ("o1", "auto", "cuda", (8, 0), "torch", "bfloat16"),
+        ("o1", "bfloat16", "cuda", (8, 0), "torch", "bfloat16"),
+        ("o1", "bfloat16", "cuda", None, "torch", "bfloat16"),
         ("o2", "float16", "cuda", (9, 0), "torch", "float16"),
         ("o1", "auto", "cuda", (8, 0), "tensorflow", "float16"),
         ("o2", "auto", "cuda", (8, 0), "tensorflow", "bfloat16"),
