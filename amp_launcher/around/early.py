@@ -53,7 +53,7 @@ class EarlyVerdict:
         level, share, first = self._settings.amp.level, self._settings.proof.share, self._may_end
         self._may_end = False
         reports = ignoring(reports, self._settings.proof.ignore)
-        findings = verdict.findings_so_far(reports, share, one_rank=True)
+        findings = verdict.findings_of_rank(reports, share)
         kind, why = verdict.conclude(reports, findings)
         if kind == PROVED:
             return

@@ -82,15 +82,14 @@ def judge(reports: Sequence[Report], planned: Iterable[int] = (), share: float =
     return kind, why
 
 
-def judge_so_far(reports: Sequence[Report], share: float = ENOUGH, *, one_rank: bool = False) -> tuple[str, str]:
+def judge_so_far(reports: Sequence[Report], share: float = ENOUGH) -> tuple[str, str]:
     """The verdict and its reason before the end of the run, by findings that no later step can change."""
-    return conclude(reports, findings_so_far(reports, share, one_rank=one_rank))
+    return conclude(reports, list(_of_steps(reports, share)))
 
 
-def findings_so_far(reports: Sequence[Report], share: float = ENOUGH, *, one_rank: bool = False) -> list[Finding]:
-    """Those findings. `one_rank` says that all reports are from one rank of a script, where a step may be of one
-    optimizer only."""
-    return list(_of_steps(reports, share, one_rank))
+def findings_of_rank(reports: Sequence[Report], share: float = ENOUGH) -> list[Finding]:
+    """Those findings on one rank of a script, where a step may be of one optimizer only."""
+    return list(_of_steps(reports, share, one_rank=True))
 
 
 def unmatched(reports: Sequence[Report]) -> list[str]:
