@@ -2,7 +2,8 @@
 
 Not part of the gate: it downloads gigabytes. In each environment, made by uv, the wheel lies beside torchtune's, which
 has a package `recipes` too, and is run from a folder that has `recipes`, `containers` and `conf` of its own. The last
-environment has no framework, as a laptop that only submits.
+environments are those that `uv tool` and pipx make, with no framework, as on a laptop that only submits: to a host over
+SSH that has one, where the testbed is up.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from tests.testbed import bed, facts
 
 REPOSITORY = Path(__file__).parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
@@ -34,11 +37,22 @@ RUNS = {
     "--help": (("--help",), "exit codes:"),
     "completion": (("-sc", "install=bash"), "complete"),
     "plan": (("plan", "amp=o2"), "amp_launcher.recipes.mnist.train_torch"),
-    "mnist at o2": (("amp=o2", *SHORT), "proved: bfloat16 in 100.0% of forward"),
+    "mnist at o2": (("amp=o2", "name=twelve", *SHORT), "proved: bfloat16 in 100.0% of forward"),
     "a script at o1": (("train.py", "amp=o1", "device=cpu"), "proved: bfloat16 in 100.0% of forward"),
     "its own recipes": (("train.py", "amp=o0", "device=cpu"), "theirs"),
 }
 """What is typed, and what the screen has to show."""
+EXTRAS = ("torch", "ssh", "images", "export", "tensorboard", "mlflow", "wandb")
+OF_EXTRAS = {
+    "images": (("image", "render", "pytorch"), "FROM nvcr.io"),
+    "weights": (("export", "twelve", "w.safetensors"), "step 12 of"),
+    **{name: (("export", "twelve", f"to={name}"), "values of") for name in ("tensorboard", "mlflow", "wandb")},
+}
+"""What is typed after `RUNS` where all extras are installed."""
+TOOLS = {
+    "uv tool": ("uv", "tool", "install", "--python", PYTHONS[-1]),
+    "pipx": ("uv", "tool", "run", "pipx", "install", "--python", sys.executable),
+}
 WITHOUT_TORCH = {
     **{name: RUNS[name] for name in ("--help", "completion")},
     "every key": (("run", "--help"), "amp.master_weights"),
@@ -57,11 +71,38 @@ def main() -> int:
         for python in PYTHONS:
             packages = [f"amp-launcher[torch] @ file://{wheel}", "torchtune"]
             failed += _tried(f"Python {python}, newest", folder, python, packages, RUNS)
-        lowest = ["--resolution", "lowest-direct", "-r", str(REPOSITORY / "pyproject.toml"), "--extra", "torch"]
-        failed += _tried(f"Python {OLDEST}, oldest", folder, OLDEST, lowest, RUNS, wheel)
-        packages = [f"amp-launcher @ file://{wheel}"]
-        failed += _tried("without a framework", folder, PYTHONS[-1], packages, WITHOUT_TORCH)
+        lowest = ["--resolution", "lowest-direct", "-r", str(REPOSITORY / "pyproject.toml")]
+        lowest += [f"--extra={name}" for name in EXTRAS]
+        failed += _tried(f"Python {OLDEST}, oldest", folder, OLDEST, lowest, {**RUNS, **OF_EXTRAS}, wheel)
+        for how in TOOLS:
+            failed += _on_a_laptop(how, folder, wheel)
     return 1 if failed else 0
+
+
+def _on_a_laptop(how: str, folder: Path, wheel: Path) -> int:
+    """Install the command alone, as a person does, and submit from there. Returns how many things failed."""
+    place = folder / how
+    places = {"UV_TOOL_DIR": "", "UV_TOOL_BIN_DIR": "bin", "PIPX_HOME": "", "PIPX_BIN_DIR": "bin"}
+    environ = {**_environ(folder), **{name: str(place / end) for name, end in places.items()}}
+    argv = [*TOOLS[how], f"amp-launcher[ssh] @ file://{wheel}"]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True)
+    if done.returncode != 0:
+        print(f"{how}: not installed\n{done.stderr}", flush=True)
+        return 1
+    runs, there = dict(WITHOUT_TORCH), facts.gather(bed.find())
+    if there is None or not there.up:
+        print(f"{how}: no testbed is up to submit to", flush=True)
+        return _typed(how, place / "bin/amp-launcher", folder, runs)
+    far = tempfile.mkdtemp(prefix="laptop-", dir=there.user.home)
+    os.chown(far, there.user.uid, there.user.gid)
+    host = ("cluster=ssh", "cluster.host=testbed", f"cluster.ssh_config={there.ssh.config}", f"python={there.python}")
+    words = (*host, f"run_root={far}", "device=cpu", "wait=true")
+    runs["a recipe over SSH"] = (("recipe=simplenet", "amp=o2", "steps=3", "batch=16", *words), "proved: bfloat16")
+    runs["a script over SSH"] = (("train.py", "amp=o1", *words), "proved: bfloat16")
+    try:
+        return _typed(how, place / "bin/amp-launcher", folder, runs)
+    finally:
+        shutil.rmtree(far, ignore_errors=True)
 
 
 def _built(folder: Path) -> Path:
@@ -99,11 +140,26 @@ def _tried(
         if done.returncode != 0:
             print(f"{what}: uv {words[0]} failed\n{done.stderr}", flush=True)
             return 1
-    failed = 0
+    return _typed(what, place / "bin/amp-launcher", folder, runs)
+
+
+def _environ(folder: Path) -> dict[str, str]:
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "LAUNCHER_"))}
+    return {
+        **environ,
+        "XDG_STATE_HOME": str(folder / "state"),
+        "WANDB_MODE": "offline",
+        "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
+    }
+
+
+def _typed(what: str, command: Path, folder: Path, runs: dict[str, tuple[tuple[str, ...], str]]) -> int:
+    """Type each of these words in the strange project. Returns how many did not end as they should."""
+    failed, environ = 0, _environ(folder)
+    shutil.rmtree(folder / "runs", ignore_errors=True)
     for name, (words, shown) in runs.items():
-        argv = [str(place / "bin/amp-launcher"), *words]
-        if words[0] in ("plan", "train.py") or words[0].startswith("amp="):
+        argv = [str(command), *words]
+        if words[0] in ("plan", "train.py", "export", "amp=o2") and not any("run_root=" in word for word in words):
             argv.append(f"run_root={folder / 'runs'}")
         done = subprocess.run(argv, cwd=folder / "project", env=environ, capture_output=True, text=True)
         good = done.returncode == 0 and shown in done.stdout + done.stderr
