@@ -109,7 +109,7 @@ def _dispatch(words: list[str]) -> int:
         words = [words[1], "--help"]
     if words and words[0] in ("-h", "--help", "help"):
         verbs = "\n".join(f"  {name:9} {text}" for name, text in VERBS.items())
-        print(as_started(_HELP.format(verbs=verbs)), end="")
+        _print_fitted(_HELP.format(verbs=verbs).rstrip("\n"))
         return 0
     if words and words[0] == "--version":
         import launcher
@@ -148,8 +148,15 @@ def _help_of(verb: str, start: Callable[[list[str]], int], words: list[str]) -> 
 
     with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
         start(words)
-    print(as_started("\n".join([text.getvalue().rstrip("\n"), *examples.lines(verb)])))
+    _print_fitted("\n".join([text.getvalue().rstrip("\n"), *examples.lines(verb)]))
     return 0
+
+
+def _print_fitted(text: str) -> None:
+    from launcher.ui import tables
+    from launcher.ui.fitted import fitted
+
+    print(fitted(as_started(text), tables.width_of(sys.stdout)))
 
 
 def _check_first(words: list[str]) -> None:

@@ -55,10 +55,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "resume": (
         ("continue a run, for longer", "resume wise-oasis epochs=40"),
-        (
-            "those runs of a sweep that failed or were lost, while others run; in a chain also what waited for them",
-            "resume calm-lake failed",
-        ),
+        ("the failed and lost runs of a sweep; of a chain, also what waited", "resume calm-lake failed"),
     ),
     "verify": (
         ("replay the steps before the last recorded one", "verify wise-oasis"),
