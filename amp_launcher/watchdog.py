@@ -1,8 +1,8 @@
 """Tells when a process that trains takes no step for long: where each thread is, and on which rank.
 
-The stacks are taken in the process itself, by `faulthandler`: nothing has to be installed, no signal is used that a
-script may use, and no permission to trace processes is needed, which containers and clusters often refuse. A thread
-of its own looks; a step costs nothing.
+It also notes where each of several ranks spends its time, which tells a slow one. The stacks are taken in the process
+itself, by `faulthandler`: nothing has to be installed, no signal is used that a script may use, and no permission to
+trace processes is needed, which containers and clusters often refuse. A thread of its own looks; a step costs nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import os
 import platform
+import random
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from amp_launcher.pace import Pace
 from amp_launcher.run_folder import write_json
 from amp_launcher.settings import Settings
 
@@ -29,13 +31,17 @@ FIRST = 3600.0
 LEAST, TIMES, RECENT = 300.0, 20, 20
 """Later: so many seconds, and so many times the slowest of so many recent steps."""
 LOOK_EVERY = 1.0
+"""Seconds, on average: steps that take as long are not to be seen at one place each time."""
 OTHERS = 5.0
 """Seconds before a rank that ends takes the others along, who tell where they are."""
 HALTED = 10.0
 """Seconds between two looks that show that the whole process was halted, as by a suspended job."""
 _LIBRARIES = (
     *(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages")),
-    *(os.path.join(os.path.dirname(__file__), name) for name in ("around", "loop", "torch", "tensorflow", "paddle")),
+    *(
+        os.path.join(os.path.dirname(__file__), name)
+        for name in ("around", "loop", "precision", "torch", "tensorflow", "paddle")
+    ),
     os.path.dirname(os.__file__),
     "<",
 )
@@ -69,6 +75,9 @@ class Watchdog:
         self._gaps: deque[float] = deque(maxlen=RECENT)
         self._told = False
         self._watches = False
+        several = int(os.environ.get("WORLD_SIZE") or 1) > 1
+        self._pace = Pace(run, self._attempt, rank) if run and several else None
+        self._dice = random.Random(rank)  # not the script's
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -85,7 +94,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         while self._watches:
-            time.sleep(LOOK_EVERY)
+            time.sleep(LOOK_EVERY * self._dice.uniform(0.5, 1.5))
             if self._watches:
                 self.look()
 
@@ -105,6 +114,10 @@ class Watchdog:
         elif not self._told and silent > self.limit:
             self._told = True
             self._tell(silent)
+        if self._pace and self._stepped and not self._told:
+            frame = sys._current_frames().get(self._main or 0)
+            if frame is not None:
+                self._pace.look(frame, own_frame(frame))
 
     @property
     def limit(self) -> float:
@@ -156,10 +169,15 @@ def place_of(frame: FrameType | None) -> str:
     all_reduce of distributed_c10d.py:2810`. Empty for a thread that has ended."""
     if frame is None:
         return ""
-    innermost, own = frame, frame
-    while any(mark in own.f_code.co_filename for mark in _LIBRARIES) and own.f_back is not None:
-        own = own.f_back
+    innermost, own = frame, own_frame(frame)
     at = f"at {os.path.basename(own.f_code.co_filename)}:{own.f_lineno}"
     if own is innermost:
         return at
     return f"{at}, in {innermost.f_code.co_name} of {os.path.basename(innermost.f_code.co_filename)}"
+
+
+def own_frame(frame: FrameType) -> FrameType:
+    """The innermost frame that is no library's."""
+    while any(mark in frame.f_code.co_filename for mark in _LIBRARIES) and frame.f_back is not None:
+        frame = frame.f_back
+    return frame

@@ -57,6 +57,7 @@ BENCHMARKS = {
     "masters": "masters:step",
     "verify-record": "step_record:cost",
     "telemetry": "telemetry:cost",
+    "pace": "pace:cost",
     "slurm-submit": "slurm:submit",
     "slurm-sweep": "slurm:sweep",
     **{f"slurm-cells-{verb}": f"slurm:cells:{verb}" for verb in ("plan", "submit", "ls", "ls-sweep", "cancel", "rm")},

@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from amp_launcher import records
@@ -35,6 +35,8 @@ _OUTSIDE = re.compile(r"error sending request|dns error|timed out|Connection|HTT
 """What a lock file is not to blame for."""
 _OTHERS = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "UV_PROJECT", "UV_FROZEN", "UV_LOCKED", "UV_NO_SYNC")
 """Variables of a shell that would have uv do something else."""
+_NEW = 3600.0
+"""Seconds for which an environment is kept that no run names."""
 _LONGEST = 400
 """Characters of uv's complaint that are repeated."""
 
@@ -97,6 +99,22 @@ def make(place: Path, name: str, files: Mapping[str, Path], member: str, lock: s
         raise Unavailable(f"python=uv: {of_system(error, place)}") from None
     finally:
         os.close(handle)
+
+
+def unused(place: Path, needed: Callable[[str], bool]) -> Iterator[str]:
+    """The names of the environments that nobody needs, each while it is locked, so that it can be deleted. One that
+    is being made, or was made within the hour, is needed by a run that has no plan yet."""
+    for made in place.glob(f"*/{_MADE}"):
+        name = made.parent.name
+        handle = os.open(place / f"{name}.lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if time.time() - made.stat().st_mtime > _NEW and not needed(name):
+                yield name
+        except (BlockingIOError, FileNotFoundError):
+            continue
+        finally:
+            os.close(handle)
 
 
 def _wait(handle: int) -> Iterator[str]:

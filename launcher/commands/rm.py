@@ -96,14 +96,16 @@ def _agreed(why: str, chosen: Sequence[Run], sizes: dict[Run, int], deed: str) -
 
 
 def _empty(roots: Sequence[str], yes: bool) -> int:
-    """Empty the trashes of run roots."""
+    """Empty the trashes of run roots, and delete the environments that no run uses."""
     runs = [run for root in roots for run in trash.runs_in(root)]
     if not runs:
         print("the trash is empty", file=sys.stderr)
-        return 0
     sizes = {run: trash.size(run) for run in runs}
-    if yes or _agreed("rm --now without a RUN empties the trash", runs, sizes, "delete what is in the trash"):
-        empty(roots)
+    why = "rm --now without a RUN empties the trash"
+    if not runs or yes or _agreed(why, runs, sizes, "delete what is in the trash"):
+        unused = empty(roots)
         for run in runs:
             print(f"{run.id}  deleted")
+        for folder, size in unused:
+            print(f"{folder}  deleted, {units.size(size)}: no run uses this environment any more")
     return 0

@@ -10,10 +10,10 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from launcher.code import code_store
+from launcher.code import code_store, uv_environment
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import backends, stopping, trash
 from launcher.runs import ownership, run_ids, run_roots, selection, store
@@ -78,12 +78,27 @@ def _end(chosen: Sequence[Run], force: bool) -> None:
             raise LauncherError(f"rm: {run.id} is kept: {reason}; if that can't be true any more, delete {run.folder}")
 
 
-def empty(roots: Sequence[str]) -> None:
-    """Delete what is in the trashes of run roots, and the code that only that needed."""
+def empty(roots: Sequence[str]) -> list[tuple[str, int]]:
+    """Delete what is in the trashes of run roots, the code that only that needed, and environments that no run needs:
+    these with their bytes."""
     old = [run for root in roots for run in trash.runs_in(root)]
     code = _code_of(old)
     trash.delete(old)
     _prune(code)
+    return [environment for root in roots for environment in _prune_environments(root)]
+
+
+def _prune_environments(root: str) -> Iterator[tuple[str, int]]:
+    for place in ownership.own_folders(root, uv_environment.FOLDER):
+        for name in uv_environment.unused(place, functools.partial(_is_named, root)):
+            folder = place / name
+            size = trash.size_of(str(folder))
+            shutil.rmtree(folder, ignore_errors=True)
+            (place / f"{name}.log").unlink(missing_ok=True)
+            if folder.exists():
+                print(f"rm: {folder} could not be deleted; see who owns what is in it", file=sys.stderr)
+            else:
+                yield str(folder), size
 
 
 def check(run: Run) -> None:
@@ -136,20 +151,21 @@ def _is_needed(root: str, place: Path, near: str, others: set[Run], digest: str)
     return False
 
 
-def _is_named(root: str, digest: str, near: str, others: set[Run]) -> bool:
-    """Whether a plan in the root names the code. The runs `near` one that did are the likeliest, and come first;
-    `others`, which did not when they were asked, are left out: no plan changes its code."""
-    runs = sorted([*(Run(root, name) for name in selection.run_names(root)), *trash.runs_in(root)], key=lambda r: r.id)
+def _is_named(root: str, name: str, near: str = "", others: set[Run] | None = None) -> bool:
+    """Whether a plan of the caller's names that snapshot or environment. The runs `near` one that did are the likeliest,
+    and come first; `others`, which did not when they were asked, are left out: no plan changes its code."""
+    others = set() if others is None else others
+    runs = sorted([*(Run(root, run) for run in selection.run_names(root)), *trash.runs_in(root)], key=lambda r: r.id)
     at = bisect.bisect(runs, near, key=lambda run: run.id)
     for run in filter(None, itertools.chain(*itertools.zip_longest(runs[at:], reversed(runs[:at])))):
         if run in others or not ownership.is_mine(run.path, root):  # other users run their own
             continue
-        try:
-            with open(f"{run.path}/plan.json", "rb") as plan:
-                if digest.encode() in plan.read():
+        for plan in (run.folder / "plan.json", *run.folder.glob("attempts/*/plan.json")):
+            try:
+                if name.encode() in plan.read_bytes():
                     return True
-        except FileNotFoundError:  # deleted, or made this moment
-            continue
+            except FileNotFoundError:  # deleted, or made this moment
+                continue
         others.add(run)
     return False
 

@@ -86,6 +86,17 @@ class Hang(NamedTuple):
     where: str | None = None
 
 
+class Pace(NamedTuple):
+    """attempts/N/pace-rankR.json: where a rank spent its time."""
+
+    rank: int | None = None
+    node: str | None = None
+    waits: float | None = None
+    """The share that it was in backward or in a collective."""
+    places: Mapping[str, float] = {}
+    """The shares of lines of the script."""
+
+
 class Failed(NamedTuple):
     """attempts/N/failed.json: the first rank that failed."""
 

@@ -43,7 +43,8 @@ def lines(seen: Seen, width: int = 0) -> list[str]:
             rows.append(("progress", display.line(current, now if state.name == "running" else None)))
     elif result.updates.attempted is None and (last := last_step(run, result)):
         rows.append(("progress", f"ended at step {last.number}"))
-    rows += [*summary.outcome(result), *summary.gpus(folder), *summary.hangs(folder, state)]
+    rows += [*summary.outcome(result), *summary.gpus(folder)]
+    rows += [*summary.slow_rows(folder, state), *summary.hangs(folder, state)]
     rows += [("arm", line) for line in _arms(folder, plan, state, result)]
     rows.append(("where", _where(run, files, plan, state.attempt)))
     nothing_known = state.name == "unreachable" and files.submission is None

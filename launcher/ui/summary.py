@@ -11,7 +11,7 @@ from typing import Any
 from amp_launcher.shown import show
 from launcher import units
 from launcher.called import as_started
-from launcher.runs import log_tail, run_ids, run_roots, store
+from launcher.runs import log_tail, run_ids, run_roots, slow_ranks, store
 from launcher.runs.schema import Hang, PlanRecord, ResultRecord
 from launcher.runs.states import State
 from launcher.ui import hints, tables
@@ -280,7 +280,7 @@ def of_run(folder: Path, state: State, now: float, width: int = 0, *, printed: b
     """The last lines about one run, for a terminal of so many columns (0: no limit). `printed` says that its output
     was shown, so that the end of its log is left out."""
     rows = [(run_ids.words_of(folder.name), headline(state, now)), *outcome(result_of(folder, state)), *gpus(folder)]
-    rows += hangs(folder, state)
+    rows += [*slow_rows(folder, state), *hangs(folder, state)]
     rows.append(("folder", place_of(folder)))
     lines = tables.pairs(rows, width)
     lines += failure(folder, state, printed=printed)
@@ -313,6 +313,16 @@ def hangs(folder: Path, state: State) -> list[tuple[str, str]]:
     for place, ranks in sorted(places.items(), key=lambda item: len(item[1])):
         more = f" and {len(ranks) - MOST_RANKS} more" if len(ranks) > MOST_RANKS else ""
         rows.append(("no step", f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks[:MOST_RANKS])}{more}: {place}"))
+    return rows
+
+
+def slow_rows(folder: Path, state: State) -> list[tuple[str, str]]:
+    """The ranks that the others wait for, with their nodes."""
+    rows = []
+    for one in slow_ranks.find(slow_ranks.read(folder, state.attempt))[:MOST_RANKS]:
+        does = f"is at {one.place}" if one.place else "does not wait"
+        text = f"rank {one.rank} on {one.node} {does} for {one.share:.0%} of the time, the others for {one.others:.0%}"
+        rows.append(("slow rank", tables.clean(text)))
     return rows
 
 

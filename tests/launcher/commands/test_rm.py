@@ -1,3 +1,4 @@
+import fcntl
 import os
 import pty
 import re
@@ -6,7 +7,7 @@ import time
 
 import pytest
 
-from launcher.code import code_store
+from launcher.code import code_store, uv_environment
 from launcher.commands import rm
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import remove
@@ -252,3 +253,32 @@ def test_anothers_trash_takes_and_gives_nothing(root):
         rm.main([NAME])
     assert rm.main(["--now", "--yes"]) == 0
     assert rm.main(["--now", NAME]) == 0 and theirs.exists()
+
+
+def test_emptying_the_trash_takes_environments_that_no_run_uses(root, capsys):
+    place = root / uv_environment.FOLDER
+    names = [f"{letter * 24}-linux-x86_64" for letter in "abcdef"]
+    for name in names:
+        (place / name / "lib").mkdir(parents=True)
+        (place / name / "lib/module.py").write_bytes(bytes(100_000))
+        (place / f"{name}.log").touch()
+        (place / name / ".made").touch()
+        os.utime(place / name / ".made", (0, 0))
+    (place / names[1] / ".made").touch()  # just now: its run is about to be submitted
+    (place / names[2] / ".made").unlink()  # it is being made
+    kept, gone = finished(root), finished(root, OTHER)
+    store.write_json(kept / "plan.json", {"uv": {"name": names[3]}})
+    store.write_json(kept / "attempts/1/plan.json", {"uv": {"name": names[4]}})
+    store.write_json(gone / "plan.json", {"uv": {"name": names[0]}})
+    assert rm.main([OTHER]) == 0
+    assert all((place / name).exists() for name in names), "what is in the trash may come back"
+    with open(place / f"{names[5]}.lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        capsys.readouterr()
+        assert rm.main(["--now", "--yes"]) == 0
+    assert [name for name in names if (place / name).exists()] == names[1:]
+    assert not (place / f"{names[0]}.log").exists()
+    *_, line = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(rf"{place}/{names[0]}  deleted, 1\d\d KiB: no run uses this environment any more", line), line
+    assert rm.main(["--now"]) == 0  # with nothing in the trash
+    assert names[5] in capsys.readouterr().out
