@@ -33,7 +33,10 @@ _USUAL = ("~/.local/bin/uv", "~/.cargo/bin/uv")
 _PROGRESS = re.compile(r" *(Downloading|Building|Prepared|Installed) ")
 _OUTSIDE = re.compile(r"error sending request|dns error|timed out|Connection|HTTP status|No space left|Network conn")
 """What a lock file is not to blame for."""
-_OTHERS = ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "UV_PROJECT", "UV_FROZEN", "UV_LOCKED", "UV_NO_SYNC")
+_OTHERS = (
+    *("VIRTUAL_ENV", "PYTHONHOME", "PYTHONPATH", "UV_PROJECT", "UV_FROZEN", "UV_LOCKED", "UV_NO_SYNC"),
+    *("UV_NO_DEV", "UV_NO_GROUP", "UV_NO_DEFAULT_GROUPS", "UV_NO_INSTALL_LOCAL", "UV_NO_INSTALL_WORKSPACE"),
+)
 """Variables of a shell that would have uv do something else."""
 _NEW = 3600.0
 """Seconds for which an environment is kept that no run names."""

@@ -20,7 +20,8 @@ def options(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
     words = resources(plan, _word)
     words += [
         f"--signal=B:USR1@{plan.cluster['stop_before']}",
-        "--requeue",
+        # A terminal that was in what is up has ended with it, and nobody would know that it is up again.
+        "--no-requeue" if plan.up else "--requeue",
         "--open-mode=append",
         f"--output={_word(log)}",
         # Nothing of the submitter's environment, which may hold tokens: the script sets what the job needs.

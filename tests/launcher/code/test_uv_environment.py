@@ -141,6 +141,21 @@ def broken(folder: Path) -> None:
     (folder / "lib" / "backend.py").write_text("raise OSError('no compiler here')\n")
 
 
+def test_extras_are_installed_by_a_default_group_that_names_them_whatever_the_shell_says(tmp_path, place, monkeypatch):
+    folder = uv_projects.make(tmp_path, tmp_path / "proj")
+    text = (folder / "pyproject.toml").read_text().replace('dependencies = ["tinylib"]', "dependencies = []")
+    text = text.replace("[tool.uv]\n", '[tool.uv]\ndefault-groups = ["train"]\n')
+    text += '\n[project.optional-dependencies]\ntiny = ["tinylib"]\n\n[dependency-groups]\ntrain = ["proj[tiny]"]\n'
+    (folder / "pyproject.toml").write_text(text)
+    uv_projects.lock(folder)
+    # They would change what is installed, and not the name of the environment.
+    for name in ("UV_NO_DEFAULT_GROUPS", "UV_NO_DEV", "UV_NO_INSTALL_LOCAL"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("UV_NO_GROUP", "train")
+    make(folder, place)
+    assert answer(place).startswith("42 ")
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [

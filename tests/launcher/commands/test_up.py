@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from launcher.__main__ import main
+from launcher.probe.slurm_commands import call
 from launcher.runs import terminals
 from tests.launcher.run_folders import until
+from tests.launcher.slurm.bench import job_of
 
 
 @pytest.fixture
@@ -105,6 +108,27 @@ def test_under_slurm_a_command_runs_in_the_allocation(bed, tmp_path, monkeypatch
     assert main(["down", run, run_root]) == 0
     assert "ended by down" in capsys.readouterr().out
     assert main(["rm", "--now", run, run_root]) == 0
+
+
+def test_an_allocation_that_is_preempted_has_ended_and_is_not_up_again(bed, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run_root = f"run_root={bed.shared}/{tmp_path.name}"
+    place = ("cluster.partition=scavenge", "cluster.mem=35G", "cluster.nodelist=n2", "cluster.time=10")
+    assert main(["up", "cluster=slurm", "gpus=0", *place, run_root]) == 0
+    run = capsys.readouterr().out.strip()
+    wants = ["--parsable", "--partition=priority", "--mem=35G", "--nodelist=n2", "--output=/dev/null"]
+    preemptor = call(["sbatch", *wants, "--wrap=sleep 5"]).stdout.strip()
+    folder = Path(f"{run_root.partition('=')[2]}/{run}")
+    job = job_of(folder)
+    # One that ends within its grace time is not requeued in any case; a busy node takes longer.
+    assert " Requeue=0 " in call(["scontrol", "--oneliner", "show", "job", job]).stdout
+    try:
+        until(lambda: preemptor not in call(["squeue", "--noheader", "--format=%i"]).stdout.split(), 120)
+        assert job not in call(["squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i"]).stdout.split()
+        main(["ls", run, run_root])
+        assert "done after" in (shown := capsys.readouterr().out) and "ended by a preemption" in shown
+    finally:
+        call(["scancel", "--quiet", preemptor, job])
 
 
 def test_over_ssh_a_command_runs_where_the_run_is(bed, over_ssh, tmp_path, monkeypatch, capsys):
