@@ -84,6 +84,8 @@ class Known(NamedTuple):
     step: Annotated[int, admit.whole] | None = None
     stepped: Annotated[float, admit.number] | None = None
     """When it took that step, by this machine's clock."""
+    idle: Annotated[int, admit.whole] | None = None
+    """For how many seconds nobody had used what `up` started; 0 while a terminal is open."""
     stamps: Mapping[str, Annotated[Any, _stamp]] = {}
     """Of each file that was copied; true for metrics that were followed."""
     log: Log | None = None

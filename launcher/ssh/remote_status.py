@@ -220,7 +220,15 @@ def _keep(folder: Path, pointer: Pointer, answer: Answer) -> None:
     log = answer.log._replace(path=f"{pointer.address.destination}:{answer.log.path}") if answer.log else None
     now = time.time()
     stepped = None if answer.step_age is None else now - answer.step_age
-    known = Known(state=answer.state, seen=now, step=answer.step, stepped=stepped, stamps=stamps, log=log)
+    known = Known(
+        state=answer.state,
+        seen=now,
+        step=answer.step,
+        stepped=stepped,
+        idle=answer.idle,
+        stamps=stamps,
+        log=log,
+    )
     remote_record.remember(folder, known)
 
 

@@ -9,10 +9,11 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import safe_files
+from launcher import safe_files, units
 from launcher.runs import follow as follow_files
-from launcher.runs import log_pieces, log_tail, states, store
+from launcher.runs import log_pieces, log_tail, states, store, terminals
 from launcher.runs.log_pieces import PIECE
+from launcher.runs.schema import PlanRecord
 from launcher.runs.states import Seen, State
 from launcher.ssh.methods import LONGEST_SMALL, MOST_ATTEMPTS, of_run
 
@@ -33,6 +34,7 @@ def status(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, A
         "files": {},
         "step": last.number if last else None,
         "step_age": max(0, round(time.time() - last.time)) if last and last.time is not None else None,
+        "idle": _idle(folder, state),
         "age": None if seen.asked is None else max(0, round(time.time() - seen.asked)),
         "more": False,
     }
@@ -57,6 +59,14 @@ def status(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, A
             answer["more"] = answer["more"] or more
             room -= len(answer["metrics"][name][1])
     return answer
+
+
+def _idle(folder: Path, state: State) -> int | None:
+    """Seconds since somebody used what `up` started, 0 while a terminal is open; None of another run."""
+    if state.name != "running" or not store.read(PlanRecord, store.plan_path(folder), ("up",)).up:
+        return None
+    since = terminals.idle_since(str(folder), units.seconds_of(state.started) or 0.0)
+    return 0 if since is None else max(1, round(time.time() - since))
 
 
 def _plain(state: State) -> list[Any]:

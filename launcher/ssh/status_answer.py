@@ -62,6 +62,8 @@ class Answer(NamedTuple):
     step: Annotated[int, admit.whole] | None = None
     step_age: Annotated[int, admit.whole] | None = None
     """Seconds since that step."""
+    idle: Annotated[int, admit.whole] | None = None
+    """Seconds since a terminal was in it, 0 while one is; None for what `up` did not start."""
     age: Annotated[int, admit.whole] | None = None
     """Seconds since a scheduler was asked about it; None where its files were enough."""
     log: Log | None = None

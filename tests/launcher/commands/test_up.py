@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,14 @@ def test_over_ssh_a_command_runs_where_the_run_is(bed, over_ssh, tmp_path, monke
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     folder = f"{over_ssh[-1].partition('=')[2]}/{run}"
     assert (done.returncode, done.stdout) == (4, f"{folder}/work\n{folder}/plan.json\n"), done.stderr
+    assert main(["ls"]) == 0
+    assert re.search(r"is up, idle for \d+s: .* without a GPU so far", capsys.readouterr().out)
+    argv[-3:] = ["sh", "-c", "echo in; read -r line"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as opened:
+        assert opened.stdout.readline() == "in\n"
+        assert main(["ls"]) == 0
+        assert "is up, a terminal is open: " in capsys.readouterr().out
+        opened.communicate("go\n")
     assert main(["down", run]) == 0
     assert "ended by down" in capsys.readouterr().out
 
