@@ -1,5 +1,5 @@
-"""`restart.max` on the real Slurm: a rank that is halted ends its attempt, and the next one runs on another node; what
-Slurm starts again is counted too."""
+"""`restart.max` on the real Slurm: a rank that is halted ends its attempt, and the next one continues bit for bit on
+another node; what Slurm starts again is counted too."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ while step < 200:
         aside.rename(path)
     later = job.checkpoint_dir().parent.joinpath("attempts/2").exists()
     time.sleep(float(os.environ.get("PACE", 0.1 if later else 0.3)))
+print("end", [weight.double().sum().item().hex() for weight in net.parameters()], flush=True)
 """
 
 
@@ -55,7 +56,12 @@ def requests(root: Path) -> dict[str, tuple[str, ...]]:
     watch = (f"watchdog.after={patience.scaled(5):g}", "watchdog.action=restart", "restart.max=1")
     ranks = ("train.processes=2", "cluster.cpus=2", "amp=o0")
     script = ("recipe=script", "script=train.py")
-    return {"job": (*script, *ranks, *watch), "node": (*script, "amp=o0", "restart.max=1", "env.PACE=2")}
+    whole = (*script, *ranks, "env.PACE=0")
+    return {
+        "job": (*script, *ranks, *watch),
+        "whole": whole,
+        "node": (*script, "amp=o0", "restart.max=1", "env.PACE=2"),
+    }
 
 
 jobs = submitted_by(requests)
@@ -94,6 +100,9 @@ def test_a_halted_rank_has_its_run_continued_on_another_node(jobs: Submitted) ->
     ((node, _),) = before
     assert all(step > 0 for _, step in after)
     assert not {node} & {other for other, _ in after}
+    jobs.done("whole")
+    whole, end = (sorted(re.findall("end .*", text)) for text in (jobs.output("whole"), jobs.output("job", 2)))
+    assert len(whole) == 2 and end == whole  # bit for bit
     reason = store.read_or_empty(folder / "attempts/1" / store.ENDED)["reason"]
     assert reason.startswith("it took no step any more after step ")
     assert reason.endswith(f"; restart 1 of 1; {node} is excluded from it")
