@@ -152,8 +152,8 @@ def _is_needed(root: str, place: Path, near: str, others: set[Run], digest: str)
 
 
 def _is_named(root: str, name: str, near: str = "", others: set[Run] | None = None) -> bool:
-    """Whether a plan of the caller's names that snapshot or environment. The runs `near` one that did are the likeliest,
-    and come first; `others`, which did not when they were asked, are left out: no plan changes its code."""
+    """Whether a plan of the caller's names that snapshot or environment. The runs `near` one that did are the
+    likeliest, and come first; `others`, which did not when they were asked, are left out: no plan changes its code."""
     others = set() if others is None else others
     runs = sorted([*(Run(root, run) for run in selection.run_names(root)), *trash.runs_in(root)], key=lambda r: r.id)
     at = bisect.bisect(runs, near, key=lambda run: run.id)
