@@ -90,7 +90,7 @@ def test_each_block_starts_the_script_afresh_and_ends_it_after_its_steps(measure
 def test_the_verdict_compares_step_rates_and_names_uncontrolled_differences(measured):
     _, done, run = measured
     assert f"{run.name}  compare-train (amp=o0) (amp=o1)" in done.stdout
-    assert re.search(r"amp=o1 \(autocast_around in torch\): [\d.]+ times the step rate over 2 rounds", done.stdout)
+    assert re.search(r"amp=o1 .* [\d.]+ times over 2 rounds, too few to tell", done.stdout)
     assert "Seed and order of the data are the script's own, and may differ from block to block." in done.stdout
     header, control, other = done.stdout[done.stdout.index("\narm ") :].splitlines()[1:4]
     assert "steps/s" in header and control.split()[-2:] == other.split()[-2:] == ["proved", "done"]
