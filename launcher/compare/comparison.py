@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from amp_launcher.around.script import in_image
-from amp_launcher.typed import SettingsError, at_least, fields_of, leaves, plain, show, unknown_key
-from amp_launcher.values import from_text
-from launcher.config.parse import Override
+from amp_launcher.typed import SettingsError, at_least, leaves, plain, show
+from launcher.config.parse import Override, own_settings
 from launcher.config.schema import OWN_FOLDER, TRAINING_KEYS, Launch, text_key
 from launcher.errors import UsageError
 from launcher.plan import user_script
@@ -52,21 +51,7 @@ LEAST = 4
 
 def split_flags(words: Sequence[str], base: Compare | None = None) -> tuple[Compare, list[str]]:
     """The settings of the comparison among the words, and the other words. Raises `UsageError`."""
-    values: dict[str, Any] = {}
-    rest = []
-    known = fields_of(Compare)
-    for word in words:
-        key, _, text = word.lstrip("+").partition("=")
-        if not key.startswith(PREFIX):
-            rest.append(word)
-            continue
-        name = key.removeprefix(PREFIX)
-        try:
-            if name not in known:
-                raise SettingsError(unknown_key(key, [f"{PREFIX}{setting}" for setting in known]))
-            values[name] = from_text(text, known[name], key)
-        except SettingsError as error:
-            raise UsageError(f"{error} (command line)") from None
+    values, rest = own_settings(words, PREFIX, Compare)
     how = dataclasses.replace(base or Compare(), **values)
     try:
         at_least("compare.rounds", how.rounds, 1)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from amp_launcher.recipe import find
 from amp_launcher.typed import SettingsError, convert, fields_of, refuse_control_characters, unknown_key
-from amp_launcher.values import CHOICE, read, split, unquoted
+from amp_launcher.values import CHOICE, from_text, read, split, unquoted
 from launcher.config import placeholders
 from launcher.config.paths import conf_folder
 from launcher.config.schema import ALIASES, GROUPS, annotation_of, text_key
@@ -135,6 +135,11 @@ def _listed(key: str, text: str, *, as_typed: bool) -> tuple[str, ...]:
         return (text,)
     if match := _RANGE.fullmatch(text):
         return _ranged(key, text, match[1])
+    if text.startswith("interval("):
+        raise UsageError(
+            f"{key}={text}: an interval is searched, by `run` with search=optuna search.metric=NAME; say a value, or "
+            "several as a,b"
+        )
     if choice is None and not as_typed and (call := re.match(r"(\w+)\(", text)):
         raise UsageError(f"{key}={text}: {call[1]}() lists no values; say a,b or choice(a,b) or range(start,stop,step)")
     try:
@@ -164,6 +169,28 @@ def _ranged(key: str, text: str, inside: str) -> tuple[str, ...]:
         raise UsageError(f"{key}={text} lists no value")
     kind = int if "." not in inside and all(number == int(number) for number in numbers) else float
     return tuple(str(kind(start + index * step)) for index in range(math.ceil(count)))
+
+
+def own_settings(words: Sequence[str], prefix: str, cls: type) -> tuple[dict[str, Any], list[str]]:
+    """The values of a verb's own settings, which are typed as `prefix` and a field of `cls`, and the other words.
+
+    Raises `UsageError`."""
+    values: dict[str, Any] = {}
+    rest = []
+    known = fields_of(cls)
+    for word in words:
+        key, _, text = word.lstrip("+").partition("=")
+        if not key.startswith(prefix):
+            rest.append(word)
+            continue
+        name = key.removeprefix(prefix)
+        try:
+            if name not in known:
+                raise SettingsError(unknown_key(key, [f"{prefix}{setting}" for setting in known]))
+            values[name] = from_text(text, known[name], key)
+        except SettingsError as error:
+            raise UsageError(f"{error} ({COMMAND_LINE})") from None
+    return values, rest
 
 
 def read_values(overrides: Sequence[Override], recipe: str) -> list[Override]:

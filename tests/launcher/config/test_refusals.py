@@ -55,7 +55,7 @@ SWEEPS = {
     "seed=range(0,-1e99999999999999999999)": "in numbers up to",
     "seed=range(a)": "seed=range(a) can't be read",
     "seed=rang(0,3)": "choice(a,b) or range(start,stop,step)",
-    "batch=interval(1,2)": "range(start,stop,step)",
+    "batch=interval(1,2)": "an interval is searched, by `run` with search=optuna",
     "batch=glob(*)": "glob() lists no values",
     "seed=range(0,1000000000)": "a sweep over seed has more than 10,000 cells",
     "batch=1,1": "has the cell batch=1 twice",
