@@ -13,6 +13,7 @@ from launcher.commands import VERBS
 from launcher.compare.comparison import split_flags as take_compare_apart
 from launcher.config.request import compose, split_flags, to_specs
 from launcher.config.schema import ALIASES, annotation_of
+from launcher.search import space
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -40,6 +41,8 @@ def test_a_command_that_is_shown_is_understood(page: str, line: str, monkeypatch
     )
     if verb == "compare":
         assert take_compare_apart(request.overrides)[1]
+    elif space.is_asked(request.overrides):
+        space.ends(space.split(request)[1], request, space.split(request)[0])
     else:
         to_specs(compose(request))
 

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ROOMS = (
     "units called waiting admit safe_files bash_files errors runs config code probe plan script ssh executors ui "
-    "doctor report trackers compare notebook commands __main__"
+    "doctor report trackers compare search notebook commands __main__"
 ).split()
 """What lies in launcher/, from the bottom up: a file imports only from its own room and those before it."""
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow", "paddle": "paddle"}

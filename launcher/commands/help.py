@@ -12,6 +12,7 @@ from amp_launcher.settings import Settings
 from amp_launcher.typed import SettingsError, described, show
 from launcher.config.paths import conf_folder
 from launcher.config.schema import CLUSTERS, GROUPS, Launch
+from launcher.search.space import Search
 
 _USAGE = """\
 Check a job and start it. On this machine the command stays and shows progress; Ctrl-C asks the run to save and stop,
@@ -22,8 +23,10 @@ usage: python -m launcher [run] [key=value ...] [--config-dir DIR] [--cfg job]
 
 A first word that is a file, or image:FILE, is your own script: the same as recipe=script script=FILE.
 
-A comma list sweeps: amp=o0,o1,o2 batch=128,256 is six runs; seed=range(0,5) is five. The text of keys marked `text` is
-taken as typed, commas included. Lists are written [a,b]; null takes a value back.
+A comma list sweeps: amp=o0,o1,o2 batch=128,256 is six runs; seed=range(0,5) is five. With search=optuna, as in
+search=optuna search.trials=40 search.metric=accuracy train.lr=interval(1e-4,1), it searches instead.
+
+The text of keys marked `text` is taken as typed, commas included. Lists are written [a,b]; null takes a value back.
 
 choices, each a file of conf/ or of your --config-dir:
 """
@@ -58,6 +61,7 @@ def sections() -> Iterator[tuple[str, list[Key]]]:
     yield "keys", [*_section(Settings, skip=("train",)), *_section(Launch, skip=("cluster",))]
     for kind, cluster in CLUSTERS.items():
         yield f"keys of cluster={kind}", list(_section(cluster, prefix="cluster.", skip=("kind",)))
+    yield "keys of search=optuna", list(_section(Search, prefix="search."))
     for name in (*NAMES, *own_names()):
         try:
             recipe = find(name)

@@ -17,7 +17,7 @@ from launcher.errors import UsageError
 from launcher.executors import backends
 from launcher.runs import run_ids, run_roots, selection, states, store, terminals
 from launcher.runs.filters import Filter
-from launcher.runs.schema import PlanRecord, ResultRecord
+from launcher.runs.schema import PlanRecord, ResultRecord, SearchRecord
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
 from launcher.ui import details, summary, tables
@@ -109,6 +109,15 @@ def _with(values: Filter, roots: Sequence[str], options: Namespace, width: int) 
     return 0
 
 
+def _search(seen: Sequence[Seen]) -> SearchRecord:
+    """What the runs were searched by; an empty record of others than the runs of one search."""
+    places = {(one.run.root, run_ids.sweep_of(one.run.id)) for one in seen}
+    root, sweep = places.pop() if len(places) == 1 else ("", None)
+    if sweep is None:
+        return SearchRecord()
+    return store.read(SearchRecord, store.search_folder(root, sweep) / store.SEARCH)
+
+
 def _table(seen: Sequence[Seen], matching: Sequence[Seen], options: Namespace, width: int, none: str) -> int:
     """The runs of a sweep, or of a listing, with what they measured: those that match, or the best of them."""
     from launcher.ui import sweep_table
@@ -117,8 +126,10 @@ def _table(seen: Sequence[Seen], matching: Sequence[Seen], options: Namespace, w
     rows = sweep_table.cells(seen, now)
     wanted = {one.run for one in matching}
     shown = [row for row in rows if row.seen.run in wanted]
-    sort = options.sort or ("loss" if options.best else None)
-    shown = (sweep_table.best_first(shown, sort) if sort else shown)[: options.best]
+    search = _search(seen)
+    lowest = None if options.sort else search.lowest
+    sort = options.sort or sweep_table.searched_by(shown, search) or ("loss" if options.best else None)
+    shown = (sweep_table.best_first(shown, sort, lowest) if sort else shown)[: options.best]
     if options.json:
         print(json.dumps([_object(row.seen) for row in shown], indent=1))
     elif options.csv:

@@ -8,6 +8,7 @@ from launcher.compare import experiments
 from launcher.compare.ended import last_words
 from launcher.config import request
 from launcher.executors import planning
+from launcher.search import space
 from launcher.ui.foreground import submit_and_follow
 
 
@@ -18,6 +19,10 @@ def main(arguments: Sequence[str]) -> int:
 
         print(keys(words.config_dirs), end="")
         return 0
+    if space.is_asked(words.overrides):
+        from launcher.search import command
+
+        return command.start(words, arguments)
     if (repeated := experiments.requested(words)) is not None:
         from launcher.compare.planning import of_experiment
 
@@ -28,4 +33,4 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     specs = request.to_specs(asked)
     plans, facts = planning.plan_each(specs)
-    return submit_and_follow(plans, facts, specs, last_words)
+    return submit_and_follow(plans, facts[0], specs, last_words)

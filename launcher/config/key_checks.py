@@ -64,6 +64,8 @@ def check(composer: Composer, override: Override, *, script: bool) -> None:
     if override.key == "train" or (override.key.startswith("train.") and override.key.count(".") == 1):
         return  # the recipe is known only once its files are composed
     if annotation_of(override.key) is None:
+        if override.key.partition(".")[0] == "search":
+            raise UsageError(f"{override.typed}: `run` searches, and no other verb does ({override.source})")
         if override.key in _KEY_OF:
             raise UsageError(f"{override.key} is not a key; say {_KEY_OF[override.key]} ({override.source})")
         if script and "." not in override.key:

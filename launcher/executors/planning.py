@@ -13,15 +13,15 @@ from launcher.probe.facts import Facts
 from launcher.ssh.probe_client import probe_each
 
 
-def plan_each(specs: Sequence[JobSpec]) -> tuple[list[Plan], Facts]:
-    """A plan of each job, and the facts of their host. Prints what the plans advise. Raises `LauncherError`."""
+def plan_each(specs: Sequence[JobSpec]) -> tuple[list[Plan], list[Facts]]:
+    """A plan of each job, and the facts of their host for each. Prints their advice. Raises `LauncherError`."""
     facts = probe_each(specs, make=False)
     plans = resolve_each(specs, facts)
     if not all(host.uv_is_made for host in facts):  # after what is refused, as that takes minutes
         facts = probe_each(specs)
         plans = resolve_each(specs, facts)
     say_advice(plans)
-    return plans, facts[0]
+    return plans, facts
 
 
 def resolve_each(specs: Sequence[JobSpec], facts: Sequence[Facts]) -> list[Plan]:

@@ -33,7 +33,7 @@ def launch(*words: str) -> Runs:
             planning.say_advice(plans)
         else:
             specs = request.to_specs(request.compose(asked))
-            plans, facts = planning.plan_each(specs)
+            plans, (facts, *_) = planning.plan_each(specs)
         folders = submit(plans, specs, facts)
     runs = Runs([Run(str(folder.parent), folder.name) for folder in folders])
     if specs[0].launch.wait:

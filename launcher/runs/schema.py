@@ -34,6 +34,13 @@ class Status(NamedTuple):
     process: Identity | None = None
 
 
+class SearchRecord(NamedTuple):
+    """search.json of a sweep that searches: what its runs are ordered by; `launcher.search` reads the rest."""
+
+    metric: str | None = None
+    lowest: bool | None = None
+
+
 class Submission(NamedTuple):
     """submission.json: where the run was submitted, and what finds it there."""
 

@@ -34,6 +34,8 @@ SECRETS = ".secrets"
 """Of a run folder: a file for each secret that is kept for the run alone, and goes when it ends."""
 VERDICT = "verdict.json"
 """Of a run folder: what Slurm last said of its job, before it forgets that."""
+SEARCH = "search.json"
+"""Of a sweep's own folder, where that is a search: what continues it, and what its runs are ordered by."""
 UNFINISHED = ".unfinished"
 SWEEPS = ".sweeps"
 POINTER = "elsewhere.json"
@@ -176,6 +178,15 @@ def write_sweep(root: Path, sweep: str, runs: Sequence[str], record: dict[str, A
     make_root(root)
     make_common(path.parent)
     write_json(path, {"schema": 1, "id": sweep, "runs": list(runs), **record})
+
+
+def search_folder(root: str, sweep: str) -> Path:
+    """The folder of a sweep for what is none of its runs'."""
+    return Path(root, SWEEPS, sweep)
+
+
+def is_search(root: str, sweep: str) -> bool:
+    return os.path.exists(search_folder(root, sweep) / SEARCH)
 
 
 def forget_sweep(root: Path, sweep: str) -> None:

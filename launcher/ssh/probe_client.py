@@ -51,12 +51,12 @@ def probe_each(specs: Sequence[JobSpec], *, make: bool = True) -> list[Facts]:
     """Facts for each of the jobs, which go to one host and run one snapshot of the code, but may differ in Python,
     container and image. `make` is as for `probe`."""
     common = probe(specs, make=make)
-    by_runtime = {_runtime(specs[0]): common}
+    by_runtime = {runtime(specs[0]): common}
     for spec in specs:
-        if _runtime(spec) not in by_runtime:
-            own = probe([other for other in specs if _runtime(other) == _runtime(spec)], make=make)
-            by_runtime[_runtime(spec)] = dataclasses.replace(own, code=common.code)
-    return [by_runtime[_runtime(spec)] for spec in specs]
+        if runtime(spec) not in by_runtime:
+            own = probe([other for other in specs if runtime(other) == runtime(spec)], make=make)
+            by_runtime[runtime(spec)] = dataclasses.replace(own, code=common.code)
+    return [by_runtime[runtime(spec)] for spec in specs]
 
 
 def looked_at(spec: JobSpec) -> tuple[Any, ...]:
@@ -67,7 +67,8 @@ def looked_at(spec: JobSpec) -> tuple[Any, ...]:
     return addresses.of(launch.cluster), questions([spec]), tuple(launch.secrets.items()), script, own_recipe
 
 
-def _runtime(spec: JobSpec) -> tuple[Any, ...]:
+def runtime(spec: JobSpec) -> tuple[Any, ...]:
+    """What facts of a host differ in between jobs that run one snapshot of the code."""
     launch, container = spec.launch, spec.launch.container
     return launch.python, launch.image, container.kind, container.cache, container.pull
 

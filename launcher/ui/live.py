@@ -29,14 +29,14 @@ LONGEST = 5.0
 """The longest interval: an update may have taken long because a network was down."""
 
 
-class _Followed:
+class Followed:
     """One run and its progress; a comparison has its arms too, which are shown instead of it."""
 
     def __init__(self, folder: Path, label: str | None = None) -> None:
         plan = store.read(PlanRecord, folder / "plan.json", ("swept", "arms"))
         self.folder = folder
         self.label = summary.label_of(folder.name, plan) if label is None else label
-        self.arms = [_Followed(arm.run.folder, arm.label) for arm in arms.of(folder, plan)]
+        self.arms = [Followed(arm.run.folder, arm.label) for arm in arms.of(folder, plan)]
         self.state = State("queued")
         self.progress = Progress()
         self._lines = follow.Lines(folder / "metrics.jsonl")
@@ -69,7 +69,7 @@ def watch(
     The first Ctrl-C calls `on_interrupt(1)`, which is to ask the runs to stop; later ones call `on_interrupt(2)`, which
     is to kill them. The watching goes on until they have ended. Without `on_interrupt` a Ctrl-C ends it at once.
     """
-    followed = {str(run): _Followed(run) for run in run_dirs}
+    followed = {str(run): Followed(run) for run in run_dirs}
     print(summary.title(run_dirs), flush=True)
     shown: Display = OwnOutput(run_dirs[0], sys.stdout, sys.stderr) if output else for_stream(sys.stdout)
     interval = OUTPUT_INTERVAL if output else INTERVAL
@@ -101,7 +101,7 @@ def watch(
     return states
 
 
-def _refresh(open_ones: Sequence[_Followed]) -> None:
+def _refresh(open_ones: Sequence[Followed]) -> None:
     seen = backends.look((Run(str(one.folder.parent), one.folder.name) for one in open_ones), follow=True)
     for run, current in zip(open_ones, seen, strict=True):
         # The state first, the rows after it: what is finished writes no more, so none are missed.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from amp_launcher.shown import show
 from launcher import units
 from launcher.errors import UsageError
 from launcher.runs import run_ids, store
-from launcher.runs.schema import PlanRecord, ResultRecord
+from launcher.runs.schema import PlanRecord, ResultRecord, SearchRecord
 from launcher.runs.states import Seen
 from launcher.ui import details, summary, tables
 from launcher.ui.tables import Column
@@ -85,19 +85,36 @@ def _so_far(seen: Seen) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def best_first(rows: Sequence[Cell], name: str) -> list[Cell]:
-    """The cells by a measure: lowest first for a loss or an error, highest first for anything else, and those without
-    it last. Raises `UsageError` for a measure that no cell has."""
+def low_is_good(name: str) -> bool:
+    """Whether the lowest value of a measure is the best, by its name."""
+    return _LOW_IS_GOOD.search(name) is not None
+
+
+def plain(name: str, known: Collection[str]) -> str:
+    """The name of a measure as tables have it: `eval.accuracy` is the held-out accuracy, which they call `accuracy`."""
+    return name if name in known else name.removeprefix("eval.")
+
+
+def best_first(rows: Sequence[Cell], name: str, lowest: bool | None = None) -> list[Cell]:
+    """The cells by a measure: lowest first for a loss or an error, highest first for anything else, or as `lowest`
+    says, and those without it last. Raises `UsageError` for a measure that no cell has."""
     known = names(rows)
+    name = plain(name, known)
     if name not in (*known, RATE):
         choices = ", ".join([*known, RATE])
         raise UsageError(f"--sort {name}: no run of this sweep has measured it; they have {choices}")
-    sign = 1 if _LOW_IS_GOOD.search(name) else -1
+    sign = 1 if (low_is_good(name) if lowest is None else lowest) else -1
     with_it = [row for row in rows if name in row.measures]
     return [
         *sorted(with_it, key=lambda row: sign * row.measures[name]),
         *(row for row in rows if name not in row.measures),
     ]
+
+
+def searched_by(rows: Sequence[Cell], search: SearchRecord) -> str | None:
+    """The measure that the runs were searched by, once one of them has it; None of a sweep that is no search."""
+    known = [*names(rows), RATE]
+    return search.metric if search.metric and plain(search.metric, known) in known else None
 
 
 def names(rows: Sequence[Cell]) -> list[str]:

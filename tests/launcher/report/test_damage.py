@@ -99,7 +99,7 @@ def every_screen(root):
     assert [*plain.lines(alone), page.render(alone)]
     seen = backends.look(wanted)
     assert ls.listing(seen, 0, [str(root)]) and all(map(details.lines, seen))
-    followed = [live._Followed(run.folder) for run in wanted]
+    followed = [live.Followed(run.folder) for run in wanted]
     live._refresh(followed)
     assert [row for run in followed for row in run.rows()]
     assert all(last_words({run.folder: run.state}) for run in followed)

@@ -8,7 +8,7 @@ import pytest
 from launcher.executors import interrupts
 from launcher.runs import selection, store
 from launcher.runs.states import State
-from launcher.ui.live import _Followed, watch
+from launcher.ui.live import Followed, watch
 from tests.launcher.compare import folders as comparisons
 from tests.launcher.run_folders import DEAF, NAME, STEPPING, begin, make, metrics, result, start, state, sweep, until
 from tests.launcher.terminal import Terminal, screen_of
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from launcher.executors import stopping
 from launcher.runs.states import State
-from launcher.ui.live import _Followed, watch
+from launcher.ui.live import Followed, watch
 folders = [Path(path) for path in sys.argv[1:]]
 def on_interrupt(times):
     if times == 1:
@@ -149,7 +149,7 @@ def test_metrics_that_are_cut_back_on_resume_are_shown_from_where_they_go_on(roo
     folder = make(root)
     head = {"event": "start", "attempt": 1, "total_steps": 100, "epochs": 1, "resumed_from": None, "time": 0}
     metrics(folder, [head, *({"step": number, "time": number} for number in range(1, 51))])
-    followed = _Followed(folder)
+    followed = Followed(folder)
     followed.read()
     assert followed.progress.step == 50
     content = (folder / "metrics.jsonl").read_bytes()
@@ -164,7 +164,7 @@ def test_an_arm_of_a_comparison_has_no_time_left_as_others_run_between_its_block
     comparisons.plan_of(folder, ("o0", []), ("o1", []))
     start_row = {"event": "start", "attempt": 1, "total_steps": 100, "time": 0}
     metrics(folder / "arms/00", [start_row, *({"step": number, "time": number} for number in (1, 2))])
-    followed = _Followed(folder)
+    followed = Followed(folder)
     followed.state = State("running", attempt=1)
     followed.read()
     control, _ = followed.rows()

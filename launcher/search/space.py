@@ -1,0 +1,270 @@
+"""What a search searches: the keys that are an interval or list values, and the words of one trial."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from amp_launcher.recipe import NAMES
+from amp_launcher.typed import SettingsError, at_least, nearest, options_of, setting
+from launcher.config import placeholders, request
+from launcher.config.compose import Composer
+from launcher.config.parse import PASSED, own_settings, parse
+from launcher.config.request import Words
+from launcher.config.schema import ALIASES, annotation_of, text_key
+from launcher.config.spec import JobSpec
+from launcher.config.sweep import by_level
+from launcher.errors import TYPED, UsageError
+from launcher.ui import sweep_table
+
+KEY = "search"
+PREFIX = "search."
+LOG_FROM = 100
+"""Ratio of an interval's ends from which on its values are spaced by their logarithm."""
+MOST = 10_000
+"""Trials."""
+OF_RECIPES = ("loss", "accuracy", "eval.loss", "rate")
+"""What our recipes measure."""
+_INTERVAL = re.compile(r"(interval|log|linear)\((.*)\)")
+_WHOLE = re.compile(r"[+-]?\d+")
+_NEEDS_QUOTES = re.compile(r"""[,()\[\]{}"'\\]|^\s|\s$""")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Search:
+    """How a search goes."""
+
+    metric: str | None = setting(None, "what is searched by: loss, accuracy, eval.loss, rate or a logged name")
+    trials: int = setting(20, "trials in all")
+    parallel: int | None = setting(None, "trials that may run at once; null is 1 here and 4 on Slurm")
+    best: Literal["auto", "lowest", "highest"] = setting("auto", "auto is lowest for a loss or an error, else highest")
+    prune: bool = setting(True, "cancel a trial that is worse than the median of others at the same step")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """Numbers between two ends, which belong to it."""
+
+    low: str
+    high: str
+    """As typed."""
+    log: bool
+    whole: bool = False
+
+    def text(self, value: float) -> str:
+        """A value as it is typed, without digits that say nothing."""
+        if self.whole:
+            return str(round(value))
+        low, high = float(self.low), float(self.high)
+        short = f"{value:.5g}"
+        wide = high - low > 0.01 * max(abs(low), abs(high))
+        return short if wide and low <= float(short) <= high else repr(float(value))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Space:
+    """The words of a search, some of which are searched."""
+
+    words: tuple[str, ...]
+    """All but those of `search`."""
+    searched: Mapping[str, int]
+    """The place of each searched key among them."""
+    intervals: Mapping[str, Interval]
+    choices: Mapping[str, tuple[str, ...]]
+
+    def with_values(self, texts: Mapping[str, str]) -> tuple[str, ...]:
+        """The words with one value for each of these keys."""
+        words = list(self.words)
+        for key, text in texts.items():
+            place = self.searched[key]
+            words[place] = f"{words[place].partition('=')[0]}={_typed(key, text)}"
+        return tuple(words)
+
+    def described(self) -> Iterator[str]:
+        """What is searched, in words."""
+        for key in self.searched:
+            if key in self.choices:
+                yield f"{key} {', '.join(self.choices[key])}"
+                continue
+            interval = self.intervals[key]
+            kind = f"{', whole' * interval.whole}{', by its logarithm' * interval.log}"
+            yield f"{key} {interval.low} to {interval.high}{kind}"
+
+
+def is_asked(words: Iterable[str]) -> bool:
+    """Whether a search is asked for."""
+    return any(_key(word) == KEY or _key(word).startswith(PREFIX) for word in words)
+
+
+def _key(word: str) -> str:
+    key = word.partition("=")[0].lstrip("+").strip()
+    return ALIASES.get(key, key)
+
+
+def split(words: Words) -> tuple[Search, Space]:
+    """How to search, and what. Raises `UsageError`."""
+    by = [word.partition("=")[2] for word in words.overrides if _key(word) == KEY]
+    if not by:
+        raise UsageError(f"{PREFIX}NAME is for a search; say search=optuna too{TYPED}")
+    if by[-1] != "optuna":
+        raise UsageError(f"search={by[-1]}: optuna is what searches; say search=optuna{TYPED}")
+    values, rest = own_settings(words.overrides, PREFIX, Search)
+    how = checked(dataclasses.replace(Search(), **values))
+    rest = [word for word in rest if _key(word) != KEY]
+    space = _space(rest, Composer(config_dirs=words.config_dirs).groups())
+    if not space.searched:
+        raise UsageError(
+            "search=optuna has nothing to search: give a key an interval, as train.lr=interval(1e-4,1), or a list"
+            f"{TYPED}"
+        )
+    return how, space
+
+
+def checked(how: Search) -> Search:
+    """The same. Raises `UsageError` for numbers that make no search."""
+    try:
+        if not how.metric:
+            raise SettingsError(
+                "search.metric is missing: say what to search by, as search.metric=accuracy (or loss, eval.loss, rate, "
+                "a name that the script gives job.log)"
+            )
+        at_least("search.trials", how.trials, 1)
+        if how.trials > MOST:
+            raise SettingsError(f"search.trials={how.trials} must be at most {MOST:,}")
+        if how.parallel is not None:
+            at_least("search.parallel", how.parallel, 1)
+    except SettingsError as error:
+        raise UsageError(f"{error}{TYPED}") from None
+    return how
+
+
+def _space(words: Sequence[str], groups: Sequence[str]) -> Space:
+    searched: dict[str, int] = {}
+    intervals: dict[str, Interval] = {}
+    choices: dict[str, tuple[str, ...]] = {}
+    keys: list[str] = []
+    for place, word in enumerate(words):
+        key = _key(word)
+        keys.append(key)
+        if match := _INTERVAL.fullmatch(word.partition("=")[2]):
+            intervals[key] = _interval(key, *match.groups())
+        elif (override := parse(word, groups)).swept:
+            choices[key] = tuple("null" if value is None else str(value) for value in override.values)
+            for value in choices[key]:
+                if choices[key].count(value) > 1:
+                    raise UsageError(f"{word} lists {value} twice{TYPED}")
+        else:
+            continue
+        searched[key] = place
+    for key in searched:
+        if keys.count(key) > 1:
+            raise UsageError(f"{key} is given twice, and it is searched; give it once{TYPED}")
+    return Space(words=tuple(words), searched=searched, intervals=intervals, choices=choices)
+
+
+def _interval(key: str, call: str, inside: str) -> Interval:
+    """Raises `UsageError`."""
+    typed = f"{key}={call}({inside})"
+    ends = [part.strip() for part in inside.split(",")]
+    try:
+        low, high = map(float, ends)
+        finite = abs(low) < float("inf") and abs(high) < float("inf")
+    except ValueError:
+        finite = False
+    if not finite:
+        raise UsageError(f"{typed} can't be read; say {call}(LOW,HIGH) in two numbers{TYPED}")
+    if low > high:
+        raise UsageError(f"{typed} is upside down; say {call}({ends[1]},{ends[0]}){TYPED}")
+    if low == high:
+        raise UsageError(f"{typed} has one value; say {key}={ends[0]}{TYPED}")
+    if call == "log" and low <= 0:
+        raise UsageError(f"{typed}: a logarithm needs a lowest value above 0; say linear({inside}){TYPED}")
+    log = call == "log" or (call == "interval" and low > 0 and high / low >= LOG_FROM)
+    return Interval(low=ends[0], high=ends[1], log=log)
+
+
+def repeated(command: Sequence[str], texts: Mapping[str, str]) -> list[str]:
+    """The command of a search with these values instead: one of its trials as a run."""
+    end = command.index(PASSED) if PASSED in command else len(command)
+    own = [word for word in command[:end] if _key(word) != KEY and not _key(word).startswith(PREFIX)]
+    values = [
+        f"{word.partition('=')[0]}={_typed(_key(word), texts[_key(word)])}" if _key(word) in texts else word
+        for word in own
+    ]
+    return [*values, *command[end:]]
+
+
+def _typed(key: str, text: str) -> str:
+    """A value as one word's, so that it is read as this text and no list."""
+    if not text_key(key) or not _NEEDS_QUOTES.search(text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'choice("{escaped}")'
+
+
+def ends(space: Space, words: Words, how: Search) -> tuple[Space, list[JobSpec]]:
+    """The jobs at the lowest and at the highest values, each with all listed ones; and the space with the types of its
+    intervals. Raises `UsageError` for whatever is wrong in any of them."""
+    lowest = specs(space, words, {key: interval.low for key, interval in space.intervals.items()})
+    intervals = {key: _of_type(key, interval, lowest) for key, interval in space.intervals.items()}
+    typed = dataclasses.replace(space, intervals=intervals)
+    highest = specs(space, words, {key: interval.high for key, interval in intervals.items()}) if intervals else ()
+    found = [*lowest, *highest]
+    _check_metric(str(how.metric), found)
+    if any(spec.launch.detach for spec in found):
+        raise UsageError(f"detach=true: a search asks for trials as others end, so it stays; leave detach out{TYPED}")
+    if any(spec.launch.cluster.kind == "ssh" or getattr(spec.launch.cluster, "login", None) for spec in found):
+        raise UsageError(
+            f"a search runs on the machine where it is started, or on its Slurm cluster; start it there{TYPED}"
+        )
+    return typed, found
+
+
+def specs(space: Space, words: Words, texts: Mapping[str, str]) -> Sequence[JobSpec]:
+    """The jobs with these values, for each combination of the listed ones that are left. Raises `UsageError`."""
+    asked = request.compose(dataclasses.replace(words, overrides=space.with_values(texts)))
+    cells = [
+        dataclasses.replace(
+            cell, swept=tuple((word.key, word.values[0]) for word in cell.words if word.key in space.searched)
+        )
+        for cell in asked.cells
+    ]
+    return request.to_specs(dataclasses.replace(asked, cells=tuple(by_level(cells))), "trial")
+
+
+def _of_type(key: str, interval: Interval, found: Sequence[JobSpec]) -> Interval:
+    """The interval as the type of its key has it. Raises `UsageError` for a key that takes no numbers."""
+    if key.startswith(placeholders.KEY):
+        return dataclasses.replace(
+            interval, whole=all(_WHOLE.fullmatch(end) is not None for end in (interval.low, interval.high))
+        )
+    kinds: set[Any] = {kind for spec in found for kind in options_of(annotation_of(key, type(spec.training.train)))} - {
+        type(None)
+    }
+    if not all(isinstance(kind, type) and issubclass(kind, (int, float)) and kind is not bool for kind in kinds):
+        raise UsageError(
+            f"{key} takes no number, and an interval is of numbers; list values, as {key}=choice(a,b){TYPED}"
+        )
+    return dataclasses.replace(interval, whole=any(issubclass(kind, int) for kind in kinds))
+
+
+def _check_metric(metric: str, found: Sequence[JobSpec]) -> None:
+    """Refuse a metric that never comes, as far as that is known before. Raises `UsageError`."""
+    for spec in found:
+        if spec.recipe.name == "script" and spec.training.train.bare:
+            raise UsageError(
+                f"search.metric={metric}: nothing reads what a bare script measures; leave train.bare out, and have "
+                f"the script call job.log{TYPED}"
+            )
+        if (
+            spec.recipe.name in NAMES
+            and spec.recipe.name != "script"
+            and sweep_table.plain(metric, OF_RECIPES) not in OF_RECIPES
+        ):
+            raise UsageError(
+                f"search.metric={metric} never comes: recipe={spec.recipe.name} measures "
+                f"{', '.join(OF_RECIPES)}{nearest(metric, OF_RECIPES)}{TYPED}"
+            )
