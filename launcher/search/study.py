@@ -43,6 +43,8 @@ class Study:
         )
         self._distributions = {key: self._distribution(key) for key in space.searched}
         self._trials: dict[int, Any] = {}
+        self._steps: dict[int, set[int]] = {}
+        """Those that each trial has reported."""
 
     def close(self) -> None:
         os.close(self._lock)
@@ -71,6 +73,7 @@ class Study:
                 study = storage.get_study_id_from_name(NAME)
                 known = storage.get_trial_id_from_study_id_trial_number(study, trial.number)
                 self._trials[trial.number] = self._optuna.trial.Trial(self._study, known)
+                self._steps[trial.number] = set(trial.intermediate_values)
         return [(trial.number, self._texts(trial.params)) for trial in found]
 
     def _complete(self, *states: Any) -> list[Any]:
@@ -88,8 +91,11 @@ class Study:
         return len(self._complete())
 
     def report(self, number: int, step: int, value: float) -> None:
-        """What a trial measured on its way."""
-        self._trials[number].report(value, step)
+        """What a trial measured on its way; a step that it has had, as its rows are read again, says nothing new."""
+        seen = self._steps.setdefault(number, set())
+        if step not in seen:
+            seen.add(step)
+            self._trials[number].report(value, step)
 
     def is_worse(self, number: int, step: int) -> bool:
         """Whether the trial is worse than most were at this step, its last. Its beginning, which says little, is not

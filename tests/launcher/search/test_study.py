@@ -41,6 +41,19 @@ def test_trials_stay_open_until_they_are_told(tmp_path: Path) -> None:
         assert again.open_trials() == [] and again.best() == (1, 0.5, asked[1][1])
 
 
+@pytest.mark.filterwarnings("error")
+def test_rows_that_are_read_again_say_nothing_new(tmp_path: Path) -> None:
+    with opened(tmp_path) as first:
+        first.ask()
+        first.report(0, 1, 0.5)
+        first.report(0, 1, 0.5)
+    with opened(tmp_path) as again:
+        assert [number for number, _ in again.open_trials()] == [0]
+        again.report(0, 1, 0.5)  # optuna would warn
+        again.report(0, 2, 0.75)
+        again.tell(0, None, pruned=True)
+
+
 def test_a_journal_cut_at_any_byte_is_continued(tmp_path: Path) -> None:
     with opened(tmp_path) as first:
         for number in range(3):
