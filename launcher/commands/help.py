@@ -24,7 +24,7 @@ usage: python -m launcher [run] [key=value ...] [--config-dir DIR] [--cfg job]
 A first word that is a file, or image:FILE, is your own script: the same as recipe=script script=FILE.
 
 A comma list sweeps: amp=o0,o1,o2 batch=128,256 is six runs; seed=range(0,5) is five. With search=optuna, as in
-search=optuna search.trials=40 search.metric=accuracy train.lr=interval(1e-4,1), it searches instead.
+search=optuna search.trials=40 search.metric=accuracy "train.lr=interval(1e-4,1)", it searches instead.
 
 The text of keys marked `text` is taken as typed, commas included. Lists are written [a,b]; null takes a value back.
 

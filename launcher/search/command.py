@@ -14,6 +14,7 @@ from typing import Any
 
 from amp_launcher.typed import SettingsError, build, plain
 from launcher.code import code_store
+from launcher.compare import experiments
 from launcher.config.parse import own_settings
 from launcher.config.paths import add_own_recipes
 from launcher.config.request import Words
@@ -32,7 +33,12 @@ from launcher.ui.display import for_stream
 def start(words: Words, arguments: Sequence[str]) -> int:
     """Search from the beginning. Returns the exit code. Raises `LauncherError`, and then nothing is left unless trials
     run already."""
+    if words.cfg:
+        raise UsageError("--cfg job shows the configuration of jobs that are known; say values instead of a search")
     how, space = spaces.split(words)
+    one = dataclasses.replace(words, overrides=space.with_values(any_values(space)))
+    if experiments.requested(one) is not None:
+        raise UsageError("an experiment with arms is a comparison of these, and no job to search for")
     job = job_of(words, how, space, tuple(arguments))
     plan = job.plan(any_values(job.space))
     root = Path(plan.run_root)

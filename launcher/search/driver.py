@@ -17,7 +17,6 @@ from launcher.runs import run_ids, selection
 from launcher.runs.schema import ResultRecord
 from launcher.runs.states import State
 from launcher.runs.store import Run
-from launcher.search import space as spaces
 from launcher.search.job import SearchJob
 from launcher.search.study import Study
 from launcher.search.trials import Trial
@@ -235,6 +234,6 @@ class Driver:
         yield from sweep_table.lines(rows, tables.width_of(sys.stdout), rows, now)
         if (best := self._study.best()) is not None:
             number, value, texts = best
-            again = shlex.join(spaces.repeated(self._job.command, texts))
+            again = shlex.join(self._job.again(texts))
             name = f"{number:03d}, {self._job.metric} {units.number(value)}"
             yield from tables.pairs([("best", name), ("again", f"python -m launcher {again}")], 0)

@@ -59,6 +59,12 @@ class SearchJob:
             raise UsageError("its Python, container or image was not looked at when the search began")
         return dataclasses.replace(resolve(spec, facts), command=self.command, code=self.code)
 
+    def again(self, texts: Mapping[str, str]) -> list[str]:
+        """The words that repeat the trial with these values, without those that its level has no use for."""
+        (spec,) = spaces.specs(self.space, self.words, texts)
+        idle = {*self.space.with_values(texts)} - {*spec.command}
+        return [word for word in spaces.repeated(self.command, texts) if word not in idle]
+
 
 def plan(words: Words, how: Search, space: Space, command: tuple[str, ...]) -> SearchJob:
     """What the words ask for, planned at both ends of each interval. Raises `LauncherError` for what is wrong."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,6 +120,12 @@ def split(words: Words) -> tuple[Search, Space]:
         raise UsageError(
             "search=optuna has nothing to search: give a key an interval, as train.lr=interval(1e-4,1), or a list"
             f"{TYPED}"
+        )
+    cells = math.prod(len(texts) for texts in space.choices.values())
+    if not space.intervals and cells <= how.trials:
+        raise UsageError(
+            f"these words have {cells} cells, which a sweep runs in {cells} trials; leave search out, or give a key an "
+            f"interval{TYPED}"
         )
     return how, space
 

@@ -11,6 +11,7 @@ from launcher.config import request
 from launcher.errors import UsageError
 from launcher.runs import selection
 from launcher.search import space
+from launcher.search.job import SearchJob
 from launcher.search.space import Interval
 
 BASE = ("search=optuna", "search.metric=accuracy", "recipe=mnist")
@@ -70,8 +71,18 @@ def test_a_value_has_no_more_digits_than_say_something(low: str, high: str, valu
     assert Interval(low=low, high=high, log=False).text(value) == text
 
 
+def test_the_words_that_repeat_a_trial_have_none_that_its_level_refuses() -> None:
+    command = [*BASE, "train.lr=interval(1e-4,1)", "amp=o0,o1", "amp.dtype=bfloat16"]
+    asked = request.split_flags(command, starts=True)
+    how, searched = space.split(asked)
+    found = SearchJob(words=asked, how=how, space=searched, command=tuple(command), specs=(), facts={}, code="")
+    lr = {"train.lr": "0.5"}
+    assert found.again({**lr, "amp": "o1"}) == ["recipe=mnist", "train.lr=0.5", "amp=o1", "amp.dtype=bfloat16"]
+    assert found.again({**lr, "amp": "o0"}) == ["recipe=mnist", "train.lr=0.5", "amp=o0"]
+
+
 def test_a_listed_text_with_commas_stays_one_value() -> None:
-    _, found = split("env.A=choice(Ring,'a,\"b')")
+    _, found = split("env.A=choice(Ring,'a,\"b')", "search.trials=1")
     (key,) = found.choices
     word = found.with_values({key: 'a,"b'})[-1]
     asked = request.compose(request.split_flags(["recipe=mnist", word], starts=True))
@@ -115,6 +126,9 @@ def test_the_command_that_repeats_a_trial_has_its_values_and_no_search() -> None
         (["batch=interval(1,9999999)"], "batch=9999999 is more than"),
         (["name=interval(1,2)"], "name takes no number, and an interval is of numbers; list values"),
         (["xla=interval(0,1)"], "xla=0 should be true or false"),
+        (["amp=o0,o1", "search.trials=2"], "these words have 2 cells, which a sweep runs in 2 trials"),
+        (["train.lr=interval(1,2)", "--cfg", "job"], "--cfg job shows the configuration of jobs that are known"),
+        (["train.lr=interval(1,2)", "experiment=twcc_resnet50"], "an experiment with arms is a comparison of these"),
         (["train.lr=0.1"], "search=optuna has nothing to search"),
         (["train.lr=interval(1e-4,1)", "train.lr=3"], "train.lr is given twice"),
         (["train.lr=interval(1e-4,1)", "detach=true"], "detach=true: a search"),
