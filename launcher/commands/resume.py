@@ -26,8 +26,9 @@ epochs, steps, checkpoint.every, checkpoint.keep, require_proof, and the cluster
 in torch goes on with another number of ranks, nodes=N under Slurm, gpus=N of those that it could choose from, and
 with parallel=ddp or fsdp.
 epochs=20 goes on with a run that was done; so does script.resume_arguments=[...] with a script, which gets these
-further arguments. detach=true returns at once. Secrets that a run kept for itself,
-as over SSH, ended with it: say secrets.NAME=FILE, or secrets.NAME for its value in this shell, again.
+further arguments. A search goes on from where it stopped, and search.trials=80 asks for more trials.
+detach=true returns at once. Secrets that a run kept for itself, as over SSH, ended with it: say secrets.NAME=FILE, or
+secrets.NAME for its value in this shell, again.
 A script on this machine inherits this shell's variables. Where they differ from those that it began with they are
 named, and env=here continues with them.
 """
