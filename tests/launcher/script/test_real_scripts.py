@@ -100,7 +100,7 @@ def test_compared_each_mode_is_proved_and_has_a_rate(project, root, name):
     how = ("compare.rounds=1", "compare.steps=30", "compare.cool_down=0")
     words = ("compare", script.file, f"amp={script.levels}", *how, *where())
     shown = launcher(project, root, *words, "--", *script.arguments, f"{script.steps}{ENDLESS}")
-    rows = [line.split() for line in shown.partition("\nCOMPARISON\n")[2].splitlines() if line.startswith("amp=")]
+    rows = [line.split() for line in shown.partition("\narm ")[2].splitlines() if line.startswith("amp=")]
     table = rows[: len(script.levels.split(","))]
     assert [(row[0], row[-2:]) for row in table] == [
         (f"amp={level}", ["proved", "done"]) for level in script.levels.split(",")
