@@ -68,12 +68,14 @@ def test_a_mistake_gets_one_clear_error(root, arguments, message):
 
 
 def test_following_shows_lines_as_they_come_and_ends_with_the_run(root):
-    folder = begin(root, f"STEPS=30\n{STEPPING}\nprintf 'the end' >&2")
+    read = root / "read"
+    folder = begin(root, f"STEPS=30\n{STEPPING}\nuntil [ -e {read} ]; do sleep 0.05; done\nprintf 'the end' >&2")
     follower = subprocess.Popen(
         command("logs", "-f", NAME), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ, text=True
     )
     assert follower.stdout.readline() == "step 1\n"
     assert state(folder).name == "running"
+    read.touch()
     with follower:
         assert follower.stdout.read().splitlines() == [f"step {number}" for number in range(2, 31)]
         assert follower.stderr.read() == "the end"
