@@ -90,7 +90,7 @@ def empty(roots: Sequence[str]) -> list[tuple[str, int]]:
 
 def _prune_environments(root: str) -> Iterator[tuple[str, int]]:
     for place in ownership.own_folders(root, uv_environment.FOLDER):
-        for name in uv_environment.unused(place, functools.partial(_is_named, root)):
+        for name in uv_environment.unused(place, functools.partial(_is_named, root, attempts=True)):
             folder = place / name
             size = trash.size_of(str(folder))
             shutil.rmtree(folder, ignore_errors=True)
@@ -151,16 +151,18 @@ def _is_needed(root: str, place: Path, near: str, others: set[Run], digest: str)
     return False
 
 
-def _is_named(root: str, name: str, near: str = "", others: set[Run] | None = None) -> bool:
+def _is_named(root: str, name: str, near: str = "", others: set[Run] | None = None, *, attempts: bool = False) -> bool:
     """Whether a plan of the caller's names that snapshot or environment. The runs `near` one that did are the
-    likeliest, and come first; `others`, which did not when they were asked, are left out: no plan changes its code."""
+    likeliest, and come first; `others`, which did not when they were asked, are left out: no plan changes its code.
+    With `attempts`, the plans of earlier attempts count too."""
     others = set() if others is None else others
     runs = sorted([*(Run(root, run) for run in selection.run_names(root)), *trash.runs_in(root)], key=lambda r: r.id)
     at = bisect.bisect(runs, near, key=lambda run: run.id)
     for run in filter(None, itertools.chain(*itertools.zip_longest(runs[at:], reversed(runs[:at])))):
         if run in others or not ownership.is_mine(run.path, root):  # other users run their own
             continue
-        for plan in (run.folder / "plan.json", *run.folder.glob("attempts/*/plan.json")):
+        earlier = run.folder.glob("attempts/*/plan.json") if attempts else ()
+        for plan in (run.folder / "plan.json", *earlier):
             try:
                 if name.encode() in plan.read_bytes():
                     return True
