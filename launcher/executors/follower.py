@@ -6,7 +6,6 @@ It is `export RUN to=TRACKER --follow`, which anybody may start again; what it p
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,9 +14,8 @@ from pathlib import Path
 import launcher
 from amp_launcher import records
 from launcher.errors import UsageError
-from launcher.runs import run_ids, run_roots
+from launcher.runs import run_ids, run_roots, store
 
-LOG = "tracker.log"
 _START = "import sys; sys.path[0] = sys.argv.pop(1); from launcher.__main__ import main; sys.exit(main())"
 """The launcher of this folder, whatever lies in the current one."""
 
@@ -37,7 +35,7 @@ def start(folders: Sequence[Path], tracker: str | None) -> None:
     root = str(first.parent)
     words = ["export", name or first.name, f"to={tracker}", "--follow"]
     words += [] if run_roots.is_remote(root) else [f"run_root={root}"]
-    with open(first / LOG, "ab", opener=records.record) as log:
+    with open(first / store.TRACKER_LOG, "ab", opener=records.record) as log:
         subprocess.Popen(
             [sys.executable, "-c", _START, str(Path(launcher.__file__).parents[1]), *words],
             stdin=subprocess.DEVNULL,
@@ -45,4 +43,4 @@ def start(folders: Sequence[Path], tracker: str | None) -> None:
             stderr=log,
             start_new_session=True,
         )
-    print(f"to {tracker} as it comes; {os.path.join(first, LOG)}", file=sys.stderr)
+    print(f"to {tracker} as it comes; {first / store.TRACKER_LOG}", file=sys.stderr)

@@ -53,7 +53,7 @@ def lines(seen: Seen, width: int = 0) -> list[str]:
         rows.append(("started", f"{state.started}, ended {state.ended}" if state.ended else state.started))
     rows.append(("attempts", "not known" if nothing_known else _attempts(run)))
     rows += _earlier_attempts(run, state)
-    if said := follow.tail(folder / "tracker.log", 1):
+    if said := follow.tail(folder / store.TRACKER_LOG, 1):
         rows.append(("tracker", said[0]))
     rows.append(("folder", summary.place_of(folder)))
     if run_roots.is_remote(run.root):

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.executors import follower
-from launcher.runs import run_ids, selection
+from launcher.runs import run_ids, selection, store
 from tests.launcher.run_folders import until
 
 SCRIPT = ("recipe=script", "framework=none", "gpus=0", "telemetry.every=0", "amp=none")
@@ -36,7 +35,7 @@ def words(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sequen
 
 
 def sent(folder: Path) -> str:
-    return (folder / follower.LOG).read_text()
+    return (folder / store.TRACKER_LOG).read_text()
 
 
 def steps_in(folder: Path) -> list[int]:
@@ -50,7 +49,7 @@ def test_a_runs_curves_go_to_its_tracker_and_those_of_its_next_attempt(
 ) -> None:
     assert main([*words]) == 0
     (name,) = selection.run_names(str(root))
-    assert f"to tensorboard as it comes; {root / name / follower.LOG}" in capfd.readouterr().err
+    assert f"to tensorboard as it comes; {root / name / store.TRACKER_LOG}" in capfd.readouterr().err
     until(lambda: "values of" in sent(root / name))
     assert steps_in(tmp_path / "tensorboard" / name) == [1, 2]
     assert main(["resume", name, "script.resume_arguments=[again]", f"run_root={root}"]) == 0
@@ -62,7 +61,7 @@ def test_a_sweep_has_one_follower(words: Sequence[str], root: Path, tmp_path: Pa
     assert main([*words, "env.A=choice(a,b)"]) == 0
     first, second = sorted(root / name for name in selection.run_names(str(root)))
     until(lambda: "values of 2 runs sent" in sent(first))
-    assert not (second / follower.LOG).exists()
+    assert not (second / store.TRACKER_LOG).exists()
     sweep = tmp_path / "tensorboard" / run_ids.sweep_of(first.name)
     assert [steps_in(sweep / cell) for cell in ("000_env.A=a", "001_env.A=b")] == [[1, 2], [1, 2]]
 
