@@ -177,7 +177,7 @@ def file_problem(path: Path) -> str:
         return error.strerror or str(error)
 
 
-def write(folder: Path, inherited: Sequence[str], passed: Sequence[str], given: Mapping[str, str]) -> None:
+def write_variables(folder: Path, inherited: Sequence[str], passed: Sequence[str], given: Mapping[str, str]) -> None:
     """Write the variables that are passed on: `inherited` of this process, `passed` of `given`.
 
     Raises `UsageError`."""

@@ -121,7 +121,7 @@ def write_scripts(plan: Plan, folder: Path, passed: Mapping[str, str] | None = N
 def _lay_environment(plan: Plan, folder: Path, passed: Mapping[str, str] | None) -> None:
     if (plan.inherited or plan.passed) and not (folder / job_environment.FILE).exists():
         given = dict(os.environ) if passed is None else passed
-        job_environment.write(folder, plan.inherited, plan.passed, given)
+        job_environment.write_variables(folder, plan.inherited, plan.passed, given)
     if plan.inherits_shell and not plan.arm and not (folder / shell_record.FILE).exists():
         shell_record.write(folder, os.environ)
     if plan.arm or passed is not None or plan.cluster.get("host") or plan.cluster.get("login"):
