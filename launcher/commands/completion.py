@@ -147,12 +147,11 @@ def _keys(given: Sequence[str]) -> Iterable[str]:
 def _values(key: str) -> list[str]:
     from typing import get_args
 
-    from launcher.config.paths import conf_folder, own_folders
+    from launcher.config.paths import names_in, own_folders
     from launcher.config.schema import GROUPS, annotation_of
 
     if key in GROUPS:
-        folders = (conf_folder(), *own_folders())
-        return sorted({path.stem for folder in folders for path in (folder / key).glob("*.yaml")})
+        return names_in(key, own_folders())
     annotation = annotation_of(key)
     if annotation is bool or bool in get_args(annotation):
         return ["false", "true"]

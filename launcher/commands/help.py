@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from amp_launcher.recipe import NAMES, DataLayout, find, own_names
 from amp_launcher.settings import Settings
 from amp_launcher.typed import SettingsError, described, show
-from launcher.config.paths import conf_folder
+from launcher.config.paths import names_in
 from launcher.config.schema import CLUSTERS, GROUPS, Launch
 from launcher.search.space import Search
 
@@ -51,9 +51,7 @@ def keys(config_dirs: Sequence[Path]) -> str:
 
 def choices(config_dirs: Sequence[Path] = ()) -> dict[str, list[str]]:
     """The names that each group has, those of a person's own files among them."""
-    folders = (conf_folder(), *config_dirs)
-    named = {group: {path.stem for folder in folders for path in (folder / group).glob("*.yaml")} for group in GROUPS}
-    return {group: sorted(names) for group, names in named.items() if names}
+    return {group: names for group in GROUPS if (names := names_in(group, config_dirs))}
 
 
 def sections() -> Iterator[tuple[str, list[Key]]]:

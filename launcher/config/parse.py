@@ -15,7 +15,7 @@ from amp_launcher.recipe import find
 from amp_launcher.typed import SettingsError, convert, fields_of, refuse_control_characters, unknown_key
 from amp_launcher.values import CHOICE, from_text, read, split, unquoted
 from launcher.config import placeholders
-from launcher.config.paths import conf_folder
+from launcher.config.paths import names_in
 from launcher.config.schema import ALIASES, GROUPS, annotation_of, text_key
 from launcher.errors import UsageError
 
@@ -111,12 +111,8 @@ def half_of_pair(word: str, groups: Sequence[str] = GROUPS) -> str:
     other word."""
     if is_key(word, groups):
         return f"{word} is a key and needs a value: {word}=..."
-    pairs = [f"{group}={word}" for group in groups if word in _shipped(group)]
+    pairs = [f"{group}={word}" for group in groups if word in names_in(group)]
     return f"{word} needs its key: {' or '.join(pairs)}" if pairs else ""
-
-
-def _shipped(group: str) -> set[str]:
-    return {path.stem for path in conf_folder().joinpath(group).glob("*.yaml")}
 
 
 def is_key(word: str, groups: Sequence[str] = GROUPS) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import launcher
@@ -49,3 +50,8 @@ def conf_folder() -> Path:
     package = Path(launcher.__path__[0])
     installed = package / "conf"
     return installed if installed.is_dir() else package.parent / "conf"
+
+
+def names_in(group: str, folders: Iterable[Path] = ()) -> list[str]:
+    """The names of a group's files, those in a person's own `folders` among them."""
+    return sorted({path.stem for folder in (conf_folder(), *folders) for path in (folder / group).glob("*.yaml")})
