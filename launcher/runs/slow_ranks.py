@@ -39,21 +39,20 @@ def find(ranks: Sequence[Pace]) -> list[SlowRank]:
     for whom."""
     if len(ranks) < 2:
         return []
-    works = statistics.median_low(1 - (one.waits or 0.0) for one in ranks)  # of two ranks the faster one's
+    works = [1 - (one.waits or 0.0) for one in ranks]
+    usual_work = statistics.median_low(works)  # of two ranks the faster one's
     places = {place for one in ranks for place in one.places}
     usual = {place: statistics.median_low(one.places.get(place, 0.0) for one in ranks) for place in places}
     found = []
-    busiest = max(1 - (one.waits or 0.0) for one in ranks)
-    for one in ranks:
-        if _is_long(busiest - (1 - (one.waits or 0.0))):
+    for one, work in zip(ranks, works, strict=True):
+        if _is_long(max(works) - work):
             continue  # it waits for another one
         excess = {place: share - usual[place] for place, share in one.places.items()}
         place = max(excess, key=excess.__getitem__, default="")
-        named = SlowRank(one.rank or 0, one.node or "", place, one.places.get(place, 0.0), usual.get(place, 0.0))
         if _is_long(excess.get(place, 0.0)):
-            found.append(named)
-        elif _is_long(1 - (one.waits or 0.0) - works):
-            found.append(named._replace(place="", share=1 - (one.waits or 0.0), others=works))
+            found.append(SlowRank(one.rank or 0, one.node or "", place, one.places[place], usual[place]))
+        elif _is_long(work - usual_work):
+            found.append(SlowRank(one.rank or 0, one.node or "", "", work, usual_work))
     return sorted(found, key=lambda slow: slow.others - slow.share) if 2 * len(found) <= len(ranks) else []
 
 
