@@ -128,7 +128,7 @@ def _page(evidence: Evidence) -> Callable[[], str]:
 
 
 def _follow(export: Export) -> None:
-    """Send what is new until the runs have ended. Prints once that a tracker is down, and asks it again."""
+    """Send new values until the runs have ended. A tracker that is down is reported once, and tried again."""
     down, devices_at = False, 0.0
     while True:
         now = time.monotonic()

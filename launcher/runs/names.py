@@ -3,7 +3,7 @@
     STATE/launcher/names/<root>   what was read before: a line for each run of the caller's with its id, its folder's
                                   inode and its name as JSON; <root> is a digest of the run root's path
 
-A plan keeps its name, so what was read once is not read again; that of a run on another host is in its pointer here.
+The name in a plan never changes, so each plan is read once. The name of a run on another host is in its pointer here.
 The file is no record: without it, or where it is damaged or old, the plans are read, and it is written again once many
 runs are not in it. STATE is as in `run_roots`.
 """

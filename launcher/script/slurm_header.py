@@ -20,7 +20,7 @@ def options(plan: Plan, *, log: str, array: str | None = None) -> list[str]:
     words = resources(plan, _word)
     words += [
         f"--signal=B:USR1@{plan.cluster['stop_before']}",
-        # A terminal that was in what is up has ended with it, and nobody would know that it is up again.
+        # Its terminals end with it: if Slurm started it again, nobody would know.
         "--no-requeue" if plan.up else "--requeue",
         "--open-mode=append",
         f"--output={_word(log)}",

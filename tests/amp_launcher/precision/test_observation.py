@@ -73,7 +73,7 @@ def test_a_guard_takes_an_observers_errors_once_and_lets_all_others_pass() -> No
     guard = observation.Guard(StopIteration, failed=lambda: failed.append(None))
     for _ in range(2):
         with guard:
-            observation.head(3, None, parameters=[])  # type: ignore[arg-type]
+            observation.head(3, None, parameters=[])
     (problem,) = guard.problems
     assert re.fullmatch(
         r"observing it failed: AttributeError: .* \(amp_launcher/precision/observation.py:\d+\)", problem

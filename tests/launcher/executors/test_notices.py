@@ -23,7 +23,7 @@ from tests.launcher.slurm.submitted import Submitted, submitted_by
 BARE = ("recipe=script", "train.bare=true", "train.precision=script", "gpus=0", "telemetry.every=0")
 SECRET = "hunter2-hunter2"
 TELLING = '#!/bin/sh\nenv >>"$1.environment"\ncat >>"$1"\n'
-"""Keeps its own environment, and then what it is told: the tests wait for that."""
+"""Writes its environment, then the notice: the tests wait for the notice."""
 
 
 def program(folder: Path, text: str = TELLING) -> Path:

@@ -146,7 +146,7 @@ def test_a_trial_whose_search_was_killed_before_it_was_submitted_is_submitted_on
     def start(folders: list[Path], plans: list[object]) -> None:
         if folders[0].name.endswith("-001"):
             raise Killed
-        real(folders, plans)  # type: ignore[arg-type]
+        real(folders, plans)
 
     monkeypatch.setattr(submission, "start", start)
     monkeypatch.setattr(submission, "_discard", lambda *folders, **how: None)  # as a kill leaves them
@@ -235,7 +235,7 @@ def test_a_trial_that_finds_no_gpus_waits_until_another_one_ends(
     def start(folders: list[Path], plans: list[object]) -> None:
         if [name for _, name in states(root)].count("done") < len(selection.run_names(str(root))) - 1:
             raise StartRefused("its GPUs are taken")
-        real(folders, plans)  # type: ignore[arg-type]
+        real(folders, plans)
 
     monkeypatch.setattr(submission, "start", start)
     assert main(words(root, "search.trials=3", "search.parallel=2")) == 0

@@ -116,7 +116,7 @@ def test_a_failed_node_uses_a_restart(jobs: Submitted) -> None:
         log = folder / f"attempts/{attempt}/stdout.log"
         until(functools.partial(has, log, "begun"), LONG)
         until((folder / "checkpoints/net.pt").exists, LONG)
-        # A node takes the other tests' jobs with it. As one leaves an attempt: nothing of it ends by itself.
+        # Ending the node would end the jobs of other tests. This leaves the attempt as a failed node does.
         kill([*processes(folder), shell(folder)])
         record = {"schema": 1, "state": "interrupted", "attempt": attempt, "reason": "its node n9 failed"}
         store.write_json(folder / f"attempts/{attempt}" / store.ENDED, record)
