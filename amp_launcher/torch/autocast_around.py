@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -53,6 +54,8 @@ class _Region(threading.local):
     """It was begun where gradients are disabled, and ends with that."""
     covered = False
     """A module was called in the script's own autocast; ours begins when that ends."""
+    begun = False
+    """A module was called since the last optimizer's step."""
     ends_later = False
     """It has to end, but the script has opened its own autocast in it, which has to end first."""
     stamps: dict[int, Any]
@@ -68,6 +71,8 @@ class AutocastAround:
         self._region = _Region()
         self.switched_off = False
         """Whether a module was called in an autocast of the script's own that was off."""
+        self.began_late = False
+        """Whether a step's forward began in a `forward` that was called directly, or was no module's."""
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -200,6 +205,7 @@ class AutocastAround:
             return False  # recorded, not computed; or computed again in backward, in the autocast of its forward
         if region.compiled and isinstance(module, torch.fx.GraphModule):
             return False
+        region.begun = True
         trains = torch.is_grad_enabled() and (module is None or module.training)
         if region.context is not None:
             region.evaluates &= not trains
@@ -213,6 +219,7 @@ class AutocastAround:
             return False  # the transforms of a data loader
         else:
             self._open()
+            self.began_late = self.began_late or _is_in_forward(sys._getframe(2))
             region.evaluates, region.without_gradients = not trains, not torch.is_grad_enabled()
             self._has_changed(module)
         region.inside = True
@@ -266,7 +273,13 @@ class AutocastAround:
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if not is_dynamo_compiling():
+            self.began_late = self.began_late or not self._region.begun
+            self._region.begun = False
             self._close()
+
+
+def _is_in_forward(caller: types.FrameType) -> bool:
+    return caller.f_code.co_name == "forward" and isinstance(caller.f_locals.get("self"), nn.Module)
 
 
 def _nesting() -> int:
@@ -312,6 +325,7 @@ def _as_float32(original: Callable[..., Any]) -> Callable[..., Any]:
 for _function in (
     *vars(AutocastAround).values(),
     *vars(CompiledFunction).values(),
+    _is_in_forward,
     _nesting,
     _stamp,
     first_weight,

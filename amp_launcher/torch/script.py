@@ -33,6 +33,10 @@ SWITCHED_OFF = (
     " (the script calls its model in an autocast of its own that is off, as by autocast(enabled=False), which wins "
     "over the launcher's: switch it on by the script's own argument, and say train.precision=script)"
 )
+BEGAN_LATE = (
+    " (autocast begins where a step calls its first module, and products were computed before: write model(x) for "
+    "model.forward(x), or torch.autocast around what uses weights without a module, and say train.precision=script)"
+)
 
 
 class TorchWrapper(Wrapper):
@@ -57,7 +61,13 @@ class TorchWrapper(Wrapper):
     def tell_early(self, early: EarlyVerdict) -> None:
         super().tell_early(early)
         advice = early.advice
-        early.advice = lambda: SWITCHED_OFF if self._autocast and self._autocast.switched_off else advice()
+
+        def advise() -> str:
+            if self._autocast and self._autocast.switched_off:
+                return SWITCHED_OFF
+            return BEGAN_LATE if self._autocast and self._autocast.began_late else advice()
+
+        early.advice = advise
 
     @contextlib.contextmanager
     def around(self, meter: StepMeter) -> Iterator[None]:

@@ -61,6 +61,27 @@ def test_a_script_whose_own_autocast_is_off_is_told_how_to_switch_it_on(run):
     assert "in an autocast of its own that is off" in ended.err and "say train.precision=script" in ended.err
 
 
+BY_WEIGHTS = """
+class Late(nn.Module):
+    def forward(self, x):
+        return net[2](net[1](x @ net[0].weight.T))
+def of_weights(x):
+    return torch.relu(x @ net[0].weight.T) @ net[2].weight.T
+class Float32(nn.Module):
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            return net[2](net[1](x @ net[0].weight.T))
+optimizer = """
+
+
+@pytest.mark.parametrize(("forward", "advised"), [("Late().forward", True), ("of_weights", True), ("Float32()", False)])
+def test_a_step_that_computes_before_it_calls_a_module_is_told_where_autocast_begins(run, forward, advised):
+    text = PLAIN.replace("(net(inputs)", f"({forward}(inputs)").replace("optimizer = ", BY_WEIGHTS, 1)
+    ended = run(text, "amp=o1")
+    assert (ended.code, ended.verdict) == (1, "contradicted")
+    assert ("autocast begins where a step calls its first module" in ended.err) == advised
+
+
 def test_optimizer_steps_alone_in_a_thread_leave_a_proof_as_it_is(run):
     stepping = "thread = __import__('threading').Thread(target=optimizer.step); thread.start(); thread.join()"
     ended = run(PLAIN.replace("optimizer.step()", stepping), "amp=o1")
