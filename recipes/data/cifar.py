@@ -1,29 +1,31 @@
-"""CIFAR-100 from its binary or its Python files, fully checked, or random images of its shape.
+"""CIFAR-100 from its binary files, fully checked, or random images of its shape.
 
-Formats: https://www.cs.toronto.edu/~kriz/cifar.html. A binary record is a coarse label, a fine label and 3,072 bytes of
-red, green and blue; the Python files are pickles of a dictionary of arrays.
+Format: https://www.cs.toronto.edu/~kriz/cifar.html. A record is a coarse label, a fine label and 3,072 bytes of red,
+green and blue.
 """
 
 from __future__ import annotations
 
-import io
-import pickle
-from collections.abc import Callable
+import os
+import shutil
+import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy
 from amp_launcher.loop import sampling
 from amp_launcher.settings import Data
 
-from . import DataError, archive, digest, download
+from . import DataError, digest, download
 from .images import Images
 
 SHAPE = (3, 32, 32)
 CLASSES = 100
 PIXELS = 3 * 32 * 32
 HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
-LAYOUT = "train.bin and test.bin of the binary version, or train and test of the Python version"
+PARTS = ("train.bin", "test.bin")
+LAYOUT = f"{' and '.join(PARTS)} of the binary version"
+FOLDER = "cifar-100-binary"
+"""Of the archive."""
 ARCHIVE = download.Published(
     # Size and MD5 as HOME and datasets built on it give them.
     name="cifar-100-binary.tar.gz",
@@ -31,8 +33,6 @@ ARCHIVE = download.Published(
     md5="03b5dce01913d631647c71ecec9e9cb8",
     urls=("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
 )
-UNPACKED = {"cifar-100-binary/train.bin": 50_000 * (2 + PIXELS), "cifar-100-binary/test.bin": 10_000 * (2 + PIXELS)}
-"""Bytes of the archive's files."""
 VALIDATION_SHARE = 5
 """One in five training images is held out: 10,000 of 50,000, as in the notebook."""
 
@@ -67,33 +67,42 @@ def load(data: Data, seed: int) -> Cifar:
     folder = Path(data.dir)
     if data.download and _find(folder) is None:
         _fetch(folder)
-    files = _find(folder)
-    if files is None:
+    place = _find(folder)
+    if place is None:
         raise DataError(
             f"data.dir={folder} has no CIFAR-100; it should hold {LAYOUT}, from {HOME}; data.download=true fetches them"
         )
-    read, train, test = files
-    known = read(train)
-    return Cifar("cifar100", known, read(test), seed, len(known) // VALIDATION_SHARE)
+    known, test = (read(place / part) for part in PARTS)
+    return Cifar("cifar100", known, test, seed, len(known) // VALIDATION_SHARE)
 
 
-def _find(folder: Path) -> tuple[Callable[[Path], Images], Path, Path] | None:
-    """The function that reads the files, the training file and the test file; None if there are none."""
-    for place in (folder, folder / "cifar-100-binary", folder / "cifar-100-python"):
-        for read, suffix in ((read_binary, ".bin"), (read_python, "")):
-            train, test = place / f"train{suffix}", place / f"test{suffix}"
-            if train.is_file() and test.is_file():
-                return read, train, test
-    return None
+def _find(folder: Path) -> Path | None:
+    """The folder with the files: this one, or the archive's in it."""
+    places = (folder, folder / FOLDER)
+    return next((place for place in places if all((place / part).is_file() for part in PARTS)), None)
 
 
 def _fetch(folder: Path) -> None:
-    """Download and unpack the binary version, unless another process has just done so, and remove the archive."""
+    """Download and unpack the files, unless another process has just done so, and remove the archive. `download.fetch`
+    has checked its digest."""
     with download.locked(folder):
         if _find(folder) is None:
             fetched = download.fetch(folder, ARCHIVE)
-            archive.unpack(fetched, folder / "cifar-100-binary", UNPACKED)
+            try:
+                _unpack(fetched, folder / FOLDER)
+            except OSError as error:
+                raise DataError(f"{fetched} can't be unpacked into {folder}: {error.strerror or error}") from None
             fetched.unlink()
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    with tarfile.open(archive) as members:
+        for part in PARTS:
+            aside = folder / f".{part}.part"
+            with members.extractfile(f"{FOLDER}/{part}") as source, aside.open("wb") as written:
+                shutil.copyfileobj(source, written)
+            os.replace(aside, folder / part)
 
 
 def synthetic(seed: int) -> Cifar:
@@ -104,7 +113,7 @@ def synthetic(seed: int) -> Cifar:
     return Cifar("synthetic", known, Images(images=pixels[:0], labels=known.labels[:0]), seed, 0)
 
 
-def read_binary(path: Path) -> Images:
+def read(path: Path) -> Images:
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -115,33 +124,7 @@ def read_binary(path: Path) -> Images:
             f"{path} has {len(content)} bytes, which is not a whole number of CIFAR-100's records of {record}"
         )
     records = numpy.frombuffer(content, numpy.uint8).reshape(-1, record)
-    return _checked(path, records[:, 2:], records[:, 1])
-
-
-def read_python(path: Path) -> Images:
-    try:
-        arrays = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-        pixels, labels = arrays[b"data"], numpy.asarray(arrays[b"fine_labels"])
-    except Exception as error:  # unpickling what isn't a pickle may raise any, as Python's documentation says
-        raise DataError(f"{path} is not a Python file of CIFAR-100: {type(error).__name__}: {error}") from None
-    if labels.ndim != 1 or (len(labels) and labels.dtype.kind not in "iu"):
-        raise DataError(f"{path} is not a Python file of CIFAR-100: its fine_labels are no whole numbers")
-    if not isinstance(pixels, numpy.ndarray) or pixels.dtype != numpy.uint8 or pixels.shape != (len(labels), PIXELS):
-        raise DataError(f"{path} should hold {len(labels)} images of {PIXELS} bytes for its labels")
-    return _checked(path, pixels, labels)
-
-
-def _checked(path: Path, pixels: numpy.ndarray, labels: numpy.ndarray) -> Images:
-    if len(labels) == 0 or labels.max() >= CLASSES or labels.min() < 0:
-        raise DataError(f"{path} has labels other than 0 to {CLASSES - 1}, or no images")
-    return Images(images=numpy.array(pixels).reshape(-1, *SHAPE), labels=labels.astype(numpy.int64))
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Builds NumPy arrays and nothing else, since an untrusted pickle can call any function."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        allowed = ("_reconstruct", "ndarray", "dtype") if module.split(".")[0] == "numpy" else ()
-        if name in allowed or (module, name) == ("_codecs", "encode"):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+    labels = records[:, 1].astype(numpy.int64)
+    if labels.max() >= CLASSES:
+        raise DataError(f"{path} has labels other than 0 to {CLASSES - 1}")
+    return Images(images=numpy.array(records[:, 2:]).reshape(-1, *SHAPE), labels=labels)

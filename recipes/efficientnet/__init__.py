@@ -120,9 +120,9 @@ RECIPE = Recipe(
     frameworks=("torch", "tensorflow"),
     data={
         "cifar100": DataLayout(
-            files=(("train.bin", "test.bin"), ("train", "test"), ("cifar-100-binary",), ("cifar-100-python",)),
+            files=(("train.bin", "test.bin"), ("cifar-100-binary",)),
             download=True,
-            help="the binary or the Python files of CIFAR-100 in data.dir",
+            help="the binary files of CIFAR-100 in data.dir",
         ),
         "synthetic": DataLayout(samples=40_000, help="random images of CIFAR-100's shape"),
     },

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import http.server
-import io
 import multiprocessing
 import os
 import random
 import signal
-import tarfile
 import threading
 import time
 from pathlib import Path
@@ -17,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from amp_launcher.recipes.data import download
-from amp_launcher.recipes.data.archive import unpack
 from amp_launcher.recipes.data.download import Published, fetch, locked
 from amp_launcher.typed import SettingsError
 
@@ -177,56 +174,6 @@ def test_another_file_of_that_name_and_a_folder_that_cannot_be_made_are_refused(
         _fetch(tmp_path, published("https://example.com/"))
     with pytest.raises(SettingsError, match=r"data\.dir=.* can't be written: "):
         _fetch(tmp_path / "data.bin" / "folder", published("https://example.com/"))
-
-
-def archive(path: Path, *members: tuple[str, bytes, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as tar:
-        for name, kind, content in members:
-            member = tarfile.TarInfo(name)
-            member.type, member.size = kind, len(content)
-            member.linkname = "/etc/passwd" if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
-            tar.addfile(member, io.BytesIO(content))
-    return path
-
-
-FILE, FOLDER = tarfile.REGTYPE, tarfile.DIRTYPE
-
-
-def test_known_files_are_unpacked_and_others_are_not(tmp_path):
-    made = archive(tmp_path / "a.tgz", ("in", FOLDER, b""), ("in/a", FILE, b"aaa"), ("in/notes", FILE, b"n"))
-    unpack(made, tmp_path / "out", {"in/a": 3})
-    assert names(tmp_path / "out") == ["a"]
-    assert (tmp_path / "out" / "a").read_bytes() == b"aaa"
-
-
-@pytest.mark.parametrize(
-    ("members", "says"),
-    [
-        ([("in/a", tarfile.SYMTYPE, b"")], "in/a is a link"),
-        ([("in/a", tarfile.LNKTYPE, b"")], "in/a is a link"),
-        ([("in/b", tarfile.SYMTYPE, b""), ("in/a", FILE, b"aaa")], "in/b is a link"),
-        ([("../a", FILE, b"aaa")], "leads outside"),
-        ([("/a", FILE, b"aaa")], "leads outside"),
-        ([("in/a", FOLDER, b"")], "in/a is not a file of 3 bytes"),
-        ([("in/a", FILE, b"aaaa")], "in/a is not a file of 3 bytes"),
-        ([("in/c", FILE, b"c")], "lacks in/a"),
-        ([("in/z", FILE, bytes(4 * 2**20)), ("in/a", FILE, b"aaa")], "more bytes than its files"),
-    ],
-)
-def test_an_archive_with_other_files_than_the_known_ones_is_refused(tmp_path, members, says):
-    made = archive(tmp_path / "a.tgz", *members)
-    with pytest.raises(SettingsError) as error:
-        unpack(made, tmp_path / "out", {"in/a": 3})
-    assert says in str(error.value)
-    assert names(tmp_path / "out") == []
-    assert names(tmp_path) == ["a.tgz", "out"]
-
-
-@pytest.mark.parametrize("content", [b"no gzip", b"\x1f\x8b\x08\x00broken"])
-def test_a_file_that_is_no_archive_is_refused(tmp_path, content):
-    (tmp_path / "a.tgz").write_bytes(content)
-    with pytest.raises(SettingsError, match="can't be unpacked"):
-        unpack(tmp_path / "a.tgz", tmp_path / "out", {"in/a": 3})
 
 
 def _fetch(folder: Path, file: Published) -> None:
