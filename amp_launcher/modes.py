@@ -26,7 +26,6 @@ MEANINGS = {
     "half_model_fp32_masters": "the model cast but for its norms, float32 masters unless switched off, autocast",
     "sharded_fp32_masters": "parallel=fsdp: float32 shards as masters, half precision gathered from them, autocast",
     "half_model": "model and inputs cast, the loss in float32",
-    "half_model_stochastic": "the same, weights stepped in float32 and rounded at random (amp.rounding=stochastic)",
     "grappler": "TensorFlow's graph rewrite, auto_mixed_precision, by operation lists; xla=true compiles what it made",
     "keras_policy": "mixed_float16 or mixed_bfloat16 at o2, float16 or bfloat16 at o3",
     "autocast_around": "torch.autocast around a user's script, from a step's first module call to its backward",
@@ -58,9 +57,6 @@ def rows(frameworks: Sequence[str] = FRAMEWORKS) -> Iterator[tuple[str, ...]]:
                 cells = {"either": cells["float16"]}
             for dtype, cell in cells.items():
                 yield framework, level, dtype, device, str(xla).lower(), cell
-            if framework == "torch" and level == "o3":
-                stochastic = support_for(framework, level, "bfloat16", xla, device, rounding="stochastic")
-                yield framework, f"{level} stochastic", "bfloat16", device, str(xla).lower(), _cell(stochastic)
             if framework == "torch" and level == "o2":
                 sharded = support_for(framework, level, "bfloat16", xla, device, parallel="fsdp")
                 yield framework, f"{level} fsdp", "either", device, str(xla).lower(), _cell(sharded)

@@ -11,7 +11,6 @@ from amp_launcher.precision.gemm import HALF
 from amp_launcher.precision.gemm_layers import Chosen, Linear, choose
 from amp_launcher.precision.levels import ENOUGH, MODES, PRESETS, Amp, Framework, LossScale, Parallel
 from amp_launcher.precision.operators import check_ignored
-from amp_launcher.precision.support import STOCHASTIC_SHARDS
 from amp_launcher.recipe import Recipe, find
 from amp_launcher.typed import (
     SettingsError,
@@ -224,8 +223,6 @@ def check(settings: Settings, world_size: int = 1) -> None:
         raise SettingsError(
             f"parallel=fsdp: recipe={recipe.name} can't be sharded: {recipe.unsharded}; say parallel=ddp", "parallel"
         )
-    if settings.parallel == "fsdp" and settings.amp.rounding == "stochastic":
-        raise SettingsError(STOCHASTIC_SHARDS, "parallel")
     if settings.profile.tool == "framework" and settings.framework == "paddle":
         raise SettingsError("profile=framework supports torch and TensorFlow, not Paddle; say profile=nsys", "profile")
     for key, takes in _PROFILERS.items():

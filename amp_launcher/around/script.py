@@ -129,11 +129,9 @@ def support(settings: Settings, dtype: str, device: str, source: Source, *, ngc_
         )
     if train.bare:
         return _bare(settings, ngc_tensorflow1)
-    own = support_for(framework, level, dtype, settings.xla, device, amp.master_weights, amp.rounding)
+    own = support_for(framework, level, dtype, settings.xla, device, amp.master_weights)
     if own.unsupported:
         return own
-    if amp.rounding == "stochastic" and not (by_script(train, source) and source.asks):
-        return Support(unsupported=f"amp.rounding=stochastic can't be applied from outside the script; {add}")
     if by_script(train, source):
         return own if source.asks else dataclasses.replace(own, lists="observed")
     if settings.xla and device == "cpu":

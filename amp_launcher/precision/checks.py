@@ -64,16 +64,6 @@ def _of_levels(amp: Amp, framework: str) -> Rules:
         yield ("allow", "deny"), "needs operation lists, and amp=o3 has none; say amp=o1 or amp=o2"
     if level != "o2":
         yield ("master_weights",), f"with amp={level}: only o2 has the choice"
-    if framework != "torch":
-        yield ("rounding",), f"is for torch, and this is framework={framework}; leave it out"
-    if level in ("o0", "o1"):
-        weights = f"rounds half-precision weights, and those of amp={level} are float32"
-        yield ("rounding",), f"{weights}; say amp=o3, or leave it out"
-    if level == "o2":
-        yield ("rounding",), "takes the place of the float32 masters of amp=o2; say amp=o3, or leave it out"
-    if amp.dtype == "float16":
-        needs = "needs bfloat16, whose range is that of float32"
-        yield ("rounding",), f"{needs}; say amp.dtype=bfloat16, or leave it out"
 
 
 def _of_gemm(amp: Amp, framework: str) -> Rules:

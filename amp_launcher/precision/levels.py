@@ -6,7 +6,7 @@ The levels are those of apex (`apex/amp/frontend.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from amp_launcher.precision import operations
 from amp_launcher.precision.gemm import Gemm
@@ -15,7 +15,6 @@ from amp_launcher.typed import SettingsError, not_a_choice, setting
 Level = Literal["o0", "o1", "o2", "o3"]
 Dtype = Literal["auto", "float16", "bfloat16"]
 Name = Literal["fp32", "tf32", "fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true", "fp8", "mxfp8", "nvfp4", "none"]
-Rounding = Literal["nearest", "stochastic"]
 Framework = Literal["torch", "tensorflow", "paddle"]
 Device = Literal["cpu", "cuda"]
 Parallel = Literal["ddp", "fsdp"]
@@ -66,6 +65,9 @@ MODES: dict[Name, Named] = {
 class Amp:
     """The precision that was asked for."""
 
+    RETIRED: ClassVar = {"rounding": "nearest"}
+    """Keys of 0.1.0, which plans and checkpoints have, with the value that they are read with."""
+
     level: Level = setting("o1", "o0 float32, o1 operation lists, o2 half model with float32 masters, o3 all half")
     dtype: Dtype = setting("auto", "auto takes float16 from compute capability 7.0, bfloat16 from 8.0 and on a CPU")
     allow: tuple[str, ...] = setting((), "operations to run in half precision, beyond the framework's own list")
@@ -74,9 +76,6 @@ class Amp:
     clear: tuple[str, ...] = setting((), "TensorFlow at o1: operations in the precision of those around them")
     keep_fp32: tuple[str, ...] = setting((), "patterns of module names to keep in float32, such as head.*")
     master_weights: bool | None = setting(None, "float32 master weights; null is the level's own answer (o2: true)")
-    rounding: Rounding = setting(
-        "nearest", "of weights after a step; stochastic, at o3 in bfloat16 in torch, keeps small updates on average"
-    )
     gemm: Gemm = setting("half", "number format of linear layers' matrix products, at o1 and o2 in bfloat16")
     gemm_exclude: tuple[str, ...] | None = setting(
         None, "patterns of linear layers to leave in half precision; null is the output layer, [] is none"

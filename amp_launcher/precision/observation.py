@@ -5,7 +5,6 @@
               "float32_parameters",                      "either": may run in both dtypes; the last: all are float32
               "scaled": True,                            only where the level scales the loss
               "lists": "refused",                        only where amp.deny is refused
-              "rounding": "stochastic",                  only where it is
               "parallel": "fsdp",                        only where parameters are due in shards
               "gemm": {"format", "layers": [name], "left_out": {name: reason}}},         only where amp.gemm isn't half
      "calls": [{"operation", "functions", "backward", "role", "dtype", "kept", "compiled", "device", "calls", "flops",
@@ -33,8 +32,6 @@
      "optimizer": {dtype: elements},                     what optimizers stepped; empty where no step was taken
      "optimizer_state": {dtype: elements},               what optimizers keep for each weight; a rank's shards of it
      "reduced": {dtype: elements},                       gradients summed over ranks; empty where none were seen
-     "rounded": {"weights", "between", "up", "expected_up", "farther", "expected_farther", "variance", "outside",
-                 "carried"},                             counts of weights, only where amp.rounding is stochastic
      "gathered": {dtype: elements},                      parameters that ranks gathered from their shards to compute
      "shards": {"elements", "of"},                       parameters in shards: this rank's part, and of how many
      "float32": {"switches": {name: setting}, "arithmetic": {product: "float32" | "tf32" | "bfloat16"}},
@@ -49,10 +46,6 @@ empty where it isn't known. The last four keys are there under `amp.gemm`, and w
 `operands` in the order of `GemmFormat`, `emulates` the narrower dtypes that they were rounded to before, `scales` the
 dtypes of the numbers that scale them in the product, `layers` the modules with the weights, None where they aren't
 known.
-
-Of rounded weights, `between` two bfloat16 values are those that an optimizer's float32 result was between, `up` is away
-from zero, `farther` not the nearer of the two, `outside` neither of them, and `carried` were between two values before
-the step already (`amp_launcher.precision.rounding`).
 """
 
 from __future__ import annotations
@@ -205,8 +198,6 @@ def head(
         rule["scaled"] = True
     if resolved.lists == "refused":
         rule["lists"] = resolved.lists
-    if resolved.rounding != "nearest":
-        rule["rounding"] = resolved.rounding
     if resolved.parallel == "fsdp":
         rule["parallel"] = resolved.parallel
     if float32_parameters is not None:
@@ -240,7 +231,6 @@ def head(
         "optimizer": {},
         "optimizer_state": {},
         "reduced": {},
-        "rounded": {},
         "gathered": {},
         "shards": {"elements": 0, "of": 0},
         "float32": {"switches": {}, "arithmetic": {}},

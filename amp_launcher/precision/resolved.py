@@ -61,11 +61,6 @@ class ResolvedPrecision:
         """Whether the optimizer steps float32 masters of half-precision parameters."""
         return self.level == "o2" and self.amp.master_weights is not False
 
-    @property
-    def rounding(self) -> str:
-        """Of half-precision weights after a step: nearest or stochastic."""
-        return self.amp.rounding
-
 
 def resolve(
     amp: Amp,
@@ -93,7 +88,7 @@ def resolve(
     dtype = resolve_dtype(amp.level, amp.dtype, device, capability, framework)
     if support is None:
         masters = amp.master_weights
-        row = support_for(framework, amp.level, dtype, xla, device, masters, amp.rounding, parallel, static)
+        row = support_for(framework, amp.level, dtype, xla, device, masters, parallel, static)
     else:
         row = support(dtype)
     if row.unsupported:

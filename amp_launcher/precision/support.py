@@ -12,10 +12,6 @@ Lists = Literal["applied", "observed", "refused"]
 float32, which is only observed; where the precision is applied around a script, the list is refused."""
 
 SHARDING_TORCH = (2, 9)
-STOCHASTIC_SHARDS = (
-    "amp.rounding=stochastic with parallel=fsdp: shards of half-precision weights are stepped as they are; say "
-    "parallel=ddp, or amp=o2"
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,17 +31,15 @@ def support_for(
     xla: bool,
     device: str,
     master_weights: bool | None = None,
-    rounding: str = "nearest",
     parallel: str | None = None,
     static: bool = False,
 ) -> Support:
     """The mechanism of `level` in `framework`, with the dtype resolved (`float32` at o0) and a known device.
 
-    Where `rounding` is stochastic, `precision.checks` has refused all but o3 in bfloat16 in torch. `parallel`
-    is ddp or fsdp in torch; None is ddp there, and all that the other frameworks have. `static` is a static graph of
-    Paddle's.
+    `parallel` is ddp or fsdp in torch; None is ddp there, and all that the other frameworks have. `static` is a static
+    graph of Paddle's.
     """
-    why = _unsupported(framework, level, dtype, xla, device, rounding, parallel)
+    why = _unsupported(framework, level, dtype, xla, device, parallel)
     if why:
         return Support(unsupported=why)
     if level == "o0":
@@ -54,8 +48,6 @@ def support_for(
         return Support(mechanism="grappler" if level == "o1" else "keras_policy")
     without_masters = level == "o2" and master_weights is False
     if framework == "torch":
-        if rounding == "stochastic":
-            return Support(mechanism="half_model_stochastic")
         with_masters = "sharded_fp32_masters" if parallel == "fsdp" else "half_model_fp32_masters"
         by_level = {"o1": "autocast", "o2": with_masters, "o3": "half_model"}
         return Support(mechanism="half_model_no_masters" if without_masters else by_level[level])
@@ -110,13 +102,9 @@ def gemm_problem(gemm: str, device: str, capability: tuple[int, int] | None) -> 
     return ""
 
 
-def _unsupported(
-    framework: str, level: str, dtype: str, xla: bool, device: str, rounding: str, parallel: str | None
-) -> str:
+def _unsupported(framework: str, level: str, dtype: str, xla: bool, device: str, parallel: str | None) -> str:
     if parallel and framework != "torch":
         return f"parallel={parallel} is torch's; leave it out"
-    if parallel == "fsdp" and rounding == "stochastic":
-        return STOCHASTIC_SHARDS
     if xla and framework == "torch":
         return "xla=true is TensorFlow's compiler; for torch say compile=true"
     if xla and framework == "paddle":

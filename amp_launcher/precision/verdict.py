@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from amp_launcher.precision import gemm_rules, rounding, shard_rules
+from amp_launcher.precision import gemm_rules, shard_rules
 from amp_launcher.precision.call_summary import Call, describe, flops, is_apart, is_half, percent, phase, times
 from amp_launcher.precision.findings import (
     CONTRADICTED,
@@ -135,8 +135,6 @@ def _of_steps(reports: Sequence[Report], share: float, one_rank: bool = False) -
                 known.add((kind, text))
                 yield kind, f"{place}: {text}"
     yield from _optimizer(reports, one_rank)
-    if _is_rounded(reports):
-        yield from (contradicted(text) for text in rounding.contradictions(_of_training(reports)))
 
 
 def _settings(report: Report) -> dict[str, Any]:
@@ -156,8 +154,6 @@ def _of_run(reports: Sequence[Report], planned: set[int]) -> Iterator[Finding]:
         yield unknown(f"{entry} matched nothing that was observed: check the name, or leave it out")
     if reports[0]["rule"]["level"] == "o2" and not any(report["optimizer"] for report in reports):
         yield unknown("no observed step reached the optimizer, so its float32 masters weren't seen")
-    if _is_rounded(reports) and (why := rounding.unseen(_of_training(reports))):
-        yield unknown(why)
 
 
 def _optimizer(reports: Sequence[Report], more_to_come: bool) -> Iterator[Finding]:
@@ -168,13 +164,7 @@ def _optimizer(reports: Sequence[Report], more_to_come: bool) -> Iterator[Findin
         return
     rule = reports[0]["rule"]
     level, half, names = rule["level"], rule["dtype"], ", ".join(stepped)
-    if _is_rounded(reports):
-        if set(stepped) != {"float32"}:
-            yield contradicted(f"the optimizer stepped {names} weights, but amp.rounding=stochastic steps float32 ones")
-        for report in reports:
-            if missing := rounding.left_out(report):
-                yield contradicted(f"{missing:,} float32 weights were stepped and not rounded stochastically")
-    elif level == "o3" or (level == "o2" and not rule["masters"]):
+    if level == "o3" or (level == "o2" and not rule["masters"]):
         groups = [entry for report in reports for entry in report["parameters"]]
         half_model = any(entry["dtype"] == half and entry["group"] != "frozen" for entry in groups)
         if half not in stepped and half_model and not more_to_come:
@@ -204,7 +194,6 @@ def _summary(reports: Sequence[Report]) -> str:
             else ""
         )
         + (f"; gradients summed over the ranks in {reduced}" if (reduced := _dtype_of(reports, "reduced")) else "")
-        + (f"; {rounding.summary(reports)}" if _is_rounded(reports) else "")
         + _kernels(reports)
         + _adapters(reports[-1])
         + (f"; {shards}" if (shards := shard_rules.summary(reports)) else "")
@@ -300,11 +289,6 @@ def _counts(reports: Sequence[Report], key: str) -> str:
     for report in reports:
         seen.update(report.get(key, {}))
     return ", ".join(f"{operation} ({times(count)})" for operation, count in sorted(seen.items()))
-
-
-def _is_rounded(reports: Sequence[Report]) -> bool:
-    """Whether the level rounds weights stochastically."""
-    return any(report["rule"].get("rounding") == "stochastic" for report in reports)
 
 
 def _dtype_of(reports: Iterable[Report], what: str) -> str | None:

@@ -100,15 +100,9 @@ PRECISION = {
     "amp=o1 amp.infer=[relu]": "amp.infer=[relu] is a list of TensorFlow's graph rewrite",
     "amp=o1 amp.deny=[con2d]": "amp.deny: con2d is not an operation known here; did you mean conv2d",
     "framework=tensorflow amp=o1 amp.allow=[MatMul] amp.deny=[MatMul]": "MatMul is on both",
-    "amp=o0 amp.rounding=stochastic": "those of amp=o0 are float32; say amp=o3",
-    "amp=o1 amp.rounding=stochastic": "those of amp=o1 are float32; say amp=o3",
-    "amp=o3 amp.dtype=float16 amp.rounding=stochastic": "needs bfloat16, whose range is that of float32; say amp.dtype",
     **{
-        f"framework={name} {words}": f"is for {only}torch, and this is framework={name}; {remedy}"
-        for words, only, remedy in (
-            ("amp=o3 amp.rounding=stochastic", "", "leave it out"),
-            ("amp=o2 amp.gemm=fp8-rowwise", "framework=", "say amp.gemm=half"),
-        )
+        f"framework={name} amp=o2 amp.gemm=fp8-rowwise": f"is for framework=torch, and this is framework={name}; say "
+        "amp.gemm=half"
         for name in ("tensorflow", "paddle")
     },
 }
@@ -166,8 +160,6 @@ def test_a_precision_or_loss_scale_that_no_device_has_is_refused(line):
     framework = words.pop(0).partition("=")[2] if words[0].startswith("framework=") else "torch"
     error = refusal("mnist", words, framework)
     assert {**PRECISION, **LOSS_SCALE}[line] in str(error)
-    if "amp.rounding" in line:
-        assert error.key == "amp.rounding"
     if line in LOSS_SCALE:
         assert str(error).startswith(f"{error.key}=") and error.key == words[-1].partition("=")[0]
 

@@ -32,7 +32,6 @@ from amp_launcher.torch.observe.flops import Unaccounted
 from amp_launcher.torch.observe.memory import memory_of
 from amp_launcher.torch.observe.modules import Modules, local, optimizer_frames
 from amp_launcher.torch.observe.roles import in_backward
-from amp_launcher.torch.observe.rounding import RoundingObserver
 from amp_launcher.torch.uncompiled import uncompiled
 
 _TOLD = (Excuse.DATA, Excuse.NORM, Excuse.GRADIENTS)
@@ -56,7 +55,6 @@ class StepObserver:
         self._first_step = contextlib.ExitStack()
         """The profiler's range of a step in which this began."""
         self._stepped: Counter[str] = Counter()
-        self._rounding = RoundingObserver(guard) if resolved.rounding != "nearest" else None
         self._state: Counter[str] = Counter()
         self._writes: dict[nn.Parameter, int] = {}
         """How often each weight had been written when a step by hand was looked for."""
@@ -72,8 +70,6 @@ class StepObserver:
             before, after = (uncompiled(hook, self._guard) for hook in (self.before_optimizer, self.after_optimizer))
             stack.callback(register_optimizer_step_pre_hook(before).remove)
             stack.callback(register_optimizer_step_post_hook(after).remove)
-        if self._rounding is not None:
-            self._rounding.start(stack)
         stack.enter_context(compiled.watched(self._run_compiled))
         stack.enter_context(recomputation.watched())
         stack.enter_context(self._recording)
@@ -117,7 +113,6 @@ class StepObserver:
             "optimizer": dict(self._stepped),
             "optimizer_state": dict(self._state),
             "reduced": dict(self.mode.reduced),
-            "rounded": self._rounding.counts() if self._rounding is not None else {},
             "gathered": dict(self.mode.gathered),
             "float32": {"switches": self._switches, "arithmetic": self._arithmetic},
             "problems": self.problems,
@@ -151,8 +146,6 @@ class StepObserver:
                 self.mode.writers.gradient(local(parameter.grad))
             if parameter.grad is not None and parameter.is_floating_point():
                 self._stepped[dtype_name(parameter.dtype)] += parameter.numel()
-                if self._rounding is not None and parameter.dtype == torch.float32:
-                    self._rounding.before_step(parameter)
 
     def stepped_by_hand(self) -> bool:
         """Whether a backward has ended and weights were written after it, since this was asked last."""

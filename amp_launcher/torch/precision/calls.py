@@ -47,7 +47,6 @@ from amp_launcher.torch.precision.model_checks import (
     refuse_stale,
     refuse_wrapped,
 )
-from amp_launcher.torch.precision.stochastic_rounding import StochasticHalfModel
 from amp_launcher.torch.precision.tf32 import switch_tf32
 from amp_launcher.torch.spec import capability_of, device_from
 
@@ -58,7 +57,6 @@ MECHANISMS: dict[str, type[Mechanism]] = {
     "half_model_fp32_masters": HalfModelFloat32Masters,
     "sharded_fp32_masters": ShardedFloat32Masters,
     "half_model": HalfModel,
-    "half_model_stochastic": StochasticHalfModel,
 }
 """The class of each mechanism that `amp_launcher.precision.support` names."""
 

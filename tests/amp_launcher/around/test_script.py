@@ -83,16 +83,6 @@ def test_what_cannot_be_applied_honestly_is_refused_with_the_lines_to_add(framew
     assert LINES[framework] in unsupported(settings(framework, level), dtype, "cuda", source)
 
 
-@pytest.mark.parametrize("precision", ["auto", "script"])
-def test_weights_are_rounded_stochastically_by_the_lines_in_a_script_alone(precision):
-    asked = settings(level="o3", amp={"rounding": "stochastic"}, precision=precision)
-    for source in (PLAIN, LIGHTNING, ACCELERATE):
-        why = unsupported(asked, "bfloat16", "cpu", source)
-        assert "amp.rounding=stochastic can't be applied from outside the script" in why
-        assert (script.LIGHTNING_LINES if source is LIGHTNING else LINES["torch"]) in why
-    assert script.support(asked, "bfloat16", "cpu", ASKS).mechanism == "half_model_stochastic"
-
-
 @pytest.mark.parametrize(
     ("level", "dtype", "device", "source", "advice"),
     [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from amp_launcher.precision.checks import check
@@ -18,8 +16,6 @@ def test_every_level_and_preset_is_legal_by_itself():
         check(Amp(level="o1"), preset)
     check(Amp(level="o1"), LossScale(per_optimizer=True))
     check(Amp(level="o1", deny=("Conv2D",)), LossScale(), "tensorflow")
-    for rounded in (Amp(level="o3"), Amp(level="o3", dtype="bfloat16", preset="bf16-true")):
-        check(dataclasses.replace(rounded, rounding="stochastic"), LossScale())
 
 
 @pytest.mark.parametrize("preset", ["fp8", "bf16-mixed", "fp16-true"])

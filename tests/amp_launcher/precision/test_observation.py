@@ -52,7 +52,6 @@ def test_only_a_framework_whose_parameters_are_all_float32_puts_that_into_the_ru
         ({"loss_scale": LossScale(mode="static")}, {"scaled": True}),
         ({"lists": "refused"}, {"lists": "refused"}),
         ({"lists": "observed"}, {"deny": [], "either": ["conv2d"]}),
-        ({"amp": dataclasses.replace(O1, rounding="stochastic")}, {"rounding": "stochastic"}),
         ({"parallel": "fsdp"}, {"parallel": "fsdp"}),
         ({"parallel": "ddp"}, {}),
     ],

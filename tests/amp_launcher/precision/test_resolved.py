@@ -85,9 +85,6 @@ def test_what_auto_became_is_checked_too():
     assert resolved(Amp(level="o1"), **asked, capability=None)  # a GPU that nothing is known of may be either
 
 
-ROUNDED = Amp(level="o3", rounding="stochastic")
-
-
 @pytest.mark.parametrize(
     ("amp", "facts", "message"),
     [
@@ -96,7 +93,6 @@ ROUNDED = Amp(level="o3", rounding="stochastic")
         (Amp(level="o1", dtype="float16"), {"capability": (6, 1)}, r"has 6\.1; say amp=o0$"),
         (Amp(level="o1", dtype="bfloat16"), {"capability": (3, 5)}, r"has 3\.5; say amp=o0$"),
         (Amp(level="o1", dtype="bfloat16"), {"capability": (7, 5)}, r"capability 8\.0.*7\.5; say amp.dtype=float16$"),
-        (ROUNDED, {"capability": (7, 5)}, "amp.rounding=stochastic needs bfloat16"),
         (Amp(level="o1"), {"framework": "paddle", "device": "cpu", "capability": None}, "to static graphs alone"),
         (Amp(level="o1"), {"tf32": True, "environ": {"NVIDIA_TF32_OVERRIDE": "0"}}, "NVIDIA_TF32_OVERRIDE=0"),
         (Amp(level="o1"), {"support": lambda dtype: Support(unsupported=f"no {dtype} here")}, "no bfloat16 here"),

@@ -11,7 +11,6 @@ from amp_launcher.precision.support import gemm_problem, sharding_problem, suppo
 @pytest.mark.parametrize(
     ("words", "more", "mechanism"),
     [
-        (("torch", "o3", "bfloat16", False, "cpu"), {"rounding": "stochastic"}, "half_model_stochastic"),
         (("torch", "o2", "bfloat16", False, "cpu"), {"parallel": "fsdp"}, "sharded_fp32_masters"),
         (("torch", "o2", "bfloat16", False, "cpu"), {"parallel": "ddp"}, "half_model_fp32_masters"),
         (("torch", "o2", "bfloat16", False, "cpu"), {"master_weights": False}, "half_model_no_masters"),
@@ -29,7 +28,6 @@ def test_what_changes_a_mechanism(words, more, mechanism):
     ("words", "more", "why"),
     [
         (("tensorflow", "o1", "float16", False, "cuda"), {"parallel": "ddp"}, "parallel=ddp is torch's"),
-        (("torch", "o3", "bfloat16", False, "cpu"), {"rounding": "stochastic", "parallel": "fsdp"}, "say parallel=ddp"),
         (("paddle", "o1", "bfloat16", False, "cpu"), {}, "static graphs alone"),
         (("paddle", "o1", "float16", False, "cpu"), {"static": True}, "bfloat16 alone; say amp.dtype=bfloat16"),
         (("paddle", "o2", "bfloat16", False, "cpu"), {"static": True}, "say amp.master_weights=false, or amp=o1"),

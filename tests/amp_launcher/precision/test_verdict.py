@@ -168,48 +168,6 @@ def test_without_masters_a_float32_optimizer_may_leave_half_weights_that_are_fro
         check(kind, "", report("o2", rule={"masters": False}, parameters=parameters, optimizer={"float32": 2}))
 
 
-COUNTS = {"weights": 10_000, "between": 10_000, "variance": 2500, "carried": 0, "outside": 0}
-MEANS = {"up": 5000, "expected_up": 5000, "farther": 3000, "expected_farther": 3000}
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason", "change"),
-    [
-        (
-            "proved",
-            "weights rounded stochastically: 3,000 of 10,000 to the farther value, where chance gives 3,000",
-            {},
-        ),
-        ("proved", "", {"up": 5300, "farther": 2700}),  # six standard deviations
-        ("contradicted", "5,301 were rounded away from zero, and stochastic rounding gives about 5,000", {"up": 5301}),
-        ("contradicted", "2,699 were rounded to the farther of the two", {"farther": 2699}),
-        ("contradicted", "1 weights were between two bfloat16 values before the step", {"carried": 1}),
-        ("contradicted", "1 weights became neither of the two bfloat16 values", {"outside": 1}),
-        ("proved", "", {"variance": 100}),
-        ("unknown", "too few weights were between two bfloat16 values", {"variance": 99, "up": 9999}),
-        ("proved", "", {"weights": 9000}),
-        ("contradicted", "1,001 float32 weights were stepped and not rounded", {"weights": 8999}),
-        ("contradicted", "10,000 float32 weights were stepped and not rounded", {"weights": 0}),
-    ],
-)
-def test_stochastic_rounding_is_proved_by_counts_near_chance(kind, reason, change):
-    rule = {"rounding": "stochastic"}
-    seen = {"optimizer": {"float32": 10_000}, "rounded": {**COUNTS, **MEANS, **change}}
-    check(kind, reason, report("o3", rule=rule, **seen))
-    if kind == "contradicted" and "weights" not in change:
-        other = {"optimizer": seen["optimizer"], "rounded": {**COUNTS, **MEANS}}
-        two = [report("o3", rule=rule, rank=rank, world_size=2, **(other, seen)[rank]) for rank in (0, 1)]
-        check("contradicted", "rank 1: ", *two)
-        assert "rank" not in judged(report("o3", rule=rule, **seen))[1]
-
-
-def test_stochastic_rounding_steps_float32_weights_and_has_to_be_seen():
-    rule = {"rounding": "stochastic"}
-    narrow = report("o3", rule=rule, optimizer={"bfloat16": 10}, rounded={**COUNTS, **MEANS})
-    check("contradicted", "stepped bfloat16 weights, but amp.rounding=stochastic steps float32 ones", narrow)
-    check("unknown", "no observed step rounded weights", report("o3", rule=rule, optimizer={}, rounded={}))
-
-
 @pytest.mark.parametrize(
     ("switch", "setting", "said"),
     [

@@ -241,19 +241,6 @@ def fsdp_is_refused_at_o2_and_works_by_its_own_masters_at_o1(rank):
     assert precision.scale == 2.0**15
 
 
-def replicas_are_rounded_alike(rank):
-    """Though each rank seeds torch otherwise, has other data, and rounds at random."""
-    precision = of("o3", "bfloat16", rounding="stochastic")
-    model = DistributedDataParallel(precision.prepare(network()))
-    torch.manual_seed(rank + 1)
-    optimizer = precision.prepare(torch.optim.AdamW(model.parameters(), lr=1e-3))
-    start = [parameter.detach().clone() for parameter in model.parameters()]
-    for number in range(3):
-        step(precision, model, optimizer, torch.randn(4, 8), clip=1.0)
-        assert same_on_all_ranks(model.parameters()), f"weights differ after step {number}"
-    assert not same(model.parameters(), start)
-
-
 SCENARIOS = {
     "masters-float16": lambda rank: masters_under_accumulation(rank, "float16"),
     "masters-bfloat16": lambda rank: masters_under_accumulation(rank, "bfloat16"),
@@ -264,7 +251,6 @@ SCENARIOS = {
     "equal-gradients-bucket-view": lambda rank: equal_gradients_add_up(rank, "bfloat16", bucket_view=True),
     "ranks-in-float32": ranks_are_summed_in_float32,
     "norms-and-unused": a_model_with_norms_and_unused_parts,
-    "stochastic-rounding": replicas_are_rounded_alike,
     "without-wrapper": a_model_wrapped_after_it_was_prepared_with_its_optimizer_is_summed_in_float32,
     "own-hook": a_communication_hook_of_ones_own_is_refused,
     "two-optimizers": two_optimizers_over_one_ddp_model,

@@ -112,7 +112,6 @@ def a_loss_of(value):
 
 
 EVERY = tuple({"level": level} for level in ("o0", "o1", "o2", "o3"))
-STOCHASTIC = {"level": "o3", "dtype": "bfloat16", "rounding": "stochastic"}
 USES = {
     "a part compiled before": (
         lambda training: training.precision.prepare(nn.Sequential(torch.compile(nn.Linear(2, 2)))),
@@ -211,7 +210,7 @@ NOT_AT_EVERY_LEVEL = {
         "two of these optimizers step the same parameter",
     ),
 }
-ORDERS = {name: ((*EVERY, STOCHASTIC), *use) for name, use in USES.items()} | NOT_AT_EVERY_LEVEL
+ORDERS = {name: (EVERY, *use) for name, use in USES.items()} | NOT_AT_EVERY_LEVEL
 
 
 class OnGpu(nn.Module):

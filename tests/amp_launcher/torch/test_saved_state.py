@@ -31,7 +31,6 @@ MODES: dict[str, dict[str, Any]] = {
     "a scale for each": {"level": "o2", "dtype": "float16", "scale": LossScale(mode="dynamic", per_optimizer=True)},
     "o3": {"level": "o3"},
     "o2 without masters": {"level": "o2", "master_weights": False},
-    "stochastic rounding": {"level": "o3", "rounding": "stochastic"},
 }
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "AdamW": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-4),

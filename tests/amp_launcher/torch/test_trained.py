@@ -34,11 +34,9 @@ def trained(level: str, order: int = 1, make=torch.optim.AdamW, rates=(0.1, 0.2)
     return Trained(model=model, optimizers=[optimizer], precision=precision)
 
 
-@pytest.mark.parametrize(
-    ("level", "amp"), [("o0", {}), ("o1", {}), ("o2", {}), ("o3", {}), ("o3", {"rounding": "stochastic"})], ids=str
-)
-def test_groups_and_parameters_in_another_order_take_their_own_state(level, amp):
-    one, other = trained(level, **amp), trained(level, order=-1, rates=(0.3, 0.4), scale=2, **amp)
+@pytest.mark.parametrize("level", ["o0", "o1", "o2", "o3"])
+def test_groups_and_parameters_in_another_order_take_their_own_state(level):
+    one, other = trained(level), trained(level, order=-1, rates=(0.3, 0.4), scale=2)
     saved = copy.deepcopy(one.state())
     assert list(saved["optimizers"][0]["state"]) == ["one.weight", "one.bias", "two.weight", "two.bias"]
     other.load(saved)
