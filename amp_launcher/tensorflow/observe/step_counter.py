@@ -108,13 +108,13 @@ class StepCounter:
             deltas = [_between(before.get(number), after) for number, after in self._counts().items()]
         self._seen[what] = executions + 1, deltas
         for delta in deltas:
-            if (optimizer := delta.optimizer()) is not None and delta.count:
+            if (optimizer := delta.optimizer()) is not None and delta.steps:
                 name = type(optimizer).__name__ if isinstance(optimizer, keras.optimizers.Optimizer) else "an optimizer"
                 scale = delta.loss_scale
                 self._meter.stepped(
-                    optimizer, applied=True, count=delta.count, skipped=delta.skipped, loss_scale=scale, name=name
+                    optimizer, applied=True, count=delta.steps, skipped=delta.skipped, loss_scale=scale, name=name
                 )
-        self._number += max((delta.count for delta in deltas), default=0)
+        self._number += max((delta.steps for delta in deltas), default=0)
         self._profiling.after(self._number)
         self._profiling.between(self._number + 1)
         self._observer.executed()
@@ -156,7 +156,7 @@ class _StepDelta(NamedTuple):
     """The steps of an optimizer in one execution."""
 
     optimizer: weakref.ref[Any]
-    count: int
+    steps: int
     skipped: int
     """Of these."""
     loss_scale: float | None

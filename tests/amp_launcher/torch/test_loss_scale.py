@@ -84,6 +84,8 @@ def test_several_optimizers_with_scales_of_their_own_say_whose_loss_it_is():
         loss = model(torch.ones(1, 1)).sum()
     with pytest.raises(RuntimeError, match=r"with 2 optimizers: say whose loss it is.*backward\(loss, optimizer\)"):
         precision.backward(loss)
+    with pytest.raises(RuntimeError, match="it was not prepared, with its model, by this Precision"):
+        precision.backward(loss, torch.optim.SGD(model.parameters()))
     precision.backward(loss, optimizer)
     assert precision.step(optimizer, clip=1e9).grad_norm.item() == 1.0  # unscaled by its own scale
 
