@@ -109,7 +109,9 @@ class ScalePerOptimizer:
                 "precision.backward(loss, optimizer)"
             )
         if id(optimizer) not in self._scalers:
-            raise RuntimeError("this optimizer has no loss scale: it was not prepared, with its model, by this Precision")
+            raise RuntimeError(
+                "this optimizer has no loss scale: it was not prepared, with its model, by this Precision"
+            )
         return self._scalers[id(optimizer)]
 
     def update(self) -> None:

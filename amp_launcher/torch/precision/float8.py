@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ from amp_launcher.torch.precision.structures import CAST, floats_to
 from amp_launcher.typed import SettingsError
 
 LOGGERS = ("torchao", "torch.utils._pytree")
+_KERNELS: list[torch.library.Library] = []
+"""Of ours, which are there for as long as this is."""
 
 
 def convert(model: nn.Module, resolved: ResolvedPrecision) -> Chosen:
@@ -35,6 +38,8 @@ def convert(model: nn.Module, resolved: ResolvedPrecision) -> Chosen:
         if module in names:
             names[module].append(name)
     converted = _converter(resolved.gemm, resolved.device)
+    if resolved.device == "cpu" and FORMATS[resolved.gemm].cpu == "yes":
+        _leave_out_onednn()
     for linear, places in names.items():
         layer = converted(linear)
         layer.register_forward_pre_hook(_cast_inputs, with_kwargs=True)
@@ -87,18 +92,32 @@ def _converter(gemm: str, device: str) -> Callable[[nn.Module], nn.Module]:
     return functools.partial(prototypes.to_mxfp8, emulate=device == "cpu")
 
 
-@contextlib.contextmanager
-def fast_kernels(gemm: str, device: torch.device) -> Iterator[None]:
-    """On a CPU, without oneDNN where products are in eight bits. Where a CPU has AMX, torch 2.13 leaves products of two
-    e4m3 operands to oneDNN's reference kernel, which takes a thousand times as long as torch's own and gives the same.
-    """
-    enabled = torch.backends.mkldnn.enabled
-    try:
-        if device.type == "cpu" and FORMATS[gemm].cpu == "yes":
-            torch.backends.mkldnn.enabled = False
-        yield
-    finally:
-        torch.backends.mkldnn.enabled = enabled
+def _leave_out_onednn() -> None:
+    """Have torch's own kernels multiply in eight bits on a CPU, for the whole process. Where a CPU has AMX, torch 2.13
+    leaves products of two e4m3 operands to oneDNN's reference kernel, which takes a thousand times as long and gives
+    the same. All other products stay oneDNN's. A torch that doesn't give its kernels out stays as it is."""
+    if _KERNELS or not hasattr(torch.library, "get_kernel"):
+        return
+    library = torch.library.Library("aten", "IMPL")
+    _KERNELS.append(library)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+        for name in ("_scaled_mm", "_scaled_mm.out"):  # the latter is what compiled code calls
+            library.impl(
+                name, _without_onednn(torch.library.get_kernel(f"aten::{name}", "CPU")), "CPU", with_keyset=True
+            )
+
+
+def _without_onednn(kernel: Any) -> Callable[..., Any]:
+    def multiply(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        enabled = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            return kernel.call_boxed(keys, *args, **kwargs)
+        finally:
+            torch._C._set_mkldnn_enabled(enabled)
+
+    return multiply
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -106,15 +106,7 @@ class Autocast(Mechanism):
         if self._statistics is not None:
             self._statistics.remember()
         autocast = torch.autocast(self.device.type, dtype=self.dtype)
-        others = [] if self._lists is None else [self._lists]
-        if self.resolved.gemm != HALF:
-            others.append(float8.fast_kernels(self.resolved.gemm, self.device))
-        return _all(autocast, *others) if others else autocast
-
-    def backward(self, loss: torch.Tensor, optimizer: Optimizer | None) -> None:
-        half = self.resolved.gemm == HALF
-        with contextlib.nullcontext() if half else float8.fast_kernels(self.resolved.gemm, self.device):
-            super().backward(loss, optimizer)
+        return autocast if self._lists is None else _both(autocast, self._lists)
 
     def _step(self, optimizers: Sequence[Optimizer], clip: float | None) -> StepOutcome:
         self._stepping = True
@@ -174,8 +166,6 @@ class HalfModel(Autocast):
 
 
 @contextlib.contextmanager
-def _all(*managers: AbstractContextManager[Any]) -> Any:
-    with contextlib.ExitStack() as stack:
-        for manager in managers:
-            stack.enter_context(manager)
+def _both(one: AbstractContextManager[Any], other: AbstractContextManager[Any]) -> Iterator[None]:
+    with one, other:
         yield
