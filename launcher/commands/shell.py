@@ -29,7 +29,7 @@ from launcher.runs import address as addresses
 from launcher.runs import ownership, run_roots, store
 from launcher.runs.address import Address
 from launcher.script import interactive
-from launcher.script.interactive import Inside, Port
+from launcher.script.interactive import Inside
 from launcher.ssh import job_entry
 from launcher.ui import summary
 
@@ -39,18 +39,17 @@ if TYPE_CHECKING:
 HELP = """\
 Open a terminal in the container and environment that a job would have, on its cluster.
 
-usage: python -m launcher shell [key=value ...] [--forward PORT] [--config-dir DIR] [-- COMMAND]
-       python -m launcher shell RUN [--forward PORT] [run_root=PATH] [-- COMMAND]
+usage: python -m launcher shell [key=value ...] [--config-dir DIR] [-- COMMAND]
+       python -m launcher shell RUN [run_root=PATH] [-- COMMAND]
        python -m launcher shell RUN --ssh-config [run_root=PATH]
 
   key=value       as for run: cluster=, container=, image=, gpus=, env.NAME=...
   RUN             the environment of that run; while it runs, its own GPUs or Slurm allocation
                   and, of what `up` started, its own container
   -- COMMAND      run this there and end with its exit code; it needs no terminal
-  --forward PORT  bring a port (TensorBoard 6006, Jupyter 8888) to this machine while the terminal is open;
-                  HERE:PORT where this machine's own is in use. Not under Slurm
   --ssh-config    print a Host entry that leads into the running job, for ssh, scp, VS Code and Jupyter:
-                  shell RUN --ssh-config >> ~/.ssh/config. It needs OpenSSH's server where the run is
+                  shell RUN --ssh-config >> ~/.ssh/config; then `ssh -L 6006:localhost:6006 RUN` brings a
+                  port here. It needs OpenSSH's server where the run is
 
 On this machine it opens here; over SSH by the system's ssh, through an open master connection where there is one;
 under Slurm by srun --pty with the job's resources. On a host without a scheduler it takes GPUs as a job does, and holds
@@ -74,11 +73,10 @@ class ShellTarget(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    words = request.split_flags(arguments, own=("forward", "ssh-config", "sshd"))
+    words = request.split_flags(arguments, own=("ssh-config", "sshd"))
     if words.help:
         print(HELP, end="")
         return 0
-    port = None if words.forward is None else _port(words.forward)
     names = [word for word in words.overrides if "=" not in word and not word.startswith(("~", "env.", "secrets."))]
     if words.ssh_config:
         return _print_entry(names, words.overrides)
@@ -91,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("shell needs a terminal as its standard input; `shell RUN -- COMMAND`, `logs` and `ls` do not")
     inside = Inside(words.arguments or (), has_terminal and (not words.arguments or sys.stdout.isatty()))
     place = _of_run(names, words.overrides) if names else _of_job(words)
-    command = _opening(place, port, secrets.token_hex(4), inside)
+    command = _opening(place, secrets.token_hex(4), inside)
     if shutil.which(command[0]) is None:
         raise Unavailable(f"{command[0]} opens this terminal, and is not installed here")
     sys.stdout.flush()
@@ -102,35 +100,19 @@ def main(arguments: Sequence[str]) -> int:
     os.execvpe(command[0], command, _environment(place))
 
 
-def _opening(place: ShellTarget, port: Port | None, token: str, inside: Inside) -> list[str]:
-    """The command that opens the terminal. Raises `UsageError` for a port that can't be forwarded."""
+def _opening(place: ShellTarget, token: str, inside: Inside) -> list[str]:
+    """The command that opens the terminal."""
     plan, address = place.plan, place.address
-    if port and plan.container is not None and plan.container.network == "none":
-        raise UsageError(f"--forward {port.remote}: container.network=none has no ports; say container.network=host")
-    if port and plan.queue == "slurm":
-        raise UsageError(
-            f"--forward {port.remote}: the node of a Slurm job is known once the terminal is open: `hostname` in it "
-            f"names NODE, and `ssh -N -L {port.local}:NODE:{port.remote} LOGIN_NODE` brings the port to where you sit"
-        )
-    if port and address is None and port.local != port.remote:
-        raise UsageError(
-            f"--forward {port.local}:{port.remote}: this machine is the job's host; {port.remote} is its own"
-        )
     from launcher.ssh import openssh_transport
 
-    text = interactive.script(plan, token=token, attempt=place.attempt, port=port, inside=inside)
+    text = interactive.script(plan, token=token, attempt=place.attempt, inside=inside)
     on_slurm = plan.queue == "slurm"
     command = (
         interactive.on_slurm(plan, text, place.job, terminal=inside.terminal) if on_slurm else ["bash", "-c", text]
     )
     if address is None:
         return command
-    options: list[str] = []
-    if port:
-        options = ["-L", f"{port.local}:localhost:{port.remote}", "-o", "ExitOnForwardFailure=yes"]
-    return interactive.over_ssh(
-        openssh_transport.argv(address, *(["-t"] if inside.terminal else []), *options), command
-    )
+    return interactive.over_ssh(openssh_transport.argv(address, *(["-t"] if inside.terminal else [])), command)
 
 
 def _print_entry(names: Sequence[str], words: Sequence[str]) -> int:
@@ -140,7 +122,7 @@ def _print_entry(names: Sequence[str], words: Sequence[str]) -> int:
     place = _of_run(names, words)
     if place.attempt is None:
         raise UsageError(f"{names[0]} does not run, so no ssh leads into it")
-    command = _opening(place, None, secrets.token_hex(4), Inside(job_entry.sshd(), False))
+    command = _opening(place, secrets.token_hex(4), Inside(job_entry.sshd(), False))
     try:
         asked = subprocess.run(
             command,
@@ -158,14 +140,6 @@ def _print_entry(names: Sequence[str], words: Sequence[str]) -> int:
     job_entry.public_key()
     print(job_entry.entry(_run(names, words), asked.stdout.strip()))
     return 0
-
-
-def _port(text: str) -> Port:
-    """What `--forward PORT` or `--forward HERE:PORT` names. Raises `UsageError`."""
-    local, _, remote = text.rpartition(":")
-    if not all(number.isdecimal() and 0 < int(number) < 65536 for number in (local or remote, remote)):
-        raise UsageError(f"--forward {text}: a port is a number from 1 to 65535, or two as 8080:6006")
-    return Port(int(local or remote), int(remote))
 
 
 def _of_job(words: Words) -> ShellTarget:

@@ -42,7 +42,6 @@ class Words:
     script: bool = False
     plan: bool = False
     facts: Path | None = None
-    forward: str | None = None
     ssh_config: bool = False
     sshd: bool = False
 
@@ -100,8 +99,6 @@ def split_flags(words: Sequence[str], own: Sequence[str] = (), *, starts: bool =
             flags[flag[2:].replace("-", "_")] = True
         elif flag == "--facts" and "facts" in own:
             flags["facts"] = expanded(value(flag, inline))
-        elif flag == "--forward" and "forward" in own:
-            flags["forward"] = value(flag, inline)
         else:
             shared = ("config-dir", *(["cfg"] if starts else []), "multirun", "help")
             flags_here = [f"--{name}" for name in (*shared, *own)]

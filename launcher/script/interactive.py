@@ -44,14 +44,7 @@ class Inside(NamedTuple):
 SHELL = Inside()
 
 
-class Port(NamedTuple):
-    """A port of the job's host, and where it is to be on this machine."""
-
-    local: int
-    remote: int
-
-
-def script(plan: Plan, *, token: str, attempt: int | None, port: Port | None = None, inside: Inside = SHELL) -> str:
+def script(plan: Plan, *, token: str, attempt: int | None, inside: Inside = SHELL) -> str:
     """The script that opens the terminal, for bash on the host of the job; for Pyxis, on the host that calls srun.
 
     `token` makes the container's name unique. `attempt` is that of a run under way whose GPUs are to be shared; else
@@ -68,7 +61,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, port: Port | None = N
         _environment(plan),
         "\n".join(["set +u", *plan.setup, "set -u"] if plan.setup else []),
         _gpus(plan, attempt),
-        "" if inside.command else _banner(plan, port),
+        "" if inside.command else _banner(plan),
         _start(plan, token, inside),
         "LAUNCHER_EXIT=$?",
         f"touch {to_bash(_mark(plan))}" if plan.up else "",
@@ -134,7 +127,7 @@ def _gpus(plan: Plan, attempt: int | None) -> str:
     return "\n".join([*texts, f"take_gpus_for_shell {plan.gpus} {to_bash(' '.join(plan.gpu_pool))} {wait}", shown])
 
 
-def _banner(plan: Plan, port: Port | None) -> str:
+def _banner(plan: Plan) -> str:
     where = f"in {plan.container.runtime.kind} {plan.container.asked}" if plan.container else "on the host itself"
     trainer = shlex.join(["python" if plan.container is None else plan.python, "-m", plan.trainer, *plan.words])
     if plan.up:
@@ -142,8 +135,6 @@ def _banner(plan: Plan, port: Port | None) -> str:
     else:
         lines = [f"the environment of {plan.recipe} at {plan.settings['amp']['level']}, {where}; `exit` leaves it"]
         lines.append(f"the trainer by hand: {trainer}")
-    if port:
-        lines.append(f"port {port.remote} of this host is http://localhost:{port.local} where you sit")
     return "\n".join(f"echo {to_bash(line)} >&2" for line in lines)
 
 

@@ -148,7 +148,7 @@ def test_completion_imports_no_hydra():
         ("amp-launcher --c", ["--cfg", "--config-dir"]),
         ("amp-launcher plan amp=o1 --f", ["--facts"]),
         ("amp-launcher compare --", ["--cfg", "--config-dir", "--help", "--plan"]),
-        ("amp-launcher shell --fo", ["--forward"]),
+        ("amp-launcher shell --ss", ["--ssh-config"]),
         ("amp-launcher image build --", ["--help"]),
         ("amp-launcher train.py -- --", []),
         ("amp-launcher train.py -- amp=o", []),

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,17 +165,12 @@ def test_of_a_running_job_it_joins_its_allocation(bed, opened, tmp_path):
     assert stopping.kill_all([folder]) == {}
 
 
-def test_over_ssh_it_is_the_hosts_and_a_port_of_it_is_here(bed, opened, over_ssh, free_port):
-    here, port = free_port(), free_port()
-    shell = opened(*over_ssh, "env.A=x, $(id)", "--forward", f"{here}:{port}")
+def test_over_ssh_it_is_the_hosts(bed, opened, over_ssh):
+    shell = opened(*over_ssh, "env.A=x, $(id)")
     assert shell.ask("id -un; echo $A") == f"{bed.user.name}\nx, $(id)"
     root = over_ssh[-1].partition("=")[2]
     assert shell.ask("python -c 'import amp_launcher as own; print(own.__file__)'").startswith(f"{root}/.code/")
-    shell.ask(f"mkdir {root}/web; echo of the host >{root}/web/word")
-    shell.type(f"python -m http.server {port} --bind 127.0.0.1 --directory {root}/web >/dev/null 2>&1 &")
-    address = f"http://127.0.0.1:{here}/word"
-    assert until(lambda: _fetched(address)) == "of the host\n"
-    shell.type("kill %1; exit")
+    shell.type("exit")
     assert shell.wait() == 0
 
 
@@ -199,40 +192,11 @@ def test_behind_a_login_node_it_is_srun_there(bed, opened, over_ssh):
     assert shell.wait() == 0
 
 
-@pytest.mark.testbed
-def test_a_port_of_a_slurm_job_is_refused_with_the_command_that_brings_it(bed, opened):
-    shell = opened("cluster=slurm", "gpus=0", "cluster.time=5", "--forward", "8080:6006")
-    shell.expect("--forward 6006: the node of a Slurm job is known once the terminal is open")
-    assert shell.wait() == 2
-
-
-def _fetched(address):
-    try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
-            return str(answer.read().decode())
-    except OSError:
-        return ""
-
-
-@pytest.fixture
-def free_port():
-    """Ports that nobody listens on."""
-
-    def find():
-        with socket.socket() as bound:
-            bound.bind(("127.0.0.1", 0))
-            return bound.getsockname()[1]
-
-    return find
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("nonesuch",), "nonesuch"),
         (("amp=o1,o2",), "these words are a sweep of 2"),
-        (("--forward", "x"), "--forward x: a port is a number from 1 to 65535"),
-        (("--forward", "8080:6006"), "this machine is the job's host; 6006 is its own"),
         (("env.NOT_SET_HERE",), "env.NOT_SET_HERE has no value, and NOT_SET_HERE is not set in this shell"),
         (("amp=o9",), "amp=o9 is not one of"),
         (("--frobnicate",), "--frobnicate is not a flag here"),

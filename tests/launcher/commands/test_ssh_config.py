@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
@@ -66,6 +67,14 @@ def test_here_ssh_and_scp_have_the_environment_of_the_job(up, tmp_path, capsys):
     run = up("gpus=0", "env.GREETING=it's, $(id)", f"run_root={tmp_path}/runs")
     walk(tmp_path, capsys, run, f"root {tmp_path}/runs/{run[0]}/plan.json it's, $(id) ")
     assert (tmp_path / "state/launcher/job_key").stat().st_mode & 0o777 == 0o600
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        options, name = enter(tmp_path, capsys, run)
+        command = ["ssh", *options, "-W", f"localhost:{listening.getsockname()[1]}", name]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as forwarding:
+            listening.settimeout(60)
+            listening.accept()[0].sendall(b"of a port")
+            assert forwarding.stdout is not None and forwarding.stdout.read(9) == b"of a port"
+            forwarding.terminate()
 
 
 def test_it_lets_in_one_key_and_no_other(up, tmp_path, capsys):

@@ -27,9 +27,7 @@ def text_of(plan, attempt=None):
 @pytest.mark.parametrize("name", CASES)
 def test_every_script_passes_the_shells_own_check_of_its_grammar(name):
     facts, words = CASES[name]
-    for port in (None, interactive.Port(local=6006, remote=6006)):
-        text = interactive.script(plan_of(facts, *words), token="ab12", attempt=None, port=port)
-        assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+    assert subprocess.run(["bash", "-n"], input=text_of(plan_of(facts, *words)), text=True).returncode == 0
 
 
 def test_nothing_in_it_carries_the_name_of_a_run_which_would_end_it_with_the_run():
