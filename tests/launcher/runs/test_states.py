@@ -1,7 +1,22 @@
 import pytest
 
-from launcher.runs.schema import Status, Stopped, Submission
-from launcher.runs.states import FINISHED, SILENT, Liveness, judge, needs_liveness, status_of
+from launcher.admit import Refused
+from launcher.runs.ownership import Owner
+from launcher.runs.schema import Identity, Status, Stopped, Submission
+from launcher.runs.states import (
+    FINISHED,
+    SILENT,
+    Liveness,
+    State,
+    admitted,
+    answering,
+    judge,
+    judge_anothers,
+    liveness_of,
+    needs_liveness,
+    status_of,
+    waits_for,
+)
 from launcher.runs.store import Files
 
 SUBMITTED = Submission(queue="direct", first_attempt=1)
@@ -22,6 +37,13 @@ def files(state=None, **more):
 
 SAVED = Stopped(step=12)
 LIMITED = Stopped(step=12, why="time limit")
+UNSAVED = Stopped(why="time limit", saved=False)
+ENDED_FROM_OUTSIDE = Files(submission=SUBMITTED, status=status("interrupted", reason="preempted"))
+NOT_RESTARTED = Files(
+    submission=SUBMITTED,
+    status=status("failed", reason="exit code 1; not restarted: 3 of 3 used"),
+    failure="OSError",
+)
 
 TABLE = [
     # waiting for its turn
@@ -36,10 +58,25 @@ TABLE = [
     (files(cancelled=True, stop=True), None, "cancelled", "before it started"),
     (files(stop=True), ALIVE, "stopping", "before it starts"),
     (files(stop=True), GONE, "stopped", "before it started"),
+    (files("queued"), ALIVE, "queued", ""),
+    (
+        Files(submission=SUBMITTED, status=status("queued", reason="waiting for GPUs")),
+        ALIVE,
+        "queued",
+        "waiting for GPUs",
+    ),
+    (files("queued"), GONE, "lost", "it was waiting, and process 7 is gone"),
+    (
+        Files(submission=SUBMITTED, status=status("queued", reason="waiting for GPUs")),
+        GONE,
+        "lost",
+        "it was waiting for GPUs, and process 7 is gone",
+    ),
     # running
     (files("running"), ALIVE, "running", ""),
     (files("running", stop=True), ALIVE, "stopping", "asked to stop"),
-    (files("running", stop=True, cancelled=True), ALIVE, "stopping", "cancelled"),
+    (files("running", stop=True, stop_why="preemption"), ALIVE, "stopping", "asked to stop for preemption"),
+    (files("running", stop=True, cancelled=True, stop_why="preemption"), ALIVE, "stopping", "cancelled"),
     (files("running"), UNKNOWN, "unreachable", "it runs on n7"),
     (files("running"), None, "unreachable", "nothing is known of its processes"),
     # said running, and is not
@@ -49,7 +86,16 @@ TABLE = [
     (files("running", cancelled=True, saved=SAVED), GONE, "cancelled", "on request, saved at step 12"),
     (files("running", saved=SAVED), GONE, "stopped", "on request, saved at step 12; process 7 is gone"),
     (files("running", saved=LIMITED), GONE, "stopped", "time limit, saved at step 12; process 7 is gone"),
+    (files("running", saved=UNSAVED), GONE, "stopped", "time limit; process 7 is gone"),
     (files("running"), OUT_OF_MEMORY, "failed", "out of memory"),
+    (files("running"), Liveness("gone", "", "failed"), "failed", "its script was killed"),
+    (ENDED_FROM_OUTSIDE, GONE, "failed", "preempted"),
+    (
+        ENDED_FROM_OUTSIDE._replace(status=status("running", reason="preempted")),
+        GONE,
+        "lost",
+        "it was running, and process 7 is gone",
+    ),
     (files("running"), BY_SLURM, "cancelled", "cancelled by root"),
     # the folder's last word
     (files("done"), None, "done", ""),
@@ -57,6 +103,9 @@ TABLE = [
     (files("done", stop=True), None, "done", ""),
     (files("failed"), None, "failed", ""),
     (files("failed", failure="OSError: No space left on device"), None, "failed", "OSError: No space left on device"),
+    (NOT_RESTARTED, None, "failed", "OSError; not restarted: 3 of 3 used"),
+    (NOT_RESTARTED._replace(status=status("failed", reason="exit code 1")), None, "failed", "OSError"),
+    (NOT_RESTARTED._replace(failure=""), None, "failed", "exit code 1; not restarted: 3 of 3 used"),
     (files("failed", cancelled=True), None, "cancelled", "on request"),
     (files("stopped", saved=SAVED), None, "stopped", "on request, saved at step 12"),
     (files("stopped", saved=SAVED, cancelled=True), None, "cancelled", "on request, saved at step 12"),
@@ -107,3 +156,57 @@ def test_a_resumed_run_is_queued_until_its_new_attempt_speaks(last):
     assert judge(resumed, GONE).name == "lost"
     spoken = resumed._replace(status=status("running", attempt=2))
     assert judge(spoken, ALIVE).name == "running"
+
+
+def test_a_queued_run_waits_for_the_runs_that_its_reason_names_and_no_other_does():
+    waiting = State("queued", "waiting for calm-fox, wise-oasis, which it comes after")
+    assert waits_for(waiting) == ["calm-fox", "wise-oasis"]
+    assert waits_for(waiting._replace(name="lost")) == waits_for(State("queued", "waits for resources")) == []
+
+
+HERE = Identity("n1", "boot-1", 7, 100)
+
+
+@pytest.mark.parametrize(
+    ("process", "lives", "life", "says"),
+    [
+        (None, False, "unknown", "its files name no process"),
+        (HERE._replace(host="n2"), True, "unknown", "it runs on n2, which can't be seen from this machine"),
+        (HERE._replace(boot="boot-0"), True, "gone", "n1 was restarted since"),
+        (HERE, True, "alive", ""),
+        (HERE, False, "gone", "process 7 is gone: killed, or ended without recording why"),
+    ],
+)
+def test_a_process_is_known_by_its_host_and_its_boot(process, lives, life, says):
+    liveness = liveness_of(process, "n1", "boot-1", lambda asked: lives, "this machine")
+    assert (liveness.life, liveness.reason) == (life, says)
+
+
+def test_the_process_is_the_shell_of_the_run_once_it_has_written_who_it_is():
+    starting = Files(submission=SUBMITTED._replace(process=HERE))
+    assert answering(starting) == HERE
+    shell = HERE._replace(pid=8)
+    assert answering(starting._replace(status=status("running", process=shell))) == shell
+    assert answering(starting._replace(status=status("running", process=HERE._replace(boot="")))) == HERE
+    assert answering(Files(status=status("running"))) is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "says"),
+    [
+        (Owner(False, "ann"), "it is ann's, and only ann can query its state"),
+        (Owner(False, "uid 9", "who it is can't be known"), "who it is can't be known"),
+    ],
+)
+def test_another_users_run_has_an_end_or_is_unreachable(owner, says):
+    state = judge_anothers(files("running", owner=owner))
+    assert (state.name, state.reason) == ("unreachable", f"{says}; its own files say running")
+    assert judge_anothers(Files(owner=owner)).reason == says
+    assert judge_anothers(files("done", owner=owner)).name == "done"
+
+
+def test_a_state_that_is_admitted_has_an_exit_code_of_the_systems():
+    assert admitted(["failed", "", 1, 2**31 - 1, None, None, 0]).exit_code == 2**31 - 1
+    for code in (2**31, -(2**31) - 1):
+        with pytest.raises(Refused):
+            admitted(["failed", "", 1, code, None, None, 0])
