@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from launcher import admit
 from launcher.errors import UsageError
 from launcher.executors.slurm import shared
 from launcher.runs import run_roots, selection, store
@@ -144,3 +145,35 @@ def test_a_named_root_is_taken_as_typed_with_the_home_folder_spelled_out(tmp_pat
     assert run_roots.named("~/my runs") == [str(tmp_path / "my runs")]
     with pytest.raises(UsageError, match="run_root=~/nowhere is no folder"):
         run_roots.named("~/nowhere")
+
+
+def test_a_record_may_be_as_large_as_that(tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text('{"a": 1}'.ljust(admit.LARGEST_RECORD))
+    assert store.read_json(path) == {"a": 1}
+
+
+def test_a_folder_that_cannot_be_looked_at_is_nobodys_and_damaged(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    files = store.load(str(tmp_path / "loop"))
+    assert files.damaged == ("its folder",) and not files.owner.mine and "symbolic links" in files.owner.why
+
+
+def test_the_record_of_a_sweep_is_its_users_alone_and_goes_once_or_twice(root):
+    store.write_sweep(root, "20260102-030405-calm-lake", [], {})
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    for _ in range(2):
+        store.forget_sweep(root, "20260102-030405-calm-lake")
+        assert selection.sweep_names(str(root)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("attempt 1, preemption, 60 s", "preemption, 60 s"), ("attempt 1, signal TERM", "signal TERM"), ("please", "")],
+)
+def test_a_request_to_stop_says_why_where_slurm_made_it(root, text, why):
+    folder = finished(root)
+    assert store.load(str(folder)).stop_why == ""
+    (folder / "STOP").write_text(text)
+    files = store.load(str(folder))
+    assert (files.stop, files.stop_why) == (True, why)
