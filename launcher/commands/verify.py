@@ -12,7 +12,7 @@ from launcher.errors import UsageError
 from launcher.executors.verify import Started, verify_here
 from launcher.runs import run_roots
 from launcher.runs.states import State
-from launcher.ui import summary, tables
+from launcher.ui import ended_runs, summary, tables
 from launcher.ui.foreground import leave, stay
 
 HELP = """\
@@ -76,7 +76,7 @@ def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
     ((folder, state),) = states.items()
     verified = summary.result_of(folder, state, ("attempts", "verify")).verify
     if verified.verdict not in CODES:
-        return [f"no verdict on {folder.name}", *summary.last_words(states, width)]
+        return [f"no verdict on {folder.name}", *ended_runs.last_words(states, width)]
     return [tables.clean(f"{verified.verdict}: {verified.why}"), f"folder  {summary.place_of(folder)}"]
 
 

@@ -35,7 +35,7 @@ from launcher.report.document import (
 from launcher.runs import arms, run_ids, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
-from launcher.ui import summary, tables
+from launcher.ui import ended_runs, summary, tables
 
 
 def document(title: str, folder: Path, state: State, plan: PlanRecord) -> Document:
@@ -65,7 +65,7 @@ def last_words(folder: Path, state: State, now: float, width: int = 0) -> list[s
     lines = list(plain.lines(document(folder.name, folder, state, plan), width))[1:]
     rows = [(run_ids.words_of(folder.name), summary.headline(state, now)), ("folder", summary.place_of(folder))]
     ended = tables.pairs(rows, width)
-    if state.name in summary.ENDED_EARLY:
+    if state.name in ended_runs.ENDED_EARLY:
         ended.append(as_started(f"continue with: python -m launcher resume {folder.name}"))
     page = as_started(f"python -m launcher report {run_ids.words_of(folder.name)} --html FILE")
     return [*ended, "", *lines, *_failures(folder, state, plan), "", f"with charts: {page}"]
@@ -76,7 +76,7 @@ def _failures(folder: Path, comparison: State, plan: PlanRecord) -> Iterator[str
     for arm in arms.of(folder, plan):
         state = arms.state(arm.run, comparison)
         if state.name == "failed" and state.reason != arms.OUT_OF_MEMORY:
-            lines = summary.failure(arm.run.folder, state)
+            lines = ended_runs.failure(arm.run.folder, state)
             if any(state.reason not in line for line in lines[1:]):
                 yield from ("", *lines)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.runs import store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
-from launcher.ui import summary
+from launcher.ui import ended_runs
 
 
 def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
@@ -20,4 +20,4 @@ def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
             from launcher.compare import compared  # and all that reports need
 
             return compared.last_words(folder, state, time.time(), width)
-    return summary.last_words(states, width)
+    return ended_runs.last_words(states, width)

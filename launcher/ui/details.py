@@ -14,7 +14,7 @@ from launcher.runs.follow import LastStep
 from launcher.runs.schema import ComparedArm, PlanRecord, ResultRecord, Status
 from launcher.runs.states import Seen, State
 from launcher.runs.store import Files, Run
-from launcher.ui import display, summary, tables
+from launcher.ui import display, ended_runs, summary, tables
 from launcher.ui.progress import Progress, advance, rows_of
 
 MOST_EARLIER = 10
@@ -44,7 +44,7 @@ def lines(seen: Seen, width: int = 0) -> list[str]:
     elif result.updates.attempted is None and (last := last_step(run, result)):
         rows.append(("progress", f"ended at step {last.number}"))
     rows += [*summary.outcome(result), *summary.gpus(folder)]
-    rows += [*summary.slow_rows(folder, state), *summary.hangs(folder, state)]
+    rows += [*ended_runs.slow_rows(folder, state), *ended_runs.hangs(folder, state)]
     rows += [("arm", line) for line in _arms(folder, plan, state, result)]
     rows.append(("where", _where(run, files, plan, state.attempt)))
     nothing_known = state.name == "unreachable" and files.submission is None
@@ -58,7 +58,7 @@ def lines(seen: Seen, width: int = 0) -> list[str]:
     rows.append(("folder", summary.place_of(folder)))
     if run_roots.is_remote(run.root):
         rows.append(("known here", str(folder)))
-    return [*tables.pairs(rows, width), *summary.failure(folder, state)]
+    return [*tables.pairs(rows, width), *ended_runs.failure(folder, state)]
 
 
 def progress(run: Run) -> Progress:

@@ -17,7 +17,7 @@ from launcher.probe.facts import Facts
 from launcher.runs import run_ids, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import State
-from launcher.ui import summary
+from launcher.ui import ended_runs
 
 LastWords = Callable[[dict[Path, State], int], list[str]]
 """The lines about runs that have ended, for a terminal of so many columns."""
@@ -103,7 +103,7 @@ def stay(folders: Sequence[Path], last_words: LastWords) -> int:
 
 def _after_output(states: Mapping[Path, State], width: int) -> list[str]:
     ((folder, state),) = states.items()
-    return summary.of_run(folder, state, time.time(), width, printed=True)
+    return ended_runs.of_run(folder, state, time.time(), width, printed=True)
 
 
 def _is_single_script(folder: Path) -> bool:
