@@ -9,7 +9,7 @@ from launcher import admit
 from launcher.errors import UsageError
 from launcher.executors.slurm import shared
 from launcher.runs import run_roots, selection, store
-from launcher.runs.schema import Stopped
+from launcher.runs.schema import Stopped, Submission
 from launcher.runs.store import Run
 from tests.launcher.run_folders import NAME, finished, make
 
@@ -177,3 +177,50 @@ def test_a_request_to_stop_says_why_where_slurm_made_it(root, text, why):
     (folder / "STOP").write_text(text)
     files = store.load(str(folder))
     assert (files.stop, files.stop_why) == (True, why)
+
+
+def test_a_folder_that_was_submitted_elsewhere_is_a_copy_while_its_own_submission_is_there(root, tmp_path):
+    folder = finished(root)
+    submission = Submission(id="a", folder=str(folder))
+    (folder / "submission.json").write_text('{"id": "a"}')
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    assert store.original(str(copy), submission) == str(folder)
+    assert store.original(str(folder), submission) == ""
+    (tmp_path / "link").symlink_to(folder)
+    assert store.original(str(tmp_path / "link"), submission) == ""
+    for other in (submission._replace(id=None), submission._replace(id="b"), submission._replace(folder=None)):
+        assert store.original(str(copy), other) == ""
+    assert store.original(str(copy), submission._replace(folder=str(tmp_path / "gone"))) == ""
+
+
+def test_what_lay_in_a_root_that_was_moved_is_where_that_is_now(root, tmp_path):
+    folder = finished(root)
+    before = {
+        "folder": "/gone/runs/20260102-030405-brave-otter",
+        "answer": "/gone/runs/a/sbatch.out",
+        "log": "/dev/null",
+    }
+    (folder / "submission.json").write_text(json.dumps({"queue": "slurm", **before}))
+    submission = store.load(str(folder)).submission
+    assert (submission.answer, submission.log) == (f"{root}/a/sbatch.out", "/dev/null")
+
+
+def test_a_cancelled_run_says_why_it_had_to_be_killed(root):
+    folder = finished(root)
+    assert not store.load(str(folder)).cancelled
+    (folder / "cancelled").write_text('{"killed": "it did not end"}')
+    files = store.load(str(folder))
+    assert (files.cancelled, files.killed) == (True, "it did not end")
+
+
+def test_the_plan_that_holds_is_the_next_attempts_until_that_has_begun(root):
+    folder = finished(root)
+    assert store.plan_path(folder) == f"{folder}/plan.json"
+    (folder / "attempts/plan.json").write_text("{}")
+    assert store.plan_path(folder) == f"{folder}/plan.json"  # of a launcher that never submitted it
+    (folder / "submission.json").write_text('{"first_attempt": 2}')
+    assert store.plan_path(folder) == f"{folder}/attempts/plan.json"
+    (folder / "attempts/2").mkdir()
+    (folder / "attempts/2/plan.json").write_text("{}")
+    assert store.plan_path(folder) == f"{folder}/attempts/2/plan.json"
