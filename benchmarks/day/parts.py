@@ -268,10 +268,10 @@ def _gpt(day: Day) -> Iterator[Check]:
 def _ranks(day: Day) -> Iterator[Check]:
     yield _resumed(day)
     for how, place in _places_of_ranks(day).items():
-        batch = f"batch={4 if day.tiny else 64}"
-        words = ("recipe=mnist", "amp=o2", "data=synthetic", batch, "steps=20000", "checkpoint.every=20", *place)
+        batch, some = ("batch=4", 6) if day.tiny else ("batch=64", 30)
+        words = ("recipe=mnist", "amp=o2", "data=synthetic", batch, "steps=20000", f"checkpoint.every={some}", *place)
         with _started(day, *words) as run:
-            _wait(day, run, 30)
+            _wait(day, run, some)
             stopped = day.launcher("cancel", run)
             state = _ended(day, run)
             saved = any(day.folder_of(run).glob("checkpoints/step-*"))
@@ -279,7 +279,7 @@ def _ranks(day: Day) -> Iterator[Check]:
             yield Check(name=f"{how}: stops with its state saved", passed=right, facts={"state": state, "saved": saved})
             before = _steps(day, run)
             day.launcher("resume", run, "detach=true")
-            _wait(day, run, before + 30)
+            _wait(day, run, before + some)
             ranks = _processes(run)
             began = time.monotonic()
             os.kill(max(ranks), signal.SIGKILL)
@@ -305,7 +305,7 @@ def _resumed(day: Day) -> Check:
     """A run that was stopped and resumed has the losses of one that was not, to the last bit."""
     words = ("recipe=mnist", "amp=o2", "amp.dtype=float16", "data=synthetic", "deterministic=true")
     # On a CPU a step in float16 can take a second.
-    steps, batch, every = (24, 4, 5) if day.tiny else (3000, 64, 20)
+    steps, batch, every = (10, 4, 3) if day.tiny else (3000, 64, 20)
     words = (*words, f"steps={steps}", f"batch={batch}", f"checkpoint.every={every}", *_one_gpu(day))
     whole = day.launcher(*words, "name=whole")
     with _started(day, *words, "name=parted") as run:
