@@ -164,14 +164,10 @@ def test_ctrl_c_leaves_the_jobs_and_says_how_to_end_them(app: Path, runs: Path) 
 @pytest.mark.parametrize(
     ("place", "words", "message"),
     [
-        ("local", ["hydra.launcher.tasks_per_node=2"], "tasks_per_node=2: a job is one process on one node"),
-        ("local", ["hydra.launcher.mem_gb=2"], "mem_gb=2.0 is for amp_slurm"),
         ("local", ["+hydra.launcher.queue=x"], "hydra.launcher.queue is not a key of it (wait, run_root, words, name"),
         ("local", ['hydra.launcher.words=["amp=o9"]'], "amp=o9 is not one of o0"),
         ("local", ["hydra.launcher.run_root=/proc/nothing"], "run_root=/proc/nothing"),
-        ("slurm", ["+hydra.launcher.additional_parameters.nice=1"], "cluster.flags=[--NAME=VALUE]"),
         ("slurm", ["hydra.launcher.gres=tape"], "slurm_gres='tape': should be gpu:2"),
-        ("slurm", ["hydra.launcher.comment=hello"], "hydra.launcher.comment=hello is not taken; say"),
     ],
 )
 def test_a_key_that_cannot_be_carried_out_is_refused_in_a_sentence(
@@ -183,13 +179,24 @@ def test_a_key_that_cannot_be_carried_out_is_refused_in_a_sentence(
     assert "Traceback" not in done.stderr and selection.run_names(str(runs)) == []
 
 
-def test_a_sweeper_that_chooses_by_values_is_waited_for(app: Path, runs: Path) -> None:
-    other = "hydra.sweeper._target_=hydra_plugins.other.Sweeper"
+@pytest.mark.parametrize(
+    ("place", "keys", "message"),
+    [
+        ("local", {"tasks_per_node": 2}, "tasks_per_node=2: a job is one process on one node"),
+        ("local", {"mem_gb": 2.0}, "mem_gb=2.0 is for amp_slurm"),
+        ("slurm", {"additional_parameters": {"nice": 1}}, "cluster.flags=[--NAME=VALUE]"),
+        ("slurm", {"comment": "hello"}, "hydra.launcher.comment=hello is not taken; say"),
+        ("local", {"wait": False}, "wait=false gives no values to hydra_plugins.other.Sweeper"),
+    ],
+)
+def test_what_hydra_submitit_launcher_takes_and_cannot_be_is_refused(
+    place: str, keys: dict[str, Any], message: str
+) -> None:
     from hydra_plugins.amp_launcher_plugin import _multirun
     from launcher import LauncherError
 
-    with pytest.raises(LauncherError, match=re.escape("wait=false gives no values to hydra_plugins.other.Sweeper")):
-        _multirun.check({"wait": False}, "local", other.partition("=")[2])
+    with pytest.raises(LauncherError, match=re.escape(message)):
+        _multirun.check({"wait": True, **keys}, place, "hydra_plugins.other.Sweeper")
 
 
 @pytest.mark.testbed
