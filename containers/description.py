@@ -119,7 +119,6 @@ def settle(container: Container) -> Container:
         mounts=tuple(sorted(mounts, key=lambda mount: mount.target.count("/"))),
         secrets={},
         exports="",
-        forward_compatibility=False,
     )
 
 

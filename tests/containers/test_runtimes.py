@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from launcher.containers.apptainer import no_eval
 from launcher.containers.description import Container, Mount
+from launcher.containers.devices import VARIABLE
+from launcher.containers.runtime import Runtime
 from launcher.containers.runtimes import wrap
-from launcher.containers.words import to_bash
+from launcher.containers.words import EnvArg, EnvArgs, to_bash
 from tests import golden
-from tests.containers.samples import DOCKER, FULL, IMAGES, RUNTIMES
+from tests.containers.samples import APPTAINER, DOCKER, FULL, IMAGES, PODMAN, RUNTIMES
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -53,3 +56,52 @@ def test_a_folder_is_mounted_before_what_lies_in_it() -> None:
     mounts = [word for word in wrapped.argv if isinstance(word, str) and word.startswith("--mount=")]
     assert [mount.rpartition("=")[2] for mount in mounts][:2] == ["/a", "/data/runs/.cache"]
     assert mounts[-1].endswith("target=/a/b/c/d")
+
+
+def words_of(runtime: Runtime, **changes: object) -> tuple[object, ...]:
+    container = dataclasses.replace(sample("docker"), secrets={}, **changes)  # type: ignore[arg-type]
+    return wrap(container, runtime).argv
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, set()),
+        ({"terminal": True}, {"--interactive", "--tty"}),
+        ({"reads_input": True}, {"--interactive"}),
+    ],
+)
+def test_an_engine_gives_a_container_an_input_where_it_has_one(changes: dict[str, bool], words: set[str]) -> None:
+    assert {"--interactive", "--tty"} & set(words_of(DOCKER, **changes)) == words
+
+
+def test_in_a_rootless_docker_its_root_is_the_user() -> None:
+    rootless = dataclasses.replace(DOCKER, rootless=True)
+    users = [[word for word in words_of(each) if str(word).startswith("--user=")] for each in (DOCKER, rootless)]
+    assert users == [["--user=1001:1002"], ["--user=0:0"]]
+
+
+def test_the_jobs_own_gpus_are_named_as_each_engine_takes_them() -> None:
+    names = {
+        runtime.kind: [word for word in words_of(runtime, devices="job") if isinstance(word, EnvArg | EnvArgs)]
+        for runtime in (DOCKER, PODMAN)
+    }
+    assert EnvArg(VARIABLE, '--gpus="device=', '"') in names["docker"]
+    assert EnvArgs(VARIABLE, "--device=nvidia.com/gpu=") in names["podman"]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "word"),
+    [
+        ("/data", "/d", "--bind=/data:/d"),
+        ("/a,b", "/d", '--mount=type=bind,"source=/a,b",target=/d'),
+        ("/data", "/d:e", "--mount=type=bind,source=/data,target=/d:e"),
+    ],
+)
+def test_apptainer_binds_plain_paths_and_mounts_others(source: str, target: str, word: str) -> None:
+    assert word in words_of(APPTAINER, image=IMAGES["apptainer"], mounts=(Mount(source=source, target=target),))
+
+
+@pytest.mark.parametrize(("version", "has"), [((), True), ((1, 0, 2), False), ((1, 1), True), ((1, 4, 5), True)])
+def test_a_new_apptainer_evaluates_no_value(version: tuple[int, ...], has: bool) -> None:
+    assert no_eval(dataclasses.replace(APPTAINER, version=version)) == has

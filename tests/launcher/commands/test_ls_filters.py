@@ -121,3 +121,5 @@ def test_mistakes(runs: None, words: list[str], message: str) -> None:
 def test_a_plan_that_is_damaged_matches_nothing(root: Path, shown: Shown) -> None:
     (make(root) / "plan.json").write_text('{"settings": [1], "swept": 3, "words": {"a": 1}, "cluster": "x"')
     assert shown("name=x") == ["no run has these values"]
+    (make(root, SWEEP) / "plan.json").write_text('{"name": "x", "swept": [3, ["lr"]]}')
+    assert shown("name=x")[1].startswith(SWEEP)
