@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
-from launcher.runs import ownership, run_roots, selection, store
+from launcher.runs import ownership, run_files, run_roots, selection, store
+from launcher.runs.run_files import Files
 from launcher.runs.states import Liveness, Seen, judge, judge_anothers, needs_liveness
-from launcher.runs.store import Files, Run
+from launcher.runs.store import Run
 
 BACKENDS = {"direct": "launcher.executors.local.backend", "slurm": "launcher.executors.slurm.backend"}
 """`queue` in submission.json -> the backend of the run."""
@@ -57,14 +58,14 @@ def look(wanted: Iterable[Run], *, follow: bool = False, fresh: bool = False) ->
 
 def _look_here(wanted: Iterable[Run], after: float = 0.0) -> list[Seen]:
     folders = {run.path: run for run in wanted}
-    files = {folder: store.load(folder) for folder in folders}
+    files = {folder: run_files.load(folder) for folder in folders}
     known: dict[str, Liveness] = {}
     asked = {folder: record for folder, record in files.items() if record.owner.mine and needs_liveness(record)}
     while asked:
         known.update(_liveness(asked, after))
         # A run may have ended, or been resumed, after its files were read. One that is gone writes nothing more, so its
         # files are read again.
-        again = {folder: store.load(folder) for folder in asked if known[folder].life == "gone"}
+        again = {folder: run_files.load(folder) for folder in asked if known[folder].life == "gone"}
         asked = {
             folder: record for folder, record in again.items() if record != files[folder] and needs_liveness(record)
         }

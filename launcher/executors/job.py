@@ -13,7 +13,7 @@ from launcher.errors import LauncherError
 from launcher.executors import backends, execute, logs, stopping
 from launcher.executors.slurm.jobs import job_of
 from launcher.plan import record
-from launcher.runs import run_roots, store
+from launcher.runs import run_files, run_roots, store
 from launcher.runs.store import Run
 
 # submitit's names of states, which its waiting understands.
@@ -148,7 +148,7 @@ class _RunPaths(JobPaths):
 def _id_of(folder: Path) -> str:
     if run_roots.is_remote(str(folder.parent)):
         return folder.name  # a file that its host names is not one of this machine
-    files = store.load(str(folder))
+    files = run_files.load(str(folder))
     return (files.owner.mine and job_of(files.submission)) or folder.name
 
 

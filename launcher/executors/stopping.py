@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from amp_launcher import records
 from launcher.executors import backends
-from launcher.runs import ownership, processes, run_roots, store
+from launcher.runs import ownership, processes, run_files, run_roots, store
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import Seen
 from launcher.runs.store import Run
@@ -163,7 +163,7 @@ def _kill(rows: Sequence[Seen], grace: float, say: Callable[[str], None]) -> dic
 
 
 def _end(wanted: Sequence[Run], grace: float) -> dict[str, str]:
-    return backends.end({run.path: store.load(run.path) for run in wanted}, grace) if wanted else {}
+    return backends.end({run.path: run_files.load(run.path) for run in wanted}, grace) if wanted else {}
 
 
 def stop_of(folder: Path) -> Stop:

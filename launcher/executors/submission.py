@@ -17,7 +17,7 @@ from launcher.errors import UsageError
 from launcher.executors import dependency, execute, interrupts, stopping
 from launcher.executors.local import start as local_start
 from launcher.plan.model import PLACEHOLDER, Plan
-from launcher.runs import address, run_ids, store
+from launcher.runs import address, run_files, run_ids, store
 from launcher.runs.schema import Submission
 
 
@@ -133,4 +133,4 @@ def _discard(folders: Sequence[Path], *, keep_accepted: bool, forget_sweep: bool
 
 def _is_accepted(folder: Path) -> bool:
     submission = store.read(Submission, folder / "submission.json")
-    return submission.queue is not None and not store.is_refused(submission)
+    return submission.queue is not None and not run_files.is_refused(submission)

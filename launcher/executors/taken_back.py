@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher.config import shell_record
 from launcher.errors import UsageError
 from launcher.executors.local.start import StartRefused
-from launcher.runs import store
+from launcher.runs import run_files, store
 from launcher.runs.schema import Submission
 from launcher.script.render import SUPERVISOR
 
@@ -32,7 +32,7 @@ def taken_back(folder: Path) -> Iterator[None]:
         yield
     except BaseException as error:  # an interrupt and a full disk too
         new = store.read(Submission, folder / "submission.json")
-        nowhere = new.queue != "slurm" or store.is_refused(new)
+        nowhere = new.queue != "slurm" or run_files.is_refused(new)
         if _is_new(folder, held) and not (isinstance(error, UsageError | StartRefused) and nowhere):
             raise  # it may have started; Slurm may have it, as an array of a sweep that it took in part
         for path, was in held.items():

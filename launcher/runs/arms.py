@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from amp_launcher.shown import show
 from launcher import safe_files
-from launcher.runs import store
+from launcher.runs import run_files
+from launcher.runs.run_files import Files
 from launcher.runs.schema import PlanRecord, Status
 from launcher.runs.states import State, of_status
-from launcher.runs.store import ARMS, BLOCK, FAILED, Files, Run
+from launcher.runs.store import ARMS, BLOCK, FAILED, Run
 
 RESULT = "result.json"
 LONGEST = 160
@@ -43,7 +44,7 @@ def label_of(swept: Sequence[tuple[str, Any]]) -> str:
 
 def state(arm: Run, comparison: State) -> State:
     """The state of an arm, given the state of its comparison. Between its blocks an arm counts as running."""
-    files = store.load(str(arm.folder))
+    files = run_files.load(str(arm.folder))
     failed = _failed(arm.folder)
     if failed:
         reason = failed if failed in (OUT_OF_MEMORY, KILLED) else files.failure or failed

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from launcher import admit
 from launcher.runs import decode, processes
+from launcher.runs.run_files import Files
 from launcher.runs.schema import Identity, Status
-from launcher.runs.store import Files, Run
+from launcher.runs.store import Run
 
 Name = Literal[
     "queued", "running", "suspended", "stopping", "done", "failed", "stopped", "cancelled", "lost", "unreachable"

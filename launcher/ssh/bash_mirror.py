@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from launcher import safe_files
 from launcher.admit import Refused
-from launcher.runs import store
+from launcher.runs import run_files
 from launcher.runs.states import LARGEST_ATTEMPT, Seen, answering, judge, liveness_of
 from launcher.runs.store import Run
 from launcher.ssh.bash_session import Line, bytes_of, nanoseconds, number, text_of
@@ -59,7 +59,7 @@ def mirrored(top: Path, id: str, there: Boot, lines: Iterator[Line]) -> Seen:
             raise Refused("an answer about a run has a wrong line")
     else:
         raise Refused("it answers about fewer runs than it was asked about")
-    files = store.load(str(folder))
+    files = run_files.load(str(folder))
     liveness = liveness_of(
         answering(files),
         there.host,

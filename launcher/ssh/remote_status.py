@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from launcher import admit, safe_files, units
 from launcher.admit import Refused
 from launcher.errors import LauncherError
-from launcher.runs import processes, remote_record, store
+from launcher.runs import processes, remote_record, run_files, store
 from launcher.runs.address import Address
 from launcher.runs.remote_record import POINTER, Known, Pointer
 from launcher.runs.schema import PlanRecord
@@ -62,7 +62,7 @@ def look(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
         for answered in _each(lambda address: _ask(address, dict(groups[address]), follow), list(groups)):
             replies.update(answered)
     rows = ((run, replies.get(run) or Reply(_remembered(run, follow))) for run in wanted)
-    return [Seen(run, store.load(str(run.folder)), reply.state, reply.asked) for run, reply in rows]
+    return [Seen(run, run_files.load(str(run.folder)), reply.state, reply.asked) for run, reply in rows]
 
 
 def _each(ask: Callable[[Address], dict[Run, Reply]], addresses: Sequence[Address]) -> Iterator[dict[Run, Reply]]:

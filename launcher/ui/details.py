@@ -11,9 +11,10 @@ from pathlib import Path
 from launcher import safe_files, units
 from launcher.runs import arms, follow, run_ids, run_roots, store
 from launcher.runs.follow import LastStep
+from launcher.runs.run_files import Files
 from launcher.runs.schema import ComparedArm, PlanRecord, ResultRecord, Status
 from launcher.runs.states import Seen, State
-from launcher.runs.store import Files, Run
+from launcher.runs.store import Run
 from launcher.ui import display, ended_runs, summary, tables
 from launcher.ui.progress import Progress, advance, rows_of
 

@@ -20,7 +20,7 @@ from hydra.test_utils.launcher_common_tests import (
 )
 
 from launcher.executors import backends
-from launcher.runs import selection, store
+from launcher.runs import run_files, selection
 from tests.launcher.run_folders import until
 from tests.launcher.slurm.bench import enter
 
@@ -60,7 +60,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("MARK", "of this shell")
     folder = tmp_path / "runs"
     yield folder
-    backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(folder)], 1000)}, 0)
+    backends.end({str(run.folder): run_files.load(str(run.folder)) for run in selection.newest([str(folder)], 1000)}, 0)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 import submitit  # noqa: F401 (first: its import closes all handlers of logging, and absl's closes what pytest captures in)
 
 from launcher.executors import backends
-from launcher.runs import run_roots, selection, store
+from launcher.runs import run_files, run_roots, selection
 from tests.launcher.stand_in import make_program
 
 
@@ -29,4 +29,4 @@ def root(tmp_path):
     folder.mkdir()
     run_roots.remember(folder)
     yield folder
-    backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(folder)], 1000)}, 0)
+    backends.end({str(run.folder): run_files.load(str(run.folder)) for run in selection.newest([str(folder)], 1000)}, 0)

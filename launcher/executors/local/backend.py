@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from launcher.runs import processes, store
 from launcher.runs.decode import decode
 from launcher.runs.processes import Target
+from launcher.runs.run_files import Files
 from launcher.runs.schema import Identity, PlanRecord
 from launcher.runs.states import Liveness, answering, liveness_of, may_live, status_of
-from launcher.runs.store import Files
 
 ENGINES = ("docker", "podman")
 """Kinds of container that outlive their client, which are also the names of their clients."""

@@ -16,7 +16,7 @@ from launcher.executors import dependency, interrupts
 from launcher.executors.execute import environment_of
 from launcher.plan.model import Plan
 from launcher.probe import gpu_locks
-from launcher.runs import processes, run_ids, store
+from launcher.runs import processes, run_files, run_ids, store
 from launcher.runs.schema import Status, Submission
 
 GPUS_TIMEOUT = 60.0
@@ -97,7 +97,7 @@ def next_attempt(folder: Path) -> int:
 def record_submission(folder: Path, *, queue: str, first_attempt: int, **where: Any) -> None:
     """Record that a run was submitted to a queue, and how to find it there."""
     before = store.read(Submission, folder / "submission.json")
-    is_known = before.id is not None and not store.original(str(folder), before)
+    is_known = before.id is not None and not run_files.original(str(folder), before)
     record = {
         "schema": 1,
         "id": before.id if is_known else os.urandom(8).hex(),

@@ -15,11 +15,12 @@ from launcher.executors.slurm.jobs import Row
 from launcher.executors.slurm.shared import Answer
 from launcher.executors.slurm.unanswered import jobs_of
 from launcher.probe.slurm_commands import call, complaint
-from launcher.runs import store
+from launcher.runs import run_files, store
+from launcher.runs.run_files import Files
 from launcher.runs.schema import PlanRecord, Status
 from launcher.runs.states import SILENT, Liveness, may_live, needs_liveness, status_of
 from launcher.runs.states import judge as judge_files
-from launcher.runs.store import Files, Run
+from launcher.runs.store import Run
 
 CLOCKS_DIFFER = 60.0
 """Seconds by which a file server's clock may be ahead of this machine's."""
@@ -111,7 +112,7 @@ def _of_dependent(folder: str, judged: Liveness, reason: str) -> Liveness:
         return judged._replace(reason=f"{judged.reason}; it was to come after {name}, of which nothing is known here")
     first = [(run, other.kind) for other in others for run in other.runs]
     if judged.waits:
-        still = [run.id for run, _ in first if not judge_files(store.load(run.path), None).finished]
+        still = [run.id for run, _ in first if not judge_files(run_files.load(run.path), None).finished]
         waited = still or [run.id for run, _ in first]  # Slurm may not have seen the end yet
         named = ", ".join(waited[:MOST_NAMED]) + (", ..." if waited[MOST_NAMED:] else "")
         return judged._replace(reason=f"waiting for {named}, which it comes after")
@@ -124,7 +125,7 @@ def _of_dependent(folder: str, judged: Liveness, reason: str) -> Liveness:
 
 def _ended_badly(folder: Path) -> str:
     """How a run ended, if not well; empty if it did."""
-    state = judge_files(store.load(str(folder)), None).name
+    state = judge_files(run_files.load(str(folder)), None).name
     return {"done": "", "failed": "failed", "unreachable": "left no status"}.get(state, f"is {state}")
 
 

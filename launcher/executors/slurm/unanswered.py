@@ -12,10 +12,10 @@ from launcher.errors import Unavailable
 from launcher.executors.slurm import jobs, shared
 from launcher.executors.slurm.jobs import job_in, job_of
 from launcher.executors.slurm.shared import Answer
-from launcher.runs import processes, store
+from launcher.runs import processes, run_files, store
+from launcher.runs.run_files import Files
 from launcher.runs.schema import Submission
 from launcher.runs.states import Liveness
-from launcher.runs.store import Files
 
 
 def jobs_of(asked: Mapping[str, Files], conf: str | None) -> tuple[dict[str, str], dict[str, Liveness]]:
@@ -30,7 +30,7 @@ def jobs_of(asked: Mapping[str, Files], conf: str | None) -> tuple[dict[str, str
             groups.setdefault(files.submitted.answer, []).append(folder)
     for folders in groups.values():
         submission, answer = asked[folders[0]].submitted, ""
-        if store.is_refused(submission):
+        if run_files.is_refused(submission):
             liveness = Liveness("gone", "sbatch refused it")
         elif _still_submitting(submission):
             liveness = Liveness("unknown", "sbatch has not answered yet")

@@ -2,7 +2,7 @@ import pytest
 
 from launcher.commands import cancel
 from launcher.executors import backends
-from launcher.runs import selection, store
+from launcher.runs import run_files, selection
 
 from ..run_folders import DEAF, NAME, STEPPING, begin, finished, make, running, start, state, sweep, until
 
@@ -23,7 +23,7 @@ def test_now_kills_without_waiting(root, capsys):
     assert cancel.main(["--now", NAME]) == 0
     printed = capsys.readouterr()
     assert "cancelled" in printed.out and printed.err == f"killing {NAME}\n"
-    assert backends.with_processes({str(folder): store.load(str(folder))}) == set()
+    assert backends.with_processes({str(folder): run_files.load(str(folder))}) == set()
 
 
 @pytest.mark.parametrize("name", ["done", "failed", "cancelled", "lost"])

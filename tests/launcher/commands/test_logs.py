@@ -10,7 +10,7 @@ import pytest
 from launcher.commands import logs
 from launcher.errors import UsageError
 from launcher.executors import backends
-from launcher.runs import log_pieces, store
+from launcher.runs import log_pieces, run_files, store
 
 from ..run_folders import NAME, STEPPING, SWEEP, begin, command, finished, make, start, state, sweep, until
 
@@ -100,7 +100,7 @@ def test_following_goes_on_with_the_next_attempt(root, printed):
     def again():
         store.mark_unfinished(root, NAME)
         start(folder).wait()  # as the next attempt, while the follower still sees the first one running
-        backends.end({str(folder): store.load(str(folder))}, 0)
+        backends.end({str(folder): run_files.load(str(folder))}, 0)
         first.wait()
 
     second = threading.Timer(0.5, again)

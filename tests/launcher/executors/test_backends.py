@@ -8,7 +8,7 @@ import pytest
 from launcher.executors import backends
 from launcher.executors.backends import look
 from launcher.executors.local import backend
-from launcher.runs import processes, selection, store
+from launcher.runs import processes, run_files, selection, store
 from launcher.runs.processes import Identity
 from launcher.runs.states import Liveness
 from launcher.runs.store import Run
@@ -54,7 +54,7 @@ def test_a_run_whose_shell_was_killed_is_lost_and_its_children_are_named_until_t
     child.wait()
     assert f"process {shell} is gone" in state(folder).reason
     assert f"left behind: process {left.pid}" in state(folder).reason
-    assert backends.with_processes({str(folder): store.load(str(folder))}) == {str(folder)}
+    assert backends.with_processes({str(folder): run_files.load(str(folder))}) == {str(folder)}
     os.kill(left.pid, signal.SIGKILL)
     until(lambda: "left behind" not in state(folder).reason)
     assert state(folder).name == "lost"
@@ -133,7 +133,7 @@ def test_a_run_whose_launcher_was_killed_before_it_wrote_the_submission_is_known
     assert state(folder).name == "running"
     backends.settle(seen(folder))
     assert selection.unfinished([str(root)]) != []
-    assert backends.end({str(folder): store.load(str(folder))}, 0) == {}
+    assert backends.end({str(folder): run_files.load(str(folder))}, 0) == {}
     child.wait()
     assert state(folder).name in ("failed", "lost")  # its shell has a moment to write its end
     backends.settle(seen(folder))
@@ -147,7 +147,7 @@ def test_any_queue_can_be_added_and_is_asked_once_for_all_of_its_runs(root, monk
     first = folders[0]
     assert state(first)[:2] == ("unreachable", "no queue is known here by the name of pbs")
     why_not = "its files don't say where it runs by the name of pbs"
-    assert backends.end({str(first): store.load(str(first))}, 0) == {str(first): why_not}
+    assert backends.end({str(first): run_files.load(str(first))}, 0) == {str(first): why_not}
     asked = []
 
     class Pbs:

@@ -36,7 +36,7 @@ from launcher.executors.local.executor import LocalExecutor
 from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.executors.ssh.executor import SshExecutor
 from launcher.plan.model import Plan
-from launcher.runs import run_roots, selection, store
+from launcher.runs import run_files, run_roots, selection
 from launcher.runs.store import Run
 from launcher.ssh import host
 from tests.launcher.run_folders import until
@@ -66,7 +66,9 @@ def make(
     if request.param == "local":
         folder, words = here(tmp_path)
         yield lambda: LocalExecutor(folder, words)
-        backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(folder)], 1000)}, 0)
+        backends.end(
+            {str(run.folder): run_files.load(str(run.folder)) for run in selection.newest([str(folder)], 1000)}, 0
+        )
         return
     testbed = request.getfixturevalue("testbed")
     enter(testbed, monkeypatch)
@@ -86,7 +88,8 @@ def make(
         else:
             yield lambda: SlurmExecutor(folder, [*words, "gpus=0"], login="box")
         host.close_all()
-    backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(folder)], 1000)}, 0)
+    runs = selection.newest([str(folder)], 1000)
+    backends.end({run.path: run_files.load(run.path) for run in runs}, 0)
     shutil.rmtree(folder.parent / "runs", ignore_errors=True)
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from launcher.executors import stopping
-from launcher.runs import processes, store
+from launcher.runs import processes, run_files, store
 from launcher.runs.store import Run
 from tests.launcher.run_folders import DEAF, NAME, STEPPING, WITHOUT_STOP, make, shell_of, start, state, submit, until
 
@@ -162,9 +162,9 @@ def test_a_run_on_another_host_is_asked_to_stop_and_shown_with_its_host(root):
     store.write_json(folder / "status.json", status)
     ((seen, why_not),) = cancel(folder, stop_grace=0.1)
     assert (seen.state.name, why_not) == ("unreachable", "it runs on n7: cancel it there")
-    assert store.load(str(folder))[2:4] == (True, True)
+    assert run_files.load(str(folder))[2:4] == (True, True)
     stopping.clear(folder)
-    assert store.load(str(folder))[2:4] == (False, False)
+    assert run_files.load(str(folder))[2:4] == (False, False)
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.02, 0.05, 0.1, 0.2, 0.4])

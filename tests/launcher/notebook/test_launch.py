@@ -16,7 +16,7 @@ from launcher import LauncherError, SlurmExecutor, execute, find, launch
 from launcher.executors import backends
 from launcher.notebook import runs as notebook_runs
 from launcher.notebook.runs import Runs
-from launcher.runs import selection, store
+from launcher.runs import run_files, selection
 from launcher.ssh import host
 from tests.launcher import warm
 from tests.launcher.run_folders import until
@@ -165,5 +165,5 @@ def test_the_same_words_reach_a_cluster_and_a_host(
     finally:
         host.close_all()
         folders = selection.newest([f"{there}/runs"], 10)
-        backends.end({run.path: store.load(run.path) for run in folders}, 0)
+        backends.end({run.path: run_files.load(run.path) for run in folders}, 0)
         shutil.rmtree(there, ignore_errors=True)

@@ -2,6 +2,7 @@ import pytest
 
 from launcher.admit import Refused
 from launcher.runs.ownership import Owner
+from launcher.runs.run_files import Files
 from launcher.runs.schema import Identity, Status, Stopped, Submission
 from launcher.runs.states import (
     FINISHED,
@@ -17,7 +18,6 @@ from launcher.runs.states import (
     status_of,
     waits_for,
 )
-from launcher.runs.store import Files
 
 SUBMITTED = Submission(queue="direct", first_attempt=1)
 ALIVE = Liveness("alive")

@@ -8,7 +8,7 @@ import pytest
 from launcher import admit
 from launcher.errors import UsageError
 from launcher.executors.slurm import shared
-from launcher.runs import run_roots, selection, store
+from launcher.runs import run_files, run_roots, selection, store
 from launcher.runs.schema import Stopped, Submission
 from launcher.runs.store import Run
 from tests.launcher.run_folders import NAME, finished, make
@@ -90,21 +90,21 @@ def test_a_damaged_file_and_a_missing_one_are_distinguished(tmp_path, content):
     with pytest.raises(store.Damaged):
         store.read_json(tmp_path / "status.json")
     assert store.read_or_empty(tmp_path / "status.json") == {}
-    assert store.load(str(tmp_path)).damaged == ("status.json",)
+    assert run_files.load(str(tmp_path)).damaged == ("status.json",)
     assert store.read_json(tmp_path / "submission.json") is None
 
 
 def test_loading_a_folder_gives_what_its_files_say_of_the_attempt_in_status_json(root):
-    assert not store.load(str(root / NAME)).exists
+    assert not run_files.load(str(root / NAME)).exists
     folder = finished(root, state="stopped")
     (folder / "STOP").touch()
     (folder / "attempts/1/stopped.json").write_text('{"step": 7}')
-    files = store.load(str(folder))
+    files = run_files.load(str(folder))
     assert files.status.state == "stopped" and files.submission.queue == "direct"
     assert files[2:5] == (True, False, Stopped(step=7))
     assert (files.damaged, files.exists) == ((), True)
     store.write_json(folder / "status.json", {"state": "stopped", "attempt": 2})
-    assert store.load(str(folder)).saved is None
+    assert run_files.load(str(folder)).saved is None
 
 
 def test_a_failure_has_the_reason_of_the_trainer_or_of_the_rank_that_failed_first_in_the_same_attempt(root):
@@ -118,7 +118,7 @@ def test_a_failure_has_the_reason_of_the_trainer_or_of_the_rank_that_failed_firs
         ("result.json", {"status": "failed", "reason": "on rank 0", "attempts": 2}, "on rank 0"),
     ):
         (folder / file).write_text(json.dumps(values))
-        assert store.load(str(folder)).failure == reason, file
+        assert run_files.load(str(folder)).failure == reason, file
 
 
 def test_attempts_are_in_the_order_of_their_numbers(root):
@@ -155,7 +155,7 @@ def test_a_record_may_be_as_large_as_that(tmp_path):
 
 def test_a_folder_that_cannot_be_looked_at_is_nobodys_and_damaged(tmp_path):
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    files = store.load(str(tmp_path / "loop"))
+    files = run_files.load(str(tmp_path / "loop"))
     assert files.damaged == ("its folder",) and not files.owner.mine and "symbolic links" in files.owner.why
 
 
@@ -173,9 +173,9 @@ def test_the_record_of_a_sweep_is_its_users_alone_and_goes_once_or_twice(root):
 )
 def test_a_request_to_stop_says_why_where_slurm_made_it(root, text, why):
     folder = finished(root)
-    assert store.load(str(folder)).stop_why == ""
+    assert run_files.load(str(folder)).stop_why == ""
     (folder / "STOP").write_text(text)
-    files = store.load(str(folder))
+    files = run_files.load(str(folder))
     assert (files.stop, files.stop_why) == (True, why)
 
 
@@ -185,13 +185,13 @@ def test_a_folder_that_was_submitted_elsewhere_is_a_copy_while_its_own_submissio
     (folder / "submission.json").write_text('{"id": "a"}')
     copy = tmp_path / "copy"
     copy.mkdir()
-    assert store.original(str(copy), submission) == str(folder)
-    assert store.original(str(folder), submission) == ""
+    assert run_files.original(str(copy), submission) == str(folder)
+    assert run_files.original(str(folder), submission) == ""
     (tmp_path / "link").symlink_to(folder)
-    assert store.original(str(tmp_path / "link"), submission) == ""
+    assert run_files.original(str(tmp_path / "link"), submission) == ""
     for other in (submission._replace(id=None), submission._replace(id="b"), submission._replace(folder=None)):
-        assert store.original(str(copy), other) == ""
-    assert store.original(str(copy), submission._replace(folder=str(tmp_path / "gone"))) == ""
+        assert run_files.original(str(copy), other) == ""
+    assert run_files.original(str(copy), submission._replace(folder=str(tmp_path / "gone"))) == ""
 
 
 def test_what_lay_in_a_root_that_was_moved_is_where_that_is_now(root, tmp_path):
@@ -202,15 +202,15 @@ def test_what_lay_in_a_root_that_was_moved_is_where_that_is_now(root, tmp_path):
         "log": "/dev/null",
     }
     (folder / "submission.json").write_text(json.dumps({"queue": "slurm", **before}))
-    submission = store.load(str(folder)).submission
+    submission = run_files.load(str(folder)).submission
     assert (submission.answer, submission.log) == (f"{root}/a/sbatch.out", "/dev/null")
 
 
 def test_a_cancelled_run_says_why_it_had_to_be_killed(root):
     folder = finished(root)
-    assert not store.load(str(folder)).cancelled
+    assert not run_files.load(str(folder)).cancelled
     (folder / "cancelled").write_text('{"killed": "it did not end"}')
-    files = store.load(str(folder))
+    files = run_files.load(str(folder))
     assert (files.cancelled, files.killed) == (True, "it did not end")
 
 

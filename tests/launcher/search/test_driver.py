@@ -19,7 +19,7 @@ from launcher.__main__ import main
 from launcher.errors import Unavailable
 from launcher.executors import backends, submission
 from launcher.executors.local.start import StartRefused
-from launcher.runs import run_ids, selection, store
+from launcher.runs import run_files, run_ids, selection, store
 from launcher.runs.store import Run
 from launcher.search import driver
 from launcher.search.study import Study
@@ -272,7 +272,7 @@ def test_a_search_on_slurm_asks_as_slots_get_free(
         assert main(words(root, *more)) == 0
         assert states(root) == [("000", "done"), ("001", "done"), ("002", "done")]
         runs = [Run(str(root), f"{sweep_in(root)}-{number:03d}") for number in range(3)]
-        assert [store.load(run.path).submitted.queue for run in runs] == ["slurm"] * 3
+        assert [run_files.load(run.path).submitted.queue for run in runs] == ["slurm"] * 3
         assert re.search(r"best +00[012], score ", capsys.readouterr().out)
     finally:
         end_all(root)

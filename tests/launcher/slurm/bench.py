@@ -19,7 +19,7 @@ from launcher.executors.slurm import jobs
 from launcher.executors.submission import submit
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
-from launcher.runs import selection, store
+from launcher.runs import run_files, selection, store
 from launcher.runs.schema import Submission
 from launcher.runs.states import State
 from launcher.ssh.probe_client import probe
@@ -51,7 +51,7 @@ def cluster_of(testbed: Testbed, folder: Path) -> Iterator[Testbed]:
 def end_all(root: Path) -> None:
     """Cancel the jobs of a run root."""
     runs = selection.newest([str(root)], 10_000)
-    backends.end({str(run.folder): store.load(str(run.folder)) for run in runs}, 0)
+    backends.end({str(run.folder): run_files.load(str(run.folder)) for run in runs}, 0)
 
 
 class Bench:

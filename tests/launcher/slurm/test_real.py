@@ -19,7 +19,7 @@ from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.probe import slurm_probing
 from launcher.probe.slurm_commands import call
 from launcher.probe.slurm_probing import probe as probe_slurm
-from launcher.runs import selection, store
+from launcher.runs import run_files, selection, store
 from launcher.runs.store import Run
 from tests.launcher.slurm.bench import Bench, ended, job_of, state, until
 from tests.testbed.facts import Testbed
@@ -61,7 +61,7 @@ def test_states_are_true_with_and_without_accounting(
     stopping.cancel([Run(str(waiting.parent), waiting.name)], now=True)
     assert ended(waiting).name == "cancelled"
     assert set(os.listdir(waiting)) - before == {"cancelled"}, "of which ten thousand are written at once"
-    until(lambda: not backends.with_processes({str(waiting): store.load(str(waiting))}))
+    until(lambda: not backends.with_processes({str(waiting): run_files.load(str(waiting))}))
     until(lambda: started(by_hand))
     call(["scancel", job_of(by_hand)])
     assert ended(good).name == "done"

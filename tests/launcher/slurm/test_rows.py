@@ -10,9 +10,9 @@ from launcher.config import slurm_units
 from launcher.executors.slurm import backend, jobs
 from launcher.executors.slurm.jobs import Row, job_of
 from launcher.executors.slurm.shared import Answer
+from launcher.runs.run_files import Files
 from launcher.runs.schema import Status, Submission
 from launcher.runs.states import judge
-from launcher.runs.store import Files
 
 TIMES = {90: "90 1:30:00", 1: "0:30", 30: "30:00", 31: "30:01", 1440: "24:00:00", 2880: "2-0", 3600: "2-12"}
 TIMES |= {1470: "1-00:30", 1441: "1-00:00:01", None: "infinite UNLIMITED"}

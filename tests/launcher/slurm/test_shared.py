@@ -17,7 +17,7 @@ from launcher.commands import ls
 from launcher.executors import backends, stopping
 from launcher.executors.local import start
 from launcher.executors.slurm import jobs, shared
-from launcher.runs import run_roots, store
+from launcher.runs import run_files, run_roots, store
 from launcher.runs.schema import Submission
 from launcher.runs.states import State
 from launcher.runs.store import Run
@@ -139,7 +139,7 @@ def test_without_a_setting_the_interval_is_30_seconds(
 def test_a_last_word_in_status_json_ends_the_question_without_slurm(root: Path, cluster: Cluster) -> None:
     job = submitted(root, status={"state": "failed", "exit_code": 1})
     assert job.look().name == "failed"
-    assert not backends.with_processes({str(job.folder): store.load(str(job.folder))})
+    assert not backends.with_processes({str(job.folder): run_files.load(str(job.folder))})
     assert cluster.calls() == 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.executors import backends
-from launcher.runs import selection, store
+from launcher.runs import run_files, selection
 from launcher.ssh import host, session
 from tests.launcher.ssh import ways
 from tests.launcher.ssh.far import Far
@@ -32,7 +32,9 @@ def far(tmp_path, testbed, monkeypatch, capfd):
     far.program("python", PROGRAM)
     yield far
     host.close_all()
-    backends.end({str(run.folder): store.load(str(run.folder)) for run in selection.newest([str(far.root)], 1000)}, 0)
+    backends.end(
+        {str(run.folder): run_files.load(str(run.folder)) for run in selection.newest([str(far.root)], 1000)}, 0
+    )
     shutil.rmtree(there, ignore_errors=True)
 
 
