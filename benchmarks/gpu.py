@@ -12,10 +12,12 @@ folder to send back (`benchmarks.day`).
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +34,8 @@ from benchmarks.campaign.aims import Aim, judge
 from benchmarks.campaign.recipes import task
 from benchmarks.campaign.rows import Bench, Budget, Row, Task
 from benchmarks.day import __main__ as day
-from benchmarks.day import machine
+from benchmarks.day import machine, processes
+from benchmarks.day.checks import LATE
 
 HERE = Path(__file__).parent
 REHEARSAL = "REHEARSAL: tiny sizes, figures that mean nothing"
@@ -104,7 +107,9 @@ def apart(task: Task) -> Task:
             words = ["--device", bench.device.type, "--alone", task.part, task.name, "--out", str(path)]
             argv = [sys.executable, "-m", "benchmarks.gpu", *words, *(["--tiny"] if bench.tiny else [])]
             left = max(1.0, min(2 * task.estimate + START_SECONDS, bench.end - time.monotonic()))
-            done = subprocess.run(argv, cwd=HERE.parent, capture_output=True, text=True, timeout=left)
+            done = processes.run(argv, seconds=left, cwd=HERE.parent)
+            if done.returncode == LATE:
+                raise subprocess.TimeoutExpired(argv, left)
             if not path.exists():
                 raise RuntimeError(f"it ended with exit code {done.returncode}: {done.stderr[-300:]}")
             return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
@@ -133,6 +138,7 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error("--save with --tiny: the figures of a rehearsal are not kept")
     chosen = [task for task in tasks() if not options.only or task.part in options.only]
     if options.alone:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive who started it on the GPU
         chosen = [task for task in (*APART, *tasks()) if [task.part, task.name] == options.alone][:1]
     if not chosen:
         parser.error(

@@ -6,16 +6,16 @@ import argparse
 import dataclasses
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from benchmarks.day import machine
-from benchmarks.day.parts import PROCESSES, THOROUGH, Check, Day, LeftOut, Part, parts
+from benchmarks.day import machine, processes
+from benchmarks.day.checks import Check, Day, LeftOut, Part
+from benchmarks.day.parts import PROCESSES, THOROUGH, parts
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -41,38 +41,40 @@ def main(words: Sequence[str] | None = None) -> int:
     options.out.mkdir(parents=True)
     minutes = sum(part.seconds for part in chosen) / 60 + PROCESSES * THOROUGH / 60 * options.thorough
     print(f"{len(chosen)} parts, about {minutes:.0f} minutes; into {options.out}", flush=True)
-    failed = False
-    with tempfile.TemporaryDirectory(prefix="gpu-day-") as home:
-        day = Day(
-            device=options.device,
-            tiny=options.tiny,
-            thorough=options.thorough,
-            folder=options.out.resolve(),
-            home=Path(home),
-        )
-        documents = []
-        for part in chosen:
-            began = time.monotonic()
-            checks, why = run(part, day)
-            failed = failed or any(check.passed is False for check in checks)
-            documents.append(
-                {
-                    "part": part.letter,
-                    "about": part.about,
-                    "seconds": time.monotonic() - began,
-                    "left_out": why,
-                    "checks": [dataclasses.asdict(check) for check in checks],
-                }
+    documents: list[dict[str, Any]] = []
+    try:
+        with processes.home() as home:
+            day = Day(
+                device=options.device,
+                tiny=options.tiny,
+                thorough=options.thorough,
+                folder=options.out.resolve(),
+                home=home,
             )
-            write(day.folder / "day.json", {"schema": 1, "rehearsal": options.tiny, "parts": documents})
-        shutil.rmtree(day.home / "runs", ignore_errors=True)
+            for part in chosen:
+                documents.append({"part": part.letter, "about": part.about, "ended": False})
+                began = time.monotonic()
+                for checks, why in run(part, day):  # written after each check: a day may be cut short
+                    documents[-1] |= {
+                        "seconds": time.monotonic() - began,
+                        "left_out": why,
+                        "checks": [dataclasses.asdict(check) for check in checks],
+                    }
+                    write(day.folder / "day.json", {"schema": 1, "rehearsal": options.tiny, "parts": documents})
+                documents[-1]["ended"] = True
+                write(day.folder / "day.json", {"schema": 1, "rehearsal": options.tiny, "parts": documents})
+    except KeyboardInterrupt:
+        rest = " ".join(part.letter for part in chosen[len(documents) - 1 :])
+        print(f"stopped; what ended is in {options.out}, and --only {rest} does the rest", flush=True)
+        return 130
+    failed = any(check["passed"] is False for document in documents for check in document["checks"])
     print(f"written to {options.out}; " + ("A CHECK FAILED" if failed else "no check failed"))
     return int(failed)
 
 
-def run(part: Part, day: Day) -> tuple[list[Check], str]:
-    """The part's checks, printed as they come, and why the rest of it was left out. One that breaks fails, and costs no
-    other part."""
+def run(part: Part, day: Day) -> Iterator[tuple[list[Check], str]]:
+    """The part's checks so far, after each, printed as they come, and why the rest of it was left out. One that breaks
+    fails, and costs no other part."""
     print(f"({part.letter}) {part.about}", flush=True)
     checks: list[Check] = []
     try:
@@ -83,13 +85,14 @@ def run(part: Part, day: Day) -> tuple[list[Check], str]:
             print(
                 f"    {outcome:9} {check.name}" + ("" if check.passed else f"  {json.dumps(check.facts)}"), flush=True
             )
+            yield checks, ""
     except LeftOut as reason:
         print(f"    left out: {reason}", flush=True)
-        return checks, str(reason)
+        yield checks, str(reason)
     except Exception as error:  # a GPU is had rarely: one part that breaks must not cost all others
         traceback.print_exc(file=sys.stderr)
         checks.append(Check(name="the part ran to its end", passed=False, facts={"why": f"{type(error).__name__}"}))
-    return checks, ""
+        yield checks, ""
 
 
 def write(path: Path, document: object) -> None:

@@ -3,6 +3,7 @@ path leaves it."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import xml.etree.ElementTree as ET
@@ -128,9 +129,27 @@ def topology(text: str) -> str:
     return "".join("\t".join(line) + "\n" for line in lines)
 
 
+def is_exclusive() -> bool:
+    """Whether a GPU takes one process at a time, by its compute mode."""
+    try:
+        return "Exclusive" in asked("--query-gpu=compute_mode", "--format=csv,noheader")
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
 def asked(*arguments: str) -> str:
-    """What nvidia-smi prints. Raises `OSError` where there is none, `subprocess.SubprocessError` where it fails."""
-    return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, check=True, timeout=60).stdout
+    """What nvidia-smi prints. Raises `OSError` where there is none, `subprocess.SubprocessError` where it fails, or a
+    GPU that was lost keeps it from answering."""
+    return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, check=True, timeout=20).stdout
+
+
+def trace(text: str) -> str:
+    """What may leave the machine of a trace of torch's profiler: not its host's name, nor where it was written.
+
+    Raises `ValueError` where it is none.
+    """
+    document = json.loads(text)
+    return json.dumps({key: value for key, value in document.items() if key not in ("host_name", "traceName")})
 
 
 def torch_build() -> dict[str, Any]:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu
+from benchmarks.day import __main__ as days
 from benchmarks.day import machine
-from benchmarks.day.__main__ import run
-from benchmarks.day.parts import Check, Day, LeftOut, Part, spread
+from benchmarks.day.checks import Check, Day, LeftOut, Part
+from benchmarks.day.parts import spread
 from tests.launcher import warm
 
 REPORT = """<?xml version="1.0" ?>
@@ -84,6 +85,11 @@ def test_the_spread_of_a_row_is_that_of_all_processes(tmp_path: Path) -> None:
     assert spread(tmp_path) == [{"part": "gpt", "name": "o1", "values": [100.0, 104.0, 110.0], "spread": 1.1}]
 
 
+def test_a_trace_leaves_the_machine_without_its_name() -> None:
+    text = json.dumps({"host_name": "somebodys", "traceName": "/home/someone/rank0.json", "traceEvents": [{"ph": "M"}]})
+    assert json.loads(machine.trace(text)) == {"traceEvents": [{"ph": "M"}]}
+
+
 def test_a_topology_is_of_gpus_alone() -> None:
     assert machine.topology(TOPOLOGY) == "GPU0\tX\tNV18\nGPU1\tNV18\tX\n"
 
@@ -102,8 +108,9 @@ def test_scripts_a_fused_optimizer_and_a_killed_rank_are_rehearsed(
     assert gpu.main(["day", "--device", "cpu", "--tiny", "--out", str(out), "--only", "a", "c", "d", "g"]) == 0
     document = json.loads((out / "day.json").read_text())
     checks = [check for part in document["parts"] for check in part["checks"]]
-    assert document["rehearsal"] and len(checks) == 6
+    assert document["rehearsal"] and len(checks) == 7
     assert {check["passed"] for check in checks} == {True, None}
+    assert all(part["ended"] for part in document["parts"])
 
 
 @pytest.mark.parametrize(
@@ -115,8 +122,31 @@ def test_a_part_that_breaks_fails_and_costs_no_other(ends: Exception, outcome: l
         raise ends
 
     day = Day(device="cpu", tiny=True, thorough=False, folder=tmp_path, home=tmp_path)
-    checks, _ = run(Part(letter="x", about="a part", seconds=1, run=breaks), day)
+    *_, (checks, _) = days.run(Part(letter="x", about="a part", seconds=1, run=breaks), day)
     assert [check.passed for check in checks] == outcome
+
+
+def test_a_day_that_is_stopped_has_what_was_checked_and_says_how_to_do_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(day: Day):  # type: ignore[no-untyped-def]
+        yield Check(name="first", passed=True)
+        raise KeyboardInterrupt
+
+    made = [Part(letter=letter, about="a part", seconds=1, run=stopped) for letter in "xy"]
+    monkeypatch.setattr(days, "parts", lambda: made)
+    assert days.main(["--device", "cpu", "--tiny", "--out", str(tmp_path / "day")]) == 130
+    (part,) = json.loads((tmp_path / "day/day.json").read_text())["parts"]
+    assert ([check["name"] for check in part["checks"]], part["ended"]) == (["first"], False)
+    assert "--only x y does the rest" in capsys.readouterr().out
+
+
+def test_why_a_command_failed_is_kept_without_the_names_of_folders_and_gpus(tmp_path: Path) -> None:
+    day = Day(device="cpu", tiny=True, thorough=False, folder=tmp_path, home=tmp_path / "home")
+    line = f"{Path.home()}/train.py: GPU-11111111-2222-3333-4444-555555555555 is gone ({day.home}/runs)"
+    done = day.python("-c", f"import sys; print('a traceback', file=sys.stderr); sys.exit({line!r})")
+    assert day.why(done) == {"why": "HOME/train.py: a GPU is gone (RUNS/runs)"}
+    assert day.why(day.python("-c", "print('well')")) == {}
 
 
 @pytest.mark.parametrize(
