@@ -34,6 +34,7 @@ GAVE_WAY = "the script's own profiler was at work"
 IN_A_THREAD = "torch's profiler starts in the main thread, and a thread trained"
 
 _QUIET = "KINETO_LOG_LEVEL"
+_COMPILED = "## Call CompiledFxGraph"
 _COMPILING = "(dynamo_timed)"
 _OTHER_NAMES = {
     "cross_entropy": ("cross_entropy_loss",),
@@ -60,10 +61,11 @@ class Audit:
     listed: Counter[tuple[str, tuple[str, ...]]] = field(default_factory=Counter)
     """Function of the lists, with the floating dtypes of its tensors -> times called in forward."""
     kernels: int = 0
-    """Those that the GPU ran for these calls, as far as their names show that they multiply matrices."""
+    """Those that the GPU ran for these calls and in compiled code, which is counted by its graphs, as far as their
+    names show that they multiply matrices."""
     uncounted: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Other such kernels of the GPU, each with the operation that launched it, if one did -> times. No operation
-    launches those of a graph of CUDA, as compiled code replays it."""
+    launches those of a graph of CUDA that a script captured and replays."""
 
 
 _warming_up = False
@@ -226,6 +228,8 @@ class _Reader:
         self._counted = counted
         self._probes: list[tuple[int, int]] = []
         self._optimizers: list[tuple[int, int]] = []
+        self._compiled: list[tuple[int, int]] = []
+        """In which compiled code ran, or the compiler did."""
         self._recalled: list[int] = []
         self._stopped: list[int] = []
 
@@ -235,6 +239,8 @@ class _Reader:
                 continue  # the same range again, but of when the GPU worked on it
             if event.name == PROBE:
                 self._probes.append((event.start_time_ns, event.end_time_ns))
+            elif event.name.startswith(_COMPILED) or event.name.endswith(_COMPILING):
+                self._compiled.append((event.start_time_ns, event.end_time_ns))
             elif event.name.startswith(OPTIMIZER):
                 self._optimizers.append((event.start_time_ns, event.end_time_ns))
             elif event.name == RECALLED:
@@ -249,11 +255,16 @@ class _Reader:
         if name.endswith(_COMPILING) or name in self._counted:
             self.kernels += self._matrix_kernels(event)
             return
-        if _is_matrix_kernel(event) and not compiled:  # compiled code is counted by its graphs
-            self.uncounted[short_name(name), outermost] += 1
+        if _is_matrix_kernel(event):
+            if compiled:
+                self.kernels += 1
+            else:
+                self.uncounted[short_name(name), outermost] += 1
             return
         backward = backward or name.startswith("autograd::engine::evaluate_function")
-        compiled = compiled or name.startswith("## Call CompiledFxGraph")
+        # Launches of what no operation launches, as Triton's kernels or a graph, belong to no range in the tree.
+        launched = event.tag == _EventType.Kineto and not outermost and _within(event, self._compiled)
+        compiled = compiled or launched or name.startswith(_COMPILED)
         operation = name.removeprefix("aten::") if name.startswith("aten::") else ""
         if operation and not outermost:
             outermost = operation

@@ -108,7 +108,10 @@ class StepObserver:
             "audit": profiler_audit.disagreement(calls, seen) if profile is not None else "",
             "unaudited": self._recording.missing,
             "kernels": seen.kernels,
-            "uncounted_kernels": _uncounted(calls, seen),
+            "uncounted_kernels": {
+                f"{kernel} in {operation or 'no operation'}": times
+                for (kernel, operation), times in seen.uncounted.items()
+            },
             "unscaled": self.mode.unscaled(),
             "optimizer": dict(self._stepped),
             "optimizer_state": dict(self._state),
@@ -227,17 +230,6 @@ class StepObserver:
         self.mode.kept_ran.update(self._compiled.kept_ran)
         if any(call.dtype == "float32" for call in calls):
             self._on_float32(next(tensor.device for tensor in inputs if isinstance(tensor, torch.Tensor)))
-
-
-def _uncounted(calls: Sequence[Call], seen: profiler_audit.Audit) -> dict[str, int]:
-    """Kernels that multiply matrices and that nothing counted launched. Those of no operation may be of a graph of CUDA
-    in compiled code, which is counted by its own graphs."""
-    compiled = any(call.compiled for call in calls)
-    return {
-        f"{kernel} in {operation or 'no operation'}": times
-        for (kernel, operation), times in seen.uncounted.items()
-        if operation or not compiled
-    }
 
 
 def _stored_dtype(tensor: torch.Tensor) -> str:

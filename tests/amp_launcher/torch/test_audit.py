@@ -136,12 +136,26 @@ def test_matrix_kernels_that_no_counted_operation_launched_are_named_with_what_d
     audit = _audit(
         _event("mylib::product", gemm),  # counted as a whole
         _event("aten::hidden", gemm, add),
-        _event("## Call CompiledFxGraph abc ##", gemm),  # counted by its graph
+        _event("## Call CompiledFxGraph abc ##", gemm, start=5),  # counted by its graph
         gemm,
         counted=("mylib::product",),
     )
-    assert audit.kernels == 1
+    assert audit.kernels == 2
     assert audit.uncounted == {(NVJET, "hidden"): 1, (NVJET, ""): 1}
+
+
+@pytest.mark.parametrize("range_name", ["## Call CompiledFxGraph abc ##", "compile_fx_inner (dynamo_timed)"])
+def test_a_graph_that_is_replayed_is_compiled_codes_by_the_time_of_its_launch(range_name: str) -> None:
+    """It belongs to no range in the tree: one of a script's own in the same step is named."""
+
+    def replay(start: int) -> Any:
+        late = _event(NVJET, launched=True, start=90)  # when the GPU came to it
+        return _event("cudaGraphLaunch", late, launched=True, start=start)
+
+    compiled = _event(range_name, start=10)
+    compiled.end_time_ns = 20
+    audit = _audit(compiled, replay(15), replay(30))
+    assert (audit.kernels, dict(audit.uncounted)) == (1, {(NVJET, ""): 1})
 
 
 def test_kernels_of_the_observers_own_arithmetic_are_not_those_of_the_operation_around_it() -> None:
