@@ -83,7 +83,7 @@ def _unaccounted(operation: str, count: int, of: int) -> str:
         return f"{operation} can't be counted ({times(count)})"
     library = f"{name.partition('.')[0]}.*"
     share = f"{count} of {of:,} operations" if of else times(count)
-    pattern = name.rpartition(".")[0] if library == "aten.*" else library
+    pattern = {"aten.*": name.rpartition(".")[0], "triton.*": name}.get(library, library)
     return (
         f"{operation} is unknown to the observer ({share}); if it multiplies no matrices, say proof.ignore=[{pattern}]"
     )

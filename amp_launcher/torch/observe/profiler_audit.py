@@ -2,6 +2,11 @@
 
 It also shows which torch function each matrix product came from (`linear`, `matmul`), and the dtypes in which the
 functions of `amp.allow` and `amp.deny` ran.
+
+Of a GPU it has the kernels, Triton's too. Triton's launch hook (`triton.knobs.runtime.launch_enter_hook`, 3.9) tells no
+more than their names, and changes what it watches: Inductor gives up its own launcher for what it compiles while there
+is one (`static_triton_launcher.py`), which stays for the steps that are timed. A kernel whose name shows no product is
+seen elsewhere: eager by the memory that nothing wrote (`outside`), compiled as a call of its graph (`graph_text`).
 """
 
 from __future__ import annotations

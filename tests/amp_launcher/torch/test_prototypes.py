@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
+from amp_launcher.precision import operators
 from amp_launcher.precision.gemm import FORMATS, QUANTIZERS, ROLES
 from amp_launcher.precision.levels import Amp
 from amp_launcher.torch.observe import graph_text
@@ -287,3 +289,32 @@ def test_compiled_nvfp4_is_seen_by_role_too(kernels: None):
     assert [(call.use.role, call.use.layer, call.use.formats, call.scales) for call in calls] == [
         (role, "layer", wanted.operands(role), (wanted.scale,)) for role in ROLES
     ]
+
+
+ROUNDED = """class <lambda>(torch.nn.Module):
+    def forward(self, primals_1: "bf16[64, 64]", primals_2: "f8e4m3fn[64, 64]", scales: "f8e8m0fnu[64, 2]"):
+        empty: "f8e4m3fn[64, 64]" = torch.ops.aten.empty.memory_format([64, 64], dtype = torch.float8_e4m3fn)
+        triton_kernel_wrapper_mutation = torch.ops.higher_order.triton_kernel_wrapper_mutation(kernel_idx = NUMBER, \
+constant_args_idx = 2, grid = [(1, 1, 1)], tma_descriptor_metadata = {}, kwargs = {'x_ptr': primals_1, \
+'output_ptr': empty});  triton_kernel_wrapper_mutation = None
+        out: "bf16[64, 64]" = torch.ops.aten._scaled_mm.default(empty, primals_2, scales, scales)
+        return (out,)
+"""
+
+
+def test_compiled_mxfp8_is_unknown_by_the_name_of_the_kernel_that_rounds():
+    """A call as torch 2.13's compiler writes one of an operator by `triton_op`, tried with Triton 3.9 on a CPU."""
+
+    class Tuned:  # as Triton's autotuner keeps a kernel
+        @staticmethod
+        def fn() -> None: ...
+
+    Tuned.fn.__name__ = "to_mxfp8_dim0_kernel"
+    number = kernel_side_table.add_kernel(Tuned())
+    graph = graph_text.parse(ROUNDED.replace("NUMBER", str(number)))
+    assert graph.unaccounted == ("triton.to_mxfp8_dim0_kernel in compiled code",)
+    seen = report("o2", unaccounted=dict.fromkeys(graph.unaccounted, 1))
+    check("unknown", "if it multiplies no matrices, say proof.ignore=[triton.to_mxfp8_dim0_kernel]", seen)
+    (ignoring,) = operators.ignoring([seen], ["triton.to_mxfp8_dim0_kernel"])
+    assert ignoring["unaccounted"] == {}
+    assert graph_text.parse(ROUNDED.replace("NUMBER", "999")).unaccounted == ("triton.kernel in compiled code",)
