@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -16,6 +17,8 @@ import launcher
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"launcher", "amp_launcher", "hydra_plugins"}
+APACHE = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+"""SHA-256 of https://www.apache.org/licenses/LICENSE-2.0.txt."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def test_the_archive_has_what_a_wheel_is_built_of_and_no_more(sources: Path) -> 
         names = [member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()]
         assert all(member.isfile() or member.isdir() for member in archive.getmembers()), "links are lost on the way"
     assert len(names) == len(set(names))
-    files = {"README.md", "CHANGELOG.md", "SECURITY.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    files = {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
     assert {name.partition("/")[0] for name in names} == {*PACKAGES, "conf", *files}
     assert not [name for name in names if "__pycache__" in name or name.endswith((".pyc", ".sif"))]
 
@@ -68,6 +71,15 @@ def test_the_version_is_that_of_the_newest_release_in_the_changelog(installed: P
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     released = [heading for heading in headings if heading != "Unreleased"]
     assert version == [launcher.__version__] == released[:1]
+
+
+def test_the_wheel_has_the_license_that_it_names(installed: Path) -> None:
+    (metadata,) = installed.glob("*.dist-info/METADATA")
+    text = metadata.read_text(encoding="utf-8")
+    assert "\nLicense-Expression: Apache-2.0\n" in text and "\nLicense-File: LICENSE\n" in text
+    license = metadata.parent / "licenses" / "LICENSE"
+    assert license.read_bytes() == (ROOT / "LICENSE").read_bytes()
+    assert hashlib.sha256(license.read_bytes()).hexdigest() == APACHE
 
 
 def test_no_extra_is_empty(installed: Path) -> None:
