@@ -13,6 +13,17 @@ from launcher.__main__ import main
 
 ASK = 'echo "$(id -un) $LAUNCHER_SPEC $GREETING ${SLURM_JOB_ID:+allocation}"; cat'
 
+SERVE = """
+exec python3 -c '
+import os, socket
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+with server.accept()[0] as connection:
+    word = connection.makefile().readline().strip()
+    connection.sendall((word + " " + os.environ["LAUNCHER_SPEC"].split("/")[-2] + "\\n").encode())
+'
+"""
+
 
 @pytest.fixture
 def up(tmp_path, monkeypatch, capsys):
@@ -54,6 +65,30 @@ def walk(tmp_path: Path, capsys: pytest.CaptureFixture[str], run: list[str], say
     assert (tmp_path / "back").read_bytes() == content
 
 
+def forward_as_vscode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], run: list[str], options: list[str], *command: str
+) -> None:
+    """What VS Code's Remote-SSH runs: a script as the shell's input, and a server there reached by SOCKS."""
+    entry, name = enter(tmp_path, capsys, run)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["ssh", *options, "-T", "-D", str(port), *entry, name, *command]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as ssh:
+        assert ssh.stdin is not None and ssh.stdout is not None
+        ssh.stdin.write(SERVE)
+        ssh.stdin.close()
+        listening = int(ssh.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as proxy:
+            proxy.sendall(b"\5\1\0")
+            assert proxy.recv(2, socket.MSG_WAITALL) == b"\5\0"
+            proxy.sendall(b"\5\1\0\3\x09localhost" + listening.to_bytes(2, "big"))
+            assert proxy.recv(10, socket.MSG_WAITALL)[1] == 0
+            proxy.sendall(b"ping\n")
+            assert proxy.makefile().readline() == f"ping {run[0]}\n"
+        assert (ssh.stdout.read(), ssh.wait()) == ("", 0)
+
+
 def test_ssh_opens_a_terminal_of_its_own_kind(up, tmp_path, capsys):
     """As root: a user's own sshd needs /dev/pts with gid=5, which the testbed's machine may not have."""
     options, name = enter(tmp_path, capsys, up("gpus=0", f"run_root={tmp_path}/runs"))
@@ -86,14 +121,16 @@ def test_it_lets_in_one_key_and_no_other(up, tmp_path, capsys):
     assert done.returncode == 255 and "Permission denied (publickey)" in done.stderr
 
 
-def test_over_ssh_they_reach_the_job_there(bed, over_ssh, up, tmp_path, capsys):
+def test_over_ssh_they_and_vscode_reach_the_job_there(bed, over_ssh, up, tmp_path, capsys):
     run = up("gpus=0", "env.GREETING=hi", *over_ssh)
+    forward_as_vscode(tmp_path, capsys, run, [], "bash")  # as from Windows
     walk(tmp_path, capsys, run, f"{bed.user.name} {over_ssh[-1].partition('=')[2]}/{run[0]}/plan.json hi ")
 
 
-def test_under_slurm_they_are_in_the_allocation(bed, up, tmp_path, capsys):
+def test_under_slurm_they_and_vscode_are_in_the_allocation(bed, up, tmp_path, capsys):
     root = f"{bed.shared}/{tmp_path.name}"
     run = up("cluster=slurm", "gpus=0", "cluster.time=5", "env.GREETING=hi", f"run_root={root}")
+    forward_as_vscode(tmp_path, capsys, run, ["-v", "-o", "ConnectTimeout=15"])  # as from Linux and macOS
     walk(tmp_path, capsys, run, f"root {root}/{run[0]}/plan.json hi allocation")
     assert main(["down", *run]) == 0
     assert main(["rm", "--now", *run]) == 0
