@@ -21,6 +21,8 @@ PROCESSES = 3
 """Of the thorough day's rows."""
 THOROUGH = 1800.0
 """Seconds for one of them."""
+CHECKS = 4.0
+"""Minutes for its checks alone, by their estimates; they end sooner."""
 AGREE = 0.05
 """Relative gap of the last losses of a level and of o0: on an H200 up to 0.02 after 60 steps."""
 
@@ -31,7 +33,7 @@ def parts() -> list[Part]:
         Part(letter="b", about="doctor, visible devices, two runs at once", seconds=60, run=_places),
         Part(letter="c", about="scripts, with plain Python beside them", seconds=110, run=canaries),
         Part(letter="d", about="a fused optimizer in float16, overflow first", seconds=30, run=overflow),
-        Part(letter="e", about="kernels", seconds=110, run=_kernels),
+        Part(letter="e", about="kernels", seconds=130, run=_kernels),
         Part(letter="f", about="gpt at each level, eager and compiled", seconds=240, run=_gpt),
         Part(letter="g", about="stop, resume, and a rank that is killed", seconds=150, run=ranks),
         Part(letter="h", about="a container", seconds=90, run=_container),
@@ -84,7 +86,7 @@ def _places(day: Day) -> Iterator[Check]:
 
 def _kernels(day: Day) -> Iterator[Check]:
     """With `--thorough` all rows, in three processes: what differs between them is no property of the GPU."""
-    size = ("--tiny", "--device", "cpu") if day.tiny else () if day.thorough else ("--minutes", "2")
+    size = ("--tiny", "--device", "cpu") if day.tiny else () if day.thorough else ("--minutes", f"{CHECKS:g}")
     only = () if day.thorough else ("--only", "check")
     names = [f"gpu-{number}.json" for number in range(1, 1 + PROCESSES)] if day.thorough else ["gpu.json"]
     for out in (day.folder / name for name in names):

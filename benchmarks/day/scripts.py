@@ -13,6 +13,11 @@ from benchmarks.day.checks import Check, Day, first_other, verdict
 
 SCRIPT = str(Path(__file__).with_name("canary.py"))
 CANARIES = ("products", "convolutions", "attention", "compiled")
+THOROUGH = {
+    "o0": "lstm recomputed channels_last loaded profiled decomposed reduced autotuned graphed triton",
+    "o1": "recomputed channels_last loaded profiled decomposed",
+}
+"""Further ones by level. At o1 cuDNN's LSTM and a product by Triton are contradicted, so that their scripts end."""
 AT_ONCE = 4
 """Scripts that run alone at the same time: most of their time is torch's start, on one core."""
 Row = tuple[str, str, tuple[str, ...], tuple[str, ...]]
@@ -24,8 +29,11 @@ def canaries(day: Day) -> Iterator[Check]:
     if day.tiny:
         return _beside(day, [(CANARIES[0], "o1", BY_HAND, ())])
     rows: list[Row] = [row for name in CANARIES for row in ((name, "o0", (), ()), (name, "o1", BY_HAND, ()))]
-    own = ("train.precision=script",)
-    return _beside(day, [*rows, ("inner", "o1", (), own), ("inner", "o1", BY_HAND, ())])
+    rows += [("inner", "o1", (), ("train.precision=script",)), ("inner", "o1", BY_HAND, ())]
+    if day.thorough:
+        by_hand = {"o0": (), "o1": BY_HAND}
+        rows += [(name, level, by_hand[level], ()) for level, names in THOROUGH.items() for name in names.split()]
+    return _beside(day, rows)
 
 
 def overflow(day: Day) -> Iterator[Check]:

@@ -13,7 +13,7 @@ from benchmarks import gpu
 from benchmarks.day import __main__ as days
 from benchmarks.day import machine
 from benchmarks.day.checks import Check, Day, LeftOut, Part
-from benchmarks.day.parts import spread
+from benchmarks.day.parts import CHECKS, spread
 from tests.launcher import warm
 
 REPORT = """<?xml version="1.0" ?>
@@ -83,6 +83,11 @@ def test_the_spread_of_a_row_is_that_of_all_processes(tmp_path: Path) -> None:
         rows = [{"part": "gpt", "name": "o1", "value": value}, {"part": "check", "name": "x", "value": None}]
         (tmp_path / f"gpu-{number}.json").write_text(json.dumps({"rows": rows}))
     assert spread(tmp_path) == [{"part": "gpt", "name": "o1", "values": [100.0, 104.0, 110.0], "spread": 1.1}]
+
+
+def test_a_day_has_time_for_all_checks_of_kernels() -> None:
+    estimates = sum(task.estimate for task in gpu.tasks() if task.part == "check")
+    assert gpu.START_SECONDS + estimates <= 60 * CHECKS
 
 
 def test_a_trace_leaves_the_machine_without_its_name() -> None:
