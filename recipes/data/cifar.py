@@ -100,7 +100,9 @@ def _unpack(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as members:
         for part in PARTS:
             aside = folder / f".{part}.part"
-            with members.extractfile(f"{FOLDER}/{part}") as source, aside.open("wb") as written:
+            source = members.extractfile(f"{FOLDER}/{part}")
+            assert source is not None  # a file
+            with source, aside.open("wb") as written:
                 shutil.copyfileobj(source, written)
             os.replace(aside, folder / part)
 

@@ -129,7 +129,7 @@ def _mapped(path: Path, settings: GptSettings, sha256: hashlib._Hash) -> numpy.n
                 "wrong?",
                 "train.vocab_size",
             )
-        sha256.update(chunk)
+        sha256.update(chunk.data)
     if not every_second and settings.ids == "uint16":
         raise SettingsError(
             f"{path}: every second id is 0, as where ids of 4 bytes are read as ids of 2; say train.ids=uint32",

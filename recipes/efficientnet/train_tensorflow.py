@@ -79,7 +79,7 @@ def train(run: Run) -> None:
     measure = make_measure(run, net)
 
     def batches(part: Images) -> Iterator[tuple[tf.Tensor, numpy.ndarray]]:
-        for chosen in run.held_out(len(part), max(1, settings.batch // world.size)):
+        for chosen in run.held_out(len(part), max(1, settings.batch_size // world.size)):
             yield resized(channels_last(part.images[chosen])), part.labels[chosen]
 
     def evaluate() -> dict[str, float]:

@@ -103,7 +103,7 @@ def train(run: Run) -> None:
         return cross_entropy(model(resized(images[chosen])), labels[chosen])
 
     def batches(pixels: torch.Tensor, truth: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for indices in run.held_out(len(truth), max(1, settings.batch // world.size)):
+        for indices in run.held_out(len(truth), max(1, settings.batch_size // world.size)):
             chosen = torch.from_numpy(indices).to(world.device)
             yield resized(pixels[chosen]), truth[chosen]
 

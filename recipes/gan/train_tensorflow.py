@@ -109,7 +109,8 @@ def train(run: Run) -> None:
             ("generator", generator_optimizer, generator_loss),
             ("discriminator", discriminator_optimizer, discriminator_loss),
         ):
-            gradients, losses[name] = None, tf.zeros(())
+            gradients: Any = None
+            losses[name] = tf.zeros(())
             for chosen in tf.unstack(batch):
                 with precision.forward(after=gradients) as tape:
                     loss = loss_of(chosen) / batch.shape[0]

@@ -168,8 +168,7 @@ def learning_rate(settings: GptSettings, step: int, total: int) -> float:
 
 def schedule(settings: Settings, samples: int) -> Callable[[int], float]:
     """The learning rate of each optimizer step of a run over so many samples."""
-    assert settings.batch is not None
-    total = settings.steps or (settings.epochs or 1) * (samples // settings.batch)
+    total = settings.steps or (settings.epochs or 1) * (samples // settings.batch_size)
     return lambda step: learning_rate(settings.train, step, total)
 
 

@@ -195,7 +195,7 @@ def evaluate(run: Run, net: nn.Module, text: Text) -> dict[str, float]:
 
 def _batches(run: Run, unseen: Tokens, count: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """This rank's share of `count` held-out samples, spread evenly: ids and those that come next."""
-    for indices in run.held_out(count, max(1, run.settings.batch // run.settings.accumulate // run.world.size)):
+    for indices in run.held_out(count, max(1, run.settings.batch_size // run.settings.accumulate // run.world.size)):
         samples = torch.from_numpy(unseen.samples(indices * len(unseen) // count)).to(run.world.device)
         yield samples[:, :-1], samples[:, 1:]
 

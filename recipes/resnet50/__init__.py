@@ -109,9 +109,9 @@ def learning_rate(settings: Resnet50Settings, batch: int, step: int, steps_per_e
 
 def schedule(settings: Settings, samples: int) -> Callable[[int], float]:
     """The learning rate of each optimizer step of a run over so many samples."""
-    per_epoch = samples // settings.batch
+    per_epoch = samples // settings.batch_size
     total = settings.steps or (settings.epochs or 1) * per_epoch
-    return lambda step: learning_rate(settings.train, settings.batch, step, per_epoch, total)
+    return lambda step: learning_rate(settings.train, settings.batch_size, step, per_epoch, total)
 
 
 IMAGENET_HOME = "https://image-net.org/download.php, which wants an account"

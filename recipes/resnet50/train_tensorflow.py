@@ -83,9 +83,9 @@ def train(run: Run) -> None:
 
     common: dict[str, Any] = {"models": [net], "optimizers": [optimizer]}
     if settings.data.name == "synthetic":
-        samples = STEPS_PER_EPOCH * settings.batch
-        images, labels, digest = imagenet.synthetic(settings.seed, settings.batch, hyper.image_size, hyper.classes)
-        micro_batch = settings.batch // (settings.accumulate * world.devices)
+        samples = STEPS_PER_EPOCH * settings.batch_size
+        images, labels, digest = imagenet.synthetic(settings.seed, settings.batch_size, hyper.image_size, hyper.classes)
+        micro_batch = settings.batch_size // (settings.accumulate * world.devices)
         inputs, truth = run.constant(normalized(images[:micro_batch])), run.constant(labels[:micro_batch])
         run.fit(
             **common,
@@ -115,14 +115,14 @@ def train(run: Run) -> None:
 def normalized(images: Any) -> Any:
     """Bytes [batch, height, width, 3] as floats around zero."""
     if isinstance(images, numpy.ndarray):
-        mean, deviation = numpy.float32(MEAN), numpy.float32(DEVIATION)
+        mean, deviation = (numpy.array(values, numpy.float32) for values in (MEAN, DEVIATION))
         return (images.astype(numpy.float32) / 255 - mean) / deviation
     return (tf.cast(images, tf.float32) / 255 - tf.constant(MEAN)) / tf.constant(DEVIATION)
 
 
 def _batches(run: Run, unseen: ImageFiles) -> Iterator[tuple[Any, Any]]:
     """This process's held-out images, loaded ahead."""
-    positions = list(run.held_out(len(unseen), max(1, run.settings.batch // run.world.size)))
+    positions = list(run.held_out(len(unseen), max(1, run.settings.batch_size // run.world.size)))
     prefetcher = Prefetcher(unseen.plain)
     prefetcher.start(iter(positions))
     for _ in positions:

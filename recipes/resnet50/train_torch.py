@@ -94,7 +94,7 @@ def train(run: Run) -> None:
     step = make_step(run, model, optimizer, loss_of)
     common: dict[str, Any] = {"model": net, "optimizers": [optimizer]}
     if settings.data.name == "synthetic":
-        samples = STEPS_PER_EPOCH * settings.batch
+        samples = STEPS_PER_EPOCH * settings.batch_size
         batch, digest = synthetic_batch(run)
         run.fit(
             **common,
@@ -115,7 +115,7 @@ def train(run: Run) -> None:
 
     run.fit(
         **common,
-        step=lambda batch: step([_on_device(*images_and_labels, world.device) for images_and_labels in batch]),
+        step=lambda batch: step([_on_device(images, labels, world.device) for images, labels in batch]),
         load=load,
         evaluate=lambda: measure(run, net, _batches(run, unseen), len(unseen)),
         samples=len(known),
@@ -128,8 +128,8 @@ def train(run: Run) -> None:
 def synthetic_batch(run: Run) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], str]:
     """This rank's part of one random batch, micro-batch by micro-batch, in the device's memory; and its digest."""
     settings, hyper, world = run.settings, run.settings.train, run.world
-    images, labels, digest = imagenet.synthetic(settings.seed, settings.batch, hyper.image_size, hyper.classes)
-    mine = numpy.arange(settings.batch).reshape(settings.accumulate, world.size, -1)[:, world.rank]
+    images, labels, digest = imagenet.synthetic(settings.seed, settings.batch_size, hyper.image_size, hyper.classes)
+    mine = numpy.arange(settings.batch_size).reshape(settings.accumulate, world.size, -1)[:, world.rank]
     return [
         _on_device(torch.from_numpy(images[indices]), torch.from_numpy(labels[indices]), world.device)
         for indices in mine
@@ -138,7 +138,7 @@ def synthetic_batch(run: Run) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], 
 
 def _batches(run: Run, unseen: ImageFiles) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """This rank's held-out images, loaded ahead."""
-    positions = list(run.held_out(len(unseen), max(1, run.settings.batch // run.world.size)))
+    positions = list(run.held_out(len(unseen), max(1, run.settings.batch_size // run.world.size)))
     prefetcher = Prefetcher(unseen.plain)
     prefetcher.start(iter(positions))
     for _ in positions:

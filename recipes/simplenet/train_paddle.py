@@ -39,7 +39,7 @@ class Net(nn.Layer):
 
 def train(run: Run) -> None:
     settings, hyper = run.settings, run.settings.train
-    data = random_regression.load(settings.seed, STEPS_PER_EPOCH * settings.batch, hyper.width)
+    data = random_regression.load(settings.seed, STEPS_PER_EPOCH * settings.batch_size, hyper.width)
     if hyper.api == "static":
         parts = by_static_graph(run, data)
     else:
@@ -65,7 +65,7 @@ def by_static_graph(run: Run, data: Pairs) -> dict[str, Any]:
         make=lambda: Net(hyper),
         make_optimizer=lambda net: make_optimizer(run, net),
         precision=run.precision,
-        shape=(settings.batch, hyper.width),
+        shape=(settings.batch_size, hyper.width),
         guarded=hyper.fp16_guard,
         kind=run.world.kind,
         seed=settings.seed,

@@ -22,7 +22,7 @@ def network(settings: SimplenetSettings) -> keras.Model:
 
 def train(run: Run) -> None:
     settings, hyper, precision = run.settings, run.settings.train, run.precision
-    data = random_regression.load(settings.seed, STEPS_PER_EPOCH * settings.batch, hyper.width)
+    data = random_regression.load(settings.seed, STEPS_PER_EPOCH * settings.batch_size, hyper.width)
     inputs, labels = run.constant(data.inputs), run.constant(data.labels)
 
     net = run.cast(lambda: network(hyper))

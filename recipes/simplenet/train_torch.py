@@ -28,7 +28,7 @@ class Net(nn.Module):
 
 def train(run: Run) -> None:
     settings, hyper, precision, world = run.settings, run.settings.train, run.precision, run.world
-    data = random_regression.load(settings.seed, STEPS_PER_EPOCH * settings.batch, hyper.width)
+    data = random_regression.load(settings.seed, STEPS_PER_EPOCH * settings.batch_size, hyper.width)
     inputs = torch.from_numpy(data.inputs).to(world.device)
     labels = torch.from_numpy(data.labels).to(world.device)
 
