@@ -75,19 +75,6 @@ def test_a_run_is_cancelled_saved_and_resumed_with_another_time_limit(login):
     assert "TimeLimit=00:07:00" in slurm(login, "scontrol", "show", "job", job(login, run))
 
 
-def test_before_its_time_limit_a_run_saves_and_is_requeued_in_its_own_folder(login):
-    (run,) = login.submit("steps=3", HOLD)
-    until(lambda: "step 1" in login.type("logs", run).out)
-    slurm(login, "scancel", "--batch", "--signal=USR1", job(login, run))  # as Slurm does it before the limit
-    # Slurm lets it wait a quarter of a minute (the testbed's cred_expire). Told to hurry while the first attempt still
-    # ends, it would start a second one beside it, which the node refuses.
-    until(lambda: login.attempts(run) == [1, 2], 180)
-    login.release(run)
-    assert login.until(run, "done") == "done"
-    assert login.attempts(run) == [1, 2]
-    assert login.type("logs", "-f", run).out.count("step 3\n") == 1
-
-
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [

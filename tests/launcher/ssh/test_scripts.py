@@ -74,7 +74,8 @@ if not saved.exists():
 def test_a_cancelled_remote_script_saves_and_can_be_resumed(far, tmp_path, monkeypatch):
     (tmp_path / "saves.py").write_text(SAVES)
     monkeypatch.chdir(tmp_path)
-    words = ("recipe=script", "script=saves.py", "amp=o0", "gpus=0", "require_proof=false", "workdir=run")
+    bare = ("train.bare=true", "require_proof=false", "amp=o0")
+    words = ("recipe=script", "script=saves.py", *bare, "gpus=0", "workdir=run", "framework=torch")
     (run,) = far.submit(*words, f"python={far.testbed.python}", "script.resume_arguments=[--resume]")
     log = far.folder(run) / "attempts/1/stdout.log"
     until(lambda: log.exists() and "begun [] False" in log.read_text(), 120)
