@@ -18,6 +18,7 @@ from amp_launcher.around import plain_start, script_source
 from amp_launcher.around.overlay import LastResort, Overlay
 from amp_launcher.around.script_attempt import ScriptAttempt
 from amp_launcher.around.wrapper import Started, Wrapper
+from amp_launcher.job import function
 from amp_launcher.leave import FAILED, REFUSED
 from amp_launcher.loop import result_fields
 from amp_launcher.run_folder import Superseded
@@ -59,7 +60,8 @@ def main(framework: str, words: Sequence[str], wrap: Callable[[Started], Wrapper
 def _start_plainly(started: Started) -> None:
     """Give the script the variables and the search path of plain Python, and its project the snapshot's code."""
     planned = started.chosen.plan.get("script") or {}
-    is_kept = planned and not planned["in_image"]  # else there is no snapshot of it
+    # There is no snapshot of a file in an image, nor of one that defines a function.
+    is_kept = planned and not planned["in_image"] and planned["file"] != function.FILE
     kept = str(started.file.parents[len(Path(planned["file"]).parts) - 2]) if is_kept else ""  # of script/tools/x.py
     plain_start.restore(str(Path(__file__).parents[2]) if planned else "", started.workdir)
     if kept:
@@ -95,10 +97,13 @@ def parse(words: Sequence[str], framework: str) -> Started:
     root = planned.get("root", "") if planned and os.path.isdir(planned.get("root") or "") else ""
     here = workdir == Path.cwd() and not planned
     named = planned["named"] if planned and root else own["script"] if here else str(file)
+    calls = planned and planned["file"] == function.FILE
     try:
-        source = script_source.read(file.read_bytes())
+        source = script_source.read((Path(planned["named"]) if calls else file).read_bytes())
     except OSError as error:
-        raise SettingsError(f"script={file}: {error.strerror}", "script") from None
+        if not calls:  # the file that defines a function may not be here
+            raise SettingsError(f"script={file}: {error.strerror}", "script") from None
+        source = script_source.Source()
     return Started(
         chosen=chosen,
         file=file,

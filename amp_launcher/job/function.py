@@ -1,9 +1,9 @@
 """What runs a Python function as a job: `python job/function.py NAME SHA256`; LAUNCHER_SPEC names the run's plan.
 
-The function and its arguments are in `function.pkl` of the run folder, after the folders in which the process that
-submitted it finds modules; its result goes into `function-result.pkl`. Both are cloudpickles, which can run anything
-when they are read: so each is read only where it is the caller's own file that nobody else may write or read, and the
-former only with the digest that the plan names.
+The function and its arguments are in `function.pkl` of the run folder, after the version of the Python that submitted
+it and the folders in which that finds modules; its result goes into `function-result.pkl`. Both are pickles, which can
+run anything when they are read: so each is read only where it is the caller's own file that nobody else may write or
+read, and the former only with the digest that the plan names.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ import contextlib
 import hashlib
 import json
 import os
+import pickle
 import stat
 import sys
 import traceback
 
 CALL, RESULT = "function.pkl", "function-result.pkl"
+FILE = "amp_launcher/job/function.py"
+"""This file, in a run's code."""
+VERSION = "%d.%d" % sys.version_info[:2]
+"""What a Python has to share with another one to load its functions."""
 
 
 def read_own(path: str) -> bytes:
@@ -53,11 +58,14 @@ def run_folder(plan: str) -> str:
 
 def outcome_of(name: str, content: bytes) -> tuple[bytes, str]:
     """The pickled outcome of a call, and why it failed: what it raised, or why its result can't be pickled."""
+    version, folders, call = pickle.loads(content)
+    sys.path += [folder for folder in folders if folder not in sys.path]
+    if reason := unloadable(version):
+        sys.stderr.write(f"{reason}\n")
+        return pickle.dumps(("error", reason)), reason
     import cloudpickle
 
     try:
-        folders, call = cloudpickle.loads(content)
-        sys.path += [folder for folder in folders if folder not in sys.path]
         function, arguments, named = cloudpickle.loads(call)
         result = function(*arguments, **named)
     except Exception as error:  # whatever it raises is its outcome
@@ -73,6 +81,18 @@ def outcome_of(name: str, content: bytes) -> tuple[bytes, str]:
             text = f"{reason}\n"
     sys.stderr.write(text)
     return cloudpickle.dumps(("error", text)), reason
+
+
+def unloadable(version: str) -> str:
+    """Why this Python can't load a function that one of that version pickled; empty if it can."""
+    other = "name another one by python= or image="
+    if version != VERSION:
+        return f"a function needs Python {version}, which submitted it, and {sys.executable} is {VERSION}; {other}"
+    try:
+        import cloudpickle  # noqa: F401
+    except ModuleNotFoundError:
+        return f"a function needs cloudpickle where it runs, and {sys.executable} has none; install it, or {other}"
+    return ""
 
 
 def leave_reason(run: str, reason: str) -> None:

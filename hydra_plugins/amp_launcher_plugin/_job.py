@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import pickle
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,7 +15,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+
+VERDICT = "launcher-result.json"
+"""In the output folder of a job that was asked for a mode: its result, with what was observed."""
 
 
 class Application(NamedTuple):
@@ -35,28 +42,42 @@ class Job:
     number: int
     swept: tuple[tuple[str, str], ...]
     """The overrides in which the jobs of its batch differ, for tables of runs."""
+    defined_in: str
+    """The file of the application."""
 
-    @property
-    def __name__(self) -> str:
-        return ",".join("=".join(pair) for pair in self.swept) or "job"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "__name__", ",".join("=".join(pair) for pair in self.swept) or "job")
 
     def __call__(self) -> JobReturn:
         """What Hydra returns of the job. Raises what the application raised, so that the run has failed too."""
+        from amp_launcher.job.function import run_folder  # of the run's own code
+
+        run = run_folder(os.environ["LAUNCHER_SPEC"])
         context, task_function, common, singletons = pickle.loads(self.application)
         Singleton.set_state(singletons)
         setup_globals()
         config = context.config_loader.load_sweep_config(common, list(self.overrides))
         with open_dict(config.hydra.job):
-            config.hydra.job.id = os.path.basename(os.path.dirname(os.environ["LAUNCHER_SPEC"]))
+            config.hydra.job.id = os.path.basename(run)
             config.hydra.job.num = self.number
         HydraConfig.instance().set_config(config)
-        done = run_job(
-            hydra_context=context,
-            task_function=task_function,
-            config=config,
-            job_dir_key="hydra.sweep.dir",
-            job_subdir_key="hydra.sweep.subdir",
-        )
+        try:
+            done = run_job(
+                hydra_context=context,
+                task_function=task_function,
+                config=config,
+                job_dir_key="hydra.sweep.dir",
+                job_subdir_key="hydra.sweep.subdir",
+            )
+        finally:
+            if output := OmegaConf.select(config, "hydra.runtime.output_dir"):
+                atexit.register(leave_result, run, output)  # its verdict is given when the job has returned
         if done.status == JobStatus.FAILED:
             raise done._return_value
         return done
+
+
+def leave_result(run: str, output: str) -> None:
+    """Copy a run's result, if it has one, into the output folder of its job."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copyfile(f"{run}/result.json", f"{output}/{VERDICT}")

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import hydra_plugins
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, configure_log, filter_overrides, setup_globals
 from hydra.errors import CompactHydraException
 
 from hydra_plugins.amp_launcher_plugin import launchers
 from hydra_plugins.amp_launcher_plugin._job import Application, Job
+from amp_launcher.precision.levels import NO_CLAIM
 from launcher import LauncherError, LocalExecutor, SlurmExecutor
-from launcher.runs import run_ids
+from launcher.executors import functions
+from launcher.runs import run_ids, store
+from launcher.runs.schema import ResultRecord
 
 CONFS: dict[str, type] = {"local": launchers.LocalConf, "slurm": launchers.SlurmConf}
 EXECUTORS = {"local": LocalExecutor, "slurm": SlurmExecutor}
@@ -71,7 +78,16 @@ def launch(own: launchers._Launcher, overrides: Sequence[Sequence[str]], first: 
     except KeyboardInterrupt:
         log.info(f"the jobs go on: python -m launcher cancel {run}")
         raise
+    if own.keys["amp"] not in (None, NO_CLAIM):
+        for number, job in enumerate(jobs, first):
+            log.info(f"\t#{number} : {job.run_id} : amp={own.keys['amp']} {proof_of(job.run_dir)}")
     return [returned(job, words) for job, words in zip(jobs, overrides, strict=True)]
+
+
+def proof_of(run: Path) -> str:
+    """What a run's result says of its mode."""
+    seen = store.read(ResultRecord, run / "result.json").observed
+    return f"{seen.verdict or 'nothing to prove'}: {seen.why}" if seen.why else "unknown: it left no result"
 
 
 def check(keys: Mapping[str, Any], place: str, sweeper: str) -> None:
@@ -96,22 +112,35 @@ def check(keys: Mapping[str, Any], place: str, sweeper: str) -> None:
 def submit(own: launchers._Launcher, overrides: Sequence[Sequence[str]], first: int) -> list[Any]:
     """Submit a batch as one sweep, in an array on Slurm. Raises `LauncherError`."""
     keys = own.keys
-    executor = EXECUTORS[own.PLACE](keys["run_root"], list(words_of(keys, own.PLACE)))
+    words_of_all = list(words_of(keys, own.PLACE, os.path.abspath(own.config.hydra.sweep.dir)))
+    executor = EXECUTORS[own.PLACE](keys["run_root"], words_of_all)
     given = {key: keys[key] for key in SHARED if keys.get(key) is not None}
     given |= {f"slurm_{key}": keys[key] for key in OF_SLURM if keys.get(key) is not None}
     if "name" in given:
         given["name"] = re.sub(r"[^\w.+-]", "-", str(given["name"]))[:60] or "hydra"
     executor.update_parameters(**given)
-    common = Application(own.hydra_context, own.task_function, own.config, Singleton.get_state())
+    with by_value():
+        common = Application(own.hydra_context, own.task_function, own.config, Singleton.get_state())
+        try:
+            application = cloudpickle.dumps(common)
+        except Exception as error:  # pickling runs whatever code the values bring
+            raise LauncherError(f"the application can't be pickled: {type(error).__name__}: {error}") from None
+        file = functions.file_of(own.task_function)
+        with executor.batch():
+            return [
+                executor.submit(Job(application, list(words), number, swept, file))
+                for number, (words, swept) in enumerate(zip(overrides, swept_of(overrides), strict=True), first)
+            ]
+
+
+@contextlib.contextmanager
+def by_value() -> Iterator[None]:
+    """While open, plugins are pickled with their code, as a job may run where they aren't installed."""
+    cloudpickle.register_pickle_by_value(hydra_plugins)
     try:
-        application = cloudpickle.dumps(common)
-    except Exception as error:  # pickling runs whatever code the values bring
-        raise LauncherError(f"the application can't be pickled: {type(error).__name__}: {error}") from None
-    with executor.batch():
-        return [
-            executor.submit(Job(application, list(words), number, swept))
-            for number, (words, swept) in enumerate(zip(overrides, swept_of(overrides), strict=True), first)
-        ]
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(hydra_plugins)
 
 
 def swept_of(overrides: Sequence[Sequence[str]]) -> list[tuple[tuple[str, str], ...]]:
@@ -120,14 +149,19 @@ def swept_of(overrides: Sequence[Sequence[str]]) -> list[tuple[tuple[str, str], 
     return [tuple(word.lstrip("+").partition("=")[::2] for word in words if word not in shared) for words in overrides]
 
 
-def words_of(keys: Mapping[str, Any], place: str) -> Iterator[str]:
-    """Settings of every job."""
-    if place == "slurm":
+def words_of(keys: Mapping[str, Any], place: str, output: str) -> Iterator[str]:
+    """Settings of every job. Those in containers find the folder of their output."""
+    contained = keys["container"] not in (None, "none")
+    if place == "slurm" or contained:
         yield "env_from=shell"
-        if keys.get("gpus_per_node") is None and keys.get("gres") is None:
-            yield "gpus=0"
-    if keys.get("python"):
-        yield f"python={keys['python']}"
+    if place == "slurm" and keys.get("gpus_per_node") is None and keys.get("gres") is None:
+        yield "gpus=0"
+    for key in ("amp", "container", "image", "python"):
+        if keys[key] is not None:
+            yield f"{key}={keys[key]}"
+    is_elsewhere = contained and not output.startswith(f"{os.getcwd()}/")
+    if mounts := [*keys["mounts"], *([f"{output}:{output}"] * is_elsewhere)]:
+        yield f"mounts={json.dumps(mounts)}"
     yield from map(str, keys["words"])
 
 

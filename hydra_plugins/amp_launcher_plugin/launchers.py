@@ -56,6 +56,12 @@ class LocalConf:
     """The folder of runs."""
     words: list[str] = field(default_factory=list)
     """Further settings, as the launcher's command line takes them."""
+    amp: str | None = None
+    """The mode to apply and to prove; null leaves the application alone, and unobserved."""
+    container: str | None = None
+    image: str | None = None
+    mounts: list[str] = field(default_factory=list)
+    python: str | None = None
     name: str | None = "${hydra.job.name}"
     timeout_min: int | None = None
     gpus_per_node: int | None = None
@@ -83,7 +89,6 @@ class SlurmConf(LocalConf):
     signal_delay_s: int | None = None
     array_parallelism: int | None = None
     setup: list[str] | None = None
-    python: str | None = None
     # hydra-submitit-launcher has these, and they are refused.
     comment: str | None = None
     cpus_per_gpu: int | None = None

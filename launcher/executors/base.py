@@ -120,12 +120,17 @@ class PlanExecutor(core.Executor):
     def _submit_functions(self, calls: Sequence[DelayedSubmission]) -> list[core.Job[Any]]:
         from launcher.executors import functions
 
+        made = {}
         with of_program():
-            spec = self._spec(functions.WORDS)
-            plan, facts = functions.planned(spec)
-        plans, pickles = zip(*[functions.bound(plan, call) for call in calls], strict=True)
-        for bound in plans:
-            self.knows(Source(bound, spec.launch.secrets, facts.code))
+            words = [functions.words(call.function, self._words) for call in calls]
+            for distinct in dict.fromkeys(words):
+                spec = self._spec(distinct)
+                made[distinct] = (spec, *functions.planned(spec))
+        bound = [functions.bound(made[each][1], call) for each, call in zip(words, calls, strict=True)]
+        plans, pickles = zip(*bound, strict=True)
+        for each, plan in zip(words, plans, strict=True):
+            spec, _, facts = made[each]
+            self.knows(Source(plan, spec.launch.secrets, facts.code))
         populate = [functools.partial(functions.write_call, pickle) for pickle in pickles]
         return [functions.FunctionJob(folder) for folder in self._submit(plans, populate)]
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import inspect
 import os
+import pickle
 import re
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 from submitit.core.utils import DelayedSubmission
 
-import amp_launcher
+from amp_launcher.around import script_source
 from amp_launcher.job import function
 from launcher.config.spec import JobSpec
 from launcher.errors import LauncherError, UsageError
@@ -34,9 +36,10 @@ from launcher.probe.questions import questions
 from launcher.runs import ownership, store
 from launcher.runs.schema import PlanRecord
 
-SCRIPT = str(Path(amp_launcher.__path__[0], "job", "function.py").absolute())
-WORDS = ("recipe=script", f"script={SCRIPT}", "train.bare=true", "train.precision=script", "require_proof=false")
-"""The job of any function."""
+_ALONE = ("train.bare=true", "train.precision=script", "require_proof=false")
+"""Settings of a function that nothing of ours is around."""
+_OF_PYTHON = ("site-packages", "dist-packages", "lib-dynload")
+"""Folders of modules that an image's own Python has of its own."""
 _ASK = "import sys, cloudpickle; print('%d.%d' % sys.version_info[:2])"
 
 
@@ -47,7 +50,7 @@ class FunctionJob(RunJob):
         script = store.read(PlanRecord, self.run_dir / "plan.json", ("script",)).script
         digest = script.arguments[-1] if script and script.arguments else ""
         content = self._own(functools.partial(function.read_call, str(self.run_dir), digest))
-        _, call = cloudpickle.loads(content)
+        _, _, call = pickle.loads(content)
         called, arguments, named = cloudpickle.loads(call)
         return DelayedSubmission(called, *arguments, **named)
 
@@ -73,23 +76,44 @@ class FunctionJob(RunJob):
             raise LauncherError(f"{self.run_id}: {error}") from None
 
 
+def words(called: Any, given: Sequence[str]) -> tuple[str, ...]:
+    """The settings of a function's job. Where the given ones name a mode, it is applied around the function as around
+    a script; the text that shows a script's framework is then that of the file that defines the function."""
+    around = any(re.match(r"\+*amp[.=]", word) for word in given)
+    file = file_of(called) if around else function.__file__
+    return ("recipe=script", f"script={file}", *(() if around else _ALONE))
+
+
+def file_of(called: Any) -> str:
+    """The file that defines a function; what calls another one says it as `defined_in`."""
+    try:
+        file = getattr(called, "defined_in", "") or inspect.getsourcefile(inspect.unwrap(called)) or ""
+    except TypeError:
+        file = ""  # built in, or an object
+    return os.path.abspath(file) if os.path.isfile(file) else function.__file__
+
+
 def planned(spec: JobSpec) -> tuple[Plan, Facts]:
     """The plan of a function, yet without the function: see `bound`. Raises `LauncherError`."""
-    if spec.launch.cluster.kind == "ssh" or getattr(spec.launch.cluster, "login", None):
+    launch, file = spec.launch, spec.launch.script
+    if launch.cluster.kind == "ssh" or getattr(launch.cluster, "login", None):
         raise UsageError("a function runs on this machine, or on a Slurm cluster that shares its files; submit a plan")
-    if spec.launch.container.kind != "none":
-        raise UsageError("a function needs the Python that it was written for, so it runs in no container (container=)")
+    if launch.container.kind != "none":
+        spec = dataclasses.replace(spec, launch=dataclasses.replace(launch, mounts=(*launch.mounts, *_mounts())))
+    assert file is not None
+    source = script_source.Source() if file == function.__file__ else script_source.read(Path(file).read_bytes())
     facts = with_inputs(look(questions([spec])), ())
-    facts = dataclasses.replace(
-        facts,
-        scripts={SCRIPT: Script(path=SCRIPT, name="amp_launcher/job/function.py", root=str(Path(SCRIPT).parent))},
-        packages={spec.training.framework: "", **facts.packages},  # whether it uses one is its own affair
-    )
-    plan = dataclasses.replace(resolve(spec, facts), processes=1, words=(), name=spec.launch.name or "")
+    facts = dataclasses.replace(facts, scripts={file: Script(path=file, name=function.FILE, source=source)})
+    if spec.training.train.bare:  # whether it uses a framework is its own affair
+        facts = dataclasses.replace(facts, packages={spec.training.framework: "", **facts.packages})
+    modes = tuple(word for word in spec.words if word.startswith("amp"))
+    plan = dataclasses.replace(resolve(spec, facts), processes=1, words=modes, name=launch.name or "")
     if plan.nodes > 1:
         raise UsageError(f"nodes={plan.nodes}: a function runs in one process; submit a plan of a script")
-    _check_python(plan.python)
-    return plan, facts
+    if plan.container is None:
+        _check_python(plan.python)
+    assert plan.script is not None
+    return dataclasses.replace(plan, script=dataclasses.replace(plan.script, named=file)), facts
 
 
 def _check_python(python: str) -> None:
@@ -122,7 +146,7 @@ def bound(plan: Plan, call: DelayedSubmission) -> tuple[Plan, bytes]:
         pickled = cloudpickle.dumps((call.function, call.args, call.kwargs))
     except Exception as error:  # pickling runs whatever code the values bring
         raise UsageError(f"{_name(call)} can't be pickled: {type(error).__name__}: {error}") from None
-    content: bytes = cloudpickle.dumps((_module_folders(), pickled))
+    content: bytes = pickle.dumps((function.VERSION, _module_folders(), pickled), protocol=4)
     assert plan.script is not None
     script = dataclasses.replace(plan.script, arguments=(_name(call), hashlib.sha256(content).hexdigest()))
     swept = getattr(call.function, "swept", ())  # what it says that it differs in from others of its batch
@@ -135,6 +159,14 @@ def _module_folders() -> list[str]:
     own = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     entries = map(os.path.abspath, sys.path)
     return list(dict.fromkeys(entry for entry in entries if entry not in own and os.path.isdir(entry)))
+
+
+def _mounts() -> list[str]:
+    """The same in a container: but for the folder that the job starts in, which it has, and those of this Python."""
+    folders, here = _module_folders(), f"{os.getcwd()}/"
+    own = [folder for folder in folders if not set(_OF_PYTHON) & {*Path(folder).parts}]
+    outermost = [folder for folder in own if not any(folder.startswith(f"{other}/") for other in own)]
+    return [f"{folder}:{folder}" for folder in outermost if not f"{folder}/".startswith(here)]
 
 
 def write_call(content: bytes, folder: Path) -> None:

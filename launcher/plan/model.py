@@ -56,7 +56,8 @@ class ScriptPlan:
     root: str = ""
     """The folder that the snapshot's `script` was taken from, where the job finds it under that name; else empty."""
     named: str = ""
-    """With `root`, the file as `sys.argv[0]` has it: as typed for the folder that it starts in, else absolute."""
+    """With `root`, the file as `sys.argv[0]` has it: as typed for the folder that it starts in, else absolute. Of a
+    function, the file that defines it."""
     workdir: str
     """Folder that it starts in, absolute; empty for the run's own folder, `RUN/work`, or in a comparison `RUN/work/N`
     for the arm's attempt N, which is one block."""

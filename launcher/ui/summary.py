@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from amp_launcher.job import function
 from amp_launcher.shown import show
 from launcher import units
 from launcher.runs import run_ids, run_roots, store
@@ -44,13 +45,15 @@ def title(folders: Sequence[Path]) -> str:
 
 
 def request_of(plan: PlanRecord) -> str:
-    """What was requested: the run's name, its trainer's words and its script's arguments."""
+    """What was requested: the run's name, its trainer's words and its script's arguments, or a function's values."""
     arguments = plan.script.arguments if plan.script else ()
-    words = (plan.name, *plan.words, f"-- {shlex.join(arguments)}" if arguments else "")
-    return " ".join(word for word in words if word)
+    last = f"-- {shlex.join(arguments)}" if arguments else ""
+    if plan.script and plan.script.file == function.FILE:
+        last = " ".join(f"{key}={show(value)}" for key, value in plan.swept)
+    return " ".join(word for word in (plan.name, *plan.words, last) if word)
 
 
-REQUEST_FIELDS = ("name", "words", "script")
+REQUEST_FIELDS = ("name", "words", "script", "swept")
 """What `request_of` needs of a plan."""
 
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import antlr4
+import cloudpickle
+import hydra
+import omegaconf
+import packaging
 import pytest
+import yaml
 from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
 from hydra.test_utils.launcher_common_tests import (
@@ -19,6 +26,7 @@ from hydra.test_utils.launcher_common_tests import (
     LauncherTestSuite,
 )
 
+from launcher.__main__ import main
 from launcher.executors import backends
 from launcher.runs import run_files, selection
 from tests.launcher.run_folders import until
@@ -44,6 +52,31 @@ def main(cfg):
     if cfg.lr > 8:
         raise ValueError("lr is too high")
     return helper.doubled(cfg.lr)
+
+
+if __name__ == "__main__":
+    main()
+"""
+TRAINS = """\
+import os
+import hydra, torch
+from omegaconf import OmegaConf
+from hydra.core.config_store import ConfigStore
+
+node = OmegaConf.create({"steps": 4, "half": False, "mark": "${oc.env:MARK}"})
+ConfigStore.instance().store(name="app", node=node)
+
+
+@hydra.main(config_name="app", config_path=None, version_base=None)
+def main(cfg):
+    print(f"in {os.environ.get('APPTAINER_CONTAINER')}, {cfg.mark}")
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(cfg.steps):
+        with torch.autocast("cpu", torch.bfloat16) if cfg.half else torch.enable_grad():
+            loss = model(torch.ones(8, 64)).square().mean()
+        loss.backward()
+        optimizer.step()
 
 
 if __name__ == "__main__":
@@ -114,8 +147,8 @@ def multirun(app: Path, runs: Path, *words: str, place: str = "local") -> subpro
 def swept(runs: Path) -> list[tuple[Any, str]]:
     """What each run of the only sweep was given and how it stands."""
     rows = backends.look(reversed(selection.newest([str(runs)], 10)))
-    plans = [json.loads((row.run.folder / "plan.json").read_text()) for row in rows]
-    return [(plan["swept"], row.state.name) for plan, row in zip(plans, rows, strict=True)]
+    plans = [store.read_or_empty(row.run.folder / "plan.json") for row in rows]  # one that is made has none yet
+    return [(plan.get("swept"), row.state.name) for plan, row in zip(plans, rows, strict=True)]
 
 
 def test_hydra_finds_both_and_loads_nothing_else_for_them() -> None:
@@ -166,6 +199,10 @@ def test_ctrl_c_leaves_the_jobs_and_says_how_to_end_them(app: Path, runs: Path) 
     [
         ("local", ["+hydra.launcher.queue=x"], "hydra.launcher.queue is not a key of it (wait, run_root, words, name"),
         ("local", ['hydra.launcher.words=["amp=o9"]'], "amp=o9 is not one of o0"),
+        ("local", ["hydra.launcher.amp=o9"], "amp=o9 is not one of o0, o1, o2, o3, bf16-mixed"),
+        ("local", ["hydra.launcher.container=dokcer"], "container=dokcer is not one of apptainer, docker"),
+        ("local", ["hydra.launcher.image=x"], "image= needs a container"),
+        ("slurm", ["hydra.launcher.container=podman", "hydra.launcher.amp=o2"], "container=podman needs image="),
         ("local", ["hydra.launcher.run_root=/proc/nothing"], "run_root=/proc/nothing"),
         ("slurm", ["hydra.launcher.gres=tape"], "slurm_gres='tape': should be gpu:2"),
     ],
@@ -197,6 +234,68 @@ def test_what_hydra_submitit_launcher_takes_and_cannot_be_is_refused(
 
     with pytest.raises(LauncherError, match=re.escape(message)):
         _multirun.check({"wait": True, **keys}, place, "hydra_plugins.other.Sweeper")
+
+
+@pytest.fixture
+def trains(app: Path) -> Path:
+    """An application that trains in torch, in an autocast of its own where it is told to."""
+    app.write_text(TRAINS)
+    return app
+
+
+def test_a_mode_is_applied_and_its_proof_is_seen_on_the_screen_in_the_output_and_in_the_runs(
+    trains: Path, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = multirun(trains, runs, "steps=0,4", "hydra.launcher.amp=o1", "hydra.sweep.dir=out")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"#0 : \S+-000 : amp=o1 nothing to prove: it took no optimizer step", done.stdout)
+    assert re.search(r"#1 : \S+-001 : amp=o1 proved: bfloat16 in 100", done.stdout)
+    left = json.loads((runs.parent / "work/out/1/launcher-result.json").read_text())
+    assert (left["observed"]["verdict"], left["throughput"]["steps"]) == ("proved", 4)
+    assert main(["ls", f"run_root={runs}"]) == 0
+    assert re.search(r"\bproved +app amp=o1 steps=4\n", capsys.readouterr().out)
+
+
+def test_a_job_that_runs_in_another_mode_fails_with_what_ran(trains: Path, runs: Path) -> None:
+    done = multirun(trains, runs, "half=true", "hydra.launcher.amp=o0", "hydra.sweep.dir=out")
+    assert done.returncode == 1
+    assert "amp=o0 contradicted: step 1: o0 is float32, but these ran: linear in bfloat16" in done.stdout
+    assert "what ran was not amp=o0" in done.stderr and swept(runs) == [([["half", "true"]], "failed")]
+    assert json.loads((runs.parent / "work/out/0/launcher-result.json").read_text())["status"] == "failed"
+
+
+def test_without_a_mode_nothing_is_around_an_application(trains: Path, runs: Path) -> None:
+    done = multirun(trains, runs, "half=true", "hydra.sweep.dir=out")
+    assert done.returncode == 0, done.stderr
+    assert "amp=" not in done.stdout and not (runs.parent / "work/out/0/launcher-result.json").exists()
+    (run,) = selection.newest([str(runs)], 10)
+    assert "amp_launcher.torch" not in (run.folder / "run.sh").read_text()
+
+
+@pytest.mark.testbed
+@pytest.mark.parametrize("place", ["local", "slurm"])
+def test_jobs_in_a_container_are_proved_with_nothing_of_ours_in_the_image(
+    trains: Path, runs: Path, testbed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    enter(testbed, monkeypatch)
+    monkeypatch.setenv("APPTAINER_USERNS", "1")
+    (ours := tmp_path / "site-packages").mkdir()  # like an environment's: it is not mounted
+    for name in ("launcher", "amp_launcher", "hydra_plugins"):
+        (ours / name).symlink_to(ROOT / name)
+    (libraries := tmp_path / "libraries").mkdir()
+    for module in (hydra, omegaconf, antlr4, yaml, packaging, cloudpickle):
+        shutil.copytree(Path(module.__file__ or "").parent, libraries / module.__name__)
+    monkeypatch.setenv("PYTHONPATH", f"{ours}:{libraries}")
+    words = ["hydra.launcher.amp=o1", "hydra.launcher.container=apptainer", f"hydra.sweep.dir={tmp_path}/out"]
+    words += [f"hydra.launcher.image={testbed.images['torch'].sif}"]
+    done = multirun(trains, runs, "steps=2,4", *words, place=place)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("amp=o1 proved") == 2
+    for number, steps in enumerate((2, 4)):
+        left = json.loads((tmp_path / f"out/{number}/launcher-result.json").read_text())
+        assert (left["observed"]["verdict"], left["throughput"]["steps"]) == ("proved", steps)
+    logs = [(run.folder / "attempts/1/stdout.log").read_text() for run in selection.newest([str(runs)], 10)]
+    assert all(f"in {testbed.images['torch'].sif}, of this shell\n" in log for log in logs)
 
 
 @pytest.mark.testbed

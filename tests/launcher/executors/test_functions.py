@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
+import shutil
 import stat
 import subprocess
 import sys
@@ -24,7 +26,8 @@ from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.executors.ssh.executor import SshExecutor
 from launcher.runs import selection, store
 from launcher.runs.decode import decode
-from launcher.runs.schema import PlanRecord, Provenance, Status, Submission
+from launcher.runs.schema import PlanRecord, Provenance, ResultRecord, Status, Submission
+from tests.testbed.facts import Testbed
 
 
 def scaled(value: float, lr: float = 1.0) -> dict[str, float]:
@@ -96,6 +99,61 @@ def test_an_error_is_shown_from_the_function_on_with_the_run_and_its_logs(tmp_pa
     assert jobs[2].get_info()["Reason"].startswith("failed: counted returned a value of type generator, which")
     with pytest.raises(FailedJobError, match="is failed: SystemExit: no data "):
         executor.submit(sys.exit, "no data").result()
+
+
+TRAINS = """\
+import torch
+
+def train(steps):
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        model(torch.ones(8, 64)).square().mean().backward()
+        optimizer.step()
+    return model.weight.dtype
+"""
+
+
+def test_a_mode_is_applied_around_a_function_and_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trains.py").write_text(TRAINS)
+    monkeypatch.syspath_prepend(tmp_path)
+    import trains  # type: ignore[import-not-found]
+
+    job = LocalExecutor(tmp_path / "runs", ["telemetry.every=0", "amp=o1"]).submit(trains.train, 3)
+    assert str(job.result()) == "torch.float32"
+    result = store.read(ResultRecord, job.run_dir / "result.json")
+    assert (result.observed.verdict, result.mechanism) == ("proved", "autocast_around")
+    with pytest.raises(UsageError, match="amp=o2 casts the model"):
+        LocalExecutor(tmp_path / "runs", ["amp=o2"]).submit(trains.train, 3)
+
+
+@pytest.mark.testbed
+@pytest.mark.parametrize("runtime", ["docker", "apptainer"])
+def test_a_function_runs_in_a_container_which_finds_its_modules(
+    testbed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str
+) -> None:
+    for name, value in testbed.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("APPTAINER_USERNS", "1")
+    image = testbed.images["python"].docker if runtime == "docker" else testbed.images["python"].sif
+    words = ["telemetry.every=0", f"container={runtime}", f"image={image}", "container.limits=null"]
+    executor = LocalExecutor(tmp_path / "runs", words)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(FailedJobError, match="needs cloudpickle where it runs, and /usr/bin/python3 has none"):
+        executor.submit(os.getcwd).result()
+    (tmp_path / "libraries").mkdir()
+    shutil.copytree(Path(cloudpickle.__file__).parent, tmp_path / "libraries/cloudpickle")
+    monkeypatch.syspath_prepend(tmp_path / "libraries")
+    assert executor.submit(lambda: (os.getcwd(), sys.executable)).result() == (
+        str(tmp_path / "here"),
+        "/usr/bin/python3",
+    )
+
+
+def test_another_version_of_python_is_named_and_loads_nothing() -> None:
+    _, reason = function.outcome_of("train", pickle.dumps(("3.9", [], b"no pickle")))
+    assert reason.startswith("a function needs Python 3.9, which submitted it, and ")
 
 
 def test_what_is_no_function_is_refused_with_what_to_write(tmp_path: Path) -> None:
