@@ -97,11 +97,11 @@ def parse(words: Sequence[str], framework: str) -> Started:
     root = planned.get("root", "") if planned and os.path.isdir(planned.get("root") or "") else ""
     here = workdir == Path.cwd() and not planned
     named = planned["named"] if planned and root else own["script"] if here else str(file)
-    calls = planned and planned["file"] == function.FILE
+    of_function = planned["named"] if planned and planned["file"] == function.FILE else ""
     try:
-        source = script_source.read((Path(planned["named"]) if calls else file).read_bytes())
+        source = script_source.read(Path(of_function or file).read_bytes())
     except OSError as error:
-        if not calls:  # the file that defines a function may not be here
+        if not of_function:  # a function's may not be here
             raise SettingsError(f"script={file}: {error.strerror}", "script") from None
         source = script_source.Source()
     return Started(

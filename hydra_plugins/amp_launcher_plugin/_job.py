@@ -17,7 +17,6 @@ from hydra.core.utils import JobReturn, JobStatus, run_job, setup_globals
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-
 VERDICT = "launcher-result.json"
 """In the output folder of a job that was asked for a mode: its result, with what was observed."""
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
-import hydra_plugins
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus, configure_log, filter_overrides, setup_globals
 from hydra.errors import CompactHydraException
 
+import hydra_plugins
+from amp_launcher.precision.levels import NO_CLAIM
 from hydra_plugins.amp_launcher_plugin import launchers
 from hydra_plugins.amp_launcher_plugin._job import Application, Job
-from amp_launcher.precision.levels import NO_CLAIM
 from launcher import LauncherError, LocalExecutor, SlurmExecutor
 from launcher.executors import functions
 from launcher.runs import run_ids, store
@@ -119,7 +119,7 @@ def submit(own: launchers._Launcher, overrides: Sequence[Sequence[str]], first: 
     if "name" in given:
         given["name"] = re.sub(r"[^\w.+-]", "-", str(given["name"]))[:60] or "hydra"
     executor.update_parameters(**given)
-    with by_value():
+    with plugins_by_value() if is_contained(keys) else contextlib.nullcontext():
         common = Application(own.hydra_context, own.task_function, own.config, Singleton.get_state())
         try:
             application = cloudpickle.dumps(common)
@@ -134,8 +134,8 @@ def submit(own: launchers._Launcher, overrides: Sequence[Sequence[str]], first: 
 
 
 @contextlib.contextmanager
-def by_value() -> Iterator[None]:
-    """While open, plugins are pickled with their code, as a job may run where they aren't installed."""
+def plugins_by_value() -> Iterator[None]:
+    """While open, plugins are pickled with their code, as an image may lack them."""
     cloudpickle.register_pickle_by_value(hydra_plugins)
     try:
         yield
@@ -149,17 +149,20 @@ def swept_of(overrides: Sequence[Sequence[str]]) -> list[tuple[tuple[str, str], 
     return [tuple(word.lstrip("+").partition("=")[::2] for word in words if word not in shared) for words in overrides]
 
 
+def is_contained(keys: Mapping[str, Any]) -> bool:
+    return keys["container"] not in (None, "none") or any(str(word).startswith("container=") for word in keys["words"])
+
+
 def words_of(keys: Mapping[str, Any], place: str, output: str) -> Iterator[str]:
     """Settings of every job. Those in containers find the folder of their output."""
-    contained = keys["container"] not in (None, "none")
-    if place == "slurm" or contained:
+    if place == "slurm" or is_contained(keys):
         yield "env_from=shell"
     if place == "slurm" and keys.get("gpus_per_node") is None and keys.get("gres") is None:
         yield "gpus=0"
     for key in ("amp", "container", "image", "python"):
         if keys[key] is not None:
             yield f"{key}={keys[key]}"
-    is_elsewhere = contained and not output.startswith(f"{os.getcwd()}/")
+    is_elsewhere = is_contained(keys) and not output.startswith(f"{os.getcwd()}/")
     if mounts := [*keys["mounts"], *([f"{output}:{output}"] * is_elsewhere)]:
         yield f"mounts={json.dumps(mounts)}"
     yield from map(str, keys["words"])
