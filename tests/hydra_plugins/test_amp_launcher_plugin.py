@@ -28,7 +28,7 @@ from hydra.test_utils.launcher_common_tests import (
 
 from launcher.__main__ import main
 from launcher.executors import backends
-from launcher.runs import run_files, selection
+from launcher.runs import run_files, selection, store
 from tests.launcher.run_folders import until
 from tests.launcher.slurm.bench import enter
 
