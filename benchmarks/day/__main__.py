@@ -42,6 +42,10 @@ def main(words: Sequence[str] | None = None) -> int:
     minutes = sum(part.seconds for part in chosen) / 60 + PROCESSES * THOROUGH / 60 * options.thorough
     print(f"{len(chosen)} parts, about {minutes:.0f} minutes; into {options.out}", flush=True)
     documents: list[dict[str, Any]] = []
+
+    def save() -> None:  # after each check: a day may be cut short
+        write(options.out / "day.json", {"schema": 1, "rehearsal": options.tiny, "parts": documents})
+
     try:
         with processes.home() as home:
             day = Day(
@@ -52,17 +56,15 @@ def main(words: Sequence[str] | None = None) -> int:
                 home=home,
             )
             for part in chosen:
-                documents.append({"part": part.letter, "about": part.about, "ended": False})
+                documents.append({"part": part.letter, "about": part.about, "ended": False, "checks": []})
                 began = time.monotonic()
-                for checks, why in run(part, day):  # written after each check: a day may be cut short
-                    documents[-1] |= {
-                        "seconds": time.monotonic() - began,
-                        "left_out": why,
-                        "checks": [dataclasses.asdict(check) for check in checks],
-                    }
-                    write(day.folder / "day.json", {"schema": 1, "rehearsal": options.tiny, "parts": documents})
-                documents[-1]["ended"] = True
-                write(day.folder / "day.json", {"schema": 1, "rehearsal": options.tiny, "parts": documents})
+                save()
+                for checks, why in run(part, day):
+                    documents[-1]["checks"] = [dataclasses.asdict(check) for check in checks]
+                    documents[-1]["left_out"] = why
+                    save()
+                documents[-1] |= {"ended": True, "seconds": time.monotonic() - began}
+                save()
     except KeyboardInterrupt:
         rest = " ".join(part.letter for part in chosen[len(documents) - 1 :])
         print(f"stopped; what ended is in {options.out}, and --only {rest} does the rest", flush=True)
