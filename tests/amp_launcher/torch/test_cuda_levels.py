@@ -23,7 +23,7 @@ from amp_launcher.recipes.resnet50 import Resnet50Settings
 from amp_launcher.recipes.resnet50 import train_torch as resnet50
 from amp_launcher.recipes.simplenet import SimplenetSettings
 from amp_launcher.recipes.simplenet import train_torch as simplenet
-from amp_launcher.torch.precision.tf32 import has_new_switches
+from amp_launcher.torch.precision.tf32 import has_new_switches, switch_tf32
 from tests.amp_launcher.torch.loops import HALVES, of
 
 pytestmark = [
@@ -71,6 +71,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
     for owner, precision in zip(owners, before, strict=True):
         owner.fp32_precision = precision
+    switch_tf32(False)  # so that the old switches can be read again
 
 
 def on_gpu(model: nn.Module) -> nn.Module:
