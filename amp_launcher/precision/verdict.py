@@ -243,7 +243,11 @@ def _kernels(reports: Sequence[Report]) -> str:
     counted = sum(report.get("kernels", 0) for report in reports)
     if others := _counts(reports, "uncounted_kernels"):
         return f"; the GPU also ran {others}, which no counted operation launched"
-    return f"; all {counted:,} matrix kernels of the GPU are of counted operations" if counted else ""
+    if counted:
+        return f"; all {counted:,} matrix kernels of the GPU are of counted operations"
+    if any("kernels" in each and each["rule"]["device"] == "cuda" and not each["unaudited"] for each in reports):
+        return "; the GPU's own record has no matrix kernels: another profiler has it, or it needs a permission"
+    return ""
 
 
 def _adapters(report: Report) -> str:

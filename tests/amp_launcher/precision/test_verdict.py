@@ -225,3 +225,21 @@ def test_a_run_that_never_updated_a_weight_is_not_proved_and_stays_contradicted(
     assert fields.keys() == verdict.observed([]).keys()
     contradicted = verdict.observed([report(calls=FLOAT32_FORWARD)])
     assert verdict.without_updates(contradicted, 8) == contradicted
+
+
+@pytest.mark.parametrize(
+    ("device", "changes", "says"),
+    [
+        ("cuda", {"kernels": 4}, "; all 4 matrix kernels of the GPU are of counted operations"),
+        ("cuda", {"kernels": 4, "uncounted_kernels": {"gemm in add": 2}}, "; the GPU also ran gemm in add"),
+        ("cuda", {}, "; the GPU's own record has no matrix kernels: another profiler has it, or it needs a permission"),
+        ("cuda", {"unaudited": "the script's own profiler was at work"}, ""),
+        ("cpu", {}, ""),
+    ],
+)
+def test_what_the_gpu_recorded_stands_beside_the_verdict(device, changes, says):
+    recorded = {"kernels": 0, "uncounted_kernels": {}, "unaudited": "", **changes}
+    kind, why = judged(report("o1", calls=both(device=device), rule={"device": device}, **recorded))
+    assert kind == "proved"
+    assert says in why
+    assert says or "kernels" not in why
