@@ -49,15 +49,14 @@ class Job:
 
     def __call__(self) -> JobReturn:
         """What Hydra returns of the job. Raises what the application raised, so that the run has failed too."""
-        from amp_launcher.job.function import run_folder  # of the run's own code
-
-        run = run_folder(os.environ["LAUNCHER_SPEC"])
+        run_id = os.environ["LAUNCHER_RUN_ID"]
+        run = f"{os.environ['LAUNCHER_SPEC'].partition(f'/{run_id}/')[0]}/{run_id}"
         context, task_function, common, singletons = pickle.loads(self.application)
         Singleton.set_state(singletons)
         setup_globals()
         config = context.config_loader.load_sweep_config(common, list(self.overrides))
         with open_dict(config.hydra.job):
-            config.hydra.job.id = os.path.basename(run)
+            config.hydra.job.id = run_id
             config.hydra.job.num = self.number
         HydraConfig.instance().set_config(config)
         try:

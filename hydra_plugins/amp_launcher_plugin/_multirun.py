@@ -17,7 +17,6 @@ from hydra.core.utils import JobReturn, JobStatus, configure_log, filter_overrid
 from hydra.errors import CompactHydraException
 
 import hydra_plugins
-from amp_launcher.precision.levels import NO_CLAIM
 from hydra_plugins.amp_launcher_plugin import launchers
 from hydra_plugins.amp_launcher_plugin._job import Application, Job
 from launcher import LauncherError, LocalExecutor, SlurmExecutor
@@ -78,16 +77,19 @@ def launch(own: launchers._Launcher, overrides: Sequence[Sequence[str]], first: 
     except KeyboardInterrupt:
         log.info(f"the jobs go on: python -m launcher cancel {run}")
         raise
-    if own.keys["amp"] not in (None, NO_CLAIM):
-        for number, job in enumerate(jobs, first):
-            log.info(f"\t#{number} : {job.run_id} : amp={own.keys['amp']} {proof_of(job.run_dir)}")
+    for number, job in enumerate(jobs, first):
+        if own.keys["amp"] is not None and (proof := proof_of(job.run_dir)):
+            log.info(f"\t#{number} : {job.run_id} : amp={own.keys['amp']} {proof}")
     return [returned(job, words) for job, words in zip(jobs, overrides, strict=True)]
 
 
 def proof_of(run: Path) -> str:
-    """What a run's result says of its mode."""
-    seen = store.read(ResultRecord, run / "result.json").observed
-    return f"{seen.verdict or 'nothing to prove'}: {seen.why}" if seen.why else "unknown: it left no result"
+    """What a run's result says of its mode; empty where it claims none."""
+    result = store.read(ResultRecord, run / "result.json")
+    if result.status is None:
+        return "unknown: it left no result"
+    seen = result.observed
+    return f"{seen.verdict or 'nothing to prove'}: {seen.why}" if seen.why else ""
 
 
 def check(keys: Mapping[str, Any], place: str, sweeper: str) -> None:

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 from launcher.commands import VERBS, completed_hosts
 from launcher.config.script_word import is_script
@@ -86,6 +87,8 @@ def candidates(line: str) -> list[str]:
     if "=" in last:
         return _of_key(last, given)
     completions = [f"{word}=" for word in _keys(given)]
+    if verb in (None, "run", "resume"):
+        completions += [f"{key}=" for key in _of_search()] if last.startswith("search.") else ["search=", "search."]
     if given == ["shell"]:
         completions += _runs(last)
     if not given:
@@ -152,10 +155,18 @@ def _values(key: str) -> list[str]:
 
     if key in GROUPS:
         return names_in(key, own_folders())
-    annotation = annotation_of(key)
+    annotation = _of_search().get(key) if key.partition(".")[0] == "search" else annotation_of(key)
     if annotation is bool or bool in get_args(annotation):
         return ["false", "true"]
     return [choice for choice in get_args(annotation) if isinstance(choice, str)]
+
+
+def _of_search() -> dict[str, Any]:
+    """The keys of a search, each with its type. They take a while to import, so that other words don't."""
+    from amp_launcher.typed import fields_of
+    from launcher.search.space import KEY, PREFIX, Search
+
+    return {KEY: Literal["optuna"], **{f"{PREFIX}{name}": of for name, of in fields_of(Search).items()}}
 
 
 def _of_images(given: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,14 +100,31 @@ def _tell_of_lost(watched: Mapping[Path, PlanRecord]) -> None:
         sweep = run_ids.sweep_of(row.run.id)
         words = {"sweep": sweep, "runs": list(map(_summary, seen))} if sweep else _summary(row)
         text = f"{sweep or row.run.id} {'has ended' if sweep else row.state.name}: {row.run.id}: {row.state.reason}"
-        attempt = row.run.folder / "attempts" / str(row.state.attempt or 1)
-        attempt.mkdir(exist_ok=True, mode=0o700)
-        notice = attempt / "told-ended.json"
-        if not notice.exists():
-            store.write_json(notice, {"schema": 1, "event": "ended", "text": text, **words})
-            start(watched[row.run.folder], notice)
+        _tell(row, watched[row.run.folder], text, words)
         if sweep:
             return
+
+
+def tell_of_search(sweep: str, seen: Sequence[Seen]) -> None:
+    """Tell of the end of a search, whose trials these are; again where it was continued by further ones."""
+    if (
+        not seen
+        or not (plan := store.read(PlanRecord, seen[-1].run.folder / "plan.json", ("notify", "secrets"))).notify
+    ):
+        return
+    counts = Counter(row.state.name for row in seen)
+    text = f"{sweep}: {', '.join(f'{count} {name}' for name, count in counts.items())}"
+    _tell(seen[-1], plan, text, {"sweep": sweep, "runs": list(map(_summary, seen))})
+
+
+def _tell(row: Seen, plan: PlanRecord, text: str, words: Mapping[str, Any]) -> None:
+    """Start the command with what is told of in the folder of this run, unless that was done."""
+    attempt = row.run.folder / "attempts" / str(row.state.attempt or 1)
+    attempt.mkdir(exist_ok=True, mode=0o700)
+    notice = attempt / "told-ended.json"
+    if not notice.exists():
+        store.write_json(notice, {"schema": 1, "event": "ended", "text": text, **words})
+        start(plan, notice)
 
 
 def _summary(row: Seen) -> dict[str, Any]:

@@ -180,5 +180,4 @@ def _forget_sweeps(deleted: Sequence[Run], roots: Sequence[str], sweeps: Sequenc
             record = f"{root}/{store.SWEEPS}/{sweep}.json"
             if ownership.is_mine(record, root) and not selection.sweep_runs(root, str(sweep)):
                 os.unlink(record)
-                if store.is_search(root, str(sweep)):
-                    shutil.rmtree(store.search_folder(root, str(sweep)), ignore_errors=True)
+                shutil.rmtree(Path(root, store.SWEEPS, str(sweep)), ignore_errors=True)  # of a search, or of arrays

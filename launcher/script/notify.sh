@@ -39,8 +39,9 @@ notice_of_end() { # the run has ended, or is in a state from which Slurm may sta
   fi
 }
 
-notice_of_sweep() { # by the last of its runs that ends
+notice_of_sweep() { # by the last of its runs that ends; of a search, by the launcher that asks for its trials
   local root=${LAUNCHER_RUN%/*} cells cell count text='' runs='' state status attempts=()
+  [ ! -e "$root/.sweeps/$LAUNCHER_SWEEP/search.json" ] || return 0
   declare -A count=()
   cells=("$root/$LAUNCHER_SWEEP"-*/)
   for cell in "${cells[@]%/}"; do

@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher import units
 from launcher.errors import LauncherError, Unavailable, UsageError
-from launcher.executors import backends, execute, interrupts, stopping, submission
+from launcher.executors import backends, execute, interrupts, notices, stopping, submission
 from launcher.runs import run_ids, selection
 from launcher.runs.schema import ResultRecord
 from launcher.runs.states import State
@@ -75,6 +75,7 @@ class Driver:
                 return False
         if self.problem is None and self._study.best() is None:
             self.problem = LauncherError(f"no trial of {self._name} has measured {self._job.metric}")
+        notices.tell_of_search(self._sweep, backends.look(selection.sweep_runs(str(self._root), self._sweep)))
         return True
 
     def _take_up(self) -> None:

@@ -202,7 +202,7 @@ def test_ctrl_c_leaves_the_jobs_and_says_how_to_end_them(app: Path, runs: Path) 
         ("local", ["hydra.launcher.amp=o9"], "amp=o9 is not one of o0, o1, o2, o3, bf16-mixed"),
         ("local", ["hydra.launcher.container=dokcer"], "container=dokcer is not one of apptainer, docker"),
         ("local", ["hydra.launcher.image=x"], "image= needs a container"),
-        ("slurm", ["hydra.launcher.container=podman"], "container=podman needs image="),
+        ("local", ["hydra.launcher.container=podman"], "container=podman needs image="),
         ("local", ["hydra.launcher.run_root=/proc/nothing"], "run_root=/proc/nothing"),
         ("slurm", ["hydra.launcher.gres=tape"], "slurm_gres='tape': should be gpu:2"),
     ],

@@ -23,6 +23,7 @@ from launcher.runs import run_files, run_ids, selection, store
 from launcher.runs.store import Run
 from launcher.search import driver
 from launcher.search.study import Study
+from tests.launcher.executors.test_notices import program, told
 from tests.launcher.run_folders import command, until
 from tests.launcher.slurm.bench import end_all, enter
 
@@ -108,6 +109,15 @@ def test_a_search_ends_with_its_trials_best_first_and_what_repeats_the_best(
     assert "has had its 4 trials; say search.trials=N for more" in capsys.readouterr().err
     assert main(["resume", sweep_in(root), "amp=o1"]) == 2
     assert "a search goes on with the words that it began with" in capsys.readouterr().err
+
+
+def test_a_search_is_told_of_once_at_its_end(script: Path, root: Path, tmp_path: Path) -> None:
+    notify = f"notify={program(tmp_path)} {tmp_path}/told"
+    assert main(words(root, "search.trials=3", notify)) == 0
+    assert main(["resume", sweep_in(root), "search.trials=4"]) == 0
+    notices = told(tmp_path / "told")
+    assert [notice["text"] for notice in notices] == [f"{sweep_in(root)}: {trials} done" for trials in (3, 4)]
+    assert [len(notice["runs"]) for notice in notices] == [3, 4]
 
 
 def test_a_search_that_was_killed_goes_on_with_no_trial_lost_or_doubled(
