@@ -107,14 +107,12 @@ def _tell_of_lost(watched: Mapping[Path, PlanRecord]) -> None:
 
 def tell_of_search(sweep: str, seen: Sequence[Seen]) -> None:
     """Tell of the end of a search, whose trials these are; again where it was continued by further ones."""
-    if (
-        not seen
-        or not (plan := store.read(PlanRecord, seen[-1].run.folder / "plan.json", ("notify", "secrets"))).notify
-    ):
-        return
     counts = Counter(row.state.name for row in seen)
     text = f"{sweep}: {', '.join(f'{count} {name}' for name, count in counts.items())}"
-    _tell(seen[-1], plan, text, {"sweep": sweep, "runs": list(map(_summary, seen))})
+    for last in seen[-1:]:
+        plan = store.read(PlanRecord, last.run.folder / "plan.json", ("notify", "secrets"))
+        if plan.notify:
+            _tell(last, plan, text, {"sweep": sweep, "runs": list(map(_summary, seen))})
 
 
 def _tell(row: Seen, plan: PlanRecord, text: str, words: Mapping[str, Any]) -> None:

@@ -86,8 +86,12 @@ def test_a_run_elsewhere_is_kept_even_with_force(root):
 def test_a_sweep_goes_with_its_record(root):
     rm.main([sweep(root, 3)[0].name])
     assert selection.sweep_names(str(root)) == [SWEEP]
+    of_arrays = root / store.SWEEPS / SWEEP
+    of_arrays.mkdir()
+    (of_arrays / "1-0.sh").touch()
     rm.main(["calm-lake"])
     assert selection.run_names(str(root)) == [] and selection.sweep_names(str(root)) == []
+    assert not of_arrays.exists()
 
 
 def test_a_folder_that_was_never_submitted_can_be_deleted(root):
