@@ -1,11 +1,28 @@
-"""What the table of modes (tests/amp_launcher/test_modes.py) doesn't show of the support matrix."""
+"""The support matrix."""
 
 from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from amp_launcher.precision.gemm import FORMATS
+from amp_launcher.precision.levels import LEVELS, Framework
 from amp_launcher.precision.support import gemm_problem, sharding_problem, support_for
+from tests import golden
+
+
+def test_golden_matrix() -> None:
+    """Every framework, level, dtype, device and XLA."""
+    lines = []
+    for framework, level, device, xla in itertools.product(get_args(Framework), LEVELS, ("cpu", "cuda"), (False, True)):
+        for dtype in ("float32",) if level == "o0" else ("float16", "bfloat16"):
+            cell = support_for(framework, level, dtype, xla, device)
+            words = f"{framework} {level} {dtype} {device}{' xla' if xla else ''}"
+            lines.append(f"{words}: {cell.mechanism or f'nothing: {cell.unsupported}'}\n")
+    golden.check(Path(__file__).parents[1] / "golden" / "support.txt", "".join(lines))
 
 
 @pytest.mark.parametrize(
