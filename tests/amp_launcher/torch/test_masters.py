@@ -245,3 +245,18 @@ def test_a_deep_copy_of_a_model_has_its_masters() -> None:
 def layers() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4))
+
+
+def test_a_parameter_that_takes_the_place_of_another_has_a_master() -> None:
+    precision = of()
+    net = precision.prepare(nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)))
+    optimizer = precision.prepare(sgd(net[0], lr=1e-4))
+    step(precision, net, optimizer, INPUTS)
+    optimizer.param_groups[0]["params"][0] = net[1].weight
+    before = net[1].weight.detach().float()
+    for _ in range(3):
+        optimizer.zero_grad()
+        step(precision, net, optimizer, INPUTS)
+    master = precision.master_parameters()["1.weight"]
+    assert master.dtype == torch.float32 and not torch.equal(master, before)
+    assert torch.equal(master.to(net[1].weight.dtype), net[1].weight)
