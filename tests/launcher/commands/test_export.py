@@ -42,9 +42,6 @@ def test_the_newest_checkpoint_or_that_of_a_step_becomes_a_file_here(root, tmp_p
     newest = export("brave")
     assert newest.returncode == 0 and "step 6 of " in newest.stdout, newest.stderr
     assert torch.equal(load_file(f"{NAME}.safetensors")["weight"], torch.full((2,), 2.0))
-    refused = export("brave", "step=3", f"{NAME}.safetensors")
-    assert refused.returncode == 2
-    assert "is there already; name another file, or say overwrite=true" in refused.stderr
     (tmp_path / "other.safetensors").touch()
     assert export("brave", "step=3", "other.safetensors", "overwrite=true").returncode == 0
     assert torch.equal(load_file("other.safetensors")["weight"], torch.full((2,), 1.0))
@@ -58,7 +55,6 @@ def test_the_newest_checkpoint_or_that_of_a_step_becomes_a_file_here(root, tmp_p
         (["brave", "a", "b"], {}, "export takes one run and one file"),
         (["brave", "steps=3"], {}, "steps=3; did you mean step? (known here: step, python, overwrite, run_root)"),
         (["brave", "python="], {}, "python= names no Python"),
-        (["brave"], {}, "has no checkpoint yet"),
         (["brave"], {"script": {"path": "train.py"}}, "is a script of your own"),
         (["brave"], {"framework": "tensorflow"}, "framework=tensorflow, and export is for torch"),
         (["brave"], {"arms": [{"name": "o1"}]}, "is a comparison"),
