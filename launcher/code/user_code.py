@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import glob
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from amp_launcher.typed import nearest
-from launcher.code import code_store, exclusions, git, snapshot
+from launcher.code import code_store, exclusions, git, outputs, snapshot
 from launcher.config.paths import expanded
 from launcher.config.script_text import own_modules
 from launcher.errors import UsageError
@@ -20,9 +17,7 @@ from launcher.runs import run_ids, store
 
 FOLDER = "script"
 """Their folder in the snapshot, beside this project's own package."""
-MAX_FILES = 20_000
-BEING_WRITTEN = "being written"
-_COUNTED = 10 * MAX_FILES
+_COUNTED = 10 * outputs.MAX_FILES
 """Files after which the search ends."""
 
 
@@ -64,20 +59,26 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
     found = {script: True, **dict(_in_checkout(root) if checkout else _in_folder(root))}
     found[script] = True
     found |= {path: True for pattern in include for path in _included(pattern, root)}
-    files: dict[str, _File] = {}
+    files: dict[str, outputs.File] = {}
     for path, wanted in found.items():
         if path.is_file() and not exclusions.is_debris(path.name):
-            files[path.relative_to(root).as_posix()] = _File(path=path, status=path.stat(), wanted=wanted)
+            files[path.relative_to(root).as_posix()] = outputs.File(path=path, status=path.stat(), wanted=wanted)
             if len(files) > _COUNTED:
                 break
-    left_out = _results(files, root)
+    left_out = outputs.found_in(files, root)
     kept = {name: file for name, file in files.items() if name not in left_out}
-    if not _is_too_much(kept):
+    if not outputs.is_too_much(kept):
         credentials = [name for name, file in kept.items() if exclusions.is_credential(file.path, root)]
         credentials = [name for name in credentials if kept[name].path != script]
         taken = {f"{FOLDER}/{name}": file.path for name, file in kept.items() if name not in credentials}
-        return Collected(root=root, files=taken, credentials=tuple(credentials), left_out=_in_words(files, left_out))
-    limit = f"{snapshot.MAX_BYTES // 2**20} MiB" if _size(kept) > snapshot.MAX_BYTES else f"{MAX_FILES:,} files"
+        return Collected(
+            root=root, files=taken, credentials=tuple(credentials), left_out=outputs.in_words(files, left_out)
+        )
+    limit = (
+        f"{snapshot.MAX_BYTES // 2**20} MiB"
+        if outputs.size_of(kept) > snapshot.MAX_BYTES
+        else f"{outputs.MAX_FILES:,} files"
+    )
     sizes = {f"{FOLDER}/{name}": file.status.st_size for name, file in kept.items()}
     named = {f"{FOLDER}/{name}": file.path for name, file in kept.items()}
     raise UsageError(
@@ -85,69 +86,6 @@ def collect(script: Path, include: Sequence[str] = ()) -> Collected:
         f"({snapshot.largest(named, sizes)}); list data and results in {root / '.gitignore'}, or put the code into a "
         "folder or git checkout of its own"
     )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _File:
-    path: Path
-    status: os.stat_result
-    wanted: bool
-    """git tracks it, or `script.include` names it, or it is the script."""
-
-
-def _size(files: Mapping[str, _File]) -> int:
-    return sum(file.status.st_size for file in files.values())
-
-
-def _is_too_much(files: Mapping[str, _File]) -> bool:
-    return _size(files) > snapshot.MAX_BYTES or len(files) > MAX_FILES
-
-
-def _results(files: Mapping[str, _File], root: Path) -> dict[str, str]:
-    """The names of files to leave out, each with the reason where it is not its size: what is being written, what looks
-    like a result, and of what is too much the newest."""
-    free = {name: file for name, file in files.items() if not file.wanted and file.path.suffix != ".py"}
-    written = _being_written(root)
-    out = {name: BEING_WRITTEN for name, file in free.items() if (file.status.st_dev, file.status.st_ino) in written}
-    out |= {name: "" for name, file in free.items() if exclusions.is_result(file.path.name, file.status.st_size)}
-    by_top: dict[str, dict[str, _File]] = {}
-    for name, file in free.items():
-        if name not in out and not exclusions.is_code(name, file.status.st_size):
-            by_top.setdefault(name.partition("/")[0], {})[name] = file
-    heavy = [some for some in by_top.values() if _size(some) * 20 > snapshot.MAX_BYTES or len(some) * 20 > MAX_FILES]
-    # What runs wrote is newer than what they read.
-    for some in sorted(heavy, key=lambda some: max(file.status.st_mtime for file in some.values()), reverse=True):
-        if not _is_too_much({name: file for name, file in files.items() if name not in out}):
-            break
-        out |= dict.fromkeys(some, "")
-    return out
-
-
-def _in_words(files: Mapping[str, _File], left_out: Mapping[str, str]) -> dict[str, str]:
-    """Each file that is left out, or its folder where there are several, with its size or why it is left out."""
-    by_top: dict[str, list[str]] = {}
-    for name in left_out:
-        by_top.setdefault(name.partition("/")[0], []).append(name)
-    described = {}
-    for top, names in by_top.items():
-        size = f"{sum(files[name].status.st_size for name in names) / 2**20:,.0f} MiB"
-        alone = len(names) == 1
-        described[names[0] if alone else top] = (
-            (left_out[names[0]] or size) if alone else f"{size} in {len(names):,} files"
-        )
-    return described
-
-
-def _being_written(root: Path) -> set[tuple[int, int]]:
-    """Device and inode of the files in a folder that a process of this user has open for writing, as `tee train.log`
-    has: they are output, and change with every line."""
-    written = set()
-    for link in glob.iglob("/proc/[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):  # closed meanwhile
-            if os.lstat(link).st_mode & stat.S_IWUSR and root in Path(os.readlink(link)).parents:
-                status = os.stat(link)
-                written.add((status.st_dev, status.st_ino))
-    return written
 
 
 def imported(script: Path, collected: Collected) -> tuple[Path, ...]:

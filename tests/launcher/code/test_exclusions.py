@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.code import exclusions, git, user_code
+from launcher.code import exclusions, git, outputs, user_code
 from launcher.errors import UsageError
 
 PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAA\n"
@@ -157,15 +157,15 @@ def test_too_much_is_refused_and_the_folders_and_files_that_hold_it_are_named(
     message = refusal("results", "images")
     assert f"(largest: {project}/results/ 4 MiB in 3 files, {project}/images/ 2 MiB in 1 file); " in message
     monkeypatch.setattr(user_code.snapshot, "MAX_BYTES", 2**30)
-    monkeypatch.setattr(user_code, "MAX_FILES", 6)
+    monkeypatch.setattr(outputs, "MAX_FILES", 6)
     lay(project, *(f"many/{number}.png" for number in range(99)))
     assert f"more than 6 files (largest: {project}/many/ 0 MiB in 99 files)" in refusal("many")
     lay(project, *(f"own/{number}.py" for number in range(9)))
     assert f"more than 6 files (largest: {project}/own/ 0 MiB in 9 files" in refusal(), "code is never left out"
-    monkeypatch.setattr(user_code, "MAX_FILES", 1000)
-    monkeypatch.setattr(user_code, "MAX_FILES", len(kept := copied(project, "many")))
+    monkeypatch.setattr(outputs, "MAX_FILES", 1000)
+    monkeypatch.setattr(outputs, "MAX_FILES", len(kept := copied(project, "many")))
     assert copied(project, "many") == kept
-    monkeypatch.setattr(user_code, "MAX_FILES", len(kept) - 1)
+    monkeypatch.setattr(outputs, "MAX_FILES", len(kept) - 1)
     assert f"more than {len(kept) - 1} files" in refusal("many")
 
 
