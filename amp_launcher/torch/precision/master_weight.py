@@ -110,8 +110,6 @@ class MasterWeight:
         self.master = torch.nn.Parameter(parameter.detach().float(), requires_grad=parameter.requires_grad)
         self.saved = self.master.detach()
         """The master as an optimizer's state has it."""
-        self.stepped = False
-        """Whether an optimizer has had a gradient of it."""
         self.accumulates = True
         """Whether gradients of several backwards may be summed here, where DDP's reduction doesn't see them."""
         self.zeroed_for_ddp = False

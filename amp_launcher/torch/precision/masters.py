@@ -63,7 +63,6 @@ class Masters:
         if optimizer not in self._stepped:
             _refuse_without_masters(optimizer, weights)
             self._stepped[optimizer] = SteppedWeights(optimizer)
-            optimizer.register_step_post_hook(self._note_stepped)
         for weight in weights:
             _refuse_rounded(optimizer.state.get(weight.parameter))
         self._stepped[optimizer].renew({weight.parameter: weight.master for weight in weights})
@@ -89,17 +88,9 @@ class Masters:
 
     def give(self, optimizer: Optimizer) -> None:
         """Put the masters into the optimizer's state, where it is not to be initialized any more."""
-        state, stateless = optimizer.state, False
         for weight in self._by_optimizer[optimizer]:
-            entry = state.get(weight.parameter)
-            if entry or weight.stepped:
-                state.setdefault(weight.parameter, {})[MASTER] = weight.saved
-                stateless = stateless or not entry
-        if stateless:  # `torch.distributed.checkpoint` wants a state of all parameters, or of none
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.requires_grad and not state.get(parameter):
-                        state.setdefault(parameter, {})[MASTER] = parameter.detach()
+            if entry := optimizer.state.get(weight.parameter):
+                entry[MASTER] = weight.saved
 
     def follow_model(self, optimizer: Optimizer | None = None) -> None:
         """Follow changes of the model's weights: clamped, initialised, averaged, loaded."""
@@ -120,16 +111,9 @@ class Masters:
         self.give(optimizer)
 
     def loaded(self, optimizer: Optimizer) -> None:
-        """The optimizer has loaded a state: what it hasn't stepped in there is to be initialized."""
-        for weight in self._by_optimizer[optimizer]:
-            weight.stepped = False
+        """The optimizer has loaded a state."""
         self.take_loaded(optimizer)
         self.give(optimizer)
-
-    def _note_stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        for weight in self._by_optimizer[optimizer]:
-            if not weight.stepped and weight.master.grad is not None:
-                weight.stepped = True
 
     @torch.no_grad()
     def round(self, optimizer: Optimizer) -> None:
