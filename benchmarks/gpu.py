@@ -12,12 +12,10 @@ folder to send back (`benchmarks.day`).
 from __future__ import annotations
 
 import argparse
-import ctypes
 import dataclasses
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
@@ -138,7 +136,6 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error("--save with --tiny: the figures of a rehearsal are not kept")
     chosen = [task for task in tasks() if not options.only or task.part in options.only]
     if options.alone:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not to outlive who started it on the GPU
         chosen = [task for task in (*APART, *tasks()) if [task.part, task.name] == options.alone][:1]
     if not chosen:
         parser.error(

@@ -4,6 +4,7 @@ belongs to the day names the day's folder of runs: in its command or in its envi
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -16,6 +17,8 @@ from pathlib import Path
 
 GRACE = 10.0
 """Seconds from SIGTERM, by which a run removes its container, to SIGKILL."""
+
+_LIBRARY, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
 
 
 def of(home: Path) -> list[int]:
@@ -43,13 +46,21 @@ def end(home: Path, grace: float = GRACE) -> None:
 def run(
     argv: Sequence[str], *, seconds: float, cwd: Path, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run it in a process group of its own. Past the limit that is killed, and the exit code is 124.
+    """Run it in a process group of its own. Past the limit that is killed, and the exit code is 124. It dies with this
+    process.
 
     What it prints goes into files: a process that it leaves behind would hold a pipe open, and who reads it.
     """
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
         started = subprocess.Popen(
-            argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            argv,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            preexec_fn=lambda: _LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
         )
         try:
             code, late = started.wait(seconds), ""

@@ -40,6 +40,24 @@ def test_a_command_that_ends_leaves_nothing_on_a_gpu() -> None:
     until(lambda: not is_alive(int(done.stdout)))
 
 
+RUNS = """
+import os, sys
+from pathlib import Path
+from benchmarks.day import processes
+command = "import os, sys, time; open(sys.argv[1], 'w').write(f'{os.getpid()} '); time.sleep(600)"
+processes.run([sys.executable, "-c", command, sys.argv[1]], seconds=600, cwd=Path.cwd())
+"""
+
+
+def test_a_command_does_not_outlive_who_runs_it(tmp_path: Path) -> None:
+    said = tmp_path / "pid"
+    running = subprocess.Popen([sys.executable, "-c", RUNS, str(said)], cwd=ROOT)
+    pid = int(until(lambda: said.exists() and said.read_text().rstrip()))
+    running.kill()
+    running.wait()
+    until(lambda: not is_alive(pid))
+
+
 DAY = """
 import os, subprocess, sys, time
 from benchmarks.day import processes
