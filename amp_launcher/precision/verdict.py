@@ -245,7 +245,7 @@ def _kernels(reports: Sequence[Report]) -> str:
         return f"; the GPU also ran {others}, which no counted operation launched"
     if counted:
         return f"; all {counted:,} matrix kernels of the GPU are of counted operations"
-    if any("kernels" in each and each["rule"]["device"] == "cuda" and not each["unaudited"] for each in reports):
+    if any("kernels" in each and each["rule"]["device"] == "cuda" and not each.get("unaudited") for each in reports):
         return "; the GPU's own record has no matrix kernels: another profiler has it, or it needs a permission"
     return ""
 
