@@ -13,7 +13,7 @@ from amp_launcher.typed import nearest
 from launcher.commands.arguments import one_of, split
 from launcher.config.paths import expanded
 from launcher.errors import TYPED, Unavailable, UsageError
-from launcher.executors import backends
+from launcher.executors import backends, tracker_packages
 from launcher.report import page, read, sections
 from launcher.report.read import Evidence
 from launcher.runs import ownership, run_ids
@@ -63,6 +63,7 @@ def main(words: Sequence[str], *, follow: bool) -> int:
 
 
 def _tracker(name: str, folder: str) -> Tracker:
+    tracker_packages.check(name, "to")
     if name == "tensorboard":
         from launcher.trackers.tensorboard_events import TensorBoard
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import launcher
 from amp_launcher import records
 from launcher.errors import UsageError
+from launcher.executors import tracker_packages
 from launcher.runs import run_ids, run_roots, store
 
 _START = "import sys; sys.path[0] = sys.argv.pop(1); from launcher.__main__ import main; sys.exit(main())"
@@ -21,9 +22,12 @@ _START = "import sys; sys.path[0] = sys.argv.pop(1); from launcher.__main__ impo
 
 
 def check(tracker: str | None) -> None:
-    """Raises `UsageError` where the tracker's package is not here."""
-    if tracker and importlib.util.find_spec(tracker) is None:
+    """Raises `UsageError` where the tracker's package is not here, or too old."""
+    if not tracker:
+        return
+    if importlib.util.find_spec(tracker) is None:
         raise UsageError(f"tracker={tracker} needs its package here: pip install 'amp-launcher[{tracker}]'")
+    tracker_packages.check(tracker, "tracker")
 
 
 def start(folders: Sequence[Path], tracker: str | None) -> None:

@@ -201,7 +201,10 @@ REFUSED: list[tuple[Facts, dict[str, str]]] = [
     ),
     (
         dataclasses.replace(LAPTOP, packages={}),
-        {"": "of a uv.lock:\n  python3 -m venv ~/torch && ~/torch/bin/pip install torch"},
+        {
+            "": "of a uv.lock:\n  python3 -m venv ~/torch && ~/torch/bin/pip install torch",
+            "amp=o2": "on box; a job elsewhere needs none here (cluster=ssh, or cluster=slurm with cluster.login); ",
+        },
     ),
     (
         dataclasses.replace(LAPTOP, packages={}, python_version="", uv="one", uv_is_made=False, uv_lock="/p/uv.lock"),
