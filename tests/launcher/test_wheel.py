@@ -5,15 +5,20 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import uuid
 import zipfile
 from pathlib import Path
 
 import pytest
 
 import launcher
+from tests.launcher.ssh import ways
+from tests.testbed.facts import Testbed
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"launcher", "amp_launcher", "hydra_plugins"}
@@ -112,5 +117,46 @@ def test_a_wheel_plans_and_trains_among_folders_and_packages_of_these_names(inst
     done = subprocess.run(
         [sys.executable, "-m", "launcher", *words], cwd=project, env=environment, capture_output=True, text=True
     )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "proved: bfloat16" in done.stdout
+
+
+@pytest.fixture
+def laptop(installed: Path, tmp_path: Path) -> Path:
+    """A Python that has the wheel and what it depends on, and no framework."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "laptop")], check=True)
+    (site,) = (tmp_path / "laptop").glob("lib/python3*/site-packages")
+    no = re.compile(r"torch|tensorflow|tf_keras|paddle|keras|amp_launcher|.*\.pth$")  # which is an editable install's
+    others = [path for path in Path(sysconfig.get_path("purelib")).iterdir() if not no.match(path.name)]
+    for name, path in {path.name: path for path in (*others, *installed.iterdir())}.items():
+        (site / name).symlink_to(path)
+    return tmp_path / "laptop/bin/python"
+
+
+@pytest.mark.testbed
+@pytest.mark.parametrize("place", ["slurm", "ssh"])
+def test_without_a_framework_and_a_checkout_a_wheel_submits_elsewhere(
+    laptop: Path, testbed: Testbed, tmp_path: Path, place: str, request: pytest.FixtureRequest
+) -> None:
+    (tmp_path / "empty").mkdir()
+    environment = {**testbed.slurm_env({"HOME": str(tmp_path), "LAUNCHER_ASK_EVERY": "0.5"}), "PYTHONPATH": ""}
+    job = ["recipe=simplenet", "amp=o1", "batch=16", "steps=2", "train.width=32", "device=cpu", "telemetry.every=0"]
+
+    def typed(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [laptop, "-m", "launcher", *job, *words]
+        return subprocess.run(command, cwd=tmp_path / "empty", env=environment, capture_output=True, text=True)
+
+    here = typed(f"run_root={tmp_path}/runs")
+    assert here.returncode == 2 and "a job elsewhere needs none here (cluster=ssh" in here.stderr
+    assert not (tmp_path / "runs").exists()
+    where = ["cluster=slurm", "gpus=0", f"run_root={tmp_path}/runs"]
+    if place == "ssh":
+        far = Path(testbed.shared, f"wheel-{uuid.uuid4().hex[:8]}")
+        far.mkdir()
+        os.chown(far, testbed.user.uid, testbed.user.gid)
+        request.addfinalizer(lambda: shutil.rmtree(far))
+        where = ["cluster=ssh", "cluster.host=box", f"cluster.ssh_config={ways.configuration(tmp_path, testbed)}"]
+        where += [f"run_root={far}/runs"]
+    done = typed(*where, f"python={testbed.python}", "wait=true")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "proved: bfloat16" in done.stdout
