@@ -106,7 +106,7 @@ def planned(spec: JobSpec) -> tuple[Plan, Facts]:
     facts = dataclasses.replace(facts, scripts={file: Script(path=file, name=function.FILE, source=source)})
     if spec.training.train.bare:  # whether it uses a framework is its own affair
         facts = dataclasses.replace(facts, packages={spec.training.framework: "", **facts.packages})
-    modes = tuple(word for word in spec.words if word.startswith("amp"))
+    modes = tuple(word for word in spec.words if word.startswith("amp") and not spec.training.train.bare)
     plan = dataclasses.replace(resolve(spec, facts), processes=1, words=modes, name=launch.name or "")
     if plan.nodes > 1:
         raise UsageError(f"nodes={plan.nodes}: a function runs in one process; submit a plan of a script")

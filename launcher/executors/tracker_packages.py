@@ -6,7 +6,7 @@ import re
 
 from launcher.errors import UsageError
 
-OLDEST = {
+OLDEST: dict[str, dict[str, tuple[int, ...]]] = {
     "tensorboard": {"tensorboard": (2, 16)},
     "mlflow": {"mlflow-skinny": (2, 16), "sqlalchemy": (2,), "alembic": (1, 11)},
     "wandb": {"wandb": (0, 19, 10)},

@@ -270,6 +270,7 @@ def test_without_a_mode_nothing_is_around_an_application(trains: Path, runs: Pat
     assert "amp=" not in done.stdout and not (runs.parent / "work/out/0/launcher-result.json").exists()
     (run,) = selection.newest([str(runs)], 10)
     assert "amp_launcher.torch" not in (run.folder / "run.sh").read_text()
+    assert store.read_or_empty(run.folder / "plan.json")["words"] == []
 
 
 @pytest.mark.testbed
