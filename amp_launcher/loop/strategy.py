@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from amp_launcher.precision import listeners
@@ -20,9 +20,9 @@ class Strategy(ABC):
     """
 
     framework: ClassVar[str]
-    _capability_of: ClassVar[Callable[[str], tuple[int, int] | None]]
+    _capability_of: ClassVar[Any]
     """The compute capability of a GPU, None for a CPU. Raises `SettingsError` for a device that isn't there."""
-    _kind_of: ClassVar[Callable[[str], str]]
+    _kind_of: ClassVar[Any]
     """cpu or cuda, from auto, cpu or cuda."""
     by_level: ClassVar[Mapping[str, type[Any]]]
     """The framework's class for each level, from its package's `__init__`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy
@@ -19,7 +19,7 @@ from amp_launcher.tensorflow.devices import World
 from amp_launcher.tensorflow.observe.graphs import STEPS
 from amp_launcher.tensorflow.observe.observer import PrecisionObserver
 
-Loss = tf.Tensor | Mapping[str, tf.Tensor]
+Loss: TypeAlias = tf.Tensor | Mapping[str, tf.Tensor]
 """A scalar, the mean over one replica's samples; or several by name, whose sum is the step's loss."""
 Step = Callable[[Any], tuple[Loss, StepOutcome]]
 """From one replica's sample indices [micro-batches, samples in each], or `load`'s arrays, to loss and outcome."""
@@ -31,6 +31,8 @@ class GraphSteps(Steps):
     A graph is traced for each number of steps in an execution. Several steps are iterations of a loop in the graph, so
     that Python and the device synchronise once for all of them.
     """
+
+    _world: World
 
     def __init__(
         self,

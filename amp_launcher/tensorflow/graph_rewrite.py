@@ -20,7 +20,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -31,7 +31,7 @@ from amp_launcher.tensorflow.precision import grappler
 from amp_launcher.tensorflow.precision.keras_loss_scale import ScaledOptimizer
 from amp_launcher.typed import SettingsError
 
-LossScale = tf.compat.v1.mixed_precision.LossScale
+LossScale: TypeAlias = tf.compat.v1.mixed_precision.LossScale
 """`tf.train.experimental.LossScale` of the page: a `FixedLossScale` or a `DynamicLossScale`."""
 
 _MARK = "_enabled_graph_rewrite"
@@ -157,7 +157,7 @@ def _check_use() -> None:
 def _check_scale(loss_scale: Any) -> None:
     """Raises `SettingsError` for an invalid scale; of a `LossScale`, the first scale is checked."""
     number = loss_scale
-    if isinstance(loss_scale, LossScale):
+    if hasattr(loss_scale, "get_config"):
         config = loss_scale.get_config()
         number = config.get("loss_scale_value", config.get("initial_loss_scale"))
     elif isinstance(loss_scale, str) and loss_scale == "dynamic":

@@ -22,7 +22,8 @@ def make_step(
 
     def step(batch: Any) -> tuple[tf.Tensor, StepOutcome]:
         count = tf.nest.flatten(batch)[0].shape[0]
-        gradients, total = None, tf.zeros(())
+        gradients: Any = None
+        total = tf.zeros(())
         for number in range(count):
             chosen = tf.nest.map_structure(lambda array, number=number: array[number], batch)
             with precision.forward(after=gradients) as tape:

@@ -291,7 +291,7 @@ def _nesting() -> int:
 def _stamp(module: nn.Module) -> tuple[Any, ...]:
     """What is other once the module's first weight was changed: the cost of all of them would show."""
     weight = first_weight(module)
-    if type(weight) not in (torch.Tensor, nn.Parameter):  # a subclass may do anything when it is asked
+    if weight is None or type(weight) not in (torch.Tensor, nn.Parameter):  # a subclass may do anything when asked
         return ()
     try:
         stamp = (

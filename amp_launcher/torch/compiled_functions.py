@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import nn
 class CompiledFunction:
     """What is known of a function that was compiled."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Any) -> None:
         is_plain = isinstance(function, (types.FunctionType, types.MethodType, functools.partial))
         self._function = function if is_plain else function.__call__
         self._names_module: bool | None = None

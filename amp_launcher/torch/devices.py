@@ -83,7 +83,7 @@ class World(ProcessGroup):
         """
         if last or self.size == 1 or self.mesh is not None:
             return contextlib.nullcontext()
-        return model.no_sync()  # type: ignore[operator]  # wrapped by DDP
+        return model.no_sync()  # wrapped by DDP
 
     def agree_on_statistics(self, model: nn.Module) -> None:
         """Copy the running statistics of rank 0's norms to every rank, whose own are of its own samples. Collective."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ from amp_launcher.torch.spec import capability_of
 from amp_launcher.torch.state import State
 from amp_launcher.torch.trained import Trained
 
-Loss = torch.Tensor | Mapping[str, torch.Tensor]
+Loss: TypeAlias = torch.Tensor | Mapping[str, torch.Tensor]
 """A mean over this rank's samples, a scalar; or several by name, of which the sum is the step's loss."""
 Step = Callable[[Any], tuple[Loss, StepOutcome]]
 """From this rank's sample indices [micro-batches, samples in each], or what `load` made of them, to loss, outcome."""
@@ -89,7 +89,7 @@ class Run(shared.Run):
             wrapped = self.world.wrap(model)
         if self.world.size > 1:
             devices.seed_rank(self.settings.seed, self.world.rank)
-        return torch.compile(wrapped) if self.settings.compile else wrapped  # type: ignore[return-value]
+        return torch.compile(wrapped) if self.settings.compile else wrapped
 
     def fit(
         self,

@@ -42,6 +42,9 @@ BEGAN_LATE = (
 class TorchWrapper(Wrapper):
     """`amp_launcher.around.wrapper.Wrapper` in torch."""
 
+    observer: ScriptObserver
+    profiling: Profiling
+
     def __init__(self, started: Started) -> None:
         settings = started.chosen.settings
         self._device, capability = device_and_capability(settings.device, os.environ)

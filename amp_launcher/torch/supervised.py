@@ -92,7 +92,8 @@ def _equally_many(
     own = iter(batches)
     batch = next(own, None)
     # Cloned: a view would be sent with all of the batch that it is a part of.
-    inputs, labels = run.world.broadcast(None if batch is None else tuple(tensor[:1].cpu().clone() for tensor in batch))
+    first: Any = None if batch is None else tuple(tensor[:1].cpu().clone() for tensor in batch)
+    inputs, labels = run.world.broadcast(first)
     spare = inputs.to(run.world.device), torch.full_like(labels, UNCOUNTED, dtype=torch.int64, device=run.world.device)
     while run.world.sum([float(batch is not None)])[0]:
         yield spare if batch is None else batch

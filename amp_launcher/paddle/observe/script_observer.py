@@ -34,7 +34,7 @@ class ScriptObserver(PrecisionObserver):
         self._precision = precision
         self.steps = 0
         """Optimizer steps so far, without those of static graphs."""
-        self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
+        self.judge: Callable[[Sequence[dict[str, Any]]], None] = lambda reports: None
         """Called with all reports after each span, and with a report that static graphs were not observed."""
         self.warn: Callable[[str], None] = lambda why: None
         """Called with a reason why nothing will be proved: observing failed."""

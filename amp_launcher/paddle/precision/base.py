@@ -61,8 +61,8 @@ class Precision(Strategy):
     @classmethod
     def _switch(cls, resolved: ResolvedPrecision) -> None:
         """Paddle's TF32 switches, which are on by default."""
-        core.set_cublas_switch(resolved.tf32)
-        core.set_cudnn_switch(resolved.tf32)
+        core.set_cublas_switch(bool(resolved.tf32))
+        core.set_cudnn_switch(bool(resolved.tf32))
 
     def cast(self, model: nn.Layer, save_dtype: SaveDtype | None = None) -> nn.Layer:
         """Change the model to the level's dtypes, in place, and return it. Before `paddle.DataParallel`.

@@ -24,7 +24,7 @@ class AutoCast(Precision):
     def forward(self) -> AbstractContextManager[Any]:
         level = "O1" if self.level == "o1" else "O2"
         cast = paddle.amp.auto_cast(level=level, dtype=self.dtype, **self.lists())
-        return cast  # type: ignore[no-any-return]
+        return cast
 
 
 class Decorated(AutoCast):

@@ -179,8 +179,9 @@ def _works(graph: Any, products: Sequence[Any]) -> tuple[bool, dict[str, int | N
 def _work(node: Any, known: shapes.Shapes) -> int | None:
     operation, output = base(node.op), known.outputs[node.name]
     needed = 1 if operation in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3") else None
-    inputs = known.inputs[node.name][:needed]
-    if output is None or None in inputs:
+    shapes_of_inputs = known.inputs[node.name][:needed]
+    inputs = [shape for shape in shapes_of_inputs if shape is not None]
+    if output is None or len(inputs) < len(shapes_of_inputs):
         return None
     transposed = any(key in node.attr and node.attr[key].b for key in ("transpose_a", "adj_x"))
     equation = node.attr["equation"].s.decode() if "equation" in node.attr else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -61,7 +61,7 @@ class ScriptObserver(PrecisionObserver):
         """All trainable variables."""
         self.counters: list[tf.Variable] = []
         """Step counts of optimizers that are not Keras 3's."""
-        self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
+        self.judge: Callable[[Sequence[dict[str, Any]]], None] = lambda reports: None
         """Called once, with a report of the first steps."""
         self.warn: Callable[[str], None] = lambda why: None
         """Called with a reason why nothing will be proved: observing failed."""

@@ -86,8 +86,9 @@ class LossScaler:
     def update(self) -> None:
         """Move the scale. Once an iteration, after all optimizers' steps; one bad step makes the iteration bad."""
         variables = self._scale, self._good_steps, self._bad_steps
-        before = [tf.identity(variable) for variable in variables]
-        after = scalers.moved(self._settings, *before, self._bad > 0, where=tf.where, is_finite=tf.math.is_finite)
+        before = scale, good, bad = [tf.identity(variable) for variable in variables]
+        rules = {"where": tf.where, "is_finite": tf.math.is_finite}
+        after = scalers.moved(self._settings, scale, good, bad, self._bad > 0, **rules)
         stepped = self._steps > 0
         for variable, old, new in zip(variables, before, after, strict=True):
             variable.assign(tf.where(stepped, new, old))

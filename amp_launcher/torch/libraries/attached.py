@@ -50,11 +50,16 @@ def _add_callback(module: ModuleType) -> None:
     module.DEFAULT_CALLBACKS.append(JobCallback)
 
 
+def _remove(finder: Any) -> None:
+    if finder in sys.meta_path:
+        sys.meta_path.remove(finder)
+
+
 def _install(stack: contextlib.ExitStack) -> None:
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         finder = _Finder()
         sys.meta_path.append(finder)
-        stack.callback(lambda: finder in sys.meta_path and sys.meta_path.remove(finder))
+        stack.callback(_remove, finder)
         for logger in map(logging.getLogger, _LOGGERS):
             logger.addFilter(_is_not_ours)
             stack.callback(logger.removeFilter, _is_not_ours)

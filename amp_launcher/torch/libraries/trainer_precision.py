@@ -86,10 +86,10 @@ class _Stepped(Optimizer):
     defaults = property(lambda self: self._stepped.defaults)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._stepped.state_dict()  # type: ignore[no-any-return]
+        return self._stepped.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._stepped.load_state_dict(state_dict)
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         self._take(self._stepped)

@@ -91,7 +91,7 @@ class CompiledCalls:
 
         if product.formula is None:
             raise flops.Unaccounted(f"{product.operation} in compiled code")
-        arguments = [
+        arguments: list[Any] = [
             Shaped(shape(argument), argument.dtype) if isinstance(argument, Value) else argument
             for argument in product.arguments
         ]

@@ -205,7 +205,7 @@ class DispatchObserver(TorchDispatchMode):
         use, origin = self.roles.record(matrices, len(self.calls), running)
         kept = self._is_kept(running, backward, origin)
         origins = [self.roles.lineage.origin(matrix) for matrix in matrices]
-        weights = [origin for origin in origins if origin.parameter is not None]
+        weights = [(origin.memory, origin.parameter) for origin in origins if origin.parameter is not None]
         trains = backward or (has_gradients() and any(matrix.requires_grad for matrix in matrices))
         if backward:
             self.evaluations.use_call(origin)
@@ -213,9 +213,9 @@ class DispatchObserver(TorchDispatchMode):
                 kept = self.calls[origin].kept
         elif trains:
             self.old += any(self.roles.lineage.is_old(matrix) for matrix in matrices)
-            if self._adapters and any(one.parameter.dtype == torch.float32 for one in weights):
+            if self._adapters and any(weight.dtype == torch.float32 for _, weight in weights):
                 kept = any(dtype == "float32" for dtype, _ in operands)
-            self.evaluations.stepped.update(one.memory for one in weights if one.parameter.requires_grad)
+            self.evaluations.stepped.update(memory for memory, weight in weights if weight.requires_grad)
 
         operands_of = None if trains else self._without_gradients(matrices, origins, running)
 

@@ -108,7 +108,9 @@ def parse(text: str) -> Graph:
     )
     inputs = tuple((argument.arg, _text(argument.annotation)) for argument in forward.args.args[1:])
     values = {name: value_of(annotation, name, gradient=name.startswith(TANGENT)) for name, annotation in inputs}
-    products, unaccounted, returned = [], [], ()
+    products, unaccounted = [], []
+    returned: tuple[tuple[str, ...], ...] = ()
+    target: ast.expr
     sums: dict[str, tuple[str, ...]] = {}
     attention = AttentionProducts()
     for statement in forward.body:

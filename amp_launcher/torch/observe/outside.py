@@ -67,7 +67,7 @@ class _Traits:
         self.positions = [index for index, argument in written if not argument.kwarg_only]
         self.keywords = [argument.name for _, argument in written]
         # Those of collectives don't say what they write.
-        self.sends = bool(schema) and any(name in schema.name for name in ("c10d", "fsdp"))
+        self.sends = schema is not None and any(name in schema.name for name in ("c10d", "fsdp"))
         self.leaves = State.WRITTEN
         """Who wrote what it returns or writes."""
         if name.startswith(("empty", "new_empty")):

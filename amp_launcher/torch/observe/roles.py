@@ -125,7 +125,7 @@ class Roles:
         """Of a product in backward whose operands are not known: selective activation checkpointing computes an input
         again without the product that it was for. A result of the weight's shape is the weight's gradient."""
         nearest = self._nearest(node)
-        if nearest is None:
+        if nearest is None or nearest.weight is None:
             return ProductUse()
         result = matrices[0].shape[0], matrices[1].shape[-1]
         if sorted(result) == sorted(nearest.weight):

@@ -16,7 +16,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -66,7 +66,7 @@ class ScriptObserver:
         self.steps = 0
         """Optimizer steps so far."""
         self.reports: list[dict[str, Any]] = []
-        self.judge: Callable[[list[dict[str, Any]]], None] = lambda reports: None
+        self.judge: Callable[[Sequence[dict[str, Any]]], None] = lambda reports: None
         """Called with all reports after each span."""
         self.warn: Callable[[str], None] = lambda why: None
         """Called with a reason why nothing will be proved: threads take the steps, or observing failed."""

@@ -70,7 +70,7 @@ class StepCounter:
             self._count_engine(engine)
         if self._in_engine:
             return
-        overflow = getattr(optimizer, "found_inf", None)  # which GradScaler gives fused optimizers
+        overflow: Any = getattr(optimizer, "found_inf", None)  # which GradScaler gives fused optimizers
         known = isinstance(overflow, torch.Tensor) and overflow.device.type == "cpu"
         self._meter.stepped(optimizer, not (known and overflow.item()), loss_scale=self._scale)
         if isinstance(overflow, torch.Tensor) and not known and self._meter.optimizers.is_first(optimizer):

@@ -136,7 +136,7 @@ class Precision:
 
     def _start(self, resolved: ResolvedPrecision, device: torch.device, compile: bool) -> None:
         make_compilable(resolved.amp, compile)
-        switch_tf32(resolved.tf32)
+        switch_tf32(bool(resolved.tf32))
         self.resolved, self.device, self.level = resolved, device, resolved.level
         self._mechanism: Mechanism = MECHANISMS[resolved.mechanism](resolved, device)
         self.dtype = self._mechanism.dtype

@@ -68,7 +68,7 @@ def to_dtype(model: nn.Module, dtype: torch.dtype, keep: Iterable[nn.Module], *,
             module.flatten_parameters()  # cuDNN wants an RNN's weights in one piece of memory
 
 
-class Float32Forward:
+class Float32Forward(nn.Module):
     """Mixed into a module's class: inputs cast to float32, autocast off, so that everything inside is float32.
 
     `outputs_to` casts what comes out, for models whose next layers have half-precision weights and no autocast.

@@ -196,7 +196,7 @@ def _reached(loss: torch.Tensor) -> Iterator[torch.Tensor]:
             continue
         seen.add(node)
         if node.name() == "torch::autograd::AccumulateGrad":
-            yield node.variable  # type: ignore[attr-defined]
+            yield node.variable
         left.extend(following for following, _ in node.next_functions)
 
 

@@ -36,12 +36,12 @@ class TrackedParameter(nn.Parameter):
         return copy
 
     @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:
         return self.detach()
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
-        torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
+        torch.Tensor.data.__set__(self, value)
         torch.autograd.graph.increment_version(self)
 
 
@@ -94,10 +94,10 @@ def average_in_float32(model: nn.Module) -> None:
                 "this AveragedModel has half-precision weights, in which the small changes of an average round to "
                 "nothing: make it before precision.prepare(model), and it averages in float32"
             )
-        original(self, _Masters(model))  # type: ignore[arg-type]
+        original(self, _Masters(model))
 
     update_parameters.averages_masters = True  # type: ignore[attr-defined]
-    AveragedModel.update_parameters = update_parameters  # type: ignore[method-assign]
+    AveragedModel.update_parameters = update_parameters
 
 
 class MasterWeight:
@@ -161,7 +161,7 @@ class MasterWeight:
         Where it was changed through `grad.data`, which leaves no trace, the sum has what was written there.
         """
         gradient = self.parameter.grad
-        if gradient is None or gradient is not self._gradient or gradient._version != self._gradient_version:
+        if gradient is None or gradient._version != self._gradient_version or gradient is not self._gradient:
             self.discard_sum()
         if self.sum is not None and gradient is not None and gradient.layout is torch.strided:
             torch.where(self.sum.to(gradient.dtype) == gradient, self.sum, gradient, out=self.sum)

@@ -56,7 +56,8 @@ def refuse_late_cast(model: nn.Module) -> None:
     a torch without these data is not checked.
     """
     for module in model.modules():
-        logged = getattr(module, "_get_ddp_logging_data", dict)().get("dtypes")
+        data: dict[str, str] = getattr(module, "_get_ddp_logging_data", dict)()
+        logged = data.get("dtypes")
         if not logged:
             continue
         given = set(logged.split(", "))
@@ -106,7 +107,7 @@ def refuse_clip(clip: object) -> None:
         return
     if isinstance(clip, bool) or not isinstance(clip, numbers.Real):
         raise TypeError(f"clip= is the largest norm of the gradients, a number, and was given {clip!r}")
-    if not clip > 0:
+    if not float(clip) > 0:
         raise ValueError(
             f"clip={clip} would leave nothing of the gradients: it is their largest norm, a number above 0; where 0 "
             "means no clipping, write clip=value or None"

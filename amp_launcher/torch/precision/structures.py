@@ -35,10 +35,10 @@ def floats_to(value: Any, dtype: torch.dtype) -> Any:
         return result
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         changed = _changed({field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}, dtype)
-        result = copy.copy(value) if changed else value
+        copied = copy.copy(value) if changed else value
         for name in changed:
-            object.__setattr__(result, name, changed[name])  # a frozen one too
-        return result
+            object.__setattr__(copied, name, changed[name])  # a frozen one too
+        return copied
     return value
 
 
