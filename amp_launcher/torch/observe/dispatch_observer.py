@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -20,13 +19,13 @@ from torch.utils._python_dispatch import (
 from amp_launcher.precision.observation import Guard
 from amp_launcher.torch.observe import flops, operators
 from amp_launcher.torch.observe.calls import Call, dtype_name, tensors
+from amp_launcher.torch.observe.composites import parts_of
 from amp_launcher.torch.observe.evaluation import Evaluations, Operands
 from amp_launcher.torch.observe.lineage import Lineage
 from amp_launcher.torch.observe.memory import NO_SOURCES, Memory, Origin
 from amp_launcher.torch.observe.modules import Modules, Running, optimizer_frames, weights_of
 from amp_launcher.torch.observe.operators import (
     COMPOSITE,
-    FAST_PATHS,
     FOLLOWED,
     GATHERING,
     LIGHT,
@@ -144,7 +143,7 @@ class DispatchObserver(TorchDispatchMode):
             self._record_collective(func, args, kind)
             return func, None
         if kind == COMPOSITE:
-            return _parts(func), None
+            return parts_of(func), None
         return func, self._matrices(func, args, kwargs)
 
     def _follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -307,36 +306,3 @@ def missing(compiles: bool) -> str:
     """
     name = "ignore_compile_internals"
     return name if compiles and not hasattr(TorchDispatchMode, name) else ""
-
-
-def _parts(func: Any) -> Any:
-    """The function that runs an operation's decomposition."""
-    if isinstance(
-        func, HigherOrderOperator
-    ):  # flex attention, for example, upcasts: torch's formula for the whole of it would miss that
-        return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
-    return _in_parts(func)
-
-
-def _in_parts(func: Any) -> Any:
-    """The function that runs an operation by its parts as they run without a dispatch mode: below one autocast is left
-    out, which a part of a recurrent cell needs, for example."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        device = next((tensor.device.type for tensor in tensors(args)), "cpu")
-        with torch.overrides.enable_reentrant_dispatch():
-            is_on = _has_autocast(device) and torch.is_autocast_enabled(device)
-        with _autocast_seen(device) if is_on else contextlib.nullcontext():
-            if func._schema.name not in FAST_PATHS:
-                return func.decompose(*args, **kwargs)
-            return func._op_dk(getattr(torch._C.DispatchKey, device.upper()), *args, **kwargs)
-
-    return run
-
-
-def _has_autocast(device: str) -> bool:
-    return hasattr(torch._C.DispatchKey, f"Autocast{device.upper()}")
-
-
-def _autocast_seen(device: str) -> Any:
-    return torch._C._SetExcludeDispatchKeyGuard(getattr(torch._C.DispatchKey, f"Autocast{device.upper()}"), False)

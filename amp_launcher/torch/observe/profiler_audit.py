@@ -11,19 +11,14 @@ seen elsewhere: eager by the memory that nothing wrote (`outside`), compiled as 
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import os
-import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch._C._profiler import _EventType
 
-from amp_launcher.around.replaced import replaced
 from amp_launcher.precision.gpu_kernels import multiplies_matrices, short_name
 from amp_launcher.torch.observe import flops
 from amp_launcher.torch.observe.calls import Call, dtype_name
@@ -35,10 +30,6 @@ PROBE = "precision probe"
 OPTIMIZER = "Optimizer.step#"
 """How the name of torch's range around an optimizer's step begins."""
 
-GAVE_WAY = "the script's own profiler was at work"
-IN_A_THREAD = "torch's profiler starts in the main thread, and a thread trained"
-
-_QUIET = "KINETO_LOG_LEVEL"
 _COMPILED = "## Call CompiledFxGraph"
 _COMPILING = "(dynamo_timed)"
 _OTHER_NAMES = {
@@ -71,91 +62,6 @@ class Audit:
     uncounted: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Other such kernels of the GPU, each with the operation that launched it, if one did -> times. No operation
     launches those of a graph of CUDA that a script captured and replays."""
-
-
-_warming_up = False
-"""Whether a profiler was prepared and has not ended, as far as that was noted."""
-
-
-@contextlib.contextmanager
-def warm_ups_noted() -> Iterator[None]:
-    """While open, a `Recording` gives way to a profiler of the script's that warms up, too. torch tells only of one
-    that records, and crashes where another profiler begins and ends before it does."""
-    profiler = torch.autograd.profiler
-    with (
-        replaced(profiler, "_prepare_profiler", _noting(profiler._prepare_profiler, True)),
-        replaced(profiler, "_disable_profiler", _noting(profiler._disable_profiler, False)),
-    ):
-        yield
-
-
-def _noting(original: Callable[..., Any], warming_up: bool) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def noting(*args: Any, **kwargs: Any) -> Any:
-        global _warming_up
-        _warming_up = warming_up
-        return original(*args, **kwargs)
-
-    return noting
-
-
-class Recording:
-    """A profiler of the dispatcher, with shapes, and of the GPU's kernels where it is in use, while it is entered. It
-    gives way to the script's own: there is one at a time."""
-
-    def __init__(self) -> None:
-        self.profile: Any = None
-        """None where there is none, as `missing` says."""
-        self.missing = ""
-        self._patches = contextlib.ExitStack()
-
-    def __enter__(self) -> Recording:
-        if torch.autograd._profiler_enabled() or _warming_up:
-            self.missing = GAVE_WAY
-            return self
-        if threading.current_thread() is not threading.main_thread():  # it prints an error elsewhere
-            self.missing = IN_A_THREAD
-            return self
-        device = "cuda" if torch.cuda.is_initialized() else None
-        self.profile = torch.autograd.profiler.profile(record_shapes=True, use_kineto=True, use_device=device)
-        with _quiet():
-            self.profile.__enter__()
-        for name in ("_prepare_profiler", "_enable_profiler"):
-            original = getattr(torch.autograd.profiler, name)
-            self._patches.enter_context(replaced(torch.autograd.profiler, name, self._giving_way(original)))
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        try:
-            self._patches.close()
-        finally:
-            if self.profile is not None:
-                self.profile.__exit__(None, None, None)
-
-    def _giving_way(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def start(*args: Any, **kwargs: Any) -> Any:
-            profile, self.profile = self.profile, None
-            if profile is not None:
-                self.missing = GAVE_WAY
-                profile.__exit__(None, None, None)
-            return original(*args, **kwargs)
-
-        return start
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Torch's profiler reads how much it prints once, when the first begins; else every step prints two lines. The
-    variable is gone afterwards, as processes that the script starts have an environment of their own."""
-    if _QUIET in os.environ:
-        yield
-        return
-    os.environ[_QUIET] = "99"
-    try:
-        yield
-    finally:
-        del os.environ[_QUIET]
 
 
 def read(profile: Any, listed: Sequence[str], counted: Collection[str] = ()) -> Audit:

@@ -35,7 +35,7 @@ from amp_launcher.loop.profiling import Profiling
 from amp_launcher.precision.observation import Guard
 from amp_launcher.torch.observe import dispatch_observer
 from amp_launcher.torch.observe.observer import PrecisionObserver
-from amp_launcher.torch.observe.profiler_audit import warm_ups_noted
+from amp_launcher.torch.observe.recording import warm_ups_noted
 from amp_launcher.torch.observe.roles import in_backward
 from amp_launcher.torch.observe.span import Requested, Span, modules_of
 from amp_launcher.torch.observe.watch import Watch, graphs, layer_look, weight_look, weight_looks

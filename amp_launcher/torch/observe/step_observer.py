@@ -31,6 +31,7 @@ from amp_launcher.torch.observe.evaluation import Excuse, Operands
 from amp_launcher.torch.observe.flops import Unaccounted
 from amp_launcher.torch.observe.memory import memory_of
 from amp_launcher.torch.observe.modules import Modules, local, optimizer_frames
+from amp_launcher.torch.observe.recording import Recording
 from amp_launcher.torch.observe.roles import in_backward
 from amp_launcher.torch.uncompiled import uncompiled
 
@@ -51,7 +52,7 @@ class StepObserver:
         self._gemm_layers = frozenset(gemm_layers)
         self._compiled = CompiledCalls(modules)
         self._guard = guard
-        self._recording = profiler_audit.Recording()
+        self._recording = Recording()
         self._first_step = contextlib.ExitStack()
         """The profiler's range of a step in which this began."""
         self._stepped: Counter[str] = Counter()

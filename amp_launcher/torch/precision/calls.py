@@ -47,6 +47,7 @@ from amp_launcher.torch.precision.model_checks import (
     refuse_stale,
     refuse_wrapped,
 )
+from amp_launcher.torch.precision.older_names import OlderNames
 from amp_launcher.torch.precision.tf32 import switch_tf32
 from amp_launcher.torch.spec import capability_of, device_from
 
@@ -64,34 +65,11 @@ _prepared: weakref.WeakSet[nn.Module | Optimizer] = weakref.WeakSet()
 """By whichever `Precision` of this process."""
 
 
-class _Gone:
-    """A name of an older version, answered with the call that took its place."""
-
-    def __init__(self, instead: str) -> None:
-        self._instead = instead
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        raise AttributeError(f"Precision.{self._name} is gone: write {self._instead}")
-
-
-class Precision:
+class Precision(OlderNames):
     """A precision mode of a training loop.
 
     `resolved` has every setting; `level`, `dtype` (torch's, float32 at o0) and `device` repeat what scripts need.
     """
-
-    from_env = _Gone('precision = Precision("o2"); the launcher\'s request wins where there is one')
-    of = _Gone('precision = Precision("o2", loss_scale="auto", device=device)')
-    apply = _Gone('precision = Precision("o2", device=device)')
-    cast = _Gone("model = precision.prepare(model)")
-    optimizer = _Gone("model, optimizer = precision.prepare(model, optimizer)")
-    forward = _Gone("`with precision:`")
-    input = _Gone("model(inputs): a prepared model casts what it takes")
-    output = _Gone("model(inputs): what a prepared model gives is float32")
-    update = _Gone("nothing: precision.step(optimizer) does it")
 
     resolved: ResolvedPrecision
     level: str

@@ -18,12 +18,13 @@ from torch.profiler import record_function
 
 from amp_launcher.torch.observe import profiler_audit
 from amp_launcher.torch.observe.calls import Call
+from amp_launcher.torch.observe.recording import Recording
 
 HALF, WHOLE = torch.ones(4, 4, dtype=torch.bfloat16), torch.ones(4, 4)
 
 
 def read(compute: Callable[[], object], *listed: str) -> profiler_audit.Audit:
-    with profiler_audit.Recording() as recording:
+    with Recording() as recording:
         compute()
     return profiler_audit.read(recording.profile, listed)
 

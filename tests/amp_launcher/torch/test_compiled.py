@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from amp_launcher.torch.observe import compiled, compiled_calls, dispatch_observer, graph_text, profiler_audit
+from amp_launcher.torch.observe import compiled, compiled_calls, dispatch_observer, graph_text
 from amp_launcher.torch.observe.calls import Call
 from amp_launcher.torch.observe.compiled_calls import CompiledCalls
 from amp_launcher.torch.observe.flops import Unaccounted
 from amp_launcher.torch.observe.modules import Modules
+from amp_launcher.torch.observe.recording import Recording
 
 GRAPH = """class GraphModule(torch.nn.Module):
     def forward(self, primals_1: "f32[10, 32][32, 1]cpu", primals_2: "Sym(s77)", primals_3: "f32[s77, 32][32, 1]cpu"):
@@ -93,7 +94,7 @@ def test_this_torch_has_every_private_name_that_the_observer_needs() -> None:
     assert compiled._compiler() is not None
     assert list(inspect.signature(CompiledFxGraph.__call__).parameters) == ["self", "inputs"]
     assert hasattr(torch.autograd, "_profiler_enabled")
-    with profiler_audit.Recording() as recording, torch.no_grad():
+    with Recording() as recording, torch.no_grad():
         torch.ones(2, 2) @ torch.ones(2, 2)
     profile = recording.profile
     (product,) = [event for event in profile.kineto_results.experimental_event_tree() if event.name == "aten::matmul"]
