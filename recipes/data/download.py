@@ -31,6 +31,7 @@ ATTEMPTS = 3
 REPORT_EVERY = 5.0
 """Seconds between lines of progress."""
 LOCK = ".download.lock"
+"""It stays: where it is removed, two processes may have locks on two files of that name."""
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -72,36 +73,17 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
         os.close(lock)
 
 
 def _lock(path: Path) -> int:
-    reported = False
-    while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not reported:
-                    _report(f"waiting for another process that downloads into {path.parent}")
-                reported = True
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if _is_at(lock, path):
-                return lock
-        except BaseException:
-            os.close(lock)
-            raise
-        os.close(lock)  # its holder has removed the file, so that this is not a lock on the path any more
-
-
-def _is_at(opened: int, path: Path) -> bool:
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        return os.path.samestat(os.fstat(opened), os.lstat(path))
-    except FileNotFoundError:
-        return False
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _report(f"waiting for another process that downloads into {path.parent}")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
 
 
 def fetch(folder: Path, file: Published) -> Path:
