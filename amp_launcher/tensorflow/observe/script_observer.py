@@ -18,12 +18,18 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from amp_launcher.around.once_imported import once_imported
-from amp_launcher.around.replaced import observed, replaced
+from amp_launcher.around.replaced import observed
 from amp_launcher.loop.divergence import Diverged
 from amp_launcher.precision.observation import Guard
 from amp_launcher.tensorflow.observe import graphs
-from amp_launcher.tensorflow.observe.graphs import STEPS
 from amp_launcher.tensorflow.observe.observer import NORMS, PrecisionObserver, counted, elements_by_dtype, stepped_by
+from amp_launcher.tensorflow.observe.patches import (
+    CHOSEN,
+    after,
+    naming_chosen_layers,
+    naming_kerass_steps,
+    once_begun,
+)
 from amp_launcher.tensorflow.observe.sessions import Sessions
 from amp_launcher.tensorflow.precision import Precision
 from amp_launcher.tensorflow.precision.mechanisms import KEPT
@@ -39,8 +45,6 @@ COUNTS = ("iteration", "iter", "global_step")
 """Names of the variables in which optimizers of tf_keras, its legacy ones, and TensorFlow 1's count their steps."""
 OLDER_SCALE = "current_loss_scale"
 """Name of the variable in which tf_keras has its loss scale."""
-_CHOSEN = "_script_chose_float32"
-"""Attribute of a layer whose dtype the script set to float32."""
 
 
 class ScriptObserver(PrecisionObserver):
@@ -108,12 +112,12 @@ class ScriptObserver(PrecisionObserver):
 
     def _begin_observing(self, stack: contextlib.ExitStack) -> None:
         hook = self.guard.hook
-        stack.enter_context(_once_begun(hook(context.enable_graph_collection)))
+        stack.enter_context(once_begun(hook(context.enable_graph_collection)))
         stack.enter_context(after(keras.Model, "__init__", hook(self._made.append)))
         self._observe_library(stack, keras, keras.config.dtype_policy)
         older = hook(lambda library: self._observe_library(stack, library, library.mixed_precision.global_policy))
         stack.enter_context(once_imported("tf_keras", older))
-        stack.enter_context(_naming_kerass_steps(self.guard))
+        stack.enter_context(naming_kerass_steps(self.guard))
         stack.enter_context(after(keras.optimizers.Optimizer, "build", hook(self._on_build)))
         stack.enter_context(after(keras.optimizers.LossScaleOptimizer, "__init__", hook(self._on_scaling)))
         stack.enter_context(tf.variable_creator_scope(self._on_variable))
@@ -211,12 +215,12 @@ class ScriptObserver(PrecisionObserver):
         def on_layer(layer: Any) -> None:
             """Note a layer that the script set to float32, by `dtype="float32"`, as is advised for the last layer."""
             if layer.compute_dtype == "float32" and policy().compute_dtype != "float32":
-                setattr(layer, _CHOSEN, True)
+                setattr(layer, CHOSEN, True)
                 self._chosen.append(weakref.ref(layer))
 
         layer = library.layers.Layer
         stack.enter_context(after(layer, "__init__", self.guard.hook(on_layer)))
-        stack.enter_context(_naming_chosen_layers(layer, self.guard))
+        stack.enter_context(naming_chosen_layers(layer, self.guard))
         for name in ("evaluate", "predict"):
             stack.enter_context(self._apart(library.Model, name))
 
@@ -286,82 +290,4 @@ class ScriptObserver(PrecisionObserver):
 def _group(layer: keras.Layer) -> str:
     if type(layer).__name__ in NORMS:
         return "norm"
-    return "kept" if getattr(layer, _CHOSEN, False) else "other"
-
-
-def after(owner: type[Any], name: str, callback: Callable[[Any], None]) -> AbstractContextManager[None]:
-    """Call `callback` with the object after each call of this method.
-
-    The method has no `__wrapped__`: Keras reads the arguments of an `__init__` by inspect.signature, which follows
-    it, and by inspect.getfullargspec, which does not, and takes the two to agree.
-    """
-    original = getattr(owner, name)
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        callback(self)
-        return result
-
-    return replaced(owner, name, method)
-
-
-def _naming_kerass_steps(guard: Guard) -> AbstractContextManager[None]:
-    """Name Keras's loop over the steps of one execution like ours: it is not a loop of the model."""
-    original, is_of_steps = tf.while_loop, guard.hook(_is_kerass_step)
-
-    def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_of_steps(body):
-            kwargs["name"] = STEPS
-        return original(cond, body, *args, **kwargs)
-
-    return replaced(tf, "while_loop", while_loop)
-
-
-def _is_kerass_step(body: Any) -> bool:
-    name, module = getattr(body, "__qualname__", ""), getattr(body, "__module__", "")
-    return "multi_step_on_iterator" in name and module.startswith("keras.")
-
-
-def _naming_chosen_layers(owner: type[Any], guard: Guard) -> AbstractContextManager[None]:
-    """Give the operations of layers that the script set to float32 the scope of those of `amp.keep_fp32`.
-
-    Not those of a layer that contains half-precision layers, which would get it too, nor of one of tf_keras that is
-    about to make its variables, whose names would have the scope.
-    """
-    original, is_float32 = owner.__call__, guard.hook(_is_chosen)
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with tf.name_scope(KEPT) if is_float32(self) else contextlib.nullcontext():
-            return original(self, *args, **kwargs)
-
-    return replaced(owner, "__call__", call)
-
-
-def _is_chosen(layer: Any) -> bool:
-    return (
-        getattr(layer, _CHOSEN, False)
-        and (layer.built or isinstance(layer, keras.Layer))
-        and all(inner.compute_dtype == "float32" for inner in layer._flatten_layers())
-    )
-
-
-@contextlib.contextmanager
-def _once_begun(begun: Callable[[], None]) -> Iterator[None]:
-    """Call `begun` as soon as TensorFlow's devices are initialised, at once if they are."""
-    if context.context()._initialized:
-        begun()
-        yield
-        return
-    original = context.Context.ensure_initialized
-
-    def begin(self: context.Context) -> None:
-        original(self)
-        if context.Context.ensure_initialized is begin:
-            context.Context.ensure_initialized = original
-            begun()
-
-    context.Context.ensure_initialized = begin
-    try:
-        yield
-    finally:
-        context.Context.ensure_initialized = original
+    return "kept" if getattr(layer, CHOSEN, False) else "other"

@@ -21,7 +21,8 @@ from tensorflow.python.eager.polymorphic_function.polymorphic_function import Fu
 from amp_launcher.around.replaced import observed, replaced
 from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.loop.profiling import Profiling
-from amp_launcher.tensorflow.observe.script_observer import ScriptObserver, after
+from amp_launcher.tensorflow.observe.patches import after
+from amp_launcher.tensorflow.observe.script_observer import ScriptObserver
 from amp_launcher.tensorflow.observe.sessions import TrainOperation
 
 FIRST_EXECUTIONS = 3
