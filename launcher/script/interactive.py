@@ -27,6 +27,7 @@ from launcher.probe import gpu_locks
 from launcher.runs import terminals
 from launcher.script.render import bash_line, exports
 from launcher.script.slurm_header import resources
+from launcher.script.trainer_command import is_pyxis
 
 _PROMPT = r"launcher \$ "
 _INSIDE = f"if command -v bash >/dev/null; then PS1={shlex.quote(_PROMPT)} exec bash --norc --noprofile -i; fi; exec sh"
@@ -77,7 +78,7 @@ def script(plan: Plan, *, token: str, attempt: int | None, inside: Inside = SHEL
 def on_slurm(plan: Plan, text: str, job: str | None, *, terminal: bool = True) -> list[str]:
     """`srun`, with `--pty` for a terminal, of the script, with the job's resources; in the allocation of `job` where
     it has one."""
-    if _is_pyxis(plan):
+    if is_pyxis(plan):
         return ["bash", "-c", text]
     # What finds the cluster, which this command's own environment may not have, or another's.
     named = [f"{name}={value}" for name, value in plan.host_env.items()]
@@ -150,7 +151,7 @@ def _start(plan: Plan, token: str, inside: Inside) -> str:
         _container(plan, token, argv), terminal=inside.terminal, reads_input=not inside.terminal
     )
     runtime = plan.container.runtime
-    if _is_pyxis(plan):
+    if is_pyxis(plan):
         runtime = dataclasses.replace(runtime, command=("srun", *resources(plan)))
     wrapped = wrap(container, runtime)
     lines = [JOB_GPUS] if plan.queue == "slurm" and needs_job_gpus(container.devices, runtime.kind) else []
@@ -195,7 +196,3 @@ def _container(plan: Plan, token: str, argv: tuple[str, ...]) -> Container:
         ),
         name=f"shell-{token}",
     )
-
-
-def _is_pyxis(plan: Plan) -> bool:
-    return plan.container is not None and plan.container.runtime.kind == "pyxis"

@@ -199,11 +199,11 @@ def test_what_lay_in_a_root_that_was_moved_is_where_that_is_now(root, tmp_path):
     before = {
         "folder": "/gone/runs/20260102-030405-brave-otter",
         "answer": "/gone/runs/a/sbatch.out",
-        "log": "/dev/null",
+        "log": "/gone/elsewhere.log",
     }
     (folder / "submission.json").write_text(json.dumps({"queue": "slurm", **before}))
     submission = run_files.load(str(folder)).submission
-    assert (submission.answer, submission.log) == (f"{root}/a/sbatch.out", "/dev/null")
+    assert (submission.answer, submission.log) == (f"{root}/a/sbatch.out", "/gone/elsewhere.log")
 
 
 def test_a_cancelled_run_says_why_it_had_to_be_killed(root):
@@ -224,3 +224,13 @@ def test_the_plan_that_holds_is_the_next_attempts_until_that_has_begun(root):
     (folder / "attempts/2").mkdir()
     (folder / "attempts/2/plan.json").write_text("{}")
     assert store.plan_path(folder) == f"{folder}/attempts/2/plan.json"
+
+
+def test_sbatch_refused_a_run_where_its_answer_says_so(tmp_path):
+    assert not run_files.is_refused(Submission())
+    answer = tmp_path / "sbatch.1.out"
+    assert not run_files.is_refused(Submission(answer=str(answer)))
+    answer.with_suffix(".failed").touch()
+    assert run_files.is_refused(Submission(answer=str(answer)))
+    assert run_files.Files().submitted == Submission()
+    assert run_files.Files(submission=Submission(id="a")).submitted.id == "a"
