@@ -6,9 +6,6 @@ ends the build.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
 import json
 import re
 import shutil
@@ -16,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher.commands import VERBS, help
+from launcher.commands import VERBS, help, help_of
 
 ROOT = Path(__file__).parent.parent
 NAVIGATION = {
@@ -80,11 +77,8 @@ def verbs() -> str:
     blocks = ["# Verbs\n\nThe words of `run`, the default, are [keys](keys.md).\n"]
     for verb, about in VERBS.items():
         if verb != "run":
-            with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
-                importlib.import_module(f"launcher.commands.{verb}").main(["--help"])
-            blocks.append(
-                f"## {verb}\n\n{about[0].upper()}{about[1:]}.\n\n```text\n{printed.getvalue().rstrip()}\n```\n"
-            )
+            text = help_of(verb, ["--help"])
+            blocks.append(f"## {verb}\n\n{about[0].upper()}{about[1:]}.\n\n```text\n{text}\n```\n")
     return "\n".join(blocks)
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from launcher.called import as_started
-from launcher.commands import CALLED_ELSEWHERE, VERBS
+from launcher.commands import CALLED_ELSEWHERE, VERBS, help_of
 from launcher.errors import LauncherError, of_system
 
 QUIET = ("plan", "ls", "logs", "report", "rm", "image", "--help", "-h", "--cfg")
@@ -134,22 +134,12 @@ def _dispatch(words: list[str]) -> int:
         _refuse_late_verb(words)
     import importlib
 
-    start = importlib.import_module(f"launcher.commands.{verb}").main
     if {"-h", "--help"} & set(words[: words.index("--")] if "--" in words else words):
-        return _help_of(verb, start, words)
-    return int(start(words))
+        from launcher.commands import examples
 
-
-def _help_of(verb: str, start: Callable[[list[str]], int], words: list[str]) -> int:
-    """Print the help of a verb, with its examples."""
-    import contextlib
-
-    from launcher.commands import examples
-
-    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
-        start(words)
-    _print_fitted("\n".join([text.getvalue().rstrip("\n"), *examples.lines(verb)]))
-    return 0
+        _print_fitted("\n".join([help_of(verb, words), *examples.lines(verb)]))
+        return 0
+    return int(importlib.import_module(f"launcher.commands.{verb}").main(words))
 
 
 def _print_fitted(text: str) -> None:

@@ -36,3 +36,15 @@ VERBS = {
     "image": "list, show and fetch container images",
     "doctor": "check this machine or a cluster, and say what to fix",
 }
+
+
+def help_of(verb: str, words: list[str]) -> str:
+    """The help of a verb: its `HELP`, or what it prints for these words."""
+    import contextlib
+    import importlib
+    import io
+
+    command = importlib.import_module(f"launcher.commands.{verb}")
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
+        print(command.HELP) if hasattr(command, "HELP") else command.main(words)
+    return text.getvalue().rstrip("\n")

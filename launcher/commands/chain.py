@@ -27,7 +27,7 @@ from launcher.ssh.probe_client import probe_each
 from launcher.ui.foreground import submit_and_follow
 from launcher.ui.tables import Column, lines, width_of
 
-_HELP = """\
+HELP = """\
 Start the jobs of a file, each once those that it needs are done.
 
 usage: python -m launcher chain FILE.yaml [key=value ...] [--plan] [--config-dir DIR]
@@ -54,9 +54,6 @@ keys are those of `run`; `python -m launcher run --help` lists them.
 
 def main(arguments: Sequence[str]) -> int:
     words = request.split_flags(arguments, own=("plan",))
-    if words.help:
-        print(_HELP, end="")
-        return 0
     path, typed = _file(words)
     jobs = chain.read(path)
     specs = [_spec(job, jobs, typed) for job in jobs]

@@ -9,7 +9,7 @@ from launcher.commands import plan, run
 from launcher.config import script_word
 from launcher.errors import UsageError
 
-_HELP = """\
+HELP = """\
 usage: python -m launcher cmd [key=value ...] [--plan] -- FILE [ARGUMENTS]
 
 Runs FILE by itself, as a shell would: it has to be executable and begin with `#!`. The code that it belongs to goes
@@ -26,9 +26,6 @@ KEYS = ("recipe=script", "framework=none", "amp=none", "train.bare=true", "train
 def main(arguments: Sequence[str]) -> int:
     at = arguments.index("--") if "--" in arguments else len(arguments)
     ours = arguments[:at]
-    if {"-h", "--help"} & set(ours):
-        print(_HELP, end="")
-        return 0
     start = plan.main if "--plan" in ours else run.main
     return start(words([*(word for word in ours if word != "--plan"), *arguments[at:]]))
 

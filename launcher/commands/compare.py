@@ -26,15 +26,15 @@ then the comparison fails. A script of your own is started afresh for each block
 `report` says it again later, `--plan` shows the script and starts nothing.
 
 keys, in addition to those of `run --help`:
-{keys}
 """
+HELP += "".join(
+    f"  {comparison.PREFIX}{field.name:20} {field.metadata['help']} [{field.default}]\n"
+    for field in dataclasses.fields(Compare)
+)
 
 
 def main(arguments: Sequence[str]) -> int:
     words = request.split_flags(arguments, own=("plan",), starts=True)
-    if words.help:
-        print(HELP.format(keys="\n".join(_keys())), end="")
-        return 0
     if (repeated := experiments.requested(words)) is not None:
         return of_experiment(repeated, arguments, words, look=words.plan)
     how, rest = comparison.split_flags(words.overrides)
@@ -48,10 +48,3 @@ def main(arguments: Sequence[str]) -> int:
     specs = request.to_specs(asked, "arm")
     plan, facts = of_arms(specs, how, ["compare", *arguments], make=not words.plan)
     return carry_out(plan, facts, specs, look=words.plan)
-
-
-def _keys() -> list[str]:
-    return [
-        f"  {comparison.PREFIX}{field.name:20} {field.metadata['help']} [{field.default}]"
-        for field in dataclasses.fields(Compare)
-    ]

@@ -5,16 +5,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
 import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.commands import VERBS, completed_hosts
+from launcher.commands import VERBS, completed_hosts, help_of
 from launcher.config.script_word import is_script
 from launcher.errors import UsageError
 
@@ -120,9 +117,7 @@ def _flags(verb: str) -> Iterable[str]:
     """The flags in the help of a verb: in brackets of its usage, or at the beginning of a line."""
     if verb not in VERBS:
         return ()
-    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
-        importlib.import_module(f"launcher.commands.{verb}").main(["--help"])
-    return {"--help", *re.findall(r"(?:\n +|(?<!=)\[|, )(--[a-z-]+)", text.getvalue())}
+    return {"--help", *re.findall(r"(?:\n +|(?<!=)\[|, )(--[a-z-]+)", help_of(verb, ["--help"]))}
 
 
 def _keys(given: Sequence[str]) -> Iterable[str]:

@@ -25,9 +25,6 @@ Exit code 0 if all checks passed, 3 if there is a problem, 2 for invalid words.
 
 def main(arguments: Sequence[str]) -> int:
     words = request.split_flags(arguments, own=("json",))
-    if words.help:
-        print(HELP, end="")
-        return 0
     overrides = _small(words.overrides)
     spec = request.to_spec(dataclasses.replace(words, overrides=overrides), "doctor runs one job")
     findings = []

@@ -19,7 +19,8 @@ from launcher.containers.catalogue import Release
 from launcher.errors import Unavailable, UsageError
 from launcher.ui.tables import pairs, table
 
-HELP = """\
+_RECIPES = ", ".join(image_recipes.RECIPES)
+HELP = f"""\
 Container images: the catalogue, and recipes to build or pull one.
 
 usage: python -m launcher image list [LINE]
@@ -32,7 +33,7 @@ usage: python -m launcher image list [LINE]
 IMAGE is a name of the catalogue (ngc-pytorch, ngc-pytorch:25.06), a registry's image, or one by digest. `pull`
 downloads it once, also when several ask at the same time; key= names a file of mode 0600 with an NGC key or
 USER:PASSWORD.
-RECIPE is one of this project's recipes: {recipes}. `render` prints a Dockerfile or a Singularity
+RECIPE is one of this project's recipes: {_RECIPES}. `render` prints a Dockerfile or a Singularity
 definition. `build` builds it: an image of Docker or podman, or for apptainer the file ./RECIPE.sif. pip= adds Python
 packages, as pip=[torchao==0.18.0] for amp=fp8. Both need the extra `images`: pip install 'amp-launcher[images]'.
 """
@@ -53,9 +54,9 @@ KEYS: dict[str, tuple[str, ...]] = {
 def main(arguments: Sequence[str]) -> int:
     words = [word for word in arguments if "=" not in word]
     options = dict(word.split("=", 1) for word in arguments if "=" in word)
-    if not words or words[0] in ("-h", "--help") or "--help" in words:
-        print(HELP.format(recipes=", ".join(image_recipes.RECIPES)), end="")
-        return 0 if words else 2
+    if not words:
+        print(HELP, end="")
+        return 2
     verbs = {"list": _list, "show": _show, "render": _render, "build": _build, "pull": _pull}
     if words[0] not in verbs:
         raise UsageError(f"image {words[0]} is not one of image {', '.join(verbs)}")

@@ -52,9 +52,6 @@ The run id is decided when the job is started; RUN_ID stands for it here.
 
 def main(arguments: Sequence[str]) -> int:
     words = request.split_flags(arguments, own=("json", "all", "script", "facts"), starts=True)
-    if words.help:
-        print(HELP, end="")
-        return 0
     if (repeated := experiments.requested(words)) is not None:
         return _of_experiment(repeated, arguments, words)
     asked = request.compose(words)

@@ -35,9 +35,6 @@ named, and env=here continues with them.
 
 
 def main(arguments: Sequence[str]) -> int:
-    if any(word in ("-h", "--help") for word in arguments):
-        print(HELP, end="")
-        return 0
     if "--" in arguments:
         raise UsageError(
             f"resume takes nothing after --; say {RESUME_ARGUMENTS}=[...] for further arguments of a script"

@@ -74,9 +74,6 @@ class ShellTarget(NamedTuple):
 
 def main(arguments: Sequence[str]) -> int:
     words = request.split_flags(arguments, own=("ssh-config", "sshd"))
-    if words.help:
-        print(HELP, end="")
-        return 0
     names = [word for word in words.overrides if "=" not in word and not word.startswith(("~", "env.", "secrets."))]
     if words.ssh_config:
         return _print_entry(names, words.overrides)

@@ -22,7 +22,7 @@ from launcher.runs.states import Seen
 from launcher.runs.store import Run
 from launcher.ui import foreground, summary
 
-_HELP = """\
+HELP = """\
 Start an interactive container, or an allocation, and keep it until `down` ends it.
 
 usage: python -m launcher up [key=value ...]
@@ -51,9 +51,6 @@ done
 
 
 def main(arguments: Sequence[str]) -> int:
-    if {"-h", "--help"} & set(arguments):
-        print(_HELP, end="")
-        return 0
     stray = next((word for word in arguments if word == "--" or script_word.is_script(word)), None)
     if stray is not None:
         what = "a command" if stray == "--" else stray

@@ -41,9 +41,6 @@ NO_VERDICT = 3
 
 
 def main(arguments: Sequence[str]) -> int:
-    if any(word in ("-h", "--help") for word in arguments):
-        print(HELP, end="")
-        return 0
     names, assignments, secrets = runs_and_keys("verify", arguments, "the step is said as step=N")
     root = assignments.pop("run_root", None)
     step = _step(assignments.pop("step", None))
