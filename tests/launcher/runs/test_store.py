@@ -123,9 +123,9 @@ def test_a_failure_has_the_reason_of_the_trainer_or_of_the_rank_that_failed_firs
 
 def test_attempts_are_in_the_order_of_their_numbers(root):
     folder = make(root)
-    for name in ("10", "2", "1", "notes"):
+    for name in ("10", "2", "1", "notes", "123456", "1234567"):
         (folder / "attempts" / name).mkdir(parents=True)
-    assert store.attempts(folder) == [1, 2, 10]
+    assert store.attempts(folder) == [1, 2, 10, 123456]
     assert store.attempts(root / "nothing") == []
 
 
