@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import stat
 
+FUNCTION = "amp_launcher/job/function.py"
+"""The file of a run's code that calls a function which was submitted as a job."""
+
 
 def make_folder(path: str | os.PathLike[str]) -> None:
     """Make a folder that is its maker's alone. Raises `OSError`, such as `FileExistsError`."""

@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from amp_launcher import arguments, settings
+from amp_launcher import arguments, records, settings
 from amp_launcher.arguments import Arguments
 from amp_launcher.around import plain_start, script_source
 from amp_launcher.around.overlay import LastResort, Overlay
 from amp_launcher.around.script_attempt import ScriptAttempt
 from amp_launcher.around.wrapper import Started, Wrapper
-from amp_launcher.job import function
 from amp_launcher.leave import FAILED, REFUSED
 from amp_launcher.loop import result_fields
 from amp_launcher.run_folder import Superseded
@@ -61,7 +60,7 @@ def _start_plainly(started: Started) -> None:
     """Give the script the variables and the search path of plain Python, and its project the snapshot's code."""
     planned = started.chosen.plan.get("script") or {}
     # There is no snapshot of a file in an image, nor of one that defines a function.
-    is_kept = planned and not planned["in_image"] and planned["file"] != function.FILE
+    is_kept = planned and not planned["in_image"] and planned["file"] != records.FUNCTION
     kept = str(started.file.parents[len(Path(planned["file"]).parts) - 2]) if is_kept else ""  # of script/tools/x.py
     plain_start.restore(str(Path(__file__).parents[2]) if planned else "", started.workdir)
     if kept:
@@ -97,7 +96,7 @@ def parse(words: Sequence[str], framework: str) -> Started:
     root = planned.get("root", "") if planned and os.path.isdir(planned.get("root") or "") else ""
     here = workdir == Path.cwd() and not planned
     named = planned["named"] if planned and root else own["script"] if here else str(file)
-    of_function = planned["named"] if planned and planned["file"] == function.FILE else ""
+    of_function = planned["named"] if planned and planned["file"] == records.FUNCTION else ""
     try:
         source = script_source.read(Path(of_function or file).read_bytes())
     except OSError as error:

@@ -18,8 +18,6 @@ import sys
 import traceback
 
 CALL, RESULT = "function.pkl", "function-result.pkl"
-FILE = "amp_launcher/job/function.py"
-"""This file, in a run's code."""
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 """What a Python has to share with another one to load its functions."""
 

@@ -22,6 +22,7 @@ from typing import Any
 import cloudpickle
 from submitit.core.utils import DelayedSubmission
 
+from amp_launcher import records
 from amp_launcher.around import script_source
 from amp_launcher.job import function
 from launcher.config.spec import JobSpec
@@ -103,7 +104,7 @@ def planned(spec: JobSpec) -> tuple[Plan, Facts]:
     assert file is not None
     source = script_source.Source() if file == function.__file__ else script_source.read(Path(file).read_bytes())
     facts = with_inputs(look(questions([spec])), ())
-    facts = dataclasses.replace(facts, scripts={file: Script(path=file, name=function.FILE, source=source)})
+    facts = dataclasses.replace(facts, scripts={file: Script(path=file, name=records.FUNCTION, source=source)})
     if spec.training.train.bare:  # whether it uses a framework is its own affair
         facts = dataclasses.replace(facts, packages={spec.training.framework: "", **facts.packages})
     modes = tuple(word for word in spec.words if word.startswith("amp") and not spec.training.train.bare)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from amp_launcher.job import function
+from amp_launcher import records
 from amp_launcher.shown import show
 from launcher import units
 from launcher.runs import run_ids, run_roots, store
@@ -48,7 +48,7 @@ def request_of(plan: PlanRecord) -> str:
     """What was requested: the run's name, its trainer's words and its script's arguments, or a function's values."""
     arguments = plan.script.arguments if plan.script else ()
     last = f"-- {shlex.join(arguments)}" if arguments else ""
-    if plan.script and plan.script.file == function.FILE:
+    if plan.script and plan.script.file == records.FUNCTION:
         last = " ".join(f"{key}={show(value)}" for key, value in plan.swept)
     return " ".join(word for word in (plan.name, *plan.words, last) if word)
 
