@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from amp_launcher import records
 from launcher.executors import backends
 from launcher.runs import run_ids, run_roots, store
 from launcher.runs.schema import PlanRecord
@@ -121,8 +123,20 @@ def _tell(row: Seen, plan: PlanRecord, text: str, words: Mapping[str, Any]) -> N
     attempt.mkdir(exist_ok=True, mode=0o700)
     notice = attempt / "told-ended.json"
     if not notice.exists():
-        store.write_json(notice, {"schema": 1, "event": "ended", "text": text, **words})
+        told = json.dumps({"schema": 1, "event": "ended", "text": text, **words}, indent=1)
+        for secret in _secrets(plan):
+            told = told.replace(json.dumps(secret)[1:-1], "***")
+        store.write_text(notice, f"{told}\n", records.record)
         start(plan, notice)
+
+
+def _secrets(plan: PlanRecord) -> Iterator[str]:
+    """The texts of a run's secrets that are known here: of files, and of variables whose file ended with the run."""
+    for name, path in plan.secrets.items():
+        with contextlib.suppress(OSError):
+            yield from filter(None, [Path(path).read_text(errors="replace").rstrip("\n")])
+        if name in os.environ:
+            yield from filter(None, [os.environ[name]])
 
 
 def _summary(row: Seen) -> dict[str, Any]:

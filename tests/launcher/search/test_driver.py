@@ -113,11 +113,14 @@ def test_a_search_ends_with_its_trials_best_first_and_what_repeats_the_best(
 
 def test_a_search_is_told_of_once_at_its_end(script: Path, root: Path, tmp_path: Path) -> None:
     notify = f"notify={program(tmp_path)} {tmp_path}/told"
-    assert main(words(root, "search.trials=3", notify)) == 0
+    (tmp_path / "token").write_text("score")  # a text that is in each result
+    (tmp_path / "token").chmod(0o600)
+    assert main(words(root, "search.trials=3", notify, f"secrets.TOKEN={tmp_path}/token")) == 0
     assert main(["resume", sweep_in(root), "search.trials=4"]) == 0
     notices = told(tmp_path / "told")
     assert [notice["text"] for notice in notices] == [f"{sweep_in(root)}: {trials} done" for trials in (3, 4)]
     assert [len(notice["runs"]) for notice in notices] == [3, 4]
+    assert "score" not in json.dumps(notices) and '"***"' in json.dumps(notices)
 
 
 def test_a_search_that_was_killed_goes_on_with_no_trial_lost_or_doubled(
