@@ -24,6 +24,15 @@ _UNNAMEABLE = re.compile(r"[^\w\-. /:]")
 _TAG = "launcher.run"
 
 
+def _errors_of_stores() -> tuple[type[Exception], ...]:
+    """What a store without a server raises; none where its package is not installed."""
+    try:
+        from sqlalchemy.exc import SQLAlchemyError
+    except ImportError:
+        return ()
+    return (SQLAlchemyError,)
+
+
 class Mlflow:
     """The server or store of `MLFLOW_TRACKING_URI`, by MLflow's own client."""
 
@@ -86,12 +95,16 @@ class Mlflow:
 
     @contextlib.contextmanager
     def talking(self) -> Iterator[None]:
-        """Raises `Unavailable` where the server does not answer, `UsageError` where it or the client refuses."""
+        """Raises `Unavailable` where the server does not answer or the store can't be used, as while another exporter
+        makes its tables, `UsageError` where the server or the client refuses."""
         import requests
         from mlflow.exceptions import MlflowException
 
         try:
             yield
+        except _errors_of_stores() as error:
+            why = str(error).partition("\n")[0].rpartition(") ")[2]
+            raise Unavailable(f"{self._address} refuses: {why}") from None
         except (MlflowException, requests.RequestException, OSError) as error:
             text = " ".join(str(error).split())
             if "error code 401" in text or "error code 403" in text:

@@ -162,6 +162,15 @@ def test_a_wrong_address_is_one_sentence_and_sent_later(root, client, monkeypatc
     assert len(history(client, runs(client)[NAME])) == 2
 
 
+def test_a_store_that_refuses_a_statement_is_one_sentence(root, client, monkeypatch, capsys, tmp_path):
+    """As one does that another exporter makes at the same moment."""
+    (tmp_path / "broken.db").write_bytes(b"no database" * 100)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/broken.db")
+    run(root, steps=2)
+    assert export("brave", "to=mlflow") == 3
+    assert "broken.db refuses: file is not a database" in capsys.readouterr().err
+
+
 def test_a_key_that_a_server_refuses_is_one_sentence(root, client, monkeypatch, capsys):
     class Refusing(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
