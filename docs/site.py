@@ -65,7 +65,8 @@ def _relinked(page: Path, names: dict[Path, str], into: Path) -> str:
     def target(match: re.Match[str]) -> str:
         path = (page.parent / match[2]).resolve()
         if path not in names and path.is_file():  # a source file is shown as text
-            names[path] = str(path.relative_to(ROOT)).replace("/", "-") + ("" if path.suffix in (".md", ".png") else ".txt")
+            shown = path.suffix in (".md", ".png")
+            names[path] = str(path.relative_to(ROOT)).replace("/", "-") + ("" if shown else ".txt")
             shutil.copy(path, into / names[path])
         return match[1] + names.get(path, match[2])
 

@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.scripts.table import Row
 
 INTRO = """\
+<!-- not run: would fetch 31 repositories; `python -m benchmarks scripts` runs them and writes this page -->
 # Scripts tried
 
 Training scripts that nobody here wrote, alone with plain Python and under the launcher. `python -m benchmarks scripts`
