@@ -10,7 +10,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from amp_launcher.precision.levels import named_operations
 from amp_launcher.precision.operations import TENSORFLOW_LISTS
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.tensorflow.precision import grappler
@@ -33,13 +32,6 @@ class GraphRewrite(Precision):
     @classmethod
     def _switch(cls, resolved: ResolvedPrecision) -> None:
         super()._switch(resolved)
-        for key, names in named_operations(resolved.amp).items():
-            for name in names:
-                if not hasattr(tf.raw_ops, name):
-                    near = nearest(name, dir(tf.raw_ops))
-                    raise SettingsError(
-                        f"amp.{key}: TensorFlow {tf.__version__} has no operation {name}{near}", f"amp.{key}"
-                    )
         grappler.switch_on(resolved.dtype, {key: getattr(resolved, key) for key in TENSORFLOW_LISTS})
 
     def input(self, tensor: Any) -> Any:
