@@ -185,8 +185,7 @@ REFUSED: list[tuple[Facts, dict[str, str]]] = [
     (
         with_files("train.bin", "test"),
         {
-            "recipe=efficientnet data.dir=/d": "data.dir=/d holds none of train.bin and test.bin, or train and test, "
-            "or cifar-100-binary"
+            "recipe=efficientnet data.dir=/d": "data.dir=/d holds none of train.bin and test.bin, or cifar-100-binary",
         },
     ),
     *(
