@@ -17,7 +17,7 @@ import submitit  # noqa: F401 (first: its import closes all handlers of logging)
 from launcher.__main__ import main
 from launcher.config.request import compose, split_flags, to_specs
 from launcher.executors import backends
-from launcher.runs import run_roots, selection, store
+from launcher.runs import run_files, run_roots, selection
 from tests import doc_blocks, doc_python
 from tests.doc_blocks import BLOCKS, ROOT, Block, run, smaller, verb_of
 from tests.launcher import warm
@@ -104,7 +104,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     run_roots.remember(tmp_path / "runs")
     yield work
     runs = selection.newest([str(tmp_path / "runs")], 1000)
-    backends.end({str(one.folder): store.load(str(one.folder)) for one in runs}, 0)
+    backends.end({str(one.folder): run_files.load(str(one.folder)) for one in runs}, 0)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def slurm(testbed: Testbed, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     root = tempfile.mkdtemp(prefix="blocks-", dir=testbed.shared)
     yield root
     runs = selection.newest([root], 1000)
-    backends.end({str(one.folder): store.load(str(one.folder)) for one in runs}, 0)
+    backends.end({str(one.folder): run_files.load(str(one.folder)) for one in runs}, 0)
     for folder in (root, f"{testbed.user.home}/blocks"):
         shutil.rmtree(folder, ignore_errors=True)
 
