@@ -39,12 +39,14 @@ SMALLER = [
     (r"\[step=N\]|\bstep=\d+", "step=2"),
     (r"amp\.dtype=float16", "amp.dtype=bfloat16"),  # a step of float16's convolutions takes a CPU half a minute
     (r"\[FILE\]", "all.safetensors"),
+    (r"\bbatch=128,256\b", "batch=8,16"),
     (r"\bbatch=(128|256|512)\b", "batch=16"),
     (r"\bsteps=\d+|--steps \d+", lambda found: re.sub(r"\d+", "2", found[0])),
     (r"\bepochs=40", "steps=4"),
     (r"\bcompare\.steps=\d+", "compare.steps=4"),
     (r"\bcompare\.rounds=\d+", "compare.rounds=2"),
     (r"\bsearch\.trials=\d+", "search.trials=2"),
+    (r"\bcompile=false,true\b", "compile=false"),
     (r"\bgpus=\d+", "gpus=0"),
     (r"-- python train\.py$", "-- python3 --version"),
     (r"shell desk$", "shell desk -- true"),
@@ -124,7 +126,8 @@ def smaller(line: str, more: Sequence[tuple[str, str | Callable[[re.Match[str]],
     keys = {word.partition("=")[0] for word in words}
     for part, further in FURTHER.items():
         if part in words[:end] and not {"--help", "--plan"} & set(words):
-            words[end:end] = [word for word in further.split() if word.partition("=")[0] not in keys]
+            own = {*keys, "steps"} if "compare" in words else keys  # a comparison has compare.steps
+            words[end:end] = [word for word in further.split() if word.partition("=")[0] not in own]
     return words
 
 
