@@ -5,7 +5,10 @@ import submitit  # noqa: F401 (first: its import closes all handlers of logging,
 
 from launcher.executors import backends
 from launcher.runs import run_files, run_roots, selection
+from tests.launcher.browser import browser
 from tests.launcher.stand_in import make_program
+
+assert browser
 
 
 @pytest.fixture
