@@ -51,16 +51,13 @@ LINES = {
     precision.step(optimizer, gradients)                 # for optimizer.apply(...)
     precision.update()""",
     "paddle": """\
-    from amp_launcher.paddle.precision import Precision
-    precision = Precision.from_env()
-    model = precision.cast(model)                        # before paddle.DataParallel
-    optimizer = precision.optimizer(model, optimizer)
-    with precision.forward():
-        output = model(precision.input(...))
-    loss = ... precision.output(output) ...              # float32, as the loss has to be
+    from amp_launcher.paddle import Precision
+    precision = Precision()                              # the mode that the launcher was asked for
+    model, optimizer = precision.prepare(model, optimizer)  # before paddle.DataParallel
+    with precision:
+        loss = ...                                       # of model(...), which is float32
     precision.backward(loss)                             # for loss.backward()
-    precision.step(optimizer)                            # for optimizer.step()
-    precision.update()""",
+    precision.step(optimizer)                            # for optimizer.step()""",
 }
 """Lines that make a script apply any level itself."""
 LIGHTNING_LINES = """\

@@ -18,3 +18,7 @@ if "paddle" not in sys.modules:
             if error.name != "paddle":
                 raise
             raise require_framework.missing("paddle") from None
+
+from amp_launcher.paddle.precision import Precision
+
+__all__ = ["Precision"]

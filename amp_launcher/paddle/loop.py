@@ -21,9 +21,11 @@ from amp_launcher.loop.protocols import Evaluate, Executed
 from amp_launcher.loop.steps import Steps
 from amp_launcher.paddle import devices
 from amp_launcher.paddle.devices import PaddleDevice, World
-from amp_launcher.paddle.precision.base import Precision
+from amp_launcher.paddle.precision.base import Mechanism
+from amp_launcher.paddle.precision.mechanisms import mechanism_of
 from amp_launcher.paddle.state import machine
 from amp_launcher.paddle_apis import is_static
+from amp_launcher.precision.resolved import resolve
 from amp_launcher.precision.step_outcome import StepOutcome
 
 __all__ = ["DONE", "FAILED", "Run", "Step", "main", "start"]
@@ -37,7 +39,7 @@ class Run(shared.Run):
 
     framework = "paddle"
     world: World
-    precision: Precision
+    precision: Mechanism
 
     @classmethod
     def join(cls, chosen: Arguments, began: float) -> Run:
@@ -47,14 +49,18 @@ class Run(shared.Run):
     def __init__(self, chosen: Arguments, world: World, began: float) -> None:
         super().__init__(chosen, world, PaddleDevice(world.kind), world.size, began)
         settings = self.settings
-        self.precision = Precision.of(
+        resolved = resolve(
             settings.amp,
             settings.loss_scale,
-            world.kind,
+            framework="paddle",
+            device=world.kind,
+            capability=devices.capability_of(world.kind),
+            environ=os.environ,
             tf32=settings.tf32,
             xla=settings.xla,
             static=is_static(settings),
         )
+        self.precision = mechanism_of(resolved)
         deterministic = settings.deterministic
         self.deterministic = world.kind == "cpu" if deterministic is None else deterministic
         if self.deterministic and world.kind == "cuda":

@@ -1,6 +1,6 @@
 """A user's own script in Paddle: `python -m amp_launcher.paddle.script amp=o1 script=train.py -- --lr 0.1`.
 
-Nothing is applied around it. What it applies itself, by `Precision.from_env()` or otherwise, is observed.
+Nothing is applied around it. What it applies itself, by `Precision()` or otherwise, is observed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from amp_launcher.around.step_meter import StepMeter
 from amp_launcher.around.wrapper import Started, Wrapper
 from amp_launcher.paddle import devices
 from amp_launcher.paddle.observe.script_observer import ScriptObserver
-from amp_launcher.paddle.precision import Precision
+from amp_launcher.paddle.precision import Precision, precision_of
+from amp_launcher.paddle.precision.mechanisms import mechanism_of
 
 
 class PaddleWrapper(Wrapper):
@@ -30,7 +31,7 @@ class PaddleWrapper(Wrapper):
         self.device = devices.PaddleDevice(kind)
         paddle.set_device("gpu:0" if kind == "cuda" else "cpu")
         super().__init__(started, kind, devices.capability_of(kind))
-        self.precision = Precision.apply(self.mode)
+        self.precision = precision_of(mechanism_of(self.mode))
         self.observer = ScriptObserver(self.precision)
 
     @contextlib.contextmanager

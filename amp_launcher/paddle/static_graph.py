@@ -17,7 +17,7 @@ from paddle import nn, pir_utils
 from paddle.base.layer_helper import LayerHelper
 
 from amp_launcher.around.replaced import replaced
-from amp_launcher.paddle.precision.base import Precision
+from amp_launcher.paddle.precision.base import Mechanism
 from amp_launcher.paddle.precision.loss_scale import scaler_arguments
 from amp_launcher.precision.step_outcome import StepOutcome
 
@@ -34,7 +34,7 @@ def guard(wanted: bool) -> AbstractContextManager[Any]:
     return stack
 
 
-def decorate(precision: Precision, optimizer: Any) -> Any:
+def decorate(precision: Mechanism, optimizer: Any) -> Any:
     """An optimizer that rewrites the graph to the level as it minimizes; the same optimizer at o0.
 
     At o2 and o3 only what is inside of `guard` becomes half precision, which a loss should not be.
@@ -58,7 +58,7 @@ def decorate(precision: Precision, optimizer: Any) -> Any:
     )
 
 
-def on_cpu(precision: Precision) -> bool:
+def on_cpu(precision: Mechanism) -> bool:
     """Whether a CPU's bfloat16 carries the level out."""
     return precision.resolved.mechanism in ("static_bf16", "static_pure_bf16")
 
@@ -74,7 +74,7 @@ class StaticGraph:
         *,
         make: Callable[[], nn.Layer],
         make_optimizer: Callable[[nn.Layer], Any],
-        precision: Precision,
+        precision: Mechanism,
         shape: tuple[int, int],
         guarded: bool,
         kind: str,

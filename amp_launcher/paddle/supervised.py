@@ -10,7 +10,7 @@ from paddle import nn
 
 from amp_launcher.paddle.loop import Run
 from amp_launcher.paddle.observe.observer import PrecisionObserver
-from amp_launcher.paddle.precision import high_level_api
+from amp_launcher.paddle.precision import high_level_api, precision_of
 from amp_launcher.paddle.state import EagerTensors
 from amp_launcher.precision.step_outcome import StepOutcome
 
@@ -19,10 +19,9 @@ def by_loop(
     run: Run, net: nn.Layer, optimizer: Any, inputs: numpy.ndarray, labels: numpy.ndarray, loss_of: nn.Layer
 ) -> dict[str, Any]:
     """The arguments of `Run.fit` for a loop of our own. `loss_of` gives the mean loss from outputs and labels."""
-    precision = run.precision
+    precision = precision_of(run.precision)
     on_device, truth = paddle.to_tensor(inputs), paddle.to_tensor(labels)
-    net = precision.cast(net)
-    optimizer = precision.optimizer(net, optimizer)
+    net, optimizer = precision.prepare(net, optimizer)
     model = run.world.wrap(net)
 
     def step(batch: numpy.ndarray) -> tuple[paddle.Tensor, StepOutcome]:
@@ -30,13 +29,11 @@ def by_loop(
         total = paddle.zeros([])
         for number, chosen in enumerate(paddle.to_tensor(batch), start=1):
             with run.world.gradients(model, last=number == len(batch)):
-                with precision.forward():
-                    outputs = model(precision.input(on_device[chosen]))
-                loss = loss_of(precision.output(outputs), truth[chosen]) / len(batch)
+                with precision:
+                    loss = loss_of(model(on_device[chosen]), truth[chosen]) / len(batch)
                 precision.backward(loss)
             total += loss.detach()
         outcome = precision.step(optimizer)
-        precision.update()
         optimizer.clear_grad()
         return total, outcome
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import paddle
@@ -13,7 +12,9 @@ from paddle import nn
 from paddle.base import core
 
 from amp_launcher.around.replaced import observed
+from amp_launcher.paddle.precision import hooks
 from amp_launcher.paddle.precision.base import dtype_name
+from amp_launcher.paddle.precision.clip import parameters
 from amp_launcher.precision import observation
 from amp_launcher.precision.observation import Guard
 
@@ -45,8 +46,11 @@ class StepCalls:
         """Record a step that the optimizer is about to take."""
         self.stepped.update(stepped_elements(optimizer))
 
-    def recording(self, on_layer: Callable[[nn.Layer], None]) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def recording(self, on_layer: Callable[[nn.Layer], None]) -> Iterator[None]:
         """Record every call of a layer in this context; `on_layer` is called with each layer before."""
+        uncast: dict[int, Any] = {}
+        """What prepared models gave in calls that have not returned, before it was made float32."""
 
         def begin(layer: nn.Layer, *inputs: Any, **named: Any) -> tuple[dict[str, Counter[str]] | None] | None:
             if not paddle.in_dynamic_mode():
@@ -61,10 +65,15 @@ class StepCalls:
             begun: tuple[dict[str, Counter[str]] | None], returned: tuple[Any, ...], *args: Any, **named: Any
         ) -> None:
             self._depth -= 1
+            output = uncast.pop(id(args[0]), returned[0] if returned else None)
             if returned:
-                self._record(begun[0], *args, *named.values(), output=returned[0])
+                self._record(begun[0], *args, *named.values(), output=output)
 
-        return observed(nn.Layer, "__call__", self._guard, begin, end)
+        with (
+            hooks.uncast_to(lambda layer, outputs: uncast.update({id(layer): outputs})),
+            observed(nn.Layer, "__call__", self._guard, begin, end),
+        ):
+            yield
 
     def _record(self, before: dict[str, Counter[str]] | None, layer: nn.Layer, *inputs: Any, output: Any) -> None:
         """Record a call of a layer; `before` are the counts at its start, of one that no other layer called."""
@@ -109,8 +118,7 @@ class StepCalls:
 def stepped_elements(optimizer: Any) -> Counter[str]:
     """Elements that the optimizer is about to step, by dtype: of masters where it has them."""
     elements: Counter[str] = Counter()
-    groups = [group["params"] if isinstance(group, dict) else [group] for group in optimizer._parameter_list]
-    for parameter in (parameter for group in groups for parameter in group):
+    for parameter in parameters(optimizer):
         if parameter.grad is not None:
             half = parameter.dtype in (paddle.float16, paddle.bfloat16)
             masters = half and getattr(optimizer, "_multi_precision", False)

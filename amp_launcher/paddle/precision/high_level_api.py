@@ -6,13 +6,13 @@ from typing import Any
 
 import paddle
 
-from amp_launcher.paddle.precision.base import Precision
+from amp_launcher.paddle.precision.base import Mechanism
 from amp_launcher.paddle.precision.loss_scale import scaler_arguments
 from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.typed import SettingsError
 
 
-def prepare(precision: Precision, model: paddle.Model, optimizer: Any, loss: Any) -> None:
+def prepare(precision: Mechanism, model: paddle.Model, optimizer: Any, loss: Any) -> None:
     """`model.prepare` at this level.
 
     The model gets the precision's scaler. By itself it would make another one, which no checkpoint holds, and a
@@ -22,7 +22,7 @@ def prepare(precision: Precision, model: paddle.Model, optimizer: Any, loss: Any
     model._scaler = precision.scaler or paddle.amp.GradScaler(enable=False)
 
 
-def train_batch(precision: Precision, model: paddle.Model, inputs: Any, labels: Any) -> tuple[float, StepOutcome]:
+def train_batch(precision: Mechanism, model: paddle.Model, inputs: Any, labels: Any) -> tuple[float, StepOutcome]:
     """One step of a prepared model: its loss and its outcome."""
     scale = precision.scale
     (loss,) = model.train_batch([inputs], [labels])
@@ -30,7 +30,7 @@ def train_batch(precision: Precision, model: paddle.Model, inputs: Any, labels: 
     return float(loss.item()), precision.record(overflowed, scale)
 
 
-def amp_configs(precision: Precision) -> dict[str, Any] | None:
+def amp_configs(precision: Mechanism) -> dict[str, Any] | None:
     """`amp_configs` for `paddle.Model.prepare`, None at o0. Raises `SettingsError` for what it can't express."""
     if precision.level == "o0":
         return None

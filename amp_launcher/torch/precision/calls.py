@@ -47,7 +47,7 @@ from amp_launcher.torch.precision.model_checks import (
     refuse_stale,
     refuse_wrapped,
 )
-from amp_launcher.torch.precision.older_names import OlderNames
+from amp_launcher.precision.older_names import OlderNames
 from amp_launcher.torch.precision.tf32 import switch_tf32
 from amp_launcher.torch.spec import capability_of, device_from
 

@@ -54,6 +54,8 @@ def test_lightnings_command_line_overrides_the_switch_and_a_module_may_be_named_
         ("from amp_launcher.torch import Precision as P\np = P('o2')", True, False),
         ("import amp_launcher.torch\np = amp_launcher.torch.Precision()", True, False),
         ("from amp_launcher import torch as own\np = own.Precision()", True, False),
+        ("from amp_launcher import paddle as own\np = own.Precision()", True, False),
+        ("from amp_launcher.paddle import Precision\np = Precision('o1')", True, False),
         (
             "import amp_launcher.job\nfrom torchmetrics import Precision\np = Precision('binary')",
             False,

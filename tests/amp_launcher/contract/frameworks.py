@@ -98,16 +98,14 @@ class PaddleJob:
 
     @staticmethod
     def of(amp: Amp, scale: LossScale, device: str = "cpu") -> paddles.Precision:
-        return paddles.Precision.of(amp, scale, device)
+        return paddles.Precision(amp, loss_scale=scale, device=device)
 
     def __init__(self, scale: LossScale, optimizers: int = 1) -> None:
         self.precision = forced("o1", scale, dtype="float16")
-        nets = [paddle.nn.Linear(1, 1, bias_attr=False) for _ in range(optimizers)]
-        self.models = [self.precision.cast(net) for net in nets]
+        self.models = [paddle.nn.Linear(1, 1, bias_attr=False) for _ in range(optimizers)]
         self.reset()
-        self.optimizers = [
-            self.precision.optimizer(net, paddle.optimizer.SGD(1.0, parameters=net.parameters())) for net in self.models
-        ]
+        self.optimizers = [paddle.optimizer.SGD(1.0, parameters=net.parameters()) for net in self.models]
+        self.precision.prepare(*self.models, *self.optimizers)
 
     def reset(self) -> None:
         for model in self.models:
@@ -116,12 +114,11 @@ class PaddleJob:
     def iterate(self, *bad: bool) -> Outcomes:
         outcomes = []
         for model, optimizer, overflows in zip(self.models, self.optimizers, bad, strict=True):
-            with self.precision.forward():
-                outputs = model(self.precision.input(paddle.full([1, 1], numpy.inf if overflows else 1.0)))
-            self.precision.backward(-self.precision.output(outputs).sum())
+            with self.precision:
+                loss = -model(paddle.full([1, 1], numpy.inf if overflows else 1.0)).sum()
+            self.precision.backward(loss)
             outcomes.append(self.precision.step(optimizer))
             optimizer.clear_grad()
-        self.precision.update()
         return [(outcome.overflowed, outcome.loss_scale) for outcome in outcomes]
 
     def weights(self) -> list[float]:

@@ -25,7 +25,7 @@ DIALECT = {"backward", "step", "state_dict", "load_state_dict", "scale", "skippe
 CALLS = {
     "torch": {"prepare"},
     "tensorflow": {"cast", "optimizer", "input", "output", "forward", "update", "of", "apply", "from_env"},
-    "paddle": {"cast", "optimizer", "input", "output", "forward", "update", "of", "apply", "from_env"},
+    "paddle": {"prepare"},
 }
 FRAMEWORKS = tuple(JOBS)
 SETTINGS = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -233,7 +233,7 @@ def test_a_script_gets_the_launchers_request_and_no_other_frameworks(framework, 
 
     def from_env(values):
         monkeypatch.setattr(os, "environ", {**os.environ, **values})
-        if framework == "torch":
+        if framework != "tensorflow":
             return JOBS[framework].of(Amp(level="o1"), LossScale())
         return type(JOBS[framework].of(Amp(level="o0"), LossScale())).from_env(values)
 
@@ -269,4 +269,4 @@ def test_a_pattern_of_keep_fp32_that_names_no_layer_is_refused(framework, model,
         precision = JOBS[framework].of(amp, LossScale())
         given = model if framework == "tensorflow" else model()
     with pytest.raises(SettingsError, match=re.escape(problem)):
-        (precision.prepare if framework == "torch" else precision.cast)(given)
+        (precision.cast if framework == "tensorflow" else precision.prepare)(given)

@@ -89,16 +89,15 @@ for _ in range(3):
 """,
     "paddle": """
 import paddle
-from amp_launcher.paddle.precision import Precision
-precision = Precision.from_env()
-net = precision.cast(paddle.nn.Linear(32, 64))
-optimizer = precision.optimizer(net, paddle.optimizer.SGD(0.1, parameters=net.parameters()))
+from amp_launcher.paddle import Precision
+precision = Precision()
+net = paddle.nn.Linear(32, 64)
+net, optimizer = precision.prepare(net, paddle.optimizer.SGD(0.1, parameters=net.parameters()))
 for _ in range(3):
-    with precision.forward():
-        outputs = net(precision.input(paddle.rand([64, 32])))
-    precision.backward((precision.output(outputs) ** 2).mean())
+    with precision:
+        loss = (net(paddle.rand([64, 32])) ** 2).mean()
+    precision.backward(loss)
     precision.step(optimizer)
-    precision.update()
     optimizer.clear_grad()
 """,
 }

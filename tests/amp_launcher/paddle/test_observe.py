@@ -14,9 +14,9 @@ from paddle.base import core
 
 from amp_launcher.paddle.observe.observer import PrecisionObserver
 from amp_launcher.paddle.observe.step_calls import MOST_CALLS, StepCalls, around_optimizer_steps, stepped_elements
-from amp_launcher.paddle.precision import Precision, high_level_api
+from amp_launcher.paddle import devices
+from amp_launcher.paddle.precision import Precision, high_level_api, precision_of
 from amp_launcher.precision import verdict
-from amp_launcher.precision.levels import Amp, LossScale
 from amp_launcher.precision.observation import Guard
 from tests.amp_launcher.forking import REPOSITORY, environment
 from tests.amp_launcher.paddle.forced import float32, forced
@@ -30,21 +30,19 @@ def train(precision, net=None, observed=True):
     optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        net = precision.cast(net)
-        optimizer = precision.optimizer(net, optimizer)
+        net, optimizer = precision.prepare(net, optimizer)
         observer = PrecisionObserver(net, precision.resolved)
         with observer.step(1):
-            with precision.forward():
-                loss = (net(paddle.ones([5, 8])).astype("float32") ** 2).mean()
+            with precision:
+                loss = (net(paddle.ones([5, 8])) ** 2).mean()
             precision.backward(loss)
             precision.step(optimizer)
-            precision.update()
             optimizer.clear_grad()
     return verdict.observed(observer.reports), observer.reports[0]
 
 
 def test_float32_is_proved_with_its_work_counted_by_hand():
-    observed, report = train(float32())
+    observed, report = train(precision_of(float32()))
     assert observed["verdict"] == "proved", observed["why"]
     work = {call["backward"]: call["flops"] for call in report["calls"]}
     forward = 2 * 5 * (8 * 16 + 16 * 4)
@@ -77,17 +75,18 @@ def test_threads_of_a_compiled_function_do_not_corrupt_the_counts_of_kernels():
 
 @pytest.mark.parametrize("on", [True, False])
 def test_tf32_is_switched_as_asked_and_the_switches_are_observers(monkeypatch, on):
-    monkeypatch.setattr(Precision, "_capability_of", lambda kind: (8, 0))
-    precision = Precision.of(Amp(level="o0"), LossScale(), "cuda", tf32=on)
+    with monkeypatch.context() as on_gpu:
+        on_gpu.setattr(devices, "capability_of", lambda kind: (8, 0))
+        precision = Precision("o0", device="cuda", tf32=on)
     assert (precision.resolved.tf32, core.get_cublas_switch(), core.get_cudnn_switch()) == (on, on, on)
     observed = PrecisionObserver(nn.Layer(), precision.resolved)._float32()
     assert observed["switches"] == {"set_cublas_switch": str(on), "set_cudnn_switch": str(on)}
-    assert Precision.of(Amp(level="o0"), LossScale(), "cpu").resolved.tf32 is core.get_cublas_switch() is False
+    assert Precision("o0").resolved.tf32 is core.get_cublas_switch() is False
 
 
 def test_a_convolution_is_counted():
     net = nn.Sequential(nn.Unflatten(1, [2, 2, 2]), nn.Conv2D(2, 6, 2, groups=2), nn.Flatten())
-    observed, report = train(float32(), net)
+    observed, report = train(precision_of(float32()), net)
     assert observed["verdict"] == "proved", observed["why"]
     forward = next(call for call in report["calls"] if not call["backward"])
     assert (forward["operation"], forward["flops"]) == ("conv2d", 2 * (5 * 6) * (1 * 2 * 2))
@@ -129,7 +128,7 @@ class Around(nn.Layer):
 def test_what_a_model_does_beside_its_layers_is_not_passed_over(compute, low, verdict, why):
     net = Around(compute)
     net.low.to(dtype=low)
-    observed, _ = train(float32(), net)
+    observed, _ = train(precision_of(float32()), net)
     assert (observed["verdict"], why in observed["why"]) == (verdict, True), observed["why"]
 
 
@@ -154,7 +153,7 @@ def test_what_the_lists_name_is_seen_of_the_model_and_not_of_the_loop_beside_it(
 )
 def test_without_a_name_that_the_observer_needs_training_goes_on_and_is_unknown(monkeypatch, name):
     monkeypatch.delattr(name)
-    observed, report = train(float32())
+    observed, report = train(precision_of(float32()))
     assert (observed["verdict"], name.rpartition(".")[2] in observed["why"]) == ("unknown", True), observed["why"]
     assert report["calls"] == []
 

@@ -10,25 +10,26 @@ import pytest
 from paddle import nn
 from paddle.base import core
 
-from amp_launcher.paddle.precision import Decorated, Precision, high_level_api
+from amp_launcher.paddle import devices
+from amp_launcher.paddle.precision import Precision, high_level_api
 from amp_launcher.precision import operations
 from amp_launcher.precision.checks import check
 from amp_launcher.precision.levels import PRESETS, Amp
 from amp_launcher.typed import SettingsError
 from tests.amp_launcher.contract.frameworks import scaling_on_a_cpu
 from tests.amp_launcher.loss_scale_rules import PaddleRule
-from tests.amp_launcher.paddle.forced import NO_SCALE, float32, forced
+from tests.amp_launcher.paddle.forced import NO_SCALE, float32, forced, forced_mechanism
 
 
 def test_operation_lists_reach_paddle_under_all_names_it_has_for_them():
-    lists = forced("o1", allow=("elementwise_add",), deny=("softmax", "conv2d")).lists()
+    lists = forced_mechanism("o1", allow=("elementwise_add",), deny=("softmax", "conv2d")).lists()
     assert set(lists["custom_white_list"]) >= {"add", "elementwise_add"}
     assert set(lists["custom_black_list"]) >= {"softmax", "conv2d", "depthwise_conv2d"}
 
 
 def test_paddles_model_is_told_float16_or_nothing():
     with pytest.raises(SettingsError, match=r"paddle\.Model knows float16 alone"):
-        high_level_api.amp_configs(forced("o1"))
+        high_level_api.amp_configs(forced_mechanism("o1"))
     assert high_level_api.amp_configs(float32()) is None
 
 
@@ -39,7 +40,7 @@ BAD = (False, True, True, True, False, False, False, True)
 def test_the_loss_scale_of_paddles_model_moves_by_the_page_and_only_if_asked_for(monkeypatch, scale):
     """It backs off at the second bad step in a row. Given no scaler, `paddle.Model` would make a dynamic one."""
     scaling_on_a_cpu(monkeypatch)
-    precision = forced("o1", scale, dtype="float16")
+    precision = forced_mechanism("o1", scale, dtype="float16")
     net = nn.Linear(1, 1, bias_attr=False)
     net.weight.set_value(paddle.zeros([1, 1]))
     model = paddle.Model(net)
@@ -68,25 +69,19 @@ def test_the_operations_that_paddle_lacks_are_those_of_this_paddle():
 
 def test_o2_of_paddles_guide_has_a_loss_scale_and_no_masters(monkeypatch):
     """In float16: its scaler unscales the half-precision gradients themselves."""
-    monkeypatch.setattr(Precision, "_capability_of", lambda kind: (7, 0))
+    monkeypatch.setattr(devices, "capability_of", lambda kind: (7, 0))
     amp = Amp(level="o2", dtype="float16", master_weights=False)
     check(amp, PRESETS["paddle"], "paddle")
-    precision = Precision.of(amp, PRESETS["paddle"], "cuda")
+    precision = Precision(amp, loss_scale=PRESETS["paddle"], device="cuda")
     assert (precision.resolved.mechanism, precision.resolved.loss_scale.mode) == ("decorate_no_masters", "dynamic")
     asked = {}
     net = nn.Sequential(nn.Linear(2, 2))
     optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
     monkeypatch.setattr(paddle.amp, "decorate", lambda **words: asked.update(words) or (net, optimizer))
-    precision.cast(net, save_dtype="float32")
-    precision.optimizer(net, optimizer)
-    assert (asked["master_weight"], asked["dtype"], asked["save_dtype"]) == (False, "float16", "float32")
+    precision.prepare(net, optimizer)
+    assert (asked["master_weight"], asked["dtype"]) == (False, "float16")
     with pytest.raises(SettingsError, match="loss_scale=none"):
         check(amp, PRESETS["paddle"], "torch")
-
-
-def test_a_dtype_to_save_in_is_for_a_model_in_half_precision():
-    with pytest.raises(SettingsError, match="save_dtype=float16 with amp=o1: its model is float32"):
-        forced("o1").cast(nn.Linear(2, 2), save_dtype="float16")
 
 
 @pytest.mark.parametrize(("level", "masters"), [("o2", True), ("o3", False)])
@@ -97,20 +92,8 @@ def test_model_and_optimizer_are_decorated_with_or_without_masters(monkeypatch, 
     optimizer = paddle.optimizer.SGD(0.1, parameters=net.parameters())
     monkeypatch.setattr(paddle.amp, "decorate", lambda **words: asked.update(words) or (net, optimizer))
     precision = forced(level, **({"keep_fp32": ("0",)} if level == "o2" else {}))
-    assert isinstance(precision, Decorated)
-    precision.cast(net)
+    precision.prepare(net)
     assert (asked["models"], asked["level"]) == (net, "O2")
     assert asked["excluded_layers"] == ([net[0], net[1]] if level == "o2" else None)
-    precision.optimizer(net, optimizer)
+    precision.prepare(optimizer)
     assert (asked["optimizers"], asked["level"], asked["master_weight"]) == (optimizer, "O2", masters)
-
-
-@pytest.mark.parametrize("level", ["o2", "o3"])
-def test_an_optimizer_that_was_not_prepared_takes_no_step(level):
-    """At o2 it would step the half-precision weights themselves, as in the page's own example."""
-    precision = forced(level)
-    net = precision.cast(nn.Linear(2, 2))
-    sgd = paddle.optimizer.SGD(0.1, parameters=net.parameters())
-    with pytest.raises(RuntimeError, match=r"comes after optimizer = precision\.optimizer\(model, optimizer\)"):
-        precision.step(sgd)
-    precision.step(precision.optimizer(net, sgd))

@@ -15,7 +15,7 @@ from amp_launcher.paddle.precision import high_level_api
 from amp_launcher.recipes.mnist import train_paddle as mnist
 from tests.amp_launcher.contract.runs import STOPPED, losses, run, train
 from tests.amp_launcher.forking import REPOSITORY, environment
-from tests.amp_launcher.paddle.forced import forced
+from tests.amp_launcher.paddle.forced import forced_mechanism
 from tests.amp_launcher.torch.trainers import result
 
 LAUNCH = ["-m", "paddle.distributed.launch", "--nproc_per_node=2", "--backend=gloo"]
@@ -44,7 +44,7 @@ def test_paddles_model_is_prepared_with_what_amp_says(monkeypatch):
     """As the guide's example of its high-level interface: level, lists and a dynamic scale."""
     configs = {}
     monkeypatch.setattr(paddle.Model, "prepare", lambda self, *args, **words: configs.update(words["amp_configs"]))
-    precision = forced("o1", dtype="float16", allow=("conv2d",), deny=("softmax",))
+    precision = forced_mechanism("o1", dtype="float16", allow=("conv2d",), deny=("softmax",))
     net = mnist.Net(mnist.MnistSettings())
     high_level_api.prepare(precision, paddle.Model(net), paddle.optimizer.SGD(0.1, parameters=net.parameters()), None)
     assert configs["level"] == "O1"

@@ -10,22 +10,24 @@ import pytest
 from paddle.base import core
 
 from amp_launcher.paddle.observe.graph_observer import GraphObserver
-from amp_launcher.paddle.precision.base import Precision, dtype_name
+from amp_launcher.paddle.precision.base import Mechanism, dtype_name
+from amp_launcher.paddle.precision.mechanisms import mechanism_of
 from amp_launcher.paddle.static_graph import StaticGraph, decorate
 from amp_launcher.precision import verdict
 from amp_launcher.precision.levels import PRESETS, Amp
+from amp_launcher.precision.resolved import resolve
 from amp_launcher.recipes.simplenet import SimplenetSettings
 from amp_launcher.recipes.simplenet.train_paddle import Net
 from amp_launcher.typed import SettingsError
 from tests.amp_launcher.loss_scale_rules import PaddleRule
-from tests.amp_launcher.paddle.forced import NO_SCALE, forced
+from tests.amp_launcher.paddle.forced import NO_SCALE, forced_mechanism
 
 
 def plain_sgd(net):
     return paddle.optimizer.SGD(0.1, parameters=net.parameters())
 
 
-def static_graph(precision: Precision, layers: int = 2, guarded: bool = False, make_optimizer=plain_sgd) -> StaticGraph:
+def static_graph(precision: Mechanism, layers: int = 2, guarded: bool = False, make_optimizer=plain_sgd) -> StaticGraph:
     return StaticGraph(
         make=lambda: Net(SimplenetSettings(width=8, layers=layers)),
         make_optimizer=make_optimizer,
@@ -37,8 +39,11 @@ def static_graph(precision: Precision, layers: int = 2, guarded: bool = False, m
     )
 
 
-def of_cpu(**amp) -> Precision:
-    return Precision.of(Amp(**amp), NO_SCALE, "cpu", static=True)
+def of_cpu(**amp) -> Mechanism:
+    asked = Amp(**amp)
+    return mechanism_of(
+        resolve(asked, NO_SCALE, framework="paddle", device="cpu", capability=None, environ={}, static=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +98,7 @@ def supported(monkeypatch):
     )
 
 
-def read(precision: Precision, **how):
+def read(precision: Mechanism, **how):
     """What is judged of a program as Paddle rewrote it, and the report."""
     observer = GraphObserver(static_graph(precision, **how), precision.resolved)
     with observer.step(1):
@@ -106,7 +111,7 @@ def test_a_static_graph_is_decorated_with_lists_guard_and_masters(monkeypatch, l
     asked = {}
     monkeypatch.setattr(paddle.static.amp, "decorate", lambda optimizer, **words: asked.update(words))
     lists = {"allow": ("elementwise_add",), "deny": ("softmax",)} if level != "o3" else {}
-    decorate(forced(level, **lists), None)
+    decorate(forced_mechanism(level, **lists), None)
     assert (asked["level"], asked["dtype"]) == ("O1" if level == "o1" else "O2", "bfloat16")
     assert (asked["master_weight"], asked["use_amp_guard"]) == (masters, level != "o1")
     assert (asked["init_loss_scaling"], asked["use_dynamic_loss_scaling"]) == (1.0, False)
@@ -118,7 +123,7 @@ def test_a_static_graph_is_decorated_with_lists_guard_and_masters(monkeypatch, l
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("level", ["o1", "o2", "o3"])
 def test_for_a_gpu_the_static_rewrite_makes_of_a_program_what_the_level_means(supported, level, dtype):
-    observed, report = read(forced(level, dtype=dtype))
+    observed, report = read(forced_mechanism(level, dtype=dtype))
     assert (observed["verdict"], observed["dtype"], observed["half_flop_share"]) == ("proved", dtype, 1.0)
     assert set(observed["param_dtypes"]) == {"float32" if level == "o1" else dtype}
     assert set(report["optimizer"]) == {dtype if level == "o3" else "float32"}
@@ -126,7 +131,7 @@ def test_for_a_gpu_the_static_rewrite_makes_of_a_program_what_the_level_means(su
 
 @pytest.mark.parametrize("level", ["o2", "o3"])
 def test_for_a_gpu_the_static_rewrite_leaves_the_loss_in_float32(supported, level):
-    graph = static_graph(forced(level, dtype="float16"))
+    graph = static_graph(forced_mechanism(level, dtype="float16"))
     block = graph.program.global_block()
     (squared,) = (operation for operation in block.ops if operation.type == "square")
     assert dtype_name(block.var(squared.input("X")[0]).dtype) == "float32"
@@ -141,7 +146,7 @@ def test_for_a_gpu_the_static_rewrite_leaves_the_loss_in_float32(supported, leve
     ],
 )
 def test_for_a_gpu_the_static_rewrite_follows_custom_lists_and_that_is_seen(supported, amp, function, dtype):
-    observed, report = read(forced("o1", dtype="float16", **amp))
+    observed, report = read(forced_mechanism("o1", dtype="float16", **amp))
     assert report["listed"] == [{"function": function, "dtypes": [dtype], "calls": 2}]
     assert observed["verdict"] == ("unknown" if function == "matmul" else "proved")  # nothing else is left to be half
 
@@ -149,7 +154,7 @@ def test_for_a_gpu_the_static_rewrite_follows_custom_lists_and_that_is_seen(supp
 @pytest.mark.parametrize("scale", [NO_SCALE, PRESETS["paddle"]], ids=["unscaled", "scaled"])
 def test_for_a_gpu_what_is_outside_of_the_guard_stays_in_float32_and_is_no_contradiction(supported, scale):
     """Nine layers, as published: the first one's ninth of the work is more than what is let pass elsewhere."""
-    observed, report = read(forced("o2", scale, dtype="float16"), layers=9, guarded=True)
+    observed, report = read(forced_mechanism("o2", scale, dtype="float16"), layers=9, guarded=True)
     assert observed["verdict"] == "proved", observed["why"]
     assert "kept in float32 as requested: matmul in float32 (2 calls)" in observed["why"]
     assert observed["param_dtypes"] == {"float32": 8 * 8 + 8, "float16": 8 * (8 * 8 + 8)}
@@ -158,7 +163,7 @@ def test_for_a_gpu_what_is_outside_of_the_guard_stays_in_float32_and_is_no_contr
 
 def test_a_static_graphs_loss_scale_moves_by_the_page_and_is_told():
     """Paddle's own scaler in the graph, on a CPU, where it leaves the rest in float32."""
-    precision = forced("o1", dataclasses.replace(PRESETS["paddle"], growth_every=3), dtype="float16")
+    precision = forced_mechanism("o1", dataclasses.replace(PRESETS["paddle"], growth_every=3), dtype="float16")
     graph, rule = static_graph(precision), PaddleRule(2.0**15, 2.0, 0.5, growth_every=3, backoff_every=2)
     labels = numpy.zeros((4, 8), numpy.float32)
     for bad in (False, True, True, True, False, False, False, True):
@@ -172,7 +177,7 @@ def test_a_static_graphs_loss_scale_moves_by_the_page_and_is_told():
 
 def test_a_static_graph_that_paddle_left_in_float32_is_contradicted():
     """Forced past the table on a CPU, where Paddle takes every operation off its list."""
-    precision = forced("o1")
+    precision = forced_mechanism("o1")
     graph = static_graph(precision)
     observer = GraphObserver(graph, precision.resolved)
     with observer.step(1):
