@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
@@ -21,6 +22,7 @@ from amp_launcher.loop.protocols import Evaluate, Executed
 from amp_launcher.loop.steps import Steps
 from amp_launcher.paddle import devices
 from amp_launcher.paddle.devices import PaddleDevice, World
+from amp_launcher.paddle.precision import Precision, precision_of
 from amp_launcher.paddle.precision.base import Mechanism
 from amp_launcher.paddle.precision.mechanisms import mechanism_of
 from amp_launcher.paddle.state import machine
@@ -40,6 +42,8 @@ class Run(shared.Run):
     framework = "paddle"
     world: World
     precision: Mechanism
+    calls: Precision
+    """Those of a loop in this precision."""
 
     @classmethod
     def join(cls, chosen: Arguments, began: float) -> Run:
@@ -61,11 +65,18 @@ class Run(shared.Run):
             static=is_static(settings),
         )
         self.precision = mechanism_of(resolved)
+        self.calls = precision_of(self.precision)
         deterministic = settings.deterministic
         self.deterministic = world.kind == "cpu" if deterministic is None else deterministic
         if self.deterministic and world.kind == "cuda":
             paddle.set_flags({"FLAGS_cudnn_deterministic": True})
         paddle.seed(settings.seed % 2**63)
+
+    @contextlib.contextmanager
+    def forward(self) -> Iterator[None]:
+        """A context for the model in evaluation, whether it is trained by a loop or by `paddle.Model`."""
+        with self.calls, self.precision.forward():
+            yield
 
     def fit(
         self,

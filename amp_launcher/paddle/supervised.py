@@ -10,7 +10,7 @@ from paddle import nn
 
 from amp_launcher.paddle.loop import Run
 from amp_launcher.paddle.observe.observer import PrecisionObserver
-from amp_launcher.paddle.precision import high_level_api, precision_of
+from amp_launcher.paddle.precision import high_level_api
 from amp_launcher.paddle.state import EagerTensors
 from amp_launcher.precision.step_outcome import StepOutcome
 
@@ -19,7 +19,7 @@ def by_loop(
     run: Run, net: nn.Layer, optimizer: Any, inputs: numpy.ndarray, labels: numpy.ndarray, loss_of: nn.Layer
 ) -> dict[str, Any]:
     """The arguments of `Run.fit` for a loop of our own. `loss_of` gives the mean loss from outputs and labels."""
-    precision = precision_of(run.precision)
+    precision = run.calls
     on_device, truth = paddle.to_tensor(inputs), paddle.to_tensor(labels)
     net, optimizer = precision.prepare(net, optimizer)
     model = run.world.wrap(net)

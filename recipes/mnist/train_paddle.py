@@ -72,9 +72,8 @@ def make_measure(run: Run, net: nn.Layer, data: Images) -> Callable[[], dict[str
         net.eval()
         for indices in run.held_out(len(data)):
             labels = paddle.to_tensor(data.labels[indices])
-            with run.precision.forward():
-                outputs = net(run.precision.input(paddle.to_tensor(data.images[indices])))
-            logits = run.precision.output(outputs)
+            with run.forward():
+                logits = net(paddle.to_tensor(data.images[indices])).astype("float32")
             correct += int((logits.argmax(1) == labels).sum())
             loss += float(cross_entropy(logits, labels, reduction="sum"))
         net.train()

@@ -19,7 +19,7 @@ NORMS = (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm1D, nn.InstanceNorm2D, nn.In
 
 
 class AutoCast(Mechanism):
-    """o1: the model stays float32, and the operation lists decide each operation's dtype. Paddle casts inputs itself."""
+    """o1: the model stays float32, and the operation lists decide each operation's dtype. Paddle casts the inputs."""
 
     def forward(self) -> AbstractContextManager[Any]:
         level = "O1" if self.level == "o1" else "O2"

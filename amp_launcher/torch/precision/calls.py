@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from amp_launcher.precision import listeners
 from amp_launcher.precision.gemm_layers import Chosen
 from amp_launcher.precision.levels import Amp, LossScale, amp_named, scale_named
+from amp_launcher.precision.older_names import OlderNames
 from amp_launcher.precision.resolved import ResolvedPrecision, resolve
 from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.spec import SPEC, read_spec
@@ -47,7 +48,6 @@ from amp_launcher.torch.precision.model_checks import (
     refuse_stale,
     refuse_wrapped,
 )
-from amp_launcher.precision.older_names import OlderNames
 from amp_launcher.torch.precision.tf32 import switch_tf32
 from amp_launcher.torch.spec import capability_of, device_from
 

@@ -1,4 +1,4 @@
-"""The calls of a training loop in Paddle: at o0 as they run, beyond it what is asked of Paddle, as no CPU applies it."""
+"""The calls of a training loop in Paddle: at o0 as they run, else what is asked of Paddle, as no CPU applies it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Job:
     def step(self, number: int) -> float:
         paddle.seed(number)
         total = 0.0
-        for inputs, labels in zip(map(paddle.to_tensor, INPUTS[number]), map(paddle.to_tensor, LABELS[number])):
+        for inputs, labels in zip(paddle.to_tensor(INPUTS[number]), paddle.to_tensor(LABELS[number]), strict=True):
             with contextlib.nullcontext() if self.precision is None else self.precision:
                 loss = cross_entropy(self.head(self.net(inputs)), labels) / 2
             loss.backward() if self.precision is None else self.precision.backward(loss)
@@ -76,13 +76,13 @@ def test_at_o0_it_is_bit_for_bit_the_plain_loop_and_resumes_so_from_what_a_scrip
     states = paddle.load(str(tmp_path / "saved"))
     with process():
         resumed = Job(None) if loads == "before prepare" else Job(Precision("o0"))
-        for part, state in zip(resumed.parts(), states):
+        for part, state in zip(resumed.parts(), states, strict=loads == "after prepare"):
             part.load_state_dict(state) if isinstance(part, Precision) else part.set_state_dict(state)
         if loads == "before prepare":
             resumed.precision = Precision("o0")
             resumed.precision.prepare(resumed.net, resumed.head, *resumed.optimizers)
         assert [resumed.step(number) for number in range(10, 20)] == expected[10:]
-    for one, other in zip(plain.net.parameters(), resumed.net.parameters()):
+    for one, other in zip(plain.net.parameters(), resumed.net.parameters(), strict=True):
         assert (one == other).all()
 
 
@@ -215,7 +215,8 @@ class Scaled:
 
     def backward(self, *gradients: float) -> None:
         with self.precision:
-            loss = sum(-net(paddle.full([1, 1], gradient)).sum() for net, gradient in zip(self.nets, gradients))
+            each = zip(self.nets, gradients, strict=False)
+            loss = sum(-net(paddle.full([1, 1], gradient)).sum() for net, gradient in each)
         self.precision.backward(loss)
 
     def step(self, *which: int, clip: float | None = None):
@@ -276,8 +277,8 @@ def test_clip_goes_without_a_loss_scale_too_and_over_groups_and_other_dtypes():
     optimizer = paddle.optimizer.SGD(1.0, parameters=groups)
     precision.prepare(*nets, optimizer)
     with precision:
-        first, second = (net(paddle.full([1, 1], value, net.weight.dtype)) for net, value in zip(nets, (3.0, 4.0)))
-        loss = first.sum() + second.sum().astype("float32")
+        loss = nets[0](paddle.full([1, 1], 3.0)).sum()
+        loss += nets[1](paddle.full([1, 1], 4.0, "float64")).sum().astype("float32")
     precision.backward(loss)
     assert precision.step(optimizer, clip=2.5).grad_norm.item() == 5.0
     assert [net.weight.grad.item() for net in nets] == pytest.approx([1.5, 2.0])

@@ -12,9 +12,9 @@ import pytest
 from paddle import nn
 from paddle.base import core
 
+from amp_launcher.paddle import devices
 from amp_launcher.paddle.observe.observer import PrecisionObserver
 from amp_launcher.paddle.observe.step_calls import MOST_CALLS, StepCalls, around_optimizer_steps, stepped_elements
-from amp_launcher.paddle import devices
 from amp_launcher.paddle.precision import Precision, high_level_api, precision_of
 from amp_launcher.precision import verdict
 from amp_launcher.precision.observation import Guard
