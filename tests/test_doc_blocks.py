@@ -173,7 +173,7 @@ def run_program(name: str, home: Path, shared: str = "") -> None:
     (home / "program.py").write_text(text, "utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "program.py"]
-    if "from_env" in text:  # of a run; on a CPU Paddle has o0
+    if "from_env" in text or "amp_launcher.paddle" in text:  # of a run; on a CPU Paddle has o0
         command = [sys.executable, "-m", "launcher", "program.py", "amp=o0"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
