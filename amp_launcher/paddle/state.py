@@ -30,10 +30,14 @@ class EagerTensors:
 
     def arrays(self) -> dict[str, numpy.ndarray]:
         names = {parameter.name: name for name, parameter in self.model.named_parameters()}
+        masters = getattr(self.optimizer, "_master_weights", {})
+        names |= {
+            master.name: names[own] for own, master in masters.items()
+        }  # accumulators are theirs, where there are
         tensors = {f"model.{name}": tensor for name, tensor in self._weights().items()}
         for kind, by_parameter in self.optimizer._accumulators.items():
             tensors.update({f"{ACCUMULATOR}{kind}.{names[own]}": tensor for own, tensor in by_parameter.items()})
-        for own, master in getattr(self.optimizer, "_master_weights", {}).items():
+        for own, master in masters.items():
             tensors[f"{MASTER}{names[own]}"] = master
         return {name: _array(tensor) for name, tensor in tensors.items()}
 
@@ -43,19 +47,21 @@ class EagerTensors:
             if f"model.{name}" not in saved:
                 raise ValueError(f"it lacks {name}")
             weight.set_value(paddle.to_tensor(saved[f"model.{name}"]).astype(weight.dtype))
-        parameters = dict(self.model.named_parameters())
+        names = {name: parameter.name for name, parameter in self.model.named_parameters()}
         state: dict[str, Any] = {}
-        masters = {}
+        masters: dict[str, Any] = {}
         for key in saved:
             if key.startswith(MASTER):
-                own = parameters[key.removeprefix(MASTER)].name
+                own = names[key.removeprefix(MASTER)]
+                existing = getattr(self.optimizer, "_master_weights", {}).get(own)
                 masters[own] = paddle.to_tensor(saved[key])
-                masters[own].name = f"{own}_fp32_master_0"
-            elif key.startswith(ACCUMULATOR):
+                masters[own].name = f"{own}_fp32_master_0" if existing is None else existing.name
+        for key in saved:
+            if key.startswith(ACCUMULATOR):
                 kind, _, name = key.removeprefix(ACCUMULATOR).partition(".")
-                existing = self.optimizer._accumulators.get(kind, {}).get(parameters[name].name)
-                own = f"{parameters[name].name}_{kind}_0" if existing is None else existing.name
-                state[own] = paddle.to_tensor(saved[key])
+                own = masters[names[name]].name if names[name] in masters else names[name]
+                existing = self.optimizer._accumulators.get(kind, {}).get(own)
+                state[f"{own}_{kind}_0" if existing is None else existing.name] = paddle.to_tensor(saved[key])
         self.optimizer.set_state_dict({**state, "master_weights": masters} if masters else state)
 
     def _weights(self) -> dict[str, paddle.Tensor]:
