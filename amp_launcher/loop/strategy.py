@@ -1,4 +1,4 @@
-"""The base of the `Precision` of TensorFlow and of Paddle: how one is made from a request."""
+"""The base of TensorFlow's `Precision`: how one is made from a request."""
 
 from __future__ import annotations
 
@@ -42,13 +42,11 @@ class Strategy(ABC):
         *,
         tf32: bool | None = None,
         xla: bool = False,
-        static: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> Any:
         """The level of `amp`, resolved for `device` (cpu or cuda) and applied as by `apply`.
 
-        `tf32` None is off at o0 and on elsewhere; `xla` says that XLA will compile, `static` that
-        Paddle builds a static graph. Raises `SettingsError` for what
+        `tf32` None is off at o0 and on elsewhere; `xla` says that XLA will compile. Raises `SettingsError` for what
         can't be had.
         """
         return cls.apply(
@@ -61,7 +59,6 @@ class Strategy(ABC):
                 environ=environ,
                 tf32=tf32,
                 xla=xla,
-                static=static,
             )
         )
 

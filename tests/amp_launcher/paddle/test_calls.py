@@ -294,6 +294,10 @@ class Training:
         self.optimizer = sgd(self.model)
         self.precision.prepare(self.model, self.optimizer)
 
+    def enter(self) -> None:
+        with self.precision:
+            pass
+
     def backward(self) -> None:
         with self.precision:
             loss = self.model(paddle.ones([1, 2])).sum()
@@ -371,7 +375,10 @@ USES = {
         lambda training: Precision("o0").backward(paddle.ones([])),
         r"backward\(loss\) comes after precision\.prepare",
     ),
-    "backward within the block": (within(Training.backward), "is inside"),
+    "backward within the block": (
+        within(lambda training: training.precision.backward(paddle.ones([]))),
+        r"backward\(loss\) is inside `with precision:`: end the block first",
+    ),
     "backward without a block": (without_a_block, "comes after `with precision:` around the forward and the loss"),
     "a loss that is a number": (a_loss(lambda outputs: 1.0), "takes the loss as a tensor, and was given float"),
     "a loss of two numbers": (a_loss(lambda outputs: outputs), r"of shape \[1, 2\]: take its \.mean\(\) or \.sum\(\)"),
@@ -384,6 +391,7 @@ USES = {
         within(lambda training: training.precision.step(training.optimizer)),
         r"step\(optimizer\) is inside `with precision:`: end the block first",
     ),
+    "a block in a block": (within(Training.enter), "inside of another one: one is enough"),
     "a step of nothing": (lambda training: training.precision.step(), "needs the optimizers that step"),
     "a step of a list": (lambda training: training.precision.step([training.optimizer]), "and was given list"),
     "an optimizer that was not prepared": (
