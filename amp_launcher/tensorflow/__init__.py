@@ -40,3 +40,7 @@ def _import_quietly() -> None:
 
 if "tensorflow" not in sys.modules:
     _import_quietly()
+
+from amp_launcher.tensorflow.precision import Precision  # noqa: E402
+
+__all__ = ["Precision"]

@@ -52,7 +52,7 @@ from amp_launcher.tensorflow.devices import World
 from amp_launcher.tensorflow.executor import GraphSteps, Loss, Step
 from amp_launcher.tensorflow.hardware import TensorFlowDevice
 from amp_launcher.tensorflow.observe.observer import PrecisionObserver
-from amp_launcher.tensorflow.precision import Precision, replicas
+from amp_launcher.tensorflow.precision import Mechanism, replicas
 from amp_launcher.tensorflow.state import Trained, machine
 
 __all__ = ["DONE", "Evaluate", "Load", "Loss", "Run", "Schedule", "Step", "main", "start"]
@@ -63,7 +63,7 @@ class Run(shared.Run):
 
     framework = "tensorflow"
     world: World
-    precision: Precision
+    precision: Mechanism
 
     @classmethod
     def join(cls, chosen: Arguments, began: float) -> Run:
@@ -79,7 +79,7 @@ class Run(shared.Run):
         self.deterministic = world.kind == "cpu" and not self.settings.xla if deterministic is None else deterministic
         devices.make_repeatable(self.deterministic, self.settings.seed)
         with world.strategy.scope():
-            self.precision = Precision.of(
+            self.precision = Mechanism.of(
                 self.settings.amp,
                 self.settings.loss_scale,
                 world.kind,
@@ -90,7 +90,7 @@ class Run(shared.Run):
         xla.configure(self.settings.xla, self.settings.amp.level, world.kind, world.devices)
 
     def cast(self, make: Callable[[], keras.Model]) -> keras.Model:
-        """`Precision.cast` on every replica. Each replica draws its own dropout."""
+        """`Mechanism.cast` on every replica. Each replica draws its own dropout."""
         with self.world.strategy.scope():
             model = self.precision.cast(make)
         if self.world.devices > 1:

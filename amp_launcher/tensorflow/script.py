@@ -1,7 +1,7 @@
 """A user's own script in TensorFlow: `python -m amp_launcher.tensorflow.script amp=o2 script=train.py -- --lr 0.1`.
 
 What can be applied around it is applied: Keras's policy for o2 and o3, the graph rewrite for o1 on a CPU. What it
-applies itself, by `Precision.from_env()` or in its own way, is left to it. Every graph of the whole run is observed.
+applies itself, by `Precision()` or in its own way, is left to it. Every graph of the whole run is observed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from amp_launcher.tensorflow import devices, profiling, xla
 from amp_launcher.tensorflow.hardware import TensorFlowDevice, capability_of, kind_of
 from amp_launcher.tensorflow.observe.script_observer import ScriptObserver
 from amp_launcher.tensorflow.observe.step_counter import StepCounter
-from amp_launcher.tensorflow.precision import Precision, grappler
+from amp_launcher.tensorflow.precision import Mechanism, grappler
 from amp_launcher.typed import SettingsError
 from amp_launcher.world.world import rank_and_size
 
@@ -57,7 +57,7 @@ class TensorFlowWrapper(Wrapper):
             self.mode = dataclasses.replace(self.mode, loss_scale=PRESETS["keras"])
         variables = grappler.own_variables()
         # It scales no loss: making a scaler's variables would initialise TensorFlow's devices before the script does.
-        self.precision = Precision.apply(dataclasses.replace(self.mode, loss_scale=PRESETS["none"]))
+        self.precision = Mechanism.apply(dataclasses.replace(self.mode, loss_scale=PRESETS["none"]))
         if self.own and settings.amp.level == "o1":  # a script that rewrites graphs itself may rely on its variables
             grappler.switch_off()
             grappler.set_variables(variables)

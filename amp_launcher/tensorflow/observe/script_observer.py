@@ -31,7 +31,7 @@ from amp_launcher.tensorflow.observe.patches import (
     once_begun,
 )
 from amp_launcher.tensorflow.observe.sessions import Sessions
-from amp_launcher.tensorflow.precision import Precision
+from amp_launcher.tensorflow.precision import Mechanism, Precision
 from amp_launcher.tensorflow.precision.mechanisms import KEPT
 from amp_launcher.world.world import rank_and_size
 
@@ -50,7 +50,7 @@ OLDER_SCALE = "current_loss_scale"
 class ScriptObserver(PrecisionObserver):
     """Observes a whole script."""
 
-    def __init__(self, precision: Precision, *, scaled_by_keras: bool) -> None:
+    def __init__(self, precision: Mechanism, *, scaled_by_keras: bool) -> None:
         self.scaled_by_keras = scaled_by_keras
         """Only Keras would scale the loss, so that an optimizer for which it doesn't is a problem."""
         self._made: list[keras.Model] = []
@@ -81,14 +81,14 @@ class ScriptObserver(PrecisionObserver):
         """Those of them that nothing had executed before."""
         self._evaluated_graphs: list[Any] = []
         self._evaluating = False
-        self._precision = precision
+        self._precision: Mechanism | Precision = precision
         super().__init__(self._made, self._built, precision.resolved)
         self.guard = Guard(Diverged, failed=lambda: self.warn(self.guard.problems[0]))
         """Around all that is called while the script runs."""
         self.sessions = Sessions(self._read_session, self._ran_session, self.guard)
 
     @property
-    def precision(self) -> Precision:
+    def precision(self) -> Mechanism | Precision:
         return self._precision
 
     @precision.setter

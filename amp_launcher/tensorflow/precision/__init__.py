@@ -1,9 +1,10 @@
-"""Precision levels in TensorFlow: what applies them, loss scales, gradients, Grappler's graph rewrite."""
+"""Precision modes in TensorFlow: the calls of a training loop, and what carries each mode out."""
 
 from amp_launcher.precision.step_outcome import StepOutcome
-from amp_launcher.tensorflow.precision.base import Precision
+from amp_launcher.tensorflow.precision.base import Mechanism
+from amp_launcher.tensorflow.precision.calls import Precision
 from amp_launcher.tensorflow.precision.mechanisms import GraphRewrite, HalfPolicy, MixedPolicy
 
-__all__ = ["GraphRewrite", "HalfPolicy", "MixedPolicy", "Precision", "StepOutcome"]
+__all__ = ["GraphRewrite", "HalfPolicy", "Mechanism", "MixedPolicy", "Precision", "StepOutcome"]
 
-Precision.by_level = {"o0": Precision, "o1": GraphRewrite, "o2": MixedPolicy, "o3": HalfPolicy}
+Mechanism.by_level = {"o0": Mechanism, "o1": GraphRewrite, "o2": MixedPolicy, "o3": HalfPolicy}

@@ -1,6 +1,6 @@
-"""A precision level in a TensorFlow training loop, which calls the same methods at every level.
+"""What carries a precision level out in TensorFlow: a mechanism, one class each, which `Precision` and recipes call.
 
-precision = Precision.of(settings.amp, settings.loss_scale, "cpu")
+precision = Mechanism.of(settings.amp, settings.loss_scale, "cpu")
 model = precision.cast(make_model)                       # a function that makes the model; in the strategy's scope
 optimizer = precision.optimizer(model, keras.optimizers.Adam())
 
@@ -18,10 +18,12 @@ def step(inputs, labels):
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy
 import tensorflow as tf
 
 from amp_launcher.loop.strategy import Strategy
@@ -35,7 +37,11 @@ from amp_launcher.tensorflow.precision.gradients import Gradient, add, map_gradi
 from amp_launcher.tensorflow.precision.loss_scale import LossScaler, NoScale, make_scaler
 
 
-class Precision(Strategy):
+Apply = Callable[[list[Gradient | None]], Any]
+"""Steps an optimizer by gradients that are averaged, unscaled and clipped."""
+
+
+class Mechanism(Strategy):
     """A precision level. This class is o0, float32; a subclass carries out each other level."""
 
     framework = "tensorflow"
@@ -60,27 +66,39 @@ class Precision(Strategy):
     def cast(self, make: Callable[[], keras.Model]) -> keras.Model:
         """Call `make`, which returns a model with its variables built, and return that model in the level's dtypes.
 
-        Keras chooses dtypes as it makes layers, so this takes a function and not a model. Raises `SettingsError` for
-        a pattern of `amp.keep_fp32` that matches no layer, and `RuntimeError` for a model without variables, for a
-        layer with a dtype of its own, and in the scope of another strategy than this precision was made in.
+        Keras chooses dtypes as it makes layers, so this takes a function and not a model. Raises as `adopt` does.
         """
-        self._check_strategy("precision.cast(...)", tf.distribute.get_strategy())
+        self._check_strategy("making a model", tf.distribute.get_strategy())
         before = keras.config.dtype_policy()
         keras.config.set_dtype_policy(self.policy)
         try:
             model = self._make(make)
         finally:
             keras.config.set_dtype_policy(before)
+        self.adopt(model)
+        return model
+
+    def adopt(self, model: keras.Model) -> None:
+        """Take a model that was made in the level's dtypes.
+
+        Raises `SettingsError` for a pattern of `amp.keep_fp32` that matches no layer, and `RuntimeError` for a model
+        without variables, for a layer of other dtypes, and in the scope of another strategy than this precision was
+        made in.
+        """
+        self._check_strategy("preparing a model", tf.distribute.get_strategy())
         if not model.trainable_variables:
-            raise RuntimeError("precision.cast(make): the model that make() returns has no variables yet; build it")
+            raise RuntimeError(
+                "the model has no variables yet: begin it with keras.Input(shape), or call model.build(shape) where it "
+                "is made"
+            )
         for layer in (layer for layer in model._flatten_layers() if layer.variables):
             if layer.dtype_policy.name != self.policy and not isinstance(layer, keras.Model):
                 raise RuntimeError(
                     f"layer {layer.name} has dtype policy {layer.dtype_policy.name}, and amp={self.level} gives it "
-                    f"{self.policy}: make layers in the function given to precision.cast, without a dtype of their own"
+                    f"{self.policy}: make all layers in a function, without a dtype of their own, and say "
+                    "model, optimizer = precision.prepare(make_model, optimizer)"
                 )
         self._keep_float32(model)
-        return model
 
     def _check_strategy(self, call: str, strategy: tf.distribute.Strategy) -> None:
         """Variables made outside of a strategy's scope are shared by its replicas, and each would update them."""
@@ -88,7 +106,7 @@ class Precision(Strategy):
             raise RuntimeError(
                 f"{call} runs under {_name(strategy)}, but this precision was made under {_name(self._strategy)}: make "
                 "precision, model and optimizer in one strategy's scope, as in `with strategy.scope(): precision = "
-                "Precision.from_env(); model = precision.cast(...)`"
+                "Precision(); model, optimizer = precision.prepare(make_model, optimizer)`"
             )
 
     def _make(self, make: Callable[[], keras.Model]) -> keras.Model:
@@ -103,9 +121,9 @@ class Precision(Strategy):
         `model` is a model, or a sequence of variables to step only these. Raises `RuntimeError` for an optimizer that
         scales the loss itself, and in the scope of another strategy than this precision was made in.
         """
-        self._check_strategy("precision.optimizer(...)", tf.distribute.get_strategy())
+        self._check_strategy("preparing an optimizer", tf.distribute.get_strategy())
         if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor is not None:
-            raise RuntimeError("this optimizer scales the loss itself; give precision.optimizer its inner optimizer")
+            raise RuntimeError("this optimizer scales the loss itself; give its inner optimizer")
         optimizer.build(list(model.trainable_variables if isinstance(model, keras.Model) else model))
         replicas.disable_reduction(optimizer)
         self._optimizers.append(optimizer)
@@ -148,44 +166,70 @@ class Precision(Strategy):
         """
         if loss.dtype != tf.float32:
             raise RuntimeError(
-                f"the loss is {loss.dtype.name} and must be float32: compute it from precision.output(...), as in "
-                "loss = cross_entropy(labels, precision.output(model(precision.input(inputs))))"
+                f"the loss is {loss.dtype.name} and must be float32: compute it from what the model gives"
             )
-        variables = [variable.value for variable in optimizer._trainable_variables]
-        scale = self._scaler.of(optimizer).current()
-        gradients = tape.gradient(loss, variables, output_gradients=scale)
-        if self.resolved.xla:  # needs static shapes, and an IndexedSlices has as many rows as were looked up
-            gradients = map_gradients(tf.convert_to_tensor, gradients)
-        gradients = self._after_backward(gradients)
+        (gradients,) = self.gradients(tape, loss, [optimizer])
         return gradients if before is None else [add(*pair) for pair in zip(before, gradients, strict=True)]
 
-    def _after_backward(self, gradients: list[Gradient | None]) -> list[Gradient | None]:
-        """The gradients as they are summed, unscaled and applied."""
-        return gradients
+    def gradients(
+        self, tape: tf.GradientTape, loss: tf.Tensor, optimizers: Sequence[keras.Optimizer]
+    ) -> list[list[Gradient | None]]:
+        """`backward` for several optimizers that share a loss scale: a list for each."""
+        variables = [[variable.value for variable in optimizer._trainable_variables] for optimizer in optimizers]
+        scale = self._scaler.of(optimizers[0]).current()
+        gradients = tape.gradient(loss, variables, output_gradients=scale)
+        return [self.received(own, dense=self.resolved.xla) for own in gradients]
+
+    def received(self, gradients: list[Gradient | None], dense: bool) -> list[Gradient | None]:
+        """The gradients of a backward as they are summed, unscaled and applied.
+
+        `dense` is for XLA, which needs static shapes: `tf.IndexedSlices` has as many rows as were looked up.
+        """
+        return map_gradients(tf.convert_to_tensor, gradients) if dense else gradients
 
     def step(
         self, optimizer: keras.Optimizer, gradients: Sequence[Gradient | None], clip: float | None = None
     ) -> StepOutcome:
         """Average the gradients over the replicas, unscale them, clip their norm, and step unless they overflowed."""
-        if optimizer not in self._optimizers:
-            raise RuntimeError("precision.step(optimizer, ...) comes after precision.optimizer(model, optimizer)")
-        scaler = self._scaler.of(optimizer)
-        scale = scaler.current()
-        gradients = scaler.unscale(map_gradients(sum_rows, replicas.mean(gradients)))
-        arrays = [values(gradient) for gradient in gradients if gradient is not None]
-        overflowed = None
-        if scale is not None:
-            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(array)) for array in arrays])
-            overflowed = tf.logical_not(finite)
-            scaler.record(overflowed)
+        return self.step_all([(optimizer, gradients, optimizer.apply)], clip)
+
+    def step_all(
+        self, steps: Sequence[tuple[keras.Optimizer, Sequence[Gradient | None], Apply]], clip: float | None = None
+    ) -> StepOutcome:
+        """`step` of several optimizers, by gradients and the function that applies them. `clip` is the largest norm of
+        all their gradients together: where one overflowed, that norm is unknown, and all skip."""
+        scales, overflows, all_gradients = [], [], []
+        for optimizer, gradients, _ in steps:
+            if optimizer not in self._optimizers:
+                raise RuntimeError("an optimizer steps once it was prepared with its model")
+            scaler = self._scaler.of(optimizer)
+            scales.append(scaler.current())
+            all_gradients.append(scaler.unscale(map_gradients(sum_rows, replicas.mean(gradients))))
+        arrays = [[values(part) for part in gradients if part is not None] for gradients in all_gradients]
+        if scales[0] is not None:
+            overflows = [tf.logical_not(_finite(own)) for own in arrays]
+            if clip is not None and len(steps) > 1:
+                overflows = [tf.reduce_any(overflows)] * len(steps)
+            for (optimizer, _, _), overflowed in zip(steps, overflows, strict=True):
+                self._scaler.of(optimizer).record(overflowed)
         norm = None
         if clip is not None:
-            norm = tf.linalg.global_norm([tf.cast(array, tf.float32) for array in arrays])
+            norm = tf.linalg.global_norm([tf.cast(array, tf.float32) for own in arrays for array in own])
             # As torch clips: https://pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
             factor = tf.minimum(1.0, clip / (norm + 1e-6))
-            gradients = map_values(lambda part: part * tf.cast(factor, part.dtype), gradients)
-        replicas.apply(optimizer, gradients, unless=overflowed)
-        return StepOutcome(overflowed=overflowed, loss_scale=scale, grad_norm=norm)
+            all_gradients = [
+                map_values(lambda part: part * tf.cast(factor, part.dtype), gradients) for gradients in all_gradients
+            ]
+        for number, (_, _, apply) in enumerate(steps):
+            replicas.apply(apply, all_gradients[number], unless=overflows[number] if overflows else None)
+        if not overflows:
+            return StepOutcome(grad_norm=norm)
+        joint = (overflows[0], scales[0]) if len(steps) == 1 else (tf.reduce_any(overflows), tf.reduce_min(scales))
+        return StepOutcome(overflowed=joint[0], loss_scale=joint[1], grad_norm=norm)
+
+    def scaler(self, optimizer: keras.Optimizer) -> NoScale | LossScaler:
+        """The loss scale of an optimizer."""
+        return self._scaler.of(optimizer)  # type: ignore[no-any-return]
 
     def update(self) -> None:
         """Move the loss scale. Once an iteration, after the last optimizer's step."""
@@ -211,10 +255,34 @@ class Precision(Strategy):
         self._scaler.load_state_dict(state["scaler"])
 
 
-def map_floats(change: Callable[[tf.Tensor], tf.Tensor], tensors: Any) -> Any:
-    """Apply `change` to every floating-point tensor of a structure, and leave integers as they are."""
-    tensors = tf.nest.map_structure(tf.convert_to_tensor, tensors)
-    return tf.nest.map_structure(lambda tensor: change(tensor) if tensor.dtype.is_floating else tensor, tensors)
+def _finite(arrays: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(array)) for array in arrays])
+
+
+TENSORS = (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)
+ARRAYS = (numpy.ndarray, numpy.generic, tf.Variable, keras.Variable)
+MASK = "_keras_mask"
+"""Where Keras keeps the mask of a layer's output; a test sees that it is there."""
+
+
+def map_floats(change: Callable[[Any], Any], value: Any) -> Any:
+    """`value` with `change` applied to every floating-point tensor and array in it, at any depth of what `tf.nest`
+    knows and of dataclasses. Everything else stays as it is; a tensor keeps its mask."""
+
+    def changed(part: Any) -> Any:
+        if dataclasses.is_dataclass(part) and not isinstance(part, type):
+            fields = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.init}
+            return dataclasses.replace(part, **{name: map_floats(change, field) for name, field in fields.items()})
+        if isinstance(part, ARRAYS):
+            part = tf.convert_to_tensor(part)
+        if not isinstance(part, TENSORS) or not part.dtype.is_floating:
+            return part
+        result = change(part)
+        if result is not part and getattr(part, MASK, None) is not None:
+            setattr(result, MASK, getattr(part, MASK))
+        return result
+
+    return tf.nest.map_structure(changed, value)
 
 
 def _name(strategy: tf.distribute.Strategy) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from amp_launcher.precision import scalers
@@ -18,6 +19,10 @@ from amp_launcher.precision.levels import LossScale
 from amp_launcher.precision.scalers import ScalePerOptimizer
 from amp_launcher.tensorflow.precision.gradients import Gradient, map_values
 from amp_launcher.typed import plain
+
+
+SAVED = ("_scale", "_good_steps", "_bad_steps", "_skipped", "_bad", "_steps")
+"""The variables of a scale."""
 
 
 class NoScale(scalers.NoScale):
@@ -31,7 +36,7 @@ class NoScale(scalers.NoScale):
         pass
 
 
-class LossScaler:
+class LossScaler(tf.Module):  # type: ignore[misc]
     """A loss scale, dynamic or static. A step with an infinity or a NaN in its gradients is bad and is skipped.
 
     Make it in the scope of the strategy that it is used under. Call `record` and `update` in a graph, in each replica,
@@ -39,6 +44,7 @@ class LossScaler:
     """
 
     def __init__(self, settings: LossScale) -> None:
+        super().__init__()
         self._settings = settings
         self._scale = _variable(settings.init, tf.float32, "loss_scale")
         self._good_steps = _variable(0, tf.int64, "good_steps")
@@ -112,6 +118,24 @@ class LossScaler:
         self._good_steps.assign(state["good_steps"])
         self._bad_steps.assign(state["bad_steps"])
         self._skipped.assign(state["skipped"])
+
+
+class SavedScale(keras.layers.Layer):  # type: ignore[misc]
+    """An attribute of an optimizer, by which the loss scale is in what is saved of it: by `tf.train.Checkpoint`, which
+    follows attributes to variables, and in the files of Keras, which asks each layer."""
+
+    def __init__(self, scaler: LossScaler) -> None:
+        super().__init__(name="loss_scale", dtype="float32")
+        self.built = True
+        self._scaler = scaler
+
+    def save_own_variables(self, store: Any) -> None:
+        for name in SAVED:
+            store[name] = getattr(self._scaler, name).numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        for name in set(SAVED) & set(store.keys()):  # none, where it was saved without a loss scale
+            getattr(self._scaler, name).assign(store[name][()])
 
 
 def make_scaler(settings: LossScale) -> NoScale | LossScaler | ScalePerOptimizer:

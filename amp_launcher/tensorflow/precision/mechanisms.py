@@ -1,4 +1,4 @@
-"""The mechanisms of o1, o2 and o3: subclasses of `Precision`."""
+"""The mechanisms of o1, o2 and o3: subclasses of `Mechanism`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 from amp_launcher.precision.operations import TENSORFLOW_LISTS
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.tensorflow.precision import grappler
-from amp_launcher.tensorflow.precision.base import Precision, map_floats
+from amp_launcher.tensorflow.precision.base import Mechanism, map_floats
 from amp_launcher.tensorflow.precision.gradients import Gradient, map_values
 from amp_launcher.typed import SettingsError, nearest
 
@@ -21,7 +21,7 @@ KEPT = "kept_in_float32"
 """Scope in the names of the operations of layers kept in float32, by which observation finds them in a graph."""
 
 
-class GraphRewrite(Precision):
+class GraphRewrite(Mechanism):
     """o1: the model is float32, and Grappler rewrites its graphs by operation lists.
 
     On a CPU the rewrite goes beyond a product, both before and behind it: it would cast the whole data set that a
@@ -40,8 +40,8 @@ class GraphRewrite(Precision):
     def output(self, tensor: Any) -> Any:
         return map_floats(_barrier, super().output(tensor))
 
-    def _after_backward(self, gradients: list[Gradient | None]) -> list[Gradient | None]:
-        return map_values(_barrier, gradients)
+    def received(self, gradients: list[Gradient | None], dense: bool) -> list[Gradient | None]:
+        return map_values(_barrier, super().received(gradients, dense))
 
 
 def _barrier(tensor: tf.Tensor) -> tf.Tensor:
@@ -50,10 +50,10 @@ def _barrier(tensor: tf.Tensor) -> tf.Tensor:
     Grappler leaves this operation as it is. It removes an Identity, and an IdentityN of which one output is used, and
     moves casts across an EnsureShape and across the gather before it.
     """
-    return tf.compat.v1.placeholder_with_default(tensor, tensor.shape)
+    return tf.compat.v1.placeholder_with_default(tensor, tensor.shape) if isinstance(tensor, tf.Tensor) else tensor
 
 
-class MixedPolicy(Precision):
+class MixedPolicy(Mechanism):
     """o2: layers compute in half precision; their variables are float32, and so are their own masters."""
 
     @property
@@ -69,7 +69,7 @@ class MixedPolicy(Precision):
                 _name_operations(layer)
 
 
-class HalfPolicy(Precision):
+class HalfPolicy(Mechanism):
     """o3: half precision throughout, variables and inputs included. Only the loss is float32."""
 
     @property

@@ -7,7 +7,7 @@ not sum them again. Whether the step is applied is decided in the context that s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -39,26 +39,28 @@ def mean(gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
     return [None if gradient is None else next(reduced) for gradient in gradients]
 
 
-def apply(optimizer: keras.Optimizer, gradients: Sequence[Gradient | None], unless: tf.Tensor | None) -> None:
-    """Step the optimizer with gradients that are the same on all replicas, unless `unless` is true."""
+def apply(
+    step: Callable[[list[Gradient | None]], Any], gradients: Sequence[Gradient | None], unless: tf.Tensor | None
+) -> None:
+    """Call an optimizer's `step` with gradients that are the same on all replicas, unless `unless` is true."""
     if unless is None:
-        optimizer.apply(gradients)
+        step(list(gradients))
         return
     context = _several_replicas()
     if context is None:
-        tf.cond(unless, lambda: None, lambda: optimizer.apply(gradients))
+        tf.cond(unless, lambda: None, lambda: step(list(gradients)))
         return
     indices = [index for index, gradient in enumerate(gradients) if gradient is not None]
 
-    def step(*present: Gradient) -> None:
+    def step_replica(*present: Gradient) -> None:
         complete: list[Gradient | None] = [None] * len(gradients)
         for index, gradient in zip(indices, present, strict=True):
             complete[index] = gradient
-        optimizer.apply(complete)
+        step(complete)
 
     def step_all(strategy: tf.distribute.Strategy, skip: Any, *present: Any) -> None:
         first = strategy.experimental_local_results(skip)[0]
-        tf.cond(first, lambda: None, lambda: _call_each_replica(strategy, step, present))
+        tf.cond(first, lambda: None, lambda: _call_each_replica(strategy, step_replica, present))
 
     context.merge_call(step_all, args=(unless, *(gradients[index] for index in indices)))
 

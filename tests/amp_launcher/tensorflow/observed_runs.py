@@ -14,7 +14,7 @@ from keras import layers
 from amp_launcher.precision import verdict
 from amp_launcher.precision.levels import Amp, LossScale
 from amp_launcher.tensorflow.observe.observer import PrecisionObserver
-from amp_launcher.tensorflow.precision import Precision
+from amp_launcher.tensorflow.precision import Mechanism
 
 BATCH = 4
 FORWARD = {"Conv2D": 2 * BATCH * (100 * 16 * 9 + 64 * 24 * 9 * 16), "MatMul": 2 * BATCH * (16 * 24 * 32 + 32 * 10)}
@@ -62,7 +62,7 @@ class Training:
         clip: float | None = None,
     ) -> None:
         keras.utils.set_random_seed(0)
-        self.precision = Precision.of(amp, scale or LossScale(init=8.0), "cpu", xla=xla)
+        self.precision = Mechanism.of(amp, scale or LossScale(init=8.0), "cpu", xla=xla)
         self.model = self.precision.cast(make)
         self.optimizer = self.precision.optimizer(self.model, optimizer())
         random = numpy.random.Generator(numpy.random.Philox(1))

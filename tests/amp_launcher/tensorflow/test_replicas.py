@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from amp_launcher.precision.levels import Amp, LossScale
-from amp_launcher.tensorflow.precision import Precision, replicas
+from amp_launcher.tensorflow.precision import Mechanism, replicas
 from tests.amp_launcher import forking
 from tests.amp_launcher.tensorflow.observed_runs import dense_network
 
@@ -33,7 +33,7 @@ def train(
     count = strategy.num_replicas_in_sync
     looked_up = [keras.layers.Embedding(40, 6), keras.layers.Flatten()] if samples is WORDS else []
     with strategy.scope():
-        precision = Precision.of(amp, scale, "cpu")
+        precision = Mechanism.of(amp, scale, "cpu")
         inputs = keras.Input(samples.shape[1:], dtype=samples.dtype.name)
         model = precision.cast(
             lambda: keras.Sequential([inputs, *looked_up, keras.layers.Dense(8), keras.layers.Dense(4)])
@@ -73,7 +73,7 @@ def drawn(strategy: tf.distribute.Strategy) -> list[Any]:
 
 def outside(strategy: tf.distribute.Strategy) -> str:
     """Why variables of no strategy are refused in a step of several replicas."""
-    precision = Precision.of(Amp(level="o0"), LossScale(), "cpu")
+    precision = Mechanism.of(Amp(level="o0"), LossScale(), "cpu")
 
     def step() -> None:
         with precision.forward():
@@ -123,15 +123,15 @@ def test_replicas_draw_dropout_of_their_own(on_replicas):
 
 
 def test_precision_model_and_optimizer_belong_into_one_strategys_scope():
-    precision, strategy = Precision.of(Amp(level="o2"), LossScale(), "cpu"), tf.distribute.OneDeviceStrategy("CPU:0")
+    precision, strategy = Mechanism.of(Amp(level="o2"), LossScale(), "cpu"), tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
-        with pytest.raises(RuntimeError, match=r"cast.* under OneDeviceStrategy, .* under DefaultDistributionStrategy"):
+        with pytest.raises(
+            RuntimeError, match="making a model .* under OneDeviceStrategy, .* under DefaultDistributionStrategy"
+        ):
             precision.cast(dense_network)
-        inside = Precision.of(Amp(level="o2"), LossScale(), "cpu")
+        inside = Mechanism.of(Amp(level="o2"), LossScale(), "cpu")
         model = inside.cast(dense_network)
-    with pytest.raises(
-        RuntimeError, match=r"precision\.optimizer\(\.\.\.\) runs under DefaultDistributionStrategy, but this"
-    ):
+    with pytest.raises(RuntimeError, match="preparing an optimizer runs under DefaultDistributionStrategy, but this"):
         inside.optimizer(model, keras.optimizers.SGD())
 
 

@@ -10,7 +10,7 @@ from tensorflow.python.grappler import cluster, tf_optimizer
 
 from amp_launcher.precision.levels import Amp, LossScale
 from amp_launcher.tensorflow.observe.graphs import dtype_of
-from amp_launcher.tensorflow.precision import Precision, grappler
+from amp_launcher.tensorflow.precision import Mechanism, grappler
 
 IGNORE_PERFORMANCE = f"{grappler.PREFIX}_IGNORE_PERFORMANCE"
 
@@ -102,7 +102,7 @@ def rewritten(training) -> dict[str, set[str]]:
 )
 def test_for_a_gpu_products_become_float16_by_the_lists(training, monkeypatch, lists, expected):
     monkeypatch.setenv(IGNORE_PERFORMANCE, "1")
-    Precision.of(Amp(level="o1", **{name: tuple(entries) for name, entries in lists.items()}), LossScale(), "cpu")
+    Mechanism.of(Amp(level="o1", **{name: tuple(entries) for name, entries in lists.items()}), LossScale(), "cpu")
     dtypes = rewritten(training)
     for dtype, operations in expected.items():
         assert {name: dtypes[name] for name in operations} == {name: {dtype} for name in operations}

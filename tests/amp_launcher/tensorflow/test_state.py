@@ -13,14 +13,14 @@ from amp_launcher.loop.progress import Progress
 from amp_launcher.precision.levels import Amp, LossScale
 from amp_launcher.settings import Settings
 from amp_launcher.tensorflow import devices
-from amp_launcher.tensorflow.precision import Precision
+from amp_launcher.tensorflow.precision import Mechanism
 from amp_launcher.tensorflow.state import Trained, machine
 from amp_launcher.typed import SettingsError
 
 
 def state(*names: str | None) -> ArrayState:
     """Of a model with a layer for each name, all of one shape, the unnamed ones named by Keras."""
-    precision = Precision.of(Amp(level="o0"), LossScale(), "cpu")
+    precision = Mechanism.of(Amp(level="o0"), LossScale(), "cpu")
 
     def make() -> keras.Model:
         made = [layers.Dense(4, name=name) for name in names]
