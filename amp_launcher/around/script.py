@@ -40,16 +40,14 @@ LINES = {
     precision.backward(loss)                             # for loss.backward()
     precision.step(optimizer)                            # for optimizer.step()""",
     "tensorflow": """\
-    from amp_launcher.tensorflow.precision import Precision
-    precision = Precision.from_env()
-    model = precision.cast(make_model)                   # a function that makes the model
-    optimizer = precision.optimizer(model, optimizer)
-    with precision.forward() as tape:                    # for tf.GradientTape(), in a tf.function
-        output = precision.output(model(precision.input(...)))  # float32, as the loss has to be
-        loss = ...
-    gradients = precision.backward(tape, loss, optimizer)
-    precision.step(optimizer, gradients)                 # for optimizer.apply(...)
-    precision.update()""",
+    from amp_launcher.tensorflow import Precision
+    precision = Precision()                              # the mode that the launcher was asked for
+    model, optimizer = precision.prepare(make_model, optimizer)  # a function that makes the model
+                                                         # then compile and fit, or:
+    with precision:                                      # for tf.GradientTape(), in a tf.function
+        loss = ...                                       # of model(...), which is float32
+    precision.backward(loss)                             # for tape.gradient(...)
+    precision.step(optimizer)                            # for optimizer.apply(...)""",
     "paddle": """\
     from amp_launcher.paddle import Precision
     precision = Precision()                              # the mode that the launcher was asked for

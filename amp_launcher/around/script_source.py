@@ -12,7 +12,7 @@ from amp_launcher.around import library_switch
 
 PACKAGE = "amp_launcher"
 MAKERS = ("Precision", "LightningPrecision", "PrecisionTrainer")
-NAMES = (*MAKERS, "precision", "torch", "paddle", "lightning_precision", "trainer_precision")
+NAMES = (*MAKERS, "precision", "torch", "tensorflow", "paddle", "lightning_precision", "trainer_precision")
 """What a script may import from there to make a precision."""
 
 
@@ -21,7 +21,7 @@ class Source:
     """What the text of a script shows of its precision; nothing for a file that isn't here, or isn't Python."""
 
     asks: bool = False
-    """It makes a `Precision` of ours, as `Precision()`, or `Precision.from_env()` in TensorFlow."""
+    """It makes a `Precision` of ours."""
     fits: bool = False
     """It trains by Keras's compile and fit, which scale the loss of float16 by themselves."""
     static: bool = False

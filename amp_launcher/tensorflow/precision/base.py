@@ -36,7 +36,6 @@ from amp_launcher.tensorflow.precision import grappler, replicas
 from amp_launcher.tensorflow.precision.gradients import Gradient, add, map_gradients, map_values, sum_rows, values
 from amp_launcher.tensorflow.precision.loss_scale import LossScaler, NoScale, make_scaler
 
-
 Apply = Callable[[list[Gradient | None]], Any]
 """Steps an optimizer by gradients that are averaged, unscaled and clipped."""
 

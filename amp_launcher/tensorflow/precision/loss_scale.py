@@ -20,7 +20,6 @@ from amp_launcher.precision.scalers import ScalePerOptimizer
 from amp_launcher.tensorflow.precision.gradients import Gradient, map_values
 from amp_launcher.typed import plain
 
-
 SAVED = ("_scale", "_good_steps", "_bad_steps", "_skipped", "_bad", "_steps")
 """The variables of a scale."""
 

@@ -62,27 +62,30 @@ class TorchJob:
 class TensorFlowJob:
     @staticmethod
     def of(amp: Amp, scale: LossScale, device: str = "cpu") -> tensorflows.Precision:
-        return tensorflows.Precision.of(amp, scale, device)
+        return tensorflows.Precision(amp, loss_scale=scale, device=device)
 
     def __init__(self, scale: LossScale, optimizers: int = 1) -> None:
-        self.precision = self.of(Amp(level="o2", dtype="float16"), scale)
-        self.variables = [keras.Variable([0.0]) for _ in range(optimizers)]
-        self.optimizers = [
-            self.precision.optimizer([variable], keras.optimizers.SGD(1.0)) for variable in self.variables
-        ]
+        self.precision = self.of(Amp(level="o1", dtype="bfloat16"), scale)  # no gradient overflows by itself
+        pairs = [self.precision.prepare(self._made, keras.optimizers.SGD(1.0)) for _ in range(optimizers)]
+        self.models, self.optimizers = zip(*pairs, strict=True)
+        self.reset()
         self._step = tf.function(self._traced, autograph=False)
 
+    @staticmethod
+    def _made() -> keras.Model:
+        return keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+
     def reset(self) -> None:
-        for variable in self.variables:
-            variable.assign([0.0])
+        for model in self.models:
+            model.trainable_variables[0].assign([[0.0]])
 
     def _traced(self, *factors: tf.Tensor) -> Any:
         outcomes = []
-        for variable, optimizer, factor in zip(self.variables, self.optimizers, factors, strict=True):
-            with self.precision.forward() as tape:
-                loss = -tf.reduce_sum(self.precision.output(variable.value)) * factor
-            outcomes.append(self.precision.step(optimizer, self.precision.backward(tape, loss, optimizer)))
-        self.precision.update()
+        for model, optimizer, factor in zip(self.models, self.optimizers, factors, strict=True):
+            with self.precision:
+                loss = -tf.reduce_sum(model(tf.ones((1, 1)))) * factor
+            self.precision.backward(loss, optimizer)
+            outcomes.append(self.precision.step(optimizer))
         return [(outcome.overflowed, outcome.loss_scale) for outcome in outcomes]
 
     def iterate(self, *bad: bool) -> Outcomes:
@@ -90,7 +93,7 @@ class TensorFlowJob:
         return [(bool(overflowed), float(scale)) for overflowed, scale in outcomes]
 
     def weights(self) -> list[float]:
-        return [float(variable.numpy()[0]) for variable in self.variables]
+        return [float(model.trainable_variables[0].numpy()[0, 0]) for model in self.models]
 
 
 class PaddleJob:

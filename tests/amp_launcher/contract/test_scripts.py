@@ -72,17 +72,17 @@ for _ in range(3):
     "tensorflow": """
 import keras
 import tensorflow as tf
-from amp_launcher.tensorflow.precision import Precision
-precision = Precision.from_env()
-net = precision.cast(lambda: keras.Sequential([keras.Input((32,)), keras.layers.Dense(64)]))
-optimizer = precision.optimizer(net, keras.optimizers.SGD(0.01))
+from amp_launcher.tensorflow import Precision
+precision = Precision()
+make_net = lambda: keras.Sequential([keras.Input((32,)), keras.layers.Dense(64)])
+net, optimizer = precision.prepare(make_net, keras.optimizers.SGD(0.01))
 
 @tf.function
 def step(inputs):
-    with precision.forward() as tape:
-        loss = tf.reduce_mean(precision.output(net(precision.input(inputs))) ** 2)
-    precision.step(optimizer, precision.backward(tape, loss, optimizer))
-    precision.update()
+    with precision:
+        loss = tf.reduce_mean(net(inputs) ** 2)
+    precision.backward(loss)
+    precision.step(optimizer)
 
 for _ in range(3):
     step(tf.random.normal((64, 32)))
@@ -174,7 +174,7 @@ def test_its_own_exit_code_is_kept_and_nothing_stays_replaced(run_script, framew
         ("torch", "amp=o2", "precision = Precision()"),
         ("tensorflow", "amp=o0 xla=true", "xla=true"),
         ("tensorflow", "amp=o2 amp.dtype=float16", "nothing in this script scales it"),
-        ("tensorflow", "amp=o2 amp.dtype=float16", "precision = Precision.from_env()"),
+        ("tensorflow", "amp=o2 amp.dtype=float16", "precision = Precision()  "),
         *(
             ("paddle", f"amp={level}", "on a CPU Paddle applies mixed precision to static graphs alone")
             for level in ("o1", "o2", "o3")

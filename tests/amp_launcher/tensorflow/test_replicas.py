@@ -126,7 +126,7 @@ def test_precision_model_and_optimizer_belong_into_one_strategys_scope():
     precision, strategy = Mechanism.of(Amp(level="o2"), LossScale(), "cpu"), tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
         with pytest.raises(
-            RuntimeError, match="making a model .* under OneDeviceStrategy, .* under DefaultDistributionStrategy"
+            RuntimeError, match=r"making a model .* under OneDeviceStrategy, .* under DefaultDistributionStrategy"
         ):
             precision.cast(dense_network)
         inside = Mechanism.of(Amp(level="o2"), LossScale(), "cpu")
