@@ -267,9 +267,10 @@ class Precision(OlderNames):
         if not optimizers:
             raise TypeError("precision.step() needs the optimizers that step: write precision.step(optimizer)")
         refuse_clip(clip)
-        optimizers = tuple(dict.fromkeys(optimizers))
         for optimizer in optimizers:
             self._refuse_unprepared(optimizer, "step(optimizer)")
+        optimizers = tuple(dict.fromkeys(optimizers))
+        for optimizer in optimizers:
             if optimizer not in now.gradients or not _encloses(now.graph, _graph()):
                 raise RuntimeError(
                     "precision.step(optimizer) comes after precision.backward(loss), in the same function and not "

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from amp_launcher.precision.levels import Amp, LossScale
-from amp_launcher.tensorflow.precision import Mechanism, replicas
+from amp_launcher.tensorflow.precision import Mechanism, Precision, replicas
 from tests.amp_launcher import forking
 from tests.amp_launcher.tensorflow.observed_runs import dense_network
 
@@ -27,18 +27,31 @@ def train(
     clip: float | None = None,
     factor: float = 1.0,
     samples: numpy.ndarray = IMAGES,
+    calls: bool = False,
 ) -> tuple[list[Any], float | None, int, int]:
-    """Weights, loss scale, skipped steps and applied ones after four steps."""
+    """Weights, loss scale, skipped steps and applied ones after four steps, by the mechanism or by a script's calls."""
     keras.utils.set_random_seed(0)
     count = strategy.num_replicas_in_sync
     looked_up = [keras.layers.Embedding(40, 6), keras.layers.Flatten()] if samples is WORDS else []
     with strategy.scope():
-        precision = Mechanism.of(amp, scale, "cpu")
         inputs = keras.Input(samples.shape[1:], dtype=samples.dtype.name)
-        model = precision.cast(
-            lambda: keras.Sequential([inputs, *looked_up, keras.layers.Dense(8), keras.layers.Dense(4)])
+        make, optimizer = (
+            lambda: keras.Sequential([inputs, *looked_up, keras.layers.Dense(8), keras.layers.Dense(4)]),
+            keras.optimizers.SGD(0.1, momentum=0.9),
         )
-        optimizer = precision.optimizer(model, keras.optimizers.SGD(0.1, momentum=0.9))
+        precision = Precision(amp, loss_scale=scale) if calls else Mechanism.of(amp, scale, "cpu")
+        if calls:
+            model, optimizer = precision.prepare(make, optimizer)
+        else:
+            model = precision.cast(make)
+            precision.optimizer(model, optimizer)
+
+    def call(some: tf.Tensor, named: tf.Tensor) -> None:
+        with precision:
+            logits = model(some)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(named, logits)) * factor
+        precision.backward(loss)
+        precision.step(optimizer, clip=clip)
 
     def step(some: tf.Tensor, named: tf.Tensor) -> None:
         with precision.forward() as tape:
@@ -49,7 +62,7 @@ def train(
 
     @tf.function(autograph=False)
     def execute(some: Any, named: Any) -> None:
-        strategy.run(step, (some, named))
+        strategy.run(call if calls else step, (some, named))
 
     def part(array: numpy.ndarray) -> Any:
         return strategy.experimental_distribute_values_from_function(
@@ -60,6 +73,23 @@ def train(
         execute(*(part(array) if count > 1 else tf.constant(array) for array in (samples, LABELS)))
     weights = [numpy.array(variable.numpy(), numpy.float32).tolist() for variable in model.trainable_variables]
     return weights, precision.scale, precision.skipped_total, int(optimizer.iterations.numpy())
+
+
+def fit(strategy: tf.distribute.Strategy, init: float) -> tuple[list[Any], float | None, int]:
+    """Weights, loss scale and skipped steps after four steps of Keras's fit."""
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        precision = Precision(
+            Amp(level="o2", dtype="float16"), loss_scale=LossScale(mode="dynamic", init=init, growth_every=2)
+        )
+        model, optimizer = precision.prepare(
+            lambda: keras.Sequential([keras.Input((16,)), keras.layers.Dense(8), keras.layers.Dense(4)]),
+            keras.optimizers.SGD(0.1),
+        )
+        model.compile(optimizer, loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(IMAGES, LABELS, batch_size=8, epochs=4, verbose=0, shuffle=False)
+    weights = [numpy.array(variable.numpy(), numpy.float32).tolist() for variable in model.trainable_variables]
+    return weights, precision.scale, precision.skipped_total
 
 
 def drawn(strategy: tf.distribute.Strategy) -> list[Any]:
@@ -95,6 +125,10 @@ CASES: dict[str, tuple[Any, ...]] = {
 }
 
 
+FITTED = {"8.0": (32.0, 0), f"{2.0**30}": (2.0**26, 4)}
+"""Loss scale and skipped steps, by the first scale."""
+
+
 @pytest.fixture(scope="module")
 def on_replicas():
     """The same training on one device and on two, in a process where a CPU is two devices."""
@@ -111,6 +145,19 @@ def test_two_replicas_train_as_one_device_does_on_both_their_samples(on_replicas
     tolerance = {"rtol": 0.02, "atol": 1e-3} if case == "scaled" else {"rtol": 1e-5, "atol": 1e-7}
     for single, mirrored in zip(one, two, strict=True):
         assert numpy.allclose(single, mirrored, **tolerance)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_calls_of_a_script_train_two_replicas_as_the_mechanism_does(on_replicas, case):
+    assert on_replicas["calls"][case] == on_replicas["answers"][case][1]
+
+
+@pytest.mark.parametrize(("init", "rest"), FITTED.items())
+def test_fit_trains_two_replicas_as_one_device(on_replicas, init, rest):
+    (one, *alone), (two, *mirrored) = on_replicas["fit"][init]
+    assert alone == mirrored == list(rest)
+    for single, other in zip(one, two, strict=True):
+        assert numpy.allclose(single, other, rtol=0.02, atol=1e-3)
 
 
 def test_a_step_of_several_replicas_with_variables_of_no_strategy_is_refused(on_replicas):
@@ -143,4 +190,14 @@ if __name__ == "__main__":
     answers = {
         name: [train(tf.distribute.get_strategy(), *case), train(mirrored, *case)] for name, case in CASES.items()
     }
-    print(json.dumps({"answers": answers, "drawn": drawn(mirrored), "outside": outside(mirrored)}))
+    found = {
+        "answers": answers,
+        "calls": {name: train(mirrored, *case, calls=True) for name, case in CASES.items()},
+        "fit": {
+            init: [fit(strategy, float(init)) for strategy in (tf.distribute.get_strategy(), mirrored)]
+            for init in FITTED
+        },
+        "drawn": drawn(mirrored),
+        "outside": outside(mirrored),
+    }
+    print(json.dumps(found))
