@@ -228,7 +228,7 @@ class Mechanism(Strategy):
 
     def scaler(self, optimizer: keras.Optimizer) -> NoScale | LossScaler:
         """The loss scale of an optimizer."""
-        return self._scaler.of(optimizer)  # type: ignore[no-any-return]
+        return self._scaler.of(optimizer)
 
     def update(self) -> None:
         """Move the loss scale. Once an iteration, after the last optimizer's step."""

@@ -28,6 +28,7 @@ import tensorflow as tf
 
 from amp_launcher.precision import listeners
 from amp_launcher.precision.levels import Amp, LossScale, amp_named, scale_named
+from amp_launcher.precision.older_names import OlderNames
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.spec import SPEC, read_spec
@@ -37,7 +38,6 @@ from amp_launcher.tensorflow.precision.call_checks import refuse_anothers, refus
 from amp_launcher.tensorflow.precision.gradients import Gradient, add
 from amp_launcher.tensorflow.precision.keras_training import Steps, cast_calls, prepare_compile
 from amp_launcher.tensorflow.precision.loss_scale import LossScaler, SavedScale
-from amp_launcher.tensorflow.precision.older_names import OlderNames
 from amp_launcher.world.world import rank_and_size
 
 _prepared: weakref.WeakSet[Any] = weakref.WeakSet()

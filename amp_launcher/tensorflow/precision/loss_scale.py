@@ -35,7 +35,7 @@ class NoScale(scalers.NoScale):
         pass
 
 
-class LossScaler(tf.Module):  # type: ignore[misc]
+class LossScaler(tf.Module):
     """A loss scale, dynamic or static. A step with an infinity or a NaN in its gradients is bad and is skipped.
 
     Make it in the scope of the strategy that it is used under. Call `record` and `update` in a graph, in each replica,
@@ -119,7 +119,7 @@ class LossScaler(tf.Module):  # type: ignore[misc]
         self._skipped.assign(state["skipped"])
 
 
-class SavedScale(keras.layers.Layer):  # type: ignore[misc]
+class SavedScale(keras.layers.Layer):
     """An attribute of an optimizer, by which the loss scale is in what is saved of it: by `tf.train.Checkpoint`, which
     follows attributes to variables, and in the files of Keras, which asks each layer."""
 

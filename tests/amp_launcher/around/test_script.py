@@ -173,10 +173,7 @@ def methods_of(path, name):
 @pytest.mark.parametrize("framework", LINES)
 def test_the_lines_to_add_name_what_is_there(framework):
     root = Path(script.__file__).parents[1]
-    file = "base.py" if framework == "tensorflow" else "calls.py"
-    methods = methods_of(root / framework / "precision" / file, "Precision")
-    if framework == "tensorflow":
-        methods |= methods_of(root / "loop/strategy.py", "Strategy")
+    methods = methods_of(root / framework / "precision/calls.py", "Precision")
     named = set(re.findall(r"\b[Pp]recision\.(\w+)\(", LINES[framework]))
     assert {"backward", "step"} <= named <= methods
 

@@ -36,6 +36,13 @@ FIT = f"""{HEAD}{NET}
 net.compile(optimizer="sgd", loss="mse")
 net.fit(inputs, targets, batch_size=32, epochs=2, verbose=0)
 """
+OWN_FIT = f"""{HEAD}
+from amp_launcher.tensorflow import Precision
+def make_net():{NET.replace("net =", "return").replace(chr(10), chr(10) + "    ")}
+net, optimizer = Precision().prepare(make_net, keras.optimizers.SGD(0.01))
+net.compile(optimizer, loss="mse")
+net.fit(inputs, targets, batch_size=32, epochs=2, verbose=0)
+"""
 LOOP = f"""{HEAD}{NET}
 optimizer = keras.optimizers.SGD(0.01)
 
@@ -101,6 +108,19 @@ def test_a_script_that_knows_nothing_of_it_runs_at_the_level_and_is_proved(run, 
     assert (result["observed"]["verdict"], result["observed"]["dtype"]) == ("proved", dtype)
     assert result["steps"] in ((3, 4) if dtype == "float16" else (4,))  # the first scale may be too much
     assert keras.config.dtype_policy().name == "float32"
+
+
+@pytest.mark.parametrize(
+    ("level", "dtype"),
+    [("o0", "float32"), ("o1", "bfloat16"), ("o2", "bfloat16"), ("o2", "float16"), ("o3", "bfloat16")],
+)
+def test_fit_of_a_prepared_model_is_proved(run, level, dtype):
+    asked = {"level": level, **({"dtype": dtype} if level != "o0" else {})}
+    code, printed, result = run(OWN_FIT, *(f"amp.{key}={value}" for key, value in asked.items()), asked=asked)
+    assert code == 0, result.get("reason") or printed.err
+    assert (result["observed"]["verdict"], result["observed"]["dtype"]) == ("proved", dtype)
+    assert result["steps"] in ((3, 4) if dtype == "float16" else (4,))  # the first scale may be too much
+    assert "loss scale from 65536" in printed.out or dtype != "float16"
 
 
 def test_what_keras_scales_is_said_with_its_own_rule(run):
