@@ -19,19 +19,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import keras
 import numpy
 import tensorflow as tf
 
-from amp_launcher.loop.strategy import Strategy
 from amp_launcher.precision.checks import check_saved_level
-from amp_launcher.precision.resolved import ResolvedPrecision
+from amp_launcher.precision.levels import Amp, LossScale
+from amp_launcher.precision.resolved import ResolvedPrecision, resolve
 from amp_launcher.precision.scalers import ScalePerOptimizer
 from amp_launcher.precision.step_outcome import StepOutcome
-from amp_launcher.tensorflow.hardware import capability_of, kind_of
+from amp_launcher.tensorflow.hardware import capability_of
 from amp_launcher.tensorflow.precision import grappler, replicas
 from amp_launcher.tensorflow.precision.gradients import Gradient, add, map_gradients, map_values, sum_rows, values
 from amp_launcher.tensorflow.precision.loss_scale import LossScaler, NoScale, make_scaler
@@ -40,21 +41,64 @@ Apply = Callable[[list[Gradient | None]], Any]
 """Steps an optimizer by gradients that are averaged, unscaled and clipped."""
 
 
-class Mechanism(Strategy):
-    """A precision level. This class is o0, float32; a subclass carries out each other level."""
+class Mechanism:
+    """A precision level. This class is o0, float32; a subclass carries out each other level.
 
-    framework = "tensorflow"
-    _capability_of, _kind_of = staticmethod(capability_of), staticmethod(kind_of)
+    `resolved` has all settings; `level`, `dtype` (float32 at o0) and `device` (cpu or cuda) are some of them.
+    """
+
+    by_level: ClassVar[Mapping[str, type[Mechanism]]]
+    """The class for each level, from the package's `__init__`."""
     policy = "float32"
     """Keras's name for the dtypes of layers and variables."""
 
     def __init__(self, resolved: ResolvedPrecision) -> None:
-        super().__init__(resolved)
+        self.resolved, self.level, self.dtype, self.device = resolved, resolved.level, resolved.dtype, resolved.device
         self.kept: tuple[str, ...] = ()
         """Names of the layers that `amp.keep_fp32` keeps in float32, once a model was cast."""
         self._strategy = tf.distribute.get_strategy()
         self._scaler: NoScale | LossScaler | ScalePerOptimizer = make_scaler(resolved.loss_scale)
         self._optimizers: list[keras.Optimizer] = []
+
+    @classmethod
+    def of(
+        cls,
+        amp: Amp,
+        loss_scale: LossScale,
+        device: str,
+        *,
+        tf32: bool | None = None,
+        xla: bool = False,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Mechanism:
+        """The level of `amp`, resolved for `device` (cpu or cuda) and applied as by `apply`.
+
+        `tf32` None is off at o0 and on elsewhere; `xla` says that XLA will compile. Raises `SettingsError` for what
+        can't be had.
+        """
+        capability = capability_of(device)
+        return cls.apply(
+            resolve(
+                amp,
+                loss_scale,
+                framework="tensorflow",
+                device=device,
+                capability=capability,
+                environ=environ,
+                tf32=tf32,
+                xla=xla,
+            )
+        )
+
+    @classmethod
+    def apply(cls, resolved: ResolvedPrecision) -> Mechanism:
+        """The resolved level, with TensorFlow's switches for the whole process set to it.
+
+        Raises `SettingsError` for an operation of the lists that TensorFlow doesn't have.
+        """
+        mechanism = cls.by_level[resolved.level]
+        mechanism._switch(resolved)
+        return mechanism(resolved)
 
     @classmethod
     def _switch(cls, resolved: ResolvedPrecision) -> None:
