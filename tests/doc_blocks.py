@@ -33,7 +33,7 @@ _COMMAND = re.compile(r"(\$ )?([A-Z_]+=\S+ )*(python|make|pip|uv|mkdir|cp|eval|c
 
 SMALLER = [
     (r"^make run$", "python -m launcher amp=o2 batch=512"),
-    (r"hydra/launcher=amp_slurm lr=", "hydra/launcher=amp_slurm +lr="),
+    (r"(hydra/launcher=.*) lr=", r"\1 +lr="),
     (r"train\.layers=12 train\.width=768", "train.layers=1 train.width=64"),
     (r"\[(--json|RUN)\]", r"\1"),
     (r"\[step=N\]|\bstep=\d+", "step=2"),

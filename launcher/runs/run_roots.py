@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from amp_launcher import records
@@ -75,3 +77,18 @@ def make_private(folder: Path) -> None:
         with contextlib.suppress(FileExistsError):
             if not parent.exists():
                 records.make_folder(parent)
+
+
+@contextlib.contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Hold a lock, after the process that has it; without one where no file can be made or locked."""
+    handle = None
+    try:
+        with contextlib.suppress(OSError):
+            make_private(lock.parent)
+            handle = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)

@@ -8,10 +8,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from launcher.errors import Unavailable, UsageError
+from launcher.runs import run_roots
 from launcher.trackers.content import LONGEST, Content, Point
 
 EXPERIMENT = "amp-launcher"
@@ -47,7 +49,8 @@ class Mlflow:
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         self._name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
         self._address = os.environ.get("MLFLOW_TRACKING_URI") or "MLflow's default store"
-        with self.talking():
+        # Of a store without a server the client makes the tables, and two at once break it.
+        with self.talking(), run_roots.alone(Path(run_roots.state_folder(), "mlflow.lock")):
             self.client = MlflowClient()
             self._address = _without_key(self.client.tracking_uri)
         self.place = f"mlflow {self._address} {self._name}"
@@ -95,8 +98,8 @@ class Mlflow:
 
     @contextlib.contextmanager
     def talking(self) -> Iterator[None]:
-        """Raises `Unavailable` where the server does not answer or the store can't be used, as while another exporter
-        makes its tables, `UsageError` where the server or the client refuses."""
+        """Raises `Unavailable` where the server does not answer or the store can't be used, `UsageError` where the
+        server or the client refuses."""
         import requests
         from mlflow.exceptions import MlflowException
 

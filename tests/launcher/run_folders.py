@@ -90,15 +90,18 @@ def make(root: Path, name: str = NAME, trainer: str = "true", plan: dict[str, An
 def start(*folders: Path) -> subprocess.Popen[bytes]:
     """Submit folders to the direct queue: one script, or a driver that takes several in turn."""
     first = [len(store.attempts(folder)) + 1 for folder in folders]
-    turns = 'for folder in "$@"; do setsid --wait bash "$folder/run.sh"; done'
-    argv = ["bash", "-c", turns, "sweep", *map(str, folders)]
-    if len(folders) == 1:
-        argv = ["bash", str(folders[0] / "run.sh")]
-    started = subprocess.Popen(argv, start_new_session=True, stdin=subprocess.DEVNULL)
+    # It waits until it is known: a script that ends at once may be gone before.
+    script = 'read -r _; exec bash "$1/run.sh" </dev/null'
+    if len(folders) > 1:
+        script = 'read -r _; for folder in "$@"; do setsid --wait bash "$folder/run.sh" </dev/null; done'
+    argv = ["bash", "-c", script, "sweep", *map(str, folders)]
+    started = subprocess.Popen(argv, start_new_session=True, stdin=subprocess.PIPE)
+    assert started.stdin is not None
     identity = processes.identity(started.pid)
     assert identity is not None
     for folder, number in zip(folders, first, strict=True):
         submit(folder, identity, first_attempt=number, sweep="a-sweep" if len(folders) > 1 else None)
+    started.stdin.close()
     return started
 
 

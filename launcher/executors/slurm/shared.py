@@ -11,13 +11,12 @@ answer is kept for this process alone. LAUNCHER_ASK_EVERY in the environment is 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import json
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,7 +94,7 @@ def look(wanted: Collection[str], conf: str | None, *, signalled: float = 0.0, a
     answer = _read(path)
     if not _due(answer, path, wanted, signalled, after):
         return answer
-    with _alone(path):
+    with run_roots.alone(path.with_suffix(".lock")):
         answer = _read(path)  # another launcher may have asked while this one waited for the lock
         if _due(answer, path, wanted, signalled, after):
             before, answer = answer, _ask_queue(answer, wanted, conf)
@@ -190,21 +189,6 @@ def _changed(path: Path) -> float:
     with contextlib.suppress(OSError):
         return max(noted, file.stat().st_mtime)
     return noted
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold the cluster's lock; without one where no file can be made or locked."""
-    lock = None
-    try:
-        with contextlib.suppress(OSError):
-            run_roots.make_private(path.parent)
-            lock = os.open(path.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        if lock is not None:
-            os.close(lock)
 
 
 def _read(path: Path) -> Answer:

@@ -1,10 +1,11 @@
+import fcntl
 import http.server
 import threading
 from pathlib import Path
 
 import pytest
 
-from launcher.runs import store
+from launcher.runs import run_roots, store
 
 from ..run_folders import NAME, SWEEP, metrics
 from .exported import BEGAN, export, row, run
@@ -162,8 +163,27 @@ def test_a_wrong_address_is_one_sentence_and_sent_later(root, client, monkeypatc
     assert len(history(client, runs(client)[NAME])) == 2
 
 
+def test_one_exporter_at_a_time_makes_the_tables_of_a_store(root, client, monkeypatch):
+    """Two at once ended in a traceback of SQLAlchemy's."""
+    import mlflow.tracking
+
+    held = []
+
+    class Watched(mlflow.tracking.MlflowClient):
+        def __init__(self):
+            with open(f"{run_roots.state_folder()}/mlflow.lock") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    held.append(True)
+            super().__init__()
+
+    monkeypatch.setattr(mlflow.tracking, "MlflowClient", Watched)
+    run(root, steps=2)
+    assert (export("brave", "to=mlflow"), held) == (0, [True])
+
+
 def test_a_store_that_refuses_a_statement_is_one_sentence(root, client, monkeypatch, capsys, tmp_path):
-    """As one does that another exporter makes at the same moment."""
     (tmp_path / "broken.db").write_bytes(b"no database" * 100)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/broken.db")
     run(root, steps=2)
