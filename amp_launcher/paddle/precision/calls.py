@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import weakref
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -30,8 +29,8 @@ from amp_launcher.paddle.precision.base import Mechanism
 from amp_launcher.paddle.precision.clip import parameters
 from amp_launcher.paddle.precision.mechanisms import mechanism_of
 from amp_launcher.precision import listeners
+from amp_launcher.precision.calls import Calls, refuse_clip, say_mode
 from amp_launcher.precision.levels import Amp, LossScale, amp_named, scale_named
-from amp_launcher.precision.older_names import OlderNames
 from amp_launcher.precision.resolved import ResolvedPrecision, resolve
 from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.spec import SPEC, read_spec
@@ -40,7 +39,7 @@ _prepared: weakref.WeakSet[Any] = weakref.WeakSet()
 """Models and optimizers, by whichever `Precision` of this process."""
 
 
-class Precision(OlderNames):
+class Precision(Calls):
     """A precision mode of a training loop.
 
     `resolved` has every setting; `level`, `dtype` ("float32" at o0) and `device` ("cpu" or "cuda") repeat what scripts
@@ -80,11 +79,7 @@ class Precision(OlderNames):
         )
         self._start(mechanism_of(resolved))
         if mode is None and not environ.get(SPEC) and environ.get("PADDLE_TRAINER_ID", "0") == "0":
-            print(
-                f"amp-launcher: Precision() outside of the launcher is {amp.asked} ({resolved.dtype}) on {kind}; "
-                'Precision("o2") names a mode',
-                file=sys.stderr,
-            )
+            say_mode(amp.asked, resolved.dtype, kind)
         listeners.tell(self)
 
     def _start(self, mechanism: Mechanism) -> None:
@@ -219,10 +214,7 @@ class Precision(OlderNames):
                     "precision.step(optimizer) comes after precision.backward(loss), which takes the place of "
                     "loss.backward(); there was none since this optimizer's last step"
                 )
-        if clip is not None and not clip > 0:
-            raise ValueError(
-                f"clip={clip} would leave nothing of the gradients: it is their largest norm, a number above 0"
-            )
+        refuse_clip(clip, paddle.Tensor)
         outcome = self._mechanism.step(*optimizers, clip=clip)
         self._to_step.difference_update(optimizers)
         self._entered = bool(self._to_step)
@@ -233,16 +225,6 @@ class Precision(OlderNames):
             raise RuntimeError(f"precision.{call} is inside `with precision:`: end the block first")
 
     # What else a script may ask
-
-    @property
-    def scale(self) -> float | None:
-        """The loss scale, None where there is none. Waits for the device."""
-        return self._mechanism.scale
-
-    @property
-    def skipped_total(self) -> int:
-        """Optimizer steps skipped so far, over all optimizers."""
-        return self._mechanism.skipped_total
 
     def state_dict(self) -> dict[str, Any]:
         """Level, and loss scale with its counts, ready for JSON. In Paddle an optimizer's own state has no place for

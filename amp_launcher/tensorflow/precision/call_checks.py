@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,19 +21,6 @@ def refuse_loss(loss: Any) -> None:
         raise ValueError(
             f"precision.backward takes a loss of one number, and was given one of shape {loss.shape.as_list()}: take "
             "its tf.reduce_mean"
-        )
-
-
-def refuse_clip(clip: Any) -> None:
-    """Raise for a norm that would stop training in silence."""
-    if clip is None or isinstance(clip, tf.Tensor):
-        return
-    if isinstance(clip, bool) or not isinstance(clip, numbers.Real):
-        raise TypeError(f"clip= is the largest norm of the gradients, a number, and was given {clip!r}")
-    if not float(clip) > 0:
-        raise ValueError(
-            f"clip={clip} would leave nothing of the gradients: it is their largest norm, a number above 0; where 0 "
-            "means no clipping, write clip=value or None"
         )
 
 

@@ -16,7 +16,6 @@ or, after `prepare`, Keras's own `model.compile(optimizer, ...)` and `model.fit(
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -27,14 +26,14 @@ import keras
 import tensorflow as tf
 
 from amp_launcher.precision import listeners
+from amp_launcher.precision.calls import Calls, refuse_clip, say_mode
 from amp_launcher.precision.levels import Amp, LossScale, amp_named, scale_named
-from amp_launcher.precision.older_names import OlderNames
 from amp_launcher.precision.resolved import ResolvedPrecision
 from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.spec import SPEC, read_spec
 from amp_launcher.tensorflow.hardware import kind_of
 from amp_launcher.tensorflow.precision.base import Mechanism
-from amp_launcher.tensorflow.precision.call_checks import refuse_anothers, refuse_clip, refuse_loss
+from amp_launcher.tensorflow.precision.call_checks import refuse_anothers, refuse_loss
 from amp_launcher.tensorflow.precision.gradients import Gradient, add
 from amp_launcher.tensorflow.precision.keras_training import Steps, cast_calls, prepare_compile
 from amp_launcher.tensorflow.precision.loss_scale import LossScaler, SavedScale
@@ -64,7 +63,7 @@ class _Iteration(threading.local):
         """Since the loss scale was moved."""
 
 
-class Precision(OlderNames):
+class Precision(Calls):
     """A precision mode of a training loop.
 
     `resolved` has every setting; `level`, `dtype` (float32 at o0) and `device` (cpu or cuda) repeat what scripts need.
@@ -106,11 +105,7 @@ class Precision(OlderNames):
         """Of each prepared optimizer."""
         self._iteration = _Iteration()
         if mode is None and not environ.get(SPEC) and rank_and_size("tensorflow")[0] == 0:
-            print(
-                f"amp-launcher: Precision() outside of the launcher is {amp.asked} ({self.dtype}) on {self.device}; "
-                'Precision("o2") names a mode',
-                file=sys.stderr,
-            )
+            say_mode(amp.asked, self.dtype, self.device)
         listeners.tell(self)
 
     # The calls
@@ -266,7 +261,7 @@ class Precision(OlderNames):
         self._refuse_within("step(optimizer)")
         if not optimizers:
             raise TypeError("precision.step() needs the optimizers that step: write precision.step(optimizer)")
-        refuse_clip(clip)
+        refuse_clip(clip, tf.Tensor)
         for optimizer in optimizers:
             self._refuse_unprepared(optimizer, "step(optimizer)")
         optimizers = tuple(dict.fromkeys(optimizers))
@@ -305,16 +300,6 @@ class Precision(OlderNames):
             )
 
     # What else a script may ask
-
-    @property
-    def scale(self) -> float | None:
-        """The loss scale, the lowest of several, None where there is none. Waits for the device."""
-        return self._mechanism.scale
-
-    @property
-    def skipped_total(self) -> int:
-        """Optimizer steps skipped so far, over all optimizers. Waits for the device."""
-        return self._mechanism.skipped_total
 
     def state_dict(self) -> dict[str, Any]:
         """Level, and loss scale with its counts. What `tf.train.Checkpoint` and Keras save of an optimizer has the

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import weakref
 from typing import Any
 
@@ -24,9 +23,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amp_launcher.precision import listeners
+from amp_launcher.precision.calls import Calls, refuse_clip, say_mode
 from amp_launcher.precision.gemm_layers import Chosen
 from amp_launcher.precision.levels import Amp, LossScale, amp_named, scale_named
-from amp_launcher.precision.older_names import OlderNames
 from amp_launcher.precision.resolved import ResolvedPrecision, resolve
 from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.spec import SPEC, read_spec
@@ -38,7 +37,6 @@ from amp_launcher.torch.precision.float32_masters import HalfModelFloat32Masters
 from amp_launcher.torch.precision.mechanisms import Autocast, HalfModel, HalfModelNoMasters, ShardedFloat32Masters
 from amp_launcher.torch.precision.model_checks import (
     refuse_anothers,
-    refuse_clip,
     refuse_closure,
     refuse_half,
     refuse_late_cast,
@@ -65,7 +63,7 @@ _prepared: weakref.WeakSet[nn.Module | Optimizer] = weakref.WeakSet()
 """By whichever `Precision` of this process."""
 
 
-class Precision(OlderNames):
+class Precision(Calls):
     """A precision mode of a training loop.
 
     `resolved` has every setting; `level`, `dtype` (torch's, float32 at o0) and `device` repeat what scripts need.
@@ -105,11 +103,7 @@ class Precision(OlderNames):
         )
         self._start(resolved, where, compile)
         if mode is None and not environ.get(SPEC) and environ.get("RANK", "0") == "0":
-            print(
-                f"amp-launcher: Precision() outside of the launcher is {amp.asked} ({resolved.dtype}) on {where}; "
-                'Precision("o2") names a mode',
-                file=sys.stderr,
-            )
+            say_mode(amp.asked, resolved.dtype, where)
         listeners.tell(self)
 
     def _start(self, resolved: ResolvedPrecision, device: torch.device, compile: bool) -> None:
@@ -242,7 +236,7 @@ class Precision(OlderNames):
             raise RuntimeError("precision.step(optimizer) is under torch.autocast: end that first")
         if not optimizers:
             raise TypeError("precision.step() needs the optimizers that step: write precision.step(optimizer)")
-        refuse_clip(clip)
+        refuse_clip(clip, torch.Tensor)
         for given in optimizers:
             if not isinstance(given, Optimizer):
                 raise TypeError(
@@ -272,16 +266,6 @@ class Precision(OlderNames):
             raise RuntimeError(f"precision.{call} is inside `with precision:`: end the block first")
 
     # What else a script may ask
-
-    @property
-    def scale(self) -> float | None:
-        """The loss scale, the lowest of several, None where there is none. Waits for the device."""
-        return self._mechanism.scale
-
-    @property
-    def skipped_total(self) -> int:
-        """Optimizer steps skipped so far, over all optimizers. Waits for the device."""
-        return self._mechanism.skipped_total
 
     def state_dict(self) -> dict[str, Any]:
         """Level, and loss scale with its counts. The optimizers' own states have the scale too, and masters: a script

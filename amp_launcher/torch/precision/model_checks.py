@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import inspect
 import itertools
-import numbers
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -98,19 +97,6 @@ def refuse_no_loss(loss: object) -> None:
         raise ValueError(
             f"precision.backward takes a loss of one number, and was given one of shape {list(loss.shape)}: take its "
             ".mean() or .sum()"
-        )
-
-
-def refuse_clip(clip: object) -> None:
-    """Raise for a norm that would stop training in silence."""
-    if clip is None or isinstance(clip, torch.Tensor):
-        return
-    if isinstance(clip, bool) or not isinstance(clip, numbers.Real):
-        raise TypeError(f"clip= is the largest norm of the gradients, a number, and was given {clip!r}")
-    if not float(clip) > 0:
-        raise ValueError(
-            f"clip={clip} would leave nothing of the gradients: it is their largest norm, a number above 0; where 0 "
-            "means no clipping, write clip=value or None"
         )
 
 
