@@ -38,7 +38,7 @@ from launcher.runs import ownership, store
 from launcher.runs.schema import PlanRecord
 
 _ALONE = ("train.bare=true", "train.precision=script", "require_proof=false")
-"""Settings of a function that nothing of ours is around."""
+"""Settings of a function that runs without the wrapper of scripts."""
 _OF_PYTHON = ("site-packages", "dist-packages", "lib-dynload")
 """Folders of modules that an image's own Python has of its own."""
 _ASK = "import sys, cloudpickle; print('%d.%d' % sys.version_info[:2])"

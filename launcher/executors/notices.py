@@ -118,7 +118,7 @@ def tell_of_search(sweep: str, seen: Sequence[Seen]) -> None:
 
 
 def _tell(row: Seen, plan: PlanRecord, text: str, words: Mapping[str, Any]) -> None:
-    """Start the command with what is told of in the folder of this run, unless that was done."""
+    """Write the notice into the folder of this run and start its command, unless the notice is there already."""
     attempt = row.run.folder / "attempts" / str(row.state.attempt or 1)
     attempt.mkdir(exist_ok=True, mode=0o700)
     notice = attempt / "told-ended.json"

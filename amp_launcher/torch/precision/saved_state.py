@@ -1,9 +1,9 @@
 """What an optimizer's own `state_dict` needs to resume mixed precision bit for bit.
 
-A parameter's state has its float32 master as `master`. A state that is empty, as before the first step and as plain
-SGD's, has to stay so, since optimizers initialize what is empty: that master is in its group's `masters`, by its
-position there. The first group has the loss scale as `precision`. These are places that schedulers, `add_param_group`
-and `torch.distributed.checkpoint` leave as they are.
+A parameter's state has its float32 master as `master`. An optimizer initializes a state that is empty, as each
+is before the first step and plain SGD's always is. So such a master is in its group's `masters`, by its position there.
+The first group has the loss scale as `precision`. These are places that schedulers, `add_param_group` and
+`torch.distributed.checkpoint` leave as they are.
 """
 
 from __future__ import annotations

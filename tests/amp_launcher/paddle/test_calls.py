@@ -202,7 +202,7 @@ SCALE = dataclasses.replace(PRESETS["paddle"], init=64.0, growth_every=2, backof
 
 
 class Scaled:
-    """Two networks of one weight each at o1 in float16, whose gradient is what `backward` is told."""
+    """Two networks of one weight each at o1 in float16, whose gradients are the arguments of `backward`."""
 
     def __init__(self, monkeypatch) -> None:
         scaling_on_a_cpu(monkeypatch)
@@ -400,6 +400,7 @@ USES = {
     ),
     "a norm of zero": (clipped_to(0.0), r"clip=0\.0 would leave nothing"),
     "a norm that is no number": (clipped_to(float("nan")), "clip=nan would leave nothing"),
+    "a norm that is a text": (clipped_to("1"), "the largest norm of the gradients, a number, and was given '1'"),
 }
 
 
