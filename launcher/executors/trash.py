@@ -2,8 +2,7 @@
 
     RUN_ROOT/.trash/<time>/<run id>/   what one `rm` took; `mv` to RUN_ROOT brings it back
 
-In a root that a group shares each user has one of their own, `.trash-<uid>`. Hosts that answer through bash do the same
-(`launcher/ssh/bash_requests.sh`).
+In a root that a group shares each user has one of their own, `.trash-<uid>`.
 """
 
 from __future__ import annotations

@@ -22,10 +22,6 @@ class BadAnswer(Unreachable):
     """The host's answer breaks the protocol or is too late. Asking again is useless."""
 
 
-class NoPython(Unavailable):
-    """The host accepts the login, but has no Python, or one that is too old."""
-
-
 @contextlib.contextmanager
 def admitting(host: str) -> Iterator[None]:
     """For code that reads a host's answer: a value that is refused raises `BadAnswer`."""

@@ -18,7 +18,7 @@ from launcher.admit import Refused
 from launcher.errors import LauncherError, Unavailable, UsageError
 from launcher.runs.address import Address
 from launcher.ssh import failures, protocol
-from launcher.ssh.failures import BadAnswer, Lost, NoPython, Unreachable
+from launcher.ssh.failures import BadAnswer, Lost, Unreachable
 from launcher.ssh.methods import LONGEST_ERROR, REQUESTS
 from launcher.ssh.session import NOISE, Overdue, Session
 
@@ -39,8 +39,6 @@ class Host:
         self.address = address
         self.silence = SILENCE
         self._session: Session | None = None
-        self.no_python = ""
-        """Why the host is asked through bash; empty where it has a Python for the agent."""
 
     def ask(
         self,
@@ -84,10 +82,6 @@ class Host:
         limits = REQUESTS[request]
         seconds = limits.seconds + more_seconds
         session = self._connected()
-        if session is None:
-            from launcher.ssh import bash_host  # and the facts that it collects
-
-            return (yield from bash_host.answer(self.address, self.no_python, request, data, seconds, arguments))
         message: dict[str, Any] = {"do": request, "with": arguments}
         if data is not None:
             message["bytes"] = len(data)
@@ -129,15 +123,11 @@ class Host:
         if session is not None:
             session.close()
 
-    def _connected(self) -> Session | None:
-        """The session; None for a host without a Python for the agent. Raises `Unreachable`."""
-        if self._session is None and not self.no_python:
+    def _connected(self) -> Session:
+        """Raises `Unreachable`."""
+        if self._session is None:
             try:
                 self._session = Session(self.address, self.silence)
-            except NoPython as error:
-                if self.address.python is not None:
-                    raise Unreachable(str(error)) from None
-                self.no_python = str(error)
             except Lost:
                 raise
             except Unavailable as error:

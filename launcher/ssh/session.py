@@ -10,13 +10,17 @@ from launcher.errors import Unavailable
 from launcher.runs.address import Address
 from launcher.ssh import bootstrap, openssh_transport, protocol, transport
 from launcher.ssh.archive import archive
-from launcher.ssh.failures import BadAnswer, Lost, NoPython, admitting
+from launcher.ssh.failures import BadAnswer, Lost, admitting
 from launcher.ssh.stream import Stalled, write_all
 
 OPENING = 120.0
 """Seconds from the login to the start of the agent."""
 NOISE = 2**17
 """Bytes that login scripts may print before the agent's first line."""
+_NAME_PYTHON = (
+    "name one with cluster.python=/path/to/python3; without root, uv brings one: `uv python install 3.12`, then "
+    "cluster.python=~/.local/bin/python3.12"
+)
 _LOGIN_SCRIPTS = (
     "a login script there (.bashrc, .zshenv, .tcshrc, config.fish) may end the shell, start another one or wait for "
     "input, even without a terminal: check that `ssh` to it with the command `true` ends"
@@ -122,9 +126,8 @@ class Session:
         if kind == "old":
             version, _, program = text.partition(" ")
             floor = ".".join(map(str, bootstrap.FLOOR))
-            return NoPython(
-                f"{self._name} has Python {version} ({program}), and {floor} or newer is needed there; name another "
-                "with cluster.python=/path/to/python3"
+            return Unavailable(
+                f"{self._name} has Python {version} ({program}), and {floor} or newer is needed there; {_NAME_PYTHON}"
             )
         return Unavailable(f"{self._name} can't keep the launcher's agent in ~/.cache/launcher: {text}")
 
@@ -141,9 +144,9 @@ class Session:
         if self._address.transport == "openssh" and code == 255:
             return Unavailable(openssh_transport.explanation(self._name, complaint))
         if code in (126, 127):
-            return NoPython(
+            return Unavailable(
                 f"{self._name} has no {self._address.python or 'python3'} that could be run ({last}); Python 3.10 or "
-                "newer is needed there, outside any container: name it with cluster.python=/path/to/python3"
+                f"newer is needed there, outside any container: {_NAME_PYTHON}"
             )
         ended = f" (exit code {code})" if code else ""
         return Unavailable(f"{self._name} accepts the login but runs no command{ended}: {last or _LOGIN_SCRIPTS}")

@@ -24,7 +24,6 @@ from launcher.code.job_files import code_files
 from launcher.config.paths import expanded
 from launcher.errors import LauncherError, UsageError
 from launcher.executors import execute, interrupts
-from launcher.executors.ssh import bash_submission
 from launcher.plan.model import Plan
 from launcher.plan.record import to_json
 from launcher.runs import processes, remote_record, run_ids, run_roots, selection, store
@@ -177,9 +176,6 @@ def _take_back(folders: Sequence[Path]) -> None:
 def _hand_over(address: Address, message: Mapping[str, Any]) -> None:
     """Have the host start the runs."""
     host = connect(address)
-    if host.no_python:  # as `send_code` has found out
-        _ask_again_when_lost(lambda: bash_submission.submit(address, host.no_python, message))
-        return
     data = zlib.compress(json.dumps(message).encode(), 6)
     _ask_again_when_lost(lambda: host.ask("submit", functools.partial(_names, message["plans"]), data))
 

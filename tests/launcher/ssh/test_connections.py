@@ -184,7 +184,7 @@ def test_a_python_that_is_missing_or_too_old_is_refused_with_what_to_do(tmp_path
     # What an older interpreter finds first: its own number.
     old = program("old", 'exec python3 -c "import sys; sys.version_info = (3, 8, 2); exec(sys.argv[1])" "$2"')
     refused = refusal(config, python=old, transport=transport)
-    assert "3.8.2" in refused and "3.10" in refused
+    assert "3.8.2" in refused and "3.10" in refused and "uv python install" in refused
 
 
 @both
