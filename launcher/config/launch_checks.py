@@ -35,9 +35,12 @@ def check(launch: Launch, training: Settings) -> None:
     _check_notify(launch.notify)
     if training.watchdog.action == "restart" and not launch.restart.max:
         raise SettingsError("watchdog.action=restart needs restart.max=N, how often it may", "watchdog.action")
-    if launch.name is not None and not re.fullmatch(rf"[\w.+-]{{1,{LONGEST_NAME}}}", launch.name):
+    # A name is typed where flags are: `rm --now` is another request than a run of that name.
+    if launch.name is not None and not re.fullmatch(rf"\w[\w.+-]{{0,{LONGEST_NAME - 1}}}", launch.name):
         raise SettingsError(
-            f"name={launch.name} should be up to {LONGEST_NAME} letters, digits, '.', '_', '+' and '-'", "name"
+            f"name={launch.name} should be up to {LONGEST_NAME} letters, digits, '.', '_', '+' and '-', the first one a "
+            "letter, a digit or '_'",
+            "name",
         )
     if not launch.run_root:
         raise SettingsError("run_root= is empty; name a folder", "run_root")

@@ -123,6 +123,7 @@ VALUES = {
     "cluster=slurm cluster.max_requeues=-1": "cluster.max_requeues=-1 must be at least 0",
     "cluster=ssh cluster.connect_timeout=0": "cluster.connect_timeout=0 must be at least 1",
     "name=a/b": "name=a/b should be up to 60 letters",
+    "name=--now": "the first one a letter, a digit or '_'",
     "run_root=": "run_root= is empty",
     "wait=true detach=true": "contradict each other",
 }
