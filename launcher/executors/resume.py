@@ -7,6 +7,7 @@ import dataclasses
 import fcntl
 import functools
 import os
+import platform
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -219,7 +220,11 @@ def check_secrets(plan: Plan, secrets: Mapping[str, bytes]) -> None:
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Lock a run: two launchers that resume it at once would start it twice. Raises `UsageError`."""
-    with open(os.open(folder / ".resume", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as lock:
+    try:
+        file = os.open(folder / ".resume", os.O_WRONLY | os.O_CREAT, 0o600)
+    except FileNotFoundError:  # moved or deleted since it was listed, as on its host
+        raise UsageError(f"there is no run {folder.name} in {folder.parent} on {platform.node()}") from None
+    with open(file, "wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -129,8 +129,11 @@ def verify(
 
 def remove(runs: Sequence[Mapping[str, str]], force: bool, now: bool) -> None:
     """Remove the folders of runs, and the records of sweeps that have none left. One that is gone is no error."""
-    there = [run for run in _runs(runs) if run.folder.is_dir()]
+    wanted = _runs(runs)
+    there = [run for run in wanted if run.folder.is_dir()]
     remove_runs(there, force, now=now)
+    for run in sorted({*wanted}.difference(there)):  # it may have been moved
+        _say(f"there is no run {run.id} in {run.root} on {platform.node()}; its record goes")
     for root in () if now else sorted({run.root for run in there}):
         _say(trash.told(root, there=True))
 

@@ -167,7 +167,9 @@ def test_a_run_whose_folder_is_gone_there_is_lost(far):
     assert far.state(run) == "lost"
     assert "there is no run" in far.type("logs", run).err
     assert far.type("fetch", run).code == 2
-    assert far.type("rm", run).code == 0
+    assert "there is no run" in far.refused("resume", run)
+    removed = far.type("rm", run)
+    assert removed.code == 0 and "there is no run" in removed.err
 
 
 def test_a_host_that_does_not_answer_makes_its_runs_unreachable_and_others_are_shown(far, tmp_path):
