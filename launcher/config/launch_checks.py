@@ -38,8 +38,8 @@ def check(launch: Launch, training: Settings) -> None:
     # A name is typed where flags are: `rm --now` is another request than a run of that name.
     if launch.name is not None and not re.fullmatch(rf"\w[\w.+-]{{0,{LONGEST_NAME - 1}}}", launch.name):
         raise SettingsError(
-            f"name={launch.name} should be up to {LONGEST_NAME} letters, digits, '.', '_', '+' and '-', the first one a "
-            "letter, a digit or '_'",
+            f"name={launch.name} should be up to {LONGEST_NAME} letters, digits, '.', '_', '+' and '-', the first one "
+            "a letter, a digit or '_'",
             "name",
         )
     if not launch.run_root:
