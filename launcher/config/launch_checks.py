@@ -9,7 +9,7 @@ from typing import Any
 from amp_launcher.around.script import NGC_TENSORFLOW1, in_image
 from amp_launcher.settings import Settings
 from amp_launcher.typed import SettingsError, not_a_choice, plain, refuse_control_characters, show
-from launcher.config import job_environment, slurm_units
+from launcher.config import job_environment, slurm_flags, slurm_units
 from launcher.config.schema import ALIASES, OWN_FOLDER, Cluster, Container, Launch, SlurmCluster, SshCluster
 from launcher.runs import address as addresses
 
@@ -29,7 +29,7 @@ def check(launch: Launch, training: Settings) -> None:
     """
     _check_environment(launch)
     _check_devices(launch, training.device)
-    _check_cluster(launch.cluster)
+    _check_host(launch.cluster)
     if launch.wait and launch.detach:
         raise SettingsError("wait=true and detach=true contradict each other", "wait")
     _check_notify(launch.notify)
@@ -50,7 +50,7 @@ def check(launch: Launch, training: Settings) -> None:
         )
     _check_python(launch, training)
     _check_script(launch, training)
-    check_limit(launch.cluster)
+    check_cluster(launch.cluster)
     if launch.container.kind == "none":
         _refuse_without_container(launch, training)
     settings = training.train
@@ -133,7 +133,7 @@ def _check_devices(launch: Launch, device: str) -> None:
         )
 
 
-def _check_cluster(cluster: Any) -> None:
+def _check_host(cluster: Any) -> None:
     """Refuse text that can name no host. Raises `UsageError`."""
     if isinstance(cluster, SshCluster) and cluster.host is None:
         raise SettingsError("cluster=ssh needs cluster.host=me@host, or an alias of your SSH configuration", "cluster")
@@ -166,6 +166,13 @@ def _check_python(launch: Launch, training: Settings) -> None:
 
 SIGNALLED_EARLY = 60
 """Seconds by which Slurm may send a job its signal before the time that was asked for."""
+
+
+def check_cluster(cluster: Cluster) -> None:
+    """Refuse what no host can carry out, of a new run and of one that is resumed. Raises `SettingsError`."""
+    if isinstance(cluster, SlurmCluster):
+        slurm_flags.check(cluster)
+    check_limit(cluster)
 
 
 def check_limit(cluster: Cluster, default: int | None = None, of: str = "") -> None:

@@ -9,9 +9,10 @@ from typing import Any
 from amp_launcher import settings as trainer_settings
 from amp_launcher.precision.support import support_for
 from amp_launcher.recipe import NAMES, find
-from amp_launcher.typed import SettingsError, nearest, refuse_control_characters, show
+from amp_launcher.typed import SettingsError, build, nearest, refuse_control_characters, show
 from amp_launcher.values import from_text
-from launcher.config.schema import ALIASES, REACH, annotation_of
+from launcher.config.launch_checks import check_cluster
+from launcher.config.schema import ALIASES, CLUSTERS, REACH, annotation_of
 from launcher.errors import UsageError
 from launcher.plan import record
 from launcher.plan.model import Plan
@@ -42,6 +43,10 @@ def changes(plan: Plan, assignments: Mapping[str, str]) -> Plan:
                 settings[other] = None
             words = [*(word for word in words if word.partition("=")[0] not in (key, other)), f"{key}={show(value)}"]
             (settings[group] if group else settings)[name] = value
+    try:
+        check_cluster(build(CLUSTERS[cluster["kind"]], cluster, prefix="cluster."))
+    except SettingsError as error:
+        raise UsageError(f"{error} (command line)") from None
     changed = dataclasses.replace(plan, settings=settings, cluster=cluster, words=tuple(words), script=script)
     if ranks := {key: values[key] for key in RANKS if key in values}:
         changed = _with_ranks(changed, **ranks)

@@ -14,11 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from amp_launcher.precision.support import sharding_problem
-from amp_launcher.typed import SettingsError, build
 from launcher.code import code_store, uv_environment, uv_project
 from launcher.config import job_environment, shell_record
-from launcher.config.launch_checks import check_limit
-from launcher.config.schema import CLUSTERS
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, dependency, execute, stopping, submission, trash
 from launcher.executors.plan_changes import RESUME_ARGUMENTS, as_recorded, changes
@@ -128,10 +125,6 @@ def check_place(plan: Plan) -> None:
         why = gpu_locks.refusal(plan.gpus, pool, plan.host)
         if why:
             raise Unavailable(why)
-    try:
-        check_limit(build(CLUSTERS[plan.cluster["kind"]], plan.cluster, prefix="cluster."))
-    except SettingsError as error:
-        raise UsageError(f"{error} (command line)") from None
 
 
 def with_environment(plan: Plan) -> Plan:

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from collections.abc import Iterable
 
 from amp_launcher.typed import SettingsError, nearest
 from launcher.config import launch_checks, slurm_units
 from launcher.config.schema import Cluster, Gpus, SlurmCluster
+from launcher.config.slurm_flags import NAMED
 from launcher.config.spec import JobSpec
 from launcher.plan.model import Preemption
 from launcher.probe import gpu_names
 from launcher.probe.facts import Facts, Partition, SlurmFacts
 
-# Decided by the launcher: how a run is found, stopped and resumed rests on them.
-OURS = (
-    "array", "error", "export", "export-file", "gpus", "gpus-per-node", "gpus-per-task", "gres", "input", "job-name",
-    "nodes", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable", "requeue", "signal",
-    "test-only", "wait", "wrap", "dependency",
-)  # fmt: skip
-NAMED = {
-    "partition": "partition", "account": "account", "qos": "qos", "constraint": "constraint", "time": "time",
-    "reservation": "reservation", "cpus-per-task": "cpus", "mem": "mem", "wckey": "wckey",
-    "exclude": "exclude", "nodelist": "nodelist",
-}  # fmt: skip
 _VARIABLES = {f"SBATCH_{flag.replace('-', '_').upper()}": key for flag, key in NAMED.items() if key != "time"}
 _VARIABLES |= {"SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem"}
-_FLAG = re.compile(r"--[a-z][a-z-]*(?:=.*)?")
 
 
 def check(spec: JobSpec, facts: Facts) -> None:
@@ -37,11 +24,6 @@ def check(spec: JobSpec, facts: Facts) -> None:
     if not isinstance(cluster, SlurmCluster):
         return
     assert slurm is not None, "the prober gives facts of Slurm for cluster=slurm"
-    _check_flags(cluster.flags)
-    for key in ("account", "partition", "qos", "exclude", "nodelist"):
-        value = getattr(cluster, key)
-        if value is not None and re.search(r"\s", value):
-            raise SettingsError(f"cluster.{key}={value} holds a blank", f"cluster.{key}")
     partition = find_partition(cluster, slurm)
     if partition is not None:
         launch_checks.check_limit(cluster, partition.max_minutes, f"partition {partition.name}")
@@ -170,19 +152,6 @@ def _mebibytes(text: str | None) -> int:
         return slurm_units.mebibytes(text) if text is not None else 0
     except ValueError as error:
         raise SettingsError(f"cluster.mem={error}", "cluster.mem") from None
-
-
-def _check_flags(flags: Iterable[str]) -> None:
-    for flag in flags:
-        name = flag.removeprefix("--").partition("=")[0]
-        if not _FLAG.fullmatch(flag):
-            raise SettingsError(
-                f"cluster.flags: {flag} should be a long flag of sbatch, as --nice=100", "cluster.flags"
-            )
-        if name in NAMED:
-            raise SettingsError(f"cluster.flags: {flag}: say cluster.{NAMED[name]}= instead", "cluster.flags")
-        if name in OURS:
-            raise SettingsError(f"cluster.flags: --{name} is set by the launcher itself", "cluster.flags")
 
 
 def _check_run_root(facts: Facts, slurm: SlurmFacts) -> None:

@@ -6,8 +6,8 @@ import dataclasses
 import re
 from collections.abc import Callable
 
+from launcher.config.slurm_flags import NAMED
 from launcher.plan.model import Plan
-from launcher.plan.slurm_check import NAMED
 
 
 def header(plan: Plan, *, log: str, array: str | None = None) -> list[str]:

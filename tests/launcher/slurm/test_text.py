@@ -250,6 +250,19 @@ def test_a_resume_with_other_gpus_takes_as_many_cpus_for_each() -> None:
     assert plan_changes.changes(plan, {"gpus": "2", "cluster.cpus": "3"}).cluster["cpus"] == 3
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("cluster.flags", "[--array=0-2]", "--array is set by the launcher itself"),
+        ("cluster.flags", "[-N2]", "should be a long flag of sbatch"),
+        ("cluster.account", "a b", "holds a blank"),
+    ],
+)
+def test_a_resume_is_refused_what_a_new_run_is(key: str, value: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        plan_changes.changes(plan_of("gpus=0"), {key: value})
+
+
 def test_cpus_for_gpus_of_an_unknown_partition_are_a_documented_number() -> None:
     nowhere = dataclasses.replace(CLUSTER, partitions=(partition("gpu"),))
     plan = plan_of("gpus=2", facts=dataclasses.replace(LOGIN, slurm=nowhere))
