@@ -78,4 +78,3 @@ def linked(root: Path, count: int) -> None:
             os.makedirs(root / name / "attempts/1", 0o700)
             for file in files:
                 os.link(first / file, root / name / file)
-    store.write_sweep(root, "20260101-000000-brave-otter", names, {})

@@ -129,8 +129,9 @@ def single(verb: str, names: Sequence[str], roots: Sequence[str]) -> Run:
     """The run that the names mean, for a verb that takes one. Raises `UsageError` for a sweep."""
     selected = one_of(verb, names, roots, "run")
     if selected.sweep is not None:
-        one = f"; name one, as {selected.runs[0].id}" if selected.runs else ""
-        raise UsageError(f"{verb}: {selected.sweep} is a sweep of {len(selected.runs)} runs{one}")
+        raise UsageError(
+            f"{verb}: {selected.sweep} is a sweep of {len(selected.runs)} runs; name one, as {selected.runs[0].id}"
+        )
     return selected.runs[0]
 
 
@@ -142,9 +143,3 @@ def all_runs(what: Sequence[Selection]) -> list[Run]:
 def chosen(names: Sequence[str], roots: Sequence[str]) -> list[Run]:
     """The runs that the names mean, each once; all names are looked up before anything is done."""
     return all_runs(selection.find_all(names, roots))
-
-
-def refuse_none(verb: str, names: Sequence[str], runs: Sequence[Run]) -> None:
-    """Refuse a sweep of which no run is left. Raises `UsageError`."""
-    if not runs:
-        raise UsageError(f"{verb}: no run of {' '.join(names)} is left")

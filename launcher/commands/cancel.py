@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from launcher.commands.arguments import Parser, chosen, newest, refuse_none
+from launcher.commands.arguments import Parser, chosen, newest
 from launcher.executors import backends, stopping
 from launcher.executors.stopping import Ended
 from launcher.runs import ownership
@@ -24,7 +24,6 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--now", action="store_true", help="kill at once, without a checkpoint")
     options, names, roots = parser.read(arguments)
     runs = chosen(names, roots) if names else [newest(roots, own=True)]
-    refuse_none("cancel", names, runs)
     return end("cancel", runs, now=options.now)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep, refuse_none
+from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep
 from launcher.compare import documents
 from launcher.config.paths import expanded
 from launcher.errors import UsageError
@@ -46,7 +46,6 @@ def main(arguments: list[str]) -> int:
         return _give(_overview(roots, options.html), options)
     what = selection.find_all(names, roots) if names else [newest_run_or_sweep(roots)]
     chosen = all_runs(what)
-    refuse_none("report", names, chosen)
     return _give(documents.of(what, chosen), options)
 
 

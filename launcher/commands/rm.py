@@ -57,13 +57,10 @@ def main(arguments: list[str]) -> int:
 
         actions.remove(far, options.force, now=options.now)
     done = "forgotten" if options.forget else "deleted" if options.now else "moved to the trash"
-    sweeps = [selected.sweep for selected in what]
     remove(
         chosen,
         options.force,
         now=options.now,
-        roots=roots,
-        sweeps=sweeps,
         say=lambda run: print(f"{run.id}  {done}"),
     )
     for root in () if options.now else sorted({run.root for run in near}):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep, refuse_none
+from launcher.commands.arguments import Parser, all_runs, newest_run_or_sweep
 from launcher.executors import backends
 from launcher.runs import run_ids, selection
 from launcher.runs.selection import Selection
@@ -19,7 +19,6 @@ def main(arguments: list[str]) -> int:
     )
     _, names, roots = parser.read(arguments)
     chosen = all_runs(selection.find_all(names, roots) if names else [_newest_unfinished(roots)])
-    refuse_none("watch", names, chosen)
     from launcher.compare.ended import last_words
     from launcher.ui.live import watch
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
-import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from launcher.code import code_store, uv_environment
@@ -29,13 +28,10 @@ def remove(
     force: bool,
     *,
     now: bool = False,
-    roots: Sequence[str] | None = None,
-    sweeps: Sequence[str | None] = (),
     say: Callable[[Run], None] = lambda _: None,
 ) -> None:
-    """Move the folders of runs to the trash, or delete them `now`, and delete what was in the trash for a week. In
-    `roots` the records of sweeps go that have no run left: those of the runs and those named. Of a run on another host
-    that is what is known of it here.
+    """Move the folders of runs to the trash, or delete them `now`, with what their sweeps have beside the last of them,
+    and delete what was in the trash for a week. Of a run on another host that is what is known of it here.
 
     Raises `LauncherError` where a run of this machine has not ended, unless `force` ends it; then nothing is removed.
     """
@@ -54,7 +50,7 @@ def remove(
             say(run)
     trash.delete(old)
     _prune(code)
-    _forget_sweeps(chosen, sorted({run.root for run in chosen}) if roots is None else roots, sweeps)
+    _forget_sweeps(chosen)
 
 
 def _end(chosen: Sequence[Run], force: bool) -> None:
@@ -172,12 +168,9 @@ def _is_named(root: str, name: str, near: str = "", others: set[Run] | None = No
     return False
 
 
-def _forget_sweeps(deleted: Sequence[Run], roots: Sequence[str], sweeps: Sequence[str | None]) -> None:
-    """Delete the records of sweeps that have no run left: those named, and those of the deleted runs."""
-    named = {*sweeps, *(run_ids.sweep_of(run.id) for run in deleted)}
-    for root in roots:
-        for sweep in named - {None}:
-            record = f"{root}/{store.SWEEPS}/{sweep}.json"
-            if ownership.is_mine(record, root) and not selection.sweep_runs(root, str(sweep)):
-                os.unlink(record)
-                shutil.rmtree(Path(root, store.SWEEPS, str(sweep)), ignore_errors=True)  # of a search, or of arrays
+def _forget_sweeps(deleted: Iterable[Run]) -> None:
+    """Delete what sweeps have beside their runs, of those that have none left."""
+    for root, sweep in {(run.root, sweep) for run in deleted if (sweep := run_ids.sweep_of(run.id))}:
+        folder = store.search_folder(root, sweep)
+        if ownership.is_mine(folder, root) and not selection.sweep_runs(root, sweep):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -82,16 +82,14 @@ def submit(
     plans: Sequence[Plan],
     came_from: Mapping[str, Any],
     *,
-    cells: Sequence[str] = (),
     code: Mapping[str, Mapping[str, Path]] | None = None,
     passed: Mapping[str, str] | None = None,
     populate: Sequence[Callable[[Path], None]] = (),
 ) -> list[Path]:
     """Submit one run, or the cells of a sweep, and return their folders; see `execute.prepare`.
 
-    `code` is the files of snapshots, by digest; others have to be there. `cells` is all runs of the sweep, where some
-    were started before; `populate` is for each plan what puts files into its folder. Raises `LauncherError`, and then
-    the folders of those that were not accepted are gone.
+    `code` is the files of snapshots, by digest; others have to be there. `populate` is for each plan what puts files
+    into its folder. Raises `LauncherError`, and then the folders of those that were not accepted are gone.
     """
     check(plans)
     interrupts.check()
@@ -103,30 +101,21 @@ def submit(
         with waiting.counted(list(itertools.zip_longest(plans, populate)), "writing run folders: {} of {}") as pairs:
             for plan, put in pairs:
                 folders.append(execute.prepare(plan, (code or {}).get(plan.code), came_from, passed, put))
-        if named := run_ids.sweep_of(folders[0].name):
-            names = cells or [folder.name for folder in folders]
-            store.write_sweep(folders[0].parent, named, names, {"command": list(plans[0].command)})
         start(folders, [plan.bind(folder.name) for plan, folder in zip(plans, folders, strict=True)])
     except BaseException as error:  # an interrupt too
         # Of a chain a part is of no use: what was accepted already is ended, and goes.
         ended = plans[0].job is not None and not stopping.kill_all(filter(_is_accepted, folders))
-        alone = set(cells) <= {plan.run_id for plan in plans}  # else an earlier try started cells of this sweep
-        _discard(
-            folders, keep_accepted=not ended and not isinstance(error, local_start.StartRefused), forget_sweep=alone
-        )
+        _discard(folders, keep_accepted=not ended and not isinstance(error, local_start.StartRefused))
         raise
     return folders
 
 
-def _discard(folders: Sequence[Path], *, keep_accepted: bool, forget_sweep: bool) -> None:
-    """Delete the folders of runs that were not accepted, and name those that were. With none accepted, the record of
-    their sweep goes if `forget_sweep` is true."""
+def _discard(folders: Sequence[Path], *, keep_accepted: bool) -> None:
+    """Delete the folders of runs that were not accepted, and name those that were."""
     kept = [folder for folder in folders if keep_accepted and _is_accepted(folder)]
     for folder in folders:
         if folder not in kept:
             execute.discard(folder)
-    if forget_sweep and folders and not kept and (sweep := run_ids.sweep_of(folders[0].name)):
-        store.forget_sweep(folders[0].parent, sweep)
     for folder in kept:
         print(f"{folder.name} was handed over all the same; `ls {folder.name}` says how it stands", file=sys.stderr)
 

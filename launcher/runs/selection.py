@@ -13,7 +13,7 @@ from launcher.errors import UsageError
 from launcher.runs import ownership, run_ids
 from launcher.runs.names import Names
 from launcher.runs.schema import PlanRecord
-from launcher.runs.store import SWEEPS, UNFINISHED, Run, read, read_or_empty
+from launcher.runs.store import UNFINISHED, Run, read
 
 
 class Selection(NamedTuple):
@@ -40,11 +40,9 @@ def run_folders(root: str) -> dict[str, int]:
     return {}
 
 
-def sweep_names(root: str) -> list[str]:
-    with contextlib.suppress(OSError):
-        names = (name[: -len(".json")] for name in os.listdir(f"{root}/{SWEEPS}") if name.endswith(".json"))
-        return [name for name in names if run_ids.is_id(name)]
-    return []
+def sweep_names(root: str) -> set[str]:
+    """Every sweep that has a run in the root."""
+    return {sweep for name in run_names(root) if (sweep := run_ids.sweep_of(name))}
 
 
 def unfinished(roots: Iterable[str]) -> list[Run]:
@@ -105,8 +103,7 @@ def _cell(whole: Selection, text: str) -> Selection:
     for number, run in numbers.items():
         if number.lstrip("0") == text.lstrip("0"):
             return Selection(None, (run,), whole.is_exact)
-    there = f"the first is {min(numbers)}, the last {max(numbers)}" if numbers else "none of its cells is left"
-    raise UsageError(f"{whole.sweep} has no cell {text[:20]}: {there}")
+    raise UsageError(f"{whole.sweep} has no cell {text[:20]}: the first is {min(numbers)}, the last {max(numbers)}")
 
 
 def _job(whole: Selection, text: str) -> Selection | None:
@@ -128,8 +125,7 @@ class _Index:
         for root, names in self._roots.items():
             for name in names:
                 self._runs.setdefault(name, []).append(root)
-            # The record of a sweep stays behind where its cells are moved.
-            for sweep in {*sweep_names(root), *filter(None, map(run_ids.sweep_of, names))}:
+            for sweep in set(filter(None, map(run_ids.sweep_of, names))):
                 self._sweeps.setdefault(sweep, []).append(root)
 
     def find(self, text: str) -> Selection:
@@ -159,13 +155,8 @@ class _Index:
 
 
 def sweep_runs(root: str, sweep: str) -> list[Run]:
-    """The runs of a sweep that still have a folder, in the order of its cells.
-
-    A record that another user wrote says nothing: it could name any run.
-    """
-    recorded = read_or_empty(f"{root}/{SWEEPS}/{sweep}.json", own_in=root).get("runs")
-    cells = [name for name in recorded if isinstance(name, str)] if isinstance(recorded, list) else run_names(root)
-    names = [cell for cell in dict.fromkeys(cells) if run_ids.sweep_of(cell) == sweep]
-    if not isinstance(recorded, list):
-        names.sort()
-    return [Run(root, name) for name in names if os.path.isdir(f"{root}/{name}")]
+    """The runs of a sweep that still have a folder, in the order of its cells; of one of the caller's own, which
+    another user could give further cells in a shared root, those that are the caller's."""
+    names = (name for name in run_names(root) if run_ids.sweep_of(name) == sweep)
+    runs = [Run(root, name) for name in sorted(names, key=lambda name: (len(name), name))]
+    return [run for run in runs if ownership.is_mine(run.path, root)] or runs

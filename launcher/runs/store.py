@@ -3,7 +3,7 @@
     RUN_ROOT/<run id>/           the record of one run: there is no database
     RUN_ROOT/.unfinished/<id>    a marker from submission until someone sees the run finished, so that listing the
                                  unfinished ones opens no old folder
-    RUN_ROOT/.sweeps/<id>.json   which runs a sweep has
+    RUN_ROOT/.sweeps/<id>/       what a sweep has beside its runs: of a search, or of job arrays
 
 Every file has one writer and is written aside and renamed; a file that can't be read is taken for damaged, never for
 an empty answer.
@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -135,14 +135,6 @@ def clear_unfinished(root: Path, run: str) -> None:
     (root / UNFINISHED / run).unlink(missing_ok=True)
 
 
-def write_sweep(root: Path, sweep: str, runs: Sequence[str], record: dict[str, Any]) -> None:
-    """The record of a sweep: its runs, and further values."""
-    path = root / SWEEPS / f"{sweep}.json"
-    make_root(root)
-    make_common(path.parent)
-    write_json(path, {"schema": 1, "id": sweep, "runs": list(runs), **record})
-
-
 def search_folder(root: str, sweep: str) -> Path:
     """The folder of a sweep for what is none of its runs'."""
     return Path(root, SWEEPS, sweep)
@@ -150,10 +142,6 @@ def search_folder(root: str, sweep: str) -> Path:
 
 def is_search(root: str, sweep: str) -> bool:
     return os.path.exists(search_folder(root, sweep) / SEARCH)
-
-
-def forget_sweep(root: Path, sweep: str) -> None:
-    (root / SWEEPS / f"{sweep}.json").unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

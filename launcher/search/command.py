@@ -55,7 +55,6 @@ def start(words: Words, arguments: Sequence[str]) -> int:
     except BaseException:
         if not selection.sweep_runs(str(root), sweep):
             shutil.rmtree(folder, ignore_errors=True)
-            store.forget_sweep(root, sweep)
         raise
 
 

@@ -204,8 +204,7 @@ class Driver:
         plan = self._job.plan(texts).at(run.path)
         if self._came_from is None:
             self._came_from = execute.provenance(plan, self._code)
-        runs = [other.id for other in selection.sweep_runs(run.root, self._sweep)]
-        submission.submit([plan], self._came_from, cells=[*runs, run.id], code=self._files)
+        submission.submit([plan], self._came_from, code=self._files)
         self._follow(number)
 
     def _follow(self, number: int) -> None:

@@ -158,7 +158,6 @@ def finished(root: Path, name: str = NAME, state: str = "done", **more: Any) -> 
 def sweep(root: Path, count: int, create: Callable[..., Path] = finished, **how: Any) -> list[Path]:
     """The cells of a sweep, by default as it left them long ago."""
     folders = [create(root, f"{SWEEP}-{index:03}", **how) for index in range(count)]
-    store.write_sweep(root, SWEEP, [folder.name for folder in folders], {})
     return folders
 
 

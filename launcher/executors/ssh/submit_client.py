@@ -26,7 +26,7 @@ from launcher.errors import LauncherError, UsageError
 from launcher.executors import execute, interrupts
 from launcher.plan.model import Plan
 from launcher.plan.record import to_json
-from launcher.runs import processes, remote_record, run_ids, run_roots, selection, store
+from launcher.runs import processes, remote_record, run_ids, store
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Known, Pointer
 from launcher.runs.states import State
@@ -63,9 +63,6 @@ def submit(
         send_code(plans[0], code, address)
     token = os.urandom(16).hex()
     folders = reserve([plan.name for plan in plans], address, plans[0].run_root, token)
-    if sweep := run_ids.sweep_of(folders[0].name):
-        record = {"command": list(plans[0].command)}
-        store.write_sweep(Path(run_roots.remote()), sweep, [folder.name for folder in folders], record)
     bound = [to_json(plan.bind(folder.name)) for plan, folder in zip(plans, folders, strict=True)]
     message = {
         "plans": bound,
@@ -164,13 +161,9 @@ def _take_back_refused(folders: Sequence[Path]) -> None:
 
 
 def _take_back(folders: Sequence[Path]) -> None:
-    """Remove records, and that of their sweep with its last one."""
+    """Remove records."""
     for folder in folders:
         execute.discard(folder)
-    if folders and (sweep := run_ids.sweep_of(folders[0].name)):
-        root = run_roots.remote()
-        if not selection.sweep_runs(root, sweep):
-            store.forget_sweep(Path(root), sweep)
 
 
 def _hand_over(address: Address, message: Mapping[str, Any]) -> None:

@@ -79,7 +79,6 @@ def _start(new: Sequence[Plan], message: Mapping[str, Any]) -> None:
     submission.submit(
         new,
         message["came_from"],
-        cells=ids,
         passed=message["passed"],
         populate=[functools.partial(_write_secrets, plan, secrets[plan.run_id]) for plan in new],
     )

@@ -198,7 +198,7 @@ def test_a_word_that_is_wrong_in_one_job_starts_none(
     own = [] if "run_root=" in new else [f"run_root={root}"]
     assert main(["chain", "nightly.yaml", "detach=true", *own]) == 2
     assert says in capsys.readouterr().err
-    assert selection.run_names(str(root)) == [] and not selection.sweep_names(str(root))
+    assert selection.run_names(str(root)) == []
     assert all(selection.run_names(other) == [] for other in run_roots.known())
 
 
@@ -236,7 +236,7 @@ def test_a_chain_of_which_a_part_is_refused_leaves_nothing(
     monkeypatch.setattr(local_start, "start_here", first_alone)
     assert main(["chain", "nightly.yaml", f"run_root={root}", "detach=true"]) == 3
     assert len(started) == 2 and not any(folder.exists() for folder in started)
-    assert selection.run_names(str(root)) == [] and not selection.sweep_names(str(root))
+    assert selection.run_names(str(root)) == []
 
 
 def test_a_chain_over_ssh_waits_there_and_what_failed_is_resumed_with_what_waited(

@@ -24,7 +24,7 @@ from launcher.executors.plan_changes import as_recorded, changes
 from launcher.executors.resume import alone, resume_here
 from launcher.plan.record import to_json
 from launcher.plan.resolve import resolve
-from launcher.runs import selection, store
+from launcher.runs import selection
 from launcher.runs.store import Run, plan_path
 from launcher.ui.summary import elapsed
 from tests.launcher.hosts import LAPTOP, spec_of
@@ -365,7 +365,6 @@ def test_two_launchers_do_not_resume_a_run_at_once(failed, capsys):
 def test_of_a_sweep_the_failed_runs_alone_start_again(root, monkeypatch):
     states = ("done", "failed", "cancelled")
     runs = [finished(root, f"{SWEEP}-00{index}", state) for index, state in enumerate(states)]
-    store.write_sweep(root, SWEEP, [run.name for run in runs], {})
     started: list[str] = []
 
     def resumed(wanted, *_, **__):

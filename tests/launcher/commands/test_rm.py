@@ -83,15 +83,15 @@ def test_a_run_elsewhere_is_kept_even_with_force(root):
     assert folder.exists()
 
 
-def test_a_sweep_goes_with_its_record(root):
-    rm.main([sweep(root, 3)[0].name])
-    assert selection.sweep_names(str(root)) == [SWEEP]
+def test_a_sweep_goes_with_what_its_arrays_left(root):
+    cells = sweep(root, 3)
     of_arrays = root / store.SWEEPS / SWEEP
-    of_arrays.mkdir()
+    of_arrays.mkdir(parents=True)
     (of_arrays / "1-0.sh").touch()
+    rm.main([cells[0].name])
+    assert (of_arrays / "1-0.sh").exists()
     rm.main(["calm-lake"])
-    assert selection.run_names(str(root)) == [] and selection.sweep_names(str(root)) == []
-    assert not of_arrays.exists()
+    assert selection.run_names(str(root)) == [] and not of_arrays.exists()
 
 
 def test_a_folder_that_was_never_submitted_can_be_deleted(root):
@@ -172,7 +172,7 @@ def test_a_removed_run_stays_in_the_trash_without_its_secrets_and_is_brought_bac
     printed = capsys.readouterr()
     assert printed.out.splitlines()[0] == f"{NAME}  moved to the trash"
     assert re.search(rf"in the trash {root}/\.trash: 3 runs, \d+[.\d]* KiB", printed.err)
-    assert code.exists() and selection.run_names(str(root)) == selection.sweep_names(str(root)) == []
+    assert code.exists() and selection.run_names(str(root)) == []
     for removed in root.glob(".trash/*/*"):
         removed.rename(root / removed.name)
     assert state(folder).name == "done" and not list(folder.rglob(".secrets"))

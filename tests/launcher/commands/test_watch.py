@@ -6,8 +6,7 @@ import time
 import pytest
 
 from launcher.commands import watch
-from launcher.errors import UsageError
-from launcher.runs import remote_record, store
+from launcher.runs import remote_record
 from launcher.runs.address import Address
 from launcher.runs.remote_record import Known, Pointer
 from launcher.runs.states import State
@@ -41,9 +40,8 @@ def test_without_a_run_it_is_the_newest_that_has_not_ended(root, capsys):
 
 
 def test_of_a_sweep_all_runs_are_watched(root, capsys):
-    cells = sweep(root, 2)
+    sweep(root, 2)
     running = make(root, f"{SWEEP}-002", trainer=f"STEPS=3\n{STEPPING}")
-    store.write_sweep(root, SWEEP, [folder.name for folder in (*cells, running)], {})
     start(running)
     for words, message in (([], f"newest unfinished sweep: {SWEEP}\n"), (["calm"], "")):
         assert watch.main(words) == 0
@@ -76,9 +74,3 @@ def test_ctrl_c_tells_of_a_host_that_cannot_be_reached_and_when_the_state_was_kn
     err = left("unreachable")
     assert f"unreachable: {NAME}: " in err and "refused" in err and "; running 10m" in err
     assert "still running" not in err
-
-
-def test_a_sweep_of_which_nothing_is_left_is_an_error(root):
-    store.write_sweep(root, SWEEP, [f"{SWEEP}-000"], {})
-    with pytest.raises(UsageError, match="no run of calm is left"):
-        watch.main(["calm"])

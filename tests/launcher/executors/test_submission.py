@@ -16,7 +16,7 @@ from launcher.executors import submission
 from launcher.executors.slurm import submit
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
-from launcher.runs import run_ids, store
+from launcher.runs import run_ids
 from tests.launcher.compare.test_comparison import CONTAINED
 from tests.launcher.hosts import LAPTOP, spec_of
 from tests.launcher.run_folders import SWEEP, state, until
@@ -38,17 +38,16 @@ def plans(root: Path, program: Path, tmp_path: Path) -> list[Plan]:
 
 
 @pytest.mark.parametrize("started", [0, 1])
-def test_a_try_that_fails_forgets_its_sweep_unless_an_earlier_one_started_cells(
+def test_a_try_that_fails_leaves_the_cells_alone_that_an_earlier_one_started(
     root: Path, plans: list[Plan], started: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     earlier, later = plans[:started], plans[started:]
     if earlier:
-        (running,) = submission.submit(earlier, {}, cells=CELLS)
+        (running,) = submission.submit(earlier, {})
     monkeypatch.setattr(submission, "start", refuse)
     with pytest.raises(UsageError, match="the queue is closed"):
-        submission.submit(later, {}, cells=CELLS)
+        submission.submit(later, {})
     assert [(root / name).exists() for name in CELLS] == [bool(started), False, False]
-    assert (root / store.SWEEPS / f"{SWEEP}.json").exists() == bool(started)
     if earlier:
         until(lambda: state(running).name == "done")
 

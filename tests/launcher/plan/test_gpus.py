@@ -127,7 +127,6 @@ def test_a_sweep_whose_first_cell_finds_no_gpu_is_refused_whole(bench: Bench) ->
     with pytest.raises(local_start.StartRefused, match="asked for: 2, free: 1"):
         bench.start(*plans)
     assert bench.folders() == [other]
-    assert selection.sweep_names(str(bench.root)) == []
 
 
 def test_resume_takes_the_gpus_again_and_is_refused_while_they_are_taken(bench: Bench) -> None:

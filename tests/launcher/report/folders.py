@@ -77,7 +77,6 @@ def sweep(root, levels=("o0", "o1", "o2")):
         planned = {"swept": [["amp", level]]}
         scale = None if level == "o0" else 65536.0
         folders.append(run(root, name, level, planned=planned, resulting={"throughput": throughput}, scale=scale))
-    store.write_sweep(root, SWEEP, names, {})
     return folders
 
 

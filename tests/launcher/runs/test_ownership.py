@@ -163,15 +163,6 @@ def test_a_record_that_another_user_wrote_into_ones_own_folder_counts_as_damaged
     assert "Traceback" not in done.stderr
 
 
-def test_anothers_record_of_a_sweep_does_not_say_which_runs_to_end(alice: User, mallory: User, root: Path) -> None:
-    own = lay(alice, root, MINE)
-    (root / ".sweeps").mkdir()
-    (root / ".sweeps").chmod(0o1777)
-    mallory.write(root / ".sweeps" / f"{THEIRS}.json", {"schema": 1, "id": THEIRS, "runs": [MINE]})
-    done = alice.launcher("rm", "--force", THEIRS, f"run_root={root}")
-    assert own.exists(), done.stdout
-
-
 def test_anothers_runs_are_shown_by_their_files_as_theirs_and_nothing_is_asked_or_written(
     alice: User, mallory: User, root: Path, open_folder: Path
 ) -> None:

@@ -1,4 +1,3 @@
-import json
 import os
 
 import pytest
@@ -55,19 +54,27 @@ def test_the_newest_runs_of_several_roots_come_newest_first(tmp_path):
 def test_a_sweep_is_found_with_those_of_its_runs_that_are_left_by_its_id_or_by_the_name_of_its_cells(root):
     for cell in (CELLS[0], CELLS[2]):
         named(root, cell, "widths")
-    store.write_sweep(root, SWEEP, CELLS, {"command": ["amp=o0,o1"]})
     sweep = Selection(SWEEP, (Run(str(root), CELLS[0]), Run(str(root), CELLS[2])))
     assert find(SWEEP, root) == find("calm-lake", root) == find("widths", root) == sweep
     assert find("calm", root) == sweep._replace(is_exact=False)
-    assert json.loads((root / ".sweeps" / f"{SWEEP}.json").read_text())["command"] == ["amp=o0,o1"]
 
 
-def test_a_record_of_a_sweep_names_its_cells_alone_and_without_one_they_are_in_order(root):
-    for run in (CELLS[1], CELLS[0], NAME, "20260104-000000-even-bay-001"):
+def test_a_sweep_is_its_cells_in_their_order(root):
+    cells = (CELLS[0], CELLS[1], f"{SWEEP}-999", f"{SWEEP}-1000")
+    for run in (*reversed(cells), NAME, "20260104-000000-even-bay-001"):
         finished(root, run)
+    assert find(SWEEP, root).runs == tuple(Run(str(root), cell) for cell in cells)
+
+
+@users.needs_root
+def test_anothers_run_that_is_called_like_a_cell_is_none_of_ones_own_sweep(root):
+    for cell in CELLS:
+        finished(root, cell)
+    os.chown(root / CELLS[2], 61001, -1)
     assert find(SWEEP, root).runs == (Run(str(root), CELLS[0]), Run(str(root), CELLS[1]))
-    store.write_sweep(root, SWEEP, [CELLS[1], NAME, "20260104-000000-even-bay-001", "../x", CELLS[0]], {})
-    assert find(SWEEP, root).runs == (Run(str(root), CELLS[1]), Run(str(root), CELLS[0]))
+    for cell in CELLS:
+        os.chown(root / cell, 61001, -1)
+    assert len(find(SWEEP, root).runs) == 3
 
 
 def test_the_path_of_a_runs_folder_names_it_in_any_root(root, tmp_path, monkeypatch):
@@ -143,7 +150,6 @@ def test_a_run_on_a_host_has_the_name_that_was_typed_here_whatever_its_host_says
 def test_numbers_after_a_sweep_are_its_cells(root):
     for cell in (*CELLS, "20260104-000000-even-bay-001"):
         finished(root, cell)
-    store.write_sweep(root, SWEEP, CELLS, {})
     first, second, third = (one(root, cell) for cell in CELLS)
     owl = finished(root, "20260101-000000-wise-owl").name
 

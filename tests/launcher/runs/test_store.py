@@ -159,14 +159,6 @@ def test_a_folder_that_cannot_be_looked_at_is_nobodys_and_damaged(tmp_path):
     assert files.damaged == ("its folder",) and not files.owner.mine and "symbolic links" in files.owner.why
 
 
-def test_the_record_of_a_sweep_is_its_users_alone_and_goes_once_or_twice(root):
-    store.write_sweep(root, "20260102-030405-calm-lake", [], {})
-    assert stat.S_IMODE(root.stat().st_mode) == 0o700
-    for _ in range(2):
-        store.forget_sweep(root, "20260102-030405-calm-lake")
-        assert selection.sweep_names(str(root)) == []
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [("attempt 1, preemption, 60 s", "preemption, 60 s"), ("attempt 1, signal TERM", "signal TERM"), ("please", "")],

@@ -133,7 +133,6 @@ def test_a_job_that_slurm_refuses_or_that_comes_after_no_run_leaves_nothing(
         with pytest.raises(UsageError, match=message):
             bench.submit(*plans)
     assert not selection.run_names(str(bench.root))
-    assert not selection.sweep_names(str(bench.root))
 
 
 @pytest.mark.alone

@@ -76,20 +76,6 @@ def test_a_damaged_record_of_a_known_state_is_asked_for_again(victim):
         assert done.code == 0 and done.out.count("running") == (1 if words[-1] == ids[0] else len(ids) + 1)
 
 
-@pytest.mark.parametrize(
-    "damage", ["{", "null", '{"runs": 5}', '{"runs": [5, null, "../x", [1]]}', '{"runs": {"a": 1}}', "[" * 100_000]
-)
-def test_a_damaged_record_of_a_sweep_hides_nothing(victim, damage):
-    sweep = "20260102-030407-late-lark"
-    folder = victim.folder / "here" / ".sweeps"
-    folder.mkdir()
-    (folder / f"{sweep}.json").write_text(damage)
-    (folder / "\x1b[2Jx.json").write_text(damage)
-    assert OTHER in victim.type_only("ls").out
-    for words in (["ls", sweep], ["report", sweep], ["cancel", sweep], ["ls", "late"]):
-        assert OTHER not in victim.type_only(*words).out
-
-
 def test_an_ssh_configuration_that_cannot_be_read_hides_no_other_run(victim):
     (victim.folder / "broken").write_text("Host *\n  Port none\n")
     for transport in ("fabric", "openssh"):

@@ -121,7 +121,6 @@ def test_cells_of_a_sweep_are_below_one_parent_run(root, client, monkeypatch):
     names = [f"{SWEEP}-{index:03}" for index in range(2)]
     for index, name in enumerate(names):
         run(root, name, steps=2, plan={"swept": [["sweep.lr", index / 10]]})
-    store.write_sweep(root, SWEEP, names, {})
     export("calm-lake", "1", "to=mlflow")  # one cell first: it has the same parent
     export("calm-lake", "to=mlflow")
     there = runs(client, "digits")

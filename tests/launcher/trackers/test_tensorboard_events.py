@@ -161,7 +161,6 @@ def test_a_damaged_or_hostile_record_leads_nowhere_else(root, tmp_path, send, ev
 def test_a_sweep_and_a_comparison_are_folders_of_their_runs(root, tmp_path, send, events):
     for index in range(2):
         run(root, f"{SWEEP}-{index:03}", steps=2, plan={"swept": [["amp", "o2"], ["data.dir", f"/a/{index}"]]})
-    store.write_sweep(root, SWEEP, [f"{SWEEP}-{index:03}" for index in range(2)], {})
     send("calm-lake")
     assert [step for step, _ in curve(events(f"{SWEEP}/001_amp=o2_data.dir=_a_1"), "train/loss")] == [1, 2]
     arms = [{"arm": "00", "swept": [["amp", "o0"]]}, {"arm": "01", "swept": [["amp", "o1"]]}]

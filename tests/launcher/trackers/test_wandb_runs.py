@@ -125,7 +125,6 @@ def test_cells_of_a_sweep_are_one_group(root):
     names = [f"{SWEEP}-{index:03}" for index in range(2)]
     for name in names:
         run(root, name, steps=2)
-    store.write_sweep(root, SWEEP, names, {})
     export("calm-lake", "to=wandb")
     assert sorted((head(folder).run_id, head(folder).run_group) for folder in folders()) == [
         (name, SWEEP) for name in names
