@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import heapq
 import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from launcher.errors import UsageError
-from launcher.runs import ownership, run_ids
-from launcher.runs.names import Names
+from launcher.runs import names, ownership, run_ids
 from launcher.runs.schema import PlanRecord
 from launcher.runs.store import UNFINISHED, Run, read
 
@@ -31,13 +29,6 @@ def run_names(root: str) -> list[str]:
         return [name for name in os.listdir(root) if run_ids.is_id(name)]
     except OSError:  # one that is gone, or that may not be read, hides no other
         return []
-
-
-def run_folders(root: str) -> dict[str, int]:
-    """The same, with the inodes of their folders."""
-    with contextlib.suppress(OSError), os.scandir(root) as entries:
-        return {entry.name: entry.inode() for entry in entries if run_ids.is_id(entry.name)}
-    return {}
 
 
 def sweep_names(root: str) -> set[str]:
@@ -118,14 +109,14 @@ class _Index:
     """The runs and sweeps of some roots, by their ids and by the names that runs were given."""
 
     def __init__(self, roots: Sequence[str]) -> None:
-        self._roots = {root: run_folders(root) for root in roots}
+        self._roots = {root: run_names(root) for root in roots}
         self._runs: dict[str, list[str]] = {}
         self._sweeps: dict[str, list[str]] = {}
         """Of each the roots that have it."""
-        for root, names in self._roots.items():
-            for name in names:
-                self._runs.setdefault(name, []).append(root)
-            for sweep in set(filter(None, map(run_ids.sweep_of, names))):
+        for root, runs in self._roots.items():
+            for run in runs:
+                self._runs.setdefault(run, []).append(root)
+            for sweep in set(filter(None, map(run_ids.sweep_of, runs))):
                 self._sweeps.setdefault(sweep, []).append(root)
 
     def find(self, text: str) -> Selection:
@@ -146,17 +137,13 @@ class _Index:
         """Runs that a text means other than by their ids: unfinished cells of that number, as `watch` shows them, and
         runs that were given it as their name."""
         cells = (run.id for run in unfinished(self._roots) if run_ids.sweep_of(run.id)) if text.isdecimal() else ()
-        meant = [*self._names.own(text), *(cell for cell in cells if cell.endswith(f"-{text}"))]
-        return run_ids.Named(meant, self._names.given(text))
-
-    @functools.cached_property
-    def _names(self) -> Names:
-        return Names(self._roots)
+        found = names.find(text, self._roots)
+        return found._replace(own=[*found.own, *(cell for cell in cells if cell.endswith(f"-{text}"))])
 
 
 def sweep_runs(root: str, sweep: str) -> list[Run]:
     """The runs of a sweep that still have a folder, in the order of its cells; of one of the caller's own, which
     another user could give further cells in a shared root, those that are the caller's."""
-    names = (name for name in run_names(root) if run_ids.sweep_of(name) == sweep)
-    runs = [Run(root, name) for name in sorted(names, key=lambda name: (len(name), name))]
+    cells = (name for name in run_names(root) if run_ids.sweep_of(name) == sweep)
+    runs = [Run(root, name) for name in sorted(cells, key=lambda name: (len(name), name))]
     return [run for run in runs if ownership.is_mine(run.path, root)] or runs

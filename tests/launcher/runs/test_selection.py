@@ -95,13 +95,14 @@ def test_a_run_in_two_roots_is_ambiguous(tmp_path):
 
 
 def test_an_exact_name_goes_before_a_beginning_and_two_that_fit_alike_are_refused(root):
-    runs = [f"2026010{day}-000000-calm-lake" for day in (1, 2, 3, 4, 5)]
-    for run, name in zip(runs, ("g", "wide", "wide", "2026", "good-owl"), strict=True):
+    runs = [f"2026010{day}-000000-calm-lake" for day in (1, 2, 3, 4, 5, 7)]
+    for run, name in zip(runs, ("g", "wide", "wide", "2026", "good-owl", "größe"), strict=True):
         named(root, run, name)
     owl = finished(root, "20260106-000000-good-owl").name
     for text, meant in (
         ("g", one(root, runs[0])),
         ("2026", one(root, runs[3])),
+        ("größe", one(root, runs[5])),
         ("go", one(root, owl, is_exact=False)),
         (owl, one(root, owl)),
         ("wide", f"wide fits 2 runs, be more specific: {runs[1]} \\(named wide\\), {runs[2]} \\(named wide\\)"),
