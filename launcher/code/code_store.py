@@ -186,25 +186,23 @@ def _list(path: Path, files: Mapping[str, Path]) -> None:
         json.dump(sorted(files), stream)
 
 
-def prune(place: Path, digests: Iterable[str], needed: Callable[[str], bool]) -> None:
-    """Take away those snapshots that are no longer needed.
+def prune(place: Path, digest: str, needed: Callable[[], bool]) -> None:
+    """Take away a snapshot that is no longer needed.
 
     Without a lock: it is set aside before it is asked for a second time. A run that names it later finds it missing and
     lays it down anew; one that named it in between gets it back.
     """
-    for digest in digests:
-        target = place / digest
-        aside = target.with_name(f".{digest}.{os.getpid()}.gone")
-        if needed(digest):
-            continue
-        try:
-            target.rename(aside)
-        except OSError:  # gone, or another person's
-            continue
-        if needed(digest):
-            with contextlib.suppress(OSError):  # it was laid down anew meanwhile
-                aside.rename(target)
-        shutil.rmtree(aside, ignore_errors=True)
+    if needed():
+        return
+    target, aside = place / digest, place / f".{digest}.{os.getpid()}.gone"
+    try:
+        target.rename(aside)
+    except OSError:  # gone, or another person's
+        return
+    if needed():
+        with contextlib.suppress(OSError):  # it was laid down anew meanwhile
+            aside.rename(target)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def mark(snapshot: str, token: str) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
-import itertools
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from launcher.code import code_store, uv_environment
@@ -119,52 +117,43 @@ def _delete_with_marker(run: Run) -> None:
     store.clear_unfinished(Path(run.root), run.id)
 
 
-def _code_of(chosen: Sequence[Run]) -> dict[str, dict[str, str]]:
-    """Digests of the code snapshots that the runs name, each with the newest of them, by run root; those in a trash
-    name the code of its root."""
-    digests: dict[str, dict[str, str]] = {}
-    for run in sorted(chosen, key=lambda run: run.id):
-        digest = store.read(PlanRecord, run.folder / "plan.json", ("code",)).code
-        if digest is not None and re.fullmatch(r"[0-9a-f]{64}", digest):
-            digests.setdefault(trash.root_of(run), {})[digest] = run.id
-    return digests
+def _code_of(chosen: Iterable[Run]) -> set[tuple[str, str]]:
+    """Run roots and digests of the code snapshots that the runs name; those in a trash name the code of its root."""
+    named = ((trash.root_of(run), store.read(PlanRecord, run.folder / "plan.json", ("code",)).code) for run in chosen)
+    return {(root, digest) for root, digest in named if digest is not None and re.fullmatch(r"[0-9a-f]{64}", digest)}
 
 
-def _prune(code: Mapping[str, Mapping[str, str]]) -> None:
+def _prune(code: Iterable[tuple[str, str]]) -> None:
     """Delete those of the caller's snapshots that no plan names and no terminal is open in."""
-    for root, digests in code.items():
+    for root, digest in code:
         for place in code_store.folders(root):
-            for digest, run in digests.items():
-                code_store.prune(place, [digest], functools.partial(_is_needed, root, place, run, set()))
+            code_store.prune(place, digest, functools.partial(_is_needed, root, place / digest))
 
 
-def _is_needed(root: str, place: Path, near: str, others: set[Run], digest: str) -> bool:
-    if _is_named(root, digest, near, others):
+def _is_needed(root: str, snapshot: Path) -> bool:
+    if _is_named(root, snapshot.name):
         return True
-    if code_store.is_open(place / digest):
-        print(f"rm: the code in {place}/{digest[:8]}... is kept: a `shell` is open in it", file=sys.stderr)
+    if code_store.is_open(snapshot):
+        print(
+            f"rm: the code in {snapshot} is kept: a `shell` is open in it",
+            file=sys.stderr,
+        )
         return True
     return False
 
 
-def _is_named(root: str, name: str, near: str = "", others: set[Run] | None = None, *, attempts: bool = False) -> bool:
-    """Whether a plan of the caller's names that snapshot or environment. The runs `near` one that did are the
-    likeliest, and come first; `others`, which did not when they were asked, are left out: no plan changes its code.
-    With `attempts`, the plans of earlier attempts count too."""
-    others = set() if others is None else others
-    runs = sorted([*(Run(root, run) for run in selection.run_names(root)), *trash.runs_in(root)], key=lambda r: r.id)
-    at = bisect.bisect(runs, near, key=lambda run: run.id)
-    for run in filter(None, itertools.chain(*itertools.zip_longest(runs[at:], reversed(runs[:at])))):
-        if run in others or not ownership.is_mine(run.path, root):  # other users run their own
+def _is_named(root: str, name: str, *, attempts: bool = False) -> bool:
+    """Whether a plan of the caller's names that snapshot or environment. With `attempts`, the plans of earlier attempts
+    count too."""
+    for run in [*(Run(root, run) for run in selection.run_names(root)), *trash.runs_in(root)]:
+        if not ownership.is_mine(run.path, root):  # other users run their own
             continue
-        earlier = run.folder.glob("attempts/*/plan.json") if attempts else ()
-        for plan in (run.folder / "plan.json", *earlier):
+        for plan in (run.folder / "plan.json", *(run.folder.glob("attempts/*/plan.json") if attempts else ())):
             try:
                 if name.encode() in plan.read_bytes():
                     return True
             except FileNotFoundError:  # deleted, or made this moment
                 continue
-        others.add(run)
     return False
 
 

@@ -14,7 +14,7 @@ from launcher.executors import remove
 from launcher.runs import processes, selection, store
 from launcher.runs.store import Run
 
-from .. import opened, users
+from .. import users
 from ..run_folders import DEAF, NAME, SWEEP, WITHOUT_STOP, finished, make, running, start, state, submit, sweep, until
 
 OTHER = "20260102-030406-calm-owl"
@@ -120,32 +120,10 @@ def test_a_snapshot_goes_with_the_last_run_that_names_it(root):
     assert os.listdir(root / ".code") == [unknown.name]
 
 
-def test_the_runs_nearest_to_one_that_is_removed_are_asked_first_whether_they_need_its_code_and_none_twice(root):
-    runs = [finished(root, f"2026010{day}-000000-calm-owl") for day in range(1, 10)]
-    for folder in runs[4:6]:
-        code_of(root, folder, "a")
-    with opened.noted() as asked:
-        assert rm.main(["--now", runs[4].name]) == 0
-    assert asked == [runs[4].name, runs[5].name]
-    with opened.noted() as asked:
-        assert rm.main(["--now", runs[5].name]) == 0
-    near = [runs[at].name for at in (6, 3, 7, 2, 8, 1, 0)]
-    assert asked == [runs[5].name, *near]
-    assert os.listdir(root / ".code") == []
-
-
-def test_a_run_that_comes_to_need_the_code_meanwhile_is_asked_for_it(root):
-    finished(root, OTHER)
-    others: set[Run] = set()
-    assert not remove._is_named(str(root), "a" * 64, NAME, others)
-    code_of(root, finished(root, NAME), "a")
-    assert remove._is_named(str(root), "a" * 64, NAME, others)
-
-
 def test_a_snapshot_that_is_named_while_it_goes_is_there_afterwards(root):
     kept = code_of(root, finished(root), "a")
     answers = iter((False, True))
-    code_store.prune(root / ".code", [kept.name], lambda digest: next(answers))
+    code_store.prune(root / ".code", kept.name, lambda: next(answers))
     assert (kept / "recipe.py").exists()
     assert os.listdir(root / ".code") == [kept.name]
 
