@@ -17,8 +17,6 @@ Ask = Callable[[Sequence[str]], str | None]
 _SIF_ARCHITECTURES = {"01": "386", "02": "amd64", "03": "arm", "04": "arm64", "05": "ppc64", "06": "ppc64le"}
 _CUDA = re.compile(r"^(?:export )?CUDA_VERSION=[^0-9\n]*(\d+(?:\.\d+)*)", re.MULTILINE)
 """As NVIDIA's images set it, in the image's configuration and in Apptainer's copy of it."""
-_VERSION = re.compile(r"(?::[\w.-]+)?(?:@sha256:[0-9a-f]+)?$")
-_HUB = "docker.io/"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -28,8 +26,6 @@ class LocalImage:
 
     name: str
     present: bool
-    digests: tuple[str, ...] = ()
-    """In its own repository. Empty where they would have to be computed."""
     identity: str = ""
     """The digest of an engine's own record of it, which changes whenever the image does; empty for files."""
     architecture: str = ""
@@ -68,11 +64,12 @@ def find_image(name: str, runtime: Runtime, ask: Ask) -> LocalImage:
 def check_image(image: LocalImage, wanted: str, host_architecture: str, kind: Kind) -> None:
     """Refuse a missing image or one for another architecture. `wanted` is the user's name for it."""
     if not image.present:
-        fetching = f"`python -m launcher image pull {wanted} container={kind}` fetches it"
         if image.name.startswith("/"):
             raise SettingsError(f"image={wanted} is not on this host; there is no such file or folder", "image")
         whose = "this user's own podman" if kind == "podman" else kind
-        raise SettingsError(f"image={wanted} is not on this host: {whose} has no {image.name}; {fetching}", "image")
+        command = f"{kind} pull {image.name}" if kind != "apptainer" else f"python -m launcher image pull {wanted}"
+        message = f"image={wanted} is not on this host: {whose} has no {image.name}; `{command}` fetches it"
+        raise SettingsError(message, "image")
     if image.architecture and host_architecture and image.architecture != host_architecture:
         raise SettingsError(
             f"image={wanted} is made for {image.architecture} and this host is {host_architecture}", "image"
@@ -140,16 +137,9 @@ def _engine_image(name: str, runtime: Runtime, ask: Ask) -> LocalImage:
     if text is None:
         return LocalImage(name=name, present=False)
     (image,) = json.loads(text)
-    repository = _VERSION.sub("", name)
-    known = (known.rpartition("@") for known in image.get("RepoDigests") or [])
-    # Docker names its hub's images in their short form.
-    digests = sorted(
-        {digest for other, _, digest in known if repository in (other, f"{_HUB}{other}", f"{_HUB}library/{other}")}
-    )
     return LocalImage(
         name=name,
         present=True,
-        digests=tuple(digests) or (image["Id"],),
         identity=image["Id"],
         architecture=image["Architecture"],
         cuda=_cuda("\n".join((image.get("Config") or {}).get("Env") or [])),

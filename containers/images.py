@@ -7,7 +7,6 @@ It writes values unquoted: they are constants of `image_recipes.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -74,15 +73,6 @@ def render(recipe: ImageRecipe, format: Format) -> str:
 def file_name(recipe: ImageRecipe, format: Format) -> str:
     """The file name of a rendered recipe."""
     return f"{recipe.name}.{SUFFIXES[format]}"
-
-
-def build_argv(
-    format: Format, *, client: Sequence[str], options: Sequence[str] = (), file: str, folder: str, target: str
-) -> tuple[str, ...]:
-    """The command that builds a rendered file, to be run in `folder`."""
-    if format == "docker":
-        return (*client, "build", *options, f"--tag={target}", f"--file={file}", folder)
-    return (*client, "build", "--fakeroot", *options, target, file)
 
 
 def _base(recipe: ImageRecipe, format: Format) -> tuple[str, str]:

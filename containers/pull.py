@@ -1,18 +1,16 @@
-"""Pulling an image once for any number of callers, completely or not at all. The runtimes' own clients fetch."""
+"""Pulling an image for Apptainer once for any number of callers, completely or not at all. Its own client fetches."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from amp_launcher.typed import SettingsError
 from launcher.containers import registry, store
-from launcher.containers.find import Ask, check_image, find_image
 from launcher.containers.references import Image
 from launcher.containers.registry import NGC_USER, Credentials, is_loopback
 from launcher.containers.registry import PullError as PullError
@@ -30,20 +28,20 @@ class Pulled:
     """An image that is on this host."""
 
     name: str
-    """A path, or the engine's own name for it."""
+    """Its path."""
     digest: str
     fetched: bool
     """Whether this call fetched it."""
 
 
-def read_key(path: Path, key: str = "image") -> Credentials:
+def read_key(path: Path) -> Credentials:
     """Credentials from a file that only its owner may read: a key of NGC's, or `user:password`."""
     try:
         mode, text = path.stat().st_mode, path.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}", key) from None
+        raise SettingsError(f"{path}: {error.strerror}", "key") from None
     if stat.S_IMODE(mode) & 0o077:
-        raise SettingsError(f"{path} can be read by others; run chmod 600 {path}", key)
+        raise SettingsError(f"{path} can be read by others; run chmod 600 {path}", "key")
     user, colon, password = text.partition(":")
     return Credentials(user=user, password=password) if colon else Credentials(user=NGC_USER, password=text)
 
@@ -84,27 +82,20 @@ def pull(
     cache: Path,
     *,
     architecture: str,
-    ask: Ask,
     credentials: Credentials | None = None,
     say: Say = lambda line: None,
 ) -> Pulled:
     """Pull the image. Concurrent calls fetch it once; a killed one leaves nothing that looks like an image.
 
-    A private image is fetched with `credentials`, or else by the engine's own login.
-
     Raises `SettingsError` if there is no such image, `PullError` if it can't be fetched.
     """
     if image.form != "registry":
         raise SettingsError(f"image={image.given} is a file or folder; there is nothing to fetch", "image")
-    if runtime.kind not in ("docker", "podman", "apptainer"):
-        raise SettingsError(
-            f"container={runtime.kind} pulls no images (pyxis does when a job starts); say container=docker, podman or "
-            "apptainer",
-            "container.kind",
-        )
+    if runtime.kind != "apptainer":
+        engine = runtime.kind in ("docker", "podman")
+        instead = f"say {runtime.kind} pull {image.reference}" if engine else f"{runtime.kind} needs nothing fetched"
+        raise SettingsError(f"image pull is for container=apptainer; {instead}", "container.kind")
     try:
-        if runtime.kind != "apptainer":
-            return _into_engine(image, runtime, cache, architecture, ask, credentials, say)
         return _into_cache(image, runtime, cache, registry.digest(image, architecture, credentials), credentials, say)
     except OSError as error:
         raise PullError(f"{cache}: {error.strerror or error}; name a folder on another file system") from None
@@ -119,7 +110,7 @@ class _Client:
     """Empty, private, and deleted afterwards."""
     lock: int
 
-    def run(self, words: Sequence[str], environment: Mapping[str, str], remedy: str = "") -> None:
+    def run(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         """Run it, its output to stderr. Raises `PullError` if it fails.
 
         It inherits the lock: if this process is killed, the next one waits for the client to end.
@@ -133,7 +124,7 @@ class _Client:
             raise PullError(f"{words[0]}: {error.strerror}") from None
         if done.returncode:
             code = done.returncode
-            raise PullError(f"{words[0]} could not fetch {self.image.reference} (exit code {code}){remedy}")
+            raise PullError(f"{words[0]} could not fetch {self.image.reference} (exit code {code})")
 
     def log_in(self, words: Sequence[str], credentials: Credentials, environment: Mapping[str, str]) -> None:
         """Run a client's login, for this pull only: the user's configuration does not change."""
@@ -146,62 +137,18 @@ class _Client:
             raise PullError(f"{self.image.registry} does not accept the key: {complaint}")
 
 
-@contextlib.contextmanager
-def _alone(image: Image, cache: Path, key: str, say: Say) -> Iterator[_Client]:
-    """The only client that fetches what has this key, a SHA-256."""
-    with (
-        store.locked(cache, key, lambda: say(f"waiting for another pull of {image.given}")) as lock,
-        store.part(cache, key) as folder,
-    ):
-        yield _Client(image, folder, lock)
-
-
-def _into_engine(
-    image: Image, runtime: Runtime, cache: Path, architecture: str, ask: Ask, credentials: Credentials | None, say: Say
-) -> Pulled:
-    """The engine asks the registry, compares digests and fetches what it lacks."""
-    name, command, environment = image.reference, runtime.command, {}
-    # Docker uses no TLS for a loopback registry by itself.
-    plain = ["--tls-verify=false"] if runtime.kind == "podman" and is_loopback(image.registry) else []
-    with _alone(image, cache, store.key_of(name), say) as client:
-        before = find_image(name, runtime, ask).digests
-        if image.digest in before:
-            return Pulled(name=name, digest=image.digest, fetched=False)
-        if credentials:
-            registry.check_key(image, credentials)
-        say(f"fetching {name} with {runtime.kind}")
-        if credentials:
-            environment = {"DOCKER_CONFIG": str(client.folder), "REGISTRY_AUTH_FILE": str(client.folder / "auth.json")}
-            words = ["login", *plain, "--username", credentials.user, "--password-stdin", image.registry]
-            client.log_in([*command, *words], credentials, environment)
-        login = f"{runtime.kind} login {image.registry}"
-        remedy = f"; if it is there and wants a key, run {login}, or name a file with it, as key=FILE"
-        client.run([*command, "pull", *plain, name], environment, "" if credentials else remedy)
-        pulled = find_image(name, runtime, ask)
-    check_image(pulled, image.given, architecture, runtime.kind)
-    new = [digest for digest in pulled.digests if digest not in before]
-    digest = image.digest or _current(new or pulled.digests, image, architecture, credentials)
-    return Pulled(name=name, digest=digest, fetched=bool(new))
-
-
-def _current(digests: Sequence[str], image: Image, architecture: str, credentials: Credentials | None) -> str:
-    """The one of these digests that the image's name has now: an engine knows one image by several."""
-    if len(digests) > 1:
-        with contextlib.suppress(PullError, SettingsError):  # the registry may want the engine's own login
-            current = registry.digest(image, architecture, credentials)
-            if current in digests:
-                return current
-    return digests[0]
-
-
 def _into_cache(
     image: Image, runtime: Runtime, cache: Path, digest: str, credentials: Credentials | None, say: Say
 ) -> Pulled:
     """The image of this digest as a file of Apptainer's, under its digest."""
     name, fetched = _cached(cache, digest), False
     if not name:
-        with _alone(image, cache, digest.partition(":")[2], say) as client:
-            name = _cached(cache, digest)
+        key = digest.partition(":")[2]
+        with (
+            store.locked(cache, key, lambda: say(f"waiting for another pull of {image.given}")) as lock,
+            store.part(cache, key) as folder,
+        ):
+            client, name = _Client(image, folder, lock), _cached(cache, digest)
             if not name:
                 say(f"fetching {image.reference} ({digest})")
                 aside = client.folder / "image.sif"

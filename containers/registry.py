@@ -58,7 +58,7 @@ def digest(image: Image, architecture: str, credentials: Credentials | None = No
     """
     if image.digest:
         return image.digest
-    headers, body = _get(_url(image, f"{image.repository}/manifests/{image.tag}"), image, credentials)
+    headers, body = _get(_manifest(image), image, credentials)
     digest_sent = headers.get("Docker-Content-Digest", "")
     if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest_sent):
         raise PullError(f"{image.registry} sends no digest for {image.reference}")
@@ -67,18 +67,9 @@ def digest(image: Image, architecture: str, credentials: Credentials | None = No
     return digest_sent
 
 
-def check_key(image: Image, credentials: Credentials) -> None:
-    """Check that the registry accepts the key and asks for it at no other address, before a client logs in with it.
-
-    A client is challenged at the API's root or at the manifest. Raises as `digest` does.
-    """
-    for path in ("", f"{image.repository}/manifests/{image.digest or image.tag}"):
-        _get(_url(image, path), image, credentials)
-
-
-def _url(image: Image, path: str) -> str:
+def _manifest(image: Image) -> str:
     host = _HOSTS.get(image.registry, image.registry)
-    return f"{'http' if is_loopback(host) else 'https'}://{host}/v2/{path}"
+    return f"{'http' if is_loopback(host) else 'https'}://{host}/v2/{image.repository}/manifests/{image.tag}"
 
 
 def _check_platform(image: Image, body: bytes, architecture: str) -> None:

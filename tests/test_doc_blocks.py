@@ -23,7 +23,7 @@ from tests.doc_blocks import BLOCKS, ROOT, Block, run, smaller, verb_of
 from tests.launcher import warm
 from tests.testbed.facts import Testbed
 
-ELSEWHERE = re.compile(r"cluster[.=]|container[.=]|shell desk|down desk|image build|hydra/launcher")
+ELSEWHERE = re.compile(r"cluster[.=]|container[.=]|shell desk|down desk|hydra/launcher")
 MARKED = [block for block in BLOCKS if block.lacks]
 COMMANDS = [block for block in BLOCKS if not block.lacks and block.commands]
 LOCAL = [block for block in COMMANDS if not ELSEWHERE.search(" ".join(block.commands))]

@@ -177,7 +177,7 @@ def _of_images(given: Sequence[str]) -> list[str]:
         return keys
     if given[0] == "list":
         return list(catalogue.lines())
-    return [*keys, *(RECIPES if given[0] in ("render", "build") else (key.name for key in catalogue.releases()))]
+    return [*keys, *(RECIPES if given[0] == "render" else (key.name for key in catalogue.releases()))]
 
 
 def _runs(last: str) -> list[str]:

@@ -88,7 +88,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "image": (
         ("what is known of an image", "image show ngc-pytorch:25.06"),
         ("a definition for Apptainer, printed", "image render pytorch format=singularity"),
-        ("an image for work in a terminal", "image build interactive container=docker"),
+        ("a Dockerfile, with one more package", "image render cpu pip=[einops==0.8.0]"),
     ),
     "doctor": (
         ("this machine", "doctor"),

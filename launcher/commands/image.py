@@ -1,15 +1,12 @@
-"""`image`: list, show, render, build and pull container images."""
+"""`image`: list, show, render and pull container images."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from amp_launcher.typed import SettingsError, not_a_choice
 from launcher.config.paths import expanded
@@ -21,21 +18,19 @@ from launcher.ui.tables import pairs, table
 
 _RECIPES = ", ".join(image_recipes.RECIPES)
 HELP = f"""\
-Container images: the catalogue, and recipes to build or pull one.
+Container images: the catalogue, recipes to build one, and images for Apptainer.
 
 usage: python -m launcher image list [LINE]
        python -m launcher image show IMAGE
        python -m launcher image render RECIPE [format=docker|singularity] [pip=[NAME==VERSION]]
-       python -m launcher image build RECIPE container=docker|podman|apptainer [target=NAME] [pip=[NAME==VERSION]]
-                                      [flags=[--network=host]]
-       python -m launcher image pull IMAGE container=docker|podman|apptainer [container.cache=FOLDER] [key=FILE]
+       python -m launcher image pull IMAGE [container.cache=FOLDER] [key=FILE]
 
 IMAGE is a name of the catalogue (ngc-pytorch, ngc-pytorch:25.06), a registry's image, or one by digest. `pull`
-downloads it once, also when several ask at the same time; key= names a file of mode 0600 with an NGC key or
-USER:PASSWORD.
+downloads it for Apptainer once, also when several ask at the same time; key= names a file of mode 0600 with an NGC key
+or USER:PASSWORD. Docker and podman pull by themselves: `show` has the reference.
 RECIPE is one of this project's recipes: {_RECIPES}. `render` prints a Dockerfile or a Singularity
-definition. `build` builds it: an image of Docker or podman, or for apptainer the file ./RECIPE.sif. pip= adds Python
-packages, as pip=[torchao==0.18.0] for amp=fp8. Both need the extra `images`: pip install 'amp-launcher[images]'.
+definition, which begins with the command that builds it. pip= adds Python packages, as pip=[torchao==0.18.0] for
+amp=fp8. It needs the extra `images`: pip install 'amp-launcher[images]'.
 """
 
 
@@ -45,7 +40,6 @@ KEYS: dict[str, tuple[str, ...]] = {
     "list": (),
     "show": (),
     "render": ("format", "pip"),
-    "build": ("container", "target", "pip", "flags"),
     "pull": ("container", "container.cache", "key"),
 }
 """The actions of `image`, and the keys of each."""
@@ -57,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     if not words:
         print(HELP, end="")
         return 2
-    verbs = {"list": _list, "show": _show, "render": _render, "build": _build, "pull": _pull}
+    verbs = {"list": _list, "show": _show, "render": _render, "pull": _pull}
     if words[0] not in verbs:
         raise UsageError(f"image {words[0]} is not one of image {', '.join(verbs)}")
     known = KEYS[words[0]]
@@ -113,34 +107,6 @@ def _render(names: Sequence[str], options: dict[str, str]) -> int:
     return 0
 
 
-def _build(names: Sequence[str], options: dict[str, str]) -> int:
-    """Build on this host; the output of the client goes to the screen."""
-    recipe = _recipe(_one(names, "build"), options)
-    if "container" not in options:
-        raise UsageError("image build needs to know with what: say container=docker, podman or apptainer")
-    runtime = preflight.choose(options["container"], find.installed(programs.output))
-    if runtime.kind not in ("docker", "podman", "apptainer"):
-        raise UsageError(f"container={runtime.kind} builds no images; say container=docker, podman or apptainer")
-    format = _format("singularity" if runtime.kind == "apptainer" else "docker")
-    target = options.get("target", f"{recipe.name}.sif" if runtime.kind == "apptainer" else recipe.name)
-    with tempfile.TemporaryDirectory(prefix="launcher-image-") as folder:
-        file = Path(folder, images.file_name(recipe, format))
-        file.write_text(_rendered(recipe, format), encoding="utf-8")
-        argv = images.build_argv(
-            format,
-            client=runtime.command,
-            options=_list_of(options, "flags"),
-            file=str(file),
-            folder=folder,
-            target=target if format == "docker" else str(expanded(target).absolute()),
-        )
-        code = subprocess.run(argv, stdin=subprocess.DEVNULL, cwd=folder, check=False).returncode
-    if code != 0:
-        raise Unavailable(f"{runtime.command[0]} could not build {recipe.name} (exit code {code})")
-    print(target)
-    return 0
-
-
 def _recipe(name: str, options: dict[str, str]) -> images.ImageRecipe:
     recipe, more = image_recipes.find(name), _list_of(options, "pip")
     for package in more:
@@ -173,18 +139,14 @@ def _pull(names: Sequence[str], options: dict[str, str]) -> int:
     from launcher.containers import pull
 
     image = references.resolve(_one(names, "pull"))
-    kind = options.get("container")
-    if kind is None:
-        raise UsageError("image pull needs to know for what: say container=docker, podman or apptainer")
-    runtime = preflight.choose(kind, find.installed(programs.output))
-    credentials = pull.read_key(expanded(options["key"]), "key") if "key" in options else None
+    runtime = preflight.choose(options.get("container", "apptainer"), find.installed(programs.output))
+    credentials = pull.read_key(expanded(options["key"])) if "key" in options else None
     try:
         pulled = pull.pull(
             image,
             runtime,
             expanded(options.get("container.cache", Container().cache)),
             architecture=find.architecture(programs.output),
-            ask=programs.output,
             credentials=credentials,
             say=lambda line: print(line, file=sys.stderr),
         )

@@ -152,12 +152,9 @@ def make(plans: Sequence[Plan], how: Compare, name: str | None = None, published
 
     Raises `UsageError` where their images would have to be fetched by several jobs.
     """
-    lacking = {plan.container.asked: plan.container for plan in plans if plan.container and plan.container.pull}
     if len({plan.container.pull if plan.container else "" for plan in plans}) > 1:
-        fetch = [
-            f"python -m launcher image pull {asked} container={container.runtime.kind}"
-            for asked, container in lacking.items()
-        ]
+        lacking = dict.fromkeys(plan.container.asked for plan in plans if plan.container and plan.container.pull)
+        fetch = [f"python -m launcher image pull {asked}" for asked in lacking]
         raise UsageError(
             "container.pull=true has a job fetch one image, and these arms have several: "
             f"first `{'` and `'.join(fetch)}`"

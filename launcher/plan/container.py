@@ -64,9 +64,7 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
     check_release(spec, facts, launch.image, count)
     if launch.container.pull and not (slurm and kind == "apptainer"):
         raise SettingsError(
-            f"container.pull fetches for cluster=slurm with container=apptainer; here, fetch it first: "
-            f"`python -m launcher image pull {launch.image} container={kind}`",
-            "container.pull",
+            "container.pull=true is for cluster=slurm with container=apptainer; leave it out", "container.pull"
         )
     if not known.image_pull:
         image = find.LocalImage(name=known.image, present=known.image_present, architecture=known.image_architecture)

@@ -92,16 +92,16 @@ def test_a_machine_is_named_as_registries_do() -> None:
 
 def test_an_image_that_is_not_there_is_refused_with_the_command_that_fetches_it() -> None:
     image = find_image("nvcr.io/nvidia/pytorch:25.06-py3", DOCKER, Host())
-    with pytest.raises(SettingsError, match=r"25\.06 is not on this host: docker has no .* image pull ngc-pytorch:25"):
+    with pytest.raises(
+        SettingsError, match=r"25\.06 is not on this host: docker has no .*; `docker pull nvcr\.io/.*` fe"
+    ):
         check_image(image, "ngc-pytorch:25.06", "amd64", "docker")
 
 
 def test_an_image_for_other_machines_is_refused() -> None:
-    host = Host(docker='[{"Id": "sha256:1", "RepoDigests": ["a/b@sha256:2"], "Architecture": "arm64"}]')
+    host = Host(docker='[{"Id": "sha256:1", "Architecture": "arm64"}]')
     image = find_image("a/b", DOCKER, host)
-    assert image == LocalImage(
-        name="a/b", present=True, digests=("sha256:2",), identity="sha256:1", architecture="arm64"
-    )
+    assert image == LocalImage(name="a/b", present=True, identity="sha256:1", architecture="arm64")
     with pytest.raises(SettingsError, match="made for arm64 and this host is amd64"):
         check_image(image, "a/b", "amd64", "docker")
 

@@ -13,7 +13,7 @@ import pytest
 
 from amp_launcher.typed import SettingsError
 from launcher.containers.image_recipes import CPU, PYTORCH, RECIPES, find
-from launcher.containers.images import Format, ImageRecipe, build_argv, file_name, render
+from launcher.containers.images import Format, ImageRecipe, file_name, render
 from tests import golden
 from tests.containers.real import Place
 from tests.testbed.facts import Testbed
@@ -88,14 +88,15 @@ def test_both_formats_build_for_real_into_the_same_packages(place: Place, testbe
     name, built = f"{place.folder.name}:cpu", str(place.folder / "cpu")
 
     builds = []
-    formats: tuple[tuple[Format, str, str, str, list[str]], ...] = (
-        ("docker", "docker", image.docker, name, ["--network=host", "--quiet"]),
-        ("singularity", "apptainer", image.sif, built, ["--sandbox"]),  # packing it would take longest
+    formats: tuple[tuple[Format, str, list[str]], ...] = (
+        ("docker", image.docker, ["docker", "build", "--network=host", "--quiet", f"--tag={name}", ".", "--file"]),
+        # Packing it would take longest.
+        ("singularity", image.sif, ["apptainer", "build", "--fakeroot", "--sandbox", built]),
     )
-    for format, client, base, target, options in formats:
+    for format, base, argv in formats:
         of_base = dataclasses.replace(recipe, base=base)
         file = place.write(file_name(of_base, format), offline(render(of_base, format)), mode=0o644)
-        builds.append(build_argv(format, client=[client], options=options, file=str(file), folder=".", target=target))
+        builds.append([*argv, str(file)])
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda argv: run(argv, place), builds))
 

@@ -1,4 +1,4 @@
-"""Pulling for real: Docker's and Apptainer's own clients, and a registry on loopback that counts."""
+"""Pulling for real: Apptainer's own client, and a registry on loopback that counts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from amp_launcher.typed import SettingsError
-from launcher.containers.find import find_image, installed
+from launcher.containers.find import installed
 from launcher.containers.programs import output
 from launcher.containers.pull import Pulled, PullError, pull, stored
 from launcher.containers.references import resolve
@@ -32,37 +31,26 @@ CLIENT = b"\0pull\0"
 """In the argument list of a client that fetches, and of no other process."""
 AT_ONCE = 8
 """Tasks that start together."""
-KINDS = pytest.mark.parametrize("kind", ["apptainer", "docker", "podman"])
 
 
 @pytest.fixture
-def runtimes(testbed: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Runtime]:
-    """All of them, spoken to with a home of the test's own."""
+def apptainer(testbed: Testbed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runtime:
+    """Spoken to with a home of the test's own."""
     for name, value in {**testbed.environment, "HOME": str(tmp_path / "home")}.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "home").mkdir()
-    known: dict[str, Runtime] = dict(installed(output))
-    assert {"apptainer", "docker", "podman"} <= set(known)
-    return known
+    return installed(output)["apptainer"]
 
 
 @pytest.fixture
 def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
     with Registry(f"{request.node.name} {os.getpid()}") as running:
         yield running
-    forget(running)
-
-
-def forget(registry: Registry) -> None:
-    """Take what a test pulled out of the engine again, if there is an engine."""
-    names = [f"{registry.name}:latest", f"{registry.name}@{registry.digest}"]
-    for engine in ("docker", "podman"):
-        output([engine, "image", "rm", "--force", *names])
 
 
 def get(image: Registry | str, runtime: Runtime, cache: Path, **more: Any) -> Pulled:
     name = image if isinstance(image, str) else image.name
-    return pull(resolve(name), runtime, cache, **{"architecture": "amd64", "ask": output, **more})
+    return pull(resolve(name), runtime, cache, **{"architecture": "amd64", **more})
 
 
 PULL = """
@@ -74,58 +62,49 @@ from launcher.containers.pull import pull
 from launcher.containers.references import resolve
 from amp_launcher.typed import plain
 
-name, kind, cache = sys.argv[1:]
-runtime = installed(output)[kind]
-pulled = pull(resolve(name), runtime, Path(cache), architecture=architecture(output), ask=output)
+name, cache = sys.argv[1:]
+pulled = pull(resolve(name), installed(output)["apptainer"], Path(cache), architecture=architecture(output))
 print(json.dumps(plain(pulled)))
 """
 
 
-def start(registry: Registry, kind: str, cache: Path, **more: Any) -> subprocess.Popen[str]:
+def start(registry: Registry, cache: Path, **more: Any) -> subprocess.Popen[str]:
     """One pull in a process of its own, which prints its `Pulled`."""
-    return subprocess.Popen([sys.executable, "-c", PULL, registry.name, kind, str(cache)], cwd=ROOT, **more)
+    return subprocess.Popen([sys.executable, "-c", PULL, registry.name, str(cache)], cwd=ROOT, **more)
 
 
 def files(cache: Path) -> list[str]:
     return sorted(path.name for path in cache.iterdir() if path.name not in ("locks", "names"))
 
 
-@KINDS
 def test_an_image_is_fetched_once_and_known_by_its_digest(
-    kind: str, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path
+    apptainer: Runtime, registry: Registry, tmp_path: Path
 ) -> None:
-    first = get(registry, runtimes[kind], tmp_path / "cache")
+    first = get(registry, apptainer, tmp_path / "cache")
     fetched = registry.blob_fetches
-    second = get(registry, runtimes[kind], tmp_path / "cache")
+    second = get(registry, apptainer, tmp_path / "cache")
     assert (first.digest, first.fetched) == (registry.digest, True)
     assert second == dataclasses.replace(first, fetched=False)
-    again = 1 if kind == "podman" else 0  # the image's configuration, of some hundred bytes
-    assert registry.blob_fetches == fetched + again > again
-    if kind == "apptainer":
-        assert files(tmp_path / "cache") == [f"{registry.digest.replace(':', '-')}.sif"]
-        assert Path(first.name).read_bytes()[32:41] == b"SIF_MAGIC"
-    else:
-        assert registry.digest in find_image(first.name, runtimes[kind], output).digests
+    assert registry.blob_fetches == fetched > 0
+    assert files(tmp_path / "cache") == [f"{registry.digest.replace(':', '-')}.sif"]
+    assert Path(first.name).read_bytes()[32:41] == b"SIF_MAGIC"
 
 
 @pytest.mark.parametrize("kept", [0, 100, 5000])
 def test_an_image_of_the_cache_that_broke_off_is_fetched_again(
-    kept: int, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path
+    kept: int, apptainer: Runtime, registry: Registry, tmp_path: Path
 ) -> None:
-    first = get(registry, runtimes["apptainer"], tmp_path)
+    first = get(registry, apptainer, tmp_path)
     size = os.path.getsize(first.name)
     os.truncate(first.name, kept)
-    assert stored(resolve(registry.name), runtimes["apptainer"], tmp_path) == ""
-    assert get(registry, runtimes["apptainer"], tmp_path) == first
+    assert stored(resolve(registry.name), apptainer, tmp_path) == ""
+    assert get(registry, apptainer, tmp_path) == first
     assert os.path.getsize(first.name) == size
 
 
-@pytest.mark.parametrize("kind", ["apptainer", "docker"])
-def test_tasks_that_start_together_fetch_once(
-    kind: str, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path
-) -> None:
+def test_tasks_that_start_together_fetch_once(apptainer: Runtime, registry: Registry, tmp_path: Path) -> None:
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    pullers = [start(registry, kind, tmp_path / "cache", **pipes) for _ in range(AT_ONCE)]
+    pullers = [start(registry, tmp_path / "cache", **pipes) for _ in range(AT_ONCE)]
     answers = [puller.communicate() for puller in pullers]
     assert [puller.returncode for puller in pullers] == [0] * AT_ONCE, answers
     pulled = [json.loads(out) for out, _ in answers]
@@ -145,22 +124,20 @@ def nobody_holds(lock: Path) -> bool:
 
 
 @pytest.mark.parametrize("whole_group", [True, False], ids=["with-its-client", "alone"])
-def test_a_killed_pull_leaves_nothing_half_made(
-    whole_group: bool, runtimes: dict[str, Runtime], tmp_path: Path
-) -> None:
+def test_a_killed_pull_leaves_nothing_half_made(whole_group: bool, apptainer: Runtime, tmp_path: Path) -> None:
     """Killed while its client fetches; killed alone, its client goes on for a while and must not be in the way."""
     cache = tmp_path / "cache"
     with Registry(f"killed {os.getpid()} {whole_group}", slow=2.0) as registry:
-        killed = start(registry, "apptainer", cache, stderr=subprocess.DEVNULL, start_new_session=True)
+        killed = start(registry, cache, stderr=subprocess.DEVNULL, start_new_session=True)
         assert wait_until(lambda: registry.blob_fetches, 120)
         (os.killpg if whole_group else os.kill)(killed.pid, signal.SIGKILL)
         killed.wait()
         assert not whole_group or wait_until(lambda: nobody_holds(next((cache / "locks").iterdir())), 120)
         assert not list(cache.glob("*.sif"))
-        assert not stored(resolve(registry.name), runtimes["apptainer"], cache)
+        assert not stored(resolve(registry.name), apptainer, cache)
         registry.slow = 0.0
         lines: list[str] = []
-        again = get(registry, runtimes["apptainer"], cache, say=lines.append)
+        again = get(registry, apptainer, cache, say=lines.append)
     assert again.fetched
     # A client that lives on holds the lock as well, so that two never write into one folder.
     assert any(line.startswith("waiting for another pull") for line in lines) != whole_group
@@ -168,31 +145,24 @@ def test_a_killed_pull_leaves_nothing_half_made(
     assert not list(cache.glob(".part*"))
 
 
-@KINDS
-def test_a_failed_fetch_leaves_nothing(
-    kind: str, runtimes: dict[str, Runtime], registry: Registry, tmp_path: Path
-) -> None:
+def test_a_failed_fetch_leaves_nothing(apptainer: Runtime, registry: Registry, tmp_path: Path) -> None:
     registry.blobs.clear()
-    with pytest.raises(PullError, match=rf"{kind} could not fetch {registry.name}:latest \(exit code"):
-        get(registry, runtimes[kind], tmp_path / "cache")
+    with pytest.raises(PullError, match=rf"apptainer could not fetch {registry.name}:latest \(exit code"):
+        get(registry, apptainer, tmp_path / "cache")
     assert files(tmp_path / "cache") == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "authentication"), [("apptainer", "bearer"), ("docker", "basic"), ("podman", "bearer")]
-)
 def test_a_private_image_is_fetched_with_a_key_that_stays_nowhere(
-    kind: str, authentication: str, runtimes: dict[str, Runtime], tmp_path: Path, request: pytest.FixtureRequest
+    apptainer: Runtime, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    with Registry(f"{request.node.name} {os.getpid()}", authentication=authentication) as registry:
+    with Registry(f"{request.node.name} {os.getpid()}", authentication="bearer") as registry:
         registry.before_blob = lambda: wait_until(lambda: CLIENT in (tmp_path / "seen").read_bytes(), 60)
         record = "while sleep 0.05; do cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ; done 2>/dev/null"
         with open(tmp_path / "seen", "wb") as seen, subprocess.Popen(["bash", "-c", record], stdout=seen) as recorder:
             try:
-                pulled = get(registry, runtimes[kind], tmp_path / "cache", credentials=KEY)
+                pulled = get(registry, apptainer, tmp_path / "cache", credentials=KEY)
             finally:
                 recorder.terminate()
-                forget(registry)
     assert pulled.fetched
     assert CLIENT in (tmp_path / "seen").read_bytes()
     for path in tmp_path.rglob("*"):
@@ -200,44 +170,9 @@ def test_a_private_image_is_fetched_with_a_key_that_stays_nowhere(
     assert not list((tmp_path / "home").glob(".[ad]*"))
 
 
-@pytest.mark.parametrize("kind", ["docker", "podman"])
-def test_an_engine_fetches_with_its_own_login_what_wants_a_key(
-    kind: str, runtimes: dict[str, Runtime], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    with Registry(f"{request.node.name} {os.getpid()}", authentication="bearer") as registry:
-        plain = ["--tls-verify=false"] if kind == "podman" else []
-        login = [kind, "login", *plain, "--username", USER, "--password-stdin", registry.host]
-        remedy = rf"{kind} could not fetch .*; if it is there and wants a key, run {kind} login {registry.host}, or"
-        with pytest.raises(PullError, match=remedy):
-            get(registry, runtimes[kind], tmp_path / "cache")
-        try:
-            subprocess.run(login, input=PASSWORD.encode(), check=True, capture_output=True)
-            first = get(registry, runtimes[kind], tmp_path / "cache")
-            second = get(registry, runtimes[kind], tmp_path / "cache")
-        finally:
-            subprocess.run([kind, "logout", registry.host], check=False, capture_output=True)
-            forget(registry)
-    assert (first.name, first.digest, first.fetched) == (f"{registry.name}:latest", registry.digest, True)
-    assert second == dataclasses.replace(first, fetched=False)
-
-
-@pytest.mark.parametrize("kind", ["docker", "podman"])
-def test_an_engine_names_the_machine_that_an_image_is_made_for(
-    kind: str, runtimes: dict[str, Runtime], tmp_path: Path
-) -> None:
-    with Registry(f"arm {kind} {os.getpid()}", architecture="arm64") as registry:
-        try:
-            with pytest.raises(SettingsError, match="is made for arm64 and this host is amd64"):
-                get(registry, runtimes[kind], tmp_path / "cache")
-        finally:
-            forget(registry)
-
-
 @pytest.mark.testbed
-def test_a_tag_that_moved_is_fetched_anew_and_a_digest_stays_what_it_is(
-    runtimes: dict[str, Runtime], tmp_path: Path
-) -> None:
-    apptainer, cache = runtimes["apptainer"], tmp_path / "cache"
+def test_a_tag_that_moved_is_fetched_anew_and_a_digest_stays_what_it_is(apptainer: Runtime, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
     with Registry(f"first {os.getpid()}") as registry:
         image = resolve(registry.name)
         first = get(registry, apptainer, cache)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from amp_launcher.typed import SettingsError
-from launcher.containers.find import find_image
 from launcher.containers.pull import PullError, read_key
 from launcher.containers.registry import NGC_USER, Credentials
 from launcher.containers.runtime import Kind, Runtime
@@ -40,28 +38,6 @@ def test_an_image_that_does_not_exist_is_refused_by_name(tmp_path: Path) -> None
         get(f"{registry.name}:v9", NOBODY, tmp_path)
 
 
-def test_an_image_that_an_engine_does_not_get_need_not_be_there(tmp_path: Path) -> None:
-    with pytest.raises(PullError, match=r"if it is there and wants a key, run podman login docker\.io"):
-        get("nope/nope", Runtime(kind="podman", command=("false",)), tmp_path)
-
-
-def test_the_digest_of_an_image_that_an_engine_knows_by_several_is_its_own_registrys(tmp_path: Path) -> None:
-    """The same image in another repository, and under two digests in its own."""
-    with Registry("several") as registry:
-        names = [f"{registry.name}@sha256:{'0' * 64}", f"{registry.name}@{registry.digest}"]
-        record = {"RepoDigests": ["other/image@sha256:00", *names], "Id": "", "Architecture": "amd64"}
-        engine = Runtime(kind="podman", command=("true",))
-        pulled = get(registry, engine, tmp_path, ask=lambda argv: json.dumps([record]))
-        assert (pulled.digest, pulled.fetched) == (registry.digest, False)
-
-
-@pytest.mark.parametrize("known", ["python", "library/python", "docker.io/library/python"])
-def test_an_engine_may_name_an_image_of_the_hub_in_its_short_form(known: str) -> None:
-    record = json.dumps([{"RepoDigests": [f"{known}@sha256:1"], "Id": "", "Architecture": "amd64"}])
-    engine = Runtime(kind="docker", command=("docker",))
-    assert find_image("docker.io/library/python:3.12", engine, lambda argv: record).digests == ("sha256:1",)
-
-
 def test_an_image_for_other_machines_is_refused_before_it_is_fetched(tmp_path: Path) -> None:
     with Registry("arm", architecture="arm64", index=True) as registry:
         with pytest.raises(SettingsError, match="is made for arm64 and this host is amd64"):
@@ -85,10 +61,9 @@ def test_a_client_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_there_is_no_pull_of_a_file_or_without_a_runtime_that_pulls(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="is a file or folder; there is nothing to fetch"):
         get("/a/b.sif", NOBODY, tmp_path)
-    kinds: tuple[Kind, ...] = ("none", "pyxis")
-    for kind in kinds:
-        refusal = f"container={kind} pulls no images .*; say container=docker, podman or"
-        with pytest.raises(SettingsError, match=refusal):
+    kinds: dict[Kind, str] = {"docker": "say docker pull docker.io/library/python:latest", "pyxis": "pyxis needs"}
+    for kind, instead in kinds.items():
+        with pytest.raises(SettingsError, match=f"image pull is for container=apptainer; {instead}"):
             get("python", Runtime(kind=kind), tmp_path)
 
 

@@ -12,17 +12,13 @@ import urllib.response
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
 from amp_launcher.typed import SettingsError
 from launcher.containers import registry
-from launcher.containers.programs import output
-from launcher.containers.pull import pull
 from launcher.containers.references import resolve
 from launcher.containers.registry import Credentials, PullError, check_target, is_loopback
-from launcher.containers.runtime import Kind, Runtime
 from tests.containers.registry_server import INDEX, PASSWORD, USER
 
 KEY = Credentials(user=USER, password=PASSWORD)
@@ -136,22 +132,6 @@ def test_a_proxys_password_is_not_sent_past_the_proxy(monkeypatch: pytest.Monkey
     registry._read("https://registry.example/v2/", {})
     assert "Proxy-authorization" in sent["proxy.example:3128"]
     assert "Proxy-authorization" not in sent["direct.example"]
-
-
-@pytest.mark.parametrize("path", ["/v2/", "/v2/test/image/manifests/"], ids=["login", "image"])
-@pytest.mark.parametrize("version", [":v1", f"@sha256:{'0' * 64}"], ids=["tag", "digest"])
-@pytest.mark.parametrize("kind", ["docker", "podman"])
-def test_no_engine_gets_a_key_for_a_token_server_elsewhere(kind: Kind, version: str, path: str, tmp_path: Path) -> None:
-    def answer(handler: BaseHTTPRequestHandler, _: Server) -> None:
-        if handler.path == "/v2/" != path:
-            return send(handler, 200)
-        send(handler, 401, WWW_Authenticate=bearer(other.host))
-
-    with token_server() as other, serving(answer) as server, pytest.raises(PullError, match=ELSEWHERE):
-        image = resolve(f"{server.host}/test/image{version}")
-        engine = Runtime(kind=kind, command=("/no/such/client",))
-        pull(image, engine, tmp_path / "cache", architecture="amd64", ask=output, credentials=KEY)
-    assert server.authorizations == []
 
 
 @pytest.mark.parametrize("first", ["", "Basic"], ids=["alone", "second"])

@@ -223,9 +223,7 @@ def test_arms_in_several_images_that_a_job_would_have_to_fetch_are_refused():
         dataclasses.replace(plan, container=dataclasses.replace(CONTAINED, asked=image, pull=image))
         for plan, image in zip(plans, ("a:1", "b:2"), strict=True)
     ]
-    with pytest.raises(
-        UsageError, match=r"these arms have several: first `python -m launcher image pull a:1 container"
-    ):
+    with pytest.raises(UsageError, match=r"these arms have several: first `python -m launcher image pull a:1`"):
         comparison.make(fetched, Compare())
     comparison.make([fetched[0], fetched[0]], Compare())
     bare, contained = plans[0], dataclasses.replace(plans[1], container=CONTAINED)

@@ -73,7 +73,7 @@ def test_what_is_refused_fetches_nothing(bed: Testbed, tmp_path: Path, capsys: p
         assert main([*words(registry, tmp_path), "after=20260101-000000-no-such"]) == 2
         by_docker = ["container=docker", f"image={bed.images['python'].docker}", "container.pull=true"]
         assert main([*by_docker, f"run_root={tmp_path}/runs"]) == 2
-        assert "container.pull fetches for cluster=slurm with container=apptainer" in capsys.readouterr().err
+        assert "container.pull=true is for cluster=slurm with container=apptainer" in capsys.readouterr().err
         assert registry.blob_fetches == 0
     assert "image-pull" not in call(["squeue", "--me", "--noheader", "--format=%j"]).stdout
     assert selection.run_names(str(tmp_path / "runs")) == []

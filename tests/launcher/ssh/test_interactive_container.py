@@ -81,8 +81,7 @@ def _built(testbed, folder):
         file = folder / images.file_name(recipe, "docker")
         file.write_text(text)
         options = ["--network=host", "--quiet"]
-        place = {"file": str(file), "folder": str(folder), "target": name}
-        _docker(testbed, *images.build_argv("docker", client=["docker"], options=options, **place)[1:])
+        _docker(testbed, "build", *options, f"--tag={name}", f"--file={file}", str(folder))
     return name
 
 
