@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -54,7 +53,7 @@ def document(title: str, folder: Path, state: State, plan: PlanRecord) -> Docume
     extra = [*_published(plan, compared), _measured(compared, how, state)]
     return Document(
         title=title,
-        lead=tuple(itertools.islice(verdict(compared, how), 1)) if compared else (),
+        lead=(verdict(compared, how),) if compared else (),
         sections=(Section(title="Comparison", parts=parts), *extra, *kept),
     )
 

@@ -31,7 +31,7 @@ from amp_launcher.result import Result
 from launcher.compare.compared import settings_of
 from launcher.compare.intervals import CONFIDENCE
 from launcher.compare.paired import MeasuredArm, compare
-from launcher.compare.verdict import verdict
+from launcher.compare.verdict import remarks, verdict
 from launcher.report import read
 from launcher.report.figures import figures
 from launcher.report.read import Evidence, group_of
@@ -55,12 +55,11 @@ def document(folder: Path, state: State) -> dict[str, Any] | None:
     if not evidence:
         return None
     compared = compare(evidence, how.steps)
-    sentences = list(verdict(compared, how))
     summary = {
         "control": compared[0].label,
         **dataclasses.asdict(how),
-        "verdict": sentences[0],
-        "sentences": sentences[1:],
+        "verdict": verdict(compared, how),
+        "sentences": list(remarks(compared)),
         "arms": [_of_arm(arm, how.rounds) for arm in compared],
     }
     return {**result.document(_of_run(folder.name, state, evidence)), "comparison": finite(summary)}

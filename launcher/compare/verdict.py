@@ -11,14 +11,43 @@ from launcher.plan.model import Compare
 from launcher.ui import summary
 
 
-def verdict(compared: Sequence[MeasuredArm], how: Compare) -> Iterator[str]:
-    """One sentence for the whole comparison, then one for each arm."""
+def verdict(compared: Sequence[MeasuredArm], how: Compare) -> str:
+    """One sentence for the whole comparison."""
     control, *others = compared
-    yield _in_all(control, others, how)
-    yield from _of_control(control)
-    for other in others:
-        yield _of_arm(other, control, how)
-    yield from _caveats(compared)
+    broken = _failed(control)
+    if _unknown(control):
+        return f"Nothing is concluded: the mode of the control, {control.label}, is unknown."
+    known = [other for other in others if not _unknown(other)]
+    if not known:
+        return f"Nothing is concluded: the mode of {_listed([other.label for other in others])} is unknown."
+    others = known
+    measured = [(other, other.ratio) for other in others if other.ratio is not None and not (broken or _failed(other))]
+    unrelated = [other.label for other in others if other.unrelated and not (broken or _failed(other))]
+    if not measured and unrelated:
+        speeds = "speeds" if len(unrelated) > 1 else "speed"
+        return f"The {speeds} of {_listed(unrelated)} can't be compared with that of the control, {control.label}."
+    if not measured:
+        partly = " to its end" if any(other.ratio is not None for other in others) else ""
+        return f"No arm except the control, {control.label}, was measured{partly}."
+    if all(ratio.differs is None for _, ratio in measured):
+        return f"Too few rounds to tell a difference from noise: an interval needs {ENOUGH}, and there were fewer."
+    if not any(ratio.differs for _, ratio in measured):
+        alike = _listed([control.label, *(arm.label for arm, ratio in measured if ratio.differs is not None)])
+        if any(ratio.is_noisy for _, ratio in measured):
+            return f"Too noisy to tell: no difference in speed beyond noise between {alike}."
+        return f"No difference in speed beyond noise between {alike}."
+    faster = [(ratio, arm) for arm, ratio in measured if ratio.differs and ratio.mean > 1]
+    if not faster and len(measured) == 1:
+        ((only, ratio),) = measured
+        return f"{only.label} is slower: {ratio.text(ratio.mean)} times the {_rate(control)} of {control.label}."
+    if not faster:
+        return f"Nothing was faster than {control.label} beyond noise."
+    held = [(ratio, arm) for ratio, arm in faster if _holds(arm, how)]
+    if not held:
+        return f"Nothing was faster than {control.label} beyond noise at no cost to the loss."
+    gain, best = max(held, key=lambda arm: arm[0].mean)
+    times = f"{gain.text(gain.mean)} times the {_rate(control)} of {control.label}"
+    return f"{best.label} gains the most: {times}{_at_what_cost(best, how)}."
 
 
 def remarks(compared: Sequence[MeasuredArm]) -> Iterator[str]:
@@ -32,7 +61,7 @@ def remarks(compared: Sequence[MeasuredArm]) -> Iterator[str]:
         if _unknown(arm) or _unknown(control):
             reasons.setdefault(_nothing(arm), []).append(arm.label)
             continue
-        speed = _speed(arm, control) if arm.ratio is None else ""
+        speed = _unmeasured(arm) if arm.ratio is None else ""
         losses = _not_finite(arm) or (arm.incomparable and f"losses are not compared: {arm.incomparable}")
         for reason in filter(None, (speed, losses)):
             reasons.setdefault(reason, []).append(arm.label)
@@ -85,43 +114,6 @@ def _of_scripts(compared: Sequence[MeasuredArm]) -> str:
     return f"{caveat}{losses}{cost}"
 
 
-def _in_all(control: MeasuredArm, others: Sequence[MeasuredArm], how: Compare) -> str:
-    broken = _failed(control)
-    if _unknown(control):
-        return f"Nothing is concluded: the mode of the control, {control.label}, is unknown."
-    known = [other for other in others if not _unknown(other)]
-    if not known:
-        return f"Nothing is concluded: the mode of {_listed([other.label for other in others])} is unknown."
-    others = known
-    measured = [(other, other.ratio) for other in others if other.ratio is not None and not (broken or _failed(other))]
-    unrelated = [other.label for other in others if other.unrelated and not (broken or _failed(other))]
-    if not measured and unrelated:
-        speeds = "speeds" if len(unrelated) > 1 else "speed"
-        return f"The {speeds} of {_listed(unrelated)} can't be compared with that of the control, {control.label}."
-    if not measured:
-        partly = " to its end" if any(other.ratio is not None for other in others) else ""
-        return f"No arm except the control, {control.label}, was measured{partly}."
-    if all(ratio.differs is None for _, ratio in measured):
-        return f"Too few rounds to tell a difference from noise: an interval needs {ENOUGH}, and there were fewer."
-    if not any(ratio.differs for _, ratio in measured):
-        alike = _listed([control.label, *(arm.label for arm, ratio in measured if ratio.differs is not None)])
-        if any(ratio.is_noisy for _, ratio in measured):
-            return f"Too noisy to tell: no difference in speed beyond noise between {alike}."
-        return f"No difference in speed beyond noise between {alike}."
-    faster = [(ratio, arm) for arm, ratio in measured if ratio.differs and ratio.mean > 1]
-    if not faster and len(measured) == 1:
-        ((only, ratio),) = measured
-        return f"{only.label} is slower: {ratio.text(ratio.mean)} times the {_rate(control)} of {control.label}."
-    if not faster:
-        return f"Nothing was faster than {control.label} beyond noise."
-    held = [(ratio, arm) for ratio, arm in faster if _holds(arm, how)]
-    if not held:
-        return f"Nothing was faster than {control.label} beyond noise at no cost to the loss."
-    gain, best = max(held, key=lambda arm: arm[0].mean)
-    times = f"{gain.text(gain.mean)} times the {_rate(control)} of {control.label}"
-    return f"{best.label} gains the most: {times}{_at_what_cost(best, how)}."
-
-
 def _rate(arm: MeasuredArm) -> str:
     return "step rate" if arm.figures.unit == "steps/s" else "throughput"
 
@@ -161,26 +153,6 @@ def _at_what_cost(arm: MeasuredArm, how: Compare) -> str:
     return ", its loss no worse" if arm.gap < 0 else ", its loss no worse beyond noise"
 
 
-def _of_arm(arm: MeasuredArm, control: MeasuredArm, how: Compare) -> str:
-    if _failed(arm):
-        return f"{_named(arm)}: {_how_it_failed(arm)}."
-    if _unknown(arm) or _unknown(control):
-        return f"{_named(arm)}: {_nothing(arm)}."
-    parts = [_speed(arm, control)]
-    if arm.figures.memory and control.figures.memory:
-        parts.append(f"peak memory {arm.figures.memory / control.figures.memory:.2f} times")
-    parts.append(_loss(arm, control, how))
-    mine, theirs = arm.figures.accuracy, control.figures.accuracy
-    if mine is not None and theirs is not None:
-        ours, seen = (f" after {count:,} samples" if count else "" for count in _samples(arm, control))
-        parts.append(f"accuracy {mine:.4f}{ours} against {theirs:.4f}{seen}")
-    if arm.figures.skipped:
-        parts.append(f"{arm.figures.skipped} step{'s' * (arm.figures.skipped > 1)} skipped")
-    if arm.figures.verdict not in ("proved", ""):
-        parts.append(f"its mode was not proved ({arm.figures.verdict})")
-    return f"{_named(arm)}: {'; '.join(part for part in parts if part)}."
-
-
 def _nothing(arm: MeasuredArm) -> str:
     whose = "its" if _unknown(arm) else "the control's"
     return f"nothing is concluded, since {whose} mode is unknown"
@@ -196,48 +168,15 @@ def _steps(arm: MeasuredArm) -> int:
     return arm.evidence.metrics.last_step if arm.evidence.metrics else 0
 
 
-def _samples(*arms: MeasuredArm) -> list[int]:
-    """How many samples each had seen at its end; 0 where all saw as many."""
-    counts = [_steps(arm) * (arm.figures.batch or 0) for arm in arms]
-    return [0] * len(counts) if len(set(counts)) == 1 else counts
-
-
 def _named(arm: MeasuredArm) -> str:
     framework = arm.evidence.plan.framework
     return f"{arm.label} ({arm.figures.mechanism} in {framework})" if arm.figures.mechanism else arm.label
 
 
-def _speed(arm: MeasuredArm, control: MeasuredArm) -> str:
-    ratio = arm.ratio
+def _unmeasured(arm: MeasuredArm) -> str:
     if arm.unrelated:
         return f"its speed and the control's can't be compared: they are of {arm.unrelated}"
-    if ratio is None:
-        return "no round was measured with both it and the control"
-    if ratio.low is None or ratio.high is None:
-        rounds = f"{ratio.pairs} round{'s' * (ratio.pairs > 1)}"
-        return f"{ratio.text(ratio.mean)} times the {_rate(arm)} over {rounds}, too few for an interval"
-    mean, low, high = map(ratio.text, (ratio.mean, ratio.low, ratio.high))
-    interval = f"95% interval {low} to {high}, {ratio.pairs} rounds"
-    if not ratio.differs:
-        return f"no difference in speed from {control.label} beyond noise: {mean} times ({interval})"
-    return f"{mean} times the {_rate(arm)} of {control.label} ({interval})"
-
-
-def _loss(arm: MeasuredArm, control: MeasuredArm, how: Compare) -> str:
-    if _not_finite(arm):
-        return _not_finite(arm)
-    if arm.incomparable:
-        return f"losses are not compared: {arm.incomparable}"
-    if arm.gap is None:
-        return ""
-    if abs(arm.gap) <= how.tolerance:
-        return f"loss at the same steps within {how.tolerance:.1%} ({arm.gap:+.2%})"
-    gap = f"loss at the same steps {arm.gap:+.1%}"
-    if is_noise(arm) and arm.gaps is not None:
-        low, high = arm.gaps
-        when = "" if arm.is_script else " in the last round"
-        return f"{gap}{when}, which is noise: over all rounds {low:+.1%} to {high:+.1%}"
-    return f"{gap}, beyond the tolerance of {how.tolerance:.1%}"
+    return "no round was measured with both it and the control"
 
 
 def _not_finite(arm: MeasuredArm) -> str:

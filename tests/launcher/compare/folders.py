@@ -6,7 +6,7 @@ import json
 
 from launcher.compare import compared
 from launcher.compare.paired import compare
-from launcher.compare.verdict import verdict
+from launcher.compare.verdict import remarks, verdict
 from launcher.report import read
 from launcher.runs import store
 from launcher.runs.decode import decode
@@ -85,11 +85,12 @@ def document(root, plan, state="done"):
 
 
 def concluded(root, plan):
-    """The conclusions of the comparison, as its result has them: of all arms, then of each."""
+    """The conclusions of the comparison, as its result has them: in all, then what the figures don't say."""
     state, record = State("done", attempt=1), decode(PlanRecord, plan)[0]
     how = compared.settings_of(record)
     evidence = read.of_arms(root, record, state, read=True, block=how.steps)
-    return list(verdict(compare(evidence, how.steps), how))
+    arms = compare(evidence, how.steps)
+    return [verdict(arms, how), *remarks(arms)]
 
 
 def rewrite(path, make):

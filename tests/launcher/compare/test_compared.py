@@ -20,18 +20,14 @@ VERDICTS = {
     "a gain, its interval and its cost": (
         [("o0", NOISE), ("o2", TWICE)],
         "amp=o2 gains the most: 2.00 times the throughput of amp=o0, its loss within 2.0%.",
-        "amp=o2 (half_model_fp32_masters in torch): 2.00 times the throughput of amp=o0 (95% interval 1.9"
-        "|5 rounds|loss at the same steps within 2.0% (+0.00%)",
     ),
     "noise": (
         [("o0", NOISE), ("o1", NOISE[::-1])],
         "No difference in speed beyond noise between amp=o0 and amp=o1.",
-        "|no difference in speed from amp=o0 beyond noise",
     ),
     "a small difference, with the digits that show it": (
         [("o0", STEADY), ("o1", [1.004 * factor for factor in reversed(STEADY)])],
         "amp=o1 gains the most: 1.004 times the throughput of amp=o0",
-        "|1.004 times the throughput of amp=o0 (95% interval 1.00",
     ),
     "much noise": (
         [("o0", NOISE), ("o1", LOUD)],
@@ -49,12 +45,10 @@ VERDICTS = {
     "three rounds": (
         [("o0", NOISE[:3]), ("o2", TWICE[:3])],
         "Too few rounds to tell a difference from noise",
-        "|times the throughput over 3 rounds, too few for an interval",
     ),
     "a gain that costs the loss": (
         [("o0", NOISE), ("o3", TWICE, {"loss": 2.9})],
         "Nothing was faster than amp=o0 beyond noise at no cost to the loss.",
-        "|loss at the same steps +32.5%, beyond the tolerance of 2.0%",
     ),
     "a lower loss is not called the same": (
         [("o0", NOISE), ("o2", TWICE, {"loss": 1.9})],
@@ -99,6 +93,12 @@ def terminal(root, plan, width=0, state="done"):
 def table(root, plan):
     """The table of the arms."""
     return next(part for part in document(root, plan).sections[0].parts if isinstance(part, Table))
+
+
+def cells(root, plan, name):
+    """The texts of one of its columns."""
+    arms = table(root, plan)
+    return [row[arms.header.index(name)].text for row in arms.rows]
 
 
 def chart(root, plan):
@@ -167,14 +167,13 @@ def test_a_loss_that_is_now_above_and_now_below_is_noise(tmp_path):
         return {**row, "loss": row["loss"] * (1.05 if (row["step"] - 1) // STEPS % 2 == 0 else 0.96)}
 
     rewrite(tmp_path / "arms/01/metrics.jsonl", uneven)
-    first, second = concluded(tmp_path, plan)
-    assert first.endswith("times the throughput of amp=o0, its loss no worse beyond noise.")
-    assert "+5.0% in the last round, which is noise: over all rounds" in second
+    (sentence,) = concluded(tmp_path, plan)
+    assert sentence.endswith("times the throughput of amp=o0, its loss no worse beyond noise.")
+    assert cells(tmp_path, plan, "loss gap") == ["-", "+5.00%, noise"]
 
 
 def test_an_arm_that_ran_out_of_memory_is_a_row(tmp_path):
     plan = plan_of(tmp_path, ("o0", NOISE), ("o1", [1.0], {"failed": "out of memory"}), ("o2", NOISE[::-1]))
-    assert "amp=o1 (autocast in torch): it ran out of memory, after 10 steps." in concluded(tmp_path, plan)
     (row,) = [row for row in table(tmp_path, plan).rows if row[0].text == "amp=o1"]
     assert row[-1].text == "failed: it ran out of memory (no result, 10 steps)"
 
@@ -241,18 +240,16 @@ def test_a_control_that_failed_is_named_first(tmp_path, rounds, first, second):
 def test_losses_of_arms_in_different_frameworks_are_not_compared(tmp_path):
     other = {"framework": "tensorflow", "mechanism": "grappler"}
     sentence = concluded(tmp_path, plan_of(tmp_path, ("o1", NOISE), ("o1", NOISE, {"planned": other})))[1]
-    assert "(grappler in tensorflow)" in sentence
     assert "losses are not compared: another framework starts from other weights" in sentence
 
 
-def test_arms_of_other_batches_have_no_loss_gap_and_show_how_much_each_had_seen(tmp_path):
+def test_arms_of_other_batches_have_no_loss_gap(tmp_path):
     small = {"settings": {"amp": {"level": "o1"}, "batch": 64}}
     plan = plan_of(tmp_path, ("o0", NOISE), ("o1", TWICE, {"planned": small, "data": "other"}))
-    change(tmp_path, 1, effective={"amp": "o2", "dtype": "bfloat16", "batch": 64}, eval={"accuracy": 0.5})
+    change(tmp_path, 1, effective={"amp": "o2", "dtype": "bfloat16", "batch": 64})
     first, second = concluded(tmp_path, plan)
     assert first == "amp=o1 gains the most: 2.00 times the throughput of amp=o0; their losses are not compared."
     assert "losses are not compared: after the same steps it had seen other samples (batch 64 against 128)" in second
-    assert "accuracy 0.5000 after 3,200 samples against 0.9722 after 6,400 samples" in second
     assert "loss gap" not in table(tmp_path, plan).header
 
 
@@ -278,7 +275,7 @@ def test_nothing_is_concluded_from_an_arm_whose_mode_is_unknown(tmp_path, arm, f
 def test_an_emulated_mode_is_named(tmp_path):
     plan = plan_of(tmp_path, ("o0", NOISE), ("o1", NOISE))
     change(tmp_path, 1, observed={"verdict": "emulated", "why": "wider"})
-    assert concluded(tmp_path, plan)[1].endswith("; its mode was not proved (emulated).")
+    assert cells(tmp_path, plan, "proof") == ["proved", "emulated"]
 
 
 def test_half_of_a_comparison_is_reported_as_far_as_it_went(tmp_path):
@@ -314,12 +311,11 @@ def rounds_of(root, plan):
 
 def test_step_rates_of_scripts_are_compared_and_uncontrolled_differences_named(tmp_path):
     plan = scripts(tmp_path, ("o0", NOISE), ("o1", TWICE))
-    first, second, third = concluded(tmp_path, plan)
+    first, second = concluded(tmp_path, plan)
     assert first == "amp=o1 gains the most: 2.00 times the step rate of amp=o0."
-    assert "2.00 times the step rate of amp=o0 (95% interval 1.9" in second and "loss" not in second
-    assert third.startswith("Seed and order of the data are the script's own, and may differ from block to block.")
-    assert "Losses are not compared, since the script's are not known; job.log(step, loss=...) records them." in third
-    assert third.endswith(" With its start, the last block took 8s of amp=o0, 8s of amp=o1.")
+    assert second.startswith("Seed and order of the data are the script's own, and may differ from block to block.")
+    assert "Losses are not compared, since the script's are not known; job.log(step, loss=...) records them." in second
+    assert second.endswith(" With its start, the last block took 8s of amp=o0, 8s of amp=o1.")
     method, table = rounds_of(tmp_path, plan)
     assert "Arms begin with the same weights" not in method.text
     assert table.header == ("round", "amp=o0", "amp=o1") and method.text.endswith(" The table is in steps/s.")
@@ -327,14 +323,16 @@ def test_step_rates_of_scripts_are_compared_and_uncontrolled_differences_named(t
 
 def test_arms_whose_arguments_differ_may_do_other_work_in_a_step(tmp_path):
     plan = scripts(tmp_path, ("o0", NOISE), ("o0", TWICE, {"arguments": ["--batch", "64"]}))
-    assert "; with other arguments a step may be other work. Losses" in concluded(tmp_path, plan)[2]
+    assert "; with other arguments a step may be other work. Losses" in concluded(tmp_path, plan)[1]
 
 
 def test_the_loss_of_a_script_is_compared_over_all_its_blocks(tmp_path):
     losses = {"losses": [1.0] * 5}, {"losses": [1.3, 0.8, 1.2, 0.9, 1.05]}
-    _, second, third = concluded(tmp_path, scripts(tmp_path, ("o0", NOISE, losses[0]), ("o1", TWICE, losses[1])))
-    assert "loss at the same steps +5.0%, which is noise: over all rounds" in second
-    assert "may differ from block to block: a difference of the losses can be chance. With" in third
+    plan = scripts(tmp_path, ("o0", NOISE, losses[0]), ("o1", TWICE, losses[1]))
+    assert cells(tmp_path, plan, "loss gap") == ["-", "+5.00%, noise"]
+    assert (
+        "may differ from block to block: a difference of the losses can be chance. With" in concluded(tmp_path, plan)[1]
+    )
 
 
 def test_rates_that_are_counted_differently_have_no_ratio(tmp_path):
@@ -354,9 +352,9 @@ def test_an_arm_that_was_stopped_before_a_step_was_timed_is_not_of_another_unit(
 
 def test_a_script_that_ends_before_its_block_counts_and_one_that_was_broken_off_does_not(tmp_path):
     plan = scripts(tmp_path, ("o0", NOISE, {"steps": 7}), ("o1", TWICE))
-    assert "2.00 times the step rate of amp=o0 (95% interval" in concluded(tmp_path, plan)[1]
+    assert "2.00 times the step rate of amp=o0" in concluded(tmp_path, plan)[0]
     method = rounds_of(tmp_path, plan)[0].text
     assert "Of amp=o0, 5 ended by themselves before that, after 7 steps or more." in method
     path = tmp_path / "arms/00/metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    assert "4 rounds, too few for an interval" in concluded(tmp_path, plan)[1]
+    assert "Too few rounds to tell a difference from noise" in concluded(tmp_path, plan)[0]
