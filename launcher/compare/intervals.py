@@ -69,43 +69,24 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Student's interval for the mean of at least two values."""
+    """Student's interval for the mean of at least `ENOUGH` values."""
     mean, count = statistics.fmean(values), len(values)
-    margin = t_quantile((1 + CONFIDENCE) / 2, count - 1) * statistics.stdev(values) / math.sqrt(count)
+    margin = t_quantile(count - 1) * statistics.stdev(values) / math.sqrt(count)
     return mean - margin, mean + margin
 
 
-def t_quantile(probability: float, freedom: int) -> float:
-    """The value below which Student's t with so many degrees of freedom lies with this probability, 0.5 <= p < 1.
+def t_quantile(freedom: int) -> float:
+    """The value below which Student's t with at least four degrees of freedom lies with the probability at the upper
+    end of an interval; to three parts in 10,000 of four, and closer for more.
 
-    By bisection of `t_probability`, to 12 digits or so.
+    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
     """
-    low, high = 0.0, 1.0
-    while t_probability(high, freedom) < probability:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_probability(middle, freedom) < probability else (low, middle)
-    return (low + high) / 2
-
-
-def t_probability(value: float, freedom: int) -> float:
-    """The probability that Student's t lies below the value, by elementary functions.
-
-    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
-    """
-    angle = math.atan(value / math.sqrt(freedom))
-    cosine, sine = math.cos(angle), math.sin(angle)
-    if freedom % 2:
-        term, total = cosine, 0.0
-        for step in range(1, freedom - 1, 2):
-            total += term
-            term *= cosine * cosine * (step + 1) / (step + 2)
-        inside = 2 / math.pi * (angle + sine * total)
-    else:
-        term, total = 1.0, 0.0
-        for step in range(0, freedom, 2):
-            total += term
-            term *= cosine * cosine * (step + 1) / (step + 2)
-        inside = sine * total
-    return (1 + inside) / 2
+    x = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    terms = (
+        x,
+        (x**3 + x) / 4,
+        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
+        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
+        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
+    )
+    return sum(term / freedom**power for power, term in enumerate(terms))
