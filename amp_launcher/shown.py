@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 _ODD = re.compile(r"""[\[\](){},"']""")
@@ -17,6 +18,11 @@ def show(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{','.join(_show_item(item) for item in value)}]"
     return str(value)
+
+
+def some(names: Sequence[str], most: int = 4) -> str:
+    """The first few, and how many more."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _show_item(value: Any) -> str:

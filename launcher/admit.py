@@ -25,7 +25,7 @@ DEEPEST = 32
 """Components of a path."""
 LARGEST_RECORD = 2**23
 """Bytes of a record of a run; its decoded objects take thirty times as much memory."""
-LATEST = 2**63 - 1
+LATEST = 2**63
 """The latest time of change of a file, in nanoseconds since 1970."""
 LARGEST = 2**53
 """The default bound of whole numbers: JSON readers agree up to here."""

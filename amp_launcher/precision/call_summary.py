@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from amp_launcher.shown import some
+
 Call = Mapping[str, Any]
 """An entry of a report's `calls` (`amp_launcher.precision.observation`)."""
 
@@ -45,8 +47,8 @@ def describe(calls: Iterable[Call], most: int = 3) -> str:
         name = call["functions"][0] if len(call["functions"]) == 1 else call["operation"]
         work[name, call["dtype"]] += call["flops"]
         counts[name, call["dtype"]] += call["calls"]
-    parts = [f"{name} in {dtype} ({times(counts[name, dtype])})" for (name, dtype), _ in work.most_common(most)]
-    return ", ".join(parts) + (f" and {len(work) - most} more" if len(work) > most else "")
+    parts = [f"{name} in {dtype} ({times(counts[name, dtype])})" for (name, dtype), _ in work.most_common()]
+    return some(parts, most)
 
 
 def percent(part: int, total: int) -> str:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from amp_launcher.precision.gemm import FORMATS
 from amp_launcher.precision.levels import Amp
+from amp_launcher.shown import some
 from amp_launcher.typed import SettingsError, nearest
 
 NAMED = 4
@@ -101,11 +102,6 @@ def _within(layer: str, pattern: str) -> bool:
     """Whether the pattern names the layer or a module that it is in."""
     parts = layer.split(".")
     return any(fnmatch.fnmatchcase(".".join(parts[: end + 1]), pattern) for end in range(len(parts)))
-
-
-def some(names: Sequence[str]) -> str:
-    """The first few, and how many more."""
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 def line(name: str, converted: Sequence[str], left_out: Mapping[str, str]) -> str:

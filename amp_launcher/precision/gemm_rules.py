@@ -12,8 +12,8 @@ from typing import Any
 from amp_launcher.precision.call_summary import Call, flops, is_narrow, percent
 from amp_launcher.precision.findings import EMULATED, Finding, Report, contradicted, unknown
 from amp_launcher.precision.gemm import FORMATS, ROLES, Role
-from amp_launcher.precision.gemm_layers import some
 from amp_launcher.precision.levels import ENOUGH
+from amp_launcher.shown import some
 
 IN_WORDS: Mapping[Role, str] = {
     "forward": "forward",

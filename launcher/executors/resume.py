@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from amp_launcher.precision.support import sharding_problem
+from amp_launcher.shown import some
 from launcher.code import code_store, uv_environment, uv_project
 from launcher.config import job_environment, shell_record
 from launcher.errors import Unavailable, UsageError
@@ -27,9 +28,6 @@ from launcher.runs import ownership, run_ids, run_roots, store
 from launcher.runs.states import Seen
 from launcher.runs.store import Damaged, Run
 from launcher.ssh import environment_client
-
-NAMED = 8
-"""Largest number of variables that a refusal names."""
 
 
 def resume_here(
@@ -188,9 +186,8 @@ def _check_shell(plan: Plan) -> None:
     own = {*plan.env, *plan.passed, *plan.secrets}
     names = [name for name in shell_record.differences(Path(plan.run_dir), os.environ) if name not in own]
     if names:
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         raise UsageError(
-            f"{plan.run_id} began in a shell with other values of {', '.join(names[:NAMED])}{more}: set them as they "
+            f"{plan.run_id} began in a shell with other values of {some(names, 8)}: set them as they "
             "were, or say env=here to continue with this shell's"
         )
 

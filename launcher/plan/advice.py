@@ -13,6 +13,7 @@ from amp_launcher import settings
 from amp_launcher.precision import adam_epsilon, gemm_layers
 from amp_launcher.precision.gemm import ADD_TO_IMAGE, FORMATS, HALF, LIBRARY, library_problem, needed
 from amp_launcher.recipe import Layer
+from amp_launcher.shown import some
 from amp_launcher.typed import SettingsError
 from launcher.config.spec import JobSpec
 from launcher.probe.facts import Facts, Gpu
@@ -63,8 +64,7 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
         layers = spec.recipe.layers(training.train)
         odd = [*_first(layers, unit), *(text for layer in _behind_first(layers) if (text := _odd(layer, unit)))]
         if odd:
-            more = f" and {len(odd) - NAMED} more" if len(odd) > NAMED else ""
-            sentences.append(f"tensor cores want multiples of {unit} in {name}: {', '.join(odd[:NAMED])}{more}")
+            sentences.append(f"tensor cores want multiples of {unit} in {name}: {some(odd)}")
         if share * _rows(layers) % unit:
             what = "batch per device and micro-batch" if training.accumulate > 1 else "batch per device"
             sentences.append(f"tensor cores want multiples of {unit} in {name}: the {what} is {share}")

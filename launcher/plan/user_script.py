@@ -12,6 +12,7 @@ from amp_launcher.around import script
 from amp_launcher.around.script import IN_IMAGE, NGC_TENSORFLOW1, in_image
 from amp_launcher.around.script_source import Source
 from amp_launcher.precision.levels import Framework
+from amp_launcher.shown import some
 from amp_launcher.typed import SettingsError, show
 from launcher import admit
 from launcher.config.schema import OWN_FOLDER, Launch
@@ -279,9 +280,7 @@ def _left_out(known: Script) -> Iterator[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(admit.clean, names[:_NAMED])) + (
-        f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    )
+    return some(list(map(admit.clean, names)), _NAMED)
 
 
 def advice(spec: JobSpec, facts: Facts | None, gpus: int, precision: ResolvedPrecision) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from amp_launcher.shown import some
 from amp_launcher.typed import leaves
 from launcher import admit
 from launcher.code import code_store
@@ -85,8 +86,7 @@ def code_difference(one: Evidence, other: Evidence) -> str:
     mine, others = _files(ours), _files(theirs)
     changed = mine ^ others
     changed |= {name for name in mine & others if not filecmp.cmp(ours / name, theirs / name, shallow=False)}
-    more = f" and {len(changed) - FILES} more" if len(changed) > FILES else ""
-    return f"Their code differs in {', '.join(sorted(changed)[:FILES])}{more}."
+    return f"Their code differs in {some(sorted(changed), FILES)}."
 
 
 def _snapshot(evidence: Evidence) -> Path | None:

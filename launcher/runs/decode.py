@@ -60,7 +60,7 @@ def _record(cls: type[T], values: Mapping[str, Any], place: str, wrong: list[str
         exact, decoder, called, checked = fields[name]
         if value is None and not checked:
             continue
-        if type(value) is not exact or not (exact in _WITHOUT_RANGE or -LARGEST < value < LARGEST):
+        if type(value) is not exact or exact not in _WITHOUT_RANGE:
             value = decoder(value, f"{place}{name}.", wrong)
             if value is _WRONG:
                 wrong.append(f"{place}{name} is not {called}")

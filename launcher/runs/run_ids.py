@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from amp_launcher.shown import some
 from launcher.errors import UsageError
 
 FIRST_WORDS = (
@@ -116,7 +117,7 @@ def resolve(text: str, runs: Iterable[str], sweeps: Iterable[str], named: Callab
         f"{match.id} (named {text})" if match.id in by_name else match.id
         for match in sorted(matches, key=lambda match: match.id)
     )
-    raise UsageError(f"{text} fits {len(matches)} runs, be more specific: {_few(list(told))}")
+    raise UsageError(f"{text} fits {len(matches)} runs, be more specific: {some(list(told), 8)}")
 
 
 def _united(matches: Sequence[Match], meant: Iterable[str], runs: Iterable[str], sweeps: Iterable[str]) -> list[Match]:
@@ -154,9 +155,5 @@ def _unknown(text: str, known: Sequence[str]) -> str:
     else:
         close = difflib.get_close_matches(text, [*newest, *by_word], n=3, cutoff=0.5)
     names = dict.fromkeys(by_word.get(name, name) for name in close)
-    advice = f"did you mean {_few(list(names))}?" if names else f"the newest is {newest[-1]}"
+    advice = f"did you mean {some(list(names))}?" if names else f"the newest is {newest[-1]}"
     return f"no run {text!r}; {advice} (`ls --all` lists them, run_root=PATH looks in another folder)"
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

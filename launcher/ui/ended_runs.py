@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from amp_launcher.shown import some
 from launcher import units
 from launcher.called import as_started
 from launcher.runs import log_tail, run_ids, run_roots, slow_ranks, store
@@ -71,8 +72,7 @@ def hangs(folder: Path, state: State) -> list[tuple[str, str]]:
             places.setdefault(record.where or "nobody knows where", []).append(f"{record.rank} on {record.node}")
     rows = []
     for place, ranks in sorted(places.items(), key=lambda item: len(item[1])):
-        more = f" and {len(ranks) - MOST_RANKS} more" if len(ranks) > MOST_RANKS else ""
-        rows.append(("no step", f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks[:MOST_RANKS])}{more}: {place}"))
+        rows.append(("no step", f"rank{'s' * (len(ranks) > 1)} {some(ranks, MOST_RANKS)}: {place}"))
     return rows
 
 

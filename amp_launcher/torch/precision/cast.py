@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from amp_launcher.shown import some
 from amp_launcher.torch.precision.structures import CAST, floats_to
 from amp_launcher.typed import SettingsError, nearest
 
@@ -40,13 +41,9 @@ def refuse_unknown(models: Sequence[nn.Module], patterns: Sequence[str]) -> None
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
             raise SettingsError(
                 f"amp.keep_fp32: {pattern} names no module of {', '.join(type(model).__name__ for model in models)}"
-                f"{nearest(pattern, names)} (modules: {_some(names)})",
+                f"{nearest(pattern, names)} (modules: {some(names, 12)})",
                 "amp.keep_fp32",
             )
-
-
-def _some(names: Sequence[str], limit: int = 12) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 @torch.no_grad()

@@ -37,20 +37,14 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
         self._reducing: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def _convert(self, model: nn.Module, kept: list[nn.Module]) -> None:
-        trained = [
-            parameter
-            for parameter in model.parameters()
-            if parameter.dtype == torch.float32 and parameter.requires_grad
-        ]
-        before = {parameter: parameter.data for parameter in trained}
+        before = {own: own.data for own in model.parameters() if own.dtype == torch.float32 and own.requires_grad}
         super()._convert(model, kept)
         self._unrounded |= {
             parameter: weights for parameter, weights in before.items() if parameter.dtype == self.dtype
         }
         hook = _Loading(self)
         for module in model.modules():
-            if any(parameter.dtype == self.dtype for parameter in module.parameters(recurse=False)):
-                module._register_load_state_dict_pre_hook(hook, with_module=True)
+            module._register_load_state_dict_pre_hook(hook, with_module=True)
 
     def loading(self, parameter: torch.Tensor, values: torch.Tensor) -> None:
         """The model is about to load these float32 values into a half-precision parameter."""
@@ -58,7 +52,7 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
         if weight is not None:
             weight.propose(values)
         elif parameter.requires_grad:
-            self._unrounded[parameter] = values.detach().to(parameter.device, copy=True)
+            self._unrounded[parameter] = values.detach().clone().to(parameter.device)
 
     def look_at(self, model: nn.Module) -> None:
         kept = "" if self.resolved.gemm == HALF else f" amp.gemm={self.resolved.gemm}"
@@ -172,14 +166,16 @@ class _Loading:
         self, module: nn.Module, state: Mapping[str, Any], prefix: str, metadata: Mapping[str, Any], *_: Any
     ) -> None:
         precision = self._precision and self._precision()
-        if precision and metadata.get("assign_to_params_buffers"):
-            raise RuntimeError(
-                "model.load_state_dict(weights, assign=True) would replace the half-precision parameters that "
-                "precision.prepare(model) made: leave assign=True out, or load before precision.prepare(model)"
-            )
         for name, parameter in module.named_parameters(recurse=False):
+            if not precision or parameter.dtype not in HALVES:
+                continue
+            if metadata.get("assign_to_params_buffers"):
+                raise RuntimeError(
+                    "model.load_state_dict(weights, assign=True) would replace the half-precision parameters that "
+                    "precision.prepare(model) made: leave assign=True out, or load before precision.prepare(model)"
+                )
             values = state.get(prefix + name)
-            if precision and parameter.dtype in HALVES and getattr(values, "dtype", None) == torch.float32:
+            if getattr(values, "dtype", None) == torch.float32:
                 precision.loading(parameter, values)
 
     def __reduce__(self) -> tuple[type[_Loading], tuple[()]]:

@@ -52,8 +52,7 @@ def count_all_changes(parameter: torch.Tensor) -> None:
 
 
 def master_of(parameter: torch.Tensor) -> MasterWeight | None:
-    weight = _known.get(id(parameter))
-    return weight if weight is not None and weight.parameter is parameter else None
+    return _known.get(id(parameter))  # which keeps its parameter, so that no other one has this id
 
 
 class _Masters:
@@ -68,7 +67,6 @@ class _Masters:
             weight = master_of(parameter)
             if weight is not None:
                 weight.follow_model()
-            if weight is not None:
                 yield weight.saved
             else:
                 yield parameter.float() if parameter.dtype in HALF else parameter
@@ -81,9 +79,12 @@ def average_in_float32(model: nn.Module) -> None:
     An average that is rounded itself stays where it is, since what a step adds to it rounds to nothing.
     """
     _cast.update(model.modules())
+    _replace_update()
+
+
+@functools.cache
+def _replace_update() -> None:
     original = AveragedModel.update_parameters
-    if hasattr(original, "averages_masters"):
-        return
 
     @functools.wraps(original)
     def update_parameters(self: AveragedModel, model: nn.Module) -> None:
@@ -96,7 +97,6 @@ def average_in_float32(model: nn.Module) -> None:
             )
         original(self, _Masters(model))
 
-    update_parameters.averages_masters = True  # type: ignore[attr-defined]
     AveragedModel.update_parameters = update_parameters
 
 
@@ -161,9 +161,10 @@ class MasterWeight:
         Where it was changed through `grad.data`, which leaves no trace, the sum has what was written there.
         """
         gradient = self.parameter.grad
-        if gradient is None or gradient._version != self._gradient_version or gradient is not self._gradient:
+        if gradient is not self._gradient or gradient is None or gradient._version != self._gradient_version:
             self.discard_sum()
-        if self.sum is not None and gradient is not None and gradient.layout is torch.strided:
+            return None
+        if self.sum is not None and gradient.layout is torch.strided:
             torch.where(self.sum.to(gradient.dtype) == gradient, self.sum, gradient, out=self.sum)
         return self.sum
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from amp_launcher.shown import some
 from amp_launcher.torch.precision.master_weight import MasterWeight
 from amp_launcher.torch.precision.optimizer_weights import HALF, SteppedWeights
 from amp_launcher.torch.precision.saved_state import MASTER, stepped_entries
@@ -148,7 +149,7 @@ class Masters:
             total = weight.valid_sum()
             if gradient.layout is not torch.strided:
                 weight.sum = gradient.float() if total is None else total
-            elif total is None or total is not weight.buffer:  # a reduction's memory is used again by the next one
+            elif total is not weight.buffer:  # a reduction's memory is used again by the next one
                 gradients.append(gradient if total is None else total)
                 buffers.append(weight.buffer)
                 weight.sum = weight.buffer
@@ -274,4 +275,4 @@ def differing(own: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
     """The first few names that only one of the two has, or whose tensors differ in shape; empty where all are alike."""
     shapes, others = ({name: getattr(tensor, "shape", None) for name, tensor in part.items()} for part in (own, saved))
     names = sorted(name for name in {*own, *saved} if name not in own or shapes[name] != others.get(name, "missing"))
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return some(names)

@@ -3,7 +3,7 @@ step only. Before and after it, both have the model's parameters, as without mix
 
 from __future__ import annotations
 
-import operator
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +11,8 @@ import torch
 from torch.optim import Optimizer
 
 HALF = (torch.float16, torch.bfloat16)
+FACTORS = ("step", "mu_product")
+"""Of Adam and its like, NAdam's product of momenta."""
 
 
 class SteppedWeights:
@@ -31,11 +33,8 @@ class SteppedWeights:
         the groups have the weights."""
         if self._there:
             return False
-        groups = self._optimizer.param_groups
-        return len(groups) != len(self._parameters) or any(
-            len(group["params"]) != len(known) or not all(map(operator.is_, group["params"], known))
-            for group, known in zip(groups, self._parameters, strict=True)
-        )
+        now = [list(map(id, group["params"])) for group in self._optimizer.param_groups]
+        return now != [list(map(id, known)) for known in self._parameters]
 
     def renew(self, weight_of: Mapping[torch.Tensor, torch.Tensor]) -> None:
         """Take the weights of the parameters that the optimizer has now; one that has none is stepped itself."""
@@ -80,18 +79,17 @@ def in_float32(loaded: Any, saved: Any) -> Any:
     return loaded
 
 
-def in_dtype_of(parameter: torch.Tensor, loaded: Any, saved: Any) -> Any:
+def in_dtype_of(parameter: torch.Tensor, loaded: Any, saved: Any, key: str = "") -> Any:
     """What an optimizer loaded for a half-precision parameter that it steps itself, in the parameter's dtype, but for
-    counts and factors: single numbers keep the dtype in which they were saved."""
+    counts and factors: they keep the dtype in which they were saved. A single number is one where the parameter has
+    more, or by its name."""
     if isinstance(saved, torch.Tensor) and saved.is_floating_point():
-        return loaded.to(parameter.dtype) if saved.dim() or not parameter.dim() else saved.to(loaded.device)
+        factor = key in FACTORS or (parameter.dim() and not saved.dim())
+        return saved.to(loaded.device) if factor else loaded.to(parameter.dtype)
     if isinstance(saved, dict):
-        return {
-            key: loaded[key] if key == "step" else in_dtype_of(parameter, loaded[key], value)
-            for key, value in saved.items()
-        }
+        return {key: in_dtype_of(parameter, loaded[key], value, key) for key, value in saved.items()}
     if isinstance(saved, (list, tuple)):
-        return type(saved)(in_dtype_of(parameter, *each) for each in zip(loaded, saved, strict=True))
+        return type(saved)(map(functools.partial(in_dtype_of, parameter), loaded, saved))
     return loaded
 
 
@@ -99,9 +97,5 @@ def moves_nothing(optimizer: Optimizer) -> bool:
     """Whether a step would move no weight: its learning rates and gradients are zero, and there are some."""
     groups = optimizer.param_groups
     gradients = [parameter.grad for group in groups for parameter in group["params"] if parameter.grad is not None]
-    rates = [group.get("lr") for group in groups]
-    return (
-        bool(gradients)
-        and not any(rate is None or float(rate) for rate in rates)
-        and not any(map(torch.any, gradients))
-    )
+    still = all(group.get("lr") == 0 for group in groups)
+    return still and bool(gradients) and not any(map(torch.any, gradients))

@@ -84,18 +84,24 @@ def test_a_backward_that_raises_leaves_the_gradients_that_were_there() -> None:
     assert weight.master == 1.0 - 257.0
 
 
+@pytest.mark.parametrize("uses", ["sparse", "sparse sparse", "sparse dense", "dense sparse"])
 @pytest.mark.parametrize("dtype", HALVES)
-def test_sparse_gradients_are_stepped_as_at_o0(dtype: str) -> None:
+def test_sparse_gradients_are_stepped_as_at_o0(dtype: str, uses: str) -> None:
+    """Halved in place before the step."""
+
     def trained(level: str) -> torch.Tensor:
         torch.manual_seed(0)
         scale = LossScale(mode="static", init=8.0) if (level, dtype) == ("o2", "float16") else None
         precision = of(level, dtype, scale)
         net = precision.prepare(nn.Embedding(10, 4, sparse=True))
-        optimizer = precision.prepare(torch.optim.SparseAdam(list(net.parameters()), lr=0.01))
+        kind = torch.optim.SGD if "dense" in uses else torch.optim.SparseAdam
+        optimizer = precision.prepare(kind(list(net.parameters()), lr=0.01))
         for _ in range(3):
-            for indices in (torch.tensor([1, 2, 2]), torch.tensor([2, 5])):
-                backward(precision, net, indices, lambda outputs: outputs.square().sum())
-            assert net.weight.grad.is_sparse
+            for number, use in enumerate(uses.split(), 1):
+                net.sparse = use == "sparse"
+                backward(precision, net, torch.tensor([number, 2, 2]), lambda outputs: outputs.square().sum())
+            assert net.weight.grad.is_sparse == ("dense" not in uses)
+            net.weight.grad.mul_(0.5)
             precision.step(optimizer)
             optimizer.zero_grad()
         return stepped(optimizer)[0]
@@ -142,6 +148,7 @@ def test_shared_gradients_train_bit_for_bit_as_copied_ones(micro_batches: int, m
         ("cuda", LARGE // 2, torch.optim.SGD, {}, False),
         ("cuda", LARGE, torch.optim.SGD, {"momentum": 0.9}, False),
         ("cuda", LARGE, torch.optim.SGD, {"weight_decay": 0.1}, False),
+        ("cuda", LARGE, torch.optim.SGD, {"fused": True}, False),
         ("cuda", LARGE, torch.optim.Adagrad, {}, False),
     ],
 )

@@ -43,9 +43,18 @@ EVERY_MODE = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 EVERY_OPTIMIZER = pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 
 
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * self.by
+
+
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4, bias=False))
+    return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4, bias=False), Scale())
 
 
 class Training:
@@ -199,6 +208,8 @@ def test_a_load_that_fails_leaves_all_as_it_was() -> None:
     state = one.optimizer.state_dict()
     with pytest.raises(ValueError, match="parameter group"):
         one.optimizer.load_state_dict({**state, "param_groups": state["param_groups"] * 2})
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        one.model.load_state_dict({**one.model.state_dict(), "0.bias": torch.zeros(1)})
     assert same(one.values(), before)
 
 
