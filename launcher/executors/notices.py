@@ -1,4 +1,4 @@
-"""`notify=` of a search, by the command that searches: of other runs their own scripts tell (`notify.sh`)."""
+"""`notify=`: the launcher that waits for runs starts their command, in place of the runs' own scripts (`notify.sh`)."""
 
 from __future__ import annotations
 
@@ -6,43 +6,71 @@ import contextlib
 import json
 import os
 import subprocess
+import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from amp_launcher import records
-from launcher.runs import store
+from launcher.executors import backends
+from launcher.runs import run_ids, run_roots, store
 from launcher.runs.schema import PlanRecord
-from launcher.runs.states import Seen
+from launcher.runs.states import FINISHED, Seen
+from launcher.runs.store import Run
 
+EVERY = 1.0
+"""Seconds between two looks for notices, of which each tells the runs' scripts that this launcher waits."""
 TELLING = 20.0
 """Seconds that the command has, as in `notify.sh`."""
+WAITS = ".waits"
+"""Of a run's folder: touched while a launcher waits for the run."""
 
 
-def tell_of_search(sweep: str, seen: Sequence[Seen]) -> None:
-    """Tell of the end of a search, whose trials these are; again where it was continued by further ones."""
-    counts = Counter(row.state.name for row in seen)
-    told = {
-        "schema": 1,
-        "event": "ended",
-        "text": f"{sweep}: {', '.join(f'{count} {name}' for name, count in counts.items())}",
-        "sweep": sweep,
-        "runs": list(map(_summary, seen)),
-    }
-    for last in seen[-1:]:
-        plan = store.read(PlanRecord, last.run.folder / "plan.json", ("notify", "secrets"))
-        notice = last.run.folder / "attempts" / str(last.state.attempt or 1) / "told-ended.json"
-        if plan.notify and not notice.exists():
-            text = json.dumps(told, indent=1)
-            for secret in _secrets(plan):
-                text = text.replace(json.dumps(secret)[1:-1], "***")
-            notice.parent.mkdir(exist_ok=True, mode=0o700)
-            store.write_text(notice, f"{text}\n", records.record)
-            _start(plan, notice)
+@contextlib.contextmanager
+def told(folders: Sequence[Path]) -> Iterator[None]:
+    """In here the commands of these runs are started by this process, in a thread. A run on another host tells of
+    itself."""
+    near = [folder for folder in folders if not run_roots.is_remote(str(folder.parent))]
+    plans = {folder: store.read(PlanRecord, folder / "plan.json", ("notify", "secrets")) for folder in near}
+    watched = {folder: plan for folder, plan in plans.items() if plan.notify}
+    if not watched:
+        yield
+        return
+    end = threading.Event()
+
+    def wait() -> None:
+        while True:
+            for folder in watched:
+                with contextlib.suppress(OSError):
+                    (folder / WAITS).touch()
+            _deliver(watched)
+            if end.wait(EVERY):
+                return
+
+    teller = threading.Thread(target=wait, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        end.set()
+        teller.join()
+        for folder in watched:
+            (folder / WAITS).unlink(missing_ok=True)
+        _deliver(watched)  # what was left to this process until now
+        _tell_of_lost(watched)
 
 
-def _start(plan: PlanRecord, notice: Path) -> None:
+def _deliver(watched: Mapping[Path, PlanRecord]) -> None:
+    for folder, plan in watched.items():
+        for notice in sorted(folder.glob("attempts/*/notice-*.json")):
+            claimed = notice.with_name(notice.name.replace("notice-", "told-", 1))
+            with contextlib.suppress(OSError):  # the run's script was first
+                notice.rename(claimed)
+                start(plan, claimed)
+
+
+def start(plan: PlanRecord, notice: Path) -> None:
     """Start the command of a plan with a notice on its input, and wait for it, but not long."""
     environment = {name: value for name, value in os.environ.items() if name not in plan.secrets}
     with open(notice, "rb") as text, open(notice.with_name("notify.log"), "ab") as log:
@@ -62,6 +90,44 @@ def _start(plan: PlanRecord, notice: Path) -> None:
             problem = f"failed: {error}"
         if problem:
             log.write(f"the command of notify= {problem}\n".encode())
+
+
+def _tell_of_lost(watched: Mapping[Path, PlanRecord]) -> None:
+    """Tell of the end of runs whose scripts could not."""
+    seen = backends.look([Run(str(folder.parent), folder.name) for folder in watched])
+    if not all(row.state.finished for row in seen):
+        return
+    lost = [row for row in seen if row.files.status is None or row.files.status.state not in FINISHED]
+    for row in lost:
+        sweep = run_ids.sweep_of(row.run.id)
+        words = {"sweep": sweep, "runs": list(map(_summary, seen))} if sweep else _summary(row)
+        text = f"{sweep or row.run.id} {'has ended' if sweep else row.state.name}: {row.run.id}: {row.state.reason}"
+        _tell(row, watched[row.run.folder], text, words)
+        if sweep:
+            return
+
+
+def tell_of_search(sweep: str, seen: Sequence[Seen]) -> None:
+    """Tell of the end of a search, whose trials these are; again where it was continued by further ones."""
+    counts = Counter(row.state.name for row in seen)
+    text = f"{sweep}: {', '.join(f'{count} {name}' for name, count in counts.items())}"
+    for last in seen[-1:]:
+        plan = store.read(PlanRecord, last.run.folder / "plan.json", ("notify", "secrets"))
+        if plan.notify:
+            _tell(last, plan, text, {"sweep": sweep, "runs": list(map(_summary, seen))})
+
+
+def _tell(row: Seen, plan: PlanRecord, text: str, words: Mapping[str, Any]) -> None:
+    """Write the notice into the folder of this run and start its command, unless the notice is there already."""
+    attempt = row.run.folder / "attempts" / str(row.state.attempt or 1)
+    attempt.mkdir(exist_ok=True, mode=0o700)
+    notice = attempt / "told-ended.json"
+    if not notice.exists():
+        told = json.dumps({"schema": 1, "event": "ended", "text": text, **words}, indent=1)
+        for secret in _secrets(plan):
+            told = told.replace(json.dumps(secret)[1:-1], "***")
+        store.write_text(notice, f"{told}\n", records.record)
+        start(plan, notice)
 
 
 def _secrets(plan: PlanRecord) -> Iterator[str]:

@@ -1,14 +1,17 @@
 # shellcheck shell=bash
-# notify=: what its command is told lies in the attempt's folder as told-EVENT.json.
+# notify=: what its command is told lies in the attempt's folder as notice-EVENT.json. Whoever renames that to
+# told-EVENT.json starts the command, so that it is never started twice: the launcher that waits for the run where it was
+# submitted, else this script.
 #
 # run.sh sets LAUNCHER_NOTIFY, the argument list; LAUNCHER_NOTICE, the first members of each notice; LAUNCHER_SWEEP, the
 # sweep of the run, or empty; LAUNCHER_HIDDEN, files whose text no notice may have.
 
 LAUNCHER_TELLING=20 # seconds that the command has
+LAUNCHER_WAITING=30 # seconds since the launcher that waits was last heard of
 
 notice() { # ended, hung or preempted; words for people, as JSON has them; further members, or empty
-  local file=$LAUNCHER_LOGS/told-$1.json
-  [ ! -e "$file" ] || return 0
+  local file=$LAUNCHER_LOGS/notice-$1.json
+  [ ! -e "$file" ] && [ ! -e "$LAUNCHER_LOGS/told-$1.json" ] || return 0
   write_notice "$file" "$(printf '"event": "%s", %s, "text": "%s", %s"status": %s, "result": %s' "$1" \
     "$LAUNCHER_NOTICE" "${LAUNCHER_RUN##*/} $2" "$3" "$(record_of "$LAUNCHER_RUN/status.json")" "$(result_of "$LAUNCHER_RUN")")"
   tell "$file"
@@ -53,9 +56,9 @@ notice_of_sweep() { # by the last of its runs that ends; of a search, by the lau
   for state in "done" failed stopped cancelled; do
     [ -z "${count[$state]-}" ] || text+="${text:+, }${count[$state]} $state"
   done
-  write_notice "$LAUNCHER_LOGS/told-ended.json" "$(printf '"event": "ended", "sweep": "%s", "text": "%s: %s", "runs": [%s]' \
+  write_notice "$LAUNCHER_LOGS/notice-ended.json" "$(printf '"event": "ended", "sweep": "%s", "text": "%s: %s", "runs": [%s]' \
     "$LAUNCHER_SWEEP" "$LAUNCHER_SWEEP" "$text" "$runs")"
-  tell "$LAUNCHER_LOGS/told-ended.json"
+  tell "$LAUNCHER_LOGS/notice-ended.json"
 }
 
 ended_as() { # folder, its status: in $state how the run ended; fails where it has not
@@ -102,6 +105,8 @@ write_notice() { # file, its members
 }
 
 tell() { # notice: behind the run, but while a Slurm job lasts, with which all its processes end
+  ! waiter_lives || return 0
+  mv "$1" "${1/notice-/told-}" 2>/dev/null || return 0
   # shellcheck disable=SC2016
   setsid env -i HOME="${HOME-/}" PATH="$PATH" USER="$(id -un)" LANG="${LANG-C.UTF-8}" bash -c '
     for held in /proc/self/fd/*; do
@@ -109,8 +114,15 @@ tell() { # notice: behind the run, but while a Slurm job lasts, with which all i
       [ "$held" -le 2 ] || [ "$held" = 255 ] || exec {held}>&-
     done
     timeout -k 2 "$1" "${@:2}" || echo "the command of notify= ended with exit code $?"
-  ' tell "$LAUNCHER_TELLING" "${LAUNCHER_NOTIFY[@]}" <"$1" >>"$LAUNCHER_LOGS/notify.log" 2>&1 &
+  ' tell "$LAUNCHER_TELLING" "${LAUNCHER_NOTIFY[@]}" <"${1/notice-/told-}" >>"$LAUNCHER_LOGS/notify.log" 2>&1 &
   [ "$LAUNCHER_QUEUE" != slurm ] || wait "$!"
+}
+
+waiter_lives() { # by the clock of the file system that both write to
+  local heard now
+  heard=$(stat -c %Y "$LAUNCHER_RUN/.waits" 2>/dev/null) || return 1
+  : >"$LAUNCHER_LOGS/.now" && now=$(stat -c %Y "$LAUNCHER_LOGS/.now") && rm -f "$LAUNCHER_LOGS/.now"
+  [ "$((now - heard))" -lt "$LAUNCHER_WAITING" ]
 }
 
 tell_of_hang() { # beside the run: once ranks have left where they wait

@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.called import as_started
 from launcher.config.schema import Launch, LocalCluster
 from launcher.config.spec import JobSpec
-from launcher.executors import interrupts, stopping
+from launcher.executors import interrupts, notices, stopping
 from launcher.plan.model import Plan
 from launcher.plan.plan_summary import resources
 from launcher.probe.facts import Facts
@@ -94,7 +94,8 @@ def stay(folders: Sequence[Path], last_words: LastWords) -> int:
     output = len(folders) == 1 and _is_single_script(folders[0])
     if output:
         last_words = _after_output
-    states = watch(folders, on_interrupt=on_interrupt, last_words=last_words, output=output)
+    with notices.told(folders):
+        states = watch(folders, on_interrupt=on_interrupt, last_words=last_words, output=output)
     if interrupted:
         return 130
     return 0 if all(state.name == "done" for state in states.values()) else 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,7 @@ def newest(root: Path) -> Path:
 
 @pytest.mark.parametrize("detach", ["true", "false"])
 def test_the_end_is_told_once_with_the_reason_and_without_secrets(root: Path, tmp_path: Path, detach: str) -> None:
+    """By the run's script where nobody waits, else by the launcher that does."""
     (tmp_path / "token").write_text(SECRET)
     (tmp_path / "token").chmod(0o600)
     fails = "import os, pathlib\nraise SystemExit(3)"
@@ -65,6 +68,7 @@ def test_the_end_is_told_once_with_the_reason_and_without_secrets(root: Path, tm
     assert notice["text"] == f"{folder.name} failed: the script ended with exit code 3"
     environment = (tmp_path / "told.environment").read_text()
     assert SECRET not in json.dumps(notice) and SECRET not in environment
+    assert not list(folder.glob("attempts/*/notice-*"))
 
 
 def test_a_reason_that_holds_a_secret_is_told_without_it(root: Path, tmp_path: Path) -> None:
@@ -106,6 +110,17 @@ def test_a_command_that_never_ends_delays_neither_the_run_nor_the_next(root: Pat
     os.kill(int((tmp_path / "told").read_text()), signal.SIGKILL)
     logs = [run / "attempts/1/notify.log" for run in runs]
     until(lambda: any("ended with exit code 137" in log.read_text() for log in logs if log.exists()))
+
+
+def test_a_run_whose_script_was_killed_is_told_by_the_launcher_that_waits(root: Path, tmp_path: Path) -> None:
+    line = words(tmp_path, root, "import time; time.sleep(1000)")
+    waiting = subprocess.Popen([sys.executable, "-m", "launcher", *line], stdout=subprocess.DEVNULL)
+    until(lambda: selection.run_names(str(root)) and state(newest(root)).name == "running")
+    status = json.loads((newest(root) / "status.json").read_text())
+    os.killpg(status["process"]["pid"], signal.SIGKILL)
+    assert waiting.wait(patience.scaled(60)) == 1
+    (notice,) = told(tmp_path / "told")
+    assert (notice["run"], notice["state"]) == (newest(root).name, "lost")
 
 
 @pytest.mark.parametrize(
