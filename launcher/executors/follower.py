@@ -11,14 +11,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import launcher
 from amp_launcher import records
+from launcher import called
 from launcher.errors import UsageError
 from launcher.executors import tracker_packages
 from launcher.runs import run_ids, run_roots, store
-
-_START = "import sys; sys.path[0] = sys.argv.pop(1); from launcher.__main__ import main; sys.exit(main())"
-"""The launcher of this folder, whatever lies in the current one."""
 
 
 def check(tracker: str | None) -> None:
@@ -41,7 +38,7 @@ def start(folders: Sequence[Path], tracker: str | None) -> None:
     words += [] if run_roots.is_remote(root) else [f"run_root={root}"]
     with open(first / store.TRACKER_LOG, "ab", opener=records.record) as log:
         subprocess.Popen(
-            [sys.executable, "-c", _START, str(Path(launcher.__file__).parents[1]), *words],
+            [*called.command(), *words],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

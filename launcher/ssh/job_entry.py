@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
-from launcher import bash_files
+from launcher import bash_files, called
 from launcher.errors import Unavailable, UsageError
 from launcher.runs import run_ids, run_roots
 from launcher.runs.store import Run
@@ -41,7 +40,7 @@ def entry(run: Run, user: str) -> str:
     if not USER.fullmatch(user):
         raise UsageError(f"{run.id}: the job's user is {user!r}, by which no ssh can log in")
     here = [f"run_root={run.root}"] if not run_roots.is_remote(run.root) else []
-    proxy = shlex.join([sys.executable, "-m", "launcher", "shell", run.id, *here, "--sshd"])
+    proxy = shlex.join([*called.command(), "shell", run.id, *here, "--sshd"])
     lines = [
         f"Host {run_ids.words_of(run.id)}",
         f"  User {user}",

@@ -51,10 +51,12 @@ def enter(tmp_path: Path, capsys: pytest.CaptureFixture[str], run: list[str]) ->
 
 
 def walk(tmp_path: Path, capsys: pytest.CaptureFixture[str], run: list[str], says: str) -> None:
-    """A command with its exit code and its input, and a file there and back."""
+    """A command with its exit code and its input, in a folder with foreign modules, and a file there and back."""
     options, name = enter(tmp_path, capsys, run)
+    for module in ("json", "launcher"):
+        (tmp_path / f"{module}.py").write_text("raise SystemExit('foreign code ran')\n")
     command = ["ssh", *options, name, f"{ASK}; exit 7"]
-    done = subprocess.run(command, input="sent", capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, input="sent", capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (7, f"{says}\nsent", "")
     content = bytes(range(256)) * 4000
     (tmp_path / "sent").write_bytes(content)
