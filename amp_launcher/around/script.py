@@ -83,6 +83,12 @@ class ScriptSettings:
     bare: bool = setting(
         False, "start the file alone, with nothing of this project around it, for images too old for that; no proof"
     )
+    rate: str = setting(
+        "", "with bare: text in front of the samples/s that the file prints; the last such number is its throughput"
+    )
+    published: float | None = setting(
+        None, "samples/s that were published of the file; `report` has them beside its own"
+    )
     command: bool = setting(False, "the file is a program that starts by itself, and not Python; `cmd` says it")
 
 

@@ -243,6 +243,13 @@ def _check_script(launch: Launch, training: Settings) -> None:
         for argument in getattr(launch, key):
             refuse_control_characters(key, argument)
     _check_stop_signal(launch.stop_signal, bare=training.train.bare)
+    if training.train.rate and not training.train.bare:
+        raise SettingsError(
+            f"train.rate={training.train.rate}: the steps of a script are counted; say train.bare=true as well, or "
+            "leave it out",
+            "train.rate",
+        )
+    refuse_control_characters("train.rate", training.train.rate)
     if in_image(launch.script) and launch.container.kind == "none" and not launch.image_is:
         raise SettingsError(
             f"script={launch.script} is in an image, and there is no container; say container=, or where this host is "

@@ -77,9 +77,17 @@ def results(evidence: Sequence[Evidence], measured: Sequence[Figures], ratios: C
     columns = [
         texts("run", [run.label for run in evidence]),
         texts("mode", [run.mode for run in measured]),
-        *figure_columns(measured, after_rate=[ratios]),
+        *figure_columns(measured, after_rate=[ratios, *_published(evidence)]),
     ]
     return of_columns(columns, spare=("skipped", "in half", "peak memory", "ratio", "batch"))
+
+
+def _published(evidence: Sequence[Evidence]) -> Iterator[Column]:
+    """What was published of these scripts, and its ratio to that of the first."""
+    rates = [run.plan.settings.train.published for run in evidence]
+    yield numbers("published samples/s", rates, "{:.10g}".format)
+    if len(rates) > 1 and (first := rates[0]):
+        yield numbers("published ratio", [rate and rate / first for rate in rates], units.ratio)
 
 
 def figure_columns(

@@ -128,10 +128,17 @@ class Data(NamedTuple):
     name: str | None = None
 
 
+class Train(NamedTuple):
+    """plan.json: what is read of a recipe's own settings."""
+
+    published: float | None = None
+
+
 class Settings(NamedTuple):
     amp: Amp = Amp()
     batch: int | None = None
     data: Data = Data()
+    train: Train = Train()
 
 
 class Script(NamedTuple):

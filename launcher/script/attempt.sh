@@ -17,6 +17,7 @@
 #   LAUNCHER_STOP_SIGNAL      raised in it when the run is asked to stop, or empty
 #   LAUNCHER_STOP_BEFORE      seconds in which it then has to end; also with a time limit
 #   LAUNCHER_BARE             yes if it runs without a wrapper
+#   LAUNCHER_RATE             text before the samples/s that a bare script prints, or unset
 #   LAUNCHER_RESUMES          yes if it has script.resume_arguments
 #   LAUNCHER_UP               yes if it waits until it is asked to end
 #
@@ -285,6 +286,7 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   if taken_over; then
     exit 1
   elif [ "$code" = 0 ] && ! ended_on_request && has_result; then
+    [ -z "${LAUNCHER_RATE-}" ] || write_rate
     status "done" 0 "$ended" ""
   elif [ "$code" = 0 ] && [ -n "${LAUNCHER_UP-}" ]; then
     end_of_up "$ended"
@@ -330,6 +332,16 @@ end_attempt() { # the run's last state, by the exit code and what lies in its fo
   [ -z "${LAUNCHER_AGAIN_BECAUSE-}" ] || start_again "$ended"
   leave_attempt "$code"
 }
+
+write_rate() ( # as result.json, the number behind LAUNCHER_RATE that the script printed last
+  local line rate='"why": "no number follows train.rate in its output"'
+  line=$(grep -ahF -- "$LAUNCHER_RATE" "$LAUNCHER_LOGS"/std{out,err}.log | tail -n 1)
+  [[ ! ${line##*"$LAUNCHER_RATE"} =~ ^[[:space:]:=]*((0|[1-9][0-9]*)(\.[0-9]+)?) ]] ||
+    rate="\"unit\": \"samples/s\", \"mean\": ${BASH_REMATCH[1]}"
+  [ -z "$LAUNCHER_SHARED" ] || umask 027
+  printf '{"schema": 1, "status": "done", "attempts": %s, "throughput": {%s}}\n' "$LAUNCHER_ATTEMPT" "$rate" \
+    >"$LAUNCHER_RUN/.result.json" && mv -f "$LAUNCHER_RUN/.result.json" "$LAUNCHER_RUN/result.json"
+)
 
 leave_attempt() { # exit code: the state is written
   ! declare -F notice_of_end >/dev/null || notice_of_end

@@ -147,6 +147,8 @@ def _settings(plan: Plan) -> Iterator[str]:
         yield f"LAUNCHER_STOP_SIGNAL={signal} LAUNCHER_STOP_BEFORE={plan.cluster['stop_before']}"
         bare, resumes = ("yes" if value else _NONE for value in (plan.script.bare, plan.script.resume_arguments))
         yield f"LAUNCHER_BARE={bare} LAUNCHER_RESUMES={resumes}"
+        if rate := plan.settings["train"].get("rate"):
+            yield f"LAUNCHER_RATE={to_bash(rate)}"
     if plan.up:
         yield "LAUNCHER_UP=yes"
     queue = f"slurm LAUNCHER_MAX_REQUEUES={plan.cluster['max_requeues']}" if _is_job(plan) else "direct"

@@ -141,7 +141,7 @@ def outcome(result: ResultRecord) -> list[tuple[str, str]]:
         rows.append(("bits per byte", f"{bits:.4f} (held out)"))
     if throughput := throughput_of(result):
         spread = result.throughput
-        ends = f" (p10 {units.number(spread.p10)}, p90 {units.number(spread.p90)})"
+        ends = f" (p10 {units.number(spread.p10)}, p90 {units.number(spread.p90)})" if spread.p10 is not None else ""
         waited = spread.data_share or 0.0
         waiting = f", {waited:.0%} of the time waiting for data" if waited >= WAITING else ""
         busy = _launch_bound(result)
@@ -153,7 +153,7 @@ def outcome(result: ResultRecord) -> list[tuple[str, str]]:
                 f"{throughput} {spread.unit or 'samples/s'}{ends}{waiting}{counted}{busy}{_few_products(result)}",
             )
         )
-    elif result.throughput.why and result.observed.verdict:  # else nothing was to be measured
+    elif result.throughput.why and (result.observed.verdict or not result.observed.why):  # else none was due
         rows.append(("throughput", f"not known: {result.throughput.why}"))
     first, last = result.loss
     if last is not None:

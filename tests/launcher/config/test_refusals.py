@@ -178,6 +178,7 @@ SCRIPTS = {
     f"{SCRIPT} script.stop_signal=KILL": "script.stop_signal=KILL: no script can handle KILL; say one of TERM, INT",
     f"{SCRIPT} script.stop_signal=TREM": "TREM is not one of TERM, INT, HUP, QUIT, USR2, null; did you mean TERM?",
     f"{SCRIPT} script.stop_signal=SIGTERM": "did you mean TERM?",
+    f"{SCRIPT} train.rate=ips:": "train.rate=ips:: the steps of a script are counted; say train.bare=true as well",
     f"{BARE} script.stop_signal=INT": "script.stop_signal=INT: with train.bare=true run.sh sends TERM",
     f"{SCRIPT} parallel=fsdp": "parallel=fsdp: recipe=script decides that by itself",
     f"{SCRIPT} batch=64": "batch=64: recipe=script decides that by itself",

@@ -52,6 +52,8 @@ PUBLISHED = {
 }
 EXPORTED = dict(zip(sorted(name for name in PUBLISHED if "twcc" in name), "00111", strict=True))
 """What TF_ENABLE_AUTO_MIXED_PRECISION and its twin are set to."""
+RATES = dict(zip(EXPORTED, (393.49, 405.73, 1308.37, 1309.21, 1361.00), strict=True))
+"""Images per second in the page's table."""
 TRAPS = {
     "twcc_published_group3": ("since June 2020",),
     "twcc_published_group4": ("since June 2020", "take this row as unproven"),
@@ -90,6 +92,8 @@ def test_the_published_command_is_planned_printed_and_run_inside_the_container_t
     lines = plan_verb.describe([plan], []).splitlines()
     assert f"  {typed}" in lines
     assert exported(plan) == set(EXPORTED.get(name, ""))
+    assert plan.settings["train"]["published"] == RATES.get(name)
+    assert ("LAUNCHER_RATE='Average total_ips:'" in render.render(plan)) == (name in RATES)
     folder, version, image = "/workspace/gan", "2.4.0", "ngc-tensorflow:21.04"
     if name in EXPORTED:
         folder, version, image = "/workspace/nvidia-examples/resnet50v1.5", "1.14.0", "ngc-tensorflow1:19.08"
@@ -137,7 +141,7 @@ def test_words_that_cannot_be_are_refused_and_not_printed() -> None:
 
 def test_only_a_command_in_an_image_is_printed_where_it_cannot_run() -> None:
     assert not user_script.is_text(spec_of("gpus=1"))
-    assert not user_script.is_text(spec_of("experiment=twcc_published_group3", "train.bare=false"))
+    assert not user_script.is_text(spec_of("experiment=twcc_published_group3", "train.bare=false", "train.rate="))
 
 
 @pytest.mark.parametrize(("name", "traps"), TRAPS.items())

@@ -65,6 +65,20 @@ def test_a_script_is_requested_by_its_line_and_has_no_batch(root):
     assert requested(folder) == "amp=o2 batch=128 train.py --lr '0.1 0.2'"
 
 
+def test_published_rates_stand_beside_those_of_the_runs(root):
+    for name, published, own in ((OTTER, 393.49, 300.0), (OWL, 1308.37, 900.0)):
+        settings = {"amp": {"level": "o0"}, "train": {"published": published}}
+        planned = {"recipe": "script", "script": {"file": "image:main.py"}, "settings": settings}
+        resulted = {"throughput": {"unit": "samples/s", "mean": own}}
+        folders.run(root, name, planned=planned, resulting=resulted)
+    header, rows = tables(root / OTTER, root / OWL)["Results"]
+    columns = [header.index(name) for name in ("samples/s", "ratio", "published samples/s", "published ratio")]
+    assert [[row[column] for column in columns] for row in rows] == [
+        ["300", "1.00", "393.49", "1.00"],
+        ["900", "3.00", "1308.37", "3.33"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("planned", "reason"),
     [

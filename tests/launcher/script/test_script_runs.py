@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -93,6 +94,24 @@ def test_a_user_s_words_reach_the_script_unchanged(project, tmp_path):
     log = (run / "attempts" / "1" / "stdout.log").read_text()
     assert log == f"told {[*words, tag, str(run / 'work')]!r}\n"
     assert list((run / "telemetry").glob("1-0.host.csv"))
+
+
+@pytest.mark.parametrize(
+    ("last", "throughput"),
+    [
+        ("print('log (hooks.py:70) Average total_ips: 393.49')", {"unit": "samples/s", "mean": 393.49}),
+        ("print('Average total_ips: nan')", {"why": "no number follows train.rate in its output"}),
+        ("", {"why": "no number follows train.rate in its output"}),
+    ],
+)
+def test_the_rate_that_a_bare_script_prints_last_is_its_throughput(project, root, last, throughput):
+    first = "print('Average total_ips: 7')\n" if "393" in last else ""
+    (project / "tell.py").write_text(f"{first}print('total_ips: 9')\n{last}\n")
+    bare = ["script=tell.py", "amp=o0", "train.bare=true", "require_proof=false", "train.rate=Average total_ips:"]
+    printed, run = launch(project, root, *bare)
+    assert json.loads((run / "result.json").read_text())["throughput"] == throughput
+    shown = "393.5 samples/s" if "mean" in throughput else f"not known: {throughput['why']}"
+    assert f"throughput {shown}\n" in re.sub(" +", " ", printed)
 
 
 @pytest.mark.slow
