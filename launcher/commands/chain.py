@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.commands import VERBS, cmd
 from launcher.compare import experiments
-from launcher.compare.ended import last_words
+from launcher.compare.last_words import last_words
 from launcher.config import chain, request
 from launcher.config.chain import ANY, Job
 from launcher.config.request import Words

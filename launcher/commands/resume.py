@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from launcher.commands.arguments import boolean, one_of, runs_and_keys
-from launcher.compare.ended import last_words
+from launcher.compare.last_words import last_words
 from launcher.errors import UsageError
 from launcher.executors import backends, follower
 from launcher.executors.plan_changes import RESUME_ARGUMENTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher.compare import experiments
-from launcher.compare.ended import last_words
+from launcher.compare.last_words import last_words
 from launcher.config import request
 from launcher.executors import planning
 from launcher.search import space

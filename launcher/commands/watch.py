@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
     )
     _, names, roots = parser.read(arguments)
     chosen = all_runs(selection.find_all(names, roots) if names else [_newest_unfinished(roots)])
-    from launcher.compare.ended import last_words
+    from launcher.compare.last_words import last_words
     from launcher.ui.live import watch
 
     states = watch([run.folder for run in chosen], last_words=last_words).values()

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from launcher import units
-from launcher.compare import compared
+from launcher.compare import report
 from launcher.executors import backends
 from launcher.report import read, sections
 from launcher.report.document import Document
@@ -69,4 +69,4 @@ def _comparison(seen: Seen) -> Document | None:
     if not (plan.arms and plan.comparison):
         return None
     title = f"{plan.name}, {run.id}" if plan.name else run.id
-    return compared.document(title, run.folder, seen.state, plan)
+    return report.document(title, run.folder, seen.state, plan)

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from launcher.compare import comparison, experiments
-from launcher.compare.ended import last_words
 from launcher.compare.experiments import ExperimentRequest
+from launcher.compare.last_words import last_words
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.spec import JobSpec

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from launcher import units
+from launcher.compare.arm_ratios import MeasuredArm
 from launcher.compare.intervals import ENOUGH
-from launcher.compare.paired import MeasuredArm
 from launcher.plan.model import Compare
 from launcher.ui import summary
 

@@ -16,7 +16,7 @@ LAUNCHER = "launcher.zip"
 
 def command(plan: Plan) -> list[str]:
     """Lines of bash that write the result of the arms, once, on the first node."""
-    module = ("-m", "launcher.compare.conclusion")
+    module = ("-m", "launcher.compare.write_result")
     argv: tuple[Word, ...] = (
         plan.python,
         *module,

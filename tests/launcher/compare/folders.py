@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from launcher.compare import compared
-from launcher.compare.paired import compare
+from launcher.compare import report
+from launcher.compare.arm_ratios import compare
 from launcher.compare.verdict import remarks, verdict
 from launcher.report import read
 from launcher.runs import store
@@ -81,13 +81,13 @@ def change(root, number, file="result.json", **values):
 
 def document(root, plan, state="done"):
     store.write_json(root / "provenance.json", {"command": ["python"]})
-    return compared.document("a comparison", root, State(state, attempt=1), decode(PlanRecord, plan)[0])
+    return report.document("a comparison", root, State(state, attempt=1), decode(PlanRecord, plan)[0])
 
 
 def concluded(root, plan):
     """The conclusions of the comparison, as its result has them: in all, then what the figures don't say."""
     state, record = State("done", attempt=1), decode(PlanRecord, plan)[0]
-    how = compared.settings_of(record)
+    how = report.settings_of(record)
     evidence = read.of_arms(root, record, state, read=True, block=how.steps)
     arms = compare(evidence, how.steps)
     return [verdict(arms, how), *remarks(arms)]

@@ -260,7 +260,7 @@ def test_its_result_is_written_in_the_controls_container_once_and_without_device
     text = render.render(dataclasses.replace(made, arms=arms, container=contained, python="python3"))
     conclude = text[text.index("conclude() {") : text.index("\n}", text.index("conclude() {"))]
     assert "x.sif" in conclude
-    assert "-m \\\n    launcher.compare.conclusion" in conclude
+    assert "-m \\\n    launcher.compare.write_result" in conclude
     assert f"{made.run_dir}/launcher.zip" in conclude
     assert "--gpus" not in conclude and "--nv" not in conclude and "--nodes=2" not in conclude
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.commands import ls
-from launcher.compare import conclusion, documents
-from launcher.compare.ended import last_words
+from launcher.compare import documents, write_result
+from launcher.compare.last_words import last_words
 from launcher.executors import backends
 from launcher.report import markdown, page, plain, read, sections
 from launcher.runs import store
@@ -103,7 +103,7 @@ def every_screen(root):
     live._refresh(followed)
     assert [row for run in followed for row in run.rows()]
     assert all(last_words({run.folder: run.state}) for run in followed)
-    conclusion.document(wanted[2].folder, seen[2].state)
+    write_result.document(wanted[2].folder, seen[2].state)
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.compare import compared
+from launcher.compare import report
 from launcher.report import plain
 from launcher.report.document import Bars, Prose, Table
 from launcher.runs.states import State
@@ -190,7 +190,7 @@ def test_bars_have_the_ratios_of_the_table_and_an_arm_that_failed_or_had_no_roun
 
 
 def last_words(root, state="failed"):
-    return compared.last_words(root, State(state, "exit code 1" if state == "failed" else "", attempt=1), 0.0)
+    return report.last_words(root, State(state, "exit code 1" if state == "failed" else "", attempt=1), 0.0)
 
 
 def test_the_last_words_of_a_comparison_have_the_log_of_an_arm_that_failed(tmp_path):

@@ -1,6 +1,6 @@
 """A comparison's result.json: its arms side by side, in the format of any run's result.
 
-    python -m launcher.compare.conclusion RUN done|failed|stopped ATTEMPT
+    python -m launcher.compare.write_result RUN done|failed|stopped ATTEMPT
 
 writes it as the last act of the comparison's job; nothing else does.
 
@@ -28,9 +28,9 @@ from amp_launcher import result
 from amp_launcher.metrics import RATES, finite
 from amp_launcher.precision.findings import WORST_FIRST
 from amp_launcher.result import Result
-from launcher.compare.compared import settings_of
+from launcher.compare.arm_ratios import MeasuredArm, compare
 from launcher.compare.intervals import CONFIDENCE
-from launcher.compare.paired import MeasuredArm, compare
+from launcher.compare.report import settings_of
 from launcher.compare.verdict import remarks, verdict
 from launcher.report import read
 from launcher.report.figures import figures

@@ -17,7 +17,7 @@ def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
     if len(states) == 1:
         ((folder, state),) = states.items()
         if store.read(PlanRecord, folder / "plan.json", ("arms",)).arms:
-            from launcher.compare import compared  # and all that reports need
+            from launcher.compare import report  # and all that reports need
 
-            return compared.last_words(folder, state, time.time(), width)
+            return report.last_words(folder, state, time.time(), width)
     return ended_runs.last_words(states, width)

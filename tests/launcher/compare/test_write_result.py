@@ -8,7 +8,7 @@ import json
 import pytest
 
 from amp_launcher.result import Result
-from launcher.compare import conclusion
+from launcher.compare import write_result
 from launcher.executors import backends
 from launcher.runs import store
 from launcher.runs.states import State
@@ -22,7 +22,7 @@ BOTH = ("o0", NOISE), ("o2", TWICE)
 
 def concluded(root, state=DONE):
     """The document of the comparison in this folder."""
-    values = conclusion.document(root, state)
+    values = write_result.document(root, state)
     json.dumps(values, allow_nan=False)
     return values
 
@@ -108,7 +108,7 @@ def test_a_plan_without_arms_leaves_no_result(tmp_path, arms):
     arm(tmp_path, 0, "o0", NOISE)
     plan = {"schema": 1} if arms is None else {"schema": 1, "arms": arms, "comparison": {"rounds": "x"}}
     store.write_json(tmp_path / "plan.json", plan)
-    conclusion.write(tmp_path, DONE)
+    write_result.write(tmp_path, DONE)
     assert not (tmp_path / "result.json").exists()
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from amp_launcher.typed import SettingsError, build
 from launcher import units
 from launcher.called import as_started
+from launcher.compare.arm_ratios import MeasuredArm, compare, ratios
 from launcher.compare.intervals import ENOUGH
-from launcher.compare.paired import MeasuredArm, compare, ratios
 from launcher.compare.published import measured
 from launcher.compare.verdict import is_noise, remarks, shows_nothing, verdict
 from launcher.plan.model import Compare, Published
