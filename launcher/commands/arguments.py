@@ -21,9 +21,9 @@ class Parser(argparse.ArgumentParser):
             prog=f"python -m launcher {verb}",
             usage=f"python -m launcher {verb} {words} [run_root=PATH]",
             description=description,
-            epilog="RUN and SWEEP are ids, any unique beginning of one or of its words, or a name= that was given, "
-            "which goes before a beginning; SWEEP 002 is one cell of a sweep, and 002 alone one that has not ended. "
-            "Without run_root every run root that this machine has submitted to is looked into.",
+            epilog="RUN and SWEEP are an id, any unique beginning of an id or of its two words, or the text of name=, "
+            "which wins over a beginning. SWEEP 002 is one cell of a sweep; 002 alone is a cell that has not ended. "
+            "Without run_root= all run roots that this machine has submitted to are searched.",
             allow_abbrev=False,
         )
         self.verb = verb

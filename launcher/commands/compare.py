@@ -16,8 +16,9 @@ Measure a job in several modes against each other, and say what each gains and c
 usage: python -m launcher compare [FILE.py] KEY=A,B[,C] [key=value ...] [compare.rounds=5] [compare.steps=50]
                                   [--plan] [--config-dir DIR] [--cfg job] [-- ARGUMENTS OF FILE.py]
 
-The first of the listed values is the control, to which the others are held. Arms begin with the same weights, see the
-same data in the same order, and run the same code, one block after another on the same devices: A B C, C B A, A B C ...
+The first of the listed values is the control, and the others are compared with it. Arms begin with the same weights,
+see the same data in the same order, and run the same code, one block after another on the same devices: A B C, C B A,
+A B C ...
 They may differ in anything but recipe, seed and data: amp=o0,o1,o2, batch=128,256, xla=false,true, compile=, tf32=,
 image=, container=none,docker; texts that may hold commas are listed as env.NCCL_ALGO=choice(Ring,Tree), or
 python=choice(A,B). From five rounds on, ratios of throughput have an interval. An arm that runs out of memory is a

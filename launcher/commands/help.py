@@ -16,7 +16,7 @@ from launcher.search.space import Search
 
 _USAGE = """\
 Check a job and start it. On this machine the command stays and shows progress; Ctrl-C asks the run to save and stop,
-a second one kills it. `resume` goes on from there.
+a second one kills it. `resume` continues it.
 
 usage: python -m launcher [run] [key=value ...] [--config-dir DIR] [--cfg job]
        python -m launcher [run] SCRIPT [key=value ...] [-- ARGUMENTS OF THE SCRIPT]

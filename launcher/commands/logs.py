@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     parser = Parser("logs", "[-f] [--attempt N] [--lines N] [RUN]", "Print what a run wrote; without RUN the newest.")
     parser.add_argument("-f", "--follow", action="store_true", help="continue until the run has ended")
     parser.add_argument("--attempt", type=positive, metavar="N", help="of this attempt; else of the newest")
-    parser.add_argument("--lines", type=positive, metavar="N", help="only the last N lines of each of the two")
+    parser.add_argument("--lines", type=positive, metavar="N", help="only the last N lines of stdout and of stderr")
     options, names, roots = parser.read(arguments)
     run = _chosen(names, roots)
     _check(run, options.attempt, options.follow)

@@ -17,16 +17,16 @@ from launcher.runs.selection import Selection
 from launcher.ui.foreground import leave, stay
 
 HELP = """\
-Go on with a run that stopped, failed, was cancelled or was lost, from its newest checkpoint, in the same folder.
+Continue a run that stopped, failed, was cancelled or was lost, from its newest checkpoint, in the same folder.
 
 usage: python -m launcher resume RUN|SWEEP [failed] [key=value ...] [run_root=PATH]
 
 It runs the code that the run began with, whatever was edited since. Keys that leave the model alone may change:
 epochs, steps, checkpoint.every, checkpoint.keep, require_proof, and the cluster's own (cluster.time=...). A recipe
-in torch goes on with another number of ranks, nodes=N under Slurm, gpus=N of those that it could choose from, and
+in torch continues with another number of ranks, nodes=N under Slurm, gpus=N of those that it could choose from, and
 with parallel=ddp or fsdp.
-epochs=20 goes on with a run that was done; so does script.resume_arguments=[...] with a script, which gets these
-further arguments. A search goes on from where it stopped, and search.trials=80 asks for more trials.
+epochs=20 continues a run that was done; so does script.resume_arguments=[...] a script, which gets these further
+arguments. A search continues where it stopped, and search.trials=80 asks for more trials.
 detach=true returns at once. Secrets that a run kept for itself, as over SSH, ended with it: say secrets.NAME=FILE, or
 secrets.NAME for its value in this shell, again.
 A script on this machine inherits this shell's variables. Where they differ from those that it began with they are

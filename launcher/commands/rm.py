@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
         "rm",
         "[--now] [--yes] [--force] [--forget] [RUN|SWEEP ...]",
         "Move the folders of runs that have ended to RUN_ROOT/.trash, where they stay for a week; secrets go at once. "
-        "A beginning of a name is asked about first.",
+        "A RUN named by a beginning only is asked about first.",
     )
     parser.add_argument("--now", action="store_true", help="delete them at once; without RUN, empty the trash")
     parser.add_argument("--yes", action="store_true", help="ask nothing")

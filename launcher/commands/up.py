@@ -27,7 +27,7 @@ Start an interactive container, or an allocation, and keep it until `down` ends 
 
 usage: python -m launcher up [key=value ...]
 
-It returns once the container runs; Ctrl-C before that takes it back, and detach=true returns at once. `ls` says how
+It returns once the container runs; Ctrl-C before that cancels it, and detach=true returns at once. `ls` says how
 long each has been idle and what it has cost. Without cluster.time= it ends by itself after 8 hours here and over SSH,
 and after the partition's own limit under Slurm.
 
@@ -140,7 +140,7 @@ def _has_begun(seen: Seen) -> bool:
 def _say(seen: Seen, said: str) -> str:
     text = ": ".join(filter(None, (seen.state.name, seen.state.reason)))
     if text != said:
-        print(f"{text}; Ctrl-C takes it back", file=sys.stderr, flush=True)
+        print(f"{text}; Ctrl-C cancels it", file=sys.stderr, flush=True)
     return text
 
 

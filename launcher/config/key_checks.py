@@ -74,7 +74,7 @@ def check(composer: Composer, override: Override, *, script: bool) -> None:
             raise UsageError(f"{override.key} is not a key of the launcher; {hint} ({override.source})")
         near = meant_key(override.key, _keys_of(composer), [*known_keys(), *composer.groups()])
         raise UsageError(
-            f"unknown key {override.key}{near} ({override.source}). `python -m launcher run --help` lists them"
+            f"unknown key {override.key}{near or ';'} `python -m launcher run --help` lists all ({override.source})"
         )
 
 

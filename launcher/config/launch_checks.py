@@ -223,7 +223,7 @@ def _check_script(launch: Launch, training: Settings) -> None:
         for key, value, typed in given:
             if value:
                 raise SettingsError(
-                    f"{typed} is for recipe=script, and this is recipe={recipe}; say recipe=script", key
+                    f"{typed} is for a script, and this is recipe={recipe}; name the script as the first word", key
                 )
         return
     if not launch.script:

@@ -20,7 +20,7 @@ from launcher.probe.questions import data_files
 
 PYTHON_FLOOR = (3, 10)
 """The oldest Python that our trainers, and what is applied around scripts, run on."""
-_ELSEWHERE = "a job elsewhere needs none here (cluster=ssh, or cluster=slurm with cluster.login); "
+_REMOTE = "a job on another host (cluster=ssh, or cluster=slurm with cluster.login) needs none here; "
 
 
 def check_data(spec: JobSpec, facts: Facts) -> None:
@@ -95,22 +95,22 @@ def check_python(spec: JobSpec, facts: Facts) -> None:
     if framework not in (*facts.packages, "none") and not bare:
         others = [f"framework={name}" for name in get_args(Framework) if name in facts.packages]
         there = f"; it has {' and '.join(others)}" if others else ""
-        elsewhere = _ELSEWHERE if spec.launch.cluster.kind == "local" else ""
-        raise SettingsError(_without(framework, facts, there, elsewhere), "framework")
+        remote = _REMOTE if spec.launch.cluster.kind == "local" else ""
+        raise SettingsError(_without(framework, facts, there, remote), "framework")
     setup = spec.launch.cluster.setup  # what it loads isn't known
     if spec.training.parallel == "fsdp" and not setup and (problem := sharding_problem(facts.packages[framework])):
         raise SettingsError(f"{problem}, or name another Python with python=", "parallel")
 
 
-def _without(framework: str, facts: Facts, there: str, elsewhere: str) -> str:
+def _without(framework: str, facts: Facts, there: str, remote: str) -> str:
     """The refusal of a framework that a Python lacks, with the command that makes an environment with it."""
     package = {"paddle": "paddlepaddle"}.get(framework, framework)
     if facts.uv:
         adds = f"cd {posixpath.dirname(facts.uv_lock)} && uv add {package}"
         return f"framework={framework} is not in {facts.uv_lock}{there}; this adds it:\n  {adds}"
     return (
-        f"framework={framework} is not installed for {facts.python} on {facts.host}{there}; {elsewhere}"
-        f"python=venv:~/{framework} names an environment that this makes there, and python=uv the one of a uv.lock:\n"
+        f"framework={framework} is not installed for {facts.python} on {facts.host}{there}; {remote}"
+        f"python=uv takes the environment of a uv.lock, python=venv:~/{framework} the one that these commands make:\n"
         f"  python3 -m venv ~/{framework} && ~/{framework}/bin/pip install {package}"
     )
 

@@ -78,8 +78,8 @@ def go_on(root: str, sweep: str, assignments: Mapping[str, str]) -> int:
     changed, others = own_settings([f"{key}={value}" for key, value in assignments.items()], PREFIX, Search)
     if refused := [*others, *(f"{PREFIX}{name}" for name in changed if name not in ("trials", "parallel"))]:
         raise UsageError(
-            f"{refused[0]}: a search goes on with the words that it began with; search.trials and search.parallel may "
-            f"change{TYPED}"
+            f"{refused[0]}: a search continues with the words that it began with; search.trials and "
+            f"search.parallel may change{TYPED}"
         )
     how = spaces.checked(dataclasses.replace(how, **changed))
     try:
@@ -128,7 +128,7 @@ def _search(root: Path, sweep: str, job: SearchJob, came_from: Mapping[str, Any]
         except LauncherError as error:
             if not selection.sweep_runs(str(root), sweep):
                 raise
-            raise type(error)(f"{error}; `resume {run_ids.words_of(sweep)}` goes on with the search") from None
+            raise type(error)(f"{error}; `resume {run_ids.words_of(sweep)}` continues the search") from None
         if not finished:
             return 130
         for line in driver.last_words():

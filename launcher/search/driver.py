@@ -116,7 +116,8 @@ class Driver:
             self._tell(trial, state, display)
         if ended and not self._open and all(state.name == "cancelled" for _, state in ended):
             self.problem = LauncherError(
-                f"the trials of {self._name} were cancelled, so no more are asked for; `resume {self._name}` goes on"
+                f"the trials of {self._name} were cancelled, so no more are asked for; "
+                f"`resume {self._name}` continues it"
             )
         if worse:
             self._prune(worse, display)
@@ -219,7 +220,7 @@ class Driver:
         count = len(self._open)
         runs = f"{count} trial{'s' * (count != 1)} run{'s' * (count == 1)} on"
         print(
-            f"\n{runs}; `resume {self._name}` goes on with the search, `cancel {self._name}` ends what runs",
+            f"\n{runs}; `resume {self._name}` continues the search, `cancel {self._name}` ends what runs",
             file=sys.stderr,
         )
 

@@ -147,7 +147,7 @@ def test_without_a_framework_and_a_checkout_a_wheel_submits_elsewhere(
         return subprocess.run(command, cwd=tmp_path / "empty", env=environment, capture_output=True, text=True)
 
     here = typed(f"run_root={tmp_path}/runs")
-    assert here.returncode == 2 and "a job elsewhere needs none here (cluster=ssh" in here.stderr
+    assert here.returncode == 2 and "a job on another host (cluster=ssh" in here.stderr
     assert not (tmp_path / "runs").exists()
     where = ["cluster=slurm", "gpus=0", f"run_root={tmp_path}/runs"]
     if place == "ssh":

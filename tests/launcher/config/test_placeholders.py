@@ -90,7 +90,7 @@ REFUSED = {
     "train.py sweep.lrr=1,2 -- --lr {lr}": "did you mean sweep.lr?",
     "train.py sweep.batch=1 -- {lr} {n}": "has {batch}, as in -- --batch {batch}; there are {lr}, {n}",
     "train.py sweep.lr=1 -- {{lr}}": "no argument of the script has {lr}",
-    "sweep.lr=1,2": "sweep.lr=1 is for recipe=script, and this is recipe=mnist",
+    "sweep.lr=1,2": "sweep.lr=1 is for a script, and this is recipe=mnist",
     "train.py sweep.lr= -- {lr}": "sweep.lr= lists no value; say one, or several as a,b",
     "train.py sweep.lr=1,,2 -- {lr}": "sweep.lr=1,,2: the list has an empty item",
     "train.py sweep.lr=a[b -- {lr}": "quote an item that holds an odd one",

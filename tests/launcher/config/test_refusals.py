@@ -169,11 +169,11 @@ PLACES = {
 }
 SCRIPTS = {
     "recipe=script": "recipe=script needs script=FILE",
-    "script=train.py": "script=train.py is for recipe=script, and this is recipe=mnist; say recipe=script",
-    "workdir=/tmp": "workdir=/tmp is for recipe=script",
-    "-- --lr 1": "-- --lr 1 is for recipe=script",
-    "script.stop_signal=INT": "script.stop_signal=INT is for recipe=script, and this is recipe=mnist",
-    "script.resume_arguments=[-r]": "script.resume_arguments=[-r] is for recipe=script, and this is recipe=mnist",
+    "script=train.py": "script=train.py is for a script, and this is recipe=mnist; name the script as the first word",
+    "workdir=/tmp": "workdir=/tmp is for a script",
+    "-- --lr 1": "-- --lr 1 is for a script",
+    "script.stop_signal=INT": "script.stop_signal=INT is for a script, and this is recipe=mnist",
+    "script.resume_arguments=[-r]": "script.resume_arguments=[-r] is for a script, and this is recipe=mnist",
     f"{SCRIPT} script.stop_signal=USR1": "script.stop_signal=USR1: NCCL takes USR1 for itself; say USR2",
     f"{SCRIPT} script.stop_signal=KILL": "script.stop_signal=KILL: no script can handle KILL; say one of TERM, INT",
     f"{SCRIPT} script.stop_signal=TREM": "TREM is not one of TERM, INT, HUP, QUIT, USR2, null; did you mean TERM?",

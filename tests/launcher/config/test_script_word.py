@@ -59,7 +59,7 @@ REFUSED = {
     "./binary": "script=./binary is not Python: it is a binary file",
     "./noise": "unexpected end of data\n",
     "broken.py": "project/broken.py:2: Missing parentheses in call to 'print'",
-    "train.py recipe=gan": "script=train.py is for recipe=script, and this is recipe=gan",
+    "train.py recipe=gan": "script=train.py is for a script, and this is recipe=gan",
     "train.py script=other.py": "train.py and script=other.py are two scripts; name one",
     "train.py data/": "arguments of the script go after --: train.py ... -- data/",
     "train.py --lr 0.1": "arguments of the script go after --",

@@ -82,6 +82,7 @@ def test_a_table_escapes_what_runs_say_of_themselves(root: Path, tmp_path: Path)
     ("words", "message"),
     [
         (("amp=o9",), "amp=o9 is not one of o0, o1"),
+        (("ampp=o1",), "unknown key ampp; did you mean amp? `python -m launcher run --help` lists all"),
         (("amp=o2", "gpus=99"), "gpus=99"),
         (("ls",), "'ls' is neither"),
         ((128,), "and not 128"),

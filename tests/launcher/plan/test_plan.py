@@ -201,8 +201,8 @@ REFUSED: list[tuple[Facts, dict[str, str]]] = [
     (
         dataclasses.replace(LAPTOP, packages={}),
         {
-            "": "of a uv.lock:\n  python3 -m venv ~/torch && ~/torch/bin/pip install torch",
-            "amp=o2": "on box; a job elsewhere needs none here (cluster=ssh, or cluster=slurm with cluster.login); ",
+            "": "the one that these commands make:\n  python3 -m venv ~/torch && ~/torch/bin/pip install torch",
+            "amp=o2": "on box; a job on another host (cluster=ssh, or cluster=slurm with cluster.login) needs none",
         },
     ),
     (

@@ -108,7 +108,7 @@ def test_a_search_ends_with_its_trials_best_first_and_what_repeats_the_best(
     assert main(["resume", sweep_in(root)]) == 2
     assert "has had its 4 trials; say search.trials=N for more" in capsys.readouterr().err
     assert main(["resume", sweep_in(root), "amp=o1"]) == 2
-    assert "a search goes on with the words that it began with" in capsys.readouterr().err
+    assert "a search continues with the words that it began with" in capsys.readouterr().err
 
 
 def test_a_search_is_told_of_once_at_its_end(script: Path, root: Path, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_ctrl_c_leaves_the_trials_that_run_and_says_how_to_go_on(script: Path, r
         assert search.wait() == 130
     name = run_ids.words_of(sweep_in(root))
     text = (tmp_path / "out").read_text()
-    assert f"1 trial runs on; `resume {name}` goes on with the search, `cancel {name}` ends what runs" in text
+    assert f"1 trial runs on; `resume {name}` continues the search, `cancel {name}` ends what runs" in text
     assert "Traceback" not in text and states(root) == [("000", "running")]
     go.touch()
     until(lambda: states(root) == [("000", "done")])
