@@ -177,7 +177,7 @@ class MetricsWriter:
 
     A run that goes on gives the `offset` that its checkpoint remembers: what was written after it is cut off, so that
     no step appears twice, and what was written before it is read back into the summary. What is left becomes a file of
-    its own, so that nothing reaches it from an attempt that was taken for dead and still writes.
+    its own, so that nothing reaches it from an attempt that was treated as dead and still writes.
     """
 
     def __init__(self, path: Path | None, offset: int = 0) -> None:

@@ -108,7 +108,7 @@ def _hex(value: float | None) -> str | None:
 
 
 def _cut(path: Path, first: int) -> None:
-    """Keep the lines up to step `first`. An attempt that was taken for dead and still writes has the old file."""
+    """Keep the lines up to step `first`. An attempt that was treated as dead and still writes has the old file."""
     if not path.exists():
         return
     with open(path, "rb") as old, replacing(path) as new:

@@ -186,7 +186,7 @@ def _verified_manifest(path: Path, step: int) -> dict[str, Any]:
     if manifest["schema"] != SCHEMA:
         raise SettingsError(
             f"{path} is of schema {manifest['schema']}, and this version reads {SCHEMA}; `python -m launcher resume` "
-            "goes on with the code that the run began with",
+            "continues with the code that the run began with",
             "run",
         )
     if manifest.get("step") != step:

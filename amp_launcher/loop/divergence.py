@@ -4,7 +4,7 @@ Standard library only; the same rule for every framework, over the rows of metri
 
 A step that overflowed under a loss scale is skipped, which alone is no reason to stop: a dynamic scale finds its level
 that way. Training has diverged when the skipping does not end, or when the loss itself stays NaN or Inf, which no lower
-scale mends. It has also diverged when steps in between are taken but the scale falls below what float16 gradients
+scale recovers. It has also diverged when steps in between are taken but the scale falls below what float16 gradients
 survive: those steps change nothing. A non-finite loss whose step was taken counts at once: the gradients, and so the
 weights, are non-finite from then on.
 """

@@ -74,6 +74,6 @@ def refuse_another_job(checkpoint: Checkpoint, settings: Settings) -> None:
         if not free and before.get(key) != after.get(key):
             raise SettingsError(
                 f"{key}={show(after.get(key))}, and {checkpoint.path} was saved with {key}={show(before.get(key))}; "
-                "say that to go on with it, or name another run folder to start anew",
+                "say that to continue it, or name another run folder to start anew",
                 key,
             )

@@ -21,7 +21,7 @@ def is_sharded(model: nn.Module) -> bool:
     return any(is_shard(value) for value in model.state_dict().values())  # which first frees what forward gathered
 
 
-def take_apart(trained: Trained) -> tuple[Shards, dict[str, Any]]:
+def split(trained: Trained) -> tuple[Shards, dict[str, Any]]:
     """The state of a sharded model: its shards, and what each rank has whole.
 
     Raises `SettingsError` for an optimizer that keeps tensors of other shapes than its parameters', or state that

@@ -42,7 +42,7 @@ class State:
         from amp_launcher.torch import shards
 
         parted: list[tuple[resharding.Shards, dict[str, Any]]] = []
-        self.world.on_all(lambda: parted.append(resharding.take_apart(self.trained)))
+        self.world.on_all(lambda: parted.append(resharding.split(self.trained)))
         ((values, rest),) = parted
         return checkpoint.save_shards(
             self.world,

@@ -69,7 +69,7 @@ def asking(folder: Path, *, head: bool = False) -> Iterator[Ask]:
         yield ask
 
 
-def is_anothers(folder: Path) -> bool:
+def is_other_users(folder: Path) -> bool:
     """Whether git refuses to read the checkout since it belongs to another user: git-config(1), safe.directory."""
     done = _called(folder, ("rev-parse",))
     return done is not None and done.returncode != 0 and "dubious ownership" in done.stderr

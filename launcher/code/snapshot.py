@@ -154,7 +154,7 @@ def _state(root: Path, files: Sequence[Path], ask: git.Ask) -> tuple[str | None,
     unknown = {top / entry[2:] for entry in entries if entry.startswith("? ")}
     holding = {path.parent for path in files}  # few, while files are many
     within = {folder for held in holding for folder in (held, *held.parents) if root in folder.parents}
-    inner = (folder for folder in sorted(within) if (folder / ".git").exists() and not git.is_anothers(folder))
+    inner = (folder for folder in sorted(within) if (folder / ".git").exists() and not git.is_other_users(folder))
     return (commits[0] if commits else None), (
         changed or not unknown.isdisjoint(files) or any(git_state(folder, _below(folder, files))[1] for folder in inner)
     )

@@ -157,7 +157,7 @@ def _readable_top(folder: Path) -> Path | None:
     """The top of the checkout that a folder is in; None where there is none. Raises `UsageError` as `_checkout`."""
     top = git.top_of(folder)
     within = next((parent for parent in (folder, *folder.parents) if (parent / ".git").exists()), None)
-    if top is None and within is not None and git.is_anothers(within):
+    if top is None and within is not None and git.is_other_users(within):
         raise UsageError(
             f"git does not read {within}, which belongs to another user, so the files of the script are unknown; if "
             f"you trust it: git config --global --add safe.directory '{within}'"

@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
     if not 1 <= len(names) <= of_run + 1:
         raise UsageError("export takes one run and one file: python -m launcher export RUN [FILE] [step=N]")
     run = single("export", names[:of_run], roots)
-    ownership.refuse_anothers("export", [run])
+    ownership.refuse_other_users("export", [run])
     plan = store.read_or_empty(store.plan_path(run.folder), own_in=run.root)
     _check(run, plan)
     step = f"-step-{own['step']}" if "step" in own else ""

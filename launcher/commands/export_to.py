@@ -41,7 +41,7 @@ def main(words: Sequence[str], *, follow: bool) -> int:
     if not names:
         raise UsageError("export takes a run or sweep: python -m launcher export RUN|SWEEP to=tensorboard")
     chosen = one_of("export", names, roots)
-    ownership.refuse_anothers("export", chosen.runs)
+    ownership.refuse_other_users("export", chosen.runs)
     tracker = _tracker(own["to"], own.get("dir") or "tensorboard")
     with contextlib.ExitStack() as locks:
         for run in chosen.runs:

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         raise UsageError("rm: name the runs or sweeps to remove (`ls` lists them)")
     what = selection.find_all(names, roots)
     chosen = all_runs(what)
-    ownership.refuse_anothers("rm", chosen)
+    ownership.refuse_other_users("rm", chosen)
     far = [run for run in chosen if run_roots.is_remote(run.root)]
     near = [run for run in chosen if not run_roots.is_remote(run.root)]
     if near and options.forget:

@@ -179,7 +179,7 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> ShellTarget:
             f"leave {' '.join(extra)} out, or the run"
         )
     run = _run(names, words)
-    ownership.refuse_anothers("shell", [run])
+    ownership.refuse_other_users("shell", [run])
     (seen,) = backends.look([run])
     if seen.files.copied:
         raise UsageError(f"{run.id} has no shell in {run.folder}: {backends.COPIED}")

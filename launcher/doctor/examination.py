@@ -120,8 +120,8 @@ def _job(run: Run) -> Iterator[Finding]:
         return
     _, last = log_tail.read(run.folder, state.attempt)
     tail = "".join(f"\n{'':20}{tables.clean(line)}" for line in _words(last)[-LINES:])
-    mend = hints.known("\n".join([state.reason, *last])) or f"`logs {run.id}` shows all of it"
-    yield problem("job", f"{state.name}: {state.reason}{tail}", mend)
+    remedy = hints.known("\n".join([state.reason, *last])) or f"`logs {run.id}` shows all of it"
+    yield problem("job", f"{state.name}: {state.reason}{tail}", remedy)
 
 
 def _words(log: Sequence[str]) -> list[str]:

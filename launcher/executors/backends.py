@@ -15,7 +15,7 @@ from typing import Protocol, cast
 
 from launcher.runs import ownership, run_files, run_roots, selection, store
 from launcher.runs.run_files import Files
-from launcher.runs.states import Liveness, Seen, judge, judge_anothers, needs_liveness
+from launcher.runs.states import Liveness, Seen, judge, judge_other_users, needs_liveness
 from launcher.runs.store import Run
 
 BACKENDS = {"direct": "launcher.executors.local.backend", "slurm": "launcher.executors.slurm.backend"}
@@ -75,7 +75,7 @@ def _look_here(wanted: Iterable[Run], after: float = 0.0) -> list[Seen]:
 
 def _seen(run: Run, files: Files, liveness: Liveness | None) -> Seen:
     if not files.owner.mine:
-        return Seen(run, files, judge_anothers(files))
+        return Seen(run, files, judge_other_users(files))
     judged = liveness is not None and needs_liveness(files)  # it may have recorded its end since
     return Seen(run, files, judge(files, liveness), liveness.asked if judged and liveness else None)
 

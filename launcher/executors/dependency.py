@@ -54,7 +54,7 @@ def named(after: str, of: Run) -> list[Others]:
             runs: tuple[Run, ...] = (Run(of.root, name),)
         else:
             runs = selection.find(name, run_roots.named(None)).runs
-        ownership.refuse_anothers(f"after={after}", runs)
+        ownership.refuse_other_users(f"after={after}", runs)
         found.append(Others(kind, name, runs))
     return found
 

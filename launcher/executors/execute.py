@@ -61,7 +61,7 @@ def prepare(
             code_store.store(place, plan.code, code)
         elif not code_store.is_there(place, plan.code):
             raise UsageError(f"the code snapshot {plan.code_dir} is not there; run the command again")
-        _lay_provenance(folder, came_from or provenance(plan), shared=plan.shared is not None)
+        _write_provenance(folder, came_from or provenance(plan), shared=plan.shared is not None)
     except OSError as error:
         discard(folder)
         raise UsageError(f"run_root={plan.run_root}: {of_system(error, folder)}") from None
@@ -82,7 +82,7 @@ def _check_cache(plan: Plan) -> None:
         raise UsageError(f"{cache} is another user's, and would be the HOME of your containers; name another run_root")
 
 
-def _lay_provenance(folder: Path, came_from: Mapping[str, Any], *, shared: bool) -> None:
+def _write_provenance(folder: Path, came_from: Mapping[str, Any], *, shared: bool) -> None:
     """`provenance.json`; where a group reads that, uncommitted code is in a file of its owner's alone."""
     for part in _PARTS:
         origin = came_from.get(part) or {}
@@ -107,7 +107,7 @@ def write(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> 
 def write_scripts(plan: Plan, folder: Path, passed: Mapping[str, str] | None = None) -> None:
     """The scripts of the run and of its arms; the values of its variables, and its secrets, as far as they aren't there
     yet."""
-    _lay_environment(plan, folder, passed)
+    _write_environment(plan, folder, passed)
     store.write_text(folder / render.SUPERVISOR, render.supervisor(plan), records.record)
     store.write_bytes(folder / "run.sh", render.render(plan).encode(), records.record, mode=0o700)
     if plan.arms:
@@ -118,7 +118,7 @@ def write_scripts(plan: Plan, folder: Path, passed: Mapping[str, str] | None = N
         write_scripts(arm, Path(arm.run_dir), passed)
 
 
-def _lay_environment(plan: Plan, folder: Path, passed: Mapping[str, str] | None) -> None:
+def _write_environment(plan: Plan, folder: Path, passed: Mapping[str, str] | None) -> None:
     if (plan.inherited or plan.passed) and not (folder / job_environment.FILE).exists():
         given = dict(os.environ) if passed is None else passed
         job_environment.write_variables(folder, plan.inherited, plan.passed, given)

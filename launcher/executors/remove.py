@@ -33,7 +33,7 @@ def remove(
 
     Raises `LauncherError` where a run of this machine has not ended, unless `force` ends it; then nothing is removed.
     """
-    ownership.refuse_anothers("rm", chosen)
+    ownership.refuse_other_users("rm", chosen)
     local = [run for run in chosen if not run_roots.is_remote(run.root)]
     _end(local, force)
     old = [run for root in sorted({run.root for run in chosen}) for run in trash.expired(root)]

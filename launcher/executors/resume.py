@@ -44,7 +44,7 @@ def resume_here(
 
     Raises `LauncherError`, and then none was started.
     """
-    ownership.refuse_anothers("resume", wanted)
+    ownership.refuse_other_users("resume", wanted)
     with contextlib.ExitStack() as locks:
         for run in wanted:
             locks.enter_context(alone(run.folder))

@@ -45,7 +45,7 @@ class Stop(NamedTuple):
 
 def request_stop(folder: Path) -> None:
     """Ask the trainer to save and stop at its next step. Raises `UsageError` for another user's run."""
-    ownership.refuse_anothers("stop", [(str(folder.parent), folder.name)])
+    ownership.refuse_other_users("stop", [(str(folder.parent), folder.name)])
     if run_roots.is_remote(str(folder.parent)):
         from launcher.ssh import actions
 
@@ -95,7 +95,7 @@ def cancel(
     shell. Runs on other hosts are ended by those hosts. Raises `UsageError`, before anything is done, if one is
     another user's.
     """
-    ownership.refuse_anothers("cancel", wanted)
+    ownership.refuse_other_users("cancel", wanted)
     stops = {run.folder: stop_of(run.folder) for run in wanted}
     if stop_grace is None:
         stop_grace = max((stop.grace for stop in stops.values() if stop.possible), default=STOP_GRACE)

@@ -55,7 +55,7 @@ def verify_here(
     The replay gets the run id `name`, and `token` into its provenance, where these are given. Raises `LauncherError`,
     and then nothing is left.
     """
-    ownership.refuse_anothers("verify", [run])
+    ownership.refuse_other_users("verify", [run])
     with resume.alone(run.folder):
         (row,) = backends.look([run], fresh=True)
         values = resume.values_of(row)

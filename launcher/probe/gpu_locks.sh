@@ -155,7 +155,7 @@ gpu_look_in_turn() { # behind whoever takes some just now: a look tries the lock
 }
 
 gpu_take() { # how many, of which UUIDs, for whom: the indices in $LAUNCHER_GPUS, or in $LAUNCHER_REFUSAL who has them
-  local count=$1 pool=" $2 " folder desk found index uuid who fault others='' lock
+  local count=$1 pool=" $2 " folder choosing found index uuid who fault others='' lock
   local -a chosen=()
   LAUNCHER_GPUS=''
   LAUNCHER_REFUSAL="no folder of this host is open to everybody and on its own disk, to hold locks on GPUs"
@@ -163,7 +163,7 @@ gpu_take() { # how many, of which UUIDs, for whom: the indices in $LAUNCHER_GPUS
   # Takers come one at a time, so that two who want the same GPUs never end with half of them each.
   LAUNCHER_REFUSAL="the locks on GPUs ($folder-*) can't be taken: another launcher has been choosing for a minute"
   gpu_lock "$folder-desk" 60 || return
-  desk=$lock
+  choosing=$lock
   LAUNCHER_REFUSAL="nvidia-smi does not tell which GPUs are free"
   if found=$(gpu_look); then
     while IFS='|' read -r index uuid who fault; do
@@ -179,7 +179,7 @@ gpu_take() { # how many, of which UUIDs, for whom: the indices in $LAUNCHER_GPUS
     LAUNCHER_GPUS=$(printf '%s' "$LAUNCHER_GPUS" | tr , '\n' | sort -n | paste -sd,)
     LAUNCHER_REFUSAL="GPUs asked for: $count, free: ${#chosen[@]}; ${others:-the others are not there any more}"
   fi
-  exec {desk}<&-
+  exec {choosing}<&-
   if [ "${#chosen[@]}" = "$count" ]; then
     LAUNCHER_GPU_LOCKS=("${chosen[@]}")
     return

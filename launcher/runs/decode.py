@@ -152,7 +152,7 @@ def _pairs(value: Any, place: str, wrong: list[str]) -> Any:
 
 
 def _list(decoder: _Decoder, called: str, value: Any, place: str, wrong: list[str]) -> Any:
-    """All items or none: with one left out, the others would be taken for what they are not."""
+    """All items or none: with one left out, the others would be read as what they are not."""
     if not isinstance(value, list):
         return _WRONG
     inside: list[str] = []

@@ -68,7 +68,7 @@ def own_folders(root: str, name: str) -> list[Path]:
     return [folder for folder in named if is_mine(folder, root) and folder.is_dir() and not folder.is_symlink()]
 
 
-def refuse_anothers(verb: str, runs: Iterable[tuple[str, str]]) -> None:
+def refuse_other_users(verb: str, runs: Iterable[tuple[str, str]]) -> None:
     """Raises `UsageError` unless the folders of all runs, given as root and name, are the caller's. One that is gone
     is nobody's."""
     for root, name in runs:

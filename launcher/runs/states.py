@@ -148,7 +148,7 @@ def judge(files: Files, liveness: Liveness | None) -> State:
     return of_status(*_judged(files, status, liveness), status or Status())
 
 
-def judge_anothers(files: Files) -> State:
+def judge_other_users(files: Files) -> State:
     """The state of another user's run, from its files alone."""
     status = status_of(files) or Status()
     if status.state in FINISHED:

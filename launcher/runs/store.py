@@ -5,7 +5,7 @@
                                  unfinished ones opens no old folder
     RUN_ROOT/.sweeps/<id>/       what a sweep has beside its runs: of a search, or of job arrays
 
-Every file has one writer and is written aside and renamed; a file that can't be read is taken for damaged, never for
+Every file has one writer and is written aside and renamed; a file that can't be read counts as damaged, never for
 an empty answer.
 """
 

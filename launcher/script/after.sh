@@ -3,20 +3,20 @@
 # ok or any, and its folder.
 
 wait_for_others() {
-  local others line other stood
+  local others line other other_is
   [ -e "$LAUNCHER_RUN/after" ] || return 0
   mapfile -t others <"$LAUNCHER_RUN/after"
   for line in "${others[@]}"; do
     other=${line#* }
     other_state "$other"
-    [ "$stood" != waits ] || status queued null null "waiting for ${other##*/}, which it comes after"
-    while [ "$stood" = waits ]; do
+    [ "$other_is" != waits ] || status queued null null "waiting for ${other##*/}, which it comes after"
+    while [ "$other_is" = waits ]; do
       sleep 1
       end_if_unwanted
       other_state "$other"
     done
-    if [ "$stood" != "done" ] && [ "${line%% *}" != any ]; then
-      status cancelled null "\"$(now)\"" "it never started: it was to come after ${other##*/}, which $stood"
+    if [ "$other_is" != "done" ] && [ "${line%% *}" != any ]; then
+      status cancelled null "\"$(now)\"" "it never started: it was to come after ${other##*/}, which $other_is"
       rm -f "$LAUNCHER_RUN/.reserve"
       exit 1
     fi
@@ -25,14 +25,14 @@ wait_for_others() {
   LAUNCHER_STARTED=$(now)
 }
 
-other_state() { # folder of a run: in $stood waits, done, or how else it ended
+other_state() { # folder of a run: in $other_is waits, done, or how else it ended
   local status submission first
   for _ in 1 2; do # a process that is gone may have written its last state since it was read
     if [ ! -d "$1" ]; then
-      stood="is gone"
+      other_is="is gone"
       return
     elif [ ! -O "$1" ]; then
-      stood="is not $(id -un)'s"
+      other_is="is not $(id -un)'s"
       return
     fi
     submission=$(cat "$1/submission.json" 2>/dev/null)
@@ -41,21 +41,21 @@ other_state() { # folder of a run: in $stood waits, done, or how else it ended
     [[ $submission =~ \"first_attempt\":\ ([0-9]+) ]] && first=${BASH_REMATCH[1]}
     if [[ $status =~ ^\{\"schema\":\ 1,\ \"state\":\ \"([a-z]+)\",\ \"attempt\":\ ([0-9]+) ]] &&
       [ "${BASH_REMATCH[2]}" -ge "$first" ]; then
-      stood=${BASH_REMATCH[1]}
-      [ ! -e "$1/cancelled" ] || [ "$stood" = "done" ] || [ "$stood" = running ] || stood=cancelled
-      case $stood in
+      other_is=${BASH_REMATCH[1]}
+      [ ! -e "$1/cancelled" ] || [ "$other_is" = "done" ] || [ "$other_is" = running ] || other_is=cancelled
+      case $other_is in
         done) return ;;
-        failed) stood=failed && return ;;
-        stopped | cancelled) stood="is $stood" && return ;;
+        failed) other_is=failed && return ;;
+        stopped | cancelled) other_is="is $other_is" && return ;;
       esac
     else # its status is of an attempt before the newest submission
       status=$submission
     fi
-    stood=waits
+    other_is=waits
     ! process_lives "$status" || return 0
   done
-  stood="is lost"
-  [ ! -e "$1/cancelled" ] || stood="is cancelled"
+  other_is="is lost"
+  [ ! -e "$1/cancelled" ] || other_is="is cancelled"
 }
 
 process_lives() { # text that names a process

@@ -23,7 +23,7 @@ from launcher.ssh.methods import LONGEST_ERROR, REQUESTS
 from launcher.ssh.session import NOISE, Overdue, Session
 
 SILENCE = 30.0
-"""Seconds without a byte, heartbeats included, after which a connection is taken for dead."""
+"""Seconds without a byte, heartbeats included, after which a connection is treated as dead."""
 STEADY = 2**16
 """Bytes of a part sent in pieces that renew its deadline: the slowest transfer that is accepted is 1 kB/s."""
 LONGEST_NOTE = 2000

@@ -22,7 +22,7 @@ REQUESTS = {
     "probe": Request(seconds=180.0, size=2**23),
     "examine": Request(seconds=180.0),
     "has_code": Request(seconds=180.0),
-    "lay_code": Request(seconds=600.0),
+    "write_code": Request(seconds=600.0),
     "make_environment": Request(seconds=120.0),
     "submit": Request(seconds=600.0),
     "look": Request(seconds=90.0, size=2**25),

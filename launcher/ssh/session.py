@@ -37,7 +37,7 @@ class Session:
     def __init__(self, address: Address, silence: float) -> None:
         """Connect and start the agent, which is sent where the host lacks it. Raises `Unavailable`."""
         self.silence = silence
-        """Seconds without a byte after which the connection is taken for dead."""
+        """Seconds without a byte after which the connection is treated as dead."""
         self._address, self._name = address, address.destination
         self._buffer = memoryview(b"")
         digest, zipped = archive()

@@ -38,7 +38,7 @@ def last_words(states: Mapping[Path, State], width: int = 0) -> list[str]:
 
 
 ENDED_EARLY = ("stopped", "cancelled", "lost")
-"""States of runs that `resume` goes on with as they are."""
+"""States of runs that `resume` continues as they are."""
 
 
 def of_run(folder: Path, state: State, now: float, width: int = 0, *, printed: bool = False) -> list[str]:

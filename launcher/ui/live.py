@@ -67,7 +67,7 @@ def watch(
     state of each. `output` copies what the run prints, which is one then.
 
     The first Ctrl-C calls `on_interrupt(1)`, which is to ask the runs to stop; later ones call `on_interrupt(2)`, which
-    is to kill them. The watching goes on until they have ended. Without `on_interrupt` a Ctrl-C ends it at once.
+    is to kill them. It watches until they have ended. Without `on_interrupt` a Ctrl-C ends it at once.
     """
     followed = {str(run): Followed(run) for run in run_dirs}
     print(summary.title(run_dirs), flush=True)

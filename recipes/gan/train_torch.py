@@ -60,7 +60,7 @@ class Generator(nn.Sequential):
 
 
 class Discriminator(nn.Sequential):
-    """Images [batch, 1, 28, 28] to logits [batch, 1], high where the image is taken for a made one."""
+    """Images [batch, 1, 28, 28] to logits [batch, 1], high where the image looks like a made one."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -78,7 +78,7 @@ class LossScaler(tf.Module):
     def unscale(self, gradients: Sequence[Gradient | None]) -> list[Gradient | None]:
         """The gradients of the unscaled loss, in float32."""
         scale = self.current()
-        # Not times the inverse: that of 2**127 is subnormal, and taken for 0.
+        # Not times the inverse: that of 2**127 is subnormal, and flushed to 0.
         return map_values(lambda part: tf.cast(part, tf.float32) / scale, gradients)
 
     def record(self, overflowed: tf.Tensor) -> None:

@@ -36,12 +36,12 @@ from amp_launcher.torch.precision.compiler import make_compilable
 from amp_launcher.torch.precision.float32_masters import HalfModelFloat32Masters
 from amp_launcher.torch.precision.mechanisms import Autocast, HalfModel, HalfModelNoMasters, ShardedFloat32Masters
 from amp_launcher.torch.precision.model_checks import (
-    refuse_anothers,
     refuse_closure,
     refuse_half,
     refuse_late_cast,
     refuse_no_loss,
     refuse_other_device,
+    refuse_other_users,
     refuse_shared,
     refuse_stale,
     refuse_wrapped,
@@ -178,7 +178,7 @@ class Precision(Calls):
             raise RuntimeError("an optimizer comes with its model: call precision.prepare(model, optimizer)")
         for model in self._models:
             self._mechanism.look_at(model)
-        refuse_anothers(optimizer, self._models)
+        refuse_other_users(optimizer, self._models)
         if self.resolved.amp.level != "o0":
             refuse_closure(optimizer)
         self._mechanism.add(optimizer)

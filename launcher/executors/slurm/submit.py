@@ -107,7 +107,7 @@ def _submit_array(number: int, runs: Sequence[tuple[Path, Plan]], after: Sequenc
     store.make_common(place.parent)
     with contextlib.suppress(FileExistsError):
         store.make_folder(place, shared=planned[0].shared is not None)
-    ownership.refuse_anothers("submit", [(str(place.parent), place.name)])
+    ownership.refuse_other_users("submit", [(str(place.parent), place.name)])
     stem = f"{int(time.time())}-{number}"  # a resumed sweep makes new arrays beside the old ones
     listing, text = place / f"{stem}.folders", place / f"{stem}.sh"
     answer = place / f"{stem}.out"

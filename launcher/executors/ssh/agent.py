@@ -28,7 +28,7 @@ HEARTBEAT = 5.0
 """Seconds between heartbeats."""
 KEPT = 30 * 86400.0
 """Seconds for which zips of other versions of the launcher are kept on the host."""
-_OF_SUBMISSIONS = (submit_server.has_code, submit_server.lay_code, submit_server.submit)
+_OF_SUBMISSIONS = (submit_server.has_code, submit_server.write_code, submit_server.submit)
 ANSWERS: dict[str, Callable[..., Any]] = {function.__name__: function for function in _OF_SUBMISSIONS}
 """What answers each request. A function takes the request's arguments by keyword, and `data` for bytes. It returns a
 JSON value, or is a generator of objects and bytes, sent as they come. What it prints to stderr is printed at the

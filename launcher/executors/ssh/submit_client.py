@@ -116,7 +116,7 @@ def send_code(plan: Plan, code: Mapping[str, Path], address: Address) -> None:
     host = connect(address)
     if not host.ask("has_code", _is_there, folder=plan.code_dir):
         data, shared = packed_files(code), plan.shared is not None
-        _ask_again_when_lost(lambda: host.ask("lay_code", nothing, data, folder=plan.code_dir, shared=shared))
+        _ask_again_when_lost(lambda: host.ask("write_code", nothing, data, folder=plan.code_dir, shared=shared))
 
 
 def _is_there(answer: Any) -> bool:

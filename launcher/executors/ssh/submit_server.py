@@ -35,7 +35,7 @@ def has_code(folder: str) -> bool:
     return code_store.is_there(Path(folder).parent, Path(folder).name)
 
 
-def lay_code(data: bytes, folder: str, shared: bool) -> None:
+def write_code(data: bytes, folder: str, shared: bool) -> None:
     """Lay down a snapshot. Raises `UsageError`."""
     place, digest = Path(folder).parent, Path(folder).name
     try:
@@ -111,7 +111,7 @@ def _alone(folder: Path, token: str) -> Iterator[None]:
     Raises `UsageError` where the folder of locks is another user's."""
     with contextlib.suppress(FileExistsError):
         records.make_folder(folder)
-    ownership.refuse_anothers("submit", [(str(folder.parent), folder.name)])
+    ownership.refuse_other_users("submit", [(str(folder.parent), folder.name)])
     with _locked(folder / token):
         yield
         (folder / token).unlink(missing_ok=True)

@@ -94,18 +94,18 @@ def broken(rank: int, step: int) -> Iterator[None]:
     if not any(at == str(step) for _, _, at in breaks):
         yield
         return
-    real, limits = resharding.take_apart, resource.getrlimit(resource.RLIMIT_FSIZE)
+    real, limits = resharding.split, resource.getrlimit(resource.RLIMIT_FSIZE)
     if how == "disk":
         resource.setrlimit(resource.RLIMIT_FSIZE, (600, limits[1]))
     elif how == "raise":
-        resharding.take_apart = lambda _: 1 // 0
+        resharding.split = lambda _: 1 // 0
     try:
         yield
         print(f"step {step} was saved", flush=True)
     except Exception as error:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         print(f"step {step} on rank {rank}: {type(error).__name__}: {error}", flush=True)
-    resharding.take_apart = real
+    resharding.split = real
 
 
 def dying(calls: int) -> Callable[[str, object], None]:

@@ -121,7 +121,7 @@ def test_what_cannot_be_exported_is_refused_in_words(tmp_path, capsys):
     assert "export takes run=, file=, step=, overwrite=, not steps=3" in refused("steps=3")
     manifest = tmp_path / "checkpoints" / "step-000000006" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"schema": 3', '"schema": 2'))
-    assert "is of schema 2, and this version reads 3; `python -m launcher resume` goes on with" in refused("step=6")
+    assert "is of schema 2, and this version reads 3; `python -m launcher resume` continues with" in refused("step=6")
     (save_weight(tmp_path, step=9) / FILE).unlink()
     assert f"step-000000009/{FILE}" in refused("step=9")
     save_weight(tmp_path, step=12, framework="paddle")

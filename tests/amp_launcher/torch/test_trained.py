@@ -165,6 +165,6 @@ def test_an_optimizer_whose_state_is_not_alike_to_parameters_is_refused_in_shard
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
         with pytest.raises(SettingsError, match=says):
-            resharding.take_apart(Trained(model=model, optimizers=[optimizer], precision=precision))
+            resharding.split(Trained(model=model, optimizers=[optimizer], precision=precision))
     finally:
         distributed.destroy_process_group()

@@ -121,7 +121,7 @@ def test_every_folder_of_a_snapshot_sent_over_ssh_is_its_users_alone(
     sent, folder = packed_files(files), str(root / ".code" / digest)
     before = os.umask(umask)
     try:
-        submit_server.lay_code(sent, folder, shared=False)
+        submit_server.write_code(sent, folder, shared=False)
     finally:
         os.umask(before)
     folders = [root.parent, root, *(path for path in root.rglob("*") if path.is_dir())]
@@ -141,7 +141,7 @@ def test_code_sent_over_ssh_is_laid_under_the_lock_of_a_file(
         real(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", noted)
-    submit_server.lay_code(packed_files(files), str(tmp_path / ".code" / snapshot.digest_of(files)), shared=False)
+    submit_server.write_code(packed_files(files), str(tmp_path / ".code" / snapshot.digest_of(files)), shared=False)
     assert locked == [True]
 
 

@@ -159,7 +159,7 @@ def test_uncommitted_code_is_not_for_the_group(tmp_path: Path, shared: bool) -> 
     folder = tmp_path / "run"
     store.make_folder(folder, shared=shared)
     parts = {part: {"commit": "c" * 40, "diff": f"+secret of {part}"} for part in ("code", "script")}
-    execute._lay_provenance(folder, parts, shared=shared)
+    execute._write_provenance(folder, parts, shared=shared)
     came_from = store.read_json(folder / "provenance.json")
     for part, origin in parts.items():
         assert came_from[part] == {**origin, "diff": "" if shared else origin["diff"]}

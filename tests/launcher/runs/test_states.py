@@ -12,7 +12,7 @@ from launcher.runs.states import (
     admitted,
     answering,
     judge,
-    judge_anothers,
+    judge_other_users,
     liveness_of,
     needs_liveness,
     status_of,
@@ -199,10 +199,10 @@ def test_the_process_is_the_shell_of_the_run_once_it_has_written_who_it_is():
     ],
 )
 def test_another_users_run_has_an_end_or_is_unreachable(owner, says):
-    state = judge_anothers(files("running", owner=owner))
+    state = judge_other_users(files("running", owner=owner))
     assert (state.name, state.reason) == ("unreachable", f"{says}; its own files say running")
-    assert judge_anothers(Files(owner=owner)).reason == says
-    assert judge_anothers(files("done", owner=owner)).name == "done"
+    assert judge_other_users(Files(owner=owner)).reason == says
+    assert judge_other_users(files("done", owner=owner)).name == "done"
 
 
 def test_a_state_that_is_admitted_has_an_exit_code_of_the_systems():

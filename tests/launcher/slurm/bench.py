@@ -74,7 +74,7 @@ class Bench:
         return () if any(word.startswith("gpus=") for word in words) else ("gpus=0",)
 
     @staticmethod
-    def lay_code(plan: Plan) -> None:
+    def write_code(plan: Plan) -> None:
         """The snapshot that a plan names, for a submission that brings no code."""
         store.make_root(Path(plan.run_root), shared=plan.shared is not None)
         code_store.store(Path(plan.code_dir).parent, plan.code, code_files())

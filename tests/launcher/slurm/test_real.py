@@ -110,7 +110,7 @@ def test_each_shape_of_resources_is_an_array_of_its_own_in_parts_no_larger_than_
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, two = (bench.plan("", "cluster.parallel=2", *words) for words in (("gpus=1",), ("gpus=2", "batch=128")))
-    bench.lay_code(one)
+    bench.write_code(one)
     executor = SlurmExecutor()
     monkeypatch.setattr(slurm_probing, "max_array_size", lambda: 2)
     with executor.batch():

@@ -134,7 +134,7 @@ def test_a_long_log_is_followed_completely_in_little_memory(far):
 def test_forty_runs_are_submitted_and_followed_at_once_through_one_connection(far, proxy, monkeypatch):
     with asked(monkeypatch) as requests:
         cells = far.submit("steps=2", f"seed={','.join(map(str, range(40)))}")
-    assert (len(cells), requests) == (40, ["probe", "has_code", "lay_code", "submit"])
+    assert (len(cells), requests) == (40, ["probe", "has_code", "write_code", "submit"])
     sweep, _, last = cells[-1].rpartition("-")
     assert last == "039" and selection.sweep_runs(str(far.root), sweep)
     far.ok("watch", sweep)
