@@ -87,6 +87,14 @@ def test_where_there_is_no_gpu_the_small_form_is_named(name):
         planned(name)
 
 
+def test_what_the_refusal_of_the_small_form_in_paddle_advises_is_planned():
+    small = ("framework=paddle", "scale=smoke")
+    with pytest.raises(UsageError, match=r"train\.api=static has one"):
+        planned("paddle_simplenet", *small)
+    plan = planned("paddle_simplenet", *small, "train.api=static")
+    assert [comparison.label(arm) for arm in plan.arms] == ["float32", "O1", "O2"]
+
+
 def test_what_a_cpu_could_measure_at_full_size_is_planned_with_a_note():
     assert planned("twcc_resnet50", "framework=torch", "gpus=0").advice[0] == (
         "its full size is for a GPU, and here a CPU has it; "
