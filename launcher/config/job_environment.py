@@ -46,8 +46,6 @@ _PLACE = (
     *("APPTAINER_USERNS", "APPTAINER_TMPDIR", "APPTAINER_CACHEDIR", "SINGULARITY_TMPDIR", "SINGULARITY_CACHEDIR"),
 )
 _PLACE_PREFIXES = ("LMOD_", "__LMOD_", "__MODULES_")
-KEPT = f"^({'|'.join((*STANDARD, *_PLACE))}|({'|'.join(_PLACE_PREFIXES)}).*)$"
-"""The names in `of_place`, as a regular expression of bash."""
 # Of the terminal and the session: a job does not need them, so no message says that they were dropped.
 _SESSION = (
     *("_", "PWD", "OLDPWD", "SHLVL", "TERM", "COLORTERM", "LS_COLORS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"),

@@ -81,12 +81,7 @@ def look_into(python: str) -> tuple[str, dict[str, str]]:
         done = subprocess.run([python, "-c", TELL], capture_output=True, text=True, timeout=60, cwd="/")
     except (OSError, subprocess.TimeoutExpired):
         return "", {}
-    return told(done.stdout)
-
-
-def told(text: str) -> tuple[str, dict[str, str]]:
-    """The output of `TELL`: the version, and the frameworks."""
-    lines = text.split("\n")
+    lines = done.stdout.split("\n")
     return lines[0], {name: version for name, _, version in (line.partition(" ") for line in lines[1:]) if version}
 
 

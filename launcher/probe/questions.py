@@ -27,8 +27,6 @@ class Questions:
     python: str | None
     uv: str
     """Digest of the project whose environment is that Python's, with `python=uv`; else empty."""
-    bare: bool
-    """Whether all jobs are users' scripts that start without a wrapper."""
     run_root: str
     shared: bool
     """Whether a group is to read the runs."""
@@ -66,7 +64,6 @@ def questions(specs: Sequence[JobSpec], uv: str = "") -> Questions:
         pull=first.container.pull,
         python=first.python,
         uv=uv,
-        bare=all(spec.recipe.name == "script" and spec.training.train.bare for spec in specs),
         run_root=first.run_root,
         shared=first.share == "group",
         folders=tuple(sorted({spec.training.data.dir for spec in specs if spec.training.data.dir})),

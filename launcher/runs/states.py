@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
 from launcher import admit
@@ -118,21 +117,6 @@ def needs_liveness(files: Files) -> bool:
     """Whether the folder alone does not show the state. That of a run that was cancelled before it started it does:
     nothing starts one that is marked so."""
     return may_live(files) and not (files.cancelled and status_of(files) is None)
-
-
-def liveness_of(
-    process: Identity | None, host: str, boot: str, is_alive: Callable[[Identity], bool], place: str
-) -> Liveness:
-    """What is known of a run's process from that host since that boot, called `place` in words."""
-    if process is None:
-        return Liveness("unknown", "its files name no process")
-    if process.host != host:
-        return Liveness("unknown", f"it runs on {process.host}, which can't be seen from {place}")
-    if process.boot != boot:
-        return Liveness("gone", f"{process.host} was restarted since")
-    if is_alive(process):
-        return Liveness("alive")
-    return Liveness("gone", f"process {process.pid} is gone: killed, or ended without recording why")
 
 
 def answering(files: Files) -> Identity | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from launcher import safe_files, units
 from launcher.runs import follow as follow_files
-from launcher.runs import log_pieces, log_tail, states, store, terminals
+from launcher.runs import log_tail, states, store, terminals
 from launcher.runs.log_pieces import PIECE
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import Seen, State
@@ -27,7 +27,7 @@ def status(seen: Seen, question: Mapping[str, Any], follow: bool) -> dict[str, A
     last = None if state.finished else follow_files.last_step(str(folder))
     numbers = store.attempts(folder)[-MOST_ATTEMPTS:]
     answer: dict[str, Any] = {
-        "state": _plain(state),
+        "state": plain(state),
         "time": round(time.time()),
         "begun": seen.files.submission is not None or seen.files.status is not None,
         "attempts": numbers,
@@ -69,7 +69,7 @@ def _idle(folder: Path, state: State) -> int | None:
     return 0 if since is None else max(1, round(time.time() - since))
 
 
-def _plain(state: State) -> list[Any]:
+def plain(state: State) -> list[Any]:
     """A state that the client accepts. Raises `Refused` where the run's files are damaged."""
     reason = " ".join(state.reason.split())[: states.LONGEST_REASON]
     return list(states.admitted(list(state._replace(reason=reason))))
@@ -109,15 +109,3 @@ def _measured(path: Path, have: int, end: str) -> tuple[list[Any], bool]:
             part = part[: part.rfind(b"\n") + 1] or part
             return [have, part.decode("utf-8", "surrogateescape")], True
         return [have, part.decode("utf-8", "surrogateescape")], False
-
-
-def log_piece(piece: log_pieces.Piece) -> Generator[Any, None, None]:
-    """A piece of a log: its description, then its bytes."""
-    yield {
-        "place": piece.place._asdict(),
-        "sizes": [len(text) for text in piece.texts],
-        "more": piece.more,
-        "ended": piece.ended,
-        "state": _plain(piece.state) if piece.state else None,
-    }
-    yield from (text for text in piece.texts if text)

@@ -11,12 +11,14 @@ from launcher.runs.address import Address
 from launcher.ssh import bootstrap, openssh_transport, protocol, transport
 from launcher.ssh.archive import archive
 from launcher.ssh.failures import BadAnswer, Lost, admitting
-from launcher.ssh.stream import Stalled, write_all
+from launcher.ssh.stream import Stalled
 
 OPENING = 120.0
 """Seconds from the login to the start of the agent."""
 NOISE = 2**17
 """Bytes that login scripts may print before the agent's first line."""
+BLOCK = 2**16
+"""Bytes that are sent within the seconds of silence."""
 _NAME_PYTHON = (
     "name one with cluster.python=/path/to/python3; without root, uv brings one: `uv python install 3.12`, then "
     "cluster.python=~/.local/bin/python3.12"
@@ -61,7 +63,8 @@ class Session:
     def send(self, data: bytes) -> None:
         """Raises `Lost`."""
         try:
-            write_all(self._stream, data, self.silence)
+            for start in range(0, len(data), BLOCK):
+                self._stream.write(data[start : start + BLOCK], self.silence)
         except Stalled:
             raise Lost(self._stalled()) from None
 

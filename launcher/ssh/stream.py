@@ -31,9 +31,3 @@ class Stream(Protocol):
 
 class Stalled(Exception):
     """Nothing was transferred within the timeout."""
-
-
-def write_all(stream: Stream, data: bytes, timeout: float) -> None:
-    """Write in blocks of 64 KiB, each within the timeout. Raises `Stalled`."""
-    for start in range(0, len(data), 2**16):
-        stream.write(data[start : start + 2**16], timeout)

@@ -12,7 +12,7 @@ from launcher.runs.decode import decode
 from launcher.runs.processes import Target
 from launcher.runs.run_files import Files
 from launcher.runs.schema import Identity, PlanRecord
-from launcher.runs.states import Liveness, answering, liveness_of, may_live, status_of
+from launcher.runs.states import Liveness, answering, may_live, status_of
 
 ENGINES = ("docker", "podman")
 """Kinds of container that outlive their client, which are also the names of their clients."""
@@ -20,7 +20,7 @@ ENGINES = ("docker", "podman")
 
 def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Liveness]:
     """What the process table says of each run now; keys are folders."""
-    known = {folder: _liveness(answering(files)) for folder, files in asked.items()}
+    known = {folder: liveness_of(answering(files)) for folder, files in asked.items()}
     shot = [folder for folder, life in known.items() if life.life == "gone" and status_of(asked[folder]) is not None]
     if shot:
         # A killed shell leaves its children, which still write into the folder.
@@ -70,10 +70,19 @@ def with_processes(asked: Mapping[str, Files]) -> set[str]:
     return {folder for folder, left in zip(asked, alive, strict=True) if left}
 
 
-def _liveness(process: Identity | None) -> Liveness:
+def liveness_of(process: Identity | None) -> Liveness:
+    """What this machine knows of a run's process."""
     if not processes.boot():
         return Liveness("unknown", "this system has no /proc to look into")
-    return liveness_of(process, processes.host(), processes.boot(), processes.is_alive, "here")
+    if process is None:
+        return Liveness("unknown", "its files name no process")
+    if process.host != processes.host():
+        return Liveness("unknown", f"it runs on {process.host}, which can't be seen from here")
+    if process.boot != processes.boot():
+        return Liveness("gone", f"{process.host} was restarted since")
+    if processes.is_alive(process):
+        return Liveness("alive")
+    return Liveness("gone", f"process {process.pid} is gone: killed, or ended without recording why")
 
 
 def _target(folder: str, files: Files) -> Target:

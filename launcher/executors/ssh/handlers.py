@@ -84,7 +84,14 @@ def log(
         raise UsageError(f"there is no run {id} in {root} on {platform.node()}")
     offset = log_pieces.LogOffset(**place) if place else None
     piece = logs.source(run)(offset, attempt=attempt, lines=lines, following=following)
-    yield from run_answer.log_piece(piece)
+    yield {
+        "place": piece.place._asdict(),
+        "sizes": [len(text) for text in piece.texts],
+        "more": piece.more,
+        "ended": piece.ended,
+        "state": run_answer.plain(piece.state) if piece.state else None,
+    }
+    yield from (text for text in piece.texts if text)
 
 
 def request_stop(runs: Sequence[Mapping[str, str]]) -> None:

@@ -13,7 +13,6 @@ from launcher.runs.states import (
     answering,
     judge,
     judge_other_users,
-    liveness_of,
     needs_liveness,
     status_of,
     waits_for,
@@ -165,21 +164,6 @@ def test_a_queued_run_waits_for_the_runs_that_its_reason_names_and_no_other_does
 
 
 HERE = Identity("n1", "boot-1", 7, 100)
-
-
-@pytest.mark.parametrize(
-    ("process", "lives", "life", "says"),
-    [
-        (None, False, "unknown", "its files name no process"),
-        (HERE._replace(host="n2"), True, "unknown", "it runs on n2, which can't be seen from this machine"),
-        (HERE._replace(boot="boot-0"), True, "gone", "n1 was restarted since"),
-        (HERE, True, "alive", ""),
-        (HERE, False, "gone", "process 7 is gone: killed, or ended without recording why"),
-    ],
-)
-def test_a_process_is_known_by_its_host_and_its_boot(process, lives, life, says):
-    liveness = liveness_of(process, "n1", "boot-1", lambda asked: lives, "this machine")
-    assert (liveness.life, liveness.reason) == (life, says)
 
 
 def test_the_process_is_the_shell_of_the_run_once_it_has_written_who_it_is():

@@ -16,6 +16,7 @@ from launcher.executors.ssh import submit_client
 from launcher.runs import run_roots, selection
 from launcher.ssh import host
 from tests.launcher.ssh.far import HOLD, asked, before_requests, until
+from tests.launcher.ssh.ways import configuration
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,22 @@ def test_an_impossible_request_is_refused_and_leaves_nothing(far, words, code, s
     assert "Traceback" not in done.err
     assert far.runs() == []
     assert selection.run_names(run_roots.remote()) == []
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("printf '\\nlauncher-agent old 3.6.8 /usr/bin/python3\\n'", "has Python 3.6.8 (/usr/bin/python3)"),
+        ("exit 127", "has no python3 that could be run"),
+    ],
+)
+def test_a_host_without_a_python_for_the_agent_is_refused_with_where_to_get_one(far, own_sshd, tmp_path, program, says):
+    (far.there / "old").mkdir()
+    far.program("old/python3", f"#!/bin/sh\n{program}\n")
+    far.config = configuration(tmp_path, far.testbed, **own_sshd(SetEnv=f"PATH={far.there}/old:/usr/bin:/bin").lines)
+    error = far.refused(*far.words, "steps=1", code=3)
+    assert says in error and "`uv python install 3.12`" in error
+    assert far.runs() == [] and selection.run_names(run_roots.remote()) == []
 
 
 def test_a_host_has_to_be_named(far):
