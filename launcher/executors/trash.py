@@ -29,9 +29,9 @@ _AT_ONCE = 8
 """Folders that are deleted side by side: a disk takes many deletions in about the time of one."""
 
 
-def moment() -> str:
-    """The name of the folder for what one `rm` takes."""
-    return time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+def moment(before: float = 0.0) -> str:
+    """The name of the folder for what one `rm` takes now, or took so many seconds before."""
+    return time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time() - before))
 
 
 def put(run: Run, moment: str) -> None:
@@ -73,7 +73,7 @@ def root_of(run: Run) -> str:
 
 def expired(root: str) -> list[Run]:
     """Those that are there longer than they are kept."""
-    return [run for run in runs_in(root) if _age(Path(run.root)) > KEPT]
+    return [run for run in runs_in(root) if os.path.basename(run.root) < moment(KEPT)]
 
 
 def delete(runs: Iterable[Run]) -> None:
@@ -146,14 +146,6 @@ def told(root: str, *, there: bool = False) -> str:
 def _taken(root: str) -> list[Path]:
     """The folders of each `rm` in the caller's trashes of a root, oldest first."""
     return sorted(taken for folder in ownership.own_folders(root, FOLDER) for taken in folder.iterdir())
-
-
-def _age(taken: Path) -> float:
-    """Seconds since something was moved there."""
-    try:
-        return time.time() - taken.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _made(root: str) -> Path:

@@ -18,9 +18,9 @@ def find(text: str, roots: Mapping[str, Iterable[str]]) -> Named:
     """Those runs that have the text as their name; `roots` has the runs of each."""
     quoted, own, given = json.dumps(text).encode(), list[str](), list[str]()
     for root, runs in roots.items():
-        files = ("plan.json", POINTER) if run_roots.is_remote(root) else ("plan.json",)
+        file = POINTER if run_roots.is_remote(root) else "plan.json"
         for run in (Run(root, name) for name in runs):
-            if not any(_holds(f"{run.path}/{file}", quoted) for file in files):  # which takes a third of reading it
+            if not _holds(f"{run.path}/{file}", quoted):  # which takes a third of reading it
                 continue
             name, is_own = _name_of(run)
             if name == text:
@@ -39,8 +39,7 @@ def _name_of(run: Run) -> tuple[str | None, bool]:
 
     The plan of a run on another host is a copy, which that host may change: the pointer has the name as it was typed.
     """
-    copied = run_roots.is_remote(run.root)
-    if copied and (name := read(PointerRecord, f"{run.path}/{POINTER}", own_in=run.root).name):
-        return name, True
-    is_own = not copied and ownership.is_mine(run.path, run.root) and not os.path.exists(f"{run.path}/{COPY}")
+    if run_roots.is_remote(run.root):
+        return read(PointerRecord, f"{run.path}/{POINTER}", own_in=run.root).name, True
+    is_own = ownership.is_mine(run.path, run.root) and not os.path.exists(f"{run.path}/{COPY}")
     return read(PlanRecord, f"{run.path}/plan.json", ("name",), own_in=run.root if is_own else None).name, is_own

@@ -22,12 +22,10 @@ from launcher.errors import UsageError, of_system
 from launcher.executors import execute, submission
 from launcher.plan import record
 from launcher.plan.model import Plan
-from launcher.runs import ownership, store
+from launcher.runs import store
 
 RECEIVED = ".received"
 """Folder for the files of a snapshot that arrives; its lock is `.received.lock`."""
-SUBMITTING = ".submitting"
-"""Folder of a run root with a lock for each submission in progress."""
 
 
 def has_code(folder: str) -> bool:
@@ -64,10 +62,14 @@ def submit(data: bytes) -> list[str]:
     came_from = message["came_from"]
     try:
         store.make_root(root, shared=asked[0].shared is not None)
-        with _alone(Path(asked[0].own_folder(SUBMITTING)), came_from["token"]):
+        place = Path(asked[0].code_dir).parent  # which is the user's alone
+        code_store.make(place)
+        # An earlier try may still be at work after its connection was lost.
+        with _locked(lock := place / f".submitting.{came_from['token']}"):
             new = [plan for plan in asked if not _is_done(root / plan.run_id, came_from["token"])]
             if new:
                 _start(new, message)
+            lock.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"run_root={root}: {of_system(error, root)}") from None
     return [plan.run_id for plan in asked]
@@ -105,21 +107,8 @@ def _is_done(folder: Path, token: str) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path, token: str) -> Iterator[None]:
-    """Wait for an earlier try of the submission, which may still run after its connection was lost.
-
-    Raises `UsageError` where the folder of locks is another user's."""
-    with contextlib.suppress(FileExistsError):
-        records.make_folder(folder)
-    ownership.refuse_other_users("submit", [(str(folder.parent), folder.name)])
-    with _locked(folder / token):
-        yield
-        (folder / token).unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, which is made if it is not there. A folder's lock would not hold between the nodes of a
+    """Hold the lock of a file, after whoever has it. A folder's lock would not hold between the nodes of a
     home on NFS."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

@@ -10,7 +10,7 @@ import pytest
 from launcher.code import code_store, uv_environment
 from launcher.commands import rm
 from launcher.errors import LauncherError, UsageError
-from launcher.executors import remove
+from launcher.executors import remove, trash
 from launcher.runs import processes, selection, store
 from launcher.runs.store import Run
 
@@ -172,10 +172,9 @@ def test_what_is_in_the_trash_for_a_week_goes_with_its_code_at_the_next_rm(root)
         finished(root, name)
     rm.main([NAME])
     (taken,) = (root / ".trash").iterdir()
-    week = time.time() - 7 * 86400
-    os.utime(taken, (week + 600, week + 600))
+    taken = taken.rename(taken.with_name(trash.moment(7 * 86400 - 600)))
     assert rm.main([OTHER]) == 0 and NAME in trashed(root) and code.exists()
-    os.utime(taken, (week - 600, week - 600))
+    taken.rename(taken.with_name(trash.moment(7 * 86400 + 600)))
     assert rm.main([third]) == 0 and NAME not in trashed(root) and not code.exists()
 
 

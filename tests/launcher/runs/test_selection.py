@@ -3,7 +3,7 @@ import os
 import pytest
 
 from launcher.errors import UsageError
-from launcher.runs import names, run_roots, selection, store
+from launcher.runs import run_roots, selection, store
 from launcher.runs.selection import Selection
 from launcher.runs.store import Run
 from tests.launcher import users
@@ -142,10 +142,6 @@ def test_a_run_on_a_host_has_the_name_that_was_typed_here_whatever_its_host_says
         store.write_json(far / "plan.json", said)
         assert find("tall-l", *roots) == one(run_roots.remote(), far.name)
     assert find("tall-lotus", *roots) == one(root, "20260101-000000-tall-lotus")
-    (far / "elsewhere.json").unlink()  # as one of before names were kept there
-    store.write_json(far / "plan.json", {"name": "tall-l"})
-    with pytest.raises(UsageError, match="tall-l fits 2 runs"):
-        find("tall-l", *roots)
 
 
 def test_numbers_after_a_sweep_are_its_cells(root):
@@ -180,12 +176,10 @@ def test_a_number_means_the_cell_that_has_not_ended(root):
         find("001", root)
 
 
-def test_however_many_runs_are_named_the_root_and_its_plans_are_read_once(root, monkeypatch):
+def test_however_many_runs_are_named_the_root_is_read_once(root, monkeypatch):
     for run, name in zip(CELLS, ("one", "two", "three"), strict=True):
         named(root, run, name)
-    reads = []
-    monkeypatch.setattr(names, "read", lambda cls, path, *more, **how: reads.append(path) or store.read(cls, path))
-    folders = selection.run_folders
-    monkeypatch.setattr(selection, "run_folders", lambda root: reads.append(root) or folders(root))
-    selection.find_all([*CELLS, "one", "two", "one"], [str(root)])
-    assert len(reads) == 1 + len(CELLS)
+    reads, run_names = [], selection.run_names
+    monkeypatch.setattr(selection, "run_names", lambda root: reads.append(root) or run_names(root))
+    assert len(selection.find_all([*CELLS, "one", "two", "one"], [str(root)])) == 6
+    assert reads == [str(root)]
