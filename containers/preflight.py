@@ -16,10 +16,6 @@ from launcher.containers.runtime import ALIASES, KINDS, Runtime
 from launcher.containers.variables import JOB_PREFIXES, OWNED, RUNTIME_PREFIXES, SHELL
 
 _SYSTEM = ("/", "/proc", "/sys", "/dev")
-# The longest string of an argument list or environment in Linux, with its zero byte.
-MAX_STRING = 128 * 1024
-MAX_TOTAL = 1_500_000
-MAX_PATH, MAX_COMPONENT = 4095, 255
 
 
 def check_names(names: Iterable[str], key: str) -> None:
@@ -62,13 +58,11 @@ def check(container: Container, runtime: Runtime, missing: Collection[str] = ())
     """Refuse a container that this runtime can't run exactly as described. `missing` are paths that the host lacks."""
     _check_texts(container)
     _check_mounts(container, missing)
-    settled = settle(container)
-    _check_sizes(settled)
     if runtime.gpu_problem and container.devices:
         raise SettingsError(f"container={runtime.kind} with GPUs: {runtime.gpu_problem}", "container.kind")
     {"docker": _check_engine, "podman": _check_engine, "apptainer": _check_apptainer, "pyxis": _check_pyxis}[
         runtime.kind
-    ](settled, runtime)
+    ](settle(container), runtime)
 
 
 def _check_texts(container: Container) -> None:
@@ -94,28 +88,6 @@ def _check_texts(container: Container) -> None:
             raise SettingsError(f"env.{name}: {name} is set by the launcher itself", f"env.{name}")
 
 
-def _check_sizes(container: Container) -> None:
-    total = 0
-    for name, value in container.environment.items():
-        size = len(f"SINGULARITYENV_{name}={value}".encode()) + 1
-        total += size
-        if size > MAX_STRING:
-            raise SettingsError(
-                f"env.{name} holds {len(value.encode())} bytes, and Linux starts no program with a variable longer "
-                f"than {MAX_STRING // 1024} KiB; put it into a file and name that",
-                f"env.{name}",
-            )
-    for index, word in enumerate(container.argv):
-        size = len(word.encode()) + 1 if isinstance(word, str) else 0
-        total += size
-        if size > MAX_STRING:
-            raise SettingsError(
-                f"argument {index} of the job is longer than {MAX_STRING // 1024} KiB", f"argv[{index}]"
-            )
-    if total > MAX_TOTAL:
-        raise SettingsError(f"the job's environment and arguments hold {total} bytes; Linux takes about 2 MB", "env")
-
-
 def _check_mounts(container: Container, missing: Collection[str]) -> None:
     targets: dict[str, str] = {posixpath.normpath(container.cache): container.cache}
     for mount in container.mounts:
@@ -130,10 +102,6 @@ def _check_mounts(container: Container, missing: Collection[str]) -> None:
         targets[target] = mount.source
         if mount.source in missing:
             raise SettingsError(f"mounts={shown}: {mount.source} is not there", "mounts")
-        for path in (mount.source, mount.target):
-            parts = path.split("/")
-            if len(path.encode()) > MAX_PATH or any(len(part.encode()) > MAX_COMPONENT for part in parts):
-                raise SettingsError(f"mounts={path[:60]}...: no file system takes a path that long", "mounts")
     for name, path in container.secrets.items():
         if path in missing:
             raise SettingsError(f"secrets.{name}={path}: there is no such file", f"secrets.{name}")

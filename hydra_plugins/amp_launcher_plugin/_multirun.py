@@ -30,19 +30,6 @@ SHARED = ("name", "timeout_min", "gpus_per_node", "mem_gb", "cpus_per_task")
 """Keys that are parameters of executors by the same name; others of Slurm begin with slurm_ there."""
 OF_SLURM = "partition account qos constraint exclude gres wckey signal_delay_s array_parallelism setup".split()
 ONE = ("nodes", "tasks_per_node")
-INSTEAD = {
-    "submitit_folder": "hydra.launcher.run_root=FOLDER says where runs and their logs are",
-    "stderr_to_stdout": "each run has stdout.log and stderr.log, and `python -m launcher logs` shows both",
-    "max_num_timeout": "a function is not started again after its time limit",
-    "comment": "say 'hydra.launcher.words=[\"cluster.flags=[--comment=TEXT]\"]'",
-    "cpus_per_gpu": "say hydra.launcher.cpus_per_task=N, which is per node",
-    "gpus_per_task": "say hydra.launcher.gpus_per_node=N",
-    "mem_per_gpu": "say hydra.launcher.mem_gb=N, which is per node",
-    "mem_per_cpu": "say hydra.launcher.mem_gb=N, which is per node",
-    "additional_parameters": "say 'hydra.launcher.words=[\"cluster.flags=[--NAME=VALUE]\"]'",
-    "srun_args": "a job is one process, which no srun starts",
-}
-"""Keys of hydra-submitit-launcher that are refused, and what to do."""
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 """The sweeper that needs no value of its jobs."""
 
@@ -96,11 +83,7 @@ def check(keys: Mapping[str, Any], place: str, sweeper: str) -> None:
     """Refuse keys that can't be carried out. Raises `LauncherError`."""
     known = [field.name for field in dataclasses.fields(CONFS[place]) if not field.name.startswith("_")]
     if unknown := [key for key in keys if key not in known]:
-        choices = ", ".join(key for key in known if key not in INSTEAD)
-        raise LauncherError(f"hydra.launcher.{unknown[0]} is not a key of it ({choices})")
-    for key, instead in INSTEAD.items():
-        if keys.get(key):
-            raise LauncherError(f"hydra.launcher.{key}={keys[key]} is not taken; {instead}")
+        raise LauncherError(f"hydra.launcher.{unknown[0]} is not a key of it ({', '.join(known)})")
     for key in ONE:
         if keys.get(key) not in (None, 1):
             raise LauncherError(f"hydra.launcher.{key}={keys[key]}: a job is one process on one node, so say 1")

@@ -69,9 +69,6 @@ class LocalConf:
     mem_gb: float | None = None
     nodes: int | None = 1
     tasks_per_node: int | None = 1
-    # hydra-submitit-launcher has these, and they are refused.
-    submitit_folder: str | None = None
-    stderr_to_stdout: bool | None = None
 
 
 @dataclass
@@ -89,15 +86,6 @@ class SlurmConf(LocalConf):
     signal_delay_s: int | None = None
     array_parallelism: int | None = None
     setup: list[str] | None = None
-    # hydra-submitit-launcher has these, and they are refused.
-    comment: str | None = None
-    cpus_per_gpu: int | None = None
-    gpus_per_task: int | None = None
-    mem_per_gpu: str | None = None
-    mem_per_cpu: str | None = None
-    max_num_timeout: int | None = None
-    additional_parameters: dict[str, Any] = field(default_factory=dict)
-    srun_args: list[str] | None = None
 
 
 for _name, _node in (("amp_local", LocalConf), ("amp_slurm", SlurmConf)):

@@ -30,8 +30,6 @@ _KERAS_SET = re.compile(
     re.M,
 )
 """`os.environ["KERAS_BACKEND"] = "torch"`, or by `setdefault`."""
-_FORMER = re.compile(r"recipes\.(?:(torch|tensorflow|paddle)_|job)\b")
-"""What scripts imported of this project when its package was `recipes`."""
 MOST_FILES = 500
 """Largest number of a project's modules that are searched for its framework."""
 
@@ -72,18 +70,6 @@ def check_program(named: str, path: Path) -> None:
         raise UsageError(f"{named} is not executable: chmod +x {shlex.quote(named)}")
     if not begins.startswith((b"#!", b"\x7fELF")):
         raise UsageError(f"{named} names no program that runs it: its first line should be #!/bin/sh, or another")
-
-
-def refuse_former_names(named: str, script: Path, modules: Sequence[Path]) -> None:
-    """Refuse a script that imports this project by the name that its package had, itself or in these modules of its
-    own. Raises `UsageError`."""
-    if (script.parent / "recipes").is_dir() or (script.parent / "recipes.py").is_file():
-        return  # the script's own
-    for path in (script, *modules):
-        for level, name in imported(path) if _says(path, b"recipes") else ():
-            if not level and (former := _FORMER.match(name)):
-                now = f"amp_launcher.{former[1] or 'job'}"
-                raise UsageError(f"script={named}: {path.name} imports {former[0]}, which is {now} now")
 
 
 def names_checkpoints(files: Sequence[Path]) -> bool:

@@ -90,7 +90,6 @@ def _scripts(specs: Sequence[JobSpec]) -> tuple[dict[str, Script], dict[str, Pat
             script_text.check(named, path, exactly=any(map(_starts_here, its)))
         collected = user_code.collect(path, job_files.included(specs, named))
         modules = user_code.imported(path, collected)
-        script_text.refuse_former_names(named, path, modules)
         if name := next((name for name, file in collected.files.items() if files.get(name, file) != file), None):
             raise UsageError(
                 f"{files[name]} and {collected.files[name]} would be one file of the code that these jobs share: put "

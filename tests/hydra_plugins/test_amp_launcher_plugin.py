@@ -221,8 +221,7 @@ def test_a_key_that_cannot_be_carried_out_is_refused_in_a_sentence(
     [
         ("local", {"tasks_per_node": 2}, "tasks_per_node=2: a job is one process on one node"),
         ("local", {"mem_gb": 2.0}, "mem_gb=2.0 is for amp_slurm"),
-        ("slurm", {"additional_parameters": {"nice": 1}}, "cluster.flags=[--NAME=VALUE]"),
-        ("slurm", {"comment": "hello"}, "hydra.launcher.comment=hello is not taken; say"),
+        ("slurm", {"comment": "hello"}, "hydra.launcher.comment is not a key of it (wait, run_root, words, amp"),
         ("local", {"wait": False}, "wait=false gives no values to hydra_plugins.other.Sweeper"),
     ],
 )

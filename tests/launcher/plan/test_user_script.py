@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import shlex
 from pathlib import Path
 
@@ -227,23 +226,6 @@ def test_a_package_of_our_name_beside_a_script_would_be_imported_for_ours(projec
     with pytest.raises(UsageError, match="would be imported instead of ours"):
         probe(specs_of("recipe=script", "script=train.py"))
     probe(specs_of("recipe=script", "script=train.py", *BARE))
-
-
-@pytest.mark.parametrize(
-    ("line", "former", "now"),
-    [
-        ("from recipes import job", "recipes.job", "amp_launcher.job"),
-        ("from recipes.torch_.precision import Precision", "recipes.torch_", "amp_launcher.torch"),
-    ],
-)
-def test_a_script_that_imports_this_project_by_its_former_name_is_told_the_new_one(
-    project: Path, line: str, former: str, now: str
-) -> None:
-    (project / "train.py").write_text(f"{line}\nimport torch\n")
-    with pytest.raises(UsageError, match=re.escape(f"train.py imports {former}, which is {now} now")):
-        probe(specs_of("recipe=script", "script=train.py"))
-    (project / "recipes").mkdir()  # its own
-    probe(specs_of("recipe=script", "script=train.py"))
 
 
 def test_all_attempts_are_one_run_of_a_configured_tracker() -> None:
