@@ -236,12 +236,14 @@ def at_least(key: str, value: float, low: float) -> None:
         raise SettingsError(f"{key}={show(value)} must be at least {low}{_and_finite(value)}", key)
 
 
-def least(low: float) -> Callable[[str, Any], None]:
-    """The check of a setting whose value, or each of whose values, is at least `low`."""
+def least(low: float, most: float = math.inf) -> Callable[[str, Any], None]:
+    """The check of a setting whose value, or each of whose values, is at least `low`, and at most `most`."""
 
     def check(key: str, value: Any) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             at_least(key, number, low)
+            if number > most:
+                raise SettingsError(f"{key}={show(value)} must be at most {most}", key)
 
     return check
 

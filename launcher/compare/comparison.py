@@ -18,20 +18,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from amp_launcher.around.script import in_image
-from amp_launcher.typed import SettingsError, at_least, leaves, plain, show
+from amp_launcher.typed import leaves, plain, show
 from launcher.config.parse import Override, own_settings
 from launcher.config.schema import OWN_FOLDER, TRAINING_KEYS, Launch, text_key
 from launcher.errors import UsageError
 from launcher.plan import user_script
-from launcher.plan.model import Compare, Plan, Published
+from launcher.plan.model import LEAST, Compare, Plan, Published
 from launcher.runs import arms
 
 if TYPE_CHECKING:
     from launcher.config.spec import JobSpec
 
 PREFIX = "compare."
-MOST = 1000
-"""Rounds: each block of an arm is an attempt, with a folder of its own."""
 
 _PLACE = "arms run one after another in the same place, on the same devices"
 _SAME = {
@@ -45,26 +43,11 @@ _SAME = {
 
 _ONE_ARM = "compare needs arms to compare"
 
-LEAST = 4
-"""Fewest executions of a block that leave one to time: its first step, a random one and the run's last are observed."""
-
 
 def split_flags(words: Sequence[str], base: Compare | None = None) -> tuple[Compare, list[str]]:
     """The settings of the comparison among the words, and the other words. Raises `UsageError`."""
     values, rest = own_settings(words, PREFIX, Compare)
-    how = dataclasses.replace(base or Compare(), **values)
-    try:
-        at_least("compare.rounds", how.rounds, 1)
-        if how.rounds > MOST:
-            raise SettingsError(
-                f"compare.rounds={how.rounds} must be at most {MOST}; say more compare.steps", "compare"
-            )
-        at_least("compare.steps", how.steps, LEAST)
-        at_least("compare.cool_down", how.cool_down, 0)
-        at_least("compare.tolerance", how.tolerance, 0)
-    except SettingsError as error:
-        raise UsageError(f"{error} (command line)") from None
-    return how, rest
+    return dataclasses.replace(base or Compare(), **values), rest
 
 
 def check_words(overrides: Sequence[Override]) -> None:

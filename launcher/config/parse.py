@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from amp_launcher.recipe import find
-from amp_launcher.typed import SettingsError, convert, fields_of, refuse_control_characters, unknown_key
+from amp_launcher.typed import SettingsError, build, convert, fields_of, refuse_control_characters, unknown_key
 from amp_launcher.values import CHOICE, from_text, read, split, unquoted
 from launcher.config import placeholders
 from launcher.config.paths import names_in
@@ -184,6 +184,7 @@ def own_settings(words: Sequence[str], prefix: str, cls: type) -> tuple[dict[str
             if name not in known:
                 raise SettingsError(unknown_key(key, [f"{prefix}{setting}" for setting in known]))
             values[name] = from_text(text, known[name], key)
+            build(cls, {name: values[name]}, prefix=prefix)
         except SettingsError as error:
             raise UsageError(f"{error} ({COMMAND_LINE})") from None
     return values, rest

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin
 
 from amp_launcher.settings import Settings
-from amp_launcher.typed import SettingsError, at_least, described, fields_of, is_group, is_text, plain, setting, show
+from amp_launcher.typed import SettingsError, described, fields_of, is_group, is_text, least, plain, setting, show
 
 OWN_FOLDER = "run"
 """As `workdir=run`: a folder of the run's own."""
@@ -26,10 +26,9 @@ class Cluster:
         (), "lines of bash that run before the job, as module load; the only shell text taken"
     )
     time: str | None = setting(None, "time limit, as Slurm writes it: 90, 1:30:00, 2-12:00")
-    stop_before: int = setting(30, "seconds that a run which is asked to stop has to save and end, before it is killed")
-
-    def __post_init__(self) -> None:
-        at_least("cluster.stop_before", self.stop_before, 1)
+    stop_before: int = setting(
+        30, "seconds that a run which is asked to stop has to save and end, before it is killed", least(1)
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,11 +47,7 @@ class Reach(Cluster):
     )
     python: str | None = setting(None, "Python on the remote host; null is python3")
     ssh_config: str | None = setting(None, "SSH configuration file; null is yours and the system's")
-    connect_timeout: int = setting(15, "seconds until connecting is given up")
-
-    def __post_init__(self) -> None:
-        Cluster.__post_init__(self)
-        at_least("cluster.connect_timeout", self.connect_timeout, 1)
+    connect_timeout: int = setting(15, "seconds until connecting is given up", least(1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,28 +72,21 @@ class SlurmCluster(Reach):
     exclude: str | None = setting(None, "nodes that are not taken, such as node[1-3],node7")
     nodelist: str | None = setting(None, "nodes that all are taken, such as node[1-2]")
     cpus: int | None = setting(
-        None, "CPUs per node; null with GPUs is the share that they have of a node of the partition"
+        None, "CPUs per node; null with GPUs is the share that they have of a node of the partition", least(1)
     )
     mem: str | None = setting(None, "memory per node, such as 64G")
     flags: tuple[str, ...] = setting((), "further sbatch flags, one item each, such as --nice=100")
     gpu_flag: Literal["gpus-per-node", "gres"] = setting("gpus-per-node", "sbatch's option for GPUs on this cluster")
-    parallel: int | None = setting(None, "cells of a sweep that may run at once")
+    parallel: int | None = setting(None, "cells of a sweep that may run at once", least(1))
     max_requeues: int = setting(
-        3, "times a run is put back into the queue after a time limit; preemptions are not counted"
+        3, "times a run is put back into the queue after a time limit; preemptions are not counted", least(0)
     )
     stop_before: int = setting(
-        120, "seconds before the time limit at which the run is asked to save and stop; what has not ended is killed"
+        120,
+        "seconds before the time limit at which the run is asked to save and stop; what has not ended is killed",
+        least(1, MAX_WARNING_SECONDS),
     )
     wckey: str | None = setting(None, "workload characterisation key; none is sent unless named")
-
-    def __post_init__(self) -> None:
-        Reach.__post_init__(self)
-        for name, low in (("cpus", 1), ("parallel", 1), ("max_requeues", 0)):
-            if (value := getattr(self, name)) is not None:
-                at_least(f"cluster.{name}", value, low)
-        if self.stop_before > MAX_WARNING_SECONDS:
-            message = f"cluster.stop_before={self.stop_before} must be at most {MAX_WARNING_SECONDS}"
-            raise SettingsError(message, "cluster.stop_before")
 
 
 CLUSTERS: dict[str, type] = {"local": LocalCluster, "ssh": SshCluster, "slurm": SlurmCluster}
@@ -129,12 +117,9 @@ class Container:
 class Telemetry:
     """What is recorded of GPUs and hosts while a run runs."""
 
-    every: int = setting(10, "seconds between samples of GPUs, CPUs and memory; 0 records none")
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.every <= MAX_SAMPLE_SECONDS:
-            message = f"telemetry.every={self.every} must be 0 to {MAX_SAMPLE_SECONDS} seconds; 0 records none"
-            raise SettingsError(message, "telemetry.every")
+    every: int = setting(
+        10, "seconds between samples of GPUs, CPUs and memory; 0 records none", least(0, MAX_SAMPLE_SECONDS)
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,11 +132,8 @@ class Restart:
         "start the run again, from its last checkpoint; not what fails at the same step twice, nor after three "
         "attempts without progress; null: a failed node alone, by Slurm, however often; 0: nothing; a preemption "
         "always does",
+        least(0),
     )
-
-    def __post_init__(self) -> None:
-        if self.max is not None:
-            at_least("restart.max", self.max, 0)
 
 
 class Gpus(int):

@@ -101,14 +101,20 @@ class ReplayPlan:
     """The last step to replay."""
 
 
+LEAST = 4
+"""Fewest executions of a block that leave one to time: its first step, a random one and the run's last are observed."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compare:
     """How the arms of a comparison are measured."""
 
-    rounds: int = setting(5, "blocks of each arm, taken in turn; an interval needs five")
-    steps: int = setting(50, "optimizer steps in a block, the first of which warm up")
-    cool_down: int = setting(2, "seconds of rest between two blocks")
-    tolerance: float = setting(0.02, "difference of the losses at the same steps, relative, that counts as none")
+    rounds: int = setting(5, "blocks of each arm, taken in turn; an interval needs five", least(1, 1000))
+    steps: int = setting(50, "optimizer steps in a block, the first of which warm up", least(LEAST))
+    cool_down: int = setting(2, "seconds of rest between two blocks", least(0))
+    tolerance: float = setting(
+        0.02, "difference of the losses at the same steps, relative, that counts as none", least(0)
+    )
 
     @property
     def total(self) -> int:

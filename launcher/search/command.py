@@ -81,7 +81,7 @@ def go_on(root: str, sweep: str, assignments: Mapping[str, str]) -> int:
             f"{refused[0]}: a search continues with the words that it began with; search.trials and "
             f"search.parallel may change{TYPED}"
         )
-    how = spaces.checked(dataclasses.replace(how, **changed))
+    how = dataclasses.replace(how, **changed)
     try:
         os.chdir(cwd)
     except OSError as error:

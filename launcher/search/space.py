@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from amp_launcher.recipe import NAMES
-from amp_launcher.typed import SettingsError, at_least, nearest, options_of, setting
+from amp_launcher.typed import least, nearest, options_of, setting
 from launcher.config import placeholders, request
 from launcher.config.compose import Composer
 from launcher.config.parse import PASSED, own_settings, parse
@@ -25,8 +25,6 @@ KEY = "search"
 PREFIX = "search."
 LOG_FROM = 100
 """Ratio of an interval's ends from which on its values are spaced by their logarithm."""
-MOST = 10_000
-"""Trials."""
 OF_RECIPES = ("loss", "accuracy", "eval.loss", "rate")
 """What our recipes measure."""
 _INTERVAL = re.compile(r"(interval|log|linear)\((.*)\)")
@@ -39,8 +37,8 @@ class Search:
     """How a search goes."""
 
     metric: str | None = setting(None, "what is searched by: loss, accuracy, eval.loss, rate or a logged name")
-    trials: int = setting(20, "trials in all")
-    parallel: int | None = setting(None, "trials that may run at once; null is 1 here and 4 on Slurm")
+    trials: int = setting(20, "trials in all", least(1, 10_000))
+    parallel: int | None = setting(None, "trials that may run at once; null is 1 here and 4 on Slurm", least(1))
     best: Literal["auto", "lowest", "highest"] = setting("auto", "auto is lowest for a loss or an error, else highest")
     prune: bool = setting(True, "cancel a trial that is worse than the median of others at the same step")
 
@@ -113,7 +111,12 @@ def split(words: Words) -> tuple[Search, Space]:
     if by[-1] != "optuna":
         raise UsageError(f"search={by[-1]}: optuna is what searches; say search=optuna{TYPED}")
     values, rest = own_settings(words.overrides, PREFIX, Search)
-    how = checked(dataclasses.replace(Search(), **values))
+    how = dataclasses.replace(Search(), **values)
+    if not how.metric:
+        raise UsageError(
+            "search.metric is missing: say what to search by, as search.metric=accuracy (or loss, eval.loss, rate, "
+            f"a name that the script gives job.log){TYPED}"
+        )
     rest = [word for word in rest if _key(word) != KEY]
     space = _space(rest, Composer(config_dirs=words.config_dirs).groups())
     if not space.searched:
@@ -128,24 +131,6 @@ def split(words: Words) -> tuple[Search, Space]:
             f"interval{TYPED}"
         )
     return how, space
-
-
-def checked(how: Search) -> Search:
-    """The same. Raises `UsageError` for numbers that make no search."""
-    try:
-        if not how.metric:
-            raise SettingsError(
-                "search.metric is missing: say what to search by, as search.metric=accuracy (or loss, eval.loss, rate, "
-                "a name that the script gives job.log)"
-            )
-        at_least("search.trials", how.trials, 1)
-        if how.trials > MOST:
-            raise SettingsError(f"search.trials={how.trials} must be at most {MOST:,}")
-        if how.parallel is not None:
-            at_least("search.parallel", how.parallel, 1)
-    except SettingsError as error:
-        raise UsageError(f"{error}{TYPED}") from None
-    return how
 
 
 def _space(words: Sequence[str], groups: Sequence[str]) -> Space:
