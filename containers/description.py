@@ -108,12 +108,9 @@ def settle(container: Container) -> Container:
         Mount(source=path, target=f"{SECRETS}/{name}", read_only=True) for name, path in container.secrets.items()
     )
     mounts = (*container.mounts, Mount(source=container.cache, target=container.cache), *files)
-    argv = with_compatibility(container.argv) if container.forward_compatibility else container.argv
     return replace(
         container,
-        argv=with_exports(
-            with_secrets(argv, {name: f"{SECRETS}/{name}" for name in container.secrets}), container.exports
-        ),
+        argv=_command(container),
         environment={**_ALWAYS, **caches, **who, **container.environment},
         # A folder before mounts inside it: Docker sorts them so, Apptainer does not.
         mounts=tuple(sorted(mounts, key=lambda mount: mount.target.count("/"))),
@@ -123,28 +120,23 @@ def settle(container: Container) -> Container:
 
 
 COMPATIBILITY = "/usr/local/cuda/compat/lib.real"
-"""Where NVIDIA's images have a newer CUDA driver for older kernel modules, which their entrypoint would switch on."""
+"""Where NVIDIA's images have a newer CUDA driver for older kernel modules, which their entrypoint would switch on.
+Source: NVIDIA, CUDA Compatibility, "Forward Compatibility"."""
 
 
-def with_compatibility(argv: tuple[Word, ...]) -> tuple[Word, ...]:
-    """A command that executes `argv` with those libraries before others, where the image has them. Source: NVIDIA, CUDA
-    Compatibility, "Forward Compatibility"."""
-    path = f"LD_LIBRARY_PATH={COMPATIBILITY}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
-    return ("/bin/sh", "-c", f'[ ! -d {COMPATIBILITY} ] || export "{path}"; exec "$@"', "sh", *argv)
-
-
-def with_secrets(argv: tuple[Word, ...], files: Mapping[str, str]) -> tuple[Word, ...]:
-    """A command that sets each variable from its file and then executes `argv`. So the value is in no argument list and
-    in no metadata of an engine."""
-    if not files:
-        return argv
-    reading = "".join(f'{name}=$(cat "$1") && export {name} || exit 1; shift; ' for name in files)
-    # A core dump would keep the values.
-    return ("/bin/sh", "-c", f'ulimit -S -c 0; {reading}exec "$@"', "sh", *files.values(), *argv)
-
-
-def with_exports(argv: tuple[Word, ...], file: str) -> tuple[Word, ...]:
-    """A command that sources a file of `export` lines and then executes `argv`."""
-    if not file:
-        return argv
-    return ("/bin/sh", "-c", '. "$1" && shift && exec "$@"', "sh", file, *argv)
+def _command(container: Container) -> tuple[Word, ...]:
+    """The command of a container, behind a shell that sets what can't be in an argument list or in an engine's
+    metadata: further variables, and secrets from their files."""
+    first, files = "", []
+    if container.exports:
+        first += '. "$1" && shift || exit 1; '
+        files.append(container.exports)
+    if container.secrets:
+        first += "ulimit -S -c 0; "  # a core dump would keep the values
+    for name in container.secrets:
+        first += f'{name}=$(cat "$1") && export {name} || exit 1; shift; '
+        files.append(f"{SECRETS}/{name}")
+    if container.forward_compatibility:
+        path = f"LD_LIBRARY_PATH={COMPATIBILITY}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"
+        first += f'[ ! -d {COMPATIBILITY} ] || export "{path}"; '
+    return ("/bin/sh", "-c", f'{first}exec "$@"', "sh", *files, *container.argv) if first else container.argv

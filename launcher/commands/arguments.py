@@ -32,7 +32,8 @@ class Parser(argparse.ArgumentParser):
     def read(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str], list[str]]:
         """The flags, the names of runs, and the run roots to look in. Raises `UsageError`."""
         options = self.parse_intermixed_args(arguments)
-        return (options, *split(options.words))
+        names, roots, _ = split(options.words)
+        return options, names, roots
 
     def error(self, message: str) -> NoReturn:
         import difflib
@@ -79,22 +80,21 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def split(words: Sequence[str], own: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """The names of runs among the words, and the run roots to look in. Raises `UsageError` for another key, and names
-    there the command's `own`, which it took out before."""
-    names = [word for word in words if "=" not in word]
-    run_root = None
+def split(words: Sequence[str], own: Sequence[str] = ()) -> tuple[list[str], list[str], dict[str, str]]:
+    """The names of runs among the words, the run roots to look in, and the values of the command's `own` keys. Raises
+    `UsageError` for another key."""
+    names, values, known = [], dict[str, str](), (*own, "run_root")
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
-            continue
-        if key != "run_root":
+            names.append(word)
+        elif key in known:
+            values[key] = value
+        else:
             from amp_launcher.typed import nearest
 
-            known = (*own, "run_root")
             raise UsageError(f"unknown key {key} in {word}{nearest(key, known)} (known here: {', '.join(known)})")
-        run_root = value
-    return names, run_roots.named(run_root)
+    return names, run_roots.named(values.pop("run_root", None)), values
 
 
 def newest(roots: Sequence[str], *, own: bool = False) -> Run:

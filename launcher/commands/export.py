@@ -53,10 +53,9 @@ def main(arguments: list[str]) -> int:
         return export_to.main(words, follow=options.follow)
     if options.follow:
         raise UsageError("--follow goes with to=tensorboard, to=mlflow or to=wandb")
-    own = dict(word.split("=", 1) for word in words if word.partition("=")[0] in OWN and "=" in word)
+    names, roots, own = split(words, OWN)
     if own.get("python") == "":
         raise UsageError("python= names no Python; say python=PATH, or leave it out")
-    names, roots = split([word for word in words if word.partition("=")[0] not in OWN], OWN)
     of_run = 2 if len(names) > 1 and names[1].isdecimal() else 1  # as SWEEP 002
     if not 1 <= len(names) <= of_run + 1:
         raise UsageError("export takes one run and one file: python -m launcher export RUN [FILE] [step=N]")

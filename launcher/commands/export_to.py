@@ -21,7 +21,6 @@ from launcher.runs.store import Run
 from launcher.trackers.sending import Stream, Tracker, alone
 
 TRACKERS = ("tensorboard", "mlflow", "wandb")
-OWN = ("to", "dir")
 INTERVAL = 5.0
 """Seconds between two looks at a run that is followed."""
 DEVICES_EVERY = 60.0
@@ -32,8 +31,7 @@ PATIENCE = 30.0
 
 def main(words: Sequence[str], *, follow: bool) -> int:
     """Returns the exit code. Raises `LauncherError`."""
-    own = dict(word.split("=", 1) for word in words if word.partition("=")[0] in OWN and "=" in word)
-    names, roots = split([word for word in words if word.partition("=")[0] not in OWN], OWN)
+    names, roots, own = split(words, ("to", "dir"))
     if own["to"] not in TRACKERS:
         raise UsageError(f"to={own['to']} is not one of {', '.join(TRACKERS)}{nearest(own['to'], TRACKERS)}{TYPED}")
     if "dir" in own and own["to"] != "tensorboard":

@@ -18,16 +18,14 @@ def main(arguments: list[str]) -> int:
         "Fetch all files of runs on other hosts, into FOLDER/RUN or into their folders here. Files that are here "
         "already are skipped, and an interrupted fetch continues where it was.",
     )
-    options = parser.parse_intermixed_args(arguments)
-    to = next((word.partition("=")[2] for word in options.words if word.startswith("to=")), None)
-    names, roots = split([word for word in options.words if not word.startswith("to=")], ("to",))
+    names, roots, values = split(parser.parse_intermixed_args(arguments).words, ("to",))
     roots = [root for root in roots if run_roots.is_remote(root)]
     if not roots:
         raise UsageError("fetch: no run of yours is on another host; those of this machine are here already")
     from launcher.ssh import fetching
 
     for run in chosen(names, roots) if names else [newest(roots)]:
-        folder = expanded(to).absolute() / run.id if to is not None else run.folder
+        folder = expanded(values["to"]).absolute() / run.id if "to" in values else run.folder
         fetched = fetching.fetch(run, folder, say=waiting.say)
         print(f"{run.id}  {fetched.files} files, {units.size(fetched.bytes)} fetched to {folder}")
         for name in fetched.gone:

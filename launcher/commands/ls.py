@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--csv", action="store_true", help="likewise: for spreadsheets")
     options = parser.parse_intermixed_args(arguments)
     words = [word for word in options.words if "=" in word and not word.startswith("run_root=")]
-    names, roots = split([word for word in options.words if word not in words])
+    names, roots, _ = split([word for word in options.words if word not in words])
     values, width = Filter(words), tables.width_of(sys.stdout)
     if names:
         return _named(names, roots, options, values, width)

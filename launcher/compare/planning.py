@@ -101,7 +101,8 @@ def describe(plan: Plan, width: int = 0, *, with_script: bool = False) -> list[s
     if plan.published:
         from launcher.compare import published  # and all that reports need
 
-        lines += [*_typed([arm.words for arm in plan.arms]), "", *published.planned(plan, width), ""]
+        labels = [comparison.label(arm) for arm in plan.arms]
+        lines += [*_typed([arm.words for arm in plan.arms]), "", *published.shown(plan.published, labels, width), ""]
     lines += [part for note in plan.advice for part in tables.wrapped(f"note: {note}", width)]
     if not with_script:
         return [*lines, "`plan --script` prints run.sh"]

@@ -26,23 +26,6 @@ _ALWAYS = ("rate", "memory_gib", "accuracy")
 """What is shown of ours also where it wasn't published."""
 
 
-def planned(plan: Plan, width: int = 0) -> Iterator[str]:
-    """What was published of each arm, where, and how long the comparison's steps would take at those speeds; sentences
-    in at most `width` columns (0: no limit)."""
-    source, how = plan.published, plan.comparison
-    assert source is not None and how is not None
-    yield from shown(source, [comparison.label(arm) for arm in plan.arms], width)
-    seconds = [_step_seconds(source, row, arm) for arm, row in zip(plan.arms, source.arms, strict=True)]
-    known = [second for second in seconds if second is not None]
-    if known and all(arm.settings["device"] == "cuda" for arm in plan.arms):
-        which = "each arm" if len(known) == len(seconds) else f"the {len(known)} arms that have one"
-        took = units.duration(how.total * sum(known))
-        yield ""
-        yield from tables.wrapped(
-            f"at the published speeds {how.total:,} steps of {which} take {took}, starting up not counted", width
-        )
-
-
 def shown(source: Published, labels: Sequence[str], width: int = 0) -> Iterator[str]:
     """What was published of each arm, and where; sentences in at most `width` columns (0: no limit)."""
     yield from tables.wrapped(f"published: {source.source}, on {source.hardware}. {source.note}".strip(), width)
@@ -54,18 +37,6 @@ def shown(source: Published, labels: Sequence[str], width: int = 0) -> Iterator[
         figures = (getattr(row, key) for key in given)
         rows.append([label, *("-" if figure is None else f"{figure:.10g}" for figure in figures)])
     yield from ("", *tables.table(["arm", *(COLUMNS[key] for key in given)], rows))
-
-
-def _step_seconds(source: Published, row: PublishedArm, arm: Plan) -> float | None:
-    """What a step of the arm's batch takes by what was published of it."""
-    batch = arm.settings["batch"]
-    if row.step_seconds is not None:
-        return row.step_seconds
-    if row.rate is not None:
-        return float(batch / row.rate)
-    if row.epoch_seconds is not None and source.epoch_samples:
-        return float(batch / source.epoch_samples * row.epoch_seconds)
-    return None
 
 
 def measured(table: Published, compared: Sequence[MeasuredArm]) -> Section:

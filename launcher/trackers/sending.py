@@ -78,14 +78,16 @@ class Stream:
         """Send what is new, with the samples of `devices` if wanted, and the end of a run that has ended. Returns the
         scalars that were sent. Raises `LauncherError`; what was not sent is sent by the next call."""
         content = describe(evidence, group, arm=group is not None and evidence.run.folder.parent.name == store.ARMS)
-        sources: list[Iterable[Point]] = [self._scalars.new()]
+        sources: list[Callable[[], Iterable[Point]]] = [self._scalars.new]
         closing = _digest(content) if content.ended is not None else None
         if devices or closing:
-            sources.append(_later(self._scalars.of_devices))
+            sources.append(self._scalars.of_devices)
         if closing:
-            sources.append(_later(lambda: [self._scalars.at_end(evidence)]))
+            sources.append(lambda: [self._scalars.at_end(evidence)])
         try:
-            return self._send(content, itertools.chain.from_iterable(sources), closing, page)
+            # Each is read once those before it were.
+            points = itertools.chain.from_iterable(source() for source in sources)
+            return self._send(content, points, closing, page)
         except BaseException:
             self._scalars, self._sink = Scalars(self._run.folder), None
             raise
@@ -150,11 +152,6 @@ def _unsent(points: Iterable[Point], steps: dict[str, int]) -> Iterator[Point]:
         if values:
             steps.update(dict.fromkeys(values, point.step))
             yield point._replace(values=values)
-
-
-def _later(make: Callable[[], Iterable[Point]]) -> Iterator[Point]:
-    """Points that are read once those before them were."""
-    yield from make()
 
 
 def _digest(content: Content) -> str:
