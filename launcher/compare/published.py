@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from launcher import units
-from launcher.compare import comparison
 from launcher.compare.arm_ratios import MeasuredArm, ratios
-from launcher.plan.model import Plan, Published, PublishedArm
+from launcher.plan.model import Published, PublishedArm
 from launcher.report.document import Prose, Section, numbers, of_columns, texts
 from launcher.ui import summary, tables
 
