@@ -34,7 +34,8 @@ def main(arguments: Sequence[str]) -> int:
             print("\n".join(lines(finding)), flush=True)
     problems = sum(finding.level == "problem" for finding in findings)
     if words.json:
-        print(json.dumps({"schema": 1, "ok": not problems, "findings": list(map(_as_json, findings))}, indent=1))
+        found = list(map(dataclasses.asdict, findings))
+        print(json.dumps({"schema": 1, "ok": not problems, "findings": found}, indent=1))
     elif problems:
         print(f"{problems} problem{'s' * (problems > 1)} found")
     else:
@@ -46,11 +47,6 @@ def lines(finding: Finding) -> list[str]:
     """A finding as it is shown."""
     shown = [f"{finding.level:8} {finding.about:10} {finding.message}"]
     return [*shown, f"{'':19} -> {finding.remedy}"] if finding.remedy else shown
-
-
-def _as_json(finding: Finding) -> dict[str, str]:
-    """A finding by the names that `--json` has had from its first version on."""
-    return {"level": finding.level, "about": finding.about, "message": finding.message, "remedy": finding.remedy}
 
 
 def _small(overrides: Sequence[str]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--attempt", type=positive, metavar="N", help="of this attempt; else of the newest")
     parser.add_argument("--lines", type=positive, metavar="N", help="only the last N lines of stdout and of stderr")
     options, names, roots = parser.read(arguments)
-    run = _chosen(names, roots)
+    run = single("logs", names, roots) if names else newest(roots)
     _check(run, options.attempt, options.follow)
     try:
         _print(run, options.attempt, options.lines, options.follow)
@@ -54,12 +54,6 @@ def _check(run: Run, attempt: int | None, following: bool) -> None:
         raise UsageError(f"--attempt {attempt}: {run.id} has no such attempt; {there}")
     if not attempts:
         print(f"{run.id} has printed nothing: {seen.state.name} {seen.state.reason}".rstrip(), file=sys.stderr)
-
-
-def _chosen(names: list[str], roots: list[str]) -> Run:
-    if not names:
-        return newest(roots)
-    return single("logs", names, roots)
 
 
 def _print(run: Run, attempt: int | None, lines: int | None, following: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from amp_launcher.around.script import NGC_TENSORFLOW1, in_image
 from amp_launcher.settings import Settings
-from amp_launcher.typed import SettingsError, not_a_choice, plain, refuse_control_characters, show
+from amp_launcher.typed import SettingsError, plain, refuse_control_characters, show
 from launcher.config import job_environment, slurm_flags, slurm_units
 from launcher.config.schema import ALIASES, OWN_FOLDER, Cluster, Container, Launch, SlurmCluster, SshCluster
 from launcher.runs import address as addresses
@@ -16,8 +16,6 @@ from launcher.runs import address as addresses
 _OWN = f"{OWN_FOLDER}:"
 _GRAPH_REWRITE = re.compile(r"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_(?:[A-Z]+LIST_(?:ADD|REMOVE)|LEVEL)")
 """TensorFlow's own variables for the lists of its graph rewrite, which a trainer sets from `amp`."""
-STOP_SIGNALS = ("TERM", "INT", "HUP", "QUIT", "USR2")
-"""Signals that may ask a script to stop; Python, a framework or the kernel uses the others."""
 LONGEST_NAME = 60
 """Characters of a run's name."""
 
@@ -242,7 +240,12 @@ def _check_script(launch: Launch, training: Settings) -> None:
     for key in ("arguments", "resume_arguments"):
         for argument in getattr(launch, key):
             refuse_control_characters(key, argument)
-    _check_stop_signal(launch.stop_signal, bare=training.train.bare)
+    if training.train.bare and launch.stop_signal not in ("TERM", None):
+        raise SettingsError(
+            f"script.stop_signal={launch.stop_signal}: with train.bare=true run.sh sends TERM, as nothing in the "
+            f"script's processes could raise {launch.stop_signal}; say TERM or null",
+            "stop_signal",
+        )
     if training.train.rate and not training.train.bare:
         raise SettingsError(
             f"train.rate={training.train.rate}: the steps of a script are counted; say train.bare=true as well, or "
@@ -270,19 +273,3 @@ def _check_script(launch: Launch, training: Settings) -> None:
                     "passes over it in silence; leave it out",
                     f"env.{name}",
                 )
-
-
-def _check_stop_signal(name: str | None, *, bare: bool) -> None:
-    key, given = "stop_signal", f"script.stop_signal={name}"
-    if name in ("USR1", "SIGUSR1"):
-        raise SettingsError(f"{given}: NCCL takes USR1 for itself; say USR2, or {', '.join(STOP_SIGNALS[:-1])}", key)
-    if name in ("KILL", "STOP", "SIGKILL", "SIGSTOP"):
-        raise SettingsError(f"{given}: no script can handle {name}; say one of {', '.join(STOP_SIGNALS)}", key)
-    if name is not None and name not in STOP_SIGNALS:
-        raise SettingsError(not_a_choice("script.stop_signal", name, (*STOP_SIGNALS, "null")), key)
-    if bare and name not in ("TERM", None):
-        raise SettingsError(
-            f"{given}: with train.bare=true run.sh sends TERM, as nothing in the script's processes could raise {name};"
-            " say TERM or null",
-            key,
-        )

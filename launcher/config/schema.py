@@ -200,7 +200,7 @@ class Launch:
     inputs: tuple[str, ...] = setting(
         (), "recipe=script: files and folders to link in a folder of the run's own, as script.inputs=[data]"
     )
-    stop_signal: str | None = setting(
+    stop_signal: Literal["TERM", "INT", "HUP", "QUIT", "USR2"] | None = setting(
         "TERM",
         "script.stop_signal=TERM: raised in each process of the script when the run is asked to stop; null for none",
     )

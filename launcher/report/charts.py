@@ -208,9 +208,9 @@ class _Scale:
         return math.log2(value) if self.log2 else value
 
 
-def round_ticks(low: float, high: float, count: int = TICKS) -> list[float]:
-    """About `count` values in steps of 1, 2 or 5 times a power of ten, inside the range; two at least, low < high."""
-    rough = (high - low) / count
+def round_ticks(low: float, high: float) -> list[float]:
+    """About `TICKS` values in steps of 1, 2 or 5 times a power of ten, inside the range; two at least, low < high."""
+    rough = (high - low) / TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
     ticks = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -36,6 +36,7 @@ OTHER = {
     "device": ("cpu", "cuda"),
     "env_from": ("shell", "none"),
     "share": ("group", "none"),
+    "stop_signal": ("INT", "TERM"),
     "tracker": ("mlflow", "wandb"),
     "visible_gpus": ([1], [2]),
     "deterministic": (True, False),
