@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from email.message import Message
-from typing import IO, Any
+from typing import Any
 
 from amp_launcher.typed import SettingsError
 from launcher.containers.references import Image
@@ -128,36 +128,21 @@ def _origin(url: str) -> tuple[str, str, int]:
     return parts.scheme, host, port or (443 if parts.scheme == "https" else 80)
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, with `Authorization` only within its origin and without a proxy's password."""
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        check_target(newurl, req.full_url)
-        following = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if following is not None:
-            following.remove_header("Proxy-authorization")  # added again if the new host is reached through the proxy
-            authorization = req.unredirected_hdrs.get("Authorization")
-            if authorization and _origin(newurl) == _origin(req.full_url):
-                following.add_unredirected_header("Authorization", authorization)
-        return following
-
-
 def _read(url: str, headers: dict[str, str], authorization: str = "") -> tuple[Message, bytes]:
     """Headers and body of the answer to a GET request. Raises `OSError`, `HTTPException` or `ValueError`."""
     _origin(url)
-    request = urllib.request.Request(url, headers=headers)
-    if authorization:
-        request.add_unredirected_header("Authorization", authorization)
+    request = urllib.request.Request(url, headers=headers | ({"Authorization": authorization} if authorization else {}))
     direct = is_loopback(urllib.parse.urlsplit(url).netloc)  # without a proxy
-    opener = urllib.request.build_opener(_Redirects, *([urllib.request.ProxyHandler({})] if direct else []))
+    # Without redirects, which might take a key along: registries send those for layers alone.
+    opener = urllib.request.OpenerDirector()
+    opener.add_handler(urllib.request.ProxyHandler({} if direct else None))
+    for handler in (
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.HTTPDefaultErrorHandler(),
+    ):
+        opener.add_handler(handler)
     answers: queue.SimpleQueue[tuple[Message, bytes] | Exception] = queue.SimpleQueue()
 
     def ask() -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
-import io
 import json
 import threading
 import time
-import urllib.request
-import urllib.response
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -94,46 +90,6 @@ def token_server() -> Iterator[Server]:
 ELSEWHERE = r"asks to send its key to another address .*leave key= out"
 
 
-@pytest.mark.parametrize("authentication", ["basic", "bearer"])
-def test_neither_key_nor_token_follows_a_redirect_to_another_port(authentication: str) -> None:
-    with serving(lambda handler, _: send_manifest(handler)) as other:
-
-        def answer(handler: BaseHTTPRequestHandler, server: Server) -> None:
-            if handler.path.startswith("/token"):
-                send(handler, 200, b'{"token": "t0ken"}')
-            elif "Authorization" in handler.headers:
-                send(handler, 307, Location=f"http://{other.host}/elsewhere")
-            else:
-                send(handler, 401, WWW_Authenticate="Basic" if authentication == "basic" else bearer(server.host))
-
-        with serving(answer) as server:
-            assert ask(server) == f"sha256:{'0' * 64}"
-        assert server.authorizations
-        assert other.paths == ["/elsewhere"] and other.authorizations == []
-
-
-def test_a_proxys_password_is_not_sent_past_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A redirect to a host in no_proxy goes straight to that host."""
-    monkeypatch.setenv("https_proxy", "http://me:s3cret@proxy.example:3128")
-    monkeypatch.setenv("no_proxy", "direct.example")
-    sent: dict[str, dict[str, str]] = {}
-
-    def answer(_: object, request: urllib.request.Request) -> urllib.response.addinfourl:
-        sent[request.host] = {**request.headers, **request.unredirected_hdrs}
-        headers = http.client.HTTPMessage()
-        moved = request.host != "direct.example"
-        if moved:
-            headers["Location"] = "https://direct.example/"
-        response = urllib.response.addinfourl(io.BytesIO(), headers, request.full_url, 302 if moved else 200)
-        response.msg = ""  # type: ignore[attr-defined]  # urllib's own connections set it
-        return response
-
-    monkeypatch.setattr(urllib.request.HTTPSHandler, "https_open", answer)
-    registry._read("https://registry.example/v2/", {})
-    assert "Proxy-authorization" in sent["proxy.example:3128"]
-    assert "Proxy-authorization" not in sent["direct.example"]
-
-
 @pytest.mark.parametrize("first", ["", "Basic"], ids=["alone", "second"])
 def test_the_key_is_not_sent_to_a_token_server_elsewhere(first: str) -> None:
     """Another client may choose the second of two challenges."""
@@ -148,19 +104,6 @@ def test_the_key_is_not_sent_to_a_token_server_elsewhere(first: str) -> None:
     with token_server() as other, serving(answer) as server, pytest.raises(PullError, match=ELSEWHERE):
         ask(server)
     assert server.authorizations == []
-
-
-def test_a_redirect_within_the_registry_keeps_the_key() -> None:
-    def answer(handler: BaseHTTPRequestHandler, _: Server) -> None:
-        if "Authorization" not in handler.headers:
-            send(handler, 401, WWW_Authenticate="Basic")
-        elif handler.path.startswith("/v2/"):
-            send(handler, 307, Location="/elsewhere")
-        else:
-            send_manifest(handler)
-
-    with serving(answer) as server:
-        assert ask(server) == f"sha256:{'0' * 64}"
 
 
 def test_a_remote_registry_points_at_nothing_on_this_machine() -> None:
@@ -180,7 +123,7 @@ def challenging(challenge: str) -> Answer:
 
 
 def moved(location: str) -> Answer:
-    return lambda handler, _: send(handler, 302, Location=location or handler.path)
+    return lambda handler, _: send(handler, 302, Location=location)
 
 
 def index(body: bytes) -> Answer:
@@ -211,11 +154,7 @@ REFUSED: list[tuple[str, Answer]] = [
         ("does not answer", challenging(f'Bearer realm="{realm}"'))
         for realm in ("file:///etc/passwd", "http://127.0.0.1.evil.example/", "ftp://a/", "", "x")
     ),
-    *(
-        ("does not answer|answers 302", moved(url))
-        for url in ("file:///etc/passwd", "http://evil.example/", "ftp://x/")
-    ),
-    ("answers 302", moved("")),  # in a circle
+    ("answers 302", moved("http://evil.example/")),
     ("an answer of more than 4 MiB", endless),
     *((NONSENSE, index(body)) for body in (b"[" * 100_000, b"[1]", b"null", b"\xff")),
     ("made for no Linux", index(b'{"manifests": 5}')),
