@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
 import ipaddress
 import json
@@ -13,7 +12,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import dataclass
 from email.message import Message
 from typing import Any
 
@@ -23,42 +21,27 @@ from launcher.containers.references import Image
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 _MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 _HOSTS = {"docker.io": "registry-1.docker.io"}
-# Registries whose token server is another host. No other registry may name another host for its key.
-_TOKEN_SERVERS = {"registry-1.docker.io": "auth.docker.io", "registry.gitlab.com": "gitlab.com"}
 MAX_BYTES = 4 * 2**20
 """Of one answer; the largest manifest that registries themselves accept."""
 SECONDS = 30.0
 """Without a byte of an answer."""
 WHOLE_SECONDS = 120.0
 """For a whole answer."""
-NGC_USER = "$oauthtoken"
-"""The user name that goes with a key of NGC's."""
 
 
 class PullError(Exception):
     """The image can't be fetched; the message is for people."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Credentials:
-    """For a private image. The password never shows in messages or representations."""
-
-    user: str
-    password: str
-
-    def __repr__(self) -> str:
-        return f"Credentials(user={self.user!r})"
-
-
-def digest(image: Image, architecture: str, credentials: Credentials | None = None) -> str:
-    """The current digest of the image's name.
+def digest(image: Image, architecture: str) -> str:
+    """The current digest of the image's name, asked without a key.
 
     Raises `SettingsError` if there is no such image or none for this architecture, `PullError` if the registry
     does not answer or wants a key.
     """
     if image.digest:
         return image.digest
-    headers, body = _get(_manifest(image), image, credentials)
+    headers, body = _get(_manifest(image), image)
     digest_sent = headers.get("Docker-Content-Digest", "")
     if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest_sent):
         raise PullError(f"{image.registry} sends no digest for {image.reference}")
@@ -111,29 +94,26 @@ def is_loopback(host: str) -> bool:
 def check_target(url: str, asked_by: str) -> None:
     """Check a URL from an answer of `asked_by`: a remote registry can't point at a service of this machine. Raises
     `ValueError`."""
-    _origin(url)
-    local = [is_loopback(urllib.parse.urlsplit(link).netloc) for link in (asked_by, url)]
-    if local == [False, True]:
-        raise ValueError(f"{url[:200]!r} is on this machine, and {_origin(asked_by)[1]} is not")
+    asking = urllib.parse.urlsplit(asked_by)
+    if is_loopback(_checked(url).netloc) and not is_loopback(asking.netloc):
+        raise ValueError(f"{url[:200]!r} is on this machine, and {asking.hostname} is not")
 
 
-def _origin(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port (RFC 6454). Raises `ValueError` unless it is an https URL, or http to this machine."""
+def _checked(url: str) -> urllib.parse.SplitResult:
+    """Raises `ValueError` unless it is an https URL, or http to this machine."""
     parts = urllib.parse.urlsplit(url)
-    host, port = parts.hostname or "", parts.port
-    if not host or parts.username is not None:
+    if not parts.hostname or parts.username is not None:
         raise ValueError(f"{url[:200]!r} is not a URL of a host")
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.netloc)):
         raise ValueError(f"{url[:200]!r} is neither https nor on this machine")
-    return parts.scheme, host, port or (443 if parts.scheme == "https" else 80)
+    return parts
 
 
-def _read(url: str, headers: dict[str, str], authorization: str = "") -> tuple[Message, bytes]:
+def _read(url: str, headers: dict[str, str]) -> tuple[Message, bytes]:
     """Headers and body of the answer to a GET request. Raises `OSError`, `HTTPException` or `ValueError`."""
-    _origin(url)
-    request = urllib.request.Request(url, headers=headers | ({"Authorization": authorization} if authorization else {}))
-    direct = is_loopback(urllib.parse.urlsplit(url).netloc)  # without a proxy
-    # Without redirects, which might take a key along: registries send those for layers alone.
+    direct = is_loopback(_checked(url).netloc)  # without a proxy
+    request = urllib.request.Request(url, headers=headers)
+    # Without redirects, which registries send for layers alone.
     opener = urllib.request.OpenerDirector()
     opener.add_handler(urllib.request.ProxyHandler({} if direct else None))
     for handler in (
@@ -165,7 +145,7 @@ def _read(url: str, headers: dict[str, str], authorization: str = "") -> tuple[M
     return answered
 
 
-def _get(url: str, image: Image, credentials: Credentials | None) -> tuple[Message, bytes]:
+def _get(url: str, image: Image) -> tuple[Message, bytes]:
     accept = {"Accept": ", ".join((*_INDEXES, *_MANIFESTS))}
     try:
         try:
@@ -175,68 +155,43 @@ def _get(url: str, image: Image, credentials: Credentials | None) -> tuple[Messa
             if error.code != 401 or not challenges:
                 raise
             error.close()
-        return _read(url, accept, _authorization(challenges, url, image, credentials))
+        return _read(url, accept | _token(challenges, url, image))
     except urllib.error.HTTPError as error:
         error.close()
-        raise _explained(error.code, image, credentials) from None
+        raise _explained(error.code, image) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error) or type(error).__name__
         raise PullError(f"{image.registry} does not answer: {reason}") from None
 
 
-def _authorization(challenges: Sequence[str], url: str, image: Image, credentials: Credentials | None) -> str:
-    """The `Authorization` for the first challenge: the credentials, or a token fetched with them or anonymously.
+def _token(challenges: Sequence[str], url: str, image: Image) -> dict[str, str]:
+    """The header for the first challenge: a token that anybody gets; none where it wants a password.
 
-    Raises `PullError` where any of the challenges would send the credentials to another host, as other clients may
-    choose another. Source: https://distribution.github.io/distribution/spec/auth/token/.
+    Source: https://distribution.github.io/distribution/spec/auth/token/.
     """
-    parameters = [
-        None if kind.lower() == "basic" else dict(re.findall(r'(\w+)="([^"]*)"', rest))
-        for kind, _, rest in (challenge.partition(" ") for challenge in challenges)
-    ]
-    for asked in parameters:
-        if asked is not None:
-            _check_realm(asked.get("realm", ""), url, image, credentials)
-    fields = parameters[0]
-    if fields is None:
-        return _basic(credentials) if credentials else ""
-    realm = fields["realm"]
+    kind, _, rest = challenges[0].partition(" ")
+    if kind.lower() == "basic":
+        return {}
+    fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+    realm = fields.get("realm", "")
+    check_target(realm, url)
     query = urllib.parse.urlencode({name: fields[name] for name in ("service", "scope") if name in fields})
-    _, body = _read(f"{realm}{'&' if '?' in realm else '?'}{query}", {}, _basic(credentials) if credentials else "")
+    _, body = _read(f"{realm}{'&' if '?' in realm else '?'}{query}", {})
     answer = _object(body, image)
     token = answer.get("token") or answer.get("access_token", "")
     if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]*", token):
         raise PullError(f"{image.registry} sends an invalid token for {image.reference}")
-    return f"Bearer {token}"
+    return {"Authorization": f"Bearer {token}"}
 
 
-def _check_realm(realm: str, url: str, image: Image, credentials: Credentials | None) -> None:
-    check_target(realm, url)
-    if credentials and _origin(realm) not in _trusted_with_key(url):
-        raise PullError(
-            f"{image.registry} asks to send its key to another address ({_origin(realm)[1]}), which is "
-            "refused; log in with the container engine's own client instead, and leave key= out"
-        )
-
-
-def _trusted_with_key(url: str) -> set[tuple[str, str, int]]:
-    own = _origin(url)
-    server = _TOKEN_SERVERS.get(own[1])
-    return {own, ("https", server, 443)} if server and own[0] == "https" else {own}
-
-
-def _basic(credentials: Credentials) -> str:
-    return "Basic " + base64.b64encode(f"{credentials.user}:{credentials.password}".encode()).decode()
-
-
-def _explained(code: int, image: Image, credentials: Credentials | None) -> SettingsError | PullError:
+def _explained(code: int, image: Image) -> SettingsError | PullError:
     if code == 404:
         return SettingsError(f"image={image.given}: {image.registry} has no {image.reference}", "image")
     if code in (401, 403):
-        refused = f"{image.registry} does not give out {image.reference}: "
-        if credentials:
-            return PullError(refused + "the key is not accepted")
-        return PullError(refused + "it asks for a key, and none was given")
+        return PullError(
+            f"{image.registry} gives {image.reference} out for a key alone: pull it by Apptainer's own login "
+            f"(apptainer registry login docker://{image.registry}), and name the file, as image=FILE.sif"
+        )
     # The server's own phrase is not shown: it could be any text.
     phrase = http.HTTPStatus(code).phrase if code in set(http.HTTPStatus) else ""
     return PullError(f"{image.registry} answers {code} {phrase}".rstrip() + f" for {image.reference}")

@@ -23,11 +23,11 @@ Container images: the catalogue, recipes to build one, and images for Apptainer.
 usage: python -m launcher image list [LINE]
        python -m launcher image show IMAGE
        python -m launcher image render RECIPE [format=docker|singularity] [pip=[NAME==VERSION]]
-       python -m launcher image pull IMAGE [container.cache=FOLDER] [key=FILE]
+       python -m launcher image pull IMAGE [container.cache=FOLDER]
 
 IMAGE is a name of the catalogue (ngc-pytorch, ngc-pytorch:25.06), a registry's image, or one by digest. `pull`
-downloads it for Apptainer once, also when several ask at the same time; key= names a file of mode 0600 with an NGC key
-or USER:PASSWORD. Docker and podman pull by themselves: `show` has the reference.
+downloads it for Apptainer once, also when several ask at the same time. Docker and podman pull by themselves: `show`
+has the reference.
 RECIPE is one of this project's recipes: {_RECIPES}. `render` prints a Dockerfile or a Singularity
 definition, which begins with the command that builds it. pip= adds Python packages, as pip=[torchao==0.18.0] for
 amp=fp8. It needs the extra `images`: pip install 'amp-launcher[images]'.
@@ -40,7 +40,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "list": (),
     "show": (),
     "render": ("format", "pip"),
-    "pull": ("container", "container.cache", "key"),
+    "pull": ("container", "container.cache"),
 }
 """The actions of `image`, and the keys of each."""
 
@@ -140,14 +140,12 @@ def _pull(names: Sequence[str], options: dict[str, str]) -> int:
 
     image = references.resolve(_one(names, "pull"))
     runtime = preflight.choose(options.get("container", "apptainer"), find.installed(programs.output))
-    credentials = pull.read_key(expanded(options["key"])) if "key" in options else None
     try:
         pulled = pull.pull(
             image,
             runtime,
             expanded(options.get("container.cache", Container().cache)),
             architecture=find.architecture(programs.output),
-            credentials=credentials,
             say=lambda line: print(line, file=sys.stderr),
         )
     except pull.PullError as error:

@@ -14,7 +14,6 @@ import json
 import tarfile
 import threading
 import time
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -46,7 +45,6 @@ class Registry:
         size: int = 0,
     ) -> None:
         self.authentication, self.slow = authentication, slow
-        self.before_blob: Callable[[], object] = lambda: None
         self.blobs: dict[str, bytes] = {}
         self.manifests: dict[str, tuple[str, bytes]] = {}
         self.blob_fetches = 0
@@ -129,7 +127,6 @@ class Registry:
                     if self.command == "GET":
                         with registry.lock:
                             registry.blob_fetches += 1
-                        registry.before_blob()
                         time.sleep(registry.slow)
                     self.send_or_404(None if data is None else ("application/octet-stream", data))
                 else:

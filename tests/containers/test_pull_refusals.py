@@ -7,26 +7,17 @@ from pathlib import Path
 import pytest
 
 from amp_launcher.typed import SettingsError
-from launcher.containers.pull import PullError, read_key
-from launcher.containers.registry import NGC_USER, Credentials
+from launcher.containers.pull import PullError
 from launcher.containers.runtime import Kind, Runtime
-from tests.containers.registry_server import USER, Registry
+from tests.containers.registry_server import Registry
 from tests.containers.test_pull import files, get
 
 
-@pytest.mark.parametrize(
-    ("key", "says"),
-    [
-        (None, "it asks for a key, and none was given"),
-        (Credentials(user=USER, password="wrong"), "the key is not accepted"),
-    ],
-)
 @pytest.mark.parametrize("authentication", ["basic", "bearer"])
-def test_a_private_image_without_its_key_is_refused_before_any_client_runs(
-    authentication: str, key: Credentials | None, says: str, tmp_path: Path
-) -> None:
+def test_a_private_image_is_refused_with_the_login_that_fetches_it(authentication: str, tmp_path: Path) -> None:
+    says = "for a key alone: .*apptainer registry login docker://.*image=FILE.sif"
     with Registry("private", authentication=authentication) as registry, pytest.raises(PullError, match=says):
-        get(registry, Runtime(kind="apptainer", command=("/no/such/client",)), tmp_path / "cache", credentials=key)
+        get(registry, Runtime(kind="apptainer", command=("/no/such/client",)), tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 
@@ -65,18 +56,3 @@ def test_there_is_no_pull_of_a_file_or_without_a_runtime_that_pulls(tmp_path: Pa
     for kind, instead in kinds.items():
         with pytest.raises(SettingsError, match=f"image pull is for container=apptainer; {instead}"):
             get("python", Runtime(kind=kind), tmp_path)
-
-
-def test_a_key_is_read_from_a_file_that_only_its_owner_may_read(tmp_path: Path) -> None:
-    path = tmp_path / "key"
-    path.write_text("nvapi-123\n")
-    path.chmod(0o600)
-    assert read_key(path) == Credentials(user=NGC_USER, password="nvapi-123")
-    path.write_text("mei:pass:word\n")
-    assert read_key(path) == Credentials(user="mei", password="pass:word")
-    assert "pass" not in repr(read_key(path))
-    path.chmod(0o640)
-    with pytest.raises(SettingsError, match=r"can be read by others; run chmod 600"):
-        read_key(path)
-    with pytest.raises(SettingsError, match="No such file"):
-        read_key(tmp_path / "none")
