@@ -31,7 +31,10 @@ def test_a_finished_run_is_deleted_with_its_marker_and_nothing_else(root):
 
 def test_the_target_of_a_link_stays(root, tmp_path):
     outside = finished(tmp_path / "elsewhere")
+    (outside / "large").write_bytes(bytes(1_000_000))
     (finished(root) / "data").symlink_to(outside)
+    (root / NAME / "file").symlink_to(outside / "large")
+    assert trash.size_of(str(root / NAME)) < 1_000_000
     rm.main([NAME])
     (root / NAME).symlink_to(outside)
     with pytest.raises(LauncherError, match="is no run folder"):
@@ -197,6 +200,7 @@ def test_now_frees_the_space_at_once_and_alone_empties_the_trash(root):
     code = code_of(root, finished(root), "a")
     finished(root, OTHER)
     rm.main([NAME])
+    assert re.search(": 1 run, .*`rm --now` frees the space", trash.told(str(root)))
     assert rm.main(["--now", "--yes", "calm"]) == 0 and trashed(root) == [NAME]
     (taken,) = root.glob(f".trash/*/{NAME}")
     with pytest.raises(UsageError, match="is in the trash; rm --now deletes it"):

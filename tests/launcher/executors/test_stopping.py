@@ -89,7 +89,8 @@ def test_a_grace_is_the_longest_of_the_runs_that_can_be_asked(root):
     recipe, _ = started(root, STEPPING)
     unasked, _ = started(root, WITHOUT_STOP, f"{NAME}-2", plan=script_plan(None, cluster={"stop_before": 120}))
     messages = []
-    cancel(recipe, unasked, say=messages.append)
+    ((seen, _), _) = cancel(recipe, unasked, say=messages.append)
+    assert seen.state.reason.startswith("on request, saved at step ")
     assert "what has not ended in 30 s" in messages[0]
 
 
