@@ -115,18 +115,18 @@ def _with_ranks(plan: Plan, nodes: int | None = None, gpus: int | None = None) -
             if gpus == most:
                 env["CUDA_VISIBLE_DEVICES"] = ",".join(plan.gpu_pool)
     gpus = plan.gpus if gpus is None else gpus
-    if slurm and gpus and plan.gpus and gpus != plan.gpus and (cpus := plan.cluster.get("cpus")):
+    if gpus and plan.gpus and (cpus := plan.cluster.get("cpus")):
         plan = dataclasses.replace(plan, cluster={**plan.cluster, "cpus": max(1, cpus * gpus // plan.gpus)})
     return dataclasses.replace(plan, nodes=nodes or plan.nodes, gpus=int(gpus), processes=max(1, gpus), env=env)
 
 
 def _mechanism(plan: Plan) -> str:
     """What carries the plan's level out, sharded or not."""
-    settings, known = plan.settings, plan.precision
+    settings = plan.settings
     return support_for(
         plan.framework,
         settings["amp"]["level"],
-        (known and known.dtype) or "bfloat16",  # no mechanism of torch depends on it
+        "bfloat16",  # no mechanism of torch depends on it
         settings["xla"],
         settings["device"],
         master_weights=settings["amp"]["master_weights"],

@@ -207,7 +207,11 @@ def test_torch_goes_on_with_other_numbers_of_nodes_and_gpus():
     values = as_recorded(to_json(here), changes(here, {"gpus": "1"}))
     assert (values["gpus"], values["processes"], values["env"]) == (1, 1, {})
     assert changes(here, {"gpus": "2"}).env["CUDA_VISIBLE_DEVICES"] == "a,b"
+    on_gpus = dataclasses.replace(plan, settings={**settings, "device": "cuda"})
+    assert changes(on_gpus, {"gpus": "2"}).gpus == 2
     for before, key, text, says in (
+        (on_gpus, "gpus", "0", "trains on GPUs, and continues on GPUs"),
+        (here, "gpus", "0", "began with 2 to choose from"),
         (here, "nodes", "2", "nodes=2 needs cluster=slurm"),
         (here, "gpus", "3", "began with 2 to choose from"),
         (dataclasses.replace(here, gpu_pool=(), gpus=0), "gpus", "2", "gpus=2: .* ran without GPUs"),
