@@ -1,6 +1,7 @@
 """Scripts of the user's own that are asked to stop: real runs, real signals in each rank, and what is left of them.
 
-All start together: most of what each takes is loading torch.
+All start together: most of what each takes is loading torch. They wait between steps, as the first one runs until the
+last one was asked.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ while not job.should_stop():
     step += 1
     if step == 1:
         print("begun", flush=True)
+    time.sleep(0.1)
 (job.checkpoint_dir() / f"rank{distributed.get_rank()}").write_text(str(step))
 distributed.barrier()
 """
@@ -70,7 +72,7 @@ for step in range(1, 10**9):
         file.write(str(step))
     if step == 30:
         print("begun", flush=True)
-    time.sleep(0.02)
+    time.sleep(0.02 if step < 30 else 0.1)
 """
 WAIT = "print('begun', sys.argv[1:], os.environ['LAUNCHER_CHECKPOINT_DIR'], flush=True)\ntime.sleep(3600)\n"
 LEFT = "signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ['RANK'] == '1' else lambda *_: sys.exit())\n"
@@ -87,10 +89,13 @@ except KeyboardInterrupt:
     print('cleaned up', flush=True)
 """
 KERAS = """\
-import keras, numpy, os
+import keras, numpy, os, time
+def begun(epoch, logs):
+    print("begun", flush=True)
+    time.sleep(0.2)
 net = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8)])
 net.compile(optimizer="sgd", loss="mse")
-begun = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: print("begun", flush=True))
+begun = keras.callbacks.LambdaCallback(on_epoch_end=begun)
 ones, kept = numpy.ones((64, 8)), keras.callbacks.BackupAndRestore(os.environ["LAUNCHER_CHECKPOINT_DIR"])
 net.fit(ones, ones, epochs=10**6, verbose=0, callbacks=[begun, kept])
 """

@@ -14,6 +14,7 @@ import pytest
 from launcher.runs import store
 from tests import patience
 from tests.amp_launcher.torch.trainers import rows, steps
+from tests.launcher import warm
 from tests.launcher.slurm.bench import ended, until
 from tests.launcher.slurm.submitted import Submitted, submitted_by
 from tests.launcher.slurm.trainers import LONG, ask_as_before_a_time_limit, output_of, saved
@@ -40,30 +41,30 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
 
-def half(root: Path) -> Mapping[str, tuple[str, ...]]:
+def requests(root: Path) -> Mapping[str, tuple[str, ...]]:
     (root / "python").write_text(HALF)
     (root / "python").chmod(0o700)
-    return {"half": (f"python={root / 'python'}", *DIGITS, "steps=3")}
+    return {
+        "halted": (*DIGITS, "steps=5000", f"watchdog.after={patience.scaled(5):g}", "watchdog.action=stop"),
+        "half": (f"python={root / 'python'}", *DIGITS, "steps=3"),
+        **{parallel: (*GPT, f"python={warm.python()}", f"parallel={parallel}") for parallel in ("ddp", "fsdp")},
+    }
 
 
-missing = submitted_by(half)
-sharded = submitted_by(lambda _: {parallel: (*GPT, f"parallel={parallel}") for parallel in ("ddp", "fsdp")})
+submitted = submitted_by(requests)
 tensorflow = submitted_by(
     lambda _: {
-        "job": ("framework=tensorflow", *DIGITS, f"steps={STEPS}", "checkpoint.every=10", "cluster.max_requeues=0")
-    }
-)
-
-halted = submitted_by(
-    lambda _: {
-        "job": (*DIGITS, "steps=5000", f"watchdog.after={patience.scaled(5):g}", "watchdog.action=stop"),
+        "job": (
+            *("framework=tensorflow", f"python={warm.python()}", *DIGITS, f"steps={STEPS}"),
+            *("checkpoint.every=10", "cluster.max_requeues=0"),
+        )
     }
 )
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_halted_leaves_the_job_to_end_with_what_the_other_waits_for(halted: Submitted) -> None:
-    folder = halted.folder("job")
+def test_a_rank_that_is_halted_leaves_the_job_to_end_with_what_the_other_waits_for(submitted: Submitted) -> None:
+    folder = submitted.folder("halted")
     saved_rows(folder, 5)
     (trainer,) = trainers_on("n2", folder)
     os.kill(trainer, signal.SIGSTOP)
@@ -89,8 +90,8 @@ def trainers_on(node: str, folder: Path) -> list[int]:
     return found
 
 
-def test_a_node_on_which_nothing_starts_fails_the_run_and_is_named(missing: Submitted) -> None:
-    folder = missing.folder("half")
+def test_a_node_on_which_nothing_starts_fails_the_run_and_is_named(submitted: Submitted) -> None:
+    folder = submitted.folder("half")
     assert ended(folder, LONG).name == "failed", output_of(folder)
     lines = (folder / "attempts/1/stderr.log").read_text().splitlines()
     (place,) = [number for number, line in enumerate(lines) if "worker 1 at " in line]
@@ -121,8 +122,8 @@ def test_two_workers_of_tensorflow_save_together_before_their_time_limit_and_go_
 
 
 @pytest.mark.slow
-def test_shards_on_two_nodes_train_as_copies_do_and_are_proved_on_both(sharded: Submitted) -> None:
-    results = {parallel: sharded.done(parallel) for parallel in ("ddp", "fsdp")}
+def test_shards_on_two_nodes_train_as_copies_do_and_are_proved_on_both(submitted: Submitted) -> None:
+    results = {parallel: submitted.done(parallel) for parallel in ("ddp", "fsdp")}
     assert {result["world_size"] for result in results.values()} == {2}
     result = results["fsdp"]
     assert (result["mechanism"], result["effective"]["parallel"]) == ("sharded_fp32_masters", "fsdp")
@@ -131,7 +132,7 @@ def test_shards_on_two_nodes_train_as_copies_do_and_are_proved_on_both(sharded: 
     assert set(observed["param_dtypes"]) == {"float32"}
     assert [observed[f"{what}_dtype"] for what in ("gather", "reduce", "state")] == ["bfloat16", "float32", "float32"]
     losses = [
-        [*(row["loss"] for row in steps(sharded.folder(name))), results[name]["eval"]["loss"]] for name in results
+        [*(row["loss"] for row in steps(submitted.folder(name))), results[name]["eval"]["loss"]] for name in results
     ]
     assert losses[1] == pytest.approx(losses[0], abs=1e-3)
 
@@ -145,12 +146,12 @@ def test_shards_on_two_nodes_train_as_copies_do_and_are_proved_on_both(sharded: 
     ],
 )
 def test_a_run_goes_on_sharded_otherwise_and_is_proved(
-    sharded: Submitted, begun: str, words: tuple[str, ...], ranks: int, where: str
+    submitted: Submitted, begun: str, words: tuple[str, ...], ranks: int, where: str
 ) -> None:
-    sharded.done(begun)
-    folder = sharded.folder(begun)
-    sharded.launcher("resume", folder.name, *words, "steps=12", "wait=true")
-    result = sharded.done(begun)
+    submitted.done(begun)
+    folder = submitted.folder(begun)
+    submitted.launcher("resume", folder.name, *words, "steps=12", "wait=true")
+    result = submitted.done(begun)
     assert (result["world_size"], result["determinism"], result["resumed_from"]) == (ranks, "best_effort", 8)
     assert result["observed"]["verdict"] == "proved", result["observed"]["why"]
     assert where in result["observed"]["why"]

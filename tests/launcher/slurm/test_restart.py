@@ -15,6 +15,7 @@ import pytest
 from launcher.probe.slurm_commands import call
 from launcher.runs import store
 from tests import patience
+from tests.launcher import warm
 from tests.launcher.slurm.bench import ended, job_of, until
 from tests.launcher.slurm.submitted import Submitted, submitted_by
 from tests.launcher.slurm.trainers import LONG, kill, output_of, processes, shell
@@ -56,11 +57,11 @@ def requests(root: Path) -> dict[str, tuple[str, ...]]:
     watch = (f"watchdog.after={patience.scaled(5):g}", "watchdog.action=restart", "restart.max=1")
     ranks = ("train.processes=2", "cluster.cpus=2", "amp=o0")
     script = ("recipe=script", "script=train.py")
-    whole = (*script, *ranks, "env.PACE=0")
+    quick = f"python={warm.python()}"
     return {
         "job": (*script, *ranks, *watch),
-        "whole": whole,
-        "node": (*script, "amp=o0", "restart.max=1", "env.PACE=2"),
+        "whole": (*script, *ranks, quick, "env.PACE=0"),
+        "node": (*script, quick, "amp=o0", "restart.max=1", "env.PACE=2"),
     }
 
 
