@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 
-HOSTS = ("tests/containers", "tests/launcher/ssh")
+HOSTS = ("tests/containers", "tests/launcher/contained", "tests/launcher/ssh")
 STARTS = ("tests/launcher/compare", "tests/launcher/script")
 PLANS = ("tests/launcher/config", "tests/launcher/plan")
 RERUNS = 3  # more failures than these are no accident

