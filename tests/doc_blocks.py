@@ -39,12 +39,11 @@ SMALLER = [
     (r"\[step=N\]|\bstep=\d+", "step=2"),
     (r"amp\.dtype=float16", "amp.dtype=bfloat16"),  # a step of float16's convolutions takes a CPU half a minute
     (r"\[FILE\]", "all.safetensors"),
-    (r"\bbatch=128,256\b", "batch=8,16"),
-    (r"\bbatch=(128|256|512)\b", "batch=16"),
+    (r"\bbatch=128,256\b|\bbatch=(128|256|512)\b", "batch=16"),
     (r"\bsteps=\d+|--steps \d+", lambda found: re.sub(r"\d+", "2", found[0])),
     (r"\bepochs=40", "steps=4"),
     (r"\bcompare\.steps=\d+", "compare.steps=4"),
-    (r"\bcompare\.rounds=\d+", "compare.rounds=2"),
+    (r"\bcompare\.rounds=\d+", "compare.rounds=1"),
     (r"\bsearch\.trials=\d+", "search.trials=2"),
     (r"\bcompile=false,true\b", "compile=false"),
     (r"\bgpus=\d+", "gpus=0"),
@@ -59,7 +58,7 @@ FURTHER = {
     "recipe=gan": "train.channels=[3,3,3,3]",
     "recipe=resnet50": "train.image_size=32 train.width=2 train.classes=10",
     "search=optuna": "search.trials=2",
-    "compare": "compare.steps=4 compare.rounds=2",
+    "compare": "compare.steps=4 compare.rounds=1",
     "doctor": "gpus=0",
 }
 """Words that follow a command that has this one, unless it names the same key."""

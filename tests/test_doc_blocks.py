@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,6 +29,8 @@ COMMANDS = [block for block in BLOCKS if not block.lacks and block.commands]
 LOCAL = [block for block in COMMANDS if not ELSEWHERE.search(" ".join(block.commands))]
 ON_TESTBED = [block for block in COMMANDS if ELSEWHERE.search(" ".join(block.commands))]
 PYTHON = [block for block in BLOCKS if not block.lacks and not block.commands]
+DONE: set[tuple[str, ...]] = set()
+"""The commands that were run."""
 ID = r"\d{8}-\d{6}-[a-z]+-[a-z]+"
 SCRIPT = """
 import argparse, sys, torch
@@ -131,11 +133,19 @@ def named(block: Block) -> list[tuple[str, str]]:
     return found
 
 
+def run_once(words: list[str], further: Sequence[str] = ()) -> str:
+    """What a command prints; empty where another block has the same words, and ran them."""
+    if tuple(words) in DONE:
+        return ""
+    DONE.add(tuple(words))
+    return run(words, further)
+
+
 @pytest.mark.parametrize("block", LOCAL, ids=by_name)
 def test_a_block_of_commands_runs(block: Block, home: Path) -> None:
     more = named(block)
     for line in block.commands:
-        run(smaller(line, more))
+        run_once(smaller(line, more))
 
 
 @pytest.mark.parametrize("block", [block for block in MARKED if "-m launcher" in block.text], ids=by_name)
@@ -200,6 +210,8 @@ def test_a_block_of_commands_runs_on_the_testbed(block: Block, home: Path, testb
         words = smaller(line, more)
         host = any(word.startswith("cluster.host=") for word in words)
         here = "slurm" in line and "login" not in line
-        place = [f"run_root={slurm if here else testbed.user.home + '/blocks'}", f"python={testbed.python}"]
-        printed = run(words, place if host or "slurm" in line else ["python=python3"] if "container=" in line else [])
+        place = [f"run_root={slurm}"] if here else [f"run_root={testbed.user.home}/blocks", f"python={testbed.python}"]
+        printed = run_once(
+            words, place if host or "slurm" in line else ["python=python3"] if "container=" in line else []
+        )
         more = [*more, *((r"bright-oak|calm-lake", found) for found in re.findall(ID, printed)[:1])]

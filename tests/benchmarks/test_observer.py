@@ -22,9 +22,3 @@ def test_the_operations_of_an_observed_step_are_counted(tmp_path: Path) -> None:
     assert measured.timings.keys() >= {"an observed step", "the same step"}
     counted = re.search(r"proof adds .* us for each of a step's ([\d,]+) operations", measured.note)
     assert counted and 150 < int(counted[1].replace(",", "")) < 1000
-
-
-def test_unobserved_steps_are_timed_in_a_process_with_an_observer_and_in_one_without(tmp_path: Path) -> None:
-    measured = observer.others(tmp_path)
-    assert [len(timing.seconds) for timing in measured.timings.values()] == [2, 2]
-    assert measured.ratio > 0

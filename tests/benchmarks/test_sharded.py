@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy
 import pytest
 import torch
 
 from benchmarks import sharded, steps_gpt
-from benchmarks.steps import BLOCK, WARM_UP
 
 TINY = ("train.layers=1", "train.width=32", "train.heads=2", "train.context=32", "batch=4", "train.warmup_steps=2")
 
@@ -25,10 +22,3 @@ def test_the_hand_written_sharded_step_is_the_recipes() -> None:
             assert float(ours) == pytest.approx(float(by_hand(chosen)), rel=1e-4)
     finally:
         run.world.leave()
-
-
-def test_two_ranks_take_turns_at_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharded, "SIZES", (*TINY, f"steps={6 * BLOCK + 1}"))
-    measured = sharded.fsdp(tmp_path)
-    counts = {len(timing.seconds) for timing in measured.timings.values()}
-    assert len(counts) == 1 and 0 < counts.pop() <= 6 - WARM_UP

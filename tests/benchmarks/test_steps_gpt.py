@@ -6,8 +6,7 @@ import numpy
 import pytest
 import torch
 
-from benchmarks import steps, steps_gpt
-from benchmarks.steps import BLOCK
+from benchmarks import steps_gpt
 
 TINY = ("train.layers=2", "train.width=32", "train.heads=2", "train.context=32", "batch=4", "train.warmup_steps=2")
 
@@ -37,10 +36,3 @@ def test_nanogpts_loop_learns_from_the_same_files(text: Path) -> None:
     losses = [loss for loss in (step(numpy.arange(2)) for _ in range(31)) if loss is not None]
     assert len(losses) == 4, "read at every tenth step"
     assert losses[-1] < losses[0] - 0.5
-
-
-def test_gpt_takes_turns_with_its_hand_written_step(tmp_path: Path, text: Path) -> None:
-    sizes = (*TINY, "data=tokens", f"data.dir={text}", f"steps={8 * BLOCK}"), "tiny"
-    measured = steps.step(tmp_path, steps.sized("torch", "gpt", "o2", sizes), steps_gpt.by_hand, steps_gpt.LIMIT)
-    assert measured.ratio > 0
-    assert measured.claim == "a step of gpt at o2 in torch at most 1.02 times a hand-written one"

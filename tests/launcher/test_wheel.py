@@ -134,9 +134,8 @@ def laptop(installed: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.testbed
-@pytest.mark.parametrize("place", ["slurm", "ssh"])
 def test_without_a_framework_and_a_checkout_a_wheel_submits_elsewhere(
-    laptop: Path, testbed: Testbed, tmp_path: Path, place: str, request: pytest.FixtureRequest
+    laptop: Path, testbed: Testbed, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     (tmp_path / "empty").mkdir()
     environment = {**testbed.slurm_env({"HOME": str(tmp_path), "LAUNCHER_ASK_EVERY": "0.5"}), "PYTHONPATH": ""}
@@ -149,14 +148,12 @@ def test_without_a_framework_and_a_checkout_a_wheel_submits_elsewhere(
     here = typed(f"run_root={tmp_path}/runs")
     assert here.returncode == 2 and "a job on another host (cluster=ssh" in here.stderr
     assert not (tmp_path / "runs").exists()
-    where = ["cluster=slurm", "gpus=0", f"run_root={tmp_path}/runs"]
-    if place == "ssh":
-        far = Path(testbed.shared, f"wheel-{uuid.uuid4().hex[:8]}")
-        far.mkdir()
-        os.chown(far, testbed.user.uid, testbed.user.gid)
-        request.addfinalizer(lambda: shutil.rmtree(far))
-        where = ["cluster=ssh", "cluster.host=box", f"cluster.ssh_config={ways.configuration(tmp_path, testbed)}"]
-        where += [f"run_root={far}/runs"]
+    far = Path(testbed.shared, f"wheel-{uuid.uuid4().hex[:8]}")
+    far.mkdir()
+    os.chown(far, testbed.user.uid, testbed.user.gid)
+    request.addfinalizer(lambda: shutil.rmtree(far))
+    where = ["cluster=ssh", "cluster.host=box", f"cluster.ssh_config={ways.configuration(tmp_path, testbed)}"]
+    where += [f"run_root={far}/runs"]
     done = typed(*where, f"python={testbed.python}", "wait=true")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "proved: bfloat16" in done.stdout

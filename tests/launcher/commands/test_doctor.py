@@ -8,10 +8,11 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.runs import selection
+from tests.launcher import warm
 
 
 def test_a_sound_machine_proves_a_job_that_leaves_nothing(tmp_path, capsys):
-    assert main(["doctor", "amp=o2", f"run_root={tmp_path}/runs"]) == 0
+    assert main(["doctor", "amp=o2", f"python={warm.python()}", f"run_root={tmp_path}/runs"]) == 0
     shown = capsys.readouterr().out
     assert "ok       job        done in" in shown
     assert "ok       proof      proved: bfloat16 in 100.0%" in shown

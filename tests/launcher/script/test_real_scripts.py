@@ -17,11 +17,11 @@ from tests.launcher.run_folders import command, until
 CHECKOUT = Path(__file__).parents[3]
 BY_CTRL_C = ("torch", "gan")
 """Stopped where they run in the foreground; the others by `cancel`."""
-SWEPT = ("torch", "trainer", "accelerate", "gan")
+SWEPT = ("torch", "trainer", "gan")
 """Stopped as the second run of a sweep, whose first one ends by itself and has learnt. Of the others that is the one
 that was stopped; but a learning rate that falls with a run's length learns nothing there, and a GAN's loss goes up and
 down."""
-LOOPS = ("lightning", "trainer", "keras")
+LOOPS = ("trainer", "keras")
 """Those whose steps a library takes."""
 each_script = pytest.mark.parametrize("name", SCRIPTS)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.launcher import warm
 from tests.launcher.run_folders import command
 
 WORDS = (*"__SAMPLE__ __COMMAND__ RUN_ID $RUN ${attempt} ' \" \\ %s".split(), "$(touch ran)", "`touch ran`")
@@ -43,6 +44,9 @@ def project(tmp_path):
 def launch(project, root, *words, code=0):
     """What a script's run prints, and its folder."""
     env = {**os.environ, "PYTHONPATH": CHECKOUT, "OMP_NUM_THREADS": "1"}
+    settings = Path(env["XDG_CONFIG_HOME"], "amp-launcher/config.yaml")
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"python: {warm.python()}\n")
     argv, out = command("recipe=script", f"run_root={root}", *words), subprocess.PIPE
     done = subprocess.run(argv, cwd=project, env=env, stdout=out, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == code, done.stdout

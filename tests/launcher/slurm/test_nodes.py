@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from launcher.runs import store
-from tests import patience
 from tests.amp_launcher.torch.trainers import rows, steps
 from tests.launcher import warm
-from tests.launcher.slurm.bench import ended, until
+from tests.launcher.slurm.bench import ended
 from tests.launcher.slurm.submitted import Submitted, submitted_by
 from tests.launcher.slurm.trainers import LONG, ask_as_before_a_time_limit, output_of, saved
 
@@ -45,7 +41,6 @@ def requests(root: Path) -> Mapping[str, tuple[str, ...]]:
     (root / "python").write_text(HALF)
     (root / "python").chmod(0o700)
     return {
-        "halted": (*DIGITS, "steps=5000", f"watchdog.after={patience.scaled(5):g}", "watchdog.action=stop"),
         "half": (f"python={root / 'python'}", *DIGITS, "steps=3"),
         **{parallel: (*GPT, f"python={warm.python()}", f"parallel={parallel}") for parallel in ("ddp", "fsdp")},
     }
@@ -60,34 +55,6 @@ tensorflow = submitted_by(
         )
     }
 )
-
-
-@pytest.mark.slow
-def test_a_rank_that_is_halted_leaves_the_job_to_end_with_what_the_other_waits_for(submitted: Submitted) -> None:
-    folder = submitted.folder("halted")
-    saved_rows(folder, 5)
-    (trainer,) = trainers_on("n2", folder)
-    os.kill(trainer, signal.SIGSTOP)
-    state = ended(folder, LONG)
-    assert state.name == "failed", output_of(folder)
-    assert state.reason.startswith("it took no step for ") and "at train_torch.py:" in state.reason
-    assert "watchdog: rank 0 on n1 took no step" in (folder / "attempts/1/stderr.log").read_text()
-    assert not trainers_on("n2", folder)
-
-
-def saved_rows(folder: Path, least: int) -> None:
-    until(lambda: (folder / "metrics.jsonl").exists() and len(steps(folder)) >= least, LONG)
-
-
-def trainers_on(node: str, folder: Path) -> list[int]:
-    """Processes of the run's trainer there."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words, environ = ((entry / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
-            if f"run={folder}".encode() in words and f"SLURMD_NODENAME={node}".encode() in environ:
-                found += [int(entry.name)] if b"torch.distributed.run" not in words else []
-    return found
 
 
 def test_a_node_on_which_nothing_starts_fails_the_run_and_is_named(submitted: Submitted) -> None:
