@@ -7,6 +7,7 @@ from pathlib import Path
 from launcher.runs import store
 from launcher.script import telemetry
 from tests.amp_launcher.torch.trainers import result, rows
+from tests.launcher import warm
 from tests.launcher.slurm.bench import ended, state, until
 from tests.launcher.slurm.trainers import (
     EVERY,
@@ -18,6 +19,7 @@ from tests.launcher.slurm.trainers import (
     kill,
     output_of,
     processes,
+    python,
     saved,
     submitting,
 )
@@ -31,8 +33,10 @@ def test_two_jobs_on_the_same_two_nodes_one_stopped_before_its_time_limit_and_on
     slurm: Testbed, tmp_path: Path, moments: Moments
 ) -> None:
     with submitting(Trainers(tmp_path, tmp_path, "nodes=2")) as trainers:
-        stopped, killed = folders = [trainers.start(trainers.plan()) for _ in range(2)]
-        until(lambda: all(len(processes(folder)) == 2 for folder in folders), LONG)
+        (tmp_path / "warm").mkdir()
+        quick = f"python={python(tmp_path / 'warm', real=warm.python())}"
+        stopped, killed = folders = trainers.start(trainers.plan(quick)), trainers.start(trainers.plan())
+        until(lambda: len(processes(killed)) == 2, LONG)
         saved(stopped, EVERY)
         ask_as_before_a_time_limit(stopped)
         saved(killed, moments.step())

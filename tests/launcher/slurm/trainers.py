@@ -28,7 +28,6 @@ from launcher.probe.slurm_commands import call
 from launcher.runs import selection, store
 from launcher.ssh.probe_client import probe
 from tests.amp_launcher.torch import trainers
-from tests.launcher import warm
 from tests.launcher.hosts import spec_of
 from tests.launcher.slurm.bench import end_all, job_of, state, until
 from tests.testbed.facts import Testbed
@@ -64,7 +63,7 @@ class Trainers:
 
     def __init__(self, tmp_path: Path, whole: Path, *words: str, plain: bool = False) -> None:
         self.root, self.whole, self.words = tmp_path / "runs", whole, words
-        self.python = python(tmp_path, WITH_PLAIN) if plain else python(tmp_path, real=warm.python())
+        self.python = python(tmp_path, WITH_PLAIN) if plain else python(tmp_path)
         self.jobs: set[str] = set()
 
     def plan(self, *words: str, pace: float = 1.0, save: float = 0.0, root: Path | None = None) -> Plan:
