@@ -123,7 +123,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="rehearse with sizes that any machine can do")
     parser.add_argument("--minutes", type=float, help="time for all of it; as much as the rows may take where not said")
-    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="of ceiling, check and the recipes")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="of ceiling, check, the recipes and more")
     parser.add_argument("--alone", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="the JSON file; benchmarks/out/gpu.json where none is named")
     parser.add_argument("--save", action="store_true", help="keep JSON and table in benchmarks/results/")

@@ -21,7 +21,7 @@ from amp_launcher.torch.precision.tf32 import switch_tf32
 from benchmarks.campaign.recipes import capture, data_of, quietly, step_of
 from benchmarks.campaign.rows import Bench, Row, Task
 
-PART = "check"
+PART, TRAINED = "check", "training"
 MODES = [("o0", "auto"), *((level, dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))]
 REHEARSED = (("o0", "auto"), ("o1", "bfloat16"), ("o2", "float16"))
 HAS_GRAD_DTYPE = hasattr(torch.Tensor, "grad_dtype")
@@ -68,6 +68,11 @@ def row(name: str, passed: bool, **more: Any) -> Row:
     return Row(part=PART, name=name, passed=passed, more=more)
 
 
+def trained_row(name: str, passed: bool, **more: Any) -> Row:
+    """Of whole trainings, which the first day on a GPU leaves to --thorough."""
+    return Row(part=TRAINED, name=name, passed=passed, more=more)
+
+
 def _float32(bench: Bench) -> list[Row]:
     """By arithmetic: never TF32 where it is off; where it is on, matrix products use it, and convolutions may."""
     switch_tf32(False)
@@ -103,7 +108,7 @@ def _trainer(bench: Bench, level: str, dtype: str) -> Row:
 
 def published() -> Task:
     """Whether simplenet at full size ends at the published loss."""
-    return Task(part=PART, name="simplenet ends at its published loss", run=_published, estimate=45)
+    return Task(part=TRAINED, name="simplenet ends at its published loss", run=_published, estimate=45)
 
 
 def _published(bench: Bench) -> list[Row]:
@@ -112,7 +117,8 @@ def _published(bench: Bench) -> list[Row]:
     code, output, result = trained(bench, simplenet, "amp=o0", "tf32=false", *size)
     last = (result.get("loss") or {}).get("last")
     near = code == 0 and (bench.tiny or abs(last / PUBLISHED - 1) < SCATTER)
-    return [row("simplenet ends at its published loss", near, loss=last, published=PUBLISHED, said=output[-300:])]
+    said = output[-300:]
+    return [trained_row("simplenet ends at its published loss", near, loss=last, published=PUBLISHED, said=said)]
 
 
 def trained(bench: Bench, recipe: Any, *words: str) -> tuple[int, str, dict[str, Any]]:

@@ -11,7 +11,7 @@ from amp_launcher.precision.support import gemm_problem
 from amp_launcher.recipes.gpt import train_torch as gpt
 from amp_launcher.torch.spec import capability_of
 from benchmarks.campaign import recipes, turns
-from benchmarks.campaign.checks import TOLERANCE, row, trained
+from benchmarks.campaign.checks import TOLERANCE, TRAINED, row, trained, trained_row
 from benchmarks.campaign.recipes import capture, step_of
 from benchmarks.campaign.rows import Bench, Row, Task
 
@@ -37,7 +37,7 @@ def o2(gemm: str) -> tuple[str, ...]:
 def checks() -> list[Task]:
     return [
         Task(part="check", name="fp8 products", run=_products, estimate=3),
-        Task(part="check", name="gpt", run=_losses, estimate=60),
+        Task(part=TRAINED, name="gpt", run=_losses, estimate=60),
     ]
 
 
@@ -136,7 +136,8 @@ def _losses(bench: Bench) -> list[Row]:
         near = last is not None and reference is not None and _gap(last, reference) < _tolerance(name)
         more: dict[str, Any] = {"verdict": observed.get("verdict"), "why": observed.get("why") or output[-300:]}
         passed = code == 0 and observed.get("verdict") == "proved" and near
-        rows.append(row(f"gpt at {name}", passed, loss=result.get("loss"), o0=reference, exit_code=code, **more))
+        more |= {"loss": result.get("loss"), "o0": reference, "exit_code": code}
+        rows.append(trained_row(f"gpt at {name}", passed, **more))
     return rows
 
 

@@ -56,9 +56,9 @@ def _places(day: Day) -> dict[str, tuple[str, ...]]:
 
 def _resumed(day: Day) -> Check:
     """A run that was stopped and resumed has the losses of one that was not, to the last bit."""
-    words = ("recipe=mnist", "amp=o2", "amp.dtype=float16", "data=synthetic", "deterministic=true")
     # On a CPU a step in float16 can take a second.
-    steps, batch, every = (10, 4, 3) if day.tiny else (3000, 64, 20)
+    dtype, steps, batch, every = ("bfloat16", 10, 4, 3) if day.tiny else ("float16", 3000, 64, 20)
+    words = ("recipe=mnist", "amp=o2", f"amp.dtype={dtype}", "data=synthetic", "deterministic=true")
     words = (*words, f"steps={steps}", f"batch={batch}", f"checkpoint.every={every}", *day.one_gpu())
     whole = day.launcher(*words, "name=whole")
     with _started(day, *words, "name=parted") as run:

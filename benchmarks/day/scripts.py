@@ -12,12 +12,13 @@ from benchmarks.day import machine
 from benchmarks.day.checks import Check, Day, first_other, verdict
 
 SCRIPT = str(Path(__file__).with_name("canary.py"))
-CANARIES = ("products", "convolutions", "attention", "compiled")
+CANARIES = {"o0": "products attention compiled", "o1": "products convolutions attention compiled"}
+"""By level."""
 THOROUGH = {
-    "o0": "lstm recomputed channels_last loaded profiled decomposed reduced autotuned graphed triton",
-    "o1": "recomputed channels_last loaded profiled decomposed",
+    "o0": "convolutions lstm recomputed channels_last loaded profiled decomposed reduced autotuned graphed triton",
+    "o1": "inner recomputed channels_last loaded profiled decomposed",
 }
-"""Further ones by level. At o1 cuDNN's LSTM and a product by Triton are contradicted, so that their scripts end."""
+"""Further ones. At o1 cuDNN's LSTM and a product by Triton are contradicted, so that their scripts end."""
 AT_ONCE = 4
 """Scripts that run alone at the same time: most of their time is torch's start, on one core."""
 Row = tuple[str, str, tuple[str, ...], tuple[str, ...]]
@@ -27,12 +28,11 @@ BY_HAND = ("by-hand",)
 
 def canaries(day: Day) -> Iterator[Check]:
     if day.tiny:
-        return _beside(day, [(CANARIES[0], "o1", BY_HAND, ())])
-    rows: list[Row] = [row for name in CANARIES for row in ((name, "o0", (), ()), (name, "o1", BY_HAND, ()))]
-    rows += [("inner", "o1", (), ("train.precision=script",)), ("inner", "o1", BY_HAND, ())]
-    if day.thorough:
-        by_hand = {"o0": (), "o1": BY_HAND}
-        rows += [(name, level, by_hand[level], ()) for level, names in THOROUGH.items() for name in names.split()]
+        return _beside(day, [("products", "o1", BY_HAND, ())])
+    rows: list[Row] = [("inner", "o1", (), ("train.precision=script",))]
+    for names_by_level in (CANARIES, *([THOROUGH] if day.thorough else [])):
+        for level, names in names_by_level.items():
+            rows += [(name, level, BY_HAND if level == "o1" else (), ()) for name in names.split()]
     return _beside(day, rows)
 
 

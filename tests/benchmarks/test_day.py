@@ -13,7 +13,7 @@ from benchmarks import gpu
 from benchmarks.day import __main__ as days
 from benchmarks.day import machine
 from benchmarks.day.checks import Check, Day, LeftOut, Part
-from benchmarks.day.parts import CHECKS, newest_ngc, spread
+from benchmarks.day.parts import CHECKS, newest_ngc, parts, spread
 from tests.launcher import warm
 
 REPORT = """<?xml version="1.0" ?>
@@ -88,6 +88,10 @@ def test_the_spread_of_a_row_is_that_of_all_processes(tmp_path: Path) -> None:
 def test_a_day_has_time_for_all_checks_of_kernels() -> None:
     estimates = sum(task.estimate for task in gpu.tasks() if task.part == "check")
     assert gpu.START_SECONDS + estimates <= 60 * CHECKS
+
+
+def test_a_day_takes_ten_minutes() -> None:
+    assert sum(part.seconds for part in parts()) <= 600
 
 
 def test_the_container_is_of_the_newest_image_that_is_here() -> None:

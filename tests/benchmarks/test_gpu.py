@@ -41,12 +41,12 @@ def test_a_rehearsal_runs_every_part_to_its_end_and_proves_and_checks_it(rehears
     rows = document["rows"]
     recipes = {"simplenet", "resnet50", "efficientnet", "gan", "gpt"}
     with_value = {row["part"] for row in rows if row["value"] is not None or row["passed"]}
-    assert with_value == {"ceiling", "check", *recipes, "by turns", "kernels"}
+    assert with_value == {"ceiling", "check", "training", *recipes, "by turns", "kernels"}
     assert {row["left_out"] for row in rows} == {"", "not rehearsed"}
     apart = {(task.part, task.name) for task in gpu.APART if task.rehearsed}
     assert [row["value"] > 0 for row in rows if (row["part"], row["name"]) in apart] == [True] * len(apart) != []
     assert {row["more"]["verdict"] for row in rows if "verdict" in row["more"]} == {"proved"}
-    assert all(row["passed"] for row in rows if row["part"] == "check" and not row["left_out"])
+    assert all(row["passed"] for row in rows if row["part"] in ("check", "training") and not row["left_out"])
 
 
 @pytest.mark.parametrize("grad_dtype", [True, False])
@@ -183,7 +183,7 @@ def test_simplenets_operations_are_those_of_its_products() -> None:
     [
         (["--device", "cpu"], "needs --tiny"),
         (["--device", "cpu", "--tiny", "--save"], "are not kept"),
-        (["--device", "cpu", "--tiny", "--only", "resnet"], "the parts are ceiling, check, simplenet"),
+        (["--device", "cpu", "--tiny", "--only", "resnet"], "the parts are ceiling, check, training"),
     ],
 )
 def test_wrong_words_get_an_answer(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
