@@ -4,24 +4,21 @@ A recipe makes its models and defines one step on one replica; `Run.fit` does th
 
     def train(run: Run) -> None:
         images, labels = run.constant(all_images), run.constant(all_labels)   # on every replica's device
-        net = run.cast(lambda: Net(settings))                                 # made in the level's dtypes
-        optimizer = run.optimizer(net, lambda: keras.optimizers.SGD(0.1))
+        net, optimizer = run.prepare(lambda: Net(settings), lambda: keras.optimizers.SGD(0.1))
 
         def step(batch):                             # traced once: a graph, on each replica's own samples
-            gradients, total = None, tf.zeros(())
+            total = tf.zeros(())
             for chosen in tf.unstack(batch):         # micro-batches, one after another
-                with run.precision.forward(after=gradients) as tape:
-                    logits = net(run.precision.input(tf.gather(images, chosen)), training=True)
-                    loss = cross_entropy(tf.gather(labels, chosen), run.precision.output(logits)) / len(batch)
-                gradients = run.precision.backward(tape, loss, optimizer, gradients)
+                with run.precision:
+                    logits = net(tf.gather(images, chosen), training=True)
+                    loss = cross_entropy(tf.gather(labels, chosen), logits) / len(batch)
+                run.precision.backward(loss)
                 total += loss
-            outcome = run.precision.step(optimizer, gradients, clip=settings.clip)
-            run.precision.update()
-            return total, outcome
+            return total, run.precision.step(optimizer, clip=settings.clip)
 
         run.fit(models=[net], optimizers=[optimizer], step=step, evaluate=..., samples=len(all_images), ...)
 
-With several optimizers: one `backward` and one `step` each, one `update`. In a step, take random numbers
+With several optimizers: `run.precision.backward(loss, optimizer)` and one `step` each. In a step, take random numbers
 from `tf.random.stateless_*` with `run.seed()`: they follow from the run's seed and position. `step` is traced without
 AutoGraph: Python loops are unrolled, and a choice by a tensor's value is `tf.cond` or `tf.where`.
 """
@@ -52,7 +49,7 @@ from amp_launcher.tensorflow.devices import World
 from amp_launcher.tensorflow.executor import GraphSteps, Loss, Step
 from amp_launcher.tensorflow.hardware import TensorFlowDevice
 from amp_launcher.tensorflow.observe.observer import PrecisionObserver
-from amp_launcher.tensorflow.precision import Mechanism, replicas
+from amp_launcher.tensorflow.precision import Mechanism, Precision, precision_of, replicas
 from amp_launcher.tensorflow.state import Trained, machine
 
 __all__ = ["DONE", "Evaluate", "Load", "Loss", "Run", "Schedule", "Step", "main", "start"]
@@ -63,7 +60,7 @@ class Run(shared.Run):
 
     framework = "tensorflow"
     world: World
-    precision: Mechanism
+    precision: Precision
 
     @classmethod
     def join(cls, chosen: Arguments, began: float) -> Run:
@@ -79,28 +76,27 @@ class Run(shared.Run):
         self.deterministic = world.kind == "cpu" and not self.settings.xla if deterministic is None else deterministic
         devices.make_repeatable(self.deterministic, self.settings.seed)
         with world.strategy.scope():
-            self.precision = Mechanism.of(
+            mechanism = Mechanism.of(
                 self.settings.amp,
                 self.settings.loss_scale,
                 world.kind,
                 tf32=self.settings.tf32,
                 xla=self.settings.xla,
             )
+            self.precision = precision_of(mechanism)
             self._random = keras.random.SeedGenerator(self.settings.seed % 2**31)
         xla.configure(self.settings.xla, self.settings.amp.level, world.kind, world.devices)
 
-    def cast(self, make: Callable[[], keras.Model]) -> keras.Model:
-        """`Mechanism.cast` on every replica. Each replica draws its own dropout."""
+    def prepare(
+        self, model: Callable[[], keras.Model], optimizer: Callable[[], keras.Optimizer]
+    ) -> tuple[keras.Model, keras.Optimizer]:
+        """What these functions make, on every replica: a model in the mode's dtypes, and the optimizer that steps it.
+        Each replica draws its own dropout."""
         with self.world.strategy.scope():
-            model = self.precision.cast(make)
+            prepared, stepping = self.precision.prepare(model, optimizer())
         if self.world.devices > 1:
-            replicas.separate_dropout(model)
-        return model
-
-    def optimizer(self, model: keras.Model, make: Callable[[], keras.Optimizer]) -> keras.Optimizer:
-        """The optimizer that `make` returns, prepared to step the model."""
-        with self.world.strategy.scope():
-            return self.precision.optimizer(model, make())
+            replicas.separate_dropout(prepared)
+        return prepared, stepping
 
     def constant(self, array: numpy.ndarray) -> Any:
         """An array for `step` to read, on the device of every replica."""

@@ -22,23 +22,20 @@ def make_step(
 
     def step(batch: Any) -> tuple[tf.Tensor, StepOutcome]:
         count = tf.nest.flatten(batch)[0].shape[0]
-        gradients: Any = None
         total = tf.zeros(())
         for number in range(count):
             chosen = tf.nest.map_structure(lambda array, number=number: array[number], batch)
-            with precision.forward(after=gradients) as tape:
+            with precision:
                 loss = loss_of(chosen) / count
-            gradients = precision.backward(tape, loss, optimizer, gradients)
+            precision.backward(loss)
             total += loss
-        outcome = precision.step(optimizer, gradients, clip=clip)
-        precision.update()
-        return total, outcome
+        return total, precision.step(optimizer, clip=clip)
 
     return step
 
 
 def cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """The mean over samples, from integer labels and float32 logits (`precision.output(...)`)."""
+    """The mean over samples, from integer labels and float32 logits."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
@@ -47,7 +44,7 @@ def make_measure(run: Run, net: keras.Model) -> Callable[[Iterable[tuple[Any, An
 
     @tf.function(autograph=False)
     def batch_measures(inputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = run.precision.output(net(run.precision.input(inputs), training=False))
+        logits = net(inputs, training=False)
         right = tf.equal(tf.argmax(logits, 1, labels.dtype), labels)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         return tf.reduce_sum(tf.cast(right, tf.float32)), tf.reduce_sum(losses)

@@ -60,21 +60,19 @@ def network(settings: EfficientnetSettings) -> keras.Model:
 
 
 def train(run: Run) -> None:
-    settings, hyper, precision, world = run.settings, run.settings.train, run.precision, run.world
+    settings, hyper, world = run.settings, run.settings.train, run.world
     data = world.rank_zero_first(lambda: cifar.load(settings.data, settings.seed))
     images, labels = run.constant(channels_last(data.train.images)), run.constant(data.train.labels)
     unseen = {"": data.validation, "test_": data.test}
 
-    net = run.cast(lambda: network(hyper))
-    optimizer = run.optimizer(net, lambda: keras.optimizers.Adam(hyper.lr, epsilon=ADAM_EPSILON))
+    net, optimizer = run.prepare(lambda: network(hyper), lambda: keras.optimizers.Adam(hyper.lr, epsilon=ADAM_EPSILON))
 
     def resized(pixels: Any) -> tf.Tensor:
         """Bytes [batch, 32, 32, 3] as floats from 0 to 1 [batch, size, size, 3]."""
         return tf.image.resize(pixels, 2 * (hyper.image_size,)) / 255
 
     def loss_of(chosen: tf.Tensor) -> tf.Tensor:
-        logits = net(precision.input(resized(tf.gather(images, chosen))), training=True)
-        return cross_entropy(tf.gather(labels, chosen), precision.output(logits))
+        return cross_entropy(tf.gather(labels, chosen), net(resized(tf.gather(images, chosen)), training=True))
 
     measure = make_measure(run, net)
 

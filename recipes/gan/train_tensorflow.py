@@ -79,27 +79,26 @@ def train(run: Run) -> None:
     data = run.world.rank_zero_first(lambda: images.load(settings.data, settings.seed))
     real = run.constant(channels_last(data.train.images))
 
-    generator = run.cast(lambda: generator_network(hyper))
-    discriminator = run.cast(discriminator_network)
-    generator_optimizer = run.optimizer(generator, lambda: keras.optimizers.Adam(hyper.generator_lr, epsilon=EPSILON))
-    discriminator_optimizer = run.optimizer(
-        discriminator, lambda: RMSprop(hyper.discriminator_lr, rho=RMSPROP_DECAY, epsilon=EPSILON)
+    generator, generator_optimizer = run.prepare(
+        lambda: generator_network(hyper), lambda: keras.optimizers.Adam(hyper.generator_lr, epsilon=EPSILON)
+    )
+    discriminator, discriminator_optimizer = run.prepare(
+        discriminator_network, lambda: RMSprop(hyper.discriminator_lr, rho=RMSPROP_DECAY, epsilon=EPSILON)
     )
 
     def generated(count: int) -> tf.Tensor:
         noise = tf.random.stateless_uniform((count, NOISE), run.seed(), -1, 1)
-        return generator(precision.input(noise), training=True)
+        return generator(noise, training=True)
 
     def generator_loss(chosen: tf.Tensor) -> tf.Tensor:
         """Low where the discriminator judges generated images to be real, whose label is 0."""
-        logits = precision.output(discriminator(generated(chosen.shape[0]), training=True))
+        logits = discriminator(generated(chosen.shape[0]), training=True)
         return binary_cross_entropy(logits, labels(chosen.shape[0], hyper)[: chosen.shape[0]])
 
     def discriminator_loss(chosen: tf.Tensor) -> tf.Tensor:
         """Of as many real images as generated ones."""
-        fake = generated(chosen.shape[0])
-        images = tf.cast(precision.input(tf.gather(real, chosen)), fake.dtype)
-        logits = precision.output(discriminator(tf.concat((images, fake), 0), training=True))
+        both = tf.concat((tf.gather(real, chosen), generated(chosen.shape[0])), 0)
+        logits = discriminator(both, training=True)
         return binary_cross_entropy(logits, labels(chosen.shape[0], hyper))
 
     def step(batch: tf.Tensor) -> tuple[Loss, StepOutcome]:
@@ -109,15 +108,13 @@ def train(run: Run) -> None:
             ("generator", generator_optimizer, generator_loss),
             ("discriminator", discriminator_optimizer, discriminator_loss),
         ):
-            gradients: Any = None
             losses[name] = tf.zeros(())
             for chosen in tf.unstack(batch):
-                with precision.forward(after=gradients) as tape:
+                with precision:
                     loss = loss_of(chosen) / batch.shape[0]
-                gradients = precision.backward(tape, loss, optimizer, gradients)
+                precision.backward(loss, optimizer)
                 losses[name] += loss
-            outcomes.append(precision.step(optimizer, gradients))
-        precision.update()
+            outcomes.append(precision.step(optimizer))
         return losses, either(*outcomes)
 
     run.fit(

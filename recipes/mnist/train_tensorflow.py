@@ -36,17 +36,17 @@ def network(settings: MnistSettings) -> keras.Model:
 
 
 def train(run: Run) -> None:
-    settings, hyper, precision = run.settings, run.settings.train, run.precision
+    settings, hyper = run.settings, run.settings.train
     data = run.world.rank_zero_first(lambda: images.load(settings.data, settings.seed))
     inputs, labels = run.constant(channels_last(data.train.images)), run.constant(data.train.labels)
 
-    net = run.cast(lambda: network(hyper))
-    optimizer = run.optimizer(net, lambda: keras.optimizers.Adadelta(hyper.lr, rho=hyper.rho, epsilon=EPSILON))
+    net, optimizer = run.prepare(
+        lambda: network(hyper), lambda: keras.optimizers.Adadelta(hyper.lr, rho=hyper.rho, epsilon=EPSILON)
+    )
 
     def loss_of(chosen: tf.Tensor) -> tf.Tensor:
         """The loss of one micro-batch, whose indices have shape [samples]."""
-        logits = net(precision.input(tf.gather(inputs, chosen)), training=True)
-        return cross_entropy(tf.gather(labels, chosen), precision.output(logits))
+        return cross_entropy(tf.gather(labels, chosen), net(tf.gather(inputs, chosen), training=True))
 
     measure = make_measure(run, net)
     aside, count = channels_last(data.held_out.images), len(data.held_out)

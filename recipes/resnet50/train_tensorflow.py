@@ -67,14 +67,13 @@ def network(settings: Resnet50Settings) -> keras.Model:
 
 
 def train(run: Run) -> None:
-    settings, hyper, precision, world = run.settings, run.settings.train, run.precision, run.world
-    net = run.cast(lambda: network(hyper))
-    optimizer = run.optimizer(net, lambda: Momentum(hyper.lr, momentum=hyper.momentum))
+    settings, hyper, world = run.settings, run.settings.train, run.world
+    net, optimizer = run.prepare(lambda: network(hyper), lambda: Momentum(hyper.lr, momentum=hyper.momentum))
     decayed = [weight for weight in net.trainable_variables if weight.name == "kernel"]  # no norm and no bias
 
     def loss_of(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         """Cross-entropy with smoothed labels. Weight decay adds to the gradient but not to the loss, as in torch."""
-        logits = precision.output(net(precision.input(images), training=True))
+        logits = net(images, training=True)
         spread = -tf.reduce_mean(tf.nn.log_softmax(logits))
         loss = (1 - hyper.label_smoothing) * cross_entropy(labels, logits) + hyper.label_smoothing * spread
         squares = tf.add_n([tf.nn.l2_loss(tf.cast(weight, tf.float32)) for weight in decayed])

@@ -21,15 +21,14 @@ def network(settings: SimplenetSettings) -> keras.Model:
 
 
 def train(run: Run) -> None:
-    settings, hyper, precision = run.settings, run.settings.train, run.precision
+    settings, hyper = run.settings, run.settings.train
     data = random_regression.load(settings.seed, STEPS_PER_EPOCH * settings.batch_size, hyper.width)
     inputs, labels = run.constant(data.inputs), run.constant(data.labels)
 
-    net = run.cast(lambda: network(hyper))
-    optimizer = run.optimizer(net, lambda: keras.optimizers.SGD(hyper.lr))
+    net, optimizer = run.prepare(lambda: network(hyper), lambda: keras.optimizers.SGD(hyper.lr))
 
     def loss_of(chosen: tf.Tensor) -> tf.Tensor:
-        outputs = precision.output(net(precision.input(tf.gather(inputs, chosen)), training=True))
+        outputs = net(tf.gather(inputs, chosen), training=True)
         return tf.reduce_mean(tf.square(outputs - tf.gather(labels, chosen)))
 
     run.fit(

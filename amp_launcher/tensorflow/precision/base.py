@@ -1,19 +1,4 @@
-"""What carries a precision level out in TensorFlow: a mechanism, one class each, which `Precision` and recipes call.
-
-precision = Mechanism.of(settings.amp, settings.loss_scale, "cpu")
-model = precision.cast(make_model)                       # a function that makes the model; in the strategy's scope
-optimizer = precision.optimizer(model, keras.optimizers.Adam())
-
-@tf.function                                             # o1 rewrites graphs: it has no effect outside of one
-def step(inputs, labels):
-    with precision.forward() as tape:
-        logits = precision.output(model(precision.input(inputs), training=True))
-        loss = cross_entropy(labels, logits)             # loss / k where k micro-batches make a step
-    gradients = precision.backward(tape, loss, optimizer)
-    outcome = precision.step(optimizer, gradients, clip=1.0)   # average over replicas, unscale, clip, skip on overflow
-    precision.update()                                   # once an iteration, however many optimizers
-    return loss, outcome
-"""
+"""What carries a precision level out in TensorFlow: a mechanism, one class each, under the calls of `Precision`."""
 
 from __future__ import annotations
 
@@ -34,7 +19,7 @@ from amp_launcher.precision.scalers import ScalePerOptimizer
 from amp_launcher.precision.step_outcome import StepOutcome
 from amp_launcher.tensorflow.hardware import capability_of
 from amp_launcher.tensorflow.precision import grappler, replicas
-from amp_launcher.tensorflow.precision.gradients import Gradient, add, map_gradients, map_values, sum_rows, values
+from amp_launcher.tensorflow.precision.gradients import Gradient, map_gradients, map_values, sum_rows, values
 from amp_launcher.tensorflow.precision.loss_scale import LossScaler, NoScale, make_scaler
 
 Apply = Callable[[list[Gradient | None]], Any]
@@ -58,7 +43,6 @@ class Mechanism:
         """Names of the layers that `amp.keep_fp32` keeps in float32, once a model was cast."""
         self._strategy = tf.distribute.get_strategy()
         self._scaler: NoScale | LossScaler | ScalePerOptimizer = make_scaler(resolved.loss_scale)
-        self._optimizers: list[keras.Optimizer] = []
 
     @classmethod
     def of(
@@ -169,7 +153,6 @@ class Mechanism:
             raise RuntimeError("this optimizer scales the loss itself; give its inner optimizer")
         optimizer.build(list(model.trainable_variables if isinstance(model, keras.Model) else model))
         replicas.disable_reduction(optimizer)
-        self._optimizers.append(optimizer)
         self._scaler.add(optimizer)
         return optimizer
 
@@ -195,29 +178,11 @@ class Mechanism:
         """A model's outputs, a tensor or a structure of tensors, in float32, as losses and metrics need them."""
         return map_floats(lambda part: tf.cast(part, tf.float32), tensor)
 
-    def backward(
-        self,
-        tape: tf.GradientTape,
-        loss: tf.Tensor,
-        optimizer: keras.Optimizer,
-        before: Sequence[Gradient | None] | None = None,
-    ) -> list[Gradient | None]:
-        """Gradients of the scaled loss with respect to the optimizer's variables, added to `before`.
-
-        `loss` is a float32 scalar, already divided by the number of micro-batches; `before` is what the previous
-        micro-batch's call returned. The gradient of an embedding is `tf.IndexedSlices`, or dense under XLA.
-        """
-        if loss.dtype != tf.float32:
-            raise RuntimeError(
-                f"the loss is {loss.dtype.name} and must be float32: compute it from what the model gives"
-            )
-        (gradients,) = self.gradients(tape, loss, [optimizer])
-        return gradients if before is None else [add(*pair) for pair in zip(before, gradients, strict=True)]
-
     def gradients(
         self, tape: tf.GradientTape, loss: tf.Tensor, optimizers: Sequence[keras.Optimizer]
     ) -> list[list[Gradient | None]]:
-        """`backward` for several optimizers that share a loss scale: a list for each."""
+        """Gradients of the scaled loss with respect to the variables of optimizers that share a loss scale: a list for
+        each. That of an embedding is `tf.IndexedSlices`, or dense under XLA."""
         variables = [[variable.value for variable in optimizer._trainable_variables] for optimizer in optimizers]
         scale = self._scaler.of(optimizers[0]).current()
         gradients = tape.gradient(loss, variables, output_gradients=scale)
@@ -230,21 +195,16 @@ class Mechanism:
         """
         return map_gradients(tf.convert_to_tensor, gradients) if dense else gradients
 
-    def step(
-        self, optimizer: keras.Optimizer, gradients: Sequence[Gradient | None], clip: float | None = None
-    ) -> StepOutcome:
-        """Average the gradients over the replicas, unscale them, clip their norm, and step unless they overflowed."""
-        return self.step_all([(optimizer, gradients, optimizer.apply)], clip)
-
     def step_all(
         self, steps: Sequence[tuple[keras.Optimizer, Sequence[Gradient | None], Apply]], clip: float | None = None
     ) -> StepOutcome:
-        """`step` of several optimizers, by gradients and the function that applies them. `clip` is the largest norm of
-        all their gradients together: where one overflowed, that norm is unknown, and all skip."""
+        """Average over the replicas, unscale, clip, and step each optimizer unless its gradients overflowed.
+
+        `steps` has each one's gradients and the function that applies them. `clip` is the largest norm of all gradients
+        together: where one overflowed, that norm is unknown, and all skip.
+        """
         scales, overflows, all_gradients = [], [], []
         for optimizer, gradients, _ in steps:
-            if optimizer not in self._optimizers:
-                raise RuntimeError("an optimizer steps once it was prepared with its model")
             scaler = self._scaler.of(optimizer)
             scales.append(scaler.current())
             all_gradients.append(scaler.unscale(map_gradients(sum_rows, replicas.mean(gradients))))

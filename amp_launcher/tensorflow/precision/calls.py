@@ -97,16 +97,19 @@ class Precision(Calls):
         else:
             amp, tf32 = (mode, tf32) if isinstance(mode, Amp) else amp_named(mode or Amp().level, tf32)
             scale = loss_scale if isinstance(loss_scale, LossScale) else scale_named(loss_scale)
-        self._mechanism: Mechanism = Mechanism.of(amp, scale, kind_of(device), tf32=tf32, xla=xla, environ=environ)
-        self.resolved, self.level = self._mechanism.resolved, self._mechanism.level
-        self.dtype, self.device = self._mechanism.dtype, self._mechanism.device
+        self._start(Mechanism.of(amp, scale, kind_of(device), tf32=tf32, xla=xla, environ=environ))
+        if mode is None and not environ.get(SPEC) and rank_and_size("tensorflow")[0] == 0:
+            say_mode(amp.asked, self.dtype, self.device)
+        listeners.tell(self)
+
+    def _start(self, mechanism: Mechanism) -> None:
+        self._mechanism: Mechanism = mechanism
+        self.resolved, self.level = mechanism.resolved, mechanism.level
+        self.dtype, self.device = mechanism.dtype, mechanism.device
         self._models: list[keras.Model] = []
         self._steps: dict[keras.Optimizer, Steps] = {}
         """Of each prepared optimizer."""
         self._iteration = _Iteration()
-        if mode is None and not environ.get(SPEC) and rank_and_size("tensorflow")[0] == 0:
-            say_mode(amp.asked, self.dtype, self.device)
-        listeners.tell(self)
 
     # The calls
 
@@ -314,6 +317,13 @@ class Precision(Calls):
     def kept(self) -> tuple[str, ...]:
         """Names of the layers that `amp.keep_fp32` keeps in float32."""
         return self._mechanism.kept
+
+
+def precision_of(mechanism: Mechanism) -> Precision:
+    """The calls over a mechanism, as a recipe's is."""
+    precision = Precision.__new__(Precision)
+    precision._start(mechanism)
+    return precision
 
 
 def _graph() -> tf.Graph | None:

@@ -14,7 +14,7 @@ from keras import layers
 from amp_launcher.precision import verdict
 from amp_launcher.precision.levels import Amp, LossScale
 from amp_launcher.tensorflow.observe.observer import PrecisionObserver
-from amp_launcher.tensorflow.precision import Mechanism
+from amp_launcher.tensorflow.precision import Mechanism, precision_of
 
 BATCH = 4
 FORWARD = {"Conv2D": 2 * BATCH * (100 * 16 * 9 + 64 * 24 * 9 * 16), "MatMul": 2 * BATCH * (16 * 24 * 32 + 32 * 10)}
@@ -62,9 +62,8 @@ class Training:
         clip: float | None = None,
     ) -> None:
         keras.utils.set_random_seed(0)
-        self.precision = Mechanism.of(amp, scale or LossScale(init=8.0), "cpu", xla=xla)
-        self.model = self.precision.cast(make)
-        self.optimizer = self.precision.optimizer(self.model, optimizer())
+        self.precision = precision_of(Mechanism.of(amp, scale or LossScale(init=8.0), "cpu", xla=xla))
+        self.model, self.optimizer = self.precision.prepare(make, optimizer())
         random = numpy.random.Generator(numpy.random.Philox(1))
         self.images = random.random((BATCH, *self.model.input_shape[1:]), dtype=numpy.float32)
         self.labels = random.integers(0, 10, BATCH)
@@ -73,15 +72,14 @@ class Training:
         self.observer = PrecisionObserver([self.model], [self.optimizer], self.precision.resolved)
 
     def forward(self, images: tf.Tensor) -> tf.Tensor:
-        return self.model(self.precision.input(images), training=True)
+        return self.model(images, training=True)
 
     def step(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        with self.precision.forward() as tape:
-            logits = tf.cast(self.forward(images), tf.float32)
+        with self.precision:
+            logits = self.forward(images)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-        gradients = self.precision.backward(tape, loss, self.optimizer)
-        self.precision.step(self.optimizer, gradients, clip=self.clip)
-        self.precision.update()
+        self.precision.backward(loss)
+        self.precision.step(self.optimizer, clip=self.clip)
         return loss
 
     def run(self, steps: int = 3, watched: Collection[int] = (1, 3)) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from amp_launcher.precision.levels import Amp, LossScale
 from amp_launcher.tensorflow.observe import float32_probe
 from amp_launcher.tensorflow.observe.graphs import dtype_of
 from amp_launcher.tensorflow.observe.products import base
-from amp_launcher.tensorflow.precision import Mechanism, replicas
+from amp_launcher.tensorflow.precision import Mechanism, Precision, replicas
 from amp_launcher.tensorflow.precision.loss_scale import make_scaler
 from tests.amp_launcher.tensorflow.observed_runs import Training, network
 
@@ -93,15 +93,14 @@ class Accumulating(Training):
     """The same step from two micro-batches of half the size."""
 
     def step(self, images, labels):
-        gradients, total = None, tf.zeros(())
+        total = tf.zeros(())
         for some, named in zip(tf.split(images, 2), tf.split(labels, 2), strict=True):
-            with self.precision.forward(after=gradients) as tape:
-                logits = tf.cast(self.forward(some), tf.float32)
+            with self.precision:
+                logits = self.forward(some)
                 loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(named, logits)) / 2
-            gradients = self.precision.backward(tape, loss, self.optimizer, gradients)
+            self.precision.backward(loss)
             total += loss
-        self.outcome = self.precision.step(self.optimizer, gradients, clip=self.clip)
-        self.precision.update()
+        self.precision.step(self.optimizer, clip=self.clip)
         return total
 
 
@@ -154,16 +153,16 @@ class FromDataSet(Training):
     """Batches are taken in the step from a data set that lies in memory, and the model has a single variable."""
 
     def __init__(self, amp):
-        super().__init__(amp, lambda: keras.Sequential([keras.Input((64,)), layers.Dense(10, use_bias=False)]))
+        model = [keras.Input((64,)), layers.Dense(10, use_bias=False)]
+        super().__init__(amp, lambda: keras.Sequential(model), optimizer=lambda: keras.optimizers.RMSprop(0.01))
         self.data = tf.constant(numpy.random.Generator(numpy.random.Philox(2)).random((500, 64), numpy.float32))
 
     def step(self, images, labels):
-        with self.precision.forward() as tape:
-            logits = self.model(self.precision.input(tf.gather(self.data, labels)), training=True)
-            loss = -tf.reduce_mean(tf.nn.log_softmax(self.precision.output(logits)))
-        gradients = self.precision.backward(tape, loss, self.optimizer)
-        self.precision.step(self.optimizer, [tf.square(gradient) for gradient in gradients])
-        self.precision.update()
+        with self.precision:
+            logits = self.model(tf.gather(self.data, labels), training=True)
+            loss = -tf.reduce_mean(tf.nn.log_softmax(logits))
+        self.precision.backward(loss)
+        self.precision.step(self.optimizer)
         return loss
 
 
@@ -206,25 +205,25 @@ def test_an_embeddings_gradient_stays_sparse_and_steps_as_a_dense_one(monkeypatc
 
     def trained(dense):
         keras.utils.set_random_seed(0)
-        precision = of(level, dtype, scale)
-        model = precision.cast(
-            lambda: keras.Sequential([keras.Input((3,), dtype="int32"), layers.Embedding(50, 8), layers.Dense(4)])
+        precision = Precision(Amp(level=level, dtype=dtype), loss_scale=scale)
+        optimizer, applied = make(), []
+        apply = optimizer.apply
+        optimizer.apply = lambda grads: applied.append(type(grads[0])) or apply(grads)
+        model, optimizer = precision.prepare(
+            lambda: keras.Sequential([keras.Input((3,), dtype="int32"), layers.Embedding(50, 8), layers.Dense(4)]),
+            optimizer,
         )
-        optimizer = precision.optimizer(model, make())
-        applied, apply = [], optimizer.apply
-        monkeypatch.setattr(optimizer, "apply", lambda grads: applied.append(type(grads[0])) or apply(grads))
+        if dense:
+            received = precision._mechanism.received
+            monkeypatch.setattr(precision._mechanism, "received", lambda gradients, dense: received(gradients, True))
 
         @tf.function(autograph=False)
         def step():
-            gradients = None
             for rows in ([[1, 2, 1]], [[2, 7, 2]]):
-                with precision.forward(after=gradients) as tape:
-                    loss = tf.reduce_mean(precision.output(model(tf.constant(rows))) ** 2) / 2
-                gradients = precision.backward(tape, loss, optimizer, gradients)
-                if dense:
-                    gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-            precision.step(optimizer, gradients, clip=clip)
-            precision.update()
+                with precision:
+                    loss = tf.reduce_mean(model(tf.constant(rows)) ** 2) / 2
+                precision.backward(loss)
+            precision.step(optimizer, clip=clip)
 
         for _ in range(3):
             step()
@@ -248,18 +247,25 @@ def test_clipping_sees_unscaled_gradients(scale):
 
 
 def test_a_variable_that_the_loss_does_not_depend_on_stays():
-    precision = of("o1", scale=LossScale(mode="dynamic", init=8.0))
-    used, unused = keras.Variable([1.0]), keras.Variable([1.0])
-    optimizer = precision.optimizer([used, unused], keras.optimizers.SGD(1.0))
+    def make():
+        inputs = keras.Input((2,))
+        return keras.Model(inputs, [layers.Dense(1, name=name)(inputs) for name in ("used", "unused")])
+
+    precision = Precision(Amp(level="o1"), loss_scale=LossScale(mode="dynamic", init=8.0))
+    model, optimizer = precision.prepare(make, keras.optimizers.SGD(1.0))
+    before = [model.get_layer(name).get_weights()[0] for name in ("used", "unused")]
 
     @tf.function(autograph=False)
     def step():
-        with precision.forward() as tape:
-            loss = tf.reduce_sum(used.value)
-        precision.step(optimizer, precision.backward(tape, loss, optimizer), clip=5.0)
+        with precision:
+            loss = tf.reduce_sum(model(tf.ones((1, 2)))[0])
+        precision.backward(loss)
+        precision.step(optimizer, clip=5.0)
 
     step()
-    assert (used.numpy()[0], unused.numpy()[0]) == (0.0, 1.0)
+    used, unused = (model.get_layer(name).get_weights()[0] for name in ("used", "unused"))
+    assert numpy.array_equal(unused, before[1])
+    assert numpy.allclose(used, before[0] - 1.0)
 
 
 def test_an_optimizer_that_takes_no_step_in_an_iteration_keeps_its_own_scale():
@@ -282,19 +288,15 @@ def test_an_optimizer_that_takes_no_step_in_an_iteration_keeps_its_own_scale():
 
 
 def test_what_would_train_something_else_is_refused():
-    precision = of("o2")
+    precision = Precision("o2")
     with pytest.raises(RuntimeError, match="has no variables yet"):
-        precision.cast(lambda: keras.Sequential([layers.Dense(4)]))
-    model = precision.cast(dense)
-    with pytest.raises(RuntimeError, match="scales the loss itself"):
-        precision.optimizer(model, keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
-    with pytest.raises(RuntimeError, match="scales the loss itself"):
-        precision.optimizer(model, keras.optimizers.SGD(loss_scale_factor=8.0))
-    optimizer = keras.optimizers.SGD()
-    with pytest.raises(RuntimeError, match="once it was prepared with its model"):
-        precision.step(optimizer, [])
-    with pytest.raises(RuntimeError, match="the loss is bfloat16 and must be float32"):
-        precision.backward(tf.GradientTape(), tf.zeros((), tf.bfloat16), optimizer)
+        precision.prepare(lambda: keras.Sequential([layers.Dense(4)]))
+    for optimizer in (
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()),
+        keras.optimizers.SGD(loss_scale_factor=8.0),
+    ):
+        with pytest.raises(RuntimeError, match="scales the loss itself"):
+            precision.prepare(dense, optimizer)
 
 
 def test_the_private_method_of_keras_that_is_replaced_is_there():

@@ -27,42 +27,29 @@ def train(
     clip: float | None = None,
     factor: float = 1.0,
     samples: numpy.ndarray = IMAGES,
-    calls: bool = False,
 ) -> tuple[list[Any], float | None, int, int]:
-    """Weights, loss scale, skipped steps and applied ones after four steps, by the mechanism or by a script's calls."""
+    """Weights, loss scale, skipped steps and applied ones after four steps."""
     keras.utils.set_random_seed(0)
     count = strategy.num_replicas_in_sync
     looked_up = [keras.layers.Embedding(40, 6), keras.layers.Flatten()] if samples is WORDS else []
     with strategy.scope():
         inputs = keras.Input(samples.shape[1:], dtype=samples.dtype.name)
-        make, optimizer = (
+        precision = Precision(amp, loss_scale=scale)
+        model, optimizer = precision.prepare(
             lambda: keras.Sequential([inputs, *looked_up, keras.layers.Dense(8), keras.layers.Dense(4)]),
             keras.optimizers.SGD(0.1, momentum=0.9),
         )
-        precision = Precision(amp, loss_scale=scale) if calls else Mechanism.of(amp, scale, "cpu")
-        if calls:
-            model, optimizer = precision.prepare(make, optimizer)
-        else:
-            model = precision.cast(make)
-            precision.optimizer(model, optimizer)
 
-    def call(some: tf.Tensor, named: tf.Tensor) -> None:
+    def step(some: tf.Tensor, named: tf.Tensor) -> None:
         with precision:
             logits = model(some)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(named, logits)) * factor
         precision.backward(loss)
         precision.step(optimizer, clip=clip)
 
-    def step(some: tf.Tensor, named: tf.Tensor) -> None:
-        with precision.forward() as tape:
-            logits = tf.cast(model(precision.input(some)), tf.float32)
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(named, logits)) * factor
-        precision.step(optimizer, precision.backward(tape, loss, optimizer), clip=clip)
-        precision.update()
-
     @tf.function(autograph=False)
     def execute(some: Any, named: Any) -> None:
-        strategy.run(call if calls else step, (some, named))
+        strategy.run(step, (some, named))
 
     def part(array: numpy.ndarray) -> Any:
         return strategy.experimental_distribute_values_from_function(
@@ -103,10 +90,10 @@ def drawn(strategy: tf.distribute.Strategy) -> list[Any]:
 
 def outside(strategy: tf.distribute.Strategy) -> str:
     """Why variables of no strategy are refused in a step of several replicas."""
-    precision = Mechanism.of(Amp(level="o0"), LossScale(), "cpu")
+    precision = Precision("o0")
 
     def step() -> None:
-        with precision.forward():
+        with precision:
             pass
 
     try:
@@ -145,11 +132,6 @@ def test_two_replicas_train_as_one_device_does_on_both_their_samples(on_replicas
     tolerance = {"rtol": 0.02, "atol": 1e-3} if case == "scaled" else {"rtol": 1e-5, "atol": 1e-7}
     for single, mirrored in zip(one, two, strict=True):
         assert numpy.allclose(single, mirrored, **tolerance)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_calls_of_a_script_train_two_replicas_as_the_mechanism_does(on_replicas, case):
-    assert on_replicas["calls"][case] == on_replicas["answers"][case][1]
 
 
 @pytest.mark.parametrize(("init", "rest"), FITTED.items())
@@ -192,7 +174,6 @@ if __name__ == "__main__":
     }
     found = {
         "answers": answers,
-        "calls": {name: train(mirrored, *case, calls=True) for name, case in CASES.items()},
         "fit": {
             init: [fit(strategy, float(init)) for strategy in (tf.distribute.get_strategy(), mirrored)]
             for init in FITTED

@@ -13,21 +13,20 @@ from amp_launcher.loop.progress import Progress
 from amp_launcher.precision.levels import Amp, LossScale
 from amp_launcher.settings import Settings
 from amp_launcher.tensorflow import devices
-from amp_launcher.tensorflow.precision import Mechanism
+from amp_launcher.tensorflow.precision import Precision
 from amp_launcher.tensorflow.state import Trained, machine
 from amp_launcher.typed import SettingsError
 
 
 def state(*names: str | None) -> ArrayState:
     """Of a model with a layer for each name, all of one shape, the unnamed ones named by Keras."""
-    precision = Mechanism.of(Amp(level="o0"), LossScale(), "cpu")
+    precision = Precision(Amp(level="o0"), loss_scale=LossScale())
 
     def make() -> keras.Model:
         made = [layers.Dense(4, name=name) for name in names]
         return keras.Sequential([keras.Input((4,)), *made, layers.Dropout(0.5)])
 
-    model = precision.cast(make)
-    optimizer = precision.optimizer(model, keras.optimizers.Adam())
+    model, optimizer = precision.prepare(make, keras.optimizers.Adam())
     random = [keras.random.SeedGenerator(0)]
     trained = Trained(models=[model], optimizers=[optimizer], random=random)
     world = devices.World(kind="cpu", rank=0, size=1, strategy=tf.distribute.get_strategy())
