@@ -1,4 +1,4 @@
-"""What the stopped attempts of a user's script observed: the result and the proof are those of all attempts.
+"""What the attempts at a user's script observed that did not fail: the result and the proof are those of all attempts.
 
 A recipe keeps the same in its checkpoints.
 """
@@ -54,7 +54,7 @@ class Earlier:
 
 
 def leave(folder: RunFolder, reports: Sequence[dict[str, Any]], counted: str) -> None:
-    """Keep the reports of an attempt that was asked to stop, for the next."""
+    """Keep the reports of an attempt for the next, which may find nothing left to do."""
     write_json(folder.stopped.with_name(FILE), {"schema": 1, "reports": list(reports), "counted": counted})
 
 

@@ -209,11 +209,12 @@ class ScriptAttempt:
         proof = self._settings.proof
         seen = (*self._wrapper.reports(), *others.of_steps)
         own = [{**report, "step": report["step"] + self._meter.before} for report in seen]
-        if stopped and self._folder and not blocks.of(self._started.chosen):
-            earlier_attempts.leave(self._folder, own, self._meter.counted)
         observed = self._before.observed(
             own, lambda reports: verdict.observed(ignoring(reports, proof.ignore), share=proof.share)
         )
+        fails = observed["verdict"] == CONTRADICTED and not stopped
+        if self._folder and not fails and not blocks.of(self._started.chosen):
+            earlier_attempts.leave(self._folder, own, self._meter.counted)
         if not self._before.reports and not own and not self._meter.steps:
             whole = not stopped and not self._program and (self._folder is None or self._folder.attempt == 1)
             if whole and others.trained_nothing and self._wrapper.trained_nothing():

@@ -172,6 +172,14 @@ def test_a_contradiction_of_a_stopped_attempt_is_kept_by_the_next_and_ends_none(
     assert (ended.verdict, ended.out.count("did step")) == ("contradicted", 40)
 
 
+def test_an_attempt_that_has_nothing_left_to_do_keeps_what_was_measured_and_proved(run):
+    first = run(PLAIN, "amp=o1", environ={"LAUNCHER_ATTEMPT": "1"})
+    assert (first.code, first.verdict, first.result["status"]) == (0, "proved", "done")
+    ended = run("import torch\n", "amp=o1", "require_proof=true", environ={"LAUNCHER_ATTEMPT": "2"})
+    assert (ended.code, ended.verdict, ended.result["attempts"]) == (0, "proved", 2), ended.err
+    assert ended.result["throughput"] == first.result["throughput"]
+
+
 REPORT = '{"schema": 1, "counted": "SGD", "reports": [%s]}'
 DAMAGED = {
     "truncated": '{"schema": 1, "repo',
