@@ -25,8 +25,6 @@ FINISHED: frozenset[str] = frozenset({"done", "failed", "stopped", "cancelled", 
 
 
 SILENT = "its script did not start, or ended without recording why; see launch.log"
-NOT_RESTARTED = "; not restarted: "
-"""Before the reason why `restart.max` did not start a failed run again."""
 SAVED_FOR = {"time limit": "time limit", "preemption": "preempted", "signal TERM": "signal TERM"}
 """Why a run saved and stopped, as screens show it; for other reasons it was asked to."""
 
@@ -161,10 +159,9 @@ def _judged(files: Files, status: Status | None, liveness: Liveness | None) -> t
 
 
 def _finished(files: Files, status: Status) -> tuple[Name, str]:
-    name, reason = cast(Name, status.state), files.failure or status.reason or ""
-    why_not = (status.reason or "").rpartition(NOT_RESTARTED)
-    if why_not[1] and files.failure:
-        reason += "".join(why_not[1:])
+    name, reason = cast(Name, status.state), status.reason or ""
+    if files.failure:  # its shell knows more than it said itself: a lack of memory, why it is not restarted
+        reason = files.failure + "".join(reason.partition("; ")[1:])
     if files.cancelled and name in ("failed", "stopped"):
         # The shell of a cancelled run recorded a child that was killed, or one that stopped on request.
         name, reason = "cancelled", _saved(files) or files.killed or "on request"

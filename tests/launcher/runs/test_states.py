@@ -103,6 +103,12 @@ TABLE = [
     (files("failed"), None, "failed", ""),
     (files("failed", failure="OSError: No space left on device"), None, "failed", "OSError: No space left on device"),
     (NOT_RESTARTED, None, "failed", "OSError; not restarted: 3 of 3 used"),
+    (
+        NOT_RESTARTED._replace(status=status("failed", reason="exit code 1; the kernel killed a process")),
+        None,
+        "failed",
+        "OSError; the kernel killed a process",
+    ),
     (NOT_RESTARTED._replace(status=status("failed", reason="exit code 1")), None, "failed", "OSError"),
     (NOT_RESTARTED._replace(failure=""), None, "failed", "exit code 1; not restarted: 3 of 3 used"),
     (files("failed", cancelled=True), None, "cancelled", "on request"),
