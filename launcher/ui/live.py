@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -73,7 +73,11 @@ def watch(
     print(summary.title(run_dirs), flush=True)
     shown: Display = OwnOutput(run_dirs[0], sys.stdout, sys.stderr) if output else for_stream(sys.stdout)
     interval = OUTPUT_INTERVAL if output else INTERVAL
-    with closing(shown) as display, _interrupts() as pressed:
+    with (
+        contextlib.closing(shown) as display,
+        contextlib.suppress(KeyboardInterrupt),  # where none is handled, so that no silent host delays it
+        _interrupts(on_interrupt) as pressed,
+    ):
         handled = 0
         while True:
             began = time.monotonic()
@@ -85,9 +89,7 @@ def watch(
             until = time.monotonic() + max(interval, min(LONGEST, 10 * (time.monotonic() - began)))
             while time.monotonic() < until and len(pressed) == handled:
                 time.sleep(0.05)
-            if len(pressed) > handled:
-                if on_interrupt is None:
-                    break
+            if on_interrupt is not None and len(pressed) > handled:
                 handled = len(pressed)
                 if handled > 1:
                     display.say("killing")
@@ -122,11 +124,11 @@ def _answer(run_dirs: Sequence[Path]) -> str:
     return "asked to save and stop at the next step; Ctrl-C again kills"
 
 
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """A list that grows at each Ctrl-C, instead of an exception in the middle of drawing."""
+@contextlib.contextmanager
+def _interrupts(on_interrupt: Callable[[int], None] | None) -> Iterator[list[int]]:
+    """A list that grows at each Ctrl-C where that is handled, instead of an exception in the middle of drawing."""
     pressed = interrupts.take()  # while the runs were handed over
-    if threading.current_thread() is not threading.main_thread():
+    if on_interrupt is None or threading.current_thread() is not threading.main_thread():
         yield pressed  # only the main thread may take signals
         return
 
