@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from amp_launcher import settings
@@ -32,6 +33,8 @@ class JobSpec:
     recipe: Recipe
     words: tuple[str, ...]
     """The trainer's words, as `amp=o2`: what was typed of the keys that the trainer reads."""
+    place: Callable[[str], str] = field(compare=False, repr=False)
+    """Where a key got its value, for the end of an error message."""
     swept: tuple[tuple[str, Any], ...] = ()
     """Where this job differs from the others of its sweep."""
     assumed: bool = False
@@ -112,6 +115,7 @@ def _make(cell: Cell) -> JobSpec:
         note = f"amp=o0 is float32, and takes none of {' '.join(cell.left_out)}"
         launch = dataclasses.replace(launch, notes=(*launch.notes, note))
     return JobSpec(
+        place=functools.partial(place, cell),
         training=training,
         launch=launch,
         recipe=recipe,

@@ -47,7 +47,7 @@ def _refused(check: Callable[[JobSpec, Facts], T], spec: JobSpec, facts: Facts) 
     try:
         return check(spec, facts)
     except SettingsError as error:
-        raise UsageError(placed(str(error), _place(spec, error.key))) from None
+        raise UsageError(placed(str(error), spec.place(error.key))) from None
 
 
 def resolve_text(spec: JobSpec) -> tuple[ScriptPlan, ResolvedPrecision]:
@@ -57,12 +57,6 @@ def resolve_text(spec: JobSpec) -> tuple[ScriptPlan, ResolvedPrecision]:
     planned = user_script.choose(spec, None)
     assert planned is not None
     return planned, _precision(spec, None, "cuda", None)
-
-
-def _place(spec: JobSpec, key: str) -> str:
-    """Where the key that is wrong was set, if on the command line."""
-    typed = {word.lstrip("+").partition("=")[0] for word in spec.command}
-    return " (command line)" if any(key == word or key.startswith(f"{word}.") for word in typed) else ""
 
 
 def _plan(spec: JobSpec, facts: Facts) -> Plan:
