@@ -111,14 +111,14 @@ def _where(run: Run, files: Files, plan: PlanRecord, attempt: int) -> str:
         job = job_of(submission)
     with contextlib.suppress(OSError):
         gpus = safe_files.read_text(run.folder / "attempts" / str(attempt) / "gpus").strip()
+    slurm = (submission.queue or plan.queue) == "slurm"
     parts = [
-        submission.queue or plan.queue or "-",
-        f"job {job}" if job else "",
-        f"on {submission.host}" if submission.host else "",
+        (f"slurm job {job}" if job else "slurm") if slurm else "",
+        f"{'on ' * slurm}{submission.host}" if submission.host else "",
         f"in {plan.container.runtime.kind}" if plan.container else "",
         f"on GPU {gpus}" if gpus else "",
     ]
-    return " ".join(part for part in parts if part)
+    return " ".join(part for part in parts if part) or "-"
 
 
 def _earlier_attempts(run: Run, state: State) -> Iterator[tuple[str, str]]:

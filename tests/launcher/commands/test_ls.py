@@ -175,7 +175,7 @@ def test_one_run_shows_everything_about_it(root, shown):
         "proved: 97% of the work in bfloat16",
         "3410 samples/s",
         "0.9722",
-        f"direct on {processes.host()}",
+        f"where        {processes.host()}\n",
         "2026-01-02T03:04:05Z, ended 2026-01-02T03:05:10Z",
         str(folder),
     ):
