@@ -73,7 +73,7 @@ def test_a_python_without_torch_or_safetensors_is_refused_with_what_to_install(r
     save(finished(root), 3)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     python = tmp_path / "bare" / "bin" / "python"
-    assert "pip install 'amp-launcher[torch]'" in export("brave", f"python={python}").stderr
+    assert "bin/python -m pip install torch" in export("brave", f"python={python}").stderr
     (packages,) = (tmp_path / "bare" / "lib").glob("*/site-packages")
     hide = "import sys; sys.modules['safetensors'] = None; sys.path += " + repr([p for p in sys.path if "site-" in p])
     (packages / "hide.pth").write_text(hide)
