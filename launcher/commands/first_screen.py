@@ -18,7 +18,7 @@ UNFINISHED = 10
 MOST = 4
 """Commands that are named."""
 _FIRST = (
-    ("amp=o1", "train here, now: mnist, in a mode"),
+    ("amp=o1", "train the recipe mnist in that mode, here, now"),
     ("train.py amp=o1", "your own script in that mode, proved"),
     ("compare amp=o0,o1", "what a mode gains, and costs"),
 )
