@@ -81,7 +81,7 @@ def _reached(address: Address) -> Finding:
 
 def _host(spec: JobSpec, address: Address | None) -> health.Host:
     if address is None:
-        return health.look(spec.launch.run_root)
+        return health.read(spec.launch.run_root)
     from launcher.ssh.host import connect
 
     return connect(address).ask("examine", _examined, run_root=spec.launch.run_root)

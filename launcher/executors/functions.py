@@ -31,7 +31,7 @@ from launcher.executors.job import RunJob
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts, Script
-from launcher.probe.host import look
+from launcher.probe.host import facts_of
 from launcher.probe.inputs import with_inputs
 from launcher.probe.questions import questions
 from launcher.runs import ownership, store
@@ -103,7 +103,7 @@ def planned(spec: JobSpec) -> tuple[Plan, Facts]:
         spec = dataclasses.replace(spec, launch=dataclasses.replace(launch, mounts=(*launch.mounts, *_mounts())))
     assert file is not None
     source = script_source.Source() if file == function.__file__ else script_source.read(Path(file).read_bytes())
-    facts = with_inputs(look(questions([spec])), ())
+    facts = with_inputs(facts_of(questions([spec])), ())
     facts = dataclasses.replace(facts, scripts={file: Script(path=file, name=records.FUNCTION, source=source)})
     if spec.training.train.bare:  # whether it uses a framework is its own affair
         facts = dataclasses.replace(facts, packages={spec.training.framework: "", **facts.packages})

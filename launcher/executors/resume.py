@@ -119,7 +119,7 @@ def check_place(plan: Plan) -> None:
     if plan.queue == "direct" and plan.container is None and not (plan.uv or Path(plan.python).exists()):
         raise UsageError(f"the Python that {plan.run_id} ran with is gone ({plan.python}); start it anew")
     if plan.gpu_pool and not plan.wait_gpus:
-        pool = [gpu for gpu in gpu_locks.look() if gpu.uuid in plan.gpu_pool]
+        pool = [gpu for gpu in gpu_locks.states() if gpu.uuid in plan.gpu_pool]
         why = gpu_locks.refusal(plan.gpus, pool, plan.host)
         if why:
             raise Unavailable(why)

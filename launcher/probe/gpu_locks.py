@@ -52,7 +52,7 @@ class GpuState:
     fault: str = ""
 
 
-def look() -> list[GpuState]:
+def states() -> list[GpuState]:
     """The GPUs of this machine in the order of the bus; none where that can't be told."""
     return parse((output(["bash", "-c", f"{functions()}\ngpu_look_in_turn"]) or "").splitlines())
 

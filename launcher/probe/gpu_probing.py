@@ -62,7 +62,7 @@ def with_holders(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The same GPUs, with their holders and faults, and those that do not answer."""
     from launcher.probe import gpu_locks
 
-    seen = {gpu.uuid: gpu for gpu in gpu_locks.look()} if gpus else {}
+    seen = {gpu.uuid: gpu for gpu in gpu_locks.states()} if gpus else {}
     known = {gpu.uuid for gpu in gpus}
     lost = (
         Gpu(index=gpu.index, uuid=gpu.uuid, name="unknown", memory_mib=0, capability="", driver=gpus[0].driver)

@@ -51,7 +51,7 @@ class Host:
     no_proxy: tuple[str, ...] = ()
 
 
-def look(run_root: str) -> Host:
+def read(run_root: str) -> Host:
     """This machine. `run_root` need not exist yet."""
     tmp = tempfile.gettempdir()
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]

@@ -39,7 +39,7 @@ LINGERING = "/var/lib/systemd/linger"
 _KILLING = re.compile(r"^\s*KillUserProcesses\s*=\s*(\S+)", re.MULTILINE)
 
 
-def look(asked: Questions) -> Facts:
+def facts_of(asked: Questions) -> Facts:
     """The facts of this machine, without the code."""
     contained = asked.container != "none"
     run_root = expanded(asked.run_root).absolute()
@@ -72,7 +72,7 @@ def look(asked: Questions) -> Facts:
         python_problem=problem,
         uv=uv,
         uv_is_made=is_made,
-        torch_build=torch_build.look(python) if gpus and "torch" in packages and not asked.slurm else None,
+        torch_build=torch_build.read(python) if gpus and "torch" in packages and not asked.slurm else None,
         gpus=gpus,
         gpu_problem=gpu_problem,
         gpu_variables={name: os.environ[name] for name in GPU_VARIABLES if name in os.environ},

@@ -25,7 +25,7 @@ _ASK = (
 _CUDA, _ARCHITECTURE = re.compile(r"(\d{1,3}\.\d{1,3})?"), re.compile(r"(sm|compute)_\d{2,4}[a-z]?")
 
 
-def look(python: str) -> TorchBuild | None:
+def read(python: str) -> TorchBuild | None:
     """The build of that Python's torch; None where it has none, or can't be asked."""
     origin = _output(python, _LOCATE).strip()
     try:

@@ -14,7 +14,7 @@ from launcher.code.uv_project import WORD
 from launcher.config.spec import JobSpec
 from launcher.errors import Unavailable
 from launcher.probe.facts import Facts
-from launcher.probe.host import look
+from launcher.probe.host import facts_of
 from launcher.probe.inputs import project, with_inputs
 from launcher.probe.questions import Questions, questions
 from launcher.runs import address as addresses
@@ -40,7 +40,7 @@ def probe(specs: Sequence[JobSpec], *, make: bool = True) -> Facts:
 
 def _look(asked: Questions, address: Address | None) -> Facts:
     if address is None:
-        return look(asked)
+        return facts_of(asked)
     from launcher.ssh.host import connect
 
     with waiting.shown(lambda: f"looking at {address.destination}"):

@@ -50,7 +50,7 @@ def _liveness(asked: Mapping[str, Files], conf: str | None, after: float) -> dic
     kept = {folder: row for folder, job in known.items() if (row := _kept(folder, job))}
     wanted = {job for folder, job in known.items() if folder not in kept or not kept[folder].exit}
     signalled = max((_signalled(folder, asked[folder]) for folder in known), default=0.0)
-    answer = shared.look(wanted, conf, signalled=signalled, after=after) if known else Answer()
+    answer = shared.ask(wanted, conf, signalled=signalled, after=after) if known else Answer()
     for folder, job in known.items():
         states[folder] = _of_answer(folder, job, asked[folder], answer, kept.get(folder))
     return states

@@ -82,7 +82,7 @@ class Answer(NamedTuple):
         return {job.partition("_")[0] for job, row in self.held.items() if row.script == script}
 
 
-def look(wanted: Collection[str], conf: str | None, *, signalled: float = 0.0, after: float = 0.0) -> Answer:
+def ask(wanted: Collection[str], conf: str | None, *, signalled: float = 0.0, after: float = 0.0) -> Answer:
     """The shared answer, renewed first if that is due. sacct is asked about those of `wanted` that squeue does not list
     as alive. squeue's answer is there for other launchers before sacct's, and stays if sacct gives none.
 

@@ -169,7 +169,7 @@ def sbatch(argv: Sequence[str], answer: Path) -> str:
             answer.with_suffix(".failed").touch(mode=0o600)
             raise UsageError(f"Slurm refused the job: {why}")
         shared.changed()
-        if not unanswered.found(argv[-1], answer, shared.look((), None, after=time.time())):
+        if not unanswered.found(argv[-1], answer, shared.ask((), None, after=time.time())):
             raise Unavailable(f"it is not known whether Slurm accepted the job: sbatch had no answer: {why}")
     if text.strip():
         print(f"sbatch: {text.strip()}", file=sys.stderr)

@@ -83,7 +83,7 @@ def _answer_instead(submission: Submission, conf: str | None) -> str:
     with contextlib.suppress(OSError):  # it may have come meanwhile
         if text := answer.read_text(encoding="utf-8"):
             return text
-    shown = shared.look((), conf, signalled=(noticed := _noticed(answer)))
+    shown = shared.ask((), conf, signalled=(noticed := _noticed(answer)))
     if shown.error:
         raise Unavailable(shown.error)
     if shown.asked < noticed:  # Slurm was asked for another run this moment: too soon to ask again

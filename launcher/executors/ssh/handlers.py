@@ -36,10 +36,10 @@ def hello() -> dict[str, Any]:
 def probe(asked: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of this host, and the state of the files and images that a request names."""
     from amp_launcher.typed import build, plain
-    from launcher.probe.host import look as look_around
+    from launcher.probe.host import facts_of
     from launcher.probe.questions import Questions
 
-    answer: dict[str, Any] = plain(look_around(build(Questions, asked)))
+    answer: dict[str, Any] = plain(facts_of(build(Questions, asked)))
     return answer
 
 
@@ -58,7 +58,7 @@ def examine(run_root: str) -> dict[str, Any]:
     from amp_launcher.typed import plain
     from launcher.probe import health
 
-    return dict(plain(health.look(run_root)))
+    return dict(plain(health.read(run_root)))
 
 
 def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[dict[str, Any], None, None]:

@@ -102,12 +102,12 @@ def test_it_holds_the_gpus_it_has_while_it_is_open(opened, tmp_path, monkeypatch
     monkeypatch.setenv("PATH", f"{cards.folder}:{os.environ['PATH']}")
     shell = opened("gpus=1", "batch=128", "device=cpu")
     assert shell.ask("echo $CUDA_VISIBLE_DEVICES") == "0"
-    assert "(run shell) since" in gpu_locks.look()[0].holder
+    assert "(run shell) since" in gpu_locks.states()[0].holder
     second = opened("visible_gpus=[0]")
     second.expect(r"error: GPUs asked for on .*: 1, free: 0; GPU 0: held by \w+ \(run shell\) since")
     assert second.wait() == 3
     shell.hang_up()
-    until(lambda: [entry.holder for entry in gpu_locks.look()] == ["", ""])
+    until(lambda: [entry.holder for entry in gpu_locks.states()] == ["", ""])
     cards.close()
 
 

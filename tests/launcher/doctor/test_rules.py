@@ -172,6 +172,6 @@ def test_the_figures_of_the_job_have_their_unit_and_no_rate_where_none_was_measu
 
 
 def test_this_machine_can_be_examined(tmp_path):
-    host = health.look(str(tmp_path / "not" / "there"))
+    host = health.read(str(tmp_path / "not" / "there"))
     assert host.bash >= (4, 2) and host.lacking == ()
     assert host.memory_mib > 100 and host.free_mib > 0

@@ -116,7 +116,7 @@ def kill(shell: int, run: str) -> None:
 
 
 def nobody_is_on_any() -> bool:
-    return {entry.holder for entry in gpu_locks.look()} == {""}
+    return {entry.holder for entry in gpu_locks.states()} == {""}
 
 
 @pytest.fixture

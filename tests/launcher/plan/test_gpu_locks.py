@@ -108,7 +108,7 @@ def test_a_trainer_that_outlives_its_killed_shell_keeps_its_gpu(bench: Bench) ->
     seen(folder)
     os.kill(store.read_or_empty(folder / "status.json")["process"]["pid"], signal.SIGKILL)
     until(lambda: state(folder).name == "lost")
-    assert [bool(entry.holder) for entry in gpu_locks.look()] == [False, True, False]
+    assert [bool(entry.holder) for entry in gpu_locks.states()] == [False, True, False]
     assert stopping.kill_all([folder]) == {}
     until(nobody_is_on_any)
 
@@ -123,7 +123,7 @@ def test_another_users_lock_is_reported_and_can_be_had_once_it_is_released(
     assert theirs.stdout is not None
     assert theirs.stdin is not None
     assert theirs.stdout.readline() == "taken\n"
-    assert f"held by {testbed.user.name} (run their-run) since" in gpu_locks.look()[0].holder
+    assert f"held by {testbed.user.name} (run their-run) since" in gpu_locks.states()[0].holder
     theirs.communicate("\n")
     mine = subprocess.run(["bash", "-c", text.replace("their-run", "mine")], input="\n", capture_output=True, text=True)
     assert (mine.stdout, mine.stderr) == ("taken\n", "")

@@ -96,7 +96,7 @@ def seen(folder: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str
         report = report.replace(old, new)
     (folder / "report.xml").write_text(f"<nvidia_smi_log>\n{report}</nvidia_smi_log>\n")
     answering(folder, monkeypatch, f"cat {folder}/report.xml")
-    (gpu,) = gpu_locks.look()
+    (gpu,) = gpu_locks.states()
     assert (gpu.index, gpu.uuid) == (0, "GPU-01")
     return gpu
 
@@ -121,7 +121,7 @@ def test_an_idle_h200_is_free_and_has_no_fault(tmp_path, monkeypatch) -> None:
     recorded = (Path(__file__).parents[2] / "fixtures/gpu/nvidia-smi-h200.xml").read_text()
     (tmp_path / "report.xml").write_text(recorded.replace("<gpu>", '<gpu id="00000000:01:00.0">\n<uuid>GPU-01</uuid>'))
     answering(tmp_path, monkeypatch, f"cat {tmp_path}/report.xml")
-    (gpu,) = gpu_locks.look()
+    (gpu,) = gpu_locks.states()
     assert (gpu.uuid, gpu.holder, gpu.fault) == ("GPU-01", "", "")
 
 
