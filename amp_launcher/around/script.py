@@ -120,7 +120,7 @@ def support(settings: Settings, dtype: str, device: str, source: Source, *, ngc_
     amp, framework, level, train = settings.amp, settings.framework, settings.amp.level, settings.train
     if not amp.claims:
         return Support(mechanism="none")
-    if framework == "none" and not train.bare:
+    if framework == "none":
         return _without_framework(level, train)
     lines = _LIBRARY_LINES.get(source.library, LINES[framework])
     add = f"let the script apply it, with these lines:\n{lines}"

@@ -15,7 +15,11 @@ def summary(plan: Plan) -> str:
         devices += f" (free ones of {len(plan.gpu_pool)}, chosen when it starts)"
     nodes = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
     nodes += ", sharded (fsdp)" if plan.settings["parallel"] == "fsdp" else ""
-    how = f"in {plan.framework} at {mode(plan)}" if plan.mechanism != "none" else "without a mode"
+    how = (
+        f"in {plan.framework} at {mode(plan)}".removeprefix("in none ")
+        if plan.mechanism != "none"
+        else "without a mode"
+    )
     return f"{what} {how}{batch}, {devices}{nodes}, {plan.host}"
 
 

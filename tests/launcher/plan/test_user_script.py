@@ -176,6 +176,14 @@ def test_a_level_that_nothing_can_apply_and_an_open_choice_are_refused(packages,
         plan_of(*words, *["amp=o0"] * ("amp=o1" not in words), facts=dataclasses.replace(LAPTOP, packages=packages))
 
 
+def test_a_bare_script_without_a_framework_has_the_modes_of_one_that_is_not_bare() -> None:
+    bare = ("framework=none", "train.bare=true", "require_proof=false")
+    plans = [plan_of(*bare, *words) for words in (["amp=o0"], ["amp=o1", "train.precision=script"])]
+    assert [plan.mechanism for plan in plans] == ["float32", "script"]
+    with pytest.raises(UsageError, match="amp=o1: framework=none is a script without torch, tensorflow"):
+        plan_of(*bare, "amp=o1")
+
+
 def test_one_process_unless_more_are_asked_for() -> None:
     alone = plan_of(facts=TWO_A100)
     assert (alone.processes, "torch.distributed.run" in command(alone)) == (1, False)
