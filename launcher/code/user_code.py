@@ -174,11 +174,8 @@ def _in_checkout(root: Path) -> Iterator[tuple[Path, bool]]:
 def _in_folder(root: Path, links: bool = True) -> Iterator[tuple[Path, bool]]:
     """Files of a folder that is no checkout of its own, as its .gitignore files have it, but for hidden folders."""
     names = git.files_of_folder(root)
-    yield from _walked(root, {name: False for name in names if not _is_hidden(Path(name))}, links)
-
-
-def _is_hidden(name: Path) -> bool:
-    return any(part.startswith(".") for part in name.parts[:-1])
+    shown = (name for name in names if not any(part.startswith(".") for part in name.split("/")[:-1]))
+    yield from _walked(root, dict.fromkeys(shown, False), links)
 
 
 def _walked(root: Path, names: Mapping[str, bool], links: bool = True) -> Iterator[tuple[Path, bool]]:

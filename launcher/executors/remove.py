@@ -39,7 +39,7 @@ def remove(
     old = [run for root in sorted({run.root for run in chosen}) for run in trash.expired(root)]
     code, moment = _code_of([*local, *old]), trash.moment()
     if now:
-        trash.side_by_side(_delete_with_marker, chosen, say)
+        trash.side_by_side(delete, chosen, say)
     else:
         for run in chosen:
             check(run)
@@ -104,16 +104,12 @@ def check(run: Run) -> None:
 
 
 def delete(run: Run) -> None:
-    """Delete one run's folder. Raises `LauncherError` for anything that is no run folder."""
+    """Delete one run's folder and its marker. Raises `LauncherError` for anything that is no run folder."""
     check(run)
     try:
         shutil.rmtree(run.folder)
     except OSError as error:
         raise LauncherError(f"rm: {run.folder} could not be deleted: {error}") from None
-
-
-def _delete_with_marker(run: Run) -> None:
-    delete(run)
     store.clear_unfinished(Path(run.root), run.id)
 
 

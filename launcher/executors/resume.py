@@ -69,7 +69,12 @@ def resume_here(
                 _check_sharding(plan)
         plans = [with_environment(plan) for plan in with_images(plans)]
         values_from_now = [
-            as_recorded(recorded[run], _as_now(changed[run], plan)) for run, plan in zip(chosen, plans, strict=True)
+            # What was looked up anew is recorded, and else what changed.
+            as_recorded(
+                recorded[run],
+                dataclasses.replace(changed[run], container=plan.container, python=plan.python, arms=plan.arms),
+            )
+            for run, plan in zip(chosen, plans, strict=True)
         ]
         submission.check(plans)
         folders = [run.folder for run in chosen]
@@ -137,11 +142,6 @@ def with_environment(plan: Plan) -> Plan:
         files = {file: path for file, path in held.items() if file.startswith(f"{uv_project.FOLDER}/")}
         environment_client.show(uv_environment.make(place, name, files, plan.uv.project, plan.uv.lock))
     return dataclasses.replace(plan, python=str(uv_environment.python_of(place, name)))
-
-
-def _as_now(changed: Plan, plan: Plan) -> Plan:
-    """The plan with what was looked up anew."""
-    return dataclasses.replace(changed, container=plan.container, python=plan.python, arms=plan.arms)
 
 
 def with_images(plans: Sequence[Plan]) -> list[Plan]:

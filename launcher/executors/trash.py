@@ -113,12 +113,7 @@ def side_by_side(
 
 def size(run: Run) -> int:
     """Bytes that a run's folder takes on its disk."""
-    return size_of(run.path)
-
-
-def size_of(folder: str) -> int:
-    """Bytes that a folder takes on its disk."""
-    total, folders = 0, [folder]
+    total, folders = 0, [run.path]
     while folders:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple, cast
 
 from launcher import admit
-from launcher.runs import decode, processes
+from launcher.runs import processes
 from launcher.runs.run_files import Files
 from launcher.runs.schema import Identity, Status
 from launcher.runs.store import Run
@@ -86,11 +86,6 @@ def waits_for(state: State) -> list[str]:
     """The runs that a queued run waits for by `after=`, as its script or its scheduler gives the reason."""
     match = _COMES_AFTER.search(state.reason) if state.name == "queued" else None
     return match[1].split(", ") if match else []
-
-
-def admitted(value: Any) -> State:
-    """A state that another machine, or a file, gives as a list. Raises `admit.Refused`."""
-    return decode.admitted(State, value, "a state")
 
 
 def status_of(files: Files) -> Status | None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher import safe_files, units
+from launcher.runs import decode, log_tail, states, store, terminals
 from launcher.runs import follow as follow_files
-from launcher.runs import log_tail, states, store, terminals
 from launcher.runs.log_pieces import PIECE
 from launcher.runs.schema import PlanRecord
 from launcher.runs.states import Seen, State
@@ -72,7 +72,7 @@ def _idle(folder: Path, state: State) -> int | None:
 def plain(state: State) -> list[Any]:
     """A state that the client accepts. Raises `Refused` where the run's files are damaged."""
     reason = " ".join(state.reason.split())[: states.LONGEST_REASON]
-    return list(states.admitted(list(state._replace(reason=reason))))
+    return list(decode.admitted(State, list(state._replace(reason=reason)), "a state"))
 
 
 def _changed(folder: Path, name: str, known: Any) -> tuple[list[int], str] | None:

@@ -24,7 +24,7 @@ def liveness(asked: Mapping[str, Files], after: float = 0.0) -> dict[str, Livene
     shot = [folder for folder, life in known.items() if life.life == "gone" and status_of(asked[folder]) is not None]
     if shot:
         # A killed shell leaves its children, which still write into the folder.
-        left = processes.processes_of([Target(None, _name(folder)) for folder in shot])
+        left = processes.processes_of([Target(None, os.path.basename(folder)) for folder in shot])
         for folder, alive in zip(shot, left, strict=True):
             if alive:
                 pids = ", ".join(str(process.pid) for process in alive)
@@ -59,7 +59,7 @@ def _remove_container(folder: str) -> None:
     plan = store.read_or_empty(f"{folder}/plan.json", own_in=os.path.dirname(folder))
     container = decode(PlanRecord, plan, ("container",))[0].container
     if container is not None and container.runtime.kind in ENGINES:
-        argv = [container.runtime.kind, "rm", "--force", _name(folder)]
+        argv = [container.runtime.kind, "rm", "--force", os.path.basename(folder)]
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # no engine, or one that hangs
             subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
 
@@ -89,9 +89,5 @@ def _target(folder: str, files: Files) -> Target:
     status = status_of(files)
     if status is None and files.submission and files.submission.sweep:
         # The process of a waiting run's submission also drives the other runs of its sweep.
-        return Target(None, _name(folder))
-    return Target(answering(files), _name(folder))
-
-
-def _name(folder: str) -> str:
-    return folder.rpartition("/")[2]
+        return Target(None, os.path.basename(folder))
+    return Target(answering(files), os.path.basename(folder))

@@ -68,7 +68,7 @@ def start(folders: Sequence[Path], planned: Sequence[Plan]) -> None:
 def _pull(folder: Path, plan: Plan) -> str:
     """Submit the job that fetches the image of these runs, on a compute node. Returns its id."""
     path = folder / "pull.sh"
-    _write(path, image_script(plan, log=str(folder / "pull.log")))
+    store.write_text(path, image_script(plan, log=str(folder / "pull.log")), records.record)
     return sbatch(["sbatch", "--parsable", str(path)], folder / "pull.out")
 
 
@@ -90,11 +90,6 @@ def image_script(plan: Plan, *, log: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write(path: Path, text: str) -> None:
-    with open(path, "w", encoding="utf-8", opener=records.record) as stream:
-        stream.write(text)
-
-
 def _submit_one(folder: Path, after: Sequence[str]) -> None:
     answer = folder / f"sbatch.{len(list(folder.glob('sbatch.*.out'))) + 1}.out"
     _submit({folder: str(folder / "launch.log")}, False, folder / "run.sh", answer, after)
@@ -111,10 +106,10 @@ def _submit_array(number: int, runs: Sequence[tuple[Path, Plan]], after: Sequenc
     stem = f"{int(time.time())}-{number}"  # a resumed sweep makes new arrays beside the old ones
     listing, text = place / f"{stem}.folders", place / f"{stem}.sh"
     answer = place / f"{stem}.out"
-    _write(listing, "".join(f"{folder}\n" for folder in folders))
+    store.write_text(listing, "".join(f"{folder}\n" for folder in folders), records.record)
     parallel = planned[0].cluster["parallel"]
     log = str(place / f"{stem}.%a.log")
-    _write(text, render.array(planned, log=log, folders=str(listing), parallel=parallel))
+    store.write_text(text, render.array(planned, log=log, folders=str(listing), parallel=parallel), records.record)
     logs = {folder: str(place / f"{stem}.{index}.log") for index, folder in enumerate(folders)}
     _submit(logs, True, text, answer, after)
 

@@ -114,14 +114,9 @@ def _content(name: str, path: str | None) -> str:
 def send_code(plan: Plan, code: Mapping[str, Path], address: Address) -> None:
     """Send a host the code of a plan, unless it has that. Raises `LauncherError`."""
     host = connect(address)
-    if not host.ask("has_code", _is_there, folder=plan.code_dir):
+    if not host.ask("has_code", lambda answer: admit.flag(answer, "whether the code is there"), folder=plan.code_dir):
         data, shared = packed_files(code), plan.shared is not None
         _ask_again_when_lost(lambda: host.ask("write_code", nothing, data, folder=plan.code_dir, shared=shared))
-
-
-def _is_there(answer: Any) -> bool:
-    """Raises `Refused`."""
-    return admit.flag(answer, "whether the code is there")
 
 
 def reserve(names: Sequence[str], address: Address, root: str, token: str) -> list[Path]:

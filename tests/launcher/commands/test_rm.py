@@ -34,7 +34,7 @@ def test_the_target_of_a_link_stays(root, tmp_path):
     (outside / "large").write_bytes(bytes(1_000_000))
     (finished(root) / "data").symlink_to(outside)
     (root / NAME / "file").symlink_to(outside / "large")
-    assert trash.size_of(str(root / NAME)) < 1_000_000
+    assert trash.size(Run(str(root), NAME)) < 1_000_000
     rm.main([NAME])
     (root / NAME).symlink_to(outside)
     with pytest.raises(LauncherError, match="is no run folder"):
