@@ -25,16 +25,6 @@ from launcher.ssh.methods import MOST_FILES
 from launcher.ssh.remote_status import look_again
 
 
-class Wanted(NamedTuple):
-    """A file to fetch, as the host listed it."""
-
-    name: str
-    offset: int
-    """Bytes of it that are here."""
-    size: int
-    mtime: int
-
-
 class Progress:
     """How far a fetch is, for the person who waits."""
 
@@ -97,26 +87,27 @@ def _fetch(run: Run, pointer: Pointer, folder: Path, progress: Progress) -> Iter
     if folder != run.folder:  # marks it as a copy, never a run of this machine
         remote_record.write(folder, pointer, store.COPY)
     host = connect(pointer.address)
-    wanted = []
-    for name, size, mtime in host.ask("contents", _listed, root=pointer.root, id=run.id):
-        local = _stat(folder, name)
-        if local is None or (local.st_size, local.st_mtime_ns) != (size, mtime):
-            begun = _stat(folder, _aside(name, size, mtime))
-            wanted.append(Wanted(name, min(size, begun.st_size) if begun else 0, size, mtime))
-    if not wanted:
+    here: dict[_Listed, int] = {}
+    for file in host.ask("contents", _listed, root=pointer.root, id=run.id):
+        local = _stat(folder, file.name)
+        if local is None or (local.st_size, local.st_mtime_ns) != file[1:]:
+            begun = _stat(folder, _aside(*file))
+            here[file] = min(file.size, begun.st_size) if begun else 0
+    if not here:
         return
-    progress.files, progress.here, progress.bytes = len(wanted), 0, 0
-    progress.total = sum(file.size - file.offset for file in wanted)
+    progress.files, progress.here, progress.bytes = len(here), 0, 0
+    progress.total = sum(file.size - offset for file, offset in here.items())
+    wanted = [(file.name, offset, file.size, file.mtime) for file, offset in here.items()]
     stream = host.stream("files", root=pointer.root, id=run.id, wanted=wanted)
     answers = progress.counted(stream)
     with host.admitting(), contextlib.closing(stream):
-        for file in wanted:
+        for file, offset in here.items():
             head = admit.group(next(answers, None), "an answer about a file", "name")
             admit.choice(head["name"], "the name of a file", (file.name,))
             if admit.flag(head.get("gone", False), "gone"):
                 yield file.name, None
             else:
-                yield file.name, _receive(folder, file, head, answers)
+                yield file.name, _receive(folder, file, offset, head, answers)
             progress.here += 1
         if next(answers, None) is not None:
             raise Refused("it sends more files than were requested")
@@ -154,15 +145,16 @@ def _make(folder: Path) -> None:
         ) from None
 
 
-def _receive(folder: Path, wanted: Wanted, head: Mapping[str, Any], answers: Iterator[Any]) -> int:
-    """Receive one file: written aside, checked, renamed. Returns the bytes that were sent.
+def _receive(folder: Path, wanted: _Listed, here: int, head: Mapping[str, Any], answers: Iterator[Any]) -> int:
+    """Receive one file, of which so many bytes are here: written aside, checked, renamed. Returns the bytes that were
+    sent.
 
     Raises `Refused`, `LauncherError` for a damaged file, and `OSError`.
     """
     admit.group(head, "an answer about a file", "size", "mtime", "offset")
     size, mtime = admitted(Stamp, [head["size"], head["mtime"]], "a file")
-    unchanged = (size, mtime) == wanted[2:]
-    offset = admit.whole(head["offset"], "where a file begins", most=wanted.offset if unchanged else 0)
+    unchanged = (size, mtime) == wanted[1:]
+    offset = admit.whole(head["offset"], "where a file begins", most=here if unchanged else 0)
     aside = _aside(wanted.name, size, mtime)
     with open(safe_files.open_in(folder, aside, os.O_RDWR | os.O_CREAT, make=True), "r+b") as out:
         digest = _digest_of(out, offset)
