@@ -55,7 +55,8 @@ def main(words: Sequence[str], *, follow: bool) -> int:
             raise
         except Unavailable as error:
             raise Unavailable(f"{error}; nothing is lost, and the same command later sends the rest") from None
-    print(f"{export.sent} values of {_count(chosen.runs)} sent" if export.sent else "nothing new to send")
+    what = chosen.runs[0].id if len(chosen.runs) == 1 else f"{len(chosen.runs)} runs"
+    print(f"{export.sent} values of {what} sent" if export.sent else "nothing new to send")
     print(tracker.told())
     return 0
 
@@ -73,10 +74,6 @@ def _tracker(name: str, folder: str) -> Tracker:
     from launcher.trackers.wandb_runs import Wandb
 
     return Wandb()
-
-
-def _count(runs: Sequence[Run]) -> str:
-    return runs[0].id if len(runs) == 1 else f"{len(runs)} runs"
 
 
 class Export:

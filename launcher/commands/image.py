@@ -108,15 +108,12 @@ def _render(names: Sequence[str], options: dict[str, str]) -> int:
 
 
 def _recipe(name: str, options: dict[str, str]) -> images.ImageRecipe:
-    recipe, more = image_recipes.find(name), _list_of(options, "pip")
+    recipe = image_recipes.find(name)
+    more = [item for item in options.get("pip", "").strip("[]").split(",") if item]
     for package in more:
         if not _PINNED.fullmatch(package):
             raise SettingsError(f"pip: {package} should be a package with its exact version, as torchao==0.18.0", "pip")
     return dataclasses.replace(recipe, pip=(*recipe.pip, *more))
-
-
-def _list_of(options: dict[str, str], key: str) -> list[str]:
-    return [item for item in options.get(key, "").strip("[]").split(",") if item]
 
 
 def _rendered(recipe: images.ImageRecipe, format: images.Format) -> str:

@@ -159,13 +159,9 @@ def _nothing(arm: MeasuredArm) -> str:
 
 
 def _how_it_failed(arm: MeasuredArm) -> str:
-    after = _steps(arm)
+    after = arm.evidence.metrics.last_step if arm.evidence.metrics else 0
     when = f", after {after:,} step{'s' * (after > 1)}" if after else ""
     return f"{arm.evidence.state.reason}{when}"
-
-
-def _steps(arm: MeasuredArm) -> int:
-    return arm.evidence.metrics.last_step if arm.evidence.metrics else 0
 
 
 def _named(arm: MeasuredArm) -> str:

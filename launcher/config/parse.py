@@ -77,7 +77,7 @@ def parse(word: str, groups: Sequence[str] = GROUPS, source: str = COMMAND_LINE)
 def _parse(word: str, groups: Sequence[str]) -> Override:
     match = _SHAPE.fullmatch(word)
     if match is None or (match["text"] is None and match["prefix"] != "~" and not _OF_SHELL.fullmatch(word)):
-        raise UsageError(_no_override(word, groups))
+        raise UsageError(half_of_pair(word, groups) or f"{word!r} is neither a verb nor key=value; see --help")
     prefix, key, text = match["prefix"] or "", match["key"].strip(), match["text"]
     key = ALIASES.get(key, key)
     if key.startswith("hydra.") or key == "hydra":
@@ -100,10 +100,6 @@ def _parse(word: str, groups: Sequence[str]) -> Override:
     if kind == "group":
         return make(values=tuple(None if value == "null" or prefix == "~" else value for value in texts))
     return make(values=texts)
-
-
-def _no_override(word: str, groups: Sequence[str]) -> str:
-    return half_of_pair(word, groups) or f"{word!r} is neither a verb nor key=value; see --help"
 
 
 def half_of_pair(word: str, groups: Sequence[str] = GROUPS) -> str:

@@ -11,7 +11,6 @@ from amp_launcher.around import script
 from amp_launcher.paddle_apis import is_static
 from amp_launcher.precision import resolved
 from amp_launcher.precision.resolved import ResolvedPrecision
-from amp_launcher.settings import Settings
 from amp_launcher.typed import SettingsError, plain, refuse_control_characters
 from launcher.config import job_environment, placeholders
 from launcher.config.launch_checks import LONGEST_NAME
@@ -108,7 +107,8 @@ def _plan(spec: JobSpec, facts: Facts) -> Plan:
         mechanism=precision.mechanism,
         precision=_decided(spec, precision),
         settings=plain(settled),
-        words=_with_absolute_folder(spec.words, settled),
+        # The data folder reaches the trainer as its settings have it, absolute.
+        words=tuple(f"data.dir={settled.data.dir}" if word.startswith("data.dir=") else word for word in spec.words),
         trainer=spec.recipe.trainer(training.framework, training.amp.claims),
         python=facts.python,
         uv=UvPlan(name=facts.uv, project=facts.uv_project, lock=facts.uv_lock) if facts.uv else None,
@@ -283,11 +283,6 @@ def _secrets(spec: JobSpec, facts: Facts) -> dict[str, str]:
     far = addresses.of(spec.launch.cluster) is not None
     own = f"{facts.run_root}/{PLACEHOLDER}/{SECRETS}"
     return {name: f"{own}/{name}" if far or path is None else facts.absolute(path) for name, path in secrets.items()}
-
-
-def _with_absolute_folder(words: tuple[str, ...], settled: Settings) -> tuple[str, ...]:
-    """The data folder reaches the trainer as its settings have it, absolute."""
-    return tuple(f"data.dir={settled.data.dir}" if word.startswith("data.dir=") else word for word in words)
 
 
 def _advice_on_shell(spec: JobSpec, left_behind: tuple[str, ...]) -> Iterator[str]:

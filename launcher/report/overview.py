@@ -32,7 +32,7 @@ def document(title: str, seen: Sequence[Seen], now: float, pages: Mapping[str, s
     names = [Cell(text=run_ids.words_of(one.run.id), value=one.run.id, link=pages.get(one.run.id, "")) for one in seen]
     columns = [
         Column("run", names),
-        texts("started", [_moment(one.state.started) for one in seen]),
+        texts("started", [(one.state.started or "")[:16].replace("T", " ") for one in seen]),  # to the minute
         texts("state", [_state(one) for one in seen]),
         texts("mode", [_mode(plan, result) for plan, result in zip(plans, results, strict=True)]),
         texts("proof", [result.observed.verdict or "" for result in results]),
@@ -76,8 +76,3 @@ def _loss(seen: Seen, result: ResultRecord) -> Cell:
         return Cell(text="not finite")
     loss = result.loss.last if result != ResultRecord() else details.progress(seen.run).loss
     return numeric(loss, units.number(loss))
-
-
-def _moment(text: str | None) -> str:
-    """A time to the minute, which sorts as text."""
-    return (text or "")[:16].replace("T", " ")

@@ -27,8 +27,9 @@ SUPERVISOR = "supervise.sh"
 
 def render(plan: Plan) -> str:
     """The script of a bound plan: what it runs, on its first screen, then the steps around that."""
+    header = slurm_header.header(plan, log=f"{plan.run_dir}/launch.log") if _is_job(plan) else []
     sections = [
-        ["#!/usr/bin/env bash", *_header(plan), *map(_comment, _title(plan))],
+        ["#!/usr/bin/env bash", *header, *map(_comment, _title(plan))],
         ["set -u", "umask 077", f"LAUNCHER_RUN={to_bash(plan.run_dir)}", f"LAUNCHER_CODE={to_bash(plan.code_dir)}"],
         *_functions(plan),
         [*_settings(plan), *_source(plan)],
@@ -89,10 +90,6 @@ def _restarts(plan: Plan) -> bool:
 
 def _waits(plan: Plan) -> bool:
     return plan.after is not None and plan.queue == "direct" and not plan.arm
-
-
-def _header(plan: Plan) -> list[str]:
-    return slurm_header.header(plan, log=f"{plan.run_dir}/launch.log") if _is_job(plan) else []
 
 
 def _title(plan: Plan) -> Iterator[str]:

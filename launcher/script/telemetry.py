@@ -15,7 +15,7 @@ import itertools
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,10 +93,10 @@ def read(run: Path) -> Telemetry:
     notes: dict[str, None] = {}
     asked: list[tuple[int, int]] = []
     try:
-        names = sorted((int(match[1]), int(match[2]), match[3]) for match in _files(run / FOLDER))
+        matches = [match for path in (run / FOLDER).iterdir() if (match := _FILE.fullmatch(path.name))]
     except (FileNotFoundError, NotADirectoryError):
         return Telemetry()
-    for attempt, node, kind in names:
+    for attempt, node, kind in sorted((int(match[1]), int(match[2]), match[3]) for match in matches):
         name = f"{attempt}-{node}.{kind}.csv"
         try:
             text = safe_files.read_text(run / FOLDER / name)
@@ -170,12 +170,6 @@ def parse_host(lines: Iterable[str], attempt: int = 1, node: int = 0) -> list[Se
         return []
     times, *columns = zip(*samples, strict=True)
     return [Series(attempt, node, "host", "", times, dict(zip(HOST_UNITS, columns, strict=True)))]
-
-
-def _files(folder: Path) -> Iterator[re.Match[str]]:
-    for path in folder.iterdir():
-        if match := _FILE.fullmatch(path.name):
-            yield match
 
 
 def _number(text: str) -> float | None:

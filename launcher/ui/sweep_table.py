@@ -140,7 +140,7 @@ def columns(rows: Sequence[Cell], shown: Sequence[Cell]) -> list[Column]:
     unit, rates = units.rates(
         [(row.result.throughput.mean, row.result.throughput.unit or "samples/s") for row in shown]
     )
-    of_script = {name: [_number(row.measures.get(name)) for row in shown] for name in names(rows)}
+    of_script = {name: [units.number(row.measures.get(name)) for row in shown] for name in names(rows)}
     return [
         Column("RUN", _labels(rows, [row.seen for row in shown])),
         *_of_chain(shown),
@@ -223,10 +223,6 @@ def _labels(rows: Sequence[Cell], seen: Sequence[Seen]) -> list[str]:
     """The cells of one sweep by their numbers, other runs by their ids."""
     is_sweep = _sweep(rows) is not None
     return [one.run.id.rpartition("-")[2] if is_sweep else one.run.id for one in seen]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else units.number(value)
 
 
 def _text(value: Any) -> str:
