@@ -6,7 +6,6 @@ It writes values unquoted: they are constants of `image_recipes.py`.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,13 +15,6 @@ from launcher.containers import references
 Format = Literal["docker", "singularity"]
 SUFFIXES: dict[Format, str] = {"docker": "Dockerfile", "singularity": "def"}
 """Format -> suffix of a rendered file."""
-
-# NVIDIA's images since 2025 pin the versions they were tested with in a constraints file of pip.
-_EXPLAINED = (
-    '|| { test -z "$PIP_CONSTRAINT" || { echo "the base image pins packages in $PIP_CONSTRAINT: ask for the versions'
-    ' named there, or take a base without it. Of these packages it says:"; grep -iE "^(%s) *[=<>]" "$PIP_CONSTRAINT"'
-    " || echo nothing; } >&2; exit 1; }"
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,10 +81,7 @@ def _pip_line(recipe: ImageRecipe) -> str:
     index = f"--extra-index-url {recipe.index} " if recipe.index else ""
     packages = " ".join(f"'{package}'" for package in recipe.pip)
     # Debian and Ubuntu refuse pip outside a virtual environment, which protects nothing in an image.
-    # pip treats -, _ and . in a name as equal.
-    names = "|".join(re.sub(r"[-_.]+", "[-_.]+", re.split(r"[\[=]", package)[0]) for package in recipe.pip)
-    install = f"PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir {index}{packages}"
-    return f"{install} {_EXPLAINED % names}"
+    return f"PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir {index}{packages}"
 
 
 def _title(recipe: ImageRecipe, format: Format) -> list[str]:

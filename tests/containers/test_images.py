@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 import sys
 import zipfile
@@ -49,25 +48,6 @@ def test_a_dockerfile_begins_with_a_registrys_image() -> None:
 def test_an_unknown_recipe_is_refused_with_the_nearest() -> None:
     with pytest.raises(SettingsError, match=r"no image recipe pytroch \(pytorch, .*did you mean pytorch\?"):
         find("pytroch")
-
-
-def test_versions_that_the_base_image_pins_are_named_where_pip_fails(tmp_path: Path) -> None:
-    """The line of the recipe with the real pip, which finds nothing here."""
-    recipe = dataclasses.replace(CPU, pip=("no-such-thing==2.1.0", "Nor_This[x]==1.5.2", "six==0.0.1"), index="")
-    (line,) = (line for line in render(recipe, "docker").splitlines() if "pip install" in line)
-    pins = tmp_path / "constraint.txt"
-    pins.write_text("# tested together\nno-such-thing==1.26.4\nnor.this == 1.5.2 ; python_version > '3'\nno-such==1\n")
-    command = line.removeprefix("RUN ")
-    environment = {"PATH": os.environ["PATH"], "PIP_NO_INDEX": "1"}
-    for constraint, says in (
-        ({"PIP_CONSTRAINT": str(pins)}, "no-such-thing==1.26.4\nnor.this == 1.5.2 ; python_version > '3'\n"),
-        ({"PIP_CONSTRAINT": "/dev/null"}, "Of these packages it says:\nnothing\n"),
-    ):
-        done = subprocess.run(["sh", "-c", command], env={**environment, **constraint}, capture_output=True, text=True)
-        assert done.returncode == 1
-        assert done.stderr.endswith(says) and "or take a base without it" in done.stderr
-    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True)
-    assert done.returncode == 1 and "pins" not in done.stderr
 
 
 def test_nothing_heavy_is_imported_until_something_is_rendered() -> None:
