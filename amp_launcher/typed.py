@@ -218,11 +218,12 @@ def not_a_choice(key: str, value: Any, choices: Iterable[Any]) -> str:
 
 
 def refuse_control_characters(key: str, value: str) -> None:
-    """Refuse control characters and bytes that are not text: strings end up in scripts, headers and terminals.
+    """Refuse control characters and bytes that are not text: strings end up in scripts, headers and terminals, and
+    Apptainer's shell takes U+0080 and U+0081 for ends of its input.
 
     Raises `SettingsError`."""
     for character in value:
-        if ord(character) < 32 or ord(character) == 127:
+        if ord(character) < 32 or 127 <= ord(character) < 160:
             raise SettingsError(f"{key} contains the control character {character!r}, which no setting may have", key)
         if "\ud800" <= character <= "\udfff":  # what Python makes of bytes in names that it can't decode
             raise SettingsError(f"{key} contains bytes that are not UTF-8 text", key)

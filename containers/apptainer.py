@@ -12,9 +12,6 @@ from launcher.containers.words import EnvArg, Word
 
 # The first versions with --no-eval. Earlier ones evaluate every value in a shell inside the container.
 _NO_EVAL = {"apptainer": (1, 1), "singularity": (3, 10)}
-LOSING = "\x80\x81"
-"""Apptainer's shell takes these two for the end of its input and of a line: with one of them in a value the job starts
-without its environment."""
 PLAIN_PATH = re.compile(r'[^:,\\"]+')
 """A path that `--bind` takes unquoted; others need `--mount`."""
 

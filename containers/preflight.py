@@ -117,12 +117,6 @@ def _check_apptainer(container: Container, runtime: Runtime) -> None:
         raise SettingsError(f"container.shm: {runtime.kind} shares the host's /dev/shm and its size", "shm")
     if ":" in container.home:
         raise SettingsError(f"run_root={container.cache}: {runtime.kind} takes no ':' there", "run_root")
-    for name, value in container.environment.items():
-        if any(character in value for character in apptainer.LOSING):
-            raise SettingsError(
-                f"env.{name}: {runtime.kind} loses U+0080 and U+0081, and with them the job's environment",
-                f"env.{name}",
-            )
     if apptainer.no_eval(runtime):
         return
     version = ".".join(map(str, runtime.version))

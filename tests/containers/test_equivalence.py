@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from amp_launcher.typed import SettingsError
 from launcher.containers import preflight
-from launcher.containers.apptainer import LOSING
 from launcher.containers.description import Mount
 from launcher.containers.runtime import Runtime
 from launcher.containers.words import EnvArg
@@ -129,16 +127,6 @@ def test_a_hostile_working_folder(folder: str, runtime: Runtime, place: Place, t
     inside.mkdir()
     container = dataclasses.replace(place.container(image_of(runtime, testbed)), workdir=str(inside))
     assert place.probe(container, runtime)["cwd"] == str(inside)
-
-
-@pytest.mark.parametrize("character", LOSING)
-def test_apptainer_really_loses_what_is_refused_for_it(character: str, place: Place, testbed: Testbed) -> None:
-    container = place.container(testbed.images["python"].sandbox, environment={"VALUE": character, "OTHER": "x"})
-    with pytest.raises(SettingsError, match=r"env\.VALUE: apptainer loses"):
-        preflight.check(container, APPTAINER)
-    assert place.probe(container, APPTAINER)["env"].get("VALUE") != character
-    in_docker = dataclasses.replace(container, image=testbed.images["python"].docker)
-    assert place.probe(in_docker, DOCKER)["env"]["VALUE"] == character
 
 
 @CONTAINED

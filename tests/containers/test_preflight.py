@@ -119,7 +119,7 @@ def test_a_mount_that_could_mean_two_things_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("text", ["\n", "\r", "\t", "\x00", "\x1b", "\x7f", "\udcff"])
+@pytest.mark.parametrize("text", ["\n", "\r", "\t", "\x00", "\x1b", "\x7f", "\x80", "\x9f", "\udcff"])
 def test_control_characters_and_bytes_that_are_no_text_are_refused_by_name(runtime: str, text: str) -> None:
     changes: dict[str, dict[str, Any]] = {
         "env.VALUE": {"environment": {"VALUE": f"a{text}b"}},

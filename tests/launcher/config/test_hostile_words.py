@@ -160,9 +160,9 @@ def test_a_plan_is_printed_without_what_a_terminal_acts_on(
         "device=cpu",
         "train.bare=true",
         "require_proof=false",
-        "env.A=a\x9b31mb",
+        "env.A=a\u202eb",
         "--",
-        "x\x85y",
+        "x\u2066y",
     ]
     assert main(words) == 0
     shown = capsys.readouterr().out
