@@ -183,10 +183,6 @@ def _check_paths(plan: Plan) -> None:
         refuse_control_characters("workdir", plan.script.workdir)
         for path in plan.script.inputs.values():
             refuse_control_characters("script.inputs", path)
-    if plan.container is not None:
-        refuse_control_characters("image", plan.container.image)
-        for mount in plan.container.mounts:
-            refuse_control_characters("mounts", mount.source)
 
 
 def _check_root(spec: JobSpec, facts: Facts) -> None:
