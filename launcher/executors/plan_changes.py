@@ -79,7 +79,7 @@ def _value(plan: Plan, key: str, text: str) -> Any:
             refuse_control_characters(key, argument)
     except SettingsError as error:
         raise UsageError(f"{error} (command line)") from None
-    if key in own and key != RESUME_ARGUMENTS:
+    if key in own:
         least = 0 if key in ("checkpoint.every", "gpus") else 1
         if getattr(value, "kind", ""):
             raise UsageError(f"gpus={text}: a run keeps the type of its GPUs; say gpus={value:d} (command line)")

@@ -49,6 +49,12 @@ def test_a_client_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert files(tmp_path / "cache") == []
 
 
+def test_a_cache_that_can_not_be_made_is_named(tmp_path: Path) -> None:
+    with Registry("no cache") as registry, pytest.raises(PullError, match=r"file/cache: Not a dir.*; name a folder"):
+        (tmp_path / "file").touch()
+        get(registry, NOBODY, tmp_path / "file/cache")
+
+
 def test_there_is_no_pull_of_a_file_or_without_a_runtime_that_pulls(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="is a file or folder; there is nothing to fetch"):
         get("/a/b.sif", NOBODY, tmp_path)

@@ -76,6 +76,9 @@ def bearer(host: str) -> str:
 def test_a_remote_registry_points_at_nothing_on_this_machine() -> None:
     with pytest.raises(ValueError, match=r"is on this machine, and registry\.example is not"):
         check_target("https://127.0.0.1:8443/token", "https://registry.example/v2/")
+    for url in ("https://me@auth.example/token", "https:///token"):
+        with pytest.raises(ValueError, match="is not a URL of a host"):
+            check_target(url, "https://registry.example/v2/")
     check_target("https://auth.example/token", "https://registry.example/v2/")
 
 
@@ -130,6 +133,7 @@ REFUSED: list[tuple[str, Answer]] = [
     ("made for no Linux", index(json.dumps({"manifests": [ARCHITECTURE]}).encode())),
     *((NONSENSE, token(body)) for body in (b"[" * 100_000, b"no json")),
     *(("an invalid token", token(body)) for body in (b'{"token": {"a": 1}}', b'{"token": "a\\r\\nX: y"}')),
+    ("out for a key alone", lambda handler, _: send(handler, 401)),
     ("answers 500 Internal Server Error for", lambda handler, _: send(handler, 500, phrase="\x1b]0;owned\x07")),
 ]
 

@@ -208,7 +208,7 @@ def test_torch_goes_on_with_other_numbers_of_nodes_and_gpus():
     assert (values["gpus"], values["processes"], values["env"]) == (1, 1, {})
     assert changes(here, {"gpus": "2"}).env["CUDA_VISIBLE_DEVICES"] == "a,b"
     on_gpus = dataclasses.replace(plan, settings={**settings, "device": "cuda"})
-    assert changes(on_gpus, {"gpus": "2"}).gpus == 2
+    assert changes(on_gpus, {"gpus": "2"}).gpus == 2 and not changes(plan, {"cluster.time": "null"}).cluster["time"]
     for before, key, text, says in (
         (on_gpus, "gpus", "0", "trains on GPUs, and continues on GPUs"),
         (here, "gpus", "0", "began with 2 to choose from"),

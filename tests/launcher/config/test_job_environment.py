@@ -94,7 +94,7 @@ def test_what_stays_behind_is_counted_by_every_run_elsewhere_and_named_by_plan_a
     for name in ("CUDA_HOME", "PWD", "TERM", "HF_HOME", "LD_LIBRARY_PATH", "RANK"):
         assert f" {name}," not in line
     assert "note: passed on from this shell: CUDA_HOME\n" in screen
-    assert "hush" not in screen and "u:pw" not in screen
+    assert all(text not in screen for text in ("hush", "u:pw", "stay behind"))
     far = resolve(
         spec_of("cluster=ssh", "cluster.host=box"), dataclasses.replace(LAPTOP, shell=job_environment.of_shell(SHELL))
     )

@@ -55,3 +55,5 @@ def test_a_value_of_another_type_is_refused_or_does_no_harm(name: str) -> None:
             except Exception as error:
                 raise AssertionError(f"{path} = {junk!r}") from error
     assert refused > 200
+    with pytest.raises(LauncherError, match="nodes=-1 is no plan's"):
+        from_json({**plan, "nodes": -1})
