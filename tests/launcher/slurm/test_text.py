@@ -105,6 +105,7 @@ def test_accounts_that_do_not_answer_refuse_no_plan(tmp_path: Path, monkeypatch:
         ("partition", {}, ("cluster.partition=short",), 60, True),
         ("partition", {}, (), None, False),
         ("partition", {"preempts_by_signal": True}, ("cluster.partition=short",), 60, False),
+        ("partition at once", {}, ("cluster.partition=short",), 0, False),
         ("qos", {}, (), 150, True),
         ("qos", {}, ("cluster.qos=high",), None, False),
     ],
@@ -114,6 +115,7 @@ def test_a_plan_has_the_grace_time_and_its_script_hears_of_a_preemption(
 ) -> None:
     found = {
         "partition": tuple(slurm_preemption.of_partitions(PARTITIONS_SHOWN)),
+        "partition at once": tuple(slurm_preemption.of_partitions(PARTITIONS_SHOWN.replace("=60", "=0"))),
         "qos": tuple(slurm_preemption.of_qos(QOS_SHOWN, "REQUEUE")),
     }
     cluster = dataclasses.replace(CLUSTER, preemptible=found[by], **changes)
