@@ -76,8 +76,8 @@ def bearer(host: str) -> str:
 def test_a_remote_registry_points_at_nothing_on_this_machine() -> None:
     with pytest.raises(ValueError, match=r"is on this machine, and registry\.example is not"):
         check_target("https://127.0.0.1:8443/token", "https://registry.example/v2/")
-    for url in ("https://me@auth.example/token", "https:///token"):
-        with pytest.raises(ValueError, match="is not a URL of a host"):
+    for url in ("https://me@auth.example/token", "https:///token", "http://auth.example/token", "ftp://127.0.0.1/"):
+        with pytest.raises(ValueError, match=r"is not a URL of a host|is neither https nor on this machine"):
             check_target(url, "https://registry.example/v2/")
     check_target("https://auth.example/token", "https://registry.example/v2/")
 

@@ -27,7 +27,7 @@ PROCESS = {"host": "n7", "boot": "b", "pid": 7, "start": 1}
         ({"swept": "amp"}, PlanRecord(), ["swept is not pairs of a name and a value"]),
         ({"arms": [{"arm": "00"}, {"arm": 1}]}, PlanRecord(), ["arms holds what is not an object"]),
         ({"words": ["amp=o2", 3]}, PlanRecord(), ["words holds what is not text"]),
-        ({"settings": {"amp": 3, "batch": 8}}, PlanRecord(settings=(((None, None)), 8, (None,))),
+        ({"settings": {"amp": 3, "batch": 8}}, PlanRecord(settings=PlanRecord().settings._replace(batch=8)),
          ["settings.amp is not an object"]),
         ({"versions": {"torch": "2.4", "numpy": 2}}, ResultRecord(versions={"torch": "2.4"}),
          ["versions.numpy is not text"]),
