@@ -59,8 +59,8 @@ class SteppedWeights:
         self._there = False
 
     def _swap(self, tensors: list[list[torch.Tensor]], keys: dict[torch.Tensor, torch.Tensor]) -> None:
-        for group, params in zip(self._optimizer.param_groups, tensors, strict=True):
-            group["params"][:] = params  # LBFGS keeps this list
+        for number, params in enumerate(tensors):
+            self._optimizer.param_groups[number]["params"][:] = params  # LBFGS keeps this list
         state = self._optimizer.state
         entries = [(keys.get(key, key), entry) for key, entry in state.items()]
         state.clear()

@@ -79,8 +79,8 @@ class SavedState:
         own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for position, saved in self._entries.items():
             self._follow_dtype(optimizer, own[position], saved)
-        for group, masters in zip(optimizer.param_groups, self._masters, strict=True):
-            _to_state(optimizer, group, masters)
+        for number, masters in enumerate(self._masters):
+            _to_state(optimizer, optimizer.param_groups[number], masters)
         self._entries, self._masters = {}, []
         self._precision.load_saved(optimizer, optimizer.param_groups[0].get(PRECISION))
 

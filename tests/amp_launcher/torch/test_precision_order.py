@@ -18,6 +18,14 @@ from tests.amp_launcher.torch.test_precision import INPUTS, LABELS, Training, ne
 
 def step_by_itself(training):
     training.backward()
+    for group in training.optimizer.param_groups:
+        group["lr"] = 0.0
+    training.optimizer.step()
+
+
+def step_of_zeros_by_itself(training):
+    training.backward()
+    training.optimizer.zero_grad(set_to_none=False)
     training.optimizer.step()
 
 
@@ -188,6 +196,7 @@ USES = {
 }
 NOT_AT_EVERY_LEVEL = {
     "a step past the precision": (EVERY[1:], step_by_itself, r"call precision\.step\(optimizer\)"),
+    "a step of zeros past it": (EVERY[1:], step_of_zeros_by_itself, r"call precision\.step\(optimizer\)"),
     "a forward without the block": (
         EVERY[2:3],
         forward_without_the_block,
