@@ -271,7 +271,10 @@ def test_a_users_own_changes_of_the_state_hold_and_leave_the_masters(reset: str)
 
 @EVERY_MODE
 def test_copies_of_an_optimizer_and_a_model_are_plain_ones(mode: Any) -> None:
-    one = Training(mode, OPTIMIZERS["AdamW"]).steps(2)
+    def keep_more(training: Training) -> None:
+        training.optimizer.state[99] = {"of no parameter": torch.tensor(1.0)}  # type: ignore[index]
+
+    one = Training(mode, OPTIMIZERS["AdamW"], keep_more).steps(2)
     model, optimizer = copy.deepcopy((one.model, one.optimizer))
     before = one.values()
     for parameter in model.parameters():
