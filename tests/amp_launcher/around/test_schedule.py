@@ -65,5 +65,6 @@ def test_ranks_of_a_run_share_their_steps_and_other_runs_have_others() -> None:
 
 def test_a_change_is_observed_at_once_and_many_changes_cost_no_more() -> None:
     assert 151 in Run(0.001, 0.05).train(200, changes=(150,)).spans
+    assert Run(0.001, 0.5).train(3000, changes=range(100, 3000, 100)).spans[2:] == [101, 201, 301]  # two unpaid for
     run = Run(0.01, 0.05).train(60_000, changes=range(100, 60_000, 3))
     assert run.share() < 1.5 * SHARE

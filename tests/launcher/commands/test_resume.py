@@ -207,6 +207,8 @@ def test_torch_goes_on_with_other_numbers_of_nodes_and_gpus():
     values = as_recorded(to_json(here), changes(here, {"gpus": "1"}))
     assert (values["gpus"], values["processes"], values["env"]) == (1, 1, {})
     assert changes(here, {"gpus": "2"}).env["CUDA_VISIBLE_DEVICES"] == "a,b"
+    without = dataclasses.replace(here, gpu_pool=(), gpus=0)
+    assert changes(without, {"gpus": "0"}).gpus == 0
     on_gpus = dataclasses.replace(plan, settings={**settings, "device": "cuda"})
     assert changes(on_gpus, {"gpus": "2"}).gpus == 2 and not changes(plan, {"cluster.time": "null"}).cluster["time"]
     for before, key, text, says in (
@@ -214,7 +216,7 @@ def test_torch_goes_on_with_other_numbers_of_nodes_and_gpus():
         (here, "gpus", "0", "began with 2 to choose from"),
         (here, "nodes", "2", "nodes=2 needs cluster=slurm"),
         (here, "gpus", "3", "began with 2 to choose from"),
-        (dataclasses.replace(here, gpu_pool=(), gpus=0), "gpus", "2", "gpus=2: .* ran without GPUs"),
+        (without, "gpus", "2", "gpus=2: .* ran without GPUs"),
         (plan, "gpus", "3", "batch=8 does not divide by 6 devices"),
         (on_cpus, "gpus", "2", "trains on CPUs, and would reserve GPUs that it does not use; say nodes=N"),
         (plan, "gpus", "-1", "too small"),

@@ -26,7 +26,9 @@ from launcher.config.sweep import Cell, cells
 from launcher.config.write_conf import files as written
 from launcher.plan.provenance import Origin, decided, origins
 from launcher.plan.resolve import resolve
+from launcher.probe.facts import Facts
 from tests.launcher.hosts import LAPTOP, spec_of
+from tests.launcher.slurm.test_text import LOGIN
 
 PATHS = written()
 CONF = sorted(conf_folder().rglob("*.yaml"))
@@ -131,10 +133,25 @@ def test_a_copy_edited_in_one_key_asks_for_that_key_alone(
     assert asked[key] == (value, str(copy))
 
 
-def origins_of(word: str, composer: Composer) -> list[Origin]:
+def origins_of(word: str, composer: Composer, facts: Facts = LAPTOP) -> list[Origin]:
     (cell,) = cells(composer, [parse(word)])
     spec = make(cell)
-    return origins(cell, spec, decided(resolve(spec, LAPTOP)))
+    return origins(cell, spec, decided(resolve(spec, facts)))
+
+
+@pytest.mark.parametrize(
+    ("facts", "word", "places"),
+    [
+        (LAPTOP, "seed=1", {"data.name": "the recipe's first", "name": "recipe and level", "run_root": "default"}),
+        (LAPTOP, "data=digits", {"data.name": "conf/data/digits.yaml", "gpus": "found on the host"}),
+        (LAPTOP, "name=x", {"name": "command line: name=x", "device": "found on the host", "batch": "default"}),
+        (LOGIN, "cluster=slurm", {"cluster.cpus": "a number for each GPU", "gpus": "found in the partition"}),
+        (LOGIN, "cluster=slurm", {"python": "found on the host", "nodes": "default"}),
+    ],
+)
+def test_what_planning_decides_says_by_what(facts: Facts, word: str, places: dict[str, str]) -> None:
+    found = {origin.key: origin.place for origin in origins_of(word, Composer(), facts)}
+    assert {key: found[key] for key in places} == places
 
 
 def test_a_word_with_several_keys_is_where_those_alone_come_from() -> None:
