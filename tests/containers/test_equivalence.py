@@ -121,9 +121,8 @@ def test_hostile_paths_are_mounted_under_hostile_names(runtime: Runtime, place: 
 
 
 @CONTAINED
-@pytest.mark.parametrize("folder", ['a b\'s é 漢字 $(id) a,b "hi" a\\b a=b *', "-x"])
-def test_a_hostile_working_folder(folder: str, runtime: Runtime, place: Place, testbed: Testbed) -> None:
-    inside = place.code / folder
+def test_a_hostile_working_folder(runtime: Runtime, place: Place, testbed: Testbed) -> None:
+    inside = place.code / '-x a b\'s é 漢字 $(id) a,b "hi" a\\b a=b *'
     inside.mkdir()
     container = dataclasses.replace(place.container(image_of(runtime, testbed)), workdir=str(inside))
     assert place.probe(container, runtime)["cwd"] == str(inside)

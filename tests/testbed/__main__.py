@@ -1,4 +1,4 @@
-"""`python3 -m tests.testbed up | down | status [--json] | env | accounting on|off`"""
+"""`python3 -m tests.testbed up | down | status [--json] | env`"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 
-from tests.testbed import bed, facts, parts, slurm
+from tests.testbed import bed, facts, parts
 
 
 def main() -> int:
@@ -20,11 +20,9 @@ def main() -> int:
     status = verbs.add_parser("status", help="what runs, and where")
     status.add_argument("--json", action="store_true", help="everything that tests need, for programs")
     verbs.add_parser("env", help='for a shell: eval "$(python3 -m tests.testbed env)"')
-    accounting = verbs.add_parser("accounting", help="have Slurm keep accounts, or not")
-    accounting.add_argument("switch", choices=("on", "off"))
     arguments = parser.parse_args()
     here = bed.find()
-    if arguments.verb in ("up", "down", "accounting") and os.geteuid() != 0:
+    if arguments.verb in ("up", "down") and os.geteuid() != 0:
         print("the testbed starts daemons and installs packages: run this as root", file=sys.stderr)
         return 2
     try:
@@ -34,9 +32,6 @@ def main() -> int:
             say(f"the testbed is up, in {time.monotonic() - began:.1f} s: {here.folder}")
         elif arguments.verb == "down":
             parts.down(here, say)
-        elif arguments.verb == "accounting":
-            with here.locked():
-                slurm.switch_accounting(here, arguments.switch == "on")
         else:
             return show(here, arguments)
     except bed.TestbedError as error:
@@ -59,7 +54,6 @@ def show(here: bed.Bed, arguments: argparse.Namespace) -> int:
     else:
         for name, pid in state.servers.items():
             print(f"{name:14} {'pid ' + str(pid) if pid else 'not running'}")
-        print(f"{'accounting':14} {'on' if state.slurm.accounting else 'off'}")
     return 0 if state.up else 1
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ SERVERS = (munge.NAME, accounting.DATABASE, accounting.DAEMON, *slurm.SERVERS, *
 class Slurm:
     conf: str  # for SLURM_CONF
     conf_without_accounting: str  # the same cluster, as seen where there is no sacct
-    accounting: bool
     account: str
     nodes: tuple[str, ...]
 
@@ -106,19 +104,6 @@ class Testbed:
 
         parts.revive(Bed(Path(self.folder)))
 
-    @contextlib.contextmanager
-    def without_accounting(self) -> Iterator[None]:
-        """Really switched off, with a restart of the controller. Tests that only read should rather point SLURM_CONF at
-        `slurm.conf_without_accounting`, which disturbs nobody."""
-        bed = Bed(Path(self.folder))
-        with bed.locked():
-            slurm.switch_accounting(bed, False)
-        try:
-            yield
-        finally:
-            with bed.locked():
-                slurm.switch_accounting(bed, True)
-
 
 def session(bed: Bed) -> dict[str, str]:
     """What a site's login scripts would set."""
@@ -139,7 +124,6 @@ def gather(bed: Bed) -> Testbed | None:
         slurm=Slurm(
             conf=str(slurm.configuration(bed)),
             conf_without_accounting=str(slurm.configuration_without_accounting(bed)),
-            accounting=slurm.accounting_is_on(bed),
             account=slurm.ACCOUNT,
             nodes=slurm.NODES,
         ),

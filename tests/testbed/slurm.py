@@ -61,28 +61,13 @@ def environment(bed: Bed) -> dict[str, str]:
     return {"SLURM_CONF": str(configuration(bed))}
 
 
-def accounting_is_on(bed: Bed) -> bool:
-    return not (bed.folder / "slurm" / "accounting-off").exists()
-
-
-def switch_accounting(bed: Bed, on: bool) -> None:
-    """Have the controller keep accounts, or not. It is restarted; jobs live on."""
-    mark = bed.part("slurm") / "accounting-off"
-    if on:
-        mark.unlink(missing_ok=True)
-    else:
-        mark.touch()
-    up(bed)
-
-
 def up(bed: Bed) -> str:
     write_configuration(bed)
     started = [name for name in SERVERS if ensure(bed, server(bed, name))]
-    if accounting_is_on(bed) and not (bed.folder / "slurm" / "accounts-made").exists():
+    if not (bed.folder / "slurm" / "accounts-made").exists():
         _make_accounts(bed)
     resume_nodes(bed)
-    done = f"started {', '.join(started)}" if started else "running"
-    return done if accounting_is_on(bed) else f"{done}, with accounting off"
+    return f"started {', '.join(started)}" if started else "running"
 
 
 def down(bed: Bed) -> None:
@@ -121,7 +106,7 @@ def server(bed: Bed, name: str) -> Server:
             name=name,
             argv=on_host(CONTROLLER_HOST, "slurmctld", "-D", "-f", conf),
             environment={"SLURM_CONF": conf},
-            configuration=slurm_conf(bed, accounting_is_on(bed), "daemons"),
+            configuration=slurm_conf(bed, True, "daemons"),
             ready=lambda: output_of(["scontrol", "ping"], environment(bed)) is not None,
         )
     node = name.removeprefix("slurmd-")
@@ -129,7 +114,6 @@ def server(bed: Bed, name: str) -> Server:
         name=name,
         argv=on_host(node, "slurmd", "-D", "-N", node, "-f", conf),
         environment={"SLURM_CONF": conf},
-        # Whether accounts are kept is the controller's business: switching it leaves the nodes alone.
         configuration=slurm_conf(bed, True, "daemons") + gres_conf(bed),
         ready=lambda: listens(port),
     )
@@ -141,9 +125,9 @@ def write_configuration(bed: Bed) -> None:
             if not device.exists():
                 _make_device(device)
     files = {
-        configuration(bed): slurm_conf(bed, accounting_is_on(bed), "clients"),
+        configuration(bed): slurm_conf(bed, True, "clients"),
         configuration_without_accounting(bed): slurm_conf(bed, False, "clients"),
-        configuration_of_daemons(bed): slurm_conf(bed, accounting_is_on(bed), "daemons"),
+        configuration_of_daemons(bed): slurm_conf(bed, True, "daemons"),
     }
     for path, text in files.items():
         write(path, text)

@@ -92,17 +92,6 @@ def test_a_client_that_sees_no_accounting_can_do_all_but_sacct(testbed: Testbed)
     assert printed(["sinfo", "-h", "-o", "%D"], env)
 
 
-@pytest.mark.alone
-def test_accounting_switches_off_and_on_and_jobs_live_on(testbed: Testbed) -> None:
-    env = testbed.slurm_env()
-    job = running_job(testbed)
-    with testbed.without_accounting():
-        assert run(["sacct"], env).returncode == 1
-        assert state(testbed, job) == "RUNNING"
-    assert printed(["sacct", "-n", "-X", "-P", "-j", job, "-o", "State"], env) == "RUNNING"
-    printed(["scancel", job], env)
-
-
 def test_the_user_logs_in_over_the_bastion_with_keys_of_their_own_to_all_programs(testbed: Testbed) -> None:
     programs = "id -un; sinfo --version; docker version -f ok; apptainer --version"
     user, *versions = printed(testbed.as_user(["ssh", "testbed-jump", programs])).splitlines()
