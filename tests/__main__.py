@@ -20,7 +20,7 @@ import sys
 import threading
 
 HOSTS = ("tests/containers", "tests/launcher/contained", "tests/launcher/ssh")
-STARTS = ("tests/launcher/compare", "tests/launcher/script")
+STARTS = ("tests/launcher/compare", "tests/launcher/script", "tests/hydra_plugins")
 PLANS = ("tests/launcher/config", "tests/launcher/plan")
 RERUNS = 3  # more failures than these are no accident
 TESTS_FAILED = 1  # pytest's exit status
