@@ -78,7 +78,7 @@ def test_two_launchers_submit_at_the_same_time(far):
     for name in names:
         far.until(name, "done")
     assert len([folder for folder in (far.root / ".code").iterdir() if folder.is_dir()]) == 1
-    assert list((far.root / ".submitting").iterdir()) == []
+    assert not list((far.root / ".code").glob(".submitting*"))
 
 
 def test_a_host_that_kills_processes_at_logout_is_reported_before_a_start(far, tmp_path):
