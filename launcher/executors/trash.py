@@ -113,7 +113,12 @@ def side_by_side(
 
 def size(run: Run) -> int:
     """Bytes that a run's folder takes on its disk."""
-    total, folders = 0, [run.path]
+    return size_of(run.path)
+
+
+def size_of(folder: str) -> int:
+    """Bytes that a folder takes on its disk."""
+    total, folders = 0, [folder]
     while folders:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:

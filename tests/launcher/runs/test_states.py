@@ -1,6 +1,7 @@
 import pytest
 
 from launcher.admit import Refused
+from launcher.runs.decode import admitted
 from launcher.runs.ownership import Owner
 from launcher.runs.run_files import Files
 from launcher.runs.schema import Identity, Status, Stopped, Submission
@@ -9,7 +10,6 @@ from launcher.runs.states import (
     SILENT,
     Liveness,
     State,
-    admitted,
     answering,
     judge,
     judge_other_users,
@@ -196,7 +196,7 @@ def test_another_users_run_has_an_end_or_is_unreachable(owner, says):
 
 
 def test_a_state_that_is_admitted_has_an_exit_code_of_the_systems():
-    assert admitted(["failed", "", 1, 2**31 - 1, None, None, 0]).exit_code == 2**31 - 1
+    assert admitted(State, ["failed", "", 1, 2**31 - 1, None, None, 0], "a state").exit_code == 2**31 - 1
     for code in (2**31, -(2**31) - 1):
         with pytest.raises(Refused):
-            admitted(["failed", "", 1, code, None, None, 0])
+            admitted(State, ["failed", "", 1, code, None, None, 0], "a state")
