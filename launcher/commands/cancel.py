@@ -45,20 +45,7 @@ def end(verb: str, runs: Sequence[Run], *, now: bool = False) -> int:
 
 def _line(outcome: Ended, *, already: bool) -> str:
     state, why = outcome.seen.state, outcome.why_not
-    if _was_unreachable(outcome):  # its state has the reason and the last known state; advice may follow
-        return f"not ended: {state.reason}{'' if why in state.reason else why.removeprefix(_first(why))}"
+    if why and state.name == "unreachable":  # the reason has the last known state too
+        return f"not ended: {state.reason}"
     headline = summary.headline(state, time.time())
     return f"{'already ' * already}{headline}{'; not ended: ' if why else ''}{why}"
-
-
-def _was_unreachable(outcome: Ended) -> bool:
-    """Whether what kept a run from being ended is what keeps its state from being known: its host."""
-    return (
-        bool(outcome.why_not)
-        and outcome.seen.state.name == "unreachable"
-        and _first(outcome.why_not) in outcome.seen.state.reason
-    )
-
-
-def _first(text: str) -> str:
-    return text.partition("\n")[0]
