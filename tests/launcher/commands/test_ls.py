@@ -68,12 +68,13 @@ def test_a_running_run_shows_its_last_step(root, shown):
 
 def test_a_running_run_says_how_long_ago_its_last_step_was(root, shown):
     folder = running(root, "exec sleep 300")
-    metrics(folder, [{"step": 77, "time": time.time() - 100}])
+    stepped = time.time() - 100
+    metrics(folder, [{"step": 77, "time": stepped}])
     header, line = shown()
     at = header.index("LAST STEP")
-    assert re.fullmatch("1m4[0-9]s ago", line[at : at + len("LAST STEP")].strip())
-    assert re.search(r"progress .* last step 1m4\ds ago", "\n".join(shown(folder.name)))
-    assert 99 < time.time() - json.loads("\n".join(shown("--json")))[0]["metrics"]["step_time"] < 120
+    assert re.fullmatch(r"\d+m\d\ds ago", line[at : at + len("LAST STEP")].strip())
+    assert re.search(r"progress .* last step \d+m\d\ds ago", "\n".join(shown(folder.name)))
+    assert json.loads("\n".join(shown("--json")))[0]["metrics"]["step_time"] == stepped
 
 
 def test_a_step_of_an_earlier_attempt_has_no_age(root, shown):
