@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 
@@ -13,6 +14,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Parts of the suite share the cores: a second thread would only wait for them, and OpenMP's wait by computing.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of collections, of which there is one in each observed step."""
+    gc.collect()
+    gc.freeze()
+
 
 # Schedulers are asked once in 30 s. Tests that don't count the questions wait less.
 os.environ.setdefault("LAUNCHER_ASK_EVERY", "0.2")

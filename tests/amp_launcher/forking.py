@@ -142,7 +142,7 @@ def _kill_all() -> None:
 @functools.cache
 def _start_server() -> None:
     """It imports by PYTHONPATH: Python 3.11 gives it no other path, and tests are in folders of their own by then."""
-    SERVER.set_forkserver_preload(_preloaded)
+    SERVER.set_forkserver_preload([*_preloaded, "tests.amp_launcher.frozen"])
     before = dict(os.environ)
     os.environ.update(environment())
     try:
@@ -176,6 +176,9 @@ def _run(output: str, environ: dict[str, str], cwd: str, target: Callable[..., o
     os.setsid()
     for descriptor, stream in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{output}.{stream}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    # New ones: an exit flushes the files that collections see, and the old ones are frozen.
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(cwd)
