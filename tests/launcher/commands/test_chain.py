@@ -141,6 +141,7 @@ def test_the_plan_of_a_chain_starts_nothing(project: Path, root: Path, capsys: p
     assert main(["chain", "nightly.yaml", "--plan", f"run_root={root}"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["JOB", *NAMES]
+    assert [row[1] for row in rows] == ["NEEDS", "-", "prepare", "train,"]
     assert selection.run_names(str(root)) == []
 
 
