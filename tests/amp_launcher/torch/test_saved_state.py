@@ -272,7 +272,7 @@ def test_a_users_own_changes_of_the_state_hold_and_leave_the_masters(reset: str)
 @EVERY_MODE
 def test_copies_of_an_optimizer_and_a_model_are_plain_ones(mode: Any) -> None:
     def keep_more(training: Training) -> None:
-        training.optimizer.state[99] = {"of no parameter": torch.tensor(1.0)}  # type: ignore[index]
+        training.optimizer.state[99] = {"of no parameter": torch.tensor(1.0)}
 
     one = Training(mode, OPTIMIZERS["AdamW"], keep_more).steps(2)
     model, optimizer = copy.deepcopy((one.model, one.optimizer))
