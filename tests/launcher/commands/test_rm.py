@@ -2,6 +2,7 @@ import fcntl
 import os
 import pty
 import re
+import shutil
 import subprocess
 import time
 
@@ -183,10 +184,16 @@ def test_what_is_in_the_trash_for_a_week_goes_with_its_code_at_the_next_rm(root)
 
 @pytest.mark.parametrize(("answer", "left"), [("n", [NAME]), ("", [NAME]), ("y", [])])
 def test_a_beginning_is_asked_about_with_the_size_of_what_would_go(root, monkeypatch, capsys, answer, left):
+    monkeypatch.setattr(rm, "MOST", 1)
     finished(root)
-    with pytest.raises(UsageError, match=r"brave is a beginning .* in full, or say --yes"):
+    with pytest.raises(UsageError, match=r"^rm: brave is a beginning .* in full, or say --yes"):
         rm.main(["brave"])
-    assert re.match(rf"{NAME}  \d+[.\d]* KiB\n", capsys.readouterr().err) and trashed(root) == []
+    assert re.fullmatch(rf"{NAME}  \d+[.\d]* KiB\n", capsys.readouterr().err) and trashed(root) == []
+    finished(root, OTHER)
+    with pytest.raises(UsageError, match=r"^rm: among brave calm is a beginning"):
+        rm.main(["brave", "calm"])
+    assert capsys.readouterr().err.endswith("\nand 1 more\n")
+    shutil.rmtree(root / OTHER)
     typed, terminal = pty.openpty()
     os.write(typed, f"{answer}\n".encode())
     with open(terminal) as stdin:
