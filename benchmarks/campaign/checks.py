@@ -23,7 +23,7 @@ from benchmarks.campaign.rows import Bench, Row, Task
 
 PART, TRAINED = "check", "training"
 MODES = [("o0", "auto"), *((level, dtype) for level in ("o1", "o2", "o3") for dtype in ("float16", "bfloat16"))]
-REHEARSED = (("o0", "auto"), ("o1", "bfloat16"), ("o2", "float16"))
+REHEARSED = (("o2", "float16"),)
 HAS_GRAD_DTYPE = hasattr(torch.Tensor, "grad_dtype")
 """From torch 2.10 a gradient may have another dtype than its weight."""
 
