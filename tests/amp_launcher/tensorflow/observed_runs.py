@@ -76,7 +76,7 @@ class Training:
 
     def step(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with self.precision:
-            logits = self.forward(images)
+            logits = tf.cast(self.forward(images), tf.float32)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
         self.precision.backward(loss)
         self.precision.step(self.optimizer, clip=self.clip)

@@ -177,13 +177,12 @@ def raise_error(graph, wanted, batch=None):
             *(Amp(level="o2"), lambda training, patch: setattr(training.model.layers[2], "dtype_policy", "float32")),
             *("contradicted", ""),
         ),
-        (O1, lambda training, patch: setattr(training, "execute", training.step), "unknown", ""),
         (Amp(level="o2"), lambda training, patch: setattr(training, "execute", training.step), "unknown", ""),
         (O1, lambda training, patch: patch.setattr(shapes, "infer", raise_error), "unknown", "no such operation"),
     ],
     ids=[
         *("no rewrite", "lists that TensorFlow drops", "a denied operation in half", "half at o0"),
-        *("a layer of another dtype", "o1 outside of a graph", "o2 outside of a graph"),
+        *("a layer of another dtype", "o2 outside of a graph"),
         "shapes that cannot be inferred",
     ],
 )
@@ -194,11 +193,12 @@ def test_a_step_that_was_sabotaged_is_never_proved(monkeypatch, amp, spoil, verd
     assert (observed["verdict"], why in observed["why"]) == (verdict, True), observed["why"]
 
 
-def test_functions_that_are_made_to_run_eagerly_are_never_proved():
+def test_functions_that_are_made_to_run_eagerly_are_refused_at_o1():
     training = Training(O1)
     tf.config.run_functions_eagerly(True)
     try:
-        assert training.run()["verdict"] == "unknown"
+        with pytest.raises(RuntimeError, match="o1 rewrites graphs, and here is none"):
+            training.run()
     finally:
         tf.config.run_functions_eagerly(False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import socket
 import sys
 
@@ -381,13 +382,14 @@ def test_a_contradiction_ends_fit_after_its_second_step(run, end):
     assert printed.err.count("script: warning: amp=o2 is not applied: ") == 1
 
 
-def test_operations_judged_early_are_counted_once_at_the_end(run):
+def test_operations_judged_early_are_counted_once_at_the_end(run, tmp_path):
     """Two networks, the second of which is made after the first judgement."""
     second = FIT.removeprefix(HEAD).replace("net", "other").replace("Dense(64)", "Dense(640)")
     alone, both = run(FIT, "amp=o2")[2]["observed"], run(FIT + second, "amp=o2")[2]["observed"]
     assert (alone["verdict"], both["verdict"]) == ("proved", "proved"), both["why"]
     assert sum(both["param_dtypes"].values()) > 5 * sum(alone["param_dtypes"].values())
     mixed = FIT + "\nkeras.config.set_dtype_policy('float32')\n" + second
+    shutil.rmtree(tmp_path / "run")  # which has what the first two observed
     code, _, result = run(mixed, "amp=o2")
     assert (code, result["observed"]["verdict"]) == (1, "contradicted")
     share = result["observed"]["half_flop_share"]
