@@ -329,7 +329,7 @@ def distances_by_products():
     losses = train(4, loss_of, optimizer)
 
 
-@guest(o0="proved", o1="proved")
+@guest(o1="proved")
 def three_hundred_micro_batches():
     losses = []
     for _ in range(2):

@@ -13,22 +13,26 @@ assert run_script
 EVALUATION = "for _ in range(3):\n    net(inputs)\n"
 
 
+TEXTS = [
+    "print('prepared')\n",
+    EVALUATION,
+    f"net.eval()\nwith torch.no_grad():\n    {EVALUATION.replace(chr(10), chr(10) + '    ')}",
+    f"with torch.inference_mode():\n    {EVALUATION.replace(chr(10), chr(10) + '    ')}",
+    f"optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n{EVALUATION}",
+    f"net = torch.compile(net, backend='eager')\n{EVALUATION}",
+]
+
+
 @pytest.fixture
 def run(run_script, tmp_path):
     return in_process(run_script, tmp_path)
 
 
-@pytest.mark.parametrize("required", ["require_proof=true", "require_proof=false"])
-@pytest.mark.parametrize("level", ["o0", "o1"])
 @pytest.mark.parametrize(
-    "text",
+    ("text", "level", "required"),
     [
-        "print('prepared')\n",
-        EVALUATION,
-        f"net.eval()\nwith torch.no_grad():\n    {EVALUATION.replace(chr(10), chr(10) + '    ')}",
-        f"with torch.inference_mode():\n    {EVALUATION.replace(chr(10), chr(10) + '    ')}",
-        f"optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n{EVALUATION}",
-        f"net = torch.compile(net, backend='eager')\n{EVALUATION}",
+        (EVALUATION, "o0", "require_proof=false"),
+        *((text, "o1", "require_proof=true") for text in TEXTS),
     ],
 )
 def test_there_is_nothing_to_prove_of_a_script_that_trains_nothing(run, text, level, required):
