@@ -92,7 +92,7 @@ class Training:
 
 @EVERY_OPTIMIZER
 @EVERY_MODE
-@pytest.mark.parametrize("steps", [0, 2, 7])
+@pytest.mark.parametrize("steps", [0, 7])
 def test_a_script_resumes_bit_for_bit_from_what_it_saves(mode: Any, make: Any, steps: int) -> None:
     one = Training(mode, make).steps(steps)
     saved = stored(one.model.state_dict(), one.optimizer.state_dict())
