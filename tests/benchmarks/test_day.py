@@ -78,6 +78,21 @@ def test_the_state_of_an_idle_h200_is_read_from_its_report() -> None:
     assert machine.state(REPORT)[0]["power_w"] is None
 
 
+@pytest.mark.parametrize(
+    ("answer", "exclusive"),
+    [("echo Default", False), ("echo Default; echo Exclusive_Process", True), ("exit 15", False)],
+)
+def test_of_exclusive_gpus_one_process_at_a_time_is_known(
+    answer: str, exclusive: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a GPU that is lost, of which nvidia-smi says nothing."""
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{answer}\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.is_exclusive() is exclusive
+
+
 def test_the_spread_of_a_row_is_that_of_all_processes(tmp_path: Path) -> None:
     for number, value in enumerate((100.0, 104.0, 110.0), start=1):
         rows = [{"part": "gpt", "name": "o1", "value": value}, {"part": "check", "name": "x", "value": None}]
