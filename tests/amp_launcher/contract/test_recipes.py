@@ -25,7 +25,7 @@ FLOAT32 = {
     # Label smoothing, weight decay and momentum, while the rate goes up and comes down.
     "resnet50": (*SMALL_RESNET, "steps=10", "train.lr=1.6", "train.weight_decay=0.02", "train.label_smoothing=0.2"),
 }
-MICRO_BATCHES = {"mnist": ("accumulate=4", "train.clip=0.5"), "simplenet": ("accumulate=4",)}
+MICRO_BATCHES = {"mnist": (("accumulate=4", "train.clip=0.5"),), "simplenet": ((), ("accumulate=4",))}
 HALF = {
     "mnist": ("data=mnist", "batch=4", "train.lr=0.1", *NO_DROPOUT, "steps=2"),
     "simplenet": ("train.width=64", "batch=32", "steps=6"),
@@ -123,8 +123,8 @@ def begin_with(monkeypatch, framework, recipe, weights):
         (framework, recipe, more)
         for framework in ("tensorflow", "paddle")
         for recipe in FLOAT32
-        for more in ((), MICRO_BATCHES.get(recipe))
-        if more is not None and framework in find(recipe).frameworks
+        if framework in find(recipe).frameworks
+        for more in MICRO_BATCHES.get(recipe, ((),))
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(value) or "whole",
 )
@@ -182,8 +182,9 @@ def test_every_level_is_proved_and_its_losses_are_those_of_float32_within_a_boun
 
 
 @pytest.mark.usefixtures("small_discriminator")
-@pytest.mark.parametrize("per_optimizer", ["false", "true"])
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize(
+    ("framework", "per_optimizer"), [("torch", "false"), ("torch", "true"), ("tensorflow", "true")]
+)
 def test_the_gan_has_two_losses_and_loss_scales_that_move_once_a_step(tmp_path, framework, per_optimizer):
     scale = ("loss_scale=dynamic", "loss_scale.init=64", "loss_scale.growth_every=2")
     words = (*HALF["gan"], "amp=o2", "amp.dtype=float16", *scale, f"loss_scale.per_optimizer={per_optimizer}")
