@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 
@@ -75,8 +77,10 @@ def test_layers_are_known_however_the_script_calls_the_model(run, asked, call, c
     assert (kept if asked.keep_fp32 else f"of {2 * count} linear layers") in ended.result["observed"]["why"]
 
 
-def test_a_script_that_knows_nothing_of_precision_is_proved_at_o1_and_at_o0_and_learns_alike(run):
-    half, single = run(PLAIN, "amp=o1"), run(PLAIN, "amp=o0")
+def test_a_script_that_knows_nothing_of_precision_is_proved_at_o1_and_at_o0_and_learns_alike(run, tmp_path):
+    half = run(PLAIN, "amp=o1")
+    shutil.rmtree(tmp_path / "run")  # a further attempt would be judged with the first
+    single = run(PLAIN, "amp=o0")
     assert (half.code, half.result["status"], half.result["mechanism"]) == (0, "done", "autocast_around")
     expected = {"verdict": "proved", "dtype": "bfloat16", "half_flop_share": 1.0}
     assert {key: half.result["observed"][key] for key in expected} == expected

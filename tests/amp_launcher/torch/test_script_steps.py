@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 
 import pytest
@@ -256,4 +257,5 @@ def test_a_script_that_compiles_is_not_observed_where_torch_would_break_it(run_s
     ended = run(PLAIN.replace("for step", compiled + "for step", 1), "amp=o1")
     assert (ended.code, ended.verdict) == (0, "unknown")
     assert "can't be observed where it compiles (it has no a private name)" in ended.err
+    shutil.rmtree(tmp_path / "run")
     assert run(PLAIN, "amp=o1").verdict == "proved"
