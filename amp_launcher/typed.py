@@ -116,6 +116,8 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     arguments: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{prefix}{name}"
+        if name not in known and getattr(kind, "RETIRED", {}).get(name, known) == value:
+            continue
         if name not in known:
             raise SettingsError(unknown_key(key, [f"{prefix}{other}" for other in known]), key)
         arguments[name] = convert(value, known[name], key)

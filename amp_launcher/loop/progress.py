@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from amp_launcher.loop.checkpoint import Checkpoint
+from amp_launcher.precision.levels import Amp
 from amp_launcher.settings import Settings
 from amp_launcher.typed import SettingsError, leaves, plain, show
 
@@ -26,6 +27,7 @@ FREE = (
     "data.download",
 )
 """Settings that may change when a run resumes; the others define the job."""
+RETIRED = {f"amp.{name}": value for name, value in Amp.RETIRED.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +68,7 @@ def restored(saved: Mapping[str, Any], checkpoint: Checkpoint, machine: Mapping[
 def refuse_another_job(checkpoint: Checkpoint, settings: Settings) -> None:
     """Raise `SettingsError` for the checkpoint of another job."""
     before, after = leaves(checkpoint.manifest["settings"]), leaves(plain(settings))
+    after.update({key: value for key, value in RETIRED.items() if before.get(key) == value})
     for key in sorted({*before, *after}):
         free = any(key == prefix or key.startswith(f"{prefix}.") for prefix in FREE)
         if not free and before.get(key) != after.get(key):

@@ -6,7 +6,7 @@ The levels are those of apex (`apex/amp/frontend.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from amp_launcher.precision import operations
 from amp_launcher.precision.gemm import Gemm
@@ -64,6 +64,9 @@ MODES: dict[Name, Named] = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amp:
     """The precision that was asked for."""
+
+    RETIRED: ClassVar = {"rounding": "nearest"}
+    """Keys of 0.1.0, which plans and checkpoints have, with the value that they are read with."""
 
     level: Level = setting("o1", "o0 float32, o1 operation lists, o2 half model with float32 masters, o3 all half")
     dtype: Dtype = setting("auto", "auto takes float16 from compute capability 7.0, bfloat16 from 8.0 and on a CPU")

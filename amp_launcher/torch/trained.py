@@ -110,7 +110,8 @@ class Trained:
 def masters_of(saved: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The float32 masters in a saved state, by their parameters' names."""
     states = (optimizer["state"] for optimizer in saved["optimizers"])
-    return {name: entries[MASTER] for state in states for name, entries in state.items() if MASTER in entries}
+    own = {name: entries[MASTER] for state in states for name, entries in state.items() if MASTER in entries}
+    return {**saved["precision"].get("masters", {}), **own}  # where earlier versions have them
 
 
 def is_shard(value: Any) -> bool:

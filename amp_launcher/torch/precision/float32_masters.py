@@ -148,6 +148,13 @@ class HalfModelFloat32Masters(HalfModelNoMasters):
             self._masters.give(optimizer)
             self._masters.follow_model(optimizer)
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for name, parameter in self._named_parameters():
+            weight = self._masters.get(parameter)
+            if weight is not None:
+                weight.propose(state.get("masters", {}).get(name))  # earlier versions have them here
+
 
 class _Loading:
     """A module's hook before it loads weights. Copies and pickles of the module get one that does nothing."""
