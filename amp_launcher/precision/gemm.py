@@ -25,9 +25,8 @@ LIBRARY = "torchao"
 OLDEST = (0, 18)
 """Its first release that will do, and the only one for its prototypes, which change from one to the next."""
 ADD_TO_IMAGE = (
-    "add RUN python3 -m pip install 'torchao==0.18.*' to its recipe; of an image of ours, "
-    "`python -m launcher image render RECIPE pip=[torchao==0.18.0]` prints a Dockerfile with it; the image's "
-    "torch has to be one that torchao supports"
+    "add RUN python3 -m pip install 'torchao==0.18.*' to its recipe, which `python -m launcher image render RECIPE` "
+    "prints of an image of ours; the image's torch has to be one that torchao supports"
 )
 """How an image gets it."""
 

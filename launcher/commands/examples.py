@@ -88,7 +88,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "image": (
         ("what is known of an image", "image show ngc-pytorch:25.06"),
         ("a definition for Apptainer, printed", "image render pytorch format=singularity"),
-        ("a Dockerfile, with one more package", "image render cpu pip=[einops==0.8.0]"),
+        ("a Dockerfile, printed", "image render cpu"),
     ),
     "doctor": (
         ("this machine", "doctor"),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import re
 import sys
 from collections.abc import Sequence
 
 from amp_launcher.typed import SettingsError, not_a_choice
 from launcher.config.paths import expanded
 from launcher.config.schema import Container
-from launcher.containers import catalogue, find, image_recipes, images, preflight, programs, references
+from launcher.containers import catalogue, find, image_recipes, preflight, programs, references
 from launcher.containers.catalogue import Release
 from launcher.errors import Unavailable, UsageError
 from launcher.ui.tables import pairs, table
@@ -22,24 +20,21 @@ Container images: the catalogue, recipes to build one, and images for Apptainer.
 
 usage: python -m launcher image list [LINE]
        python -m launcher image show IMAGE
-       python -m launcher image render RECIPE [format=docker|singularity] [pip=[NAME==VERSION]]
+       python -m launcher image render RECIPE [format=docker|singularity]
        python -m launcher image pull IMAGE [container.cache=FOLDER]
 
 IMAGE is a name of the catalogue (ngc-pytorch, ngc-pytorch:25.06), a registry's image, or one by digest. `pull`
 downloads it for Apptainer once, also when several ask at the same time. Docker and podman pull by themselves: `show`
 has the reference.
 RECIPE is one of this project's recipes: {_RECIPES}. `render` prints a Dockerfile or a Singularity
-definition, which begins with the command that builds it. pip= adds Python packages, as pip=[torchao==0.18.0] for
-amp=fp8. It needs the extra `images`: pip install 'amp-launcher[images]'.
+definition, which begins with the command that builds it and is yours to add to.
 """
 
 
-_PINNED = re.compile(r"[A-Za-z0-9][\w.-]*==[\w.+!]+", re.ASCII)
-"""What becomes a word of the image's build script."""
 KEYS: dict[str, tuple[str, ...]] = {
     "list": (),
     "show": (),
-    "render": ("format", "pip"),
+    "render": ("format",),
     "pull": ("container", "container.cache"),
 }
 """The actions of `image`, and the keys of each."""
@@ -102,34 +97,15 @@ def _show(names: Sequence[str], options: dict[str, str]) -> int:
 
 
 def _render(names: Sequence[str], options: dict[str, str]) -> int:
-    recipe = _recipe(_one(names, "render"), options)
-    print(_rendered(recipe, _format(options.get("format", "docker"))), end="")
+    print(image_recipes.text(_one(names, "render"), _format(options.get("format", "docker"))), end="")
     return 0
 
 
-def _recipe(name: str, options: dict[str, str]) -> images.ImageRecipe:
-    recipe = image_recipes.find(name)
-    more = [item for item in options.get("pip", "").strip("[]").split(",") if item]
-    for package in more:
-        if not _PINNED.fullmatch(package):
-            raise SettingsError(f"pip: {package} should be a package with its exact version, as torchao==0.18.0", "pip")
-    return dataclasses.replace(recipe, pip=(*recipe.pip, *more))
-
-
-def _rendered(recipe: images.ImageRecipe, format: images.Format) -> str:
-    try:
-        return images.render(recipe, format)
-    except ModuleNotFoundError as error:
-        if error.name != "hpccm":
-            raise
-        raise UsageError("image recipes are rendered by hpccm: pip install 'amp-launcher[images]'") from None
-
-
-def _format(text: str) -> images.Format:
-    for format in images.SUFFIXES:
+def _format(text: str) -> image_recipes.Format:
+    for format in image_recipes.SUFFIXES:
         if format == text:
             return format
-    raise SettingsError(not_a_choice("format", text, images.SUFFIXES), "format")
+    raise SettingsError(not_a_choice("format", text, image_recipes.SUFFIXES), "format")
 
 
 def _pull(names: Sequence[str], options: dict[str, str]) -> int:
@@ -154,6 +130,6 @@ def _pull(names: Sequence[str], options: dict[str, str]) -> int:
 
 def _one(names: Sequence[str], verb: str) -> str:
     if len(names) != 1:
-        example = "ngc-pytorch" if verb in ("show", "pull") else next(iter(image_recipes.RECIPES))
+        example = "ngc-pytorch" if verb in ("show", "pull") else image_recipes.RECIPES[0]
         raise UsageError(f"image {verb} takes one image: python -m launcher image {verb} {example}")
     return names[0]

@@ -25,10 +25,10 @@ def test_show_prints_the_contents_of_an_image_and_their_source(capsys):
 
 @pytest.mark.parametrize(("format", "begins"), [("docker", "FROM "), ("singularity", "BootStrap: ")])
 def test_render_prints_a_recipe_in_either_format(format, begins, capsys):
-    assert main(["image", "render", "cpu", f"format={format}", "pip=[torchao==0.18.0,einops==0.8.0]"]) == 0
+    assert main(["image", "render", "cpu", f"format={format}"]) == 0
     text = capsys.readouterr().out
     assert any(line.startswith(begins) for line in text.splitlines())
-    assert "'torch==2.6.0+cpu' 'torchao==0.18.0' 'einops==0.8.0'" in text
+    assert "'torch==2.6.0+cpu'" in text
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,6 @@ def test_render_prints_a_recipe_in_either_format(format, begins, capsys):
         (["lst"], "image lst is not one of image list, show, render, pull"),
         (["list", "ngc-torch"], "no ngc-torch in the catalogue"),
         (["render", "cpuu"], "did you mean cpu?"),
-        (["render", "cpu", "pip=[torchao]"], "pip: torchao should be a package with its exact version"),
-        (["render", "cpu", "pip=[a==1'$(id)']"], "should be a package with its exact version"),
         (["render", "cpu", "format=oci"], "format=oci is not one of docker, singularity"),
         (["show"], "image show takes one image: python -m launcher image show ngc-pytorch"),
         (["show", "./no.sif"], "image=./no.sif: there is no such file or folder here"),

@@ -6,10 +6,10 @@ recipe on the testbed's base. There is no GPU: its driver's program is a stand-i
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from launcher.__main__ import main
-from launcher.containers import image_recipes, images
+from launcher.containers import image_recipes
 from launcher.script import telemetry
 from launcher.ssh.host import close_all
 from tests.launcher import fake_gpus, terminal
@@ -46,7 +46,7 @@ def container(testbed, tmp_path_factory):
     keys = folder / "authorized_keys"
     shutil.copyfile(f"{testbed.ssh.key}.pub", keys)
     keys.chmod(0o600)
-    _, _, serving = image_recipes.INTERACTIVE.run["docker"].partition(" sh -c ")
+    _, _, serving = image_recipes.text("interactive", "docker").partition("\n\n")[0].partition(" sh -c ")
     (script,) = shlex.split(serving)
     name = f"interactive-{port}"
     driver = fake_gpus.make(folder / "driver", 1)
@@ -74,11 +74,10 @@ def container(testbed, tmp_path_factory):
 def _built(testbed, folder):
     """Its name in the engine; made once for a testbed."""
     base = testbed.images["torch"]
-    recipe = dataclasses.replace(image_recipes.INTERACTIVE, base=base.docker, distribution="ubuntu")
-    text = images.render(recipe, "docker")
+    text = re.sub("^FROM .*", f"FROM {base.docker}", image_recipes.text("interactive", "docker"), flags=re.M)
     name = f"testbed-interactive:{hashlib.sha256((text + base.sandbox).encode()).hexdigest()[:8]}"
     if not _docker(testbed, "image", "inspect", name, check=False):
-        file = folder / images.file_name(recipe, "docker")
+        file = folder / "interactive.Dockerfile"
         file.write_text(text)
         options = ["--network=host", "--quiet"]
         _docker(testbed, "build", *options, f"--tag={name}", f"--file={file}", str(folder))
