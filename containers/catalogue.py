@@ -144,7 +144,7 @@ def lacks(image: Release, needs: Needs) -> str:
     return _driver_problem(image, needs) if needs.driver else ""
 
 
-def check(image: Release, needs: Needs, named: str = "") -> None:
+def check_release(image: Release, needs: Needs, named: str = "") -> None:
     """Refuse an image that does not meet the requirements, and name the nearest release that does. `named` is the
     image as the user gave it."""
     problem = lacks(image, needs)

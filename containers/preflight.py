@@ -54,7 +54,7 @@ def parse_mount(text: str) -> Mount:
     return Mount(source=parts[0], target=parts[1], read_only=read_only)
 
 
-def check(container: Container, runtime: Runtime, missing: Collection[str] = ()) -> None:
+def check_container(container: Container, runtime: Runtime, missing: Collection[str] = ()) -> None:
     """Refuse a container that this runtime can't run exactly as described. `missing` are paths that the host lacks."""
     _check_texts(container)
     _check_mounts(container, missing)

@@ -12,6 +12,6 @@ _RENDERERS = {"docker": engines.wrap, "podman": engines.wrap, "apptainer": appta
 def wrap(container: Container, runtime: Runtime) -> Wrapped:
     """The command and the environment that start this container with this runtime.
 
-    `preflight.check` refuses beforehand what the runtime can't carry.
+    `preflight.check_container` refuses beforehand what the runtime can't carry.
     """
     return _RENDERERS[runtime.kind](settle(container), runtime)

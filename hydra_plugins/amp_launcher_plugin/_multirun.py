@@ -48,7 +48,7 @@ def launch(own: launchers._Launcher, overrides: Sequence[Sequence[str]], first: 
     sweep_dir = Path(str(config.hydra.sweep.dir))
     sweep_dir.mkdir(parents=True, exist_ok=True)
     try:
-        check(own.keys, own.PLACE, str(config.hydra.sweeper.get("_target_", BASIC)))
+        check_keys(own.keys, own.PLACE, str(config.hydra.sweeper.get("_target_", BASIC)))
         jobs = submit(own, overrides, first)
     except (LauncherError, ValueError) as error:  # the latter of a wrong gres
         raise CompactHydraException(f"hydra/launcher=amp_{own.PLACE}: {error}") from None
@@ -79,7 +79,7 @@ def proof_of(run: Path) -> str:
     return f"{seen.verdict or 'nothing to prove'}: {seen.why}" if seen.why else ""
 
 
-def check(keys: Mapping[str, Any], place: str, sweeper: str) -> None:
+def check_keys(keys: Mapping[str, Any], place: str, sweeper: str) -> None:
     """Refuse keys that can't be carried out. Raises `LauncherError`."""
     known = [field.name for field in dataclasses.fields(CONFS[place]) if not field.name.startswith("_")]
     if unknown := [key for key in keys if key not in known]:

@@ -48,11 +48,11 @@ def is_there(place: Path, digest: str) -> bool:
     target = place / digest
     if not os.path.lexists(target):
         return False
-    check(target)
+    check_snapshot(target)
     return True
 
 
-def check(target: Path) -> None:
+def check_snapshot(target: Path) -> None:
     """Refuse a snapshot that isn't the caller's alone, or doesn't match its digest. Raises `UsageError`."""
     root = str(target.parent.parent)
     try:

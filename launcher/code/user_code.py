@@ -121,7 +121,7 @@ def _holds_runs(folder: Path) -> bool:
     return any(code_store.is_folder(path.name) for path in folder.glob(".code*"))
 
 
-def check(named: str, script: Path, *, alone: bool) -> None:
+def check_script(named: str, script: Path, *, alone: bool) -> None:
     """Refuse a script that isn't there, or that couldn't be run from the snapshot. Raises `UsageError`."""
     try:
         if script.is_dir():

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
 def end(verb: str, runs: Sequence[Run], *, now: bool = False) -> int:
     """End the runs for that verb, print how each ended, and return the exit code."""
     ownership.refuse_other_users(verb, runs)
-    before = {entry.run: entry.state for entry in backends.look(runs)}
+    before = {entry.run: entry.state for entry in backends.states_of(runs)}
     try:
         ended = stopping.cancel(runs, now=now, say=lambda text: print(text, file=sys.stderr, flush=True))
     except KeyboardInterrupt:

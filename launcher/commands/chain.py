@@ -156,7 +156,7 @@ def _plan(job: Job, spec: JobSpec, facts: Facts) -> Plan:
     with _at(job):
         plan = resolve(spec, facts)
         if addresses.of(spec.launch.cluster) is None:  # else that host checks it
-            dependency.check([plan])
+            dependency.check_after([plan])
         return plan
 
 

@@ -62,7 +62,7 @@ def main(words: Sequence[str], *, follow: bool) -> int:
 
 
 def _tracker(name: str, folder: str) -> Tracker:
-    tracker_packages.check(name, "to")
+    tracker_packages.refuse_old_packages(name, "to")
     if name == "tensorboard":
         from launcher.trackers.tensorboard_events import TensorBoard
 
@@ -90,7 +90,7 @@ class Export:
         """Send what is new, of runs that have ended with their end, and of others until `close` if they are kept open.
         Raises `LauncherError`."""
         # The state first, the rows after it: what is finished writes no more, so none are missed.
-        seen = backends.look(self._runs, follow=True)
+        seen = backends.states_of(self._runs, follow=True)
         self.ended = all(entry.state.finished for entry in seen)
         for entry in seen:
             run, plan = entry.run, read.of_run(entry.run.folder, entry.run, entry.state, read=False)

@@ -28,7 +28,7 @@ _HELP = ("--help", "all verbs, ls and logs among them")
 def main() -> int:
     roots = run_roots.named(None)
     chosen = {*selection.newest(roots, NEWEST), *selection.unfinished(roots)[-UNFINISHED:]}
-    seen = backends.look(sorted(chosen, key=lambda run: run.id, reverse=True))
+    seen = backends.states_of(sorted(chosen, key=lambda run: run.id, reverse=True))
     backends.settle(seen)
     print("\n".join(ls.listing(seen, 0, roots, tables.width_of(sys.stdout))), end="\n\n")
     own = [entry for entry in seen if entry.files.owner.mine]

@@ -45,7 +45,7 @@ def _check(run: Run, attempt: int | None, following: bool) -> None:
     """Raises `UsageError` for an attempt that does not exist; notes a run that has printed nothing."""
     if attempt is None and following:
         return
-    (seen,) = backends.look([run])
+    (seen,) = backends.states_of([run])
     attempts = store.attempts(run.folder)
     if seen.state.name == "unreachable":  # what its host has is not known; asking it for the log raises why
         return

@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
     _refuse_sweep_flags(options, "")
     wanted, hidden = _default(roots, options.all or options.json, options.all)
     with waiting.shown(lambda: f"asking about {len(wanted):,} runs"):
-        seen = backends.look(wanted)
+        seen = backends.states_of(wanted)
     backends.settle(seen)
     if options.json:
         print(json.dumps([_object(entry) for entry in seen], indent=1))
@@ -78,7 +78,7 @@ def _refuse_sweep_flags(options: Namespace, run: str) -> None:
 def _named(names: Sequence[str], roots: Sequence[str], options: Namespace, values: Filter, width: int) -> int:
     """A run or a sweep."""
     what = one_of("ls", names, roots)
-    seen = backends.look(what.runs, follow=what.sweep is None)
+    seen = backends.states_of(what.runs, follow=what.sweep is None)
     backends.settle(seen)
     if what.sweep is not None:
         known = {one.run: one for one in seen}
@@ -98,7 +98,7 @@ def _with(values: Filter, roots: Sequence[str], options: Namespace, width: int) 
 
     compared = options.sort or options.best or options.csv
     most = None if options.all or options.json or compared else MOST
-    seen = values.select(_default(roots, True, True)[0], backends.look, most)
+    seen = values.select(_default(roots, True, True)[0], backends.states_of, most)
     backends.settle(seen)
     if options.json or compared or not seen:
         return _table(seen, seen, options, width, "no run has these values")

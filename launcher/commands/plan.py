@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     if not words.facts and address.of(specs[0].launch.cluster) is None:
         from launcher.executors import dependency
 
-        dependency.check(plans)
+        dependency.check_after(plans)
     if words.json:
         print(_as_json(facts[0], plans))
         return 0

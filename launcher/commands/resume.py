@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
 def _failed(selected: Selection) -> Selection:
     """Those runs that failed or were lost, and in a chain what never started for that. Raises `UsageError` where there
     are none."""
-    seen = backends.look(selected.runs, fresh=True)
+    seen = backends.states_of(selected.runs, fresh=True)
     failed = {row.run.id: row.run for row in seen if row.state.name in ("failed", "lost")}
     if not failed:
         raise UsageError(f"no run of {selected.sweep or selected.runs[0].id} has failed")

@@ -180,7 +180,7 @@ def _of_run(names: Sequence[str], words: Sequence[str]) -> ShellTarget:
         )
     run = _run(names, words)
     ownership.refuse_other_users("shell", [run])
-    (seen,) = backends.look([run])
+    (seen,) = backends.states_of([run])
     if seen.files.copied:
         raise UsageError(f"{run.id} has no shell in {run.folder}: {backends.COPIED}")
     values = store.read_or_empty(store.plan_path(run.folder), own_in=run.root)

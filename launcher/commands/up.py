@@ -114,7 +114,7 @@ def _wait(run: Run) -> int:
     said = ""
     try:
         while True:
-            (seen,) = backends.look([run])
+            (seen,) = backends.states_of([run])
             if seen.state.finished:
                 backends.settle([seen])
                 print(summary.headline(seen.state, time.time()), file=sys.stderr)

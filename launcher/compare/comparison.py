@@ -68,7 +68,7 @@ def check_listed(overrides: Sequence[Override]) -> None:
         raise UsageError(f"{_ONE_ARM}: list several values, as amp=o0,o1,o2 (the first is the control){one}")
 
 
-def check(specs: Sequence[JobSpec]) -> None:
+def check_arms(specs: Sequence[JobSpec]) -> None:
     """Refuse arms that can't be compared, or can't share an allocation. Raises `UsageError`."""
     if len(specs) < 2:
         raise UsageError(_ONE_ARM)

@@ -24,7 +24,7 @@ NAMED = 4
 def of(what: Sequence[Selection], chosen: Sequence[Run]) -> Document:
     """The report of these runs, which `what` names."""
     if len(chosen) == 1 and store.read(PlanRecord, chosen[0].folder / "plan.json", ("arms",)).arms:
-        (seen,) = found = backends.look(chosen)
+        (seen,) = found = backends.states_of(chosen)
         backends.settle(found)
         return of_one(seen)
     names = list(dict.fromkeys(selected.sweep or selected.runs[0].id for selected in what))

@@ -167,7 +167,7 @@ def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs
         arms.append(without_half(dataclasses.replace(asked.cells[0], swept=(("arm", arm.name),))))
     made, impossible = possible(list(zip(names, arms, strict=True)), make)
     specs = tuple(made.values())
-    comparison.check(specs)
+    comparison.check_arms(specs)
     return ExperimentRequest(
         name=name,
         how=how,

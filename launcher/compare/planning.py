@@ -45,7 +45,7 @@ def of_arms(
 ) -> tuple[Plan, Facts]:
     """The comparison of these jobs, and the host that it is planned for: that of `facts`, or what is found out now, by
     `probe` with `make`."""
-    comparison.check(specs)
+    comparison.check_arms(specs)
     settled = [comparison.settled(spec, how) for spec in specs]
     hosts = [facts] * len(settled) if facts else probe_each(settled, make=make)
     impossible = asked.impossible if asked else ()

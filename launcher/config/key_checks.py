@@ -45,7 +45,7 @@ def _meant(group: str, value: str) -> str:
     return ""
 
 
-def check(composer: Composer, override: Override, *, script: bool) -> None:
+def refuse_unknown_key(composer: Composer, override: Override, *, script: bool) -> None:
     """Refuse an override whose key or choice is unknown. `script` is whether the job is a user's script. Raises
     `UsageError`."""
     if override.kind == "group":

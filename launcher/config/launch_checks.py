@@ -20,7 +20,7 @@ LONGEST_NAME = 60
 """Characters of a run's name."""
 
 
-def check(launch: Launch, training: Settings) -> None:
+def check_launch(launch: Launch, training: Settings) -> None:
     """Refuse keys of launching that contradict each other or can't be carried out anywhere.
 
     Raises `SettingsError`, or `UsageError` for a host's name.
@@ -137,7 +137,7 @@ def _check_host(cluster: Any) -> None:
         raise SettingsError("cluster=ssh needs cluster.host=me@host, or an alias of your SSH configuration", "cluster")
     destination = cluster.host if isinstance(cluster, SshCluster) else getattr(cluster, "login", None)
     if destination is not None:
-        addresses.check(destination, f"cluster.{'host' if isinstance(cluster, SshCluster) else 'login'}")
+        addresses.check_destination(destination, f"cluster.{'host' if isinstance(cluster, SshCluster) else 'login'}")
 
 
 def _check_python(launch: Launch, training: Settings) -> None:
@@ -169,7 +169,7 @@ SIGNALLED_EARLY = 60
 def check_cluster(cluster: Cluster) -> None:
     """Refuse what no host can carry out, of a new run and of one that is resumed. Raises `SettingsError`."""
     if isinstance(cluster, SlurmCluster):
-        slurm_flags.check(cluster)
+        slurm_flags.check_flags(cluster)
     check_limit(cluster)
 
 

@@ -182,7 +182,7 @@ def to_specs(request: Request, what: str = "cell") -> tuple[JobSpec, ...]:
     with waiting.counted(request.cells, f"checking {what}s: {{}} of {{}}") as each:
         specs = of_each(((label_of(cell.swept), cell) for cell in each), make, what)
     key = differing_place(specs) or ("after" if len({spec.launch.after for spec in specs}) > 1 else "")
-    if key and what == "cell":  # for arms there are stricter rules, `comparison.check`
+    if key and what == "cell":  # for arms there are stricter rules, `comparison.check_arms`
         raise UsageError(f"{key} can't be swept: the cells of a sweep are submitted together; start one for each")
     return tuple(specs)
 

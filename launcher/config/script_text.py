@@ -34,7 +34,7 @@ MOST_FILES = 500
 """Largest number of a project's modules that are searched for its framework."""
 
 
-def check(named: str, path: Path, *, exactly: bool) -> None:
+def refuse_non_python(named: str, path: Path, *, exactly: bool) -> None:
     """Refuse a script that is not Python. Raises `UsageError`.
 
     A syntax error is refused where `exactly` this Python will run the script; another version may accept it.

@@ -22,7 +22,7 @@ NAMED = {
 _FLAG = re.compile(r"--[a-z][a-z-]*(?:=.*)?")
 
 
-def check(cluster: SlurmCluster) -> None:
+def check_flags(cluster: SlurmCluster) -> None:
     """Refuse text that no option can have, and options that are not the user's. Raises `SettingsError`."""
     for flag in cluster.flags:
         name = flag.removeprefix("--").partition("=")[0]

@@ -49,7 +49,7 @@ def make(cell: Cell) -> JobSpec:
     """The job that a composed configuration spells. Raises `UsageError` for every value that can't be."""
     try:
         spec = _make(cell)
-        launch_checks.check(spec.launch, spec.training)
+        launch_checks.check_launch(spec.launch, spec.training)
         _check_precision(spec)
     except NotText as error:
         written = _in_file(cell, error.key)

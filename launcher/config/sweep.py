@@ -50,7 +50,7 @@ def cells(composer: Composer, overrides: Sequence[Override]) -> list[Cell]:
     """
     script = any(override.key == "recipe" and override.values == ("script",) for override in overrides)
     for override in overrides:
-        key_checks.check(composer, override, script=script)
+        key_checks.refuse_unknown_key(composer, override, script=script)
     overrides = _last_wins(overrides)
     choosing = [index for index, override in enumerate(overrides) if override.kind == "group"]
     swept = [index for index, override in enumerate(overrides) if override.swept]

@@ -135,7 +135,7 @@ def _awaited(run: Run) -> tuple[Seen, float]:
     """The run once it has ended, or has waited or run for too long, and after how many seconds."""
     began = time.monotonic()
     while True:
-        (seen,) = backends.look([run])
+        (seen,) = backends.states_of([run])
         waited = time.monotonic() - began
         limit = QUEUED_FOR if seen.state.name == "queued" else QUEUED_FOR + RUNS_FOR
         if seen.state.finished or waited > limit:

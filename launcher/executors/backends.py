@@ -38,7 +38,7 @@ class Backend(Protocol):
         ended."""
 
 
-def look(wanted: Iterable[Run], *, follow: bool = False, fresh: bool = False) -> list[Seen]:
+def states_of(wanted: Iterable[Run], *, follow: bool = False, fresh: bool = False) -> list[Seen]:
     """The state of each run, in the same order, by one question to each backend or other host.
 
     `follow` also copies the metrics of runs on other hosts. `fresh` asks a scheduler now, for callers that act on the
@@ -52,7 +52,7 @@ def look(wanted: Iterable[Run], *, follow: bool = False, fresh: bool = False) ->
     from launcher.ssh import remote_status
 
     near = _look_here((run for run in wanted if not run_roots.is_remote(run.root)), after)
-    rows = {row.run: row for row in [*remote_status.look(far, follow=follow), *near]}
+    rows = {row.run: row for row in [*remote_status.states_of_remote(far, follow=follow), *near]}
     return [rows[run] for run in wanted]
 
 
@@ -100,7 +100,7 @@ def settle(seen: Iterable[Seen]) -> None:
             with contextlib.suppress(OSError):
                 store.clear_unfinished(Path(row.run.root), row.run.id)
                 cleared.append(row.run)
-    for row in look(cleared):
+    for row in states_of(cleared):
         if not row.state.finished:  # resumed in between
             store.mark_unfinished(Path(row.run.root), row.run.id)
 

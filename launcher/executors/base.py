@@ -149,7 +149,7 @@ class PlanExecutor(core.Executor):
     def _submit(self, plans: Sequence[Plan], populate: Sequence[Callable[[Path], None]] = ()) -> list[Path]:
         """Submit new plans, as one sweep where there are several; see `submission.submit_to_cluster`."""
         sources = [self._sources.get(id(plan)) for plan in plans]
-        follower.check(plans[0].tracker)
+        follower.check_tracker(plans[0].tracker)
         folders = submission.submit_to_cluster(plans, sources, populate)
         follower.start(folders, plans[0].tracker)
         return folders

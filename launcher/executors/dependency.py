@@ -59,7 +59,7 @@ def named(after: str, of: Run) -> list[Others]:
     return found
 
 
-def check(plans: Sequence[Plan]) -> None:
+def check_after(plans: Sequence[Plan]) -> None:
     """Refuse plans that can't come after what they name. Raises `UsageError`.
 
     What is submitted with them is not there yet. What has ended otherwise is refused here, since Slurm forgets a failed
@@ -84,7 +84,7 @@ def outside_of(after: str | None, together: Collection[str]) -> str:
 
 def _check_ended(after: str, others: Others) -> None:
     here = [run for run in others.runs if not run_roots.is_remote(run.root)]
-    for row in backends.look(here) if others.kind == "ok" else ():
+    for row in backends.states_of(here) if others.kind == "ok" else ():
         if row.state.finished and row.state.name != "done":
             raise UsageError(
                 f"after={after}: {row.run.id} has ended as {row.state.name}, so nothing can start after it; "

@@ -18,13 +18,13 @@ from launcher.executors import tracker_packages
 from launcher.runs import run_ids, run_roots, store
 
 
-def check(tracker: str | None) -> None:
+def check_tracker(tracker: str | None) -> None:
     """Raises `UsageError` where the tracker's package is not here, or too old."""
     if not tracker:
         return
     if importlib.util.find_spec(tracker) is None:
         raise UsageError(f"tracker={tracker} needs its package here: pip install 'amp-launcher[{tracker}]'")
-    tracker_packages.check(tracker, "tracker")
+    tracker_packages.refuse_old_packages(tracker, "tracker")
 
 
 def start(folders: Sequence[Path], tracker: str | None) -> None:

@@ -54,7 +54,7 @@ def raised() -> Iterator[None]:
         return
     noting = signal.signal(signal.SIGINT, _before[-1])
     try:
-        check()
+        raise_noted()
         yield
     finally:
         signal.signal(signal.SIGINT, noting)
@@ -65,7 +65,7 @@ def noted() -> bool:
     return bool(_presses)
 
 
-def check() -> None:
+def raise_noted() -> None:
     """Raise `KeyboardInterrupt` for a noted Ctrl-C, where nothing was started yet."""
     if _presses:
         raise KeyboardInterrupt

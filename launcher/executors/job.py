@@ -52,7 +52,7 @@ class RunWatcher(core.InfoWatcher):
 
     def update(self) -> None:
         self._num_calls += 1
-        seen = backends.look([_run(Path(folder)) for folder in sorted(self._registered - self._finished)])
+        seen = backends.states_of([_run(Path(folder)) for folder in sorted(self._registered - self._finished)])
         for run, _, state, _ in seen:
             known = {"State": _STATES.get(state.name, "UNKNOWN"), "Reason": f"{state.name}: {state.reason}"}
             self._info_dict[str(run.folder)] = {"JobID": run.id, **known}

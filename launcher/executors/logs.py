@@ -35,5 +35,5 @@ def text(run: Run, name: str) -> str | None:
 
 
 def _piece_here(run: Run, place: LogOffset | None, *, attempt: int | None, lines: int | None, following: bool) -> Piece:
-    state = backends.look([run])[0].state if following else None
+    state = backends.states_of([run])[0].state if following else None
     return log_pieces.piece(run, place, state, attempt=attempt, lines=lines)

@@ -94,7 +94,7 @@ def start(plan: PlanRecord, notice: Path) -> None:
 
 def _tell_of_lost(watched: Mapping[Path, PlanRecord]) -> None:
     """Tell of the end of runs whose scripts could not."""
-    seen = backends.look([Run(str(folder.parent), folder.name) for folder in watched])
+    seen = backends.states_of([Run(str(folder.parent), folder.name) for folder in watched])
     if not all(row.state.finished for row in seen):
         return
     lost = [row for row in seen if row.files.status is None or row.files.status.state not in FINISHED]

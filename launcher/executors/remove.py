@@ -42,7 +42,7 @@ def remove(
         trash.side_by_side(delete, chosen, say)
     else:
         for run in chosen:
-            check(run)
+            check_run_folder(run)
             trash.put(run, moment)
             store.clear_unfinished(Path(run.root), run.id)
             say(run)
@@ -53,7 +53,7 @@ def remove(
 
 def _end(chosen: Sequence[Run], force: bool) -> None:
     """Make sure that nothing writes into the folders. Raises `LauncherError` before anything is deleted."""
-    alive = stopping.unended(backends.look(chosen, fresh=True))
+    alive = stopping.unended(backends.states_of(chosen, fresh=True))
     if not alive:
         return
     if not force:
@@ -66,7 +66,7 @@ def _end(chosen: Sequence[Run], force: bool) -> None:
     for (run, _, state, _), why_not in ended:
         while state.name == "stopping" and not why_not and time.monotonic() < deadline:
             time.sleep(2.0)
-            ((_, _, state, _),) = backends.look([run], fresh=True)
+            ((_, _, state, _),) = backends.states_of([run], fresh=True)
         if why_not or not state.finished:
             reason = why_not or state.reason or state.name
             raise LauncherError(f"rm: {run.id} is kept: {reason}; if that can't be true any more, delete {run.folder}")
@@ -95,7 +95,7 @@ def _prune_environments(root: str) -> Iterator[tuple[str, int]]:
                 yield str(folder), size
 
 
-def check(run: Run) -> None:
+def check_run_folder(run: Run) -> None:
     """Raises `LauncherError` for anything that is no run folder."""
     folder, root = run.folder, Path(run.root)
     # The name has the form of a run id, so this is an entry of the root itself; a link is not followed.
@@ -105,7 +105,7 @@ def check(run: Run) -> None:
 
 def delete(run: Run) -> None:
     """Delete one run's folder and its marker. Raises `LauncherError` for anything that is no run folder."""
-    check(run)
+    check_run_folder(run)
     try:
         shutil.rmtree(run.folder)
     except OSError as error:

@@ -48,7 +48,7 @@ def resume_here(
     with contextlib.ExitStack() as locks:
         for run in wanted:
             locks.enter_context(alone(run.folder))
-        seen = backends.look(wanted, fresh=True)
+        seen = backends.states_of(wanted, fresh=True)
         recorded = {row.run: values_of(row) for row in seen}
         before = {run: record.of_run(values, run.path) for run, values in recorded.items()}
         for row in seen:
@@ -76,7 +76,7 @@ def resume_here(
             )
             for run, plan in zip(chosen, plans, strict=True)
         ]
-        submission.check(plans)
+        submission.check_plans(plans)
         folders = [run.folder for run in chosen]
         with contextlib.ExitStack() as refused:
             for folder, plan, values in zip(folders, plans, values_from_now, strict=True):

@@ -105,7 +105,7 @@ def cancel(
         from launcher.ssh import actions
 
         failed |= {run.path: why for run, why in actions.cancel(far, now, stop_grace, term_grace).items()}
-    after = backends.look(wanted, fresh=True)
+    after = backends.states_of(wanted, fresh=True)
     backends.settle(after)
     return [Ended(row, failed.get(row.run.path, "")) for row in after]
 
@@ -119,7 +119,7 @@ def _cancel_here(
     say: Callable[[str], None],
 ) -> dict[str, str]:
     """The same for runs of this machine. Returns the reasons for the folders of those that could not be ended."""
-    rest = unended(backends.look(wanted))
+    rest = unended(backends.states_of(wanted))
     waiting = {row.run: row for row in rest if _waits_in_a_scheduler(row)}
     for row in rest:
         if row.run in waiting:  # with nothing to save
@@ -185,7 +185,7 @@ def unended(seen: Sequence[Seen]) -> list[Seen]:
 
 def _wait(wanted: Iterable[Run], deadline: float) -> list[Seen]:
     """Those that have not ended by then."""
-    while rest := unended(backends.look(wanted)):
+    while rest := unended(backends.states_of(wanted)):
         if time.monotonic() >= deadline:
             break
         time.sleep(0.2)

@@ -68,10 +68,10 @@ def start(folders: Sequence[Path], plans: Sequence[Plan]) -> None:
         local_start.start_here(folders, plans)
 
 
-def check(plans: Sequence[Plan]) -> None:
+def check_plans(plans: Sequence[Plan]) -> None:
     """Check what the plans come after, and let the scheduler check them without submitting them. Raises
     `LauncherError`."""
-    dependency.check(plans)
+    dependency.check_after(plans)
     if plans[0].queue == "slurm":
         from launcher.executors.slurm.submit import test_only
 
@@ -91,8 +91,8 @@ def submit(
     `code` is the files of snapshots, by digest; others have to be there. `populate` is for each plan what puts files
     into its folder. Raises `LauncherError`, and then the folders of those that were not accepted are gone.
     """
-    check(plans)
-    interrupts.check()
+    check_plans(plans)
+    interrupts.raise_noted()
     if len(plans) > 1 and plans[0].run_id == PLACEHOLDER:
         sweep = run_ids.new_id(time.time())
         plans = [plan.bind(run_ids.cell_id(sweep, index, len(plans))) for index, plan in enumerate(plans)]

@@ -13,7 +13,7 @@ OLDEST: dict[str, dict[str, tuple[int, ...]]] = {
 }
 
 
-def check(tracker: str, key: str) -> None:
+def refuse_old_packages(tracker: str, key: str) -> None:
     """Raises `UsageError` where a package of the tracker is older, which ends in errors of its own. `key` is what named
     the tracker. What isn't installed is found out by who imports it."""
     import importlib.metadata  # which runs without a tracker don't wait for

@@ -57,7 +57,7 @@ def verify_here(
     """
     ownership.refuse_other_users("verify", [run])
     with resume.alone(run.folder):
-        (row,) = backends.look([run], fresh=True)
+        (row,) = backends.states_of([run], fresh=True)
         values = resume.values_of(row)
         before = record.of_run(values, run.path)
         _check_kind(run, before)

@@ -167,7 +167,7 @@ class Runs(Sequence[LaunchedRun]):
 def _look(runs: Sequence[Run]) -> list[Seen]:
     """The states of runs, with the metrics so far of those on other hosts."""
     with of_program():
-        seen = backends.look(runs, follow=True)
+        seen = backends.states_of(runs, follow=True)
         backends.settle(seen)
     return seen
 

@@ -31,7 +31,7 @@ MUCH = 0.5
 """Share of a GPU's memory from which the least that is needed is worth telling."""
 
 
-def check(spec: JobSpec, gpus: Sequence[Gpu], device: str, devices: int) -> None:
+def check_memory(spec: JobSpec, gpus: Sequence[Gpu], device: str, devices: int) -> None:
     """Refuse a model that the known GPUs have too little memory for. Raises `SettingsError`."""
     training = spec.training
     least, memory = _least_memory(spec, devices), _memory(gpus)

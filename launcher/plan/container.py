@@ -86,14 +86,14 @@ def choose(spec: JobSpec, facts: Facts, gpus: tuple[str, ...] | None, count: int
     )
 
 
-def check(plan: Plan, facts: Facts) -> None:
+def check_container(plan: Plan, facts: Facts) -> None:
     """Refuse a container that its runtime can't carry exactly. Raises `SettingsError`."""
     if plan.container is not None:
         from launcher.containers import preflight
 
         preflight.check_names([*plan.env, *plan.passed], "env")
         preflight.check_names(plan.secrets, "secrets")
-        preflight.check(describe(plan, (plan.python,)), plan.container.runtime, facts.missing)
+        preflight.check_container(describe(plan, (plan.python,)), plan.container.runtime, facts.missing)
 
 
 def _rendezvous(plan: Plan) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ def check_release(spec: JobSpec, facts: Facts | None, image: str, count: int) ->
     )
     named = f"{image} ({release.name})" if spec.launch.image_is else ""
     for requirement in (needs, *_on_gpus(needs, spec, facts, count)):
-        catalogue.check(release, requirement, named)
+        catalogue.check_release(release, requirement, named)
 
 
 def advice(spec: JobSpec, facts: Facts, count: int) -> tuple[str, ...]:

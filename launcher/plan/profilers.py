@@ -43,7 +43,7 @@ def prefix(settings: dict[str, Any], run_dir: str, *, bare: bool) -> tuple[str, 
     return ()
 
 
-def check(spec: JobSpec, facts: Facts, device: str) -> None:
+def check_profiler(spec: JobSpec, facts: Facts, device: str) -> None:
     """Refuse a profiler that isn't there or would record nothing. Raises `SettingsError`."""
     profile, launch = spec.training.profile, spec.launch
     if profile.tool == "none":

@@ -75,10 +75,10 @@ def _plan(spec: JobSpec, facts: Facts) -> Plan:
     settings.check(training, launch.nodes * devices)
     capability = _capability(spec, facts, gpus, count)
     precision = _precision(spec, facts, device, capability)
-    plan_advice.check(spec, gpus, device, launch.nodes * devices)
+    plan_advice.check_memory(spec, gpus, device, launch.nodes * devices)
     gpu_choice.check_free(spec, facts, gpus, count)
     indices = tuple(str(gpu.index) for gpu in gpus) if len(gpus) == count else None
-    profilers.check(spec, facts, device)
+    profilers.check_profiler(spec, facts, device)
     container = plan_container.choose(spec, facts, indices, count)
     for check in _PYTHON:
         check(spec, facts)
@@ -161,7 +161,7 @@ def _plan(spec: JobSpec, facts: Facts) -> Plan:
         ),
         command=spec.command,
     )
-    plan_container.check(plan, facts)
+    plan_container.check_container(plan, facts)
     _check_paths(plan)
     return plan
 
@@ -192,7 +192,7 @@ def _check_root(spec: JobSpec, facts: Facts) -> None:
         raise SettingsError(f"run_root={root}: {facts.run_root_problem}; name another folder", "run_root")
 
 
-_PLACE = (_check_root, requirements.check_data, requirements.check_secrets, slurm_check.check)
+_PLACE = (_check_root, requirements.check_data, requirements.check_secrets, slurm_check.check_request)
 """Whether what the job reads and writes is there."""
 _PYTHON = (requirements.check_python, requirements.check_gemm)
 

@@ -18,7 +18,7 @@ _VARIABLES = {f"SBATCH_{flag.replace('-', '_').upper()}": key for flag, key in N
 _VARIABLES |= {"SBATCH_TIMELIMIT": "time", "SBATCH_MEM_PER_NODE": "mem"}
 
 
-def check(spec: JobSpec, facts: Facts) -> None:
+def check_request(spec: JobSpec, facts: Facts) -> None:
     """Refuse what a Slurm cluster can't give. Raises `SettingsError`."""
     cluster, slurm = spec.launch.cluster, facts.slurm
     if not isinstance(cluster, SlurmCluster):

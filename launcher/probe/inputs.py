@@ -82,12 +82,12 @@ def _scripts(specs: Sequence[JobSpec]) -> tuple[dict[str, Script], dict[str, Pat
     bare = all(spec.training.train.bare for spec in specs if spec.launch.script)
     for named in job_files.scripts(specs):
         path = user_code.absolute(named)
-        user_code.check(named, path, alone=bare)
+        user_code.check_script(named, path, alone=bare)
         its = [spec for spec in specs if spec.launch.script == named]
         if all(spec.training.train.command for spec in its):
             script_text.check_program(named, path)
         else:
-            script_text.check(named, path, exactly=any(map(_starts_here, its)))
+            script_text.refuse_non_python(named, path, exactly=any(map(_starts_here, its)))
         collected = user_code.collect(path, job_files.included(specs, named))
         modules = user_code.imported(path, collected)
         if name := next((name for name, file in collected.files.items() if files.get(name, file) != file), None):

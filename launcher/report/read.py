@@ -56,7 +56,7 @@ class Evidence:
 
 def gather(wanted: Sequence[Run]) -> list[Evidence]:
     """The evidence of each run, in the same order; a comparison is its arms. Of very many runs some have no steps."""
-    seen = backends.look(wanted)
+    seen = backends.states_of(wanted)
     backends.settle(seen)
     runs: list[Evidence] = []
     for entry in seen:

@@ -22,7 +22,7 @@ TRANSPORTS = ("fabric", "openssh")
 def _destination(value: Any, what: str) -> str:
     text = admit.text(value, what)
     try:
-        check(text, what)
+        check_destination(text, what)
     except UsageError as error:
         raise Refused(str(error)) from None
     return text
@@ -60,7 +60,7 @@ class Address(NamedTuple):
         return int(port) if port else None
 
 
-def check(destination: str, key: str) -> None:
+def check_destination(destination: str, key: str) -> None:
     """Raises `UsageError` for text that can't name a host; `key` is the key that it was given for."""
     if destination.startswith("-"):
         raise UsageError(f"{key}={destination} is not a host: hosts do not begin with a dash")

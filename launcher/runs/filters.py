@@ -44,14 +44,16 @@ class Filter:
                 choices = typing.get_args(Name)
                 raise UsageError(f"ls: state={state} is not one of {', '.join(choices)}{nearest(state, choices)}")
 
-    def select(self, runs: Sequence[Run], look: Callable[[Sequence[Run]], list[Seen]], most: int | None) -> list[Seen]:
+    def select(
+        self, runs: Sequence[Run], states_of: Callable[[Sequence[Run]], list[Seen]], most: int | None
+    ) -> list[Seen]:
         """The first `most` of them that match, or all of them, in their order. Raises `UsageError` for a key that no
         run has."""
         found: list[Seen] = []
         dated = [run for run in runs if self._is_of_date(run.id)]
         for start in range(0, len(dated), AT_ONCE):
             chosen = [run for run in dated[start : start + AT_ONCE] if self._has_values(run)]
-            found += [seen for seen in look(chosen) if self._states is None or seen.state.name in self._states]
+            found += [seen for seen in states_of(chosen) if self._states is None or seen.state.name in self._states]
             if most is not None and len(found) > most:
                 break
         if self._keys and self._unmet and not found:

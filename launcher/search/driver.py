@@ -75,7 +75,7 @@ class Driver:
                 return False
         if self.problem is None and self._study.best() is None:
             self.problem = LauncherError(f"no trial of {self._name} has measured {self._job.metric}")
-        notices.tell_of_search(self._sweep, backends.look(selection.sweep_runs(str(self._root), self._sweep)))
+        notices.tell_of_search(self._sweep, backends.states_of(selection.sweep_runs(str(self._root), self._sweep)))
         return True
 
     def _take_up(self) -> None:
@@ -84,7 +84,7 @@ class Driver:
             run = self._run(number)
             if not run.folder.exists():
                 continue
-            (seen,) = backends.look([run], fresh=True)
+            (seen,) = backends.states_of([run], fresh=True)
             if seen.state.name == "lost" and not seen.state.attempt:  # killed before it was handed over
                 execute.discard(run.folder)
                 continue
@@ -95,7 +95,7 @@ class Driver:
         return Run(str(self._root), run_ids.cell_id(self._sweep, number, DIGITS))
 
     def _look(self, display: Display) -> None:
-        seen = backends.look([trial.run for trial in self._open.values()])
+        seen = backends.states_of([trial.run for trial in self._open.values()])
         backends.settle(seen)
         worse: dict[int, int] = {}
         ended: list[tuple[Trial, State]] = []
@@ -227,7 +227,7 @@ class Driver:
     def last_words(self) -> Iterator[str]:
         """The trials, best first, and what repeats the best."""
         now = time.time()
-        rows = sweep_table.cells(backends.look(selection.sweep_runs(str(self._root), self._sweep)), now)
+        rows = sweep_table.cells(backends.states_of(selection.sweep_runs(str(self._root), self._sweep)), now)
         if not rows:
             return
         with contextlib.suppress(UsageError):  # none has measured it

@@ -51,7 +51,7 @@ class Reply(NamedTuple):
     """There is more than fits into one answer."""
 
 
-def look(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
+def states_of_remote(wanted: Sequence[Run], *, follow: bool = False) -> list[Seen]:
     """The state of each run, in the same order. `follow` brings their metrics too.
 
     Runs of a host that does not answer are unreachable, with their last known state.

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.errors import Unavailable, UsageError
-from launcher.runs.address import Address, check
+from launcher.runs.address import Address, check_destination
 from launcher.ssh import openssh_transport
 
 SECONDS = 30.0
@@ -90,7 +90,7 @@ def _hops(text: str, address: Address) -> Iterable[Address]:
     """A host that is its own hop, as by a pattern that covers both, has none."""
     for word in () if text.lower() == "none" else text.split(","):
         destination = word.strip().removeprefix("ssh://")
-        check(destination, "ProxyJump")
+        check_destination(destination, "ProxyJump")
         hop = Address(destination=destination, config=address.config, connect_timeout=address.connect_timeout)
         if hop.host == address.host:
             return

@@ -104,7 +104,7 @@ def watch(
 
 
 def _refresh(open_ones: Sequence[Followed]) -> None:
-    seen = backends.look((Run(str(one.folder.parent), one.folder.name) for one in open_ones), follow=True)
+    seen = backends.states_of((Run(str(one.folder.parent), one.folder.name) for one in open_ones), follow=True)
     for run, current in zip(open_ones, seen, strict=True):
         # The state first, the rows after it: what is finished writes no more, so none are missed.
         run.state = current.state

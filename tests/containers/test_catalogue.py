@@ -7,7 +7,7 @@ import pytest
 
 from amp_launcher.typed import SettingsError
 from launcher.containers import catalogue
-from launcher.containers.catalogue import Needs, check, find, lacks, lines, parse, releases
+from launcher.containers.catalogue import Needs, check_release, find, lacks, lines, parse, releases
 
 
 def test_every_row_is_complete_and_names_its_source() -> None:
@@ -107,7 +107,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(name: str, says: str) -> No
 )
 def test_an_image_that_will_not_do_is_refused_with_the_nearest_that_would(name: str, needs: Needs, says: str) -> None:
     with pytest.raises(SettingsError) as error:
-        check(find(name), needs)
+        check_release(find(name), needs)
     assert says in str(error.value)
     assert str(error.value).startswith(f"image={find(name).name}: ")
 
@@ -130,7 +130,7 @@ def test_an_image_that_will_not_do_is_refused_with_the_nearest_that_would(name: 
     ],
 )
 def test_an_image_that_will_do_passes(name: str, needs: Needs) -> None:
-    check(find(name), needs)
+    check_release(find(name), needs)
 
 
 def test_the_nearest_release_that_is_named_meets_the_requirements() -> None:
@@ -147,7 +147,7 @@ def test_the_nearest_release_that_is_named_meets_the_requirements() -> None:
     for needs in grid:
         for image in releases():
             try:
-                check(image, needs)
+                check_release(image, needs)
             except SettingsError as error:
                 refused += 1
                 text = str(error)

@@ -53,7 +53,7 @@ def seen(way: str, shared_place: Place, testbed: Testbed) -> dict[str, Any]:
         limits={"nofile": 512, "core": 0},
         devices=(),
     )
-    preflight.check(container, runtime_of(way))
+    preflight.check_container(container, runtime_of(way))
     return shared_place.probe(container, runtime_of(way), LATE)
 
 
@@ -114,7 +114,7 @@ def test_hostile_paths_are_mounted_under_hostile_names(runtime: Runtime, place: 
     mounts = hostile_mounts(place)
     container = place.container(image_of(runtime, testbed))
     container = dataclasses.replace(container, mounts=(*container.mounts, *mounts))
-    preflight.check(container, runtime)
+    preflight.check_container(container, runtime)
     seen = place.probe(container, runtime)
     assert len(mounts) > 100
     assert seen["mounted"] == {str(index): mount.target.removeprefix("/mounted/") for index, mount in enumerate(mounts)}

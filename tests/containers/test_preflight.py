@@ -7,7 +7,7 @@ import pytest
 
 from amp_launcher.typed import SettingsError
 from launcher.containers.description import Mount
-from launcher.containers.preflight import check, check_names, choose, parse_mount
+from launcher.containers.preflight import check_container, check_names, choose, parse_mount
 from launcher.containers.runtime import Runtime
 from tests.containers.samples import APPTAINER, DOCKER, FULL, IMAGES, PYXIS, RUNTIMES, SINGULARITY_3_8
 
@@ -18,7 +18,7 @@ PLAIN = dataclasses.replace(FULL, environment={}, secrets={}, mounts=(), limits=
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_an_ordinary_container_passes(runtime: str) -> None:
     kind = RUNTIMES[runtime].kind
-    check(dataclasses.replace(PLAIN, image=IMAGES[kind]), RUNTIMES[runtime])
+    check_container(dataclasses.replace(PLAIN, image=IMAGES[kind]), RUNTIMES[runtime])
 
 
 def mounts(*pairs: str) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def test_a_container_that_a_runtime_cannot_run_is_refused(
 ) -> None:
     container = dataclasses.replace(dataclasses.replace(PLAIN, image=IMAGES[runtime.kind]), **change)
     with pytest.raises(SettingsError) as error:
-        check(container, runtime, missing=("/missing",))
+        check_container(container, runtime, missing=("/missing",))
     assert says in str(error.value)
     assert error.value.key.partition("=")[0] == key
 
@@ -64,8 +64,8 @@ def test_a_container_that_a_runtime_cannot_run_is_refused(
 def test_gpus_are_refused_where_the_runtime_cannot_give_them() -> None:
     engine = dataclasses.replace(DOCKER, gpu_problem="there is no NVIDIA container toolkit")
     with pytest.raises(SettingsError, match="container=docker with GPUs: there is no NVIDIA container toolkit"):
-        check(dataclasses.replace(PLAIN, devices=("0",)), engine)
-    check(dataclasses.replace(PLAIN, image="x", devices=()), engine)
+        check_container(dataclasses.replace(PLAIN, devices=("0",)), engine)
+    check_container(dataclasses.replace(PLAIN, image="x", devices=()), engine)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_control_characters_and_bytes_that_are_no_text_are_refused_by_name(runti
     }
     for key, change in changes.items():
         with pytest.raises(SettingsError, match=r"control character|contains bytes that are not UTF-8") as error:
-            check(dataclasses.replace(PLAIN, **change), RUNTIMES[runtime])
+            check_container(dataclasses.replace(PLAIN, **change), RUNTIMES[runtime])
         assert error.value.key == key
 
 
@@ -139,6 +139,6 @@ def test_control_characters_and_bytes_that_are_no_text_are_refused_by_name(runti
 def test_values_are_safe_from_the_first_version_that_does_not_evaluate_them(runtime, least, before) -> None:
     container = dataclasses.replace(PLAIN, image=IMAGES["apptainer"], environment={"V": "$x"})
     for version in (least, (*least, 1), ()):  # one that is unknown is a recent one
-        check(container, dataclasses.replace(runtime, version=version))
+        check_container(container, dataclasses.replace(runtime, version=version))
     with pytest.raises(SettingsError, match=r"env\.V: "):
-        check(container, dataclasses.replace(runtime, version=before))
+        check_container(container, dataclasses.replace(runtime, version=before))

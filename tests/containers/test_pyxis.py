@@ -48,7 +48,7 @@ def container(tmp_path: Path) -> Container:
 
 
 def probe(container: Container, tmp_path: Path) -> dict[str, Any]:
-    preflight.check(container, SRUN)
+    preflight.check_container(container, SRUN)
     text = script(wrap(container, SRUN), container, SRUN, LATE)
     (tmp_path / "job.sh").write_text(text, encoding="utf-8")
     done = subprocess.run(

@@ -147,7 +147,7 @@ def multirun(app: Path, runs: Path, *words: str, place: str = "local") -> subpro
 
 def swept(runs: Path) -> list[tuple[Any, str]]:
     """What each run of the only sweep was given and how it stands."""
-    rows = backends.look(reversed(selection.newest([str(runs)], 10)))
+    rows = backends.states_of(reversed(selection.newest([str(runs)], 10)))
     plans = [store.read_or_empty(row.run.folder / "plan.json") for row in rows]  # one that is made has none yet
     return [(plan.get("swept"), row.state.name) for plan, row in zip(plans, rows, strict=True)]
 
@@ -230,7 +230,7 @@ def test_what_hydra_submitit_launcher_takes_and_cannot_be_is_refused(
     from launcher import LauncherError
 
     with pytest.raises(LauncherError, match=re.escape(message)):
-        _multirun.check({"wait": True, **keys}, place, "hydra_plugins.other.Sweeper")
+        _multirun.check_keys({"wait": True, **keys}, place, "hydra_plugins.other.Sweeper")
 
 
 @pytest.fixture

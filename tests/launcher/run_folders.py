@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher.executors.backends import look
+from launcher.executors.backends import states_of
 from launcher.runs import processes, store
 from launcher.runs.states import State
 from launcher.runs.store import Run
@@ -179,7 +179,7 @@ def result(**more: Any) -> dict[str, Any]:
 
 
 def state(folder: Path) -> State:
-    return look([Run(str(folder.parent), folder.name)])[0].state
+    return states_of([Run(str(folder.parent), folder.name)])[0].state
 
 
 def until(true: Callable[[], Any], seconds: float = 60.0, every: float = 0.02) -> Any:

@@ -64,7 +64,7 @@ def examine(run_root: str) -> dict[str, Any]:
 def look(runs: Sequence[Mapping[str, Any]], follow: bool) -> Generator[dict[str, Any], None, None]:
     """The state of each run, with its small files that changed and, with `follow`, its new metrics. A run that cannot
     be read is an error of its own."""
-    seen = backends.look(_runs(runs))
+    seen = backends.states_of(_runs(runs))
     backends.settle(seen)
     for row, question in zip(seen, runs, strict=True):
         try:

@@ -144,7 +144,7 @@ def _take_back_refused(folders: Sequence[Path]) -> None:
     """Remove the records of runs that a host refused, but not of those that it has: a queue may have accepted a part of
     a sweep, or the host an earlier try whose connection was lost."""
     root, names = str(folders[0].parent), {folder.name for folder in folders}
-    for seen in remote_status.look([Run(root, name) for name in sorted(names)]):
+    for seen in remote_status.states_of_remote([Run(root, name) for name in sorted(names)]):
         pointer = remote_record.read(seen.run.folder)
         if seen.state.name != "unreachable" and pointer is not None and pointer.submitter is not None:
             names.remove(seen.run.id)

@@ -222,7 +222,7 @@ def test_a_full_disk_leaves_no_part_of_a_compiled_module_in_a_snapshot(tmp_path:
         (target / "pkg" / "__pycache__").unlink()
         (target / "pkg" / "__pycache__").mkdir()
         code_store._checked.clear()
-        code_store.check(target)
+        code_store.check_snapshot(target)
         assert (target / "pkg" / "__pycache__").is_file()
     finally:
         subprocess.run(["umount", disk], check=True)

@@ -238,7 +238,7 @@ def test_programs_get_json(root, shown):
 def test_a_narrow_listing_keeps_state_time_step_and_accuracy(root, width):
     folder = finished(root, f"{SWEEP}-000")
     store.write_json(folder / "result.json", result(updates={"attempted": 72, "applied": 70}))
-    lines = ls.listing(backends.look([store.Run(str(root), folder.name)]), 0, [str(root)], width)
+    lines = ls.listing(backends.states_of([store.Run(str(root), folder.name)]), 0, [str(root)], width)
     assert max(map(len, lines)) <= width
     assert lines[0].split()[:5] == ["RUN", "STATE", "TIME", "STEP", "ACCURACY"]
     assert lines[1].split()[1:5] == ["done", "1m05s", "72", "0.9722"]

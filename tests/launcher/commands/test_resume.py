@@ -18,7 +18,7 @@ from launcher.__main__ import main
 from launcher.commands import resume, shell
 from launcher.errors import UsageError
 from launcher.executors import submission
-from launcher.executors.backends import look
+from launcher.executors.backends import states_of
 from launcher.executors.local import start as local_start
 from launcher.executors.plan_changes import as_recorded, changes
 from launcher.executors.resume import alone, resume_here
@@ -59,7 +59,7 @@ def test_the_time_of_a_run_counts_all_attempts(tmp_path, program):
         status = record(folder, "status.json")
         most = time.time() - began + int(attempt)  # each attempt in whole seconds
         assert status["attempt"] == int(attempt) and least <= status["before"] <= most
-    seen = look([Run(str(folder.parent), folder.name)])[0].state
+    seen = states_of([Run(str(folder.parent), folder.name)])[0].state
     assert seen.before >= 2 and (elapsed(seen, 0) or 0) >= 2
 
 
@@ -299,7 +299,7 @@ def test_a_copy_goes_on_as_a_run_of_its_own_under_a_name_of_its_own(failed, tmp_
     copy.rename(own)
     assert main(["resume", str(own)]) == 0
     assert json.loads((tmp_path / "dump").read_text())["env"]["LAUNCHER_RUN_ID"] == own.name
-    assert look([Run(str(own.parent), own.name)])[0].state.name == "done" and (own / "attempts/2").is_dir()
+    assert states_of([Run(str(own.parent), own.name)])[0].state.name == "done" and (own / "attempts/2").is_dir()
     assert before == {path: path.read_bytes() for path in failed.rglob("*") if path.is_file()}
     assert record(own, "submission.json")["id"] != record(failed, "submission.json")["id"]
 
@@ -308,13 +308,13 @@ def test_a_copy_of_a_run_that_goes_on_has_none_of_its_processes(tmp_path, progra
     plan, folder = lay(tmp_path, program, env={"BEHAVIOUR": "time.sleep(300)"})
     submission.start([folder], [plan])
     of = Run(str(folder.parent), folder.name)
-    until(lambda: look([of])[0].state.name == "running")
+    until(lambda: states_of([of])[0].state.name == "running")
     copy = tmp_path / "copies" / folder.name
     shutil.copytree(folder, copy)
-    (seen,) = look([Run(str(copy.parent), copy.name)])
+    (seen,) = states_of([Run(str(copy.parent), copy.name)])
     assert seen.state.name == "lost" and f"a copy of {folder}, made before that ended" in seen.state.reason
     assert main(["cancel", "--now", str(copy)]) == main(["rm", "--now", "--force", str(copy)]) == 0
-    assert not copy.exists() and look([of])[0].state.name == "running"
+    assert not copy.exists() and states_of([of])[0].state.name == "running"
     assert main(["cancel", "--now", str(folder)]) == 0
 
 
@@ -345,7 +345,7 @@ def test_a_resume_that_starts_nothing_leaves_the_run_and_its_plan_as_they_were(
         resume_here([run], {"steps": "12"}, {}, is_sweep=False)
     (failed / "sbatch.failed").unlink(missing_ok=True)
     assert before == {path: path.read_bytes() for path in failed.rglob("*") if path.is_file()}
-    assert look([run])[0].state.name == "done" and not list(failed.parent.glob(".unfinished/*"))
+    assert states_of([run])[0].state.name == "done" and not list(failed.parent.glob(".unfinished/*"))
 
 
 def test_a_resume_that_was_killed_before_it_submitted_changes_no_later_one(failed):
@@ -357,7 +357,7 @@ def test_a_resume_that_was_killed_before_it_submitted_changes_no_later_one(faile
         resume_here([run], {"steps": "12"}, {}, is_sweep=False)
         os._exit(1)
     assert os.waitpid(killed, 0)[1] == signal.SIGKILL and (failed / "attempts/plan.json").exists()
-    assert look([run])[0].state.name == "done"
+    assert states_of([run])[0].state.name == "done"
     assert json.loads(Path(plan_path(failed)).read_text())["settings"]["steps"] == steps != 12
 
 

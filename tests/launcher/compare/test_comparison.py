@@ -46,7 +46,7 @@ def specs(*words):
 def planned(*words, how=None, facts=LAPTOP):
     """The comparison of the jobs that the words spell."""
     jobs, how = specs(*words), how or Compare()
-    comparison.check(jobs)
+    comparison.check_arms(jobs)
     return comparison.make([resolve(comparison.settled(spec, how), facts) for spec in jobs], how)
 
 
@@ -105,7 +105,7 @@ def test_wrong_keys_of_the_comparison_are_refused(word, complaint):
 )
 def test_arms_that_cannot_be_compared_are_refused(words, complaint):
     with pytest.raises(UsageError, match=complaint):
-        comparison.check(specs(*words))
+        comparison.check_arms(specs(*words))
 
 
 @pytest.mark.parametrize(

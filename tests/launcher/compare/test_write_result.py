@@ -98,7 +98,7 @@ def test_a_listing_writes_nothing_into_a_comparison_whose_job_was_killed(tmp_pat
     plan_of(folder, *BOTH)
     store.write_json(folder / "status.json", {"schema": 1, "state": "stopped", "attempt": 1})
     before = sorted(folder.rglob("*"))
-    backends.settle(backends.look([Run(str(tmp_path), folder.name)]))
+    backends.settle(backends.states_of([Run(str(tmp_path), folder.name)]))
     assert sorted(folder.rglob("*")) == before
     assert concluded(folder, State("stopped", attempt=1))["status"] == "stopped"
 

@@ -78,7 +78,7 @@ def test_a_run_that_is_killed_on_request_leaves_no_container(bed: Testbed, tmp_p
     folder = start(bed, tmp_path)
     assert stopping.kill_all([folder]) == {}
     until(lambda: not containers(folder))
-    (seen,) = backends.look([Run(str(folder.parent), folder.name)])
+    (seen,) = backends.states_of([Run(str(folder.parent), folder.name)])
     assert seen.state.name == "cancelled"
 
 

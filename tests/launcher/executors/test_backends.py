@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from launcher.executors import backends
-from launcher.executors.backends import look
+from launcher.executors.backends import states_of
 from launcher.executors.local import backend
 from launcher.runs import processes, run_files, selection, store
 from launcher.runs.processes import Identity
@@ -20,7 +20,7 @@ UNTIL_GO = "while [ ! -e $RUN/go ]; do sleep 0.05; done"
 
 
 def seen(folder):
-    return look([Run(str(folder.parent), folder.name)])
+    return states_of([Run(str(folder.parent), folder.name)])
 
 
 def cells(root, trainer, count=2):
@@ -162,7 +162,7 @@ def test_any_queue_can_be_added_and_is_asked_once_for_all_of_its_runs(root, monk
 
     monkeypatch.setitem(backends.BACKENDS, "pbs", "pbs_for_this_test")
     monkeypatch.setitem(sys.modules, "pbs_for_this_test", Pbs)
-    rows = look(Run(str(folder.parent), folder.name) for folder in [*folders, finished(root)])
+    rows = states_of(Run(str(folder.parent), folder.name) for folder in [*folders, finished(root)])
     assert [row.state.name for row in rows] == ["queued"] * 5 + ["done"]
     assert asked == [[str(folder) for folder in folders]]
 

@@ -167,7 +167,7 @@ def test_a_job_may_be_cancelled_when_it_is_forgotten(executor: PlanExecutor) -> 
         return job.run_dir
 
     folder = started()
-    (seen,) = backends.look([Run(str(folder.parent), folder.name)], fresh=True)
+    (seen,) = backends.states_of([Run(str(folder.parent), folder.name)], fresh=True)
     assert seen.state.name in ("cancelled", "stopped")
 
 

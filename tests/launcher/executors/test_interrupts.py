@@ -49,7 +49,7 @@ def test_ctrl_c_as_a_run_is_started_shows_its_name(
     assert main([*words, f"detach={str(detach).lower()}"]) == 130
     (name,) = selection.run_names(str(root))
     assert name in capsys.readouterr().out
-    interrupts.check()  # a later submission of this process is not interrupted
+    interrupts.raise_noted()  # a later submission of this process is not interrupted
 
 
 def test_ctrl_c_at_any_moment_leaves_no_unnamed_run(root: Path, words: list[str], tmp_path: Path) -> None:
@@ -69,6 +69,6 @@ def test_ctrl_c_at_any_moment_leaves_no_unnamed_run(root: Path, words: list[str]
 def test_ctrl_c_before_anything_is_laid_down_leaves_nothing(
     root: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launcher.executors.submission.check", lambda plans: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr("launcher.executors.submission.check_plans", lambda plans: os.kill(os.getpid(), signal.SIGINT))
     assert main(words) == 130
     assert selection.run_names(str(root)) == []

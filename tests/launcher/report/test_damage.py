@@ -97,7 +97,7 @@ def every_screen(root):
         assert [*plain.lines(document, 60), markdown.render(document), page.render(document)]
     alone = documents.of([Selection(None, (wanted[2],))], [wanted[2]])
     assert [*plain.lines(alone), page.render(alone)]
-    seen = backends.look(wanted)
+    seen = backends.states_of(wanted)
     assert ls.listing(seen, 0, [str(root)]) and all(map(details.lines, seen))
     followed = [live.Followed(run.folder) for run in wanted]
     live._refresh(followed)

@@ -26,7 +26,7 @@ from launcher.runs.decode import admitted
     ],
 )
 def test_a_destination_is_a_user_a_host_and_a_port(typed, user, host, port):
-    address.check(typed, "cluster.host")
+    address.check_destination(typed, "cluster.host")
     made = Address(typed)
     assert (made.user, made.host, made.port) == (user, host, port)
 
@@ -46,7 +46,7 @@ def test_a_destination_is_a_user_a_host_and_a_port(typed, user, host, port):
 )
 def test_what_names_no_host_is_refused_here_and_in_a_pointer(typed, why):
     with pytest.raises(UsageError, match=f"^cluster.host={typed}.*{why}"):
-        address.check(typed, "cluster.host")
+        address.check_destination(typed, "cluster.host")
     with pytest.raises(Refused, match=why):
         admitted(Address, {"destination": typed}, "it")
 

@@ -66,7 +66,7 @@ def sweep_in(root: Path) -> str:
 
 def states(root: Path) -> list[tuple[str, str]]:
     """The runs of the search with their states, by their numbers."""
-    seen = backends.look(selection.sweep_runs(str(root), sweep_in(root)))
+    seen = backends.states_of(selection.sweep_runs(str(root), sweep_in(root)))
     return sorted((row.run.id.rpartition("-")[2], row.state.name) for row in seen)
 
 

@@ -117,7 +117,7 @@ def test_a_run_that_squeue_has_forgotten_is_what_sacct_calls_it_and_unknown_whil
     try:
         for number in (signal.SIGSTOP, signal.SIGKILL):
             slurm.kill("slurmdbd", number)
-            seen = backends.look([Run(str(bench.root), folder.name) for folder in (failed, *elements, alive)])
+            seen = backends.states_of([Run(str(bench.root), folder.name) for folder in (failed, *elements, alive)])
             assert [row.state.name for row in seen] == ["unreachable"] * 3 + ["running"], seen
             assert "how it ended is not known: sacct" in seen[0].state.reason
             backends.settle(seen)
@@ -128,7 +128,7 @@ def test_a_run_that_squeue_has_forgotten_is_what_sacct_calls_it_and_unknown_whil
         slurm.revive()
     for folder in (failed, *elements):
         assert ended(folder, 180)[:2] == ("failed", f"its script was killed by signal 9 (job {job_of(folder)})")
-    lost, known = backends.look([Run(str(bench.root), folder.name) for folder in (unaccounted, failed)])
+    lost, known = backends.states_of([Run(str(bench.root), folder.name) for folder in (unaccounted, failed)])
     assert lost.state[:2] == ("lost", f"it was running, and Slurm no longer knows job {job_of(unaccounted)}")
     backends.settle([lost, known])
     until(lambda: not jobs.listed(None)[limited].lives, 180)

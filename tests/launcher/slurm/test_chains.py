@@ -93,7 +93,7 @@ def test_a_chain_whose_last_job_slurm_refuses_leaves_no_job_and_no_folder(
     root = words[-1].partition("=")[2]
     assert main(words) == 2
     assert "Slurm would refuse this job" in capsys.readouterr().err
-    monkeypatch.setattr("launcher.executors.submission.check", lambda plans: None)
+    monkeypatch.setattr("launcher.executors.submission.check_plans", lambda plans: None)
     accepted: list[str] = []
     sbatch = submit.sbatch
 

@@ -128,7 +128,7 @@ def test_a_job_that_slurm_refuses_or_that_comes_after_no_run_leaves_nothing(
     refused, lonely = bench.plan("", "cluster.constraint=quantum"), dataclasses.replace(bench.plan(), after="nosuch")
     with pytest.raises(UsageError, match=r"Slurm would refuse this job: .* \(cluster\.constraint=quantum\)"):
         bench.submit(refused)
-    monkeypatch.setattr("launcher.executors.submission.check", lambda plans: None)
+    monkeypatch.setattr("launcher.executors.submission.check_plans", lambda plans: None)
     for plans, message in (([refused], "Slurm refused the job"), ([lonely], "no run"), ([lonely, lonely], "no run")):
         with pytest.raises(UsageError, match=message):
             bench.submit(*plans)

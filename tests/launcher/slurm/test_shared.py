@@ -275,7 +275,7 @@ def test_a_command_that_acts_on_a_state_asks_slurm_anew(root: Path, cluster: Clu
     cluster.says(job.row("NODE_FAIL"))
     assert job.look().name == "failed"
     cluster.says(job.row("PENDING", "BeginTime"))
-    (seen,) = backends.look([Run(str(root), job.folder.name)], fresh=True)
+    (seen,) = backends.states_of([Run(str(root), job.folder.name)], fresh=True)
     assert seen.state.name == "queued"
 
 

@@ -165,7 +165,7 @@ METRICS = {
 def test_metrics_are_only_appended_where_they_continue(victim):
     victim.deadline(UNHURRIED)
     runs = victim.runs(answering("look", f"look(status(metrics={value}))") for value in METRICS.values())
-    seen = remote_status.look(runs, follow=True)
+    seen = remote_status.states_of_remote(runs, follow=True)
     host.close_all()
     for name, row in zip(METRICS, seen, strict=True):
         assert row.state.name == "unreachable" and REFUSED in row.state.reason, name

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
-from launcher.runs.address import check
+from launcher.runs.address import check_destination
 from launcher.ssh import session
 from launcher.ssh.archive import archive
 from launcher.ssh.stream import KEPT
@@ -264,7 +264,7 @@ def test_zips_of_versions_that_were_not_used_for_long_are_deleted(tmp_path, test
 )
 def test_text_that_is_not_a_host_is_refused(destination):
     with pytest.raises(UsageError, match=re.escape("cluster.host=")) as caught:
-        check(destination, "cluster.host")
+        check_destination(destination, "cluster.host")
     assert caught.value.exit_code == 2
 
 

@@ -35,7 +35,7 @@ def test_a_run_is_fetched_once_without_links_and_hidden_folders(far, tmp_path):
     got = tmp_path / "got" / run
     assert files(got) == there and "checkpoints/step/at" in there
     assert not (got / "outside").exists() and not (got / ".secrets").exists()
-    assert backends.look([Run(str(got.parent), run)])[0].state.name == "done"
+    assert backends.states_of([Run(str(got.parent), run)])[0].state.name == "done"
     assert far.type("fetch", run).code == 0
     assert f"{run}  0 files, 0 B fetched" in far.type("fetch", run).out
     (far.folder(run) / "result.json").write_text('{"schema": 1, "status": "done", "attempts": 1, "changed": true}')

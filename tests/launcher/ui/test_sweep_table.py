@@ -25,7 +25,7 @@ class Counted(Sequence):
 
 def rounds(root, count):
     folders = run_folders.sweep(root, count, state="failed")
-    seen = backends.look([Run(str(folder.parent), folder.name) for folder in folders])
+    seen = backends.states_of([Run(str(folder.parent), folder.name) for folder in folders])
     rows = Counted(sweep_table.cells(seen, 0.0))
     lines = sweep_table.lines(rows, 0, rows, 0.0)
     assert lines[1].startswith("000 ") and lines[count].startswith(f"{count - 1:03} ")
