@@ -39,12 +39,12 @@ def test_two_jobs_on_the_same_two_nodes_one_stopped_before_its_time_limit_and_on
         until(lambda: len(processes(killed)) == 2, LONG)
         saved(stopped, EVERY)
         ask_as_before_a_time_limit(stopped)
-        saved(killed, moments.step())
-        kill([moments.random.choice(processes(killed))])
         until((stopped / "attempts/1/stopped.json").exists, LONG)
         marker = store.read_or_empty(stopped / "attempts/1/stopped.json")
         assert 0 < marker["step"] < STEPS
-        assert (stopped / marker["checkpoint"] / "manifest.json").exists()
+        assert (stopped / marker["checkpoint"] / "manifest.json").exists()  # until the next attempt has saved others
+        saved(killed, moments.step())
+        kill([moments.random.choice(processes(killed))])
         assert ended(killed, LONG).name == "failed", output_of(killed)
         assert processes(killed) == []
         trainers.go_on(killed)
