@@ -94,6 +94,15 @@ ask_to_stop() { # why, as far as is known before Slurm is asked
   [ "$LAUNCHER_ASKED" != preemption ] || ! declare -F notice >/dev/null || notice preempted "is preempted" '' &
 }
 
+hear_late() { # at an attempt's end: its ranks hear Slurm's TERM too, and may end before the step that waits for it acts
+  [ -z "$LAUNCHER_ASKED" ] || return 0
+  case $(timeout 10 scontrol --oneliner show job "$(job_id)" 2>/dev/null) in
+    *" PreemptTime="[1-9]*) LAUNCHER_ASKED=preemption ;;
+    *) return 0 ;;
+  esac
+  ! declare -F notice >/dev/null || notice preempted "is preempted" '' &
+}
+
 write_stop() { # seconds left
   local left=''
   [ "${1:-0}" -le 0 ] || left=", $1 s"

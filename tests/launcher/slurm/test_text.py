@@ -428,3 +428,18 @@ def test_jobs_with_successive_ids_meet_at_different_ports_of_a_node_that_they_sh
         assert (len(workers), workers[0]) == (4, f"127.0.0.1:{first}"), done
         ports += workers
     assert len(set(ports)) == len(ports)
+
+
+@pytest.mark.parametrize(
+    ("job", "asked"),
+    [("JobId=7 PreemptTime=2026-11-27T20:51:08 x", "preemption"), ("JobId=7 PreemptTime=None x", ""), ("", "")],
+)
+def test_ranks_that_end_before_their_script_heard_of_the_preemption_are_preempted(
+    tmp_path: Path, job: str, asked: str
+) -> None:
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\necho '{job}'\n")
+    scontrol.chmod(0o755)
+    text = bash_files.text("launcher.script", "slurm.sh") + 'LAUNCHER_ASKED=; hear_late; echo "$LAUNCHER_ASKED"'
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    assert subprocess.run(["bash", "-uc", text], env=env, capture_output=True, text=True).stdout == f"{asked}\n"
