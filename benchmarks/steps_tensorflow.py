@@ -136,7 +136,7 @@ def _efficientnet(run: Run) -> HandStep:
     model = _built(run, lambda: efficientnet.network(hyper))
 
     def loss_of(chosen: tf.Tensor) -> tf.Tensor:
-        inputs = tf.image.resize(tf.gather(pixels, chosen), 2 * (hyper.image_size,)) / 255
+        inputs = tf.image.resize(tf.gather(pixels, chosen), 2 * (hyper.side,)) / 255
         return _cross_entropy(tf.gather(labels, chosen), model(inputs, training=True))
 
     return _plain(model, keras.optimizers.Adam(hyper.lr, epsilon=ADAM_EPSILON), loss_of)
@@ -181,7 +181,7 @@ def _gan(run: Run) -> HandStep:
 def _taken_and_resized(run: Run) -> HandStep:
     import tensorflow as tf
 
-    size = run.settings.train.image_size
+    size = run.settings.train.side
     pixels, labels = _in_memory(cifar.load(run.settings.data, run.settings.seed).train)
 
     @tf.function(autograph=False)

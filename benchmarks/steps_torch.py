@@ -117,7 +117,7 @@ def _efficientnet(run: Run) -> HandStep:
     optimizer = torch.optim.Adam(net.parameters(), lr=run.settings.train.lr, eps=ADAM_EPSILON)
 
     def loss_of(chosen: torch.Tensor) -> torch.Tensor:
-        return cross_entropy(net(_resized(pixels[chosen], run.settings.train.image_size)).float(), labels[chosen])
+        return cross_entropy(net(_resized(pixels[chosen], run.settings.train.side)).float(), labels[chosen])
 
     return _plain(run, optimizer, loss_of)
 
@@ -157,7 +157,7 @@ def _gan(run: Run) -> HandStep:
 
 def _taken_and_resized(run: Run) -> HandStep:
     pixels, labels = to_device(cifar.load(run.settings.data, run.settings.seed).train, CPU)
-    return lambda chosen: (_resized(pixels[chosen], run.settings.train.image_size), labels[chosen])
+    return lambda chosen: (_resized(pixels[chosen], run.settings.train.side), labels[chosen])
 
 
 def _taken(run: Run) -> HandStep:

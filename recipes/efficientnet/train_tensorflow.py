@@ -1,4 +1,4 @@
-"""The EfficientNet-B0 recipe: `python -m recipes.efficientnet.train_tensorflow amp=o2 data.dir=FOLDER [run=FOLDER]`."""
+"""The EfficientNet recipe: `python -m recipes.efficientnet.train_tensorflow amp=o2 data.dir=FOLDER [run=FOLDER]`."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def inverted_residual(inputs: Any, block: Block) -> Any:
 
 def network(settings: EfficientnetSettings) -> keras.Model:
     """Float images [batch, size, size, 3] to logits [batch, 100]; weights by Glorot, as Keras has it."""
-    images = keras.Input((settings.image_size, settings.image_size, 3))
-    outputs = relu(norm(convolution(images, STEM, 3, 2, "stem"), "norm1"), "relu1")
-    for block in efficientnet.blocks(settings.stages):
+    images = keras.Input((settings.side, settings.side, 3))
+    outputs = relu(norm(convolution(images, settings.channels(STEM), 3, 2, "stem"), "norm1"), "relu1")
+    for block in efficientnet.blocks(settings):
         outputs = inverted_residual(outputs, block)
-    outputs = relu(norm(convolution(outputs, HEAD, 1, 1, "head"), "norm2"), "relu2")
+    outputs = relu(norm(convolution(outputs, settings.channels(HEAD), 1, 1, "head"), "norm2"), "relu2")
     outputs = layers.GlobalAveragePooling2D(name="mean")(outputs)
     return keras.Model(images, layers.Dense(CLASSES, name="classifier")(outputs), name="net")
 
@@ -69,7 +69,7 @@ def train(run: Run) -> None:
 
     def resized(pixels: Any) -> tf.Tensor:
         """Bytes [batch, 32, 32, 3] as floats from 0 to 1 [batch, size, size, 3]."""
-        return tf.image.resize(pixels, 2 * (hyper.image_size,)) / 255
+        return tf.image.resize(pixels, 2 * (hyper.side,)) / 255
 
     def loss_of(chosen: tf.Tensor) -> tf.Tensor:
         return cross_entropy(tf.gather(labels, chosen), net(resized(tf.gather(images, chosen)), training=True))

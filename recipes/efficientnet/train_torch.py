@@ -1,4 +1,4 @@
-"""The EfficientNet-B0 recipe: `python -m recipes.efficientnet.train_torch amp=o2 data.dir=FOLDER [run=FOLDER]`."""
+"""The EfficientNet recipe: `python -m recipes.efficientnet.train_torch amp=o2 data.dir=FOLDER [run=FOLDER]`."""
 
 from __future__ import annotations
 
@@ -68,14 +68,15 @@ class Net(nn.Module):
 
     def __init__(self, settings: EfficientnetSettings) -> None:
         super().__init__()
-        self.stem = Convolution(3, STEM, 3, 2)
-        self.norm1 = norm(STEM)
-        blocks = list(efficientnet.blocks(settings.stages))
+        stem, head = settings.channels(STEM), settings.channels(HEAD)
+        self.stem = Convolution(3, stem, 3, 2)
+        self.norm1 = norm(stem)
+        blocks = list(efficientnet.blocks(settings))
         self.blocks = nn.Sequential(*(InvertedResidual(block) for block in blocks))
-        self.head = Convolution(blocks[-1].outputs, HEAD, 1)
-        self.norm2 = norm(HEAD)
+        self.head = Convolution(blocks[-1].outputs, head, 1)
+        self.norm2 = norm(head)
         self.relu = nn.ReLU6()
-        self.classifier = nn.Linear(HEAD, CLASSES)
+        self.classifier = nn.Linear(head, CLASSES)
         draw_glorot(self)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -97,7 +98,7 @@ def train(run: Run) -> None:
     def resized(pixels: torch.Tensor) -> torch.Tensor:
         """Bytes [batch, 3, 32, 32] as floats from 0 to 1 [batch, 3, size, size]."""
         floats = pixels.contiguous(memory_format=torch.channels_last).float()
-        return interpolate(floats, size=2 * (hyper.image_size,), mode="bilinear", align_corners=False) / 255
+        return interpolate(floats, size=2 * (hyper.side,), mode="bilinear", align_corners=False) / 255
 
     def loss_of(chosen: torch.Tensor) -> torch.Tensor:
         return cross_entropy(model(resized(images[chosen])), labels[chosen])

@@ -39,9 +39,41 @@ def test_resnet50_and_resnet101_have_their_published_numbers_of_weights(stages, 
 
 
 def test_efficientnet_has_sixteen_blocks_of_which_nine_add_what_came_in():
-    blocks = list(efficientnet.blocks(EfficientnetSettings().stages))
+    blocks = list(efficientnet.blocks(EfficientnetSettings()))
     assert (len(blocks), sum(block.adds for block in blocks)) == (16, 9)
     assert {block.squeezed for block in blocks if block.expanded % 24 == 0} == {4, 6, 10, 20, 28, 48}
+    assert blocks[0].squeezed == 8, "the notebook squeezes by 4 what 24 does not divide"
+
+
+@pytest.mark.parametrize(
+    ("variant", "side", "blocks", "parameters"),
+    [
+        ("b0", 224, 16, 5_288_548),
+        ("b1", 240, 23, 7_794_184),
+        ("b2", 260, 23, 9_109_994),
+        ("b3", 300, 26, 12_233_232),
+        ("b4", 380, 32, 19_341_616),
+        ("b5", 456, 39, 30_389_784),
+        ("b6", 528, 45, 43_040_704),
+        ("b7", 600, 55, 66_347_960),
+    ],
+)
+def test_efficientnets_variants_have_the_published_numbers_of_parameters(variant, side, blocks, parameters):
+    """Those of the authors' own code and torchvision, for 1,000 classes: without biases of convolutions that a norm
+    follows, and without an expansion by 1, which the notebook has."""
+    settings = EfficientnetSettings(variant=variant)
+    assert (settings.side, len(list(efficientnet.blocks(settings)))) == (side, blocks)
+    unexpanded = {f"{block.name}.expand" for block in efficientnet.blocks(settings) if block.expansion == 1}
+    *layers, classifier = (layer for layer in efficientnet.RECIPE.layers(settings) if layer.name not in unexpanded)
+    others = sum(
+        layer.outputs if layer.name.endswith(("squeeze", "excite")) else 2 * layer.outputs  # a bias, a norm
+        for layer in layers
+    )
+    assert sum(layer.weights for layer in layers) + others + 1000 * (classifier.inputs + 1) == parameters
+
+
+def test_an_image_size_that_is_given_stays_at_every_variant():
+    assert EfficientnetSettings(variant="b7", image_size=32).side == 32
 
 
 def test_resnet50s_learning_rate_climbs_for_five_epochs_and_falls_to_nothing():

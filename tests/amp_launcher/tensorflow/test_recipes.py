@@ -24,8 +24,9 @@ from tests.recipes.data.image_files import write_folders
     [
         (resnet50, torch_resnet50, Resnet50Settings(width=8, stages=(1, 2), image_size=33, classes=10)),
         (efficientnet, torch_efficientnet, EfficientnetSettings(stages=(1, 2), image_size=33)),
+        (efficientnet, torch_efficientnet, EfficientnetSettings(variant="b3", stages=(1, 1), image_size=33)),
     ],
-    ids=["resnet50", "efficientnet"],
+    ids=["resnet50", "efficientnet", "efficientnet-b3"],
 )
 def test_networks_put_out_what_torchs_do_from_equal_weights(ours, theirs, settings):
     net = theirs.Net(settings)

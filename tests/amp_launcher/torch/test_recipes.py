@@ -80,6 +80,12 @@ NETWORKS = pytest.mark.parametrize(
         ("resnet50", Resnet50Settings(width=8, stages=(1, 2), image_size=75), resnet50.Net, (3, 75, 75)),
         ("efficientnet", EfficientnetSettings(image_size=75), efficientnet.Net, (3, 75, 75)),
         ("efficientnet", EfficientnetSettings(image_size=75, stages=(2, 1, 1)), efficientnet.Net, (3, 75, 75)),
+        (
+            "efficientnet",
+            EfficientnetSettings(variant="b3", image_size=75, stages=(1, 1)),
+            efficientnet.Net,
+            (3, 75, 75),
+        ),
         ("gan", GanSettings(), lambda settings: BothOfTheGan(), (100,)),
     ],
 )
