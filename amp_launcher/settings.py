@@ -45,6 +45,12 @@ class Checkpoint:
     stop_every: int = setting(0, "steps after which an attempt saves and stops; 0 is never", least(0))
 
 
+DlprofReport = Literal[
+    "all", "summary", "detail", "kernel", "iteration", "tensor", "op_type", "group_node", "expert_systems"
+]
+"""What `dlprof --reports` takes, by its `--help`."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
     """What is recorded of where the time goes."""
@@ -55,6 +61,7 @@ class Profile:
     start: int = setting(10, "first step that is recorded; those before it warm up", least(1))
     steps: int = setting(5, "steps that are recorded; dlprof records all from the first", least(1))
     key_node: str | None = setting(None, "dlprof: the operation that marks where an iteration begins")
+    reports: tuple[DlprofReport, ...] = setting((), "dlprof: the reports that it writes as CSV; all is each of them")
 
 
 def _share(key: str, value: float) -> None:
@@ -163,6 +170,7 @@ _PROFILERS = {
     "start": ("framework", "nsys", "ncu", "dlprof"),
     "steps": ("framework", "nsys", "ncu"),
     "key_node": ("dlprof",),
+    "reports": ("dlprof",),
 }
 """The keys of `profile`, and the tools that each is for."""
 
@@ -229,7 +237,7 @@ def check(settings: Settings, world_size: int = 1) -> None:
         value = getattr(settings.profile, key)
         if value != getattr(Profile(), key) and settings.profile.tool not in takes:
             raise SettingsError(
-                f"profile.{key}={value} belongs to profile={' or '.join(takes)}, and this is "
+                f"profile.{key}={show(value)} belongs to profile={' or '.join(takes)}, and this is "
                 f"profile={settings.profile.tool}",
                 f"profile.{key}",
             )

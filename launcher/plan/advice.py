@@ -1,8 +1,9 @@
 """Advice about a job on its GPUs before it is queued; an error only for what cannot fit.
 
-Pure. Sources: NVIDIA's "Matrix Multiplication Background" and "Convolutional Layers" user's guides, for the sizes that
-tensor cores want (multiples of 8 in half precision, of 4 in TF32; 64 or 32 are best from A100 on; 4 input channels for
-a first convolution).
+Pure. Sources: NVIDIA's "Matrix Multiplication Background" user's guide, table 1, for the sizes that tensor cores want:
+multiples of 16 bytes (8 numbers in half precision, 4 in TF32), without which cuBLAS before 11.0 and cuDNN before 7.6.3
+use none and later ones are slower, and of 128 bytes (64 and 32) for the most speed on an A100, read here as from its
+compute capability on. "Convolutional Layers" user's guide: 4 input channels for a first convolution.
 """
 
 from __future__ import annotations
@@ -46,10 +47,13 @@ def check_memory(spec: JobSpec, gpus: Sequence[Gpu], device: str, devices: int) 
         )
 
 
-def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices: int) -> tuple[str, ...]:
+def advice(
+    spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices: int, capability: tuple[int, int] | None
+) -> tuple[str, ...]:
     """Sentences for people: epsilons that float16 loses, sizes that defeat tensor cores, layer by layer, and memory.
 
-    `dtype` is the half precision in use, float32 at o0; `devices` the number of them on all nodes.
+    `dtype` is the half precision in use, float32 at o0; `devices` the number of them on all nodes; `capability` that of
+    the GPUs, None where it is unknown.
     """
     training = spec.training
     sentences = [*_advice_on_instances(gpus), *_advice_on_faults(gpus)] if device == "cuda" else []
@@ -62,12 +66,15 @@ def advice(spec: JobSpec, gpus: Sequence[Gpu], device: str, dtype: str, devices:
     unit, name = _unit(spec, dtype)
     if unit:
         layers = spec.recipe.layers(training.train)
-        odd = [*_first(layers, unit), *(text for layer in _behind_first(layers) if (text := _odd(layer, unit)))]
-        if odd:
-            sentences.append(f"tensor cores want multiples of {unit} in {name}: {some(odd)}")
+        fastest = f" (fastest: {8 * unit})" if capability and capability >= (8, 0) else ""
+        want = f"tensor cores want multiples of {unit} in {name}{fastest}"
+        if odd := list(_odd(layers, unit)):
+            sentences.append(f"{want}: {some(odd)}")
+        if layers and layers[0].kind == "conv" and layers[0].inputs == 3:
+            sentences.append(f"{layers[0].name} takes 3 channels: 4, padded, are faster on tensor cores")
         if share * _rows(layers) % unit:
             what = "batch per device and micro-batch" if training.accumulate > 1 else "batch per device"
-            sentences.append(f"tensor cores want multiples of {unit} in {name}: the {what} is {share}")
+            sentences.append(f"{want}: the {what} is {share}")
     return (*sentences, *_advice_on_memory(spec, gpus, dtype, share, devices))
 
 
@@ -134,27 +141,15 @@ def _unit(spec: JobSpec, dtype: str) -> tuple[int, str]:
     return (4, "TF32") if spec.training.tf32 else (0, "")  # GPUs without it were refused
 
 
-def _first(layers: Sequence[Layer], unit: int) -> list[str]:
-    """A first convolution's input channels are given by the data, but 3 could be padded to 4."""
-    if not layers:
-        return []
-    first = layers[0]
-    if first.kind == "conv" and first.inputs < unit:
-        sizes = [f"{first.name} {first.inputs} -> {first.outputs} channels"] if first.outputs % unit else []
-        return sizes or ([f"{first.name} takes 3 channels (4, padded, are faster)"] if first.inputs == 3 else [])
-    return [text] if (text := _odd(first, unit)) else []
-
-
-def _behind_first(layers: Sequence[Layer]) -> Sequence[Layer]:
-    """The others, without a last one that is next to nothing of the model: its outputs are the classes of the data."""
+def _odd(layers: Sequence[Layer], unit: int) -> Iterator[str]:
+    """Layers of other sizes, without what the data decides: the input channels of a first convolution, and a last layer
+    that is next to nothing of the model, whose outputs are the classes."""
     small = layers and layers[-1].weights < SMALL * sum(layer.weights for layer in layers)
-    return layers[1:-1] if small else layers[1:]
-
-
-def _odd(layer: Layer, unit: int) -> str:
-    if layer.groups > 1 or (layer.inputs % unit == 0 and layer.outputs % unit == 0):
-        return ""  # depthwise convolutions use no tensor cores whatever their sizes
-    return f"{layer.name} {layer.inputs} -> {layer.outputs}"
+    for number, layer in enumerate(layers[:-1] if small else layers):
+        given = number == 0 and layer.kind == "conv" and layer.inputs < unit
+        odd = layer.outputs % unit or (layer.inputs % unit and not given)
+        if odd and layer.groups == 1:  # depthwise convolutions use no tensor cores whatever their sizes
+            yield f"{layer.name} {layer.inputs} -> {layer.outputs}"
 
 
 def _rows(layers: Sequence[Layer]) -> int:

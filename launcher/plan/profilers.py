@@ -5,6 +5,7 @@ The framework's own profiler needs no such words: the trainer is told by its set
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from amp_launcher.typed import SettingsError
@@ -39,7 +40,9 @@ def prefix(settings: dict[str, Any], run_dir: str, *, bare: bool) -> tuple[str, 
         )
     if tool == "dlprof":
         node = (f"--key_node={profile['key_node']}",) if profile["key_node"] else ()
-        return ("dlprof", *node, f"--iter_start={profile['start']}")
+        asked = profile.get("reports")  # plans of before it was a key lack it
+        reports = (f"--reports={','.join(asked)}",) if asked else ()
+        return ("dlprof", *node, f"--iter_start={profile['start']}", *reports)
     return ()
 
 
@@ -77,6 +80,16 @@ def check_profiler(spec: JobSpec, facts: Facts, device: str) -> None:
         raise SettingsError(
             f"profile={profile.tool}: there is no {profile.tool} on the PATH of {facts.host}; say profile=framework",
             "profile",
+        )
+
+
+def advice(spec: JobSpec) -> Iterator[str]:
+    """How to find the operation that DLProf counts iterations by. Source: its `--help` (`--key_node`, `--reports`)."""
+    profile = spec.training.profile
+    if profile.tool == "dlprof" and not profile.key_node:
+        yield (
+            "profile=dlprof without profile.key_node counts iterations by global_step, which is TensorFlow 1's; for "
+            "another, say profile.reports=[detail] once and choose an operation with as many calls as steps"
         )
 
 

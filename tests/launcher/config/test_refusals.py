@@ -108,6 +108,8 @@ VALUES = {
     "profile.start=0": "profile.start=0 must be at least 1",
     "profile.start=3": "profile.start=3 belongs to profile=framework or nsys or ncu or dlprof, and this",
     "profile=dlprof profile.steps=3": "profile.steps=3 belongs to profile=framework or nsys or ncu, and this is",
+    "profile=nsys profile.reports=[detail]": "profile.reports=[detail] belongs to profile=dlprof, and this is",
+    "profile=dlprof profile.reports=[details]": "profile.reports[0]=details is not one of all, summary, detail",
     "profile=nsys profile.key_node=X": "profile.key_node=X belongs to profile=dlprof, and this is profile=nsys",
     "image=x": "image= needs a container: say container=docker, podman, apptainer or pyxis, or leave image out",
     "image.is=ngc-pytorch": "image.is= needs a container",

@@ -41,16 +41,25 @@ def test_of_text_the_rows_of_a_product_are_tokens_and_the_vocabulary_is_a_layers
     words = ("recipe=gpt", "amp=o2", "batch=3")
     assert advice(ONE_A100, *words) == ()
     assert advice(ONE_A100, *words, "train.vocab_size=50257") == (
-        "tensor cores want multiples of 8 in bfloat16: head 128 -> 50257",
+        "tensor cores want multiples of 8 in bfloat16 (fastest: 64): head 128 -> 50257",
     )
     assert advice(ONE_A100, *words, "train.context=63") == (
-        "tensor cores want multiples of 8 in bfloat16: the batch per device is 3",
+        "tensor cores want multiples of 8 in bfloat16 (fastest: 64): the batch per device is 3",
     )
+
+
+def test_the_fastest_sizes_are_those_of_the_gpus_generation() -> None:
+    words = ("recipe=simplenet", "amp=o2", "amp.dtype=float16", "batch=50")
+    (said,) = advice(ONE_V100, *words)
+    assert said == "tensor cores want multiples of 8 in float16: the batch per device is 50"
+    for capability in ("8.0", "8.9", "12.0"):
+        (said,) = advice(dataclasses.replace(LAPTOP, gpus=(gpu(0, capability),)), *words)
+        assert said == "tensor cores want multiples of 8 in float16 (fastest: 64): the batch per device is 50"
 
 
 def test_three_channels_at_the_first_convolution_are_accepted_with_a_hint_at_four() -> None:
     assert advice(ONE_A100, "recipe=resnet50", "amp=o2") == (
-        "tensor cores want multiples of 8 in bfloat16: stem takes 3 channels (4, padded, are faster)",
+        "stem takes 3 channels: 4, padded, are faster on tensor cores",
     )
 
 
@@ -68,7 +77,7 @@ def test_where_no_tensor_core_is_used_there_is_no_advice_on_sizes(facts: Facts, 
 
 def test_tf32_wants_multiples_of_four() -> None:
     sizes = advice(ONE_A100, "recipe=simplenet", "amp=o0", "tf32=true", "train.width=8196", "batch=2050")
-    assert sizes == ("tensor cores want multiples of 4 in TF32: the batch per device is 2050",)
+    assert sizes == ("tensor cores want multiples of 4 in TF32 (fastest: 32): the batch per device is 2050",)
 
 
 def test_paddles_cpu_build_is_refused_on_gpus_with_the_package_for_them() -> None:

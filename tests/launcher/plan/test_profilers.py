@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from launcher.errors import UsageError
+from launcher.plan import profilers
 from launcher.plan.model import Plan
 from launcher.plan.resolve import resolve
 from launcher.probe.facts import Facts
@@ -45,7 +46,7 @@ def test_the_profiler_stands_in_front_of_the_whole_command(tool: str) -> None:
 
 def test_the_settings_say_which_steps_are_recorded_and_the_folder_of_the_trace_is_made_first() -> None:
     plan = plan_of("amp=o1", "gpus=1", "profile=nsys", "profile.start=20", "profile.steps=3")
-    assert plan.settings["profile"] == {"tool": "nsys", "start": 20, "steps": 3, "key_node": None}
+    assert plan.settings["profile"] == {"tool": "nsys", "start": 20, "steps": 3, "key_node": None, "reports": []}
     made, _, started = render(plan).partition("nsys profile --trace")
     assert started and 'mkdir -p "$LAUNCHER_RUN/profile" || exit 1\n' in made
     assert "RUN/profile" not in render(plan_of("amp=o1", "gpus=1"))
@@ -78,13 +79,36 @@ def test_a_profiler_in_a_container_stands_inside_of_it() -> None:
     assert lines.index("nvcr.io/nvidia/pytorch:25.06-py3") + 1 == lines.index("nsys")
 
 
+DLPROF = (
+    *("recipe=script", "script=image:/x/train.py", "train.bare=true", "train.precision=script", "amp=o0"),
+    *("require_proof=false", "framework=tensorflow", "container=apptainer", "image=ngc-tensorflow:21.04"),
+    *("cluster=slurm", "profile=dlprof", "gpus=1"),
+)
+
+
+def dlprof(*words: str) -> Plan:
+    return resolve(spec_of(*DLPROF, *words), with_containers(LOGIN, image="/images/tf.sif"))
+
+
+def test_dlprof_writes_the_reports_that_are_asked_for_in_its_own_format_which_is_csv() -> None:
+    words = command(dlprof("profile.reports=[summary,detail]", "profile.key_node=ADD_1"))
+    assert words[:5] == ("dlprof", "--key_node=ADD_1", "--iter_start=10", "--reports=summary,detail", "python3")
+    assert "--reports" not in " ".join(command(dlprof()))
+
+
+def test_a_resumed_plan_of_before_dlprofs_reports_were_a_key_needs_none() -> None:
+    settings = dict(dlprof().settings)
+    settings["profile"] = {name: value for name, value in settings["profile"].items() if name != "reports"}
+    assert profilers.prefix(settings, RUN, bare=True) == ("dlprof", "--iter_start=10")
+
+
+def test_dlprof_without_a_key_node_is_told_how_to_find_one() -> None:
+    (told,) = (line for line in dlprof().advice if "key_node" in line)
+    assert "say profile.reports=[detail] once and choose an operation with as many calls as steps" in told
+    assert "key_node" not in str(dlprof("profile.key_node=ADD_1").advice)
+
+
 def test_dlprof_is_not_warned_of_a_time_limit_and_nsys_is() -> None:
-    dlprof = (
-        *("recipe=script", "script=image:/x/train.py", "train.bare=true", "train.precision=script", "amp=o0"),
-        *("require_proof=false", "framework=tensorflow", "container=apptainer", "image=ngc-tensorflow:21.04"),
-        *("cluster=slurm", "profile=dlprof", "gpus=1"),
-    )
-    facts = with_containers(LOGIN, image="/images/tf.sif")
-    text = render(resolve(spec_of(*dlprof), facts))
+    text = render(dlprof())
     assert 'stop_before_end ""' in text
     assert "stop_before_end yes" in render(resolve(spec_of("cluster=slurm", "profile=nsys", "gpus=1"), LOGIN))

@@ -153,9 +153,9 @@ def test_a_mode_that_no_gpu_of_the_partition_has_is_refused_before_queueing(
 
 def test_advice_is_for_the_dtype_of_the_partitions_gpus() -> None:
     words = ("gpus=1", "amp=o2", "recipe=simplenet", "batch=100")
-    for gpu, dtype in (("v100", "float16"), ("a100", "bfloat16")):
+    for gpu, sizes in (("v100", "8 in float16:"), ("a100", "8 in bfloat16 (fastest: 64):")):
         advice = plan_of(*words, facts=with_gpus(gpu)).advice[0]
-        assert advice.startswith(f"tensor cores want multiples of 8 in {dtype}:")
+        assert advice.startswith(f"tensor cores want multiples of {sizes}")
 
 
 def test_variables_that_sbatch_would_read_are_named_with_the_keys_that_replace_them() -> None:
