@@ -109,7 +109,8 @@ def is_text(annotation: Any) -> bool:
 def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
     """A `cls` from a mapping as YAML or JSON gives it; missing keys keep their defaults.
 
-    Raises `SettingsError` for an unknown key and for a value that isn't of the field's type or fails its check.
+    Raises `SettingsError` for an unknown key, for a missing one without a default, and for a value that isn't of the
+    field's type or fails its check.
     """
     kind: type = cls
     known = fields_of(kind)
@@ -124,6 +125,9 @@ def build(cls: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
         check = kind.__dataclass_fields__[name].metadata.get("check")  # type: ignore[attr-defined]  # of any dataclass
         if check is not None and arguments[name] is not None:
             check(key, arguments[name])
+    for field in dataclasses.fields(kind):
+        if field.name not in arguments and field.default is field.default_factory is dataclasses.MISSING:
+            raise SettingsError(f"{prefix}{field.name} is missing", prefix.rstrip("."))
     return cls(**arguments)
 
 
@@ -213,10 +217,11 @@ def _reads_as(text: str, annotation: Any) -> bool:
 
 
 def not_a_choice(key: str, value: Any, choices: Iterable[Any]) -> str:
+    value = show(value)
     if value in NOT_HERE:
         return f"{key}={value} {NOT_HERE[value]}"
     names = [str(choice) for choice in choices]
-    return f"{key}={value} is not one of {', '.join(names)}{nearest(str(value), names)}"
+    return f"{key}={value} is not one of {', '.join(names)}{nearest(value, names)}"
 
 
 def refuse_control_characters(key: str, value: str) -> None:

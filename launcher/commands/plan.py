@@ -140,7 +140,7 @@ def read_facts(path: Path) -> Facts:
         raise UsageError(f"--facts {path} holds no JSON object")
     try:
         return build(Facts, values, prefix="facts.")
-    except (SettingsError, TypeError) as error:
+    except SettingsError as error:
         raise UsageError(f"--facts {path}: {error}") from None
 
 

@@ -91,7 +91,7 @@ def _examined(answer: Any) -> health.Host:
     """Raises `Refused`."""
     try:
         return build(health.Host, admit.group(admit.cleaned(answer), "its state"), prefix="host.")
-    except (SettingsError, TypeError) as error:  # the latter where something is missing
+    except SettingsError as error:
         raise Refused(str(error)) from None
 
 

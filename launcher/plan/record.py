@@ -45,7 +45,7 @@ def from_json(values: Mapping[str, Any]) -> Plan:
         arms = convert(values.get("arms") or [], tuple[dict[str, Any], ...], "arms")
         plan = dataclasses.replace(plan, settings=_settings(plan), cluster=_cluster(plan.cluster))
         _check_whole(plan)
-    except (SettingsError, TypeError) as error:  # the latter where something is missing
+    except SettingsError as error:
         raise UsageError(f"this plan is damaged, or of another version: {error}") from None
     return dataclasses.replace(plan, arms=tuple(map(from_json, arms)))
 

@@ -77,5 +77,5 @@ def _admitted(answer: Any) -> Facts:
     """Another host's facts. Raises `Refused`."""
     try:
         return build(Facts, admit.group(admit.cleaned(answer), "facts"), prefix="facts.")
-    except (SettingsError, TypeError) as error:  # the latter where facts are missing
+    except SettingsError as error:
         raise Refused(str(error)) from None

@@ -83,6 +83,8 @@ def test_settings_of_a_single_run_are_left_to_hydra():
     ("text", "complaint"),
     [
         ("arms: [{name: a, word: [amp=o0]}]", "unknown key arms[0].word"),
+        ("arms: [{name: a}, {words: [amp=o2]}]", "arms[1].name is missing"),
+        ("arms: [{name: a}]\npublished: {source: a}", "published.hardware is missing"),
         ("arms: []\nrecipe: gan", "recipe belongs into words, as words: [recipe=...]"),
         ("arms: 3", "arms=3 should be a list"),
         ("arms: [{name: a}]\nforms: {scale=smoke: 3}", "forms.scale=smoke=3 should be a group of keys: words, compare"),

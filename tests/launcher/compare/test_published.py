@@ -55,6 +55,12 @@ def test_published_times_and_test_accuracies_stand_beside_ours_of_the_same_work(
     assert column["our accuracy"][0] == 0.5
 
 
+def test_a_damaged_record_of_what_was_published_is_left_out(tmp_path):
+    plan = plan_of(tmp_path, ("o0", NOISE), ("o2", NOISE), published={"source": "a page"})
+    titles = [section.title for section in document(tmp_path, plan).sections]
+    assert titles and "Comparison with published figures" not in titles
+
+
 @pytest.mark.parametrize(
     ("control", "other", "expected"),
     [

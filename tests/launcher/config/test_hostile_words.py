@@ -73,6 +73,7 @@ def test_a_file_that_is_no_configuration_is_refused_with_its_line(
         ("dtype: ${nothing}", "amp.dtype can't be resolved: Interpolation key 'nothing' not found"),
         ("deny: [softmax, 5]", "amp.deny[1] is text, and YAML reads 5 as 5, a whole number: quote it"),
         ("dtype: half", "amp.dtype=half is not one of auto, float16, bfloat16"),
+        ("dtype: [half]", "amp.dtype=[half] is not one of auto, float16, bfloat16"),
         ("dtype: ???", "amp.dtype is ??? in a configuration file: say amp.dtype=..."),
         ("allow: 5", "amp.allow=5 should be a list"),
     ],
