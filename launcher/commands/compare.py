@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from launcher.compare import comparison, experiments
-from launcher.compare.planning import carry_out, of_arms, of_experiment
+from launcher.compare.experiments import ComparisonRequest
+from launcher.compare.planning import carry_out
 from launcher.config import request
 from launcher.plan.model import Compare
 
@@ -37,7 +38,7 @@ HELP += "".join(
 def main(arguments: Sequence[str]) -> int:
     words = request.split_flags(arguments, own=("plan",), starts=True)
     if (repeated := experiments.requested(words)) is not None:
-        return of_experiment(repeated, arguments, words, look=words.plan)
+        return carry_out(repeated, arguments, words, look=words.plan)
     how, rest = comparison.split_flags(words.overrides)
     words = dataclasses.replace(words, overrides=tuple(rest))
     asked = request.compose(words)
@@ -46,6 +47,5 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     comparison.check_words(asked.overrides)
     comparison.check_listed(asked.overrides)
-    specs = request.to_specs(asked, "arm")
-    plan, facts = of_arms(specs, how, ["compare", *arguments], make=not words.plan)
-    return carry_out(plan, facts, specs, look=words.plan)
+    listed = ComparisonRequest(how=how, cells=asked.cells, specs=request.to_specs(asked, "arm"))
+    return carry_out(listed, ["compare", *arguments], words, look=words.plan)

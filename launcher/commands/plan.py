@@ -13,7 +13,7 @@ from typing import Any
 from amp_launcher.typed import SettingsError, build, leaves, plain, show
 from launcher import admit
 from launcher.compare import experiments
-from launcher.compare.experiments import ExperimentRequest
+from launcher.compare.experiments import ComparisonRequest
 from launcher.config import request
 from launcher.config.request import Words
 from launcher.config.schema import SlurmCluster, defaults
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Words) -> int:
+def _of_experiment(asked: ComparisonRequest, arguments: Sequence[str], words: Words) -> int:
     """The plan of a published table's arms."""
     from launcher.compare import comparison, planning
 
@@ -96,7 +96,7 @@ def _of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Wo
         _check_recorded(words.facts, facts, asked.specs)
     width = width_of(sys.stdout)
     try:
-        plan, known = planning.of_arms(asked.specs, asked.how, arguments, asked=asked, facts=facts, make=False)
+        plan, known = planning.of_arms(asked, arguments, facts=facts, make=False)
     except LauncherError as refusal:
         if words.json or words.facts or words.script or asked.published is None:
             raise

@@ -24,9 +24,9 @@ def main(arguments: Sequence[str]) -> int:
 
         return command.start(words, arguments)
     if (repeated := experiments.requested(words)) is not None:
-        from launcher.compare.planning import of_experiment
+        from launcher.compare.planning import carry_out
 
-        return of_experiment(repeated, arguments, words)
+        return carry_out(repeated, arguments, words)
     asked = request.compose(words)
     if words.cfg:
         request.print_configuration(asked.cells)

@@ -29,7 +29,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
-from amp_launcher.typed import SettingsError, build, nearest
+from amp_launcher.typed import SettingsError, build, nearest, plain
 from launcher.compare import comparison
 from launcher.config import request
 from launcher.config.parse import is_key
@@ -77,7 +77,7 @@ class Experiment:
     """A comparison as a file describes it."""
 
     words: tuple[str, ...] = ()
-    compare: dict[str, Any] = field(default_factory=dict)
+    compare: Compare = field(default_factory=Compare)
     arms: tuple[NamedArm, ...] = ()
     forms: dict[str, Form] = field(default_factory=dict)
     """By the word that asks for it; those that hold are applied in this order."""
@@ -85,24 +85,25 @@ class Experiment:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExperimentRequest:
-    """An experiment as it was asked for: its jobs, and how they are measured."""
+class ComparisonRequest:
+    """A comparison as it was asked for, by listed values or as an experiment: its jobs, and how they are measured."""
 
-    name: str
+    name: str = ""
+    """The experiment's."""
     how: Compare
     cells: tuple[Cell, ...]
     """One for each arm."""
     specs: tuple[JobSpec, ...]
     """Their jobs."""
-    published: Published | None
+    published: Published | None = None
     impossible: tuple[tuple[str, str], ...] = ()
     """Arms that are left out, with the reason."""
     smaller: tuple[str, ...] = ()
     """The words for its smaller forms, if it was requested at full size."""
 
 
-def requested(words: Words) -> ExperimentRequest | None:
-    """The comparison that the words name; None where they name none. Raises `UsageError`."""
+def requested(words: Words) -> ComparisonRequest | None:
+    """The experiment that the words name; None where they name none. Raises `UsageError`."""
     name = _last(KEY, words.overrides).removeprefix(KEY)
     if (experiment := find(name, words.config_dirs)) is not None:
         if words.arguments is not None:
@@ -142,20 +143,19 @@ def find(name: str, config_dirs: Sequence[Path]) -> Experiment | None:
             if len(form.names) not in (0, len(names)) or len(form.arms) > len(names):
                 raise SettingsError(f"forms.{word}: the arms are {len(names)}; names are of all, or left out", "forms")
             build(Compare, form.compare, prefix=f"forms.{word}.{comparison.PREFIX}")
-        build(Compare, experiment.compare, prefix=comparison.PREFIX)
     except SettingsError as error:
         place = files.places(path).get(error.key)
         raise files.refused(path, place and place.line, " ".join(str(error).split())) from None
     return experiment
 
 
-def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Sequence[Path]) -> ExperimentRequest:
+def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs: Sequence[Path]) -> ComparisonRequest:
     """The jobs of an experiment with the words typed after it. Raises `UsageError`."""
     forms = _chosen(name, experiment, words)
     for word, form in forms.items():
         experiment = _in_form(experiment, word, form)
     typed = [word for word in words if not word.startswith((KEY, SCALE))]
-    how, typed = comparison.split_flags(typed, build(Compare, experiment.compare, prefix=comparison.PREFIX))
+    how, typed = comparison.split_flags(typed, experiment.compare)
     names, arms = [arm.name for arm in experiment.arms], []
     for arm in experiment.arms:
         own = [*experiment.words, *arm.words]
@@ -168,7 +168,7 @@ def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs
     made, impossible = possible(list(zip(names, arms, strict=True)), make)
     specs = tuple(made.values())
     comparison.check_arms(specs)
-    return ExperimentRequest(
+    return ComparisonRequest(
         name=name,
         how=how,
         cells=tuple(arms[index] for index in made),
@@ -179,13 +179,15 @@ def prepare(name: str, experiment: Experiment, words: Sequence[str], config_dirs
     )
 
 
-def possible(arms: Sequence[tuple[str, T]], make: Callable[[T], U]) -> tuple[dict[int, U], tuple[tuple[str, str], ...]]:
+def possible(
+    arms: Sequence[tuple[str, T]], make: Callable[[T], U], at_least: int = 2
+) -> tuple[dict[int, U], tuple[tuple[str, str], ...]]:
     """Apply `make` to each named arm. Returns the results by index, and the names of the failed arms with the reasons.
 
-    Raises the first `LauncherError` if it is the control's, or leaves fewer than two arms.
+    Raises the first `LauncherError` if it is the control's, or leaves fewer than `at_least` arms.
     """
     made, refused = attempts(arms, make)
-    if refused and (0 not in made or len(made) < 2):
+    if refused and (0 not in made or len(made) < at_least):
         raise first_of(refused, len(arms), "arm")
     return made, tuple((name, str(error).partition("\n")[0]) for name, error in refused)
 
@@ -210,7 +212,7 @@ def _in_form(experiment: Experiment, word: str, form: Form) -> Experiment:
     if published:
         notes = (published.note, small if _is_scale(word) else "", form.note)
         published = dataclasses.replace(published, note=" ".join(filter(None, notes)))
-    compare = {**experiment.compare, **form.compare}
+    compare = build(Compare, {**plain(experiment.compare), **form.compare})
     return dataclasses.replace(experiment, compare=compare, arms=arms, published=published)
 
 

@@ -8,12 +8,11 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from launcher.compare import comparison, experiments
-from launcher.compare.experiments import ExperimentRequest
+from launcher.compare.experiments import ComparisonRequest
 from launcher.compare.last_words import last_words
 from launcher.config import request
 from launcher.config.request import Words
-from launcher.config.spec import JobSpec
-from launcher.errors import LauncherError, of_each
+from launcher.errors import LauncherError
 from launcher.executors.planning import say_advice
 from launcher.plan import user_script
 from launcher.plan.model import Compare, Plan
@@ -24,65 +23,49 @@ from launcher.ui import tables
 from launcher.ui.foreground import submit_and_follow
 
 
-def of_experiment(asked: ExperimentRequest, arguments: Sequence[str], words: Words, *, look: bool = False) -> int:
-    """A published table, measured here; or its plan or its configuration alone."""
+def carry_out(asked: ComparisonRequest, arguments: Sequence[str], words: Words, *, look: bool = False) -> int:
+    """Start the comparison; or show its configuration, or `look` at its plan, alone."""
     if words.cfg:
         request.print_configuration(asked.cells)
         return 0
-    specs = asked.specs
-    plan, facts = of_arms(specs, asked.how, arguments, asked=asked, make=not look)
-    return carry_out(plan, facts, specs, look=look)
-
-
-def of_arms(
-    specs: Sequence[JobSpec],
-    how: Compare,
-    arguments: Sequence[str],
-    *,
-    asked: ExperimentRequest | None = None,
-    facts: Facts | None = None,
-    make: bool = True,
-) -> tuple[Plan, Facts]:
-    """The comparison of these jobs, and the host that it is planned for: that of `facts`, or what is found out now, by
-    `probe` with `make`."""
-    comparison.check_arms(specs)
-    settled = [comparison.settled(spec, how) for spec in specs]
-    hosts = [facts] * len(settled) if facts else probe_each(settled, make=make)
-    impossible = asked.impossible if asked else ()
-    published = asked.published if asked else None
-    labelled = [(comparison.label(spec), (spec, host)) for spec, host in zip(settled, hosts, strict=True)]
-    try:
-        if asked:
-            made, refused = experiments.possible(labelled, lambda arm: resolve(*arm))
-            plans, impossible = list(made.values()), (*impossible, *refused)
-            published = experiments.only(published, made, refused)
-        else:
-            plans = of_each(labelled, lambda arm: resolve(*arm), "arm")
-    except LauncherError as error:
-        if asked and asked.smaller and not hosts[0].gpus and hosts[0].slurm is None:
-            raise type(error)(f"{error}; {_smaller(asked)}") from None
-        raise
-    script = user_script.stem(specs[0].launch)
-    name = specs[0].launch.name or (asked.name if asked else None) or (f"compare-{script}" if script else None)
-    plan = comparison.make(plans, how, name, published)
-    left_out = tuple(f"{name} is left out: {why}" for name, why in impossible)
-    advice = (*left_out, *plan.advice)
-    if asked and asked.smaller and any(arm.settings["device"] == "cpu" for arm in plan.arms):
-        advice = (f"its full size is for a GPU, and here a CPU has it; {_smaller(asked)}", *advice)
-    return dataclasses.replace(plan, command=tuple(arguments), advice=advice), hosts[0]
-
-
-def _smaller(asked: ExperimentRequest) -> str:
-    return f"experiment={asked.name} {' or '.join(asked.smaller)} is its form for a machine without GPU"
-
-
-def carry_out(plan: Plan, facts: Facts, specs: Sequence[JobSpec], *, look: bool) -> int:
-    """Start the comparison, or `look` at its plan alone."""
+    plan, facts = of_arms(asked, arguments, make=not look)
     if look:
         print("\n".join(describe(plan, tables.width_of(sys.stdout), with_script=True)))
         return 0
     say_advice([plan])
-    return submit_and_follow([plan], facts, specs, last_words)
+    return submit_and_follow([plan], facts, asked.specs, last_words)
+
+
+def of_arms(
+    asked: ComparisonRequest, arguments: Sequence[str], *, facts: Facts | None = None, make: bool = True
+) -> tuple[Plan, Facts]:
+    """The comparison, and the host that it is planned for: that of `facts`, or what is found out now, by `probe` with
+    `make`."""
+    specs, how = asked.specs, asked.how
+    comparison.check_arms(specs)
+    settled = [comparison.settled(spec, how) for spec in specs]
+    hosts = [facts] * len(settled) if facts else probe_each(settled, make=make)
+    labelled = [(comparison.label(spec), (spec, host)) for spec, host in zip(settled, hosts, strict=True)]
+    try:
+        made, refused = experiments.possible(
+            labelled, lambda arm: resolve(*arm), at_least=2 if asked.name else len(specs)
+        )
+    except LauncherError as error:
+        if asked.smaller and not hosts[0].gpus and hosts[0].slurm is None:
+            raise type(error)(f"{error}; {_smaller(asked)}") from None
+        raise
+    script = user_script.stem(specs[0].launch)
+    name = specs[0].launch.name or asked.name or (f"compare-{script}" if script else None)
+    plan = comparison.make(list(made.values()), how, name, experiments.only(asked.published, made, refused))
+    left_out = tuple(f"{name} is left out: {why}" for name, why in (*asked.impossible, *refused))
+    advice = (*left_out, *plan.advice)
+    if asked.smaller and any(arm.settings["device"] == "cpu" for arm in plan.arms):
+        advice = (f"its full size is for a GPU, and here a CPU has it; {_smaller(asked)}", *advice)
+    return dataclasses.replace(plan, command=tuple(arguments), advice=advice), hosts[0]
+
+
+def _smaller(asked: ComparisonRequest) -> str:
+    return f"experiment={asked.name} {' or '.join(asked.smaller)} is its form for a machine without GPU"
 
 
 def describe(plan: Plan, width: int = 0, *, with_script: bool = False) -> list[str]:
@@ -111,7 +94,7 @@ def describe(plan: Plan, width: int = 0, *, with_script: bool = False) -> list[s
     return lines
 
 
-def describe_words(asked: ExperimentRequest, refusal: Exception, width: int = 0) -> Iterator[str]:
+def describe_words(asked: ComparisonRequest, refusal: Exception, width: int = 0) -> Iterator[str]:
     """An experiment where `run` refuses it: what its words say, in at most `width` columns (0: no limit)."""
     specs = asked.specs
     yield from (_measured_how(asked.how, len(specs)), "")

@@ -28,7 +28,7 @@ def launch(*words: str) -> Runs:
             raise UsageError("launch starts runs; `python -m launcher run` has --help and --cfg")
         if (repeated := experiments.requested(asked)) is not None:
             specs = repeated.specs
-            plan, facts = of_arms(specs, repeated.how, words, asked=repeated)
+            plan, facts = of_arms(repeated, words)
             plans = [plan]
             planning.say_advice(plans)
         else:

@@ -36,7 +36,7 @@ def planned(name, *words, host="laptop"):
 
 def plan_of(name, *words, facts, config_dirs=()):
     requested = experiments.prepare(name, experiments.find(name, config_dirs), [KEY + name, *words], config_dirs)
-    return planning.of_arms(requested.specs, requested.how, (), asked=requested, facts=facts)[0]
+    return planning.of_arms(requested, (), facts=facts)[0]
 
 
 def at_full_size(name, *words):
