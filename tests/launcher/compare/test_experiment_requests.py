@@ -7,9 +7,11 @@ import re
 
 import pytest
 
-from launcher.compare import comparison, experiments
+from launcher.compare import comparison, experiments, planning
+from launcher.compare.experiments import ComparisonRequest
 from launcher.config import request
 from launcher.errors import UsageError
+from launcher.plan.model import Compare
 from tests.launcher.hosts import LAPTOP
 
 from .test_experiments import EVERYTHING, plan_of, planned
@@ -126,6 +128,14 @@ def test_arms_that_cannot_run_here_are_named_and_the_others_are_planned(tmp_path
     write(IMPOSSIBLE.replace("name: full, words: [amp=o0]", "name: full, words: [amp=o1, xla=true]"))
     with pytest.raises(UsageError, match=r"XLA bypasses the graph rewrite .*\(in the arm full; nothing was started"):
         plan_of("mine", **how)
+
+
+def test_arms_that_are_listed_are_planned_all_or_none():
+    words = "framework=tensorflow gpus=0 data=synthetic amp=o1 amp.dtype=auto,bfloat16,float16".split()
+    asked = request.compose(request.split_flags(words))
+    listed = ComparisonRequest(how=Compare(), cells=asked.cells, specs=request.to_specs(asked, "arm"))
+    with pytest.raises(UsageError, match=r"graph rewrite is bf.*\(in the arm amp.dtype=float16; nothing was"):
+        planning.of_arms(listed, (), facts=dataclasses.replace(LAPTOP, packages=EVERYTHING))
 
 
 def test_what_only_half_precision_has_does_not_hold_for_the_float32_arm():
