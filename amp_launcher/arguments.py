@@ -73,7 +73,7 @@ def parse(words: Sequence[str], recipe_name: str, framework: str, *, alone: bool
     for key, own in (("recipe", recipe_name), ("framework", framework)):
         if getattr(chosen, key) != own and chosen.amp.claims:  # else the trainer is one for all frameworks
             raise SettingsError(f"{key}={getattr(chosen, key)}, and this trainer is {key}={own}", key)
-    checks.check(chosen.amp, chosen.loss_scale, chosen.framework)
+    checks.check_precision(chosen.amp, chosen.loss_scale, chosen.framework)
     return Arguments(settings=chosen, run=folder, plan=plan)
 
 

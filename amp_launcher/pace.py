@@ -34,7 +34,7 @@ class Pace:
         self._kept: deque[str] = deque()
         self._looks = 0
 
-    def look(self, innermost: FrameType, own: FrameType) -> None:
+    def sample(self, innermost: FrameType, own: FrameType) -> None:
         """Note where the main thread is: `own` is its innermost frame that is no library's."""
         waits = _waits(innermost, own)
         self._kept.append("" if waits else f"{os.path.basename(own.f_code.co_filename)}:{own.f_lineno}")

@@ -81,12 +81,12 @@ def halved(side: int) -> int:
 def stages_up_to(most: int) -> Callable[[str, tuple[int, ...]], None]:
     """The check of a setting with the number of blocks in each stage, of at most so many stages."""
 
-    def check(key: str, stages: tuple[int, ...]) -> None:
+    def check_stages(key: str, stages: tuple[int, ...]) -> None:
         if not 1 <= len(stages) <= most:
             raise SettingsError(f"{key}={show(stages)} must be 1 to {most} numbers, one for a stage", key)
         least(1)(key, stages)
 
-    return check
+    return check_stages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

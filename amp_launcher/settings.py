@@ -197,7 +197,7 @@ def _check_no_claim(settings: Settings) -> None:
         )
 
 
-def check(settings: Settings, world_size: int = 1) -> None:
+def check_settings(settings: Settings, world_size: int = 1) -> None:
     """Refuse counts that can't be carried out. Raises `SettingsError`."""
     recipe = find(settings.recipe)
     recipe.check(settings)

@@ -245,13 +245,13 @@ def at_least(key: str, value: float, low: float) -> None:
 def least(low: float, most: float = math.inf) -> Callable[[str, Any], None]:
     """The check of a setting whose value, or each of whose values, is at least `low`, and at most `most`."""
 
-    def check(key: str, value: Any) -> None:
+    def check_range(key: str, value: Any) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             at_least(key, number, low)
             if number > most:
                 raise SettingsError(f"{key}={show(value)} must be at most {most}", key)
 
-    return check
+    return check_range
 
 
 def above_zero(key: str, value: float) -> None:

@@ -96,9 +96,9 @@ class Watchdog:
         while self._watches:
             time.sleep(LOOK_EVERY * self._dice.uniform(0.5, 1.5))
             if self._watches:
-                self.look()
+                self.note()
 
-    def look(self) -> None:
+    def note(self) -> None:
         """Note a step, or tell that none comes."""
         now, progress = self._clock(), self._progress()
         if now - self._looked > HALTED:
@@ -117,7 +117,7 @@ class Watchdog:
         if self._pace and self._stepped and not self._told:
             frame = sys._current_frames().get(self._main or 0)
             if frame is not None:
-                self._pace.look(frame, own_frame(frame))
+                self._pace.sample(frame, own_frame(frame))
 
     @property
     def limit(self) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 SHELLCHECK = (f"{sysconfig.get_path('scripts')}/shellcheck", f"--rcfile={Path(__file__).parents[1] / '.shellcheckrc'}")
 
 
-def check(path: Path, text: str) -> None:
+def assert_text(path: Path, text: str) -> None:
     """Fail unless the file holds exactly this text."""
     if os.environ.get("UPDATE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,7 +26,7 @@ def check(path: Path, text: str) -> None:
 
 def check_difference(path: Path, text: str, base: str) -> None:
     """Fail unless the file holds the difference of this text from `base`, which has a golden file itself."""
-    check(path, difference(text, base))
+    assert_text(path, difference(text, base))
 
 
 def difference(text: str, base: str) -> str:

@@ -78,7 +78,7 @@ class LoggedValues:
         is_first, self._in_newest_row = not self._in_newest_row, True
         if self._detector is not None and is_first and not logged.by_library:
             # A fused optimizer on a GPU may have skipped the step unseen, whose gradients overflowed.
-            self._detector.check([{**row, "grad_norm": None}])
+            self._detector.check_rows([{**row, "grad_norm": None}])
 
 
 def combined(before: Logged | None, after: Logged) -> Logged:

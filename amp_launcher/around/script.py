@@ -255,7 +255,7 @@ def _around_tensorflow(level: str, dtype: str, source: Source, own: Support, add
     )
 
 
-def check(settings: Settings) -> None:
+def check_script(settings: Settings) -> None:
     """Refuse what no script could be started with. Raises `SettingsError`."""
     train: ScriptSettings = settings.train
     if train.processes < 1:
@@ -286,7 +286,7 @@ RECIPE = Recipe(
     batch=0,
     epochs=0,
     frameworks=(*LINES, "none"),
-    check=check,
+    check=check_script,
     takes=(
         "recipe",
         "framework",

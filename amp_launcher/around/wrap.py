@@ -82,7 +82,7 @@ def parse(words: Sequence[str], framework: str) -> Started:
     own = {key: text for key, _, text in (word.partition("=") for word in ours) if key in ("script", "workdir")}
     rest = [word for word in ours if word.partition("=")[0] not in ("script", "workdir")]
     chosen = arguments.parse(rest, "script", framework, alone=not own and "--" not in words)
-    settings.check(chosen.settings)
+    settings.check_settings(chosen.settings)
     passed: Sequence[str] = words[len(ours) + 1 :]
     inputs: Mapping[str, str] = {}
     if planned := chosen.plan.get("script"):

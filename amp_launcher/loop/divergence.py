@@ -67,7 +67,7 @@ class Detector:
         """The last loss scale."""
         self._fall = Fall()
 
-    def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def check_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Check the rows of further steps, NaN included. Raises `Diverged`."""
         for row in rows:
             self._skipped = self._skipped + 1 if row["skipped"] else 0

@@ -78,7 +78,7 @@ class Journal:
         self.metrics.append(rows)
         if self._record:
             self._record.write(rows)
-        self._divergence.check(rows)  # before anything is saved of diverged weights
+        self._divergence.check_rows(rows)  # before anything is saved of diverged weights
 
     def epoch(self) -> tuple[float, str]:
         """The mean loss and the mean rate, with its unit, of the steps since the last call."""

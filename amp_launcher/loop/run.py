@@ -48,7 +48,7 @@ class Run(ABC):
     def __init__(self, chosen: Arguments, world: ProcessGroup, device: Device, devices: int, began: float) -> None:
         """`devices` is the number of devices over all ranks; `began` the process's start on the monotonic clock."""
         self.settings = chosen.settings
-        settings.check(self.settings, devices)
+        settings.check_settings(self.settings, devices)
         self.world = world
         self.device = device
         self.exit_code = DONE

@@ -16,7 +16,7 @@ Rules = Iterator[tuple[tuple[str, ...], str]]
 """Keys that can't be set here, and how the sentence goes on after a key and its value."""
 
 
-def check(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
+def check_precision(amp: Amp, scale: LossScale, framework: str = "torch") -> None:
     """Refuse what no device could carry out. Raises `SettingsError`.
 
     Operation names are TensorFlow's own there; torch and Paddle share one list of them, of which Paddle lacks some.

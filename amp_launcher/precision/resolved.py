@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from amp_launcher.precision import operations
-from amp_launcher.precision.checks import check
+from amp_launcher.precision.checks import check_precision
 from amp_launcher.precision.gemm import HALF
 from amp_launcher.precision.levels import Amp, Dtype, LossScale, named_operations
 from amp_launcher.precision.support import Lists, Support, gemm_problem, support_for
@@ -82,7 +82,7 @@ def resolve(
     dtype, where the model is in a user's script; `static` is a static graph of Paddle's. Raises `SettingsError` for
     what can't be had.
     """
-    check(amp, loss_scale, framework)
+    check_precision(amp, loss_scale, framework)
     if amp.gemm != HALF and (why := gemm_problem(amp.gemm, device, capability)):
         raise SettingsError(why, "amp.gemm")
     dtype = resolve_dtype(amp.level, amp.dtype, device, capability, framework)
@@ -94,7 +94,7 @@ def resolve(
     if row.unsupported:
         raise SettingsError(row.unsupported, "amp.level")
     if dtype != "float32" and (device == "cpu" or capability is not None):
-        check(dataclasses.replace(amp, dtype=dtype), loss_scale, framework)
+        check_precision(dataclasses.replace(amp, dtype=dtype), loss_scale, framework)
     return ResolvedPrecision(
         amp=amp,
         framework=framework,

@@ -38,7 +38,7 @@ HELP += "".join(
 def main(arguments: Sequence[str]) -> int:
     words = request.split_flags(arguments, own=("plan",), starts=True)
     if (repeated := experiments.requested(words)) is not None:
-        return carry_out(repeated, arguments, words, look=words.plan)
+        return carry_out(repeated, arguments, words, plan_only=words.plan)
     how, rest = comparison.split_flags(words.overrides)
     words = dataclasses.replace(words, overrides=tuple(rest))
     asked = request.compose(words)
@@ -48,4 +48,4 @@ def main(arguments: Sequence[str]) -> int:
     comparison.check_words(asked.overrides)
     comparison.check_listed(asked.overrides)
     listed = ComparisonRequest(how=how, cells=asked.cells, specs=request.to_specs(asked, "arm"))
-    return carry_out(listed, ["compare", *arguments], words, look=words.plan)
+    return carry_out(listed, ["compare", *arguments], words, plan_only=words.plan)

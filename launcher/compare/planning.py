@@ -23,13 +23,13 @@ from launcher.ui import tables
 from launcher.ui.foreground import submit_and_follow
 
 
-def carry_out(asked: ComparisonRequest, arguments: Sequence[str], words: Words, *, look: bool = False) -> int:
-    """Start the comparison; or show its configuration, or `look` at its plan, alone."""
+def carry_out(asked: ComparisonRequest, arguments: Sequence[str], words: Words, *, plan_only: bool = False) -> int:
+    """Start the comparison; or show its configuration, or its plan alone, by `plan_only`."""
     if words.cfg:
         request.print_configuration(asked.cells)
         return 0
-    plan, facts = of_arms(asked, arguments, make=not look)
-    if look:
+    plan, facts = of_arms(asked, arguments, make=not plan_only)
+    if plan_only:
         print("\n".join(describe(plan, tables.width_of(sys.stdout), with_script=True)))
         return 0
     say_advice([plan])

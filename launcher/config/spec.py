@@ -169,5 +169,5 @@ def _check_precision(spec: JobSpec) -> None:
             f"{', '.join(spec.recipe.frameworks)}",
             "framework",
         )
-    checks.check(training.amp, training.loss_scale, training.framework)
-    settings.check(training)
+    checks.check_precision(training.amp, training.loss_scale, training.framework)
+    settings.check_settings(training)

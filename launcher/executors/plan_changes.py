@@ -140,7 +140,7 @@ def _check_trainer(plan: Plan) -> None:
         return
     try:
         trainer = trainer_settings.from_values(plan.settings, find(plan.recipe))
-        trainer_settings.check(trainer, plan.nodes * plan.processes)
+        trainer_settings.check_settings(trainer, plan.nodes * plan.processes)
     except SettingsError as error:
         raise UsageError(f"{error} (command line)") from None
 

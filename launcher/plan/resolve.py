@@ -72,7 +72,7 @@ def _plan(spec: JobSpec, facts: Facts) -> Plan:
         raise SettingsError(
             f"train.api={training.train.api} runs in one process; say gpus=1, or train.api=loop", "gpus"
         )
-    settings.check(training, launch.nodes * devices)
+    settings.check_settings(training, launch.nodes * devices)
     capability = _capability(spec, facts, gpus, count)
     precision = _precision(spec, facts, device, capability)
     plan_advice.check_memory(spec, gpus, device, launch.nodes * devices)

@@ -35,11 +35,11 @@ def _four(key: str, channels: tuple[int, ...]) -> None:
 
 
 def _up_to(most: float) -> Callable[[str, float], None]:
-    def check(key: str, value: float) -> None:
+    def check_share(key: str, value: float) -> None:
         if not 0 <= value <= most:
             raise SettingsError(f"{key}={show(value)} must be from 0 to {most}", key)
 
-    return check
+    return check_share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

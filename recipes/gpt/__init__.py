@@ -71,7 +71,7 @@ class GptSettings:
         return -(-8 * self.width // (3 * ROUNDING)) * ROUNDING if self.mlp == "swiglu" else 4 * self.width
 
 
-def check(settings: Settings) -> None:
+def check_data(settings: Settings) -> None:
     """Refuse what data=stdlib can't be trained with. Raises `SettingsError`."""
     train: GptSettings = settings.train
     if settings.data.name == "tokens":
@@ -178,7 +178,7 @@ RECIPE = Recipe(
     batch=8,
     epochs=1,
     frameworks=("torch",),
-    check=check,
+    check=check_data,
     check_files=check_files,
     epsilons={"AdamW": EPSILON},
     data={

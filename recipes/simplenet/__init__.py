@@ -32,7 +32,7 @@ class SimplenetSettings:
     )
 
 
-def check(settings: Any) -> None:
+def check_request(settings: Any) -> None:
     """Refuse Paddle's ways of training elsewhere, and what they can't do. Raises `SettingsError`."""
     train: SimplenetSettings = settings.train
     check_api(settings)
@@ -48,7 +48,7 @@ RECIPE = Recipe(
     batch=2048,
     epochs=2,
     frameworks=("torch", "tensorflow", "paddle"),
-    check=check,
+    check=check_request,
     data={"synthetic": DataLayout(help="ten batches of random numbers")},
     layers=lambda settings: tuple(
         Layer(name=f"linears.{index}", kind="linear", inputs=settings.width, outputs=settings.width)

@@ -60,6 +60,6 @@ def test_the_rank_that_loads_slowly_is_named_with_its_line(tmp_path: Path, slow:
 
 def test_one_rank_alone_leaves_nothing_and_the_random_numbers_of_the_script_are_its_own(tmp_path: Path) -> None:
     state = random.getstate()
-    Watchdog(lambda: 1, Settings(train=None), tmp_path, 0, lambda reason: None).look()
+    Watchdog(lambda: 1, Settings(train=None), tmp_path, 0, lambda reason: None).note()
     assert random.getstate() == state
     assert not list(tmp_path.rglob("pace*"))

@@ -8,7 +8,7 @@ from amp_launcher.recipe import NAMES, find
 from amp_launcher.recipes import efficientnet, resnet50
 from amp_launcher.recipes.efficientnet import EfficientnetSettings
 from amp_launcher.recipes.resnet50 import Resnet50Settings, learning_rate
-from amp_launcher.settings import Settings, check
+from amp_launcher.settings import Settings, check_settings
 from amp_launcher.typed import SettingsError, build
 
 
@@ -25,9 +25,9 @@ def test_every_recipe_has_defaults_that_are_legal_and_layers(name):
 def test_max_pooling_has_no_deterministic_gradient_under_xla(name):
     asked = {"recipe": name, "batch": 8, "framework": "tensorflow", "xla": True, "deterministic": True}
     with pytest.raises(SettingsError, match="say deterministic=false or xla=false"):
-        check(Settings(**asked))
+        check_settings(Settings(**asked))
     for other in ({"deterministic": None}, {"deterministic": False}, {"xla": False}, {"recipe": "efficientnet"}):
-        check(Settings(**{**asked, **other}))
+        check_settings(Settings(**{**asked, **other}))
 
 
 @pytest.mark.parametrize(("stages", "weights"), [((3, 4, 6, 3), 25_502_912), ((3, 4, 23, 3), 44_442_816)])

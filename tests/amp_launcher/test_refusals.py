@@ -130,7 +130,7 @@ GEMM = {
 
 def refusal(recipe: str, words: list[str], framework: str = "torch") -> SettingsError:
     with pytest.raises(SettingsError) as caught:
-        settings.check(parse(words, recipe, framework).settings)
+        settings.check_settings(parse(words, recipe, framework).settings)
     return caught.value
 
 

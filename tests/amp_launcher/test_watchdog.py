@@ -32,7 +32,7 @@ class Watched:
         while self.now < end:
             self.now = min(end, self.now + HALTED / 2)
             self.steps += steps if self.now == end else 0
-            self.dog.look()
+            self.dog.note()
 
 
 def told(capfd: pytest.CaptureFixture[str]) -> list[str]:
@@ -67,7 +67,7 @@ def test_what_was_halted_did_not_hang(capfd) -> None:
     watched = Watched(after=30.0)
     watched.wait(1, steps=1)
     watched.now += 7200
-    watched.dog.look()
+    watched.dog.note()
     watched.wait(29)
     assert not told(capfd)
     watched.wait(2)

@@ -38,7 +38,7 @@ def test_golden_command(runtime: str) -> None:
     lines += [f"mkdir -p -m 700 {to_bash(folder)}" for folder in wrapped.folders]
     lines += [" ".join(map(to_bash, wrapped.remove))] if wrapped.remove else []
     lines += [" \\\n  ".join(map(to_bash, wrapped.argv))]
-    golden.check(GOLDEN / f"{runtime}.sh", "\n".join(lines) + "\n")
+    golden.assert_text(GOLDEN / f"{runtime}.sh", "\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

@@ -249,7 +249,7 @@ class ScriptObserver:
                 self._watch.learn(look)
             return
         if self._looking:
-            self._watch.check(weight_look(optimizer, self.steps))
+            self._watch.compare(weight_look(optimizer, self.steps))
             self._looking = False
             if not self._waits:
                 self._stop_waiting()
@@ -289,7 +289,7 @@ class ScriptObserver:
 
     def _called(self, module: nn.Module, inputs: Any) -> None:
         if (self._span is not None or self._looking) and not self._is_elsewhere():
-            (self._watch.check if self._span is None else self._watch.learn)(layer_look(module, inputs))
+            (self._watch.compare if self._span is None else self._watch.learn)(layer_look(module, inputs))
         if self._waits and self._move_on(module):
             self._judge()
 

@@ -29,7 +29,7 @@ class Watch:
         if look is not None:
             self._known.add(look)
 
-    def check(self, look: Look | None) -> None:
+    def compare(self, look: Look | None) -> None:
         """Another step shows this."""
         if look is not None and look not in self._known and not self.change:
             self.change = _described(look)

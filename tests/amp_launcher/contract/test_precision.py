@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amp_launcher.precision.checks import check
+from amp_launcher.precision.checks import check_precision
 from amp_launcher.precision.levels import PRESETS, Amp, LossScale
 from amp_launcher.settings import Settings
 from amp_launcher.typed import SettingsError, plain
@@ -202,7 +202,7 @@ NO_SCALE = LossScale(mode="none")
 )
 def test_what_a_framework_has_no_way_of_doing_is_refused_before_it_is_imported(framework, amp, scale, problem):
     with pytest.raises(SettingsError) as caught:
-        check(amp, scale, framework)
+        check_precision(amp, scale, framework)
     assert problem in str(caught.value)
 
 

@@ -26,7 +26,7 @@ def detector(
 
 def message(rows: Sequence[Any], detector: Detector) -> str:
     with pytest.raises(Diverged) as raised:
-        detector.check(rows)
+        detector.check_rows(rows)
     return str(raised.value)
 
 
@@ -41,7 +41,7 @@ def dynamic(bad: Sequence[bool], scale: float = 2.0**16) -> list[Any]:
 
 @given(st.lists(st.booleans(), max_size=30))
 def test_a_dynamic_scale_that_finds_its_level_has_not_diverged(bad: list[bool]) -> None:
-    detector().check(dynamic([*bad, False]))  # from 2^16, thirty times halved is the floor
+    detector().check_rows(dynamic([*bad, False]))  # from 2^16, thirty times halved is the floor
 
 
 def test_a_fall_counts_from_where_the_scale_last_grew_and_reports_non_finite_losses() -> None:
@@ -57,14 +57,14 @@ def test_a_fall_counts_from_where_the_scale_last_grew_and_reports_non_finite_los
 def test_an_own_floor_or_a_first_scale_below_the_default_floor_is_accepted_between_good_steps() -> None:
     low = 2.0**-16
     rows = [row(step, skipped=step % 2 == 0, scale=low) for step in range(1, 200)]
-    detector(LossScale(mode="dynamic", init=low)).check(rows)
-    detector(LossScale(mode="dynamic", min=low)).check(rows)
+    detector(LossScale(mode="dynamic", init=low)).check_rows(rows)
+    detector(LossScale(mode="dynamic", min=low)).check_rows(rows)
 
 
 def test_a_scale_held_at_a_framework_s_own_floor_has_diverged_there() -> None:
     rows = [row(step, skipped=True, scale=max(2.0 ** (16 - step), 1.0)) for step in range(1, 60)]
     seen = detector()
-    seen.check(rows[: 14 + PATIENCE])
+    seen.check_rows(rows[: 14 + PATIENCE])
     assert message(rows[14 + PATIENCE :], seen).startswith(
         "every step since step 1 overflowed and was skipped, and the loss scale is down to 1; "
     )
@@ -73,12 +73,12 @@ def test_a_scale_held_at_a_framework_s_own_floor_has_diverged_there() -> None:
 @pytest.mark.parametrize("scale", [DYNAMIC, STATIC])
 def test_a_scale_of_a_script_that_is_not_read_says_nothing(scale: LossScale) -> None:
     """On a GPU reading it waits."""
-    detector(scale).check([row(step, skipped=True) for step in range(1, 200)])
+    detector(scale).check_rows([row(step, skipped=True) for step in range(1, 200)])
 
 
 def test_a_scale_that_falls_rarely_is_not_taken_for_a_held_one() -> None:
     slow = LossScale(mode="dynamic", backoff_every=15)
-    detector(slow).check([row(step, skipped=True, scale=2.0 ** (16 - step // 15)) for step in range(1, 200)])
+    detector(slow).check_rows([row(step, skipped=True, scale=2.0 ** (16 - step // 15)) for step in range(1, 200)])
 
 
 @given(st.lists(st.booleans(), max_size=150))
@@ -88,7 +88,7 @@ def test_training_has_diverged_at_the_first_step_skipped_at_the_floor_and_no_oth
     past = [row["skipped"] for row in rows[:end]]
     in_a_row = end if all(past) else past[::-1].index(False)
     seen = detector()
-    seen.check(rows[: end - 1])
+    seen.check_rows(rows[: end - 1])
     assert message(rows[end - 1 :], seen).startswith(
         f"every step since step {end - in_a_row + 1} overflowed and was skipped, and the loss scale is down to 6.10352e"
         if in_a_row >= PATIENCE
@@ -104,7 +104,7 @@ def test_how_the_rows_are_split_does_not_matter(sizes: list[int]) -> None:
     split, at = detector(), 0
     with pytest.raises(Diverged) as raised:
         for size in [*sizes, 100]:
-            split.check(rows[at : at + size])
+            split.check_rows(rows[at : at + size])
             at += size
     assert str(raised.value) == at_once
 
@@ -112,14 +112,14 @@ def test_how_the_rows_are_split_does_not_matter(sizes: list[int]) -> None:
 def test_the_configured_floor_is_used() -> None:
     floor = LossScale(mode="dynamic", init=4.0, min=4.0)
     rows = [row(step, skipped=True, scale=4.0) for step in range(1, PATIENCE + 1)]
-    detector(floor).check(rows[:-1])
+    detector(floor).check_rows(rows[:-1])
     assert "is down to 4;" in message(rows, detector(floor))
 
 
 def test_a_static_scale_has_the_same_patience() -> None:
     rows = [row(step, skipped=True, scale=128.0) for step in range(1, PATIENCE + 1)]
     seen = detector(STATIC)
-    seen.check(rows[:-1])
+    seen.check_rows(rows[:-1])
     why = message(rows[-1:], seen)
     assert "every step since step 1 overflowed and was skipped, and the loss scale is fixed at 128;" in why
     assert "loss_scale=dynamic or a smaller loss_scale.init" in why
@@ -129,7 +129,7 @@ def test_a_static_scale_has_the_same_patience() -> None:
 def test_a_loss_that_stays_non_finite_has_diverged_before_the_scale_is_down(scale: LossScale) -> None:
     rows = [row(step, loss=math.nan, skipped=True, scale=2.0**16) for step in range(4, 4 + PATIENCE)]
     seen = detector(scale)
-    seen.check([row(1), row(2), row(3), *rows[:-1]])
+    seen.check_rows([row(1), row(2), row(3), *rows[:-1]])
     why = message(rows[-1:], seen)
     assert why.startswith("the loss is NaN or Inf at every step since step 4, where no loss scale helps")
     assert "loss_scale" not in why and "a lower learning rate" in why
@@ -138,7 +138,7 @@ def test_a_loss_that_stays_non_finite_has_diverged_before_the_scale_is_down(scal
 def test_one_finite_loss_among_skipped_ones_keeps_the_scale_searching() -> None:
     rows = [{**values, "loss": math.nan} for values in dynamic([True] * (PATIENCE + 5))]
     rows[PATIENCE - 1]["loss"] = 1.0
-    detector().check(rows)
+    detector().check_rows(rows)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
@@ -148,7 +148,7 @@ def test_a_non_finite_loss_of_a_taken_step_has_diverged_at_once(loss: float) -> 
 
 def test_non_finite_gradients_of_a_taken_step_have_diverged() -> None:
     assert message([row(7, norm=math.inf)], detector(NONE)).startswith("the gradients are not finite at step 7; ")
-    detector().check([row(7, norm=math.inf, skipped=True, scale=1.0)])
+    detector().check_rows([row(7, norm=math.inf, skipped=True, scale=1.0)])
 
 
 BFLOAT16, RATE = "amp.dtype=bfloat16 where the device has it", "a lower learning rate"

@@ -13,7 +13,7 @@ from paddle.base import core
 from amp_launcher.paddle import devices
 from amp_launcher.paddle.precision import Precision, high_level_api
 from amp_launcher.precision import operations
-from amp_launcher.precision.checks import check
+from amp_launcher.precision.checks import check_precision
 from amp_launcher.precision.levels import PRESETS, Amp
 from amp_launcher.typed import SettingsError
 from tests.amp_launcher.contract.frameworks import scaling_on_a_cpu
@@ -71,7 +71,7 @@ def test_o2_of_paddles_guide_has_a_loss_scale_and_no_masters(monkeypatch):
     """In float16: its scaler unscales the half-precision gradients themselves."""
     monkeypatch.setattr(devices, "capability_of", lambda kind: (7, 0))
     amp = Amp(level="o2", dtype="float16", master_weights=False)
-    check(amp, PRESETS["paddle"], "paddle")
+    check_precision(amp, PRESETS["paddle"], "paddle")
     precision = Precision(amp, loss_scale=PRESETS["paddle"], device="cuda")
     assert (precision.resolved.mechanism, precision.resolved.loss_scale.mode) == ("decorate_no_masters", "dynamic")
     asked = {}
@@ -81,7 +81,7 @@ def test_o2_of_paddles_guide_has_a_loss_scale_and_no_masters(monkeypatch):
     precision.prepare(net, optimizer)
     assert (asked["master_weight"], asked["dtype"]) == (False, "float16")
     with pytest.raises(SettingsError, match="loss_scale=none"):
-        check(amp, PRESETS["paddle"], "torch")
+        check_precision(amp, PRESETS["paddle"], "torch")
 
 
 @pytest.mark.parametrize(("level", "masters"), [("o2", True), ("o3", False)])

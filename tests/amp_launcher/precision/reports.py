@@ -51,7 +51,7 @@ def judged(*reports, planned=(), share=ENOUGH):
     return verdict.judge(reports, planned, share)
 
 
-def check(expected, reason, *reports, **options):
+def expect(expected, reason, *reports, **options):
     """Fail unless the reports are judged so, for a reason with these words."""
     kind, why = judged(*reports, **options)
     assert kind == expected and reason in why, f"{kind}: {why}"

@@ -33,7 +33,7 @@ def amp(*exclude: str, gemm: Gemm = "fp8-tensorwise", **others: object) -> Amp:
 
 def of_words(*words: str, devices: int = 1) -> None:
     chosen = arguments.parse(words, "gpt", "torch").settings
-    settings.check(chosen, devices)
+    settings.check_settings(chosen, devices)
 
 
 def test_every_format_has_a_row():

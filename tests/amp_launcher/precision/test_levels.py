@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from amp_launcher.precision.checks import check
+from amp_launcher.precision.checks import check_precision
 from amp_launcher.precision.levels import LEVELS, MODES, NO_CLAIM, PRESETS, Amp, LossScale, amp_named
 from amp_launcher.typed import SettingsError
 
 
 def test_every_level_and_preset_is_legal_by_itself():
     for level in LEVELS:
-        check(Amp(level=level), LossScale())
+        check_precision(Amp(level=level), LossScale())
     for preset in PRESETS.values():
-        check(Amp(level="o1"), preset)
-    check(Amp(level="o1"), LossScale(per_optimizer=True))
-    check(Amp(level="o1", deny=("Conv2D",)), LossScale(), "tensorflow")
+        check_precision(Amp(level="o1"), preset)
+    check_precision(Amp(level="o1"), LossScale(per_optimizer=True))
+    check_precision(Amp(level="o1", deny=("Conv2D",)), LossScale(), "tensorflow")
 
 
 @pytest.mark.parametrize("preset", ["fp8", "bf16-mixed", "fp16-true"])
@@ -32,10 +32,10 @@ def test_the_advice_for_a_contradicted_preset_is_legal(preset, key, value):
     if named[key] == value:
         return
     with pytest.raises(SettingsError, match=f"with amp={preset}") as refused:
-        check(Amp(**{**named, key: value}, preset=preset), LossScale())
+        check_precision(Amp(**{**named, key: value}, preset=preset), LossScale())
     advised = dict(word.split("=") for word in str(refused.value).partition("; say ")[2].split())
     level = advised.pop("amp")
-    check(Amp(level=level, **{name.removeprefix("amp."): advised[name] for name in advised}), LossScale())
+    check_precision(Amp(level=level, **{name.removeprefix("amp."): advised[name] for name in advised}), LossScale())
 
 
 def test_a_name_is_a_level_or_a_mode_that_says_what_tf32_is():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.amp_launcher.precision.reports import check, judged, report
+from tests.amp_launcher.precision.reports import expect, judged, report
 
 
 def of_rank(rank, level="o2", **changes):
@@ -43,9 +43,9 @@ def of_step(step, *, sharded, **changes):
 
 def test_a_run_that_goes_on_sharded_or_whole_is_judged_by_the_rule_of_each_step():
     copied, sharded = of_step(1, sharded=False), of_step(9, sharded=True)
-    check("proved", "gathered in bfloat16 and float32 from step 9 on", *copied, *sharded)
+    expect("proved", "gathered in bfloat16 and float32 from step 9 on", *copied, *sharded)
     unsharded = of_step(9, sharded=True, shards={"elements": 12, "of": 12})
-    check("contradicted", "hold 24 elements", *copied, *unsharded)
+    expect("contradicted", "hold 24 elements", *copied, *unsharded)
     kind, why = judged(*of_step(1, sharded=True), *of_step(9, sharded=False))
     assert (kind, "in shards" in why) == ("proved", False), why
 
@@ -71,24 +71,24 @@ def test_a_run_that_goes_on_sharded_or_whole_is_judged_by_the_rule_of_each_step(
     ],
 )
 def test_each_thing_that_is_broken_on_one_rank_shows(change, kind, reason):
-    check(kind, reason, of_rank(0), of_rank(1, **change))
+    expect(kind, reason, of_rank(0), of_rank(1, **change))
 
 
 def test_narrow_states_are_the_levels_only_where_it_has_no_float32_weights():
     narrow = {"optimizer_state": {"bfloat16": 12}}
-    check("contradicted", "but o1 has float32", of_rank(0, "o1"), of_rank(1, "o1", **narrow))
-    check("proved", "", of_rank(0, "o3"), of_rank(1, "o3", **narrow))
+    expect("contradicted", "but o1 has float32", of_rank(0, "o1"), of_rank(1, "o1", **narrow))
+    expect("proved", "", of_rank(0, "o3"), of_rank(1, "o3", **narrow))
     without_masters = {"level": "o2", "masters": False, "parallel": "fsdp"}
     ranks = [of_rank(rank, "o3", **narrow) for rank in (0, 1)]
     parameters = of_rank(0, "o2")["parameters"]
     half = [{**entry, "dtype": "bfloat16" if entry["group"] == "other" else "float32"} for entry in parameters]
     changed = {"parameters": half, "gathered": {"bfloat16": 16, "float32": 2}}
-    check("proved", "", *({**rank, **changed, "rule": {**rank["rule"], **without_masters}} for rank in ranks))
+    expect("proved", "", *({**rank, **changed, "rule": {**rank["rule"], **without_masters}} for rank in ranks))
 
 
 def test_an_evaluation_needs_no_gradients_and_no_states_of_its_own():
     evaluation = {"evaluation": True, "calls": [], "reduced": {}, "gathered": {}, "optimizer": {}}
-    check("proved", "", *ranks_of(1), *ranks_of(2, **evaluation))
+    expect("proved", "", *ranks_of(1), *ranks_of(2, **evaluation))
 
 
 def ranks_of(step, **changes):
@@ -96,9 +96,9 @@ def ranks_of(step, **changes):
 
 
 def test_one_rank_alone_gathers_and_sums_nothing():
-    check("proved", "", of_rank(0, world_size=1, reduced={}, gathered={}, shards={"elements": 12, "of": 12}))
+    expect("proved", "", of_rank(0, world_size=1, reduced={}, gathered={}, shards={"elements": 12, "of": 12}))
 
 
 def test_a_rank_that_copies_while_the_other_shards_is_contradicted():
-    check("contradicted", "", of_rank(0), report("o2", rank=1, world_size=2))
-    check("unknown", "step 1 was not observed on rank 1", of_rank(0))
+    expect("contradicted", "", of_rank(0), report("o2", rank=1, world_size=2))
+    expect("unknown", "step 1 was not observed on rank 1", of_rank(0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp_launcher.precision import verdict
-from tests.amp_launcher.precision.reports import both, call, check, judged, listed, report
+from tests.amp_launcher.precision.reports import both, call, expect, judged, listed, report
 
 LEVELS = ("o0", "o1", "o2", "o3")
 DENIED = {"deny": ["conv2d"]}
@@ -15,7 +15,7 @@ ATTENTION = "scaled_dot_product_attention"
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_an_honest_report_is_proved_and_says_what_ran(level):
-    check("proved", "100.0% of forward and 100.0% of backward matrix FLOPs at step 1 on 1 rank", report(level))
+    expect("proved", "100.0% of forward and 100.0% of backward matrix FLOPs at step 1 on 1 rank", report(level))
 
 
 @pytest.mark.parametrize("level", LEVELS[1:])
@@ -34,7 +34,7 @@ def test_an_honest_report_is_proved_and_says_what_ran(level):
     ],
 )
 def test_what_could_not_be_seen_is_unknown(level, change, reason):
-    check("unknown", reason, report(level, **change))
+    expect("unknown", reason, report(level, **change))
 
 
 def uncertain(backward, dtype, flops, **other):
@@ -47,85 +47,85 @@ def perhaps_attention(backward, dtype, flops):
 
 
 def test_another_dtype_device_or_direction_does_not_make_up_for_half_precision():
-    check("contradicted", "0.0% of forward", report(calls=[call(False, "float32"), call(True, flops=10**6)]))
-    check("contradicted", "linear in float16", report(calls=both("float16")))
-    check("contradicted", "device=cuda, but matrix products ran on cpu", report(rule={"device": "cuda"}))
+    expect("contradicted", "0.0% of forward", report(calls=[call(False, "float32"), call(True, flops=10**6)]))
+    expect("contradicted", "linear in float16", report(calls=both("float16")))
+    expect("contradicted", "device=cuda, but matrix products ran on cpu", report(rule={"device": "cuda"}))
 
 
 def test_a_denied_function_does_not_count_hides_no_other_and_may_not_run_half():
     denied = both("float32", 900, functions=["conv2d"])
-    check("proved", "kept in float32 as requested: conv2d", report(calls=[*both(), *denied], rule=DENIED))
-    check("contradicted", "linear in float32", report(calls=[*both("float32"), *denied], rule=DENIED))
+    expect("proved", "kept in float32 as requested: conv2d", report(calls=[*both(), *denied], rule=DENIED))
+    expect("contradicted", "linear in float32", report(calls=[*both("float32"), *denied], rule=DENIED))
     for product in both(flops=1, functions=["conv2d"]):
-        check("contradicted", "conv2d is on amp.deny", report(calls=[*both(), product], rule=DENIED))
+        expect("contradicted", "conv2d is on amp.deny", report(calls=[*both(), product], rule=DENIED))
 
 
 def test_a_kept_module_does_not_count_and_may_not_run_half():
     kept = both("float32", 900, kept=True)
-    check("proved", "", report(calls=[*both(), *kept], rule=KEPT))
-    check("unknown", "all of it is denied or kept", report(calls=kept, rule=KEPT))
+    expect("proved", "", report(calls=[*both(), *kept], rule=KEPT))
+    expect("unknown", "all of it is denied or kept", report(calls=kept, rule=KEPT))
     for product in both(flops=1, kept=True):
         why = "amp.keep_fp32=[head] keeps it in float32"
-        check("contradicted", why, report(calls=[*both(), product], rule=KEPT))
+        expect("contradicted", why, report(calls=[*both(), product], rule=KEPT))
 
 
 @pytest.mark.parametrize(("flops", "kind"), [(200, "proved"), (250, "proved"), (600, "contradicted")])
 def test_gradients_of_unknown_modules_are_excused_as_far_as_kept_modules_can_have_them(flops, kind):
     forward = [call(False, flops=1000), call(False, "float32", kept=True)]
-    check(kind, "", report(calls=[*forward, call(True, flops=2000), uncertain(True, "float32", flops)], rule=KEPT))
+    expect(kind, "", report(calls=[*forward, call(True, flops=2000), uncertain(True, "float32", flops)], rule=KEPT))
 
 
 def test_forward_products_of_an_unknown_module_or_function_are_unknown_where_it_matters():
     few, many = uncertain(False, "float32", 7), uncertain(False, "float32", 50)
-    check("proved", "", report(calls=[*both(), few], rule=KEPT))
+    expect("proved", "", report(calls=[*both(), few], rule=KEPT))
     for doubtful in ([many], [few, call(False, "float32", 7)]):
         why = "the function or module of these isn't known"
-        check("unknown", why, report(calls=[*both(), *doubtful], rule=KEPT))
+        expect("unknown", why, report(calls=[*both(), *doubtful], rule=KEPT))
     exactly = [call(False, flops=90), uncertain(False, "float32", 10), call(True)]
-    check("proved", "", report(calls=exactly, rule=KEPT))
+    expect("proved", "", report(calls=exactly, rule=KEPT))
     kept = call(False, "float32", 10**4, kept=True, functions=["conv2d"])
-    check("unknown", "isn't known: linear in float32 (1 call)", report(calls=[*both(), many, kept], rule=KEPT))
+    expect("unknown", "isn't known: linear in float32 (1 call)", report(calls=[*both(), many, kept], rule=KEPT))
     wrong = [call(False, flops=90), call(False, "float32", 10), uncertain(False, "float32", 50), call(True)]
-    check("unknown", "", report(calls=wrong, rule=KEPT))  # 90% of what is certain ran half
+    expect("unknown", "", report(calls=wrong, rule=KEPT))  # 90% of what is certain ran half
     denied = call(False, "float32", functions=["conv2d"], kept=False)
     for dtype, flops, functions in (("float32", 7, ["linear", "conv2d"]), ("bfloat16", 100, ["linear"])):
         seen = [denied, uncertain(False, dtype, flops, functions=functions)]
-        check("proved", "", report(calls=[*both(), *seen], rule={**DENIED, **KEPT}))
+        expect("proved", "", report(calls=[*both(), *seen], rule={**DENIED, **KEPT}))
     perhaps = uncertain(False, "bfloat16", 100, kept=False, functions=["linear", "conv2d"])
     why = "may be of a function on amp.deny: mm in bfloat16"
-    check("unknown", why, report(calls=[*both(), perhaps], rule=DENIED))
+    expect("unknown", why, report(calls=[*both(), perhaps], rule=DENIED))
 
 
 def test_a_function_on_infer_or_clear_may_run_in_either_dtype_and_proves_nothing_alone():
     rule = {"either": ["MatMul"]}
     for dtype in ("bfloat16", "float32"):
-        check("proved", "", report(rule=rule, calls=[*both(), *both(dtype, 900, functions=["MatMul"])]))
+        expect("proved", "", report(rule=rule, calls=[*both(), *both(dtype, 900, functions=["MatMul"])]))
     why = "all products in forward are on lists that allow both dtypes"
-    check("unknown", why, report(rule=rule, calls=both(functions=["MatMul"])))
+    expect("unknown", why, report(rule=rule, calls=both(functions=["MatMul"])))
 
 
 def test_compiled_products_of_one_of_two_functions_prove_only_what_either_would():
     rule, float32 = {"either": [ATTENTION]}, both("float32", 900, functions=[ATTENTION], compiled=True)
     why = "the function of these isn't known, and may be one due in bfloat16: mm in float32"
     for backward in (False, True):
-        check("unknown", why, report(rule=rule, calls=[*both(), perhaps_attention(backward, "float32", 900)]))
+        expect("unknown", why, report(rule=rule, calls=[*both(), perhaps_attention(backward, "float32", 900)]))
     half = [perhaps_attention(False, "bfloat16", 100), perhaps_attention(True, "bfloat16", 200)]
-    check("proved", "", report(rule=rule, calls=[*half, *float32]))
+    expect("proved", "", report(rule=rule, calls=[*half, *float32]))
     not_made_up_for = [call(False, "float32", 20), perhaps_attention(False, "bfloat16", 900)]
-    check("unknown", "one due in bfloat16: mm in bfloat16", report(rule=rule, calls=[*both(), *not_made_up_for]))
+    expect("unknown", "one due in bfloat16: mm in bfloat16", report(rule=rule, calls=[*both(), *not_made_up_for]))
     two = [perhaps_attention(False, dtype, 900) for dtype in ("bfloat16", "float32")]
-    check("unknown", "one due in bfloat16: mm in float32", report(rule=rule, calls=[*both(), *two]))
+    expect("unknown", "one due in bfloat16: mm in float32", report(rule=rule, calls=[*both(), *two]))
     forward = call(False, "float32", 400, functions=[ATTENTION], compiled=True)
     for gradients, kind in ((1000, "proved"), (1100, "unknown")):
         wide = perhaps_attention(True, "float32", gradients)
-        check(kind, "", report(rule=rule, calls=[*both(), forward, wide]))
+        expect(kind, "", report(rule=rule, calls=[*both(), forward, wide]))
 
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(("half", "kind"), [(91, "proved"), (90, "proved"), (89, "contradicted"), (0, "contradicted")])
 def test_nine_tenths_of_forward_and_of_backward_have_to_be_half_and_the_rest_is_named(backward, half, kind):
     mixed = [call(backward, flops=half), call(backward, "float32", flops=100 - half)]
-    check(kind, "linear in float32", report(calls=[*mixed, call(not backward)]))
+    expect(kind, "linear in float32", report(calls=[*mixed, call(not backward)]))
 
 
 @pytest.mark.parametrize("level", ["o1", "o2"])
@@ -161,12 +161,12 @@ def test_attention_without_a_fused_kernel_is_counted_apart_and_named(device):
 
 def test_a_direction_in_which_all_is_counted_apart_proves_nothing():
     apart = call(False, "float32", operation="bmm", functions=[ATTENTION])
-    check("unknown", "no product in forward has a half type", report(calls=[apart, call(True)]))
+    expect("unknown", "no product in forward has a half type", report(calls=[apart, call(True)]))
 
 
 def test_a_blind_observer_is_the_only_reason_and_one_that_saw_something_is_judged_by_it():
     assert judged(report(problems=["blind"], calls=[]))[1] == "step 1: blind"
-    check("contradicted", "", report(problems=["blind"], calls=both("float32")))
+    expect("contradicted", "", report(problems=["blind"], calls=both("float32")))
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,9 @@ def test_a_blind_observer_is_the_only_reason_and_one_that_saw_something_is_judge
 def test_float16_gradients_that_step_weights_under_o1_need_a_loss_scale(kind, level, dtype, change):
     parameters = [{"group": "other", "dtype": dtype if level == "o2" else "float32", "elements": 10}]
     seen = {"calls": both(dtype), "parameters": parameters, **change}
-    check(kind, "no loss scale" * (kind == "unknown"), report(level, rule={"dtype": dtype, "scaled": True}, **seen))
+    expect(kind, "no loss scale" * (kind == "unknown"), report(level, rule={"dtype": dtype, "scaled": True}, **seen))
     if kind == "unknown":
-        check("proved", "", report(level, rule={"dtype": dtype}, **seen))
+        expect("proved", "", report(level, rule={"dtype": dtype}, **seen))
         forward_alone = [call(False, dtype), call(True, "float32", kept=True), call(True, "bfloat16")]
         assert (
             "no loss scale"
@@ -198,9 +198,9 @@ def test_adapters_and_what_they_leave_frozen_have_the_dtype_they_were_loaded_in_
         more = [{"group": group, "dtype": "bfloat16", "elements": 5} for group in groups]
         for level in LEVELS:
             kind = "contradicted" if level == "o0" else "proved"
-            check(kind, "", report(level, parameters=[*report(level)["parameters"], *more]))
+            expect(kind, "", report(level, parameters=[*report(level)["parameters"], *more]))
     parameters = [{"group": "adapter", "dtype": "float32", "elements": 5}, {**more[-1], "elements": 90}]
-    check("proved", "; 5 float32 weights train beside frozen bfloat16 ones", report(parameters=parameters))
+    expect("proved", "; 5 float32 weights train beside frozen bfloat16 ones", report(parameters=parameters))
 
 
 def test_a_float64_parameter_is_told_what_leaves_it_alone():
@@ -245,7 +245,7 @@ def test_a_shortfall_says_how_to_ask_for_it():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int8"])
 def test_under_o0_not_one_product_may_be_narrower_than_float32(dtype, share):
     calls = [*both("float32", 10**12), call(False, dtype, flops=1)]
-    check("contradicted", "o0 is float32", report("o0", calls=calls), share=share)
+    expect("contradicted", "o0 is float32", report("o0", calls=calls), share=share)
 
 
 def test_a_shortfall_is_judged_before_the_end_only_where_nothing_ran_in_half_precision():
@@ -275,24 +275,24 @@ def test_a_denied_function_has_no_half_operand_and_an_allowed_one_ran_on_them(ru
     for kind, runs in (("proved", proved), ("contradicted", contradicted)):
         for calls in runs:
             entries = [listed("softmax", *call.split()) for call in calls.split(",") if call]
-            check(kind, "", report(listed=entries, rule=rule))
+            expect(kind, "", report(listed=entries, rule=rule))
 
 
 def test_a_listed_function_in_compiled_code_is_unknown_unless_its_products_are_seen():
     calls = both(compiled=True)
-    check("unknown", "compiled code doesn't show how it ran", report(calls=calls, rule=ALLOW))
+    expect("unknown", "compiled code doesn't show how it ran", report(calls=calls, rule=ALLOW))
     denied = both("float32", compiled=True, functions=["conv2d"])
-    check("proved", "", report(calls=[*calls, *denied], rule=DENIED))
+    expect("proved", "", report(calls=[*calls, *denied], rule=DENIED))
 
 
 def test_a_listed_function_whose_calls_cannot_be_seen_is_unknown():
-    check("unknown", "interpolate is on amp.deny", report(unseen=["interpolate"], rule={"deny": ["interpolate"]}))
+    expect("unknown", "interpolate is on amp.deny", report(unseen=["interpolate"], rule={"deny": ["interpolate"]}))
 
 
 def test_a_gradient_that_a_compiled_step_does_not_have_is_no_entry_of_the_users():
     asked = {"allow": {}, "deny": {"Conv2D": "Conv2D"}, "keep_fp32": {}}
     calls = [*both(compiled=True), call(False, "float32", functions=["Conv2D"], compiled=True)]
-    check("proved", "", report(rule={"deny": ["Conv2D", "Conv2DBackpropInput"]}, asked=asked, calls=calls))
+    expect("proved", "", report(rule={"deny": ["Conv2D", "Conv2DBackpropInput"]}, asked=asked, calls=calls))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -304,7 +304,7 @@ def test_parameters_have_the_dtype_that_the_level_gives_them(level):
             right = dtype == ("bfloat16" if group in half else "float32") or (level, dtype) == ("o0", "float64")
             more = {"group": group, "dtype": dtype, "elements": 1}
             parameters = [*honest["parameters"], more]
-            check("proved" if right else "contradicted", "", report(level, parameters=parameters))
+            expect("proved" if right else "contradicted", "", report(level, parameters=parameters))
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_the_optimizer_steps_masters_where_the_level_has_them(level, masters, pr
     for kind, dtypes in (("proved", proved), ("contradicted", contradicted)):
         for stepped in dtypes:
             optimizer = dict.fromkeys(stepped.split(), 1)
-            check(kind, "", report(level, optimizer=optimizer, rule={"masters": masters}))
+            expect(kind, "", report(level, optimizer=optimizer, rule={"masters": masters}))
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_float32_products_are_rounded_only_as_was_asked_for(level, tf32, proved,
     for kind, roundings in (("proved", proved), ("contradicted", contradicted)):
         for rounded_to in roundings:
             arithmetic = dict.fromkeys(("matmul", "convolution"), rounded_to) if rounded_to else {}
-            check(kind, "", report(level, float32={"switches": {}, "arithmetic": arithmetic}, rule={"tf32": tf32}))
+            expect(kind, "", report(level, float32={"switches": {}, "arithmetic": arithmetic}, rule={"tf32": tf32}))
 
 
 def test_under_o0_no_switch_may_let_float32_be_rounded():
@@ -347,9 +347,9 @@ def test_under_o0_no_switch_may_let_float32_be_rounded():
         return report(level, float32=float32, rule={"tf32": tf32})
 
     for setting, kind in (("ieee", "proved"), ("none", "proved"), ("tf32", "contradicted"), ("bf16", "contradicted")):
-        check(kind, "", switched("o0", False, setting))
-    check("proved", "", switched("o0", True, "tf32"))
-    check("proved", "", switched("o1", False, "tf32"))
+        expect(kind, "", switched("o0", False, setting))
+    expect("proved", "", switched("o0", True, "tf32"))
+    expect("proved", "", switched("o1", False, "tf32"))
 
 
 @pytest.mark.parametrize(
@@ -364,5 +364,5 @@ def test_under_o0_no_switch_may_let_float32_be_rounded():
     ],
 )
 def test_gradients_are_summed_over_the_ranks_in_float32(level, reduced, kind, dtype):
-    check(kind, "summed over the ranks in" if reduced else "", report(level, reduced=reduced))
+    expect(kind, "summed over the ranks in" if reduced else "", report(level, reduced=reduced))
     assert verdict.observed([report(level, reduced=reduced)])["reduce_dtype"] == dtype

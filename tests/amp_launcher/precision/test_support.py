@@ -22,7 +22,7 @@ def test_golden_matrix() -> None:
             cell = support_for(framework, level, dtype, xla, device)
             words = f"{framework} {level} {dtype} {device}{' xla' if xla else ''}"
             lines.append(f"{words}: {cell.mechanism or f'nothing: {cell.unsupported}'}\n")
-    golden.check(Path(__file__).parents[1] / "golden" / "support.txt", "".join(lines))
+    golden.assert_text(Path(__file__).parents[1] / "golden" / "support.txt", "".join(lines))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp_launcher.precision import verdict
-from tests.amp_launcher.precision.reports import both, call, check, judged, listed, report
+from tests.amp_launcher.precision.reports import both, call, expect, judged, listed, report
 
 FLOAT32_FORWARD = [call(False, "float32"), call(True)]
 
@@ -37,28 +37,28 @@ def test_an_entry_that_no_observed_step_matched_is_unknown_and_named(key, rule, 
     assert f"amp.{key}=[{written}] matched nothing" in why
     assert verdict.judge_so_far([report(**change)])[0] == "proved", "a later step may match it"
     matched = {"listed": [listed(meaning, "bfloat16" if key == "allow" else "float32")], "matched": ["head*"]}
-    check("proved", "", report(**change), report(step=2, **change, **matched))
+    expect("proved", "", report(**change), report(step=2, **change, **matched))
 
 
 def test_what_only_the_evaluation_runs_counts_and_is_no_step():
     change = {"rule": {"deny": ["softmax"]}, "asked": {"allow": {}, "deny": {"softmax": "softmax"}, "keep_fp32": {}}}
     evaluation = {"step": 4, "evaluation": True, "calls": [], "optimizer": {}, **change}
     seen = report(listed=[listed("softmax", "float32")], **evaluation)
-    check("proved", "at step 1 on", report(**change), seen, planned=(1,))
-    check("unknown", "step 4 should have been observed and was not", report(**change), seen, planned=(1, 4))
-    check("contradicted", "", report(**change), report(listed=[listed("softmax", "bfloat16")], **evaluation))
+    expect("proved", "at step 1 on", report(**change), seen, planned=(1,))
+    expect("unknown", "step 4 should have been observed and was not", report(**change), seen, planned=(1, 4))
+    expect("contradicted", "", report(**change), report(listed=[listed("softmax", "bfloat16")], **evaluation))
 
 
 def test_proof_share_decides_how_much_has_to_be_half_and_is_named_where_it_decided():
     mixed = report(calls=[call(False, flops=86), call(False, "float32", flops=14), call(True)])
-    check("contradicted", "o1 requires 90%", mixed)
-    check("contradicted", "but proof.share=0.87 requires more", mixed, share=0.87)
+    expect("contradicted", "o1 requires 90%", mixed)
+    expect("contradicted", "but proof.share=0.87 requires more", mixed, share=0.87)
     kind, why = judged(mixed, share=0.85)
     assert (kind, why.endswith("; accepted by proof.share=0.85, where the rule is 90%")) == ("proved", True), why
     assert verdict.judge_so_far([mixed], share=0.85)[0] == "proved"
     assert verdict.observed([mixed], share=0.85)["verdict"] == "proved"
     assert "proof.share" not in judged(report(), share=0.85)[1], "90% ran anyway"
-    check("contradicted", "", report(calls=[*both(flops=92), *both("float32", 8)]), share=1.0)
+    expect("contradicted", "", report(calls=[*both(flops=92), *both("float32", 8)]), share=1.0)
 
 
 @pytest.mark.parametrize(
@@ -82,27 +82,27 @@ def ranks(size, step):
 
 
 def test_every_rank_has_to_be_seen_at_every_step_whatever_their_number():
-    check("proved", "", *ranks(3, 1), *ranks(3, 5))
-    check("unknown", "step 5 was not observed on rank 2", *ranks(3, 1), *ranks(3, 5)[:2])
-    check("proved", "", *ranks(4, 1), *ranks(2, 5))  # resumed on fewer
-    check("unknown", "step 1 was not observed on rank 3", *ranks(4, 1)[:3], *ranks(2, 5))
+    expect("proved", "", *ranks(3, 1), *ranks(3, 5))
+    expect("unknown", "step 5 was not observed on rank 2", *ranks(3, 1), *ranks(3, 5)[:2])
+    expect("proved", "", *ranks(4, 1), *ranks(2, 5))  # resumed on fewer
+    expect("unknown", "step 1 was not observed on rank 3", *ranks(4, 1)[:3], *ranks(2, 5))
 
 
 def test_one_rank_contradicts_all_by_what_it_ran_and_by_its_settings():
     first, second = ranks(2, 1)
-    check("contradicted", "step 1 on rank 1: 0.0% of forward", first, {**second, "calls": FLOAT32_FORWARD})
+    expect("contradicted", "step 1 on rank 1: 0.0% of forward", first, {**second, "calls": FLOAT32_FORWARD})
     other = {**second, "rule": {**second["rule"], "keep_fp32": ["head"]}}
-    check("contradicted", "had the same precision settings", first, other)
+    expect("contradicted", "had the same precision settings", first, other)
 
 
 def test_planned_steps_have_to_be_observed():
-    check("proved", "", report(step=1), report(step=9), planned=(1, 9))
-    check("unknown", "step 9 should have been observed and was not", report(step=1), planned=(1, 9))
-    check("unknown", "no step was observed")
+    expect("proved", "", report(step=1), report(step=9), planned=(1, 9))
+    expect("unknown", "step 9 should have been observed and was not", report(step=1), planned=(1, 9))
+    expect("unknown", "no step was observed")
 
 
 def test_a_contradiction_outweighs_what_is_unknown():
-    check("contradicted", "", report(audit="x", calls=FLOAT32_FORWARD))
+    expect("contradicted", "", report(audit="x", calls=FLOAT32_FORWARD))
 
 
 def test_many_reasons_are_cut_short():
@@ -165,7 +165,7 @@ def test_without_masters_a_float32_optimizer_may_leave_half_weights_that_are_fro
     norm = {"group": "norm", "dtype": "float32", "elements": 2}
     for group, kind in (("frozen", "proved"), ("other", "contradicted")):
         parameters = [{"group": group, "dtype": "bfloat16", "elements": 10}, norm]
-        check(kind, "", report("o2", rule={"masters": False}, parameters=parameters, optimizer={"float32": 2}))
+        expect(kind, "", report("o2", rule={"masters": False}, parameters=parameters, optimizer={"float32": 2}))
 
 
 @pytest.mark.parametrize(

@@ -259,8 +259,8 @@ def test_matrices_decay_and_norms_do_not(tmp_path, library, monkeypatch):
 def test_bytes_need_a_vocabulary_of_256():
     train = GptSettings(vocab_size=100)
     with pytest.raises(SettingsError, match=r"train.vocab_size=100 with data=stdlib, whose tokens are bytes"):
-        gpt.check(Settings(recipe="gpt", train=train, data=Data(name="stdlib")))
-    gpt.check(Settings(recipe="gpt", train=train, data=Data(name="tokens")))
+        gpt.check_data(Settings(recipe="gpt", train=train, data=Data(name="stdlib")))
+    gpt.check_data(Settings(recipe="gpt", train=train, data=Data(name="tokens")))
 
 
 @pytest.mark.slow

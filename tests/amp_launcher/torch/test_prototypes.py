@@ -27,7 +27,7 @@ from amp_launcher.torch.observe.modules import Modules
 from amp_launcher.torch.observe.step_observer import _aggregate
 from amp_launcher.torch.precision import Precision
 from amp_launcher.typed import SettingsError
-from tests.amp_launcher.precision.reports import call, check, report
+from tests.amp_launcher.precision.reports import call, expect, report
 from tests.amp_launcher.torch import observed_runs
 from tests.amp_launcher.torch.observed_runs import Training, observed
 
@@ -238,9 +238,9 @@ def test_on_a_gpu_each_role_is_seen_in_its_format_and_proved(
     head = [call(backward, role=role, layers=["head"]) for backward, role in ((False, "forward"), (True, ROLES[1]))]
     calls = [{**entry, "device": "cpu"} for entry in _aggregate(observer.calls, layers)]
     rule = {"gemm": {"format": gemm, "layers": layers, "left_out": {"head": "the output layer"}}}
-    check("proved", f"amp.gemm={gemm}: ", report("o2", calls=[*calls, *head], rule=rule))
+    expect("proved", f"amp.gemm={gemm}: ", report("o2", calls=[*calls, *head], rule=rule))
     rule["gemm"]["format"] = "fp8-rowwise"
-    check("contradicted", "amp.gemm=fp8-rowwise promises", report("o2", calls=[*calls, *head], rule=rule))
+    expect("contradicted", "amp.gemm=fp8-rowwise promises", report("o2", calls=[*calls, *head], rule=rule))
 
 
 FORWARD = """class <lambda>(torch.nn.Module):
@@ -314,7 +314,7 @@ def test_compiled_mxfp8_is_unknown_by_the_name_of_the_kernel_that_rounds():
     graph = graph_text.parse(ROUNDED.replace("NUMBER", str(number)))
     assert graph.unaccounted == ("triton.to_mxfp8_dim0_kernel in compiled code",)
     seen = report("o2", unaccounted=dict.fromkeys(graph.unaccounted, 1))
-    check("unknown", "if it multiplies no matrices, say proof.ignore=[triton.to_mxfp8_dim0_kernel]", seen)
+    expect("unknown", "if it multiplies no matrices, say proof.ignore=[triton.to_mxfp8_dim0_kernel]", seen)
     (ignoring,) = operators.ignoring([seen], ["triton.to_mxfp8_dim0_kernel"])
     assert ignoring["unaccounted"] == {}
     assert graph_text.parse(ROUNDED.replace("NUMBER", "999")).unaccounted == ("triton.kernel in compiled code",)

@@ -72,7 +72,7 @@ def by_launcher(key: str, text: str) -> str:
 def by_trainer(key: str, text: str) -> str:
     try:
         chosen = arguments.parse([f"{key}={text}"], RECIPE, "torch").settings
-        trainer_settings.check(chosen)
+        trainer_settings.check_settings(chosen)
     except SettingsError:
         return REFUSED
     return repr(chosen)

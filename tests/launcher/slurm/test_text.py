@@ -291,12 +291,12 @@ def test_golden_slurm_scripts() -> None:
         "two-nodes-tensorflow": plan_of(*TENSORFLOW, facts=WITH_TENSORFLOW),
     }
     scripts = {name: render(plan.bind("20260102-030405-calm-fox")) for name, plan in plans.items()}
-    golden.check(GOLDEN / "two-nodes.sh", scripts["two-nodes"])
+    golden.assert_text(GOLDEN / "two-nodes.sh", scripts["two-nodes"])
     for name in ("one-node", "two-nodes-tensorflow"):
         golden.check_difference(GOLDEN / f"{name}.sh.diff", scripts[name], scripts["two-nodes"])
     cells = [plan_of("gpus=1", f"seed={seed}").bind(f"20260102-030405-calm-fox-00{seed}") for seed in range(3)]
     scripts["array"] = array(cells, log="/runs/.sweeps/x/%a.log", folders="/runs/the list", parallel=2)
-    golden.check(GOLDEN / "array.sh", scripts["array"])
+    golden.assert_text(GOLDEN / "array.sh", scripts["array"])
     golden.shellcheck(scripts)
 
 
