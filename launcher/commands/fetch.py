@@ -19,8 +19,10 @@ def main(arguments: list[str]) -> int:
         "already are skipped, and an interrupted fetch continues where it was.",
     )
     names, roots, values = split(parser.parse_intermixed_args(arguments).words, ("to",))
-    roots = [root for root in roots if run_roots.is_remote(root)]
+    here, roots = roots, [root for root in roots if run_roots.is_remote(root)]
     if not roots:
+        if names:
+            chosen(names, here)  # which refuses an unknown name
         raise UsageError("fetch: no run of yours is on another host; those of this machine are here already")
     from launcher.ssh import fetching
 

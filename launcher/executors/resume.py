@@ -15,15 +15,17 @@ from typing import Any
 
 from amp_launcher.precision.support import sharding_problem
 from amp_launcher.shown import some
+from amp_launcher.typed import SettingsError, build
 from launcher.code import code_store, uv_environment, uv_project
 from launcher.config import job_environment, shell_record
+from launcher.config.schema import Gpus, SlurmCluster
 from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, dependency, execute, stopping, submission, trash
-from launcher.executors.plan_changes import RESUME_ARGUMENTS, as_recorded, changes
+from launcher.executors.plan_changes import RANKS, RESUME_ARGUMENTS, as_recorded, changes
 from launcher.executors.taken_back import taken_back
-from launcher.plan import record
+from launcher.plan import record, slurm_check
 from launcher.plan.model import Plan
-from launcher.probe import gpu_locks, pythons
+from launcher.probe import gpu_locks, pythons, slurm_probing
 from launcher.runs import ownership, run_ids, run_roots, store
 from launcher.runs.states import Seen
 from launcher.runs.store import Damaged, Run
@@ -76,6 +78,8 @@ def resume_here(
             )
             for run, plan in zip(chosen, plans, strict=True)
         ]
+        if any(key in RANKS or key.startswith("cluster.") for key in assignments):
+            _check_cluster(plans)
         submission.check_plans(plans)
         folders = [run.folder for run in chosen]
         with contextlib.ExitStack() as refused:
@@ -170,6 +174,17 @@ def with_images(plans: Sequence[Plan]) -> list[Plan]:
         return dataclasses.replace(plan, container=dataclasses.replace(container, identity=identity))
 
     return list(map(of_now, plans))
+
+
+def _check_cluster(plans: Sequence[Plan]) -> None:
+    """Refuse what the Slurm cluster can't give. Raises `LauncherError`."""
+    slurm = slurm_probing.probe() if plans[0].queue == "slurm" else None
+    for plan in plans if slurm else ():
+        try:
+            cluster = build(SlurmCluster, plan.cluster, prefix="cluster.")
+            slurm_check.check_resources(cluster, plan.nodes, Gpus(plan.gpus, plan.gpu_type), slurm)
+        except SettingsError as error:
+            raise UsageError(f"{error} (command line)") from None
 
 
 def _check_sharding(plan: Plan) -> None:

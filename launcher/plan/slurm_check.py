@@ -24,10 +24,7 @@ def check_request(spec: JobSpec, facts: Facts) -> None:
     if not isinstance(cluster, SlurmCluster):
         return
     assert slurm is not None, "the prober gives facts of Slurm for cluster=slurm"
-    partition = find_partition(cluster, slurm)
-    if partition is not None:
-        launch_checks.check_limit(cluster, partition.max_minutes, f"partition {partition.name}")
-        _check_partition(spec, cluster, partition)
+    check_resources(cluster, spec.launch.nodes, spec.launch.gpus, slurm)
     _check_run_root(facts, slurm)
 
 
@@ -108,17 +105,22 @@ def _partitions(cluster: SlurmCluster, slurm: SlurmFacts) -> list[Partition]:
     return [known[name] for name in cluster.partition.split(",")]
 
 
-def _check_partition(spec: JobSpec, cluster: SlurmCluster, partition: Partition) -> None:
-    launch = spec.launch
+def check_resources(cluster: SlurmCluster, nodes: int, gpus: Gpus | None, slurm: SlurmFacts) -> None:
+    """Refuse what the partition of a new job, or of a resumed one, can't give. `gpus` are those of a node. Raises
+    `SettingsError`."""
+    partition = find_partition(cluster, slurm)
+    if partition is None:
+        return
+    launch_checks.check_limit(cluster, partition.max_minutes, f"partition {partition.name}")
     if not partition.up:
         raise SettingsError(f"partition {partition.name} is down; name another", "cluster.partition")
-    if launch.nodes > partition.nodes:
-        raise SettingsError(f"nodes={launch.nodes}: partition {partition.name} has {partition.nodes}", "nodes")
-    if launch.gpus is not None and launch.gpus.kind:
-        _check_type(launch.gpus, partition)
+    if nodes > partition.nodes:
+        raise SettingsError(f"nodes={nodes}: partition {partition.name} has {partition.nodes}", "nodes")
+    if gpus is not None and gpus.kind:
+        _check_type(gpus, partition)
     memory = partition.memory_mib_per_node
     for key, asked, wanted, most, shown in (
-        ("gpus", launch.gpus, launch.gpus, partition.gpus_per_node, f"{partition.gpus_per_node}"),
+        ("gpus", gpus, gpus, partition.gpus_per_node, f"{partition.gpus_per_node}"),
         ("cluster.cpus", cluster.cpus, cluster.cpus, partition.cpus_per_node, f"{partition.cpus_per_node}"),
         ("cluster.mem", cluster.mem, _mebibytes(cluster.mem), memory or math.inf, f"{memory // 1024}G"),
     ):

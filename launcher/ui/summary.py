@@ -32,7 +32,7 @@ def label_of(name: str, plan: PlanRecord) -> str:
         return f"{number} {plan.job}"
     if not plan.swept:
         return run_ids.words_of(name)
-    return f"{number} {' '.join(f'{key}={show(value)}' for key, value in plan.swept)}"
+    return f"{number} {_typed(f'{key}={show(value)}' for key, value in plan.swept)}"
 
 
 def title(folders: Sequence[Path]) -> str:
@@ -49,8 +49,13 @@ def request_of(plan: PlanRecord) -> str:
     arguments = plan.script.arguments if plan.script else ()
     last = f"-- {shlex.join(arguments)}" if arguments else ""
     if plan.script and plan.script.file == records.FUNCTION:
-        last = " ".join(f"{key}={show(value)}" for key, value in plan.swept)
-    return " ".join(word for word in (plan.name, *plan.words, last) if word)
+        last = _typed(f"{key}={show(value)}" for key, value in plan.swept)
+    return " ".join(word for word in (plan.name, _typed(plan.words), last) if word)
+
+
+def _typed(words: Iterable[str]) -> str:
+    """The words as a shell takes them: those with blanks are quoted."""
+    return " ".join(shlex.quote(word) if any(map(str.isspace, word)) else word for word in words)
 
 
 REQUEST_FIELDS = ("name", "words", "script", "swept")

@@ -21,7 +21,7 @@ from launcher.probe import host
 from launcher.runs import selection, store
 from launcher.ssh import probe_client
 from tests.launcher.hosts import LAPTOP, spec_of
-from tests.launcher.run_folders import NAME
+from tests.launcher.run_folders import NAME, make
 from tests.launcher.users import needs_root
 
 CHECKOUT = str(conf_folder().parent)
@@ -45,6 +45,13 @@ def test_a_deleted_working_folder_is_reported(verb, tmp_path):
     )
     assert (done.returncode, done.stderr.count("\n")) == (3, 1), done.stderr
     assert "is gone; cd to one that is there" in done.stderr
+
+
+def test_fetch_tells_an_unknown_name_from_a_run_of_this_machine(capsys, tmp_path):
+    make(tmp_path, NAME)
+    for name, message in (("nosuch", "no run 'nosuch'"), (NAME, "those of this machine are here already")):
+        assert main(["fetch", name, f"run_root={tmp_path}"]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_a_user_without_a_name_is_a_number(monkeypatch):

@@ -15,6 +15,7 @@ from launcher.errors import Unavailable, UsageError
 from launcher.executors import backends, stopping
 from launcher.executors.execute import execute
 from launcher.executors.remove import remove
+from launcher.executors.resume import resume_here
 from launcher.executors.slurm.executor import SlurmExecutor
 from launcher.probe import slurm_probing
 from launcher.probe.slurm_commands import call
@@ -133,6 +134,15 @@ def test_a_job_that_slurm_refuses_or_that_comes_after_no_run_leaves_nothing(
         with pytest.raises(UsageError, match=message):
             bench.submit(*plans)
     assert not selection.run_names(str(bench.root))
+
+
+def test_a_resume_is_refused_a_time_limit_over_the_partitions(bench: Bench) -> None:
+    (folder,) = bench.submit(bench.plan("sys.exit(1)"))
+    assert ended(folder).name == "failed"
+    changes = {"cluster.partition": "short", "cluster.time": "400-0"}
+    with pytest.raises(UsageError, match=r"cluster\.time=400-0 is over the 5 minutes"):
+        resume_here([Run(str(bench.root), folder.name)], changes, {}, is_sweep=False)
+    assert state(folder).name == "failed"
 
 
 @pytest.mark.alone

@@ -110,9 +110,9 @@ def test_a_headline_gives_state_time_attempt_and_reason(state, headline, elapsed
 
 def test_a_run_is_called_by_its_words_and_a_cell_by_where_it_differs(tmp_path):
     assert summary.label(make(tmp_path)) == "brave-otter"
-    swept = [["amp", "o1"], ["xla", True], ["clip", None], ["a.b", [1, 2]]]
+    swept = [["amp", "o1"], ["xla", True], ["clip", None], ["a.b", [1, 2]], ["script.text", "two words"]]
     assert summary.label(make(tmp_path, f"{SWEEP}-003", plan={"swept": swept})) == (
-        "003 amp=o1 xla=true clip=null a.b=[1,2]"
+        "003 amp=o1 xla=true clip=null a.b=[1,2] 'script.text=two words'"
     )
 
 
